@@ -1,0 +1,103 @@
+//! The device trait and what a device says about itself.
+
+use std::fmt::Debug;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::{IoError, Operation};
+
+/// The shape of a device. Fixed while the device is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Capacity in bytes.
+    pub len_bytes: u64,
+    /// The smallest addressable unit in bytes: partition tables count in it.
+    pub logical_block_bytes: u32,
+    /// The unit in bytes that the medium writes without reading first; at least the logical one.
+    pub physical_block_bytes: u32,
+    /// Writes, flushes and discards are refused.
+    pub read_only: bool,
+}
+
+/// A device of fixed capacity, read and written at byte offsets by any number of threads at once.
+///
+/// # Ordering
+/// A write is durable only once a [`flush`](Self::flush) that began after the write returned has
+/// returned `Ok`. Between two flushes, writes may become durable in any order, wholly, in part
+/// (whole logical blocks), or not at all. A flush that failed leaves all writes since the last
+/// good one undecided; a later good flush does not vouch for them.
+///
+/// Overlapping requests that run at the same time have no defined order.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// The name that errors and messages give the device: a path, or a description.
+    fn name(&self) -> &Arc<str>;
+
+    /// Size and block sizes.
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `buf` from `offset`. Fails when any byte lies beyond the end of the device.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
+
+    /// Fills `bufs` one after the other from `offset`, as one request where the backend can.
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
+        let mut at = offset;
+        for buf in bufs {
+            self.read_at(at, buf)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buf` at `offset`. On an error, any part of it may have been written.
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError>;
+
+    /// Writes `bufs` one after the other at `offset`, as one request where the backend can.
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        let mut at = offset;
+        for buf in bufs {
+            self.write_at(at, buf)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes every write that returned before this call durable. See the trait's ordering promise.
+    fn flush(&self) -> Result<(), IoError>;
+
+    /// Tells the device that a range holds nothing of value. Its bytes are unspecified afterwards.
+    ///
+    /// A hint: a device that cannot discard does nothing and succeeds.
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError>;
+
+    /// The first range at or after `offset` that may hold bytes other than zero, where the backend
+    /// knows its holes; `None` when only zeros follow. The default knows of no holes.
+    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
+        let end = self.geometry().len_bytes;
+        Ok((offset < end).then_some(offset..end))
+    }
+
+    /// Announces that a range will be read soon. A hint, without effect on what is read.
+    fn will_need(&self, range: Range<u64>) {
+        let _ = range;
+    }
+}
+
+/// Checks that a request lies within a device, for backends.
+pub fn check_range(
+    device: &dyn BlockDevice,
+    operation: Operation,
+    offset: u64,
+    length: usize,
+) -> Result<(), IoError> {
+    let end = offset.checked_add(length as u64);
+    if end.is_none_or(|end| end > device.geometry().len_bytes) {
+        return Err(IoError::out_of_range(
+            device.name(),
+            operation,
+            offset,
+            length as u64,
+        ));
+    }
+    Ok(())
+}

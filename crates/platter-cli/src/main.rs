@@ -1,0 +1,4 @@
+//! The `platter` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! Serves a filesystem through FUSE.
+#![forbid(unsafe_code)]

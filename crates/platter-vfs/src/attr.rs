@@ -1,0 +1,171 @@
+//! What `stat`, `statfs` and `setattr` carry.
+
+/// A moment: seconds since 1970-01-01 UTC, which may be negative, and nanoseconds after them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp {
+    /// Whole seconds, rounded down.
+    pub seconds: i64,
+    /// 0 to `999_999_999`.
+    pub nanoseconds: u32,
+}
+
+/// The type of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// `S_IFREG`.
+    Regular,
+    /// `S_IFDIR`.
+    Directory,
+    /// `S_IFLNK`.
+    Symlink,
+    /// `S_IFCHR`.
+    CharDevice,
+    /// `S_IFBLK`.
+    BlockDevice,
+    /// `S_IFIFO`.
+    Fifo,
+    /// `S_IFSOCK`.
+    Socket,
+}
+
+impl FileKind {
+    /// The `S_IFMT` bits.
+    #[must_use]
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o01_0000,
+            Self::CharDevice => 0o02_0000,
+            Self::Directory => 0o04_0000,
+            Self::BlockDevice => 0o06_0000,
+            Self::Regular => 0o10_0000,
+            Self::Symlink => 0o12_0000,
+            Self::Socket => 0o14_0000,
+        }
+    }
+
+    /// The kind that the `S_IFMT` bits of `mode` name, if they name one.
+    #[must_use]
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o17_0000 {
+            0o01_0000 => Self::Fifo,
+            0o02_0000 => Self::CharDevice,
+            0o04_0000 => Self::Directory,
+            0o06_0000 => Self::BlockDevice,
+            0o10_0000 => Self::Regular,
+            0o12_0000 => Self::Symlink,
+            0o14_0000 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// A device number as Linux counts: 12 bits major and 20 bits minor on all formats known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct DeviceNumber {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// The attributes of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// The inode number to show; unique within the filesystem but for btrfs subvolumes.
+    pub inode: u64,
+    /// Distinguishes an inode from earlier ones with its number.
+    pub generation: u64,
+    /// The type.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky: `mode & 0o7777`.
+    pub permissions: u32,
+    /// Number of names.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project, where the format has one.
+    pub project: u32,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Space taken on the medium, in units of 512 bytes.
+    pub sectors: u64,
+    /// The preferred unit of I/O in bytes.
+    pub io_block_bytes: u32,
+    /// Device number of a character or block device.
+    pub device: DeviceNumber,
+    /// Last read.
+    pub accessed: Timestamp,
+    /// Last change of the contents.
+    pub modified: Timestamp,
+    /// Last change of the contents or attributes.
+    pub changed: Timestamp,
+    /// Creation, where the format keeps it.
+    pub created: Option<Timestamp>,
+    /// The inode's flags as `FS_IOC_GETFLAGS` and `chattr` know them.
+    pub flags: u32,
+}
+
+impl Attr {
+    /// The type and permission bits together, as `st_mode`.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        self.kind.mode_bits() | self.permissions
+    }
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The filesystem's now.
+    Now,
+    /// This moment.
+    At(Timestamp),
+}
+
+/// Which attributes to change, and to what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// New permission bits (`mode & 0o7777`).
+    pub permissions: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size in bytes: truncation or extension by a hole.
+    pub size_bytes: Option<u64>,
+    /// New access time.
+    pub accessed: Option<SetTime>,
+    /// New modification time.
+    pub modified: Option<SetTime>,
+    /// New change time, which only a front end whose kernel keeps times may set.
+    pub changed: Option<Timestamp>,
+    /// New inode flags, as `FS_IOC_SETFLAGS`.
+    pub flags: Option<u32>,
+    /// New project.
+    pub project: Option<u32>,
+}
+
+/// Space and inodes of a filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// The unit of the block counts, in bytes.
+    pub block_bytes: u32,
+    /// Blocks for data and metadata together, without the filesystem's own overhead.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks that an ordinary user may take.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+    /// The longest name in bytes.
+    pub name_len_max: u32,
+    /// `f_fsid`.
+    pub id: u64,
+    /// `f_type`, the magic number of `statfs(2)`.
+    pub magic: u32,
+}

@@ -1,0 +1,18 @@
+//! Time and randomness come in from outside, so that runs can be repeated byte for byte.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::Timestamp;
+
+/// Where a filesystem takes its time and its random numbers from.
+pub trait Clock: Send + Sync + Debug {
+    /// Now, for timestamps on the medium.
+    fn now(&self) -> Timestamp;
+
+    /// Time since some fixed moment, never going backwards, for intervals and timeouts.
+    fn monotonic(&self) -> Duration;
+
+    /// The next number of a sequence that a fixed seed repeats.
+    fn random_u64(&self) -> u64;
+}

@@ -1,0 +1,39 @@
+//! Who asks.
+
+/// The identity an operation is done for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// Filesystem user id.
+    pub uid: u32,
+    /// Filesystem group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// The superuser, who passes every permission check but that for executing a plain file.
+    #[must_use]
+    pub fn root() -> Self {
+        Self {
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+        }
+    }
+
+    /// Whether `gid` is the group or one of the supplementary groups.
+    #[must_use]
+    pub fn is_in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// What an operation that makes a file needs to know of its caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Context {
+    /// Owner of what is made, and subject of permission checks.
+    pub credentials: Credentials,
+    /// Permission bits taken away from a new file where no default ACL says otherwise.
+    pub umask: u32,
+}

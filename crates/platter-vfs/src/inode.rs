@@ -1,0 +1,304 @@
+//! The inode trait: one file of a mounted filesystem, with every operation on it.
+
+use std::fmt::Debug;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use crate::attr::DeviceNumber;
+use crate::{Attr, Condition, Context, FileKind, Name, NameBuf, Result, SetAttr};
+
+/// Identifies an inode while the filesystem is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InodeId {
+    /// The tree it lives in: a btrfs subvolume; 0 where the format has one inode table.
+    pub tree: u64,
+    /// Its number in that tree.
+    pub number: u64,
+}
+
+/// A position in a directory that stays valid while the directory changes, as POSIX asks of
+/// `telldir`. The driver gives it meaning; [`DirCursor::START`] is before the first entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirCursor(pub u64);
+
+impl DirCursor {
+    /// Before the first entry.
+    pub const START: Self = Self(0);
+}
+
+/// One name in a directory. `.` and `..` are reported like any other.
+#[derive(Debug, Clone, Copy)]
+pub struct DirEntry<'a> {
+    /// The name.
+    pub name: Name<'a>,
+    /// What it names.
+    pub id: InodeId,
+    /// The type as the entry tells it; `None` where only the inode knows.
+    pub kind: Option<FileKind>,
+    /// Where to go on after this entry.
+    pub next: DirCursor,
+}
+
+/// Takes directory entries until it breaks.
+pub type DirSink<'a> = dyn FnMut(DirEntry<'_>) -> ControlFlow<()> + 'a;
+
+/// A run of file bytes with one kind of backing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of the file.
+    pub file: Range<u64>,
+    /// First byte on the device; `None` for data kept inside metadata or packed otherwise.
+    pub device_offset: Option<u64>,
+    /// Space is taken, but it reads as zeros.
+    pub unwritten: bool,
+    /// Space is promised, but not yet taken.
+    pub delayed: bool,
+    /// More than one file uses the space.
+    pub shared: bool,
+}
+
+/// Takes extents until it breaks.
+pub type ExtentSink<'a> = dyn FnMut(Extent) -> ControlFlow<()> + 'a;
+
+/// What [`Inode::seek`] looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTarget {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// What to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CreateKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link to this target.
+    Symlink(Vec<u8>),
+    /// A character device.
+    CharDevice(DeviceNumber),
+    /// A block device.
+    BlockDevice(DeviceNumber),
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// The flags of `renameat2(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Replace the target if there is one.
+    #[default]
+    Replace,
+    /// `RENAME_NOREPLACE`.
+    NoReplace,
+    /// `RENAME_EXCHANGE`.
+    Exchange,
+    /// `RENAME_WHITEOUT`: leave a whiteout where the source was.
+    Whiteout,
+}
+
+/// The flags of `setxattr(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Create or replace.
+    #[default]
+    Set,
+    /// `XATTR_CREATE`.
+    Create,
+    /// `XATTR_REPLACE`.
+    Replace,
+}
+
+/// The modes of `fallocate(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Take space; `keep_size` leaves the size as it is.
+    Allocate {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+    /// `FALLOC_FL_PUNCH_HOLE`.
+    PunchHole,
+    /// `FALLOC_FL_ZERO_RANGE`.
+    ZeroRange {
+        /// `FALLOC_FL_KEEP_SIZE`.
+        keep_size: bool,
+    },
+    /// `FALLOC_FL_COLLAPSE_RANGE`.
+    CollapseRange,
+    /// `FALLOC_FL_INSERT_RANGE`.
+    InsertRange,
+}
+
+fn read_only<T>() -> Result<T> {
+    Err(Condition::ReadOnly.into())
+}
+
+/// One file. There is one object per inode while anyone uses it; it is shared by all users and
+/// does its own locking, so operations on different inodes run in parallel.
+///
+/// No permission is checked here: that is [`credentials`](crate::credentials)' business, done by
+/// whoever acts for a user. The changing operations default to `ReadOnly`.
+pub trait Inode: Send + Sync + Debug {
+    /// Its identity.
+    fn id(&self) -> InodeId;
+
+    /// Its attributes.
+    fn attr(&self) -> Result<Attr>;
+
+    /// The file that `name` names in this directory; `.` and `..` included.
+    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>>;
+
+    /// Gives the entries after `from` to `sink`, in the driver's order, until it breaks.
+    ///
+    /// An entry that breaks a rule ends the listing with an error after all that came before it.
+    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()>;
+
+    /// The target of a symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>>;
+
+    /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// The first data or hole at or after `offset`. The end of the file counts as a hole.
+    ///
+    /// # Errors
+    /// `NoSuchAddress` at or beyond the end of the file, or where no data follows.
+    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64>;
+
+    /// Gives what backs `range` of the file to `sink` in order; holes are left out.
+    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()>;
+
+    /// The value of an attribute by its full name, such as `user.comment`.
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// The full names of all attributes, in the driver's order.
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>>;
+
+    /// Says that a range will be read soon.
+    fn will_need(&self, range: Range<u64>) {
+        let _ = range;
+    }
+
+    /// Makes a file named `name` in this directory. `permissions` come with the umask of `context`
+    /// still to be applied, since a default ACL replaces it.
+    fn create(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<dyn Inode>> {
+        let _ = (context, name, kind, permissions);
+        read_only()
+    }
+
+    /// Makes a file without a name in this directory's filesystem (`O_TMPFILE`).
+    fn create_unnamed(&self, context: &Context, permissions: u32) -> Result<Arc<dyn Inode>> {
+        let _ = (context, permissions);
+        read_only()
+    }
+
+    /// Gives the file `target` a further name in this directory.
+    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        let _ = (context, name, target);
+        read_only()
+    }
+
+    /// Removes a name of a file that is no directory.
+    fn unlink(&self, context: &Context, name: Name<'_>) -> Result<()> {
+        let _ = (context, name);
+        read_only()
+    }
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, context: &Context, name: Name<'_>) -> Result<()> {
+        let _ = (context, name);
+        read_only()
+    }
+
+    /// Moves `name` of this directory to `new_name` of the directory `new_parent`.
+    fn rename(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        new_parent: InodeId,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let _ = (context, name, new_parent, new_name, mode);
+        read_only()
+    }
+
+    /// Changes attributes; all of `changes` or nothing. Returns the attributes afterwards.
+    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
+        let _ = (context, changes);
+        read_only()
+    }
+
+    /// Writes all of `data`, or fails.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _ = (offset, data);
+        read_only()
+    }
+
+    /// Takes, frees or moves space.
+    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        let _ = (range, mode);
+        read_only()
+    }
+
+    /// Sets an attribute.
+    fn set_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let _ = (context, name, value, mode);
+        read_only()
+    }
+
+    /// Removes an attribute.
+    fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
+        let _ = (context, name);
+        read_only()
+    }
+
+    /// Returns when the file's data, and the metadata needed to reach it, survive a power cut;
+    /// with `data_only`, times may be left out.
+    fn sync(&self, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        Ok(())
+    }
+}
+
+/// An owned [`DirEntry`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedDirEntry {
+    /// The name.
+    pub name: NameBuf,
+    /// What it names.
+    pub id: InodeId,
+    /// The type as the entry tells it.
+    pub kind: Option<FileKind>,
+}
+
+/// All entries of a directory but `.` and `..`.
+pub fn read_dir_all(dir: &dyn Inode) -> Result<Vec<OwnedDirEntry>> {
+    let mut entries = Vec::new();
+    dir.read_dir(DirCursor::START, &mut |entry| {
+        if !entry.name.is_dot_or_dotdot() {
+            let (name, id, kind) = (entry.name.to_owned(), entry.id, entry.kind);
+            entries.push(OwnedDirEntry { name, id, kind });
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(entries)
+}

@@ -1,0 +1,25 @@
+//! What every driver implements and every front end uses: the filesystem and inode traits, path
+//! walk, dentry and inode caches, permission checks, errors with their errno, clock and seed.
+//!
+//! Paths and names are bytes; nothing here knows a disk format, FUSE, or a file descriptor.
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod errno;
+pub mod name;
+pub mod clock;
+pub mod attr;
+pub mod credentials;
+pub mod inode;
+pub mod filesystem;
+
+pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
+pub use clock::Clock;
+pub use credentials::{Context, Credentials};
+pub use error::{Condition, Error, Result, Unsupported};
+pub use filesystem::{Description, Feature, FeatureClass, Filesystem};
+pub use inode::{
+    CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
+    RenameMode, SeekTarget, XattrMode,
+};
+pub use name::{Name, NameBuf};

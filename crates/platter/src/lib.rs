@@ -1,0 +1,2 @@
+//! Linux filesystems in user space.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Fuzz targets: each is a function of bytes that must return.

@@ -1,0 +1,1 @@
+//! Fixtures, oracles, and the tests that compare platter with Linux and its tools.
