@@ -12,6 +12,7 @@ pub mod attr;
 pub mod credentials;
 pub mod inode;
 pub mod filesystem;
+pub mod inode_cache;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use clock::Clock;
@@ -22,4 +23,5 @@ pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
     RenameMode, SeekTarget, XattrMode,
 };
+pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};

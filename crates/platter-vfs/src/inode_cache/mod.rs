@@ -1,0 +1,218 @@
+//! One object per inode, shared by all who use it, with a bounded set of recent ones kept alive.
+//!
+//! A driver's inode type holds its [`Seat`]; as long as the seat lives, nobody else can load the
+//! same inode, so there are never two objects for one inode, not even while the last user's drop
+//! is still at work.
+
+mod recent;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashMap;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use self::recent::RecentSet;
+use crate::InodeId;
+
+/// Independent parts of the table, to keep users of different inodes apart. A power of two.
+const SHARDS: usize = 16;
+
+/// The table of a mounted filesystem's inodes in memory.
+///
+/// # Invariants
+/// - An id is in the table exactly as long as its [`Seat`] lives.
+/// - No lock is held while an inode is loaded or dropped.
+pub struct InodeCache<T> {
+    shards: Arc<[Shard<T>]>,
+}
+
+/// The right to be the one object of an inode. It must be kept inside the object, as its last
+/// field, so that it is given up only when nothing of the object can reach the medium any more.
+#[must_use = "an inode gives up its place in the cache when its seat is dropped"]
+pub struct Seat<T> {
+    id: InodeId,
+    shards: Weak<[Shard<T>]>,
+}
+
+struct Shard<T> {
+    state: Mutex<ShardState<T>>,
+    /// Rung whenever an entry of the shard goes live or away.
+    changed: Condvar,
+}
+
+struct ShardState<T> {
+    entries: HashMap<InodeId, Entry<T>>,
+    recent: RecentSet<T>,
+}
+
+enum Entry<T> {
+    /// Somebody holds the seat and has not put the object into it yet.
+    Loading,
+    /// The object; not to be upgraded any more once its last user let it go.
+    Live(Weak<T>),
+}
+
+impl<T> InodeCache<T> {
+    /// A cache that keeps about `recent_max` inodes alive that nobody uses.
+    #[must_use]
+    pub fn new(recent_max: usize) -> Self {
+        let shard = || Shard {
+            state: Mutex::new(ShardState {
+                entries: HashMap::new(),
+                recent: RecentSet::new(recent_max.div_ceil(SHARDS)),
+            }),
+            changed: Condvar::new(),
+        };
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    /// The inode, if somebody uses it or it was used recently.
+    #[must_use]
+    pub fn get(&self, id: InodeId) -> Option<Arc<T>> {
+        let mut state = shard_of(&self.shards, id).state.lock();
+        state.touch(id)
+    }
+
+    /// The inode, by `load` if it is not in memory.
+    ///
+    /// Of several callers for one inode one loads and the others wait for it; when it fails, each
+    /// of them tries for itself. `load` runs without a lock and must not ask for the same inode.
+    ///
+    /// # Panics
+    /// If `load` returns an object without keeping the seat.
+    pub fn get_or_load<E>(
+        &self,
+        id: InodeId,
+        load: impl FnOnce(Seat<T>) -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        let seat = match self.find_or_reserve(id) {
+            Ok(object) => return Ok(object),
+            Err(seat) => seat,
+        };
+        let object = Arc::new(load(seat)?);
+        self.publish(id, &object);
+        Ok(object)
+    }
+
+    /// Lets go of an inode nobody may find again, such as one without names: it is dropped as soon
+    /// as its last user is done.
+    pub fn release(&self, id: InodeId) {
+        let released = shard_of(&self.shards, id).state.lock().recent.remove(id);
+        drop(released);
+    }
+
+    /// Lets go of all inodes that nobody uses.
+    pub fn release_all(&self) {
+        for shard in &*self.shards {
+            let released = shard.state.lock().recent.take_all();
+            drop(released);
+        }
+    }
+
+    /// All inodes in memory at some moment of the call, in no order.
+    #[must_use]
+    pub fn live(&self) -> Vec<Arc<T>> {
+        let mut objects = Vec::new();
+        for shard in &*self.shards {
+            let state = shard.state.lock();
+            objects.extend(state.entries.values().filter_map(Entry::object));
+        }
+        objects
+    }
+
+    fn find_or_reserve(&self, id: InodeId) -> Result<Arc<T>, Seat<T>> {
+        let shard = shard_of(&self.shards, id);
+        let mut state: MutexGuard<'_, ShardState<T>> = shard.state.lock();
+        loop {
+            if let Some(object) = state.touch(id) {
+                return Ok(object);
+            }
+            if !state.entries.contains_key(&id) {
+                state.entries.insert(id, Entry::Loading);
+                let shards = Arc::downgrade(&self.shards);
+                return Err(Seat { id, shards });
+            }
+            shard.changed.wait(&mut state);
+        }
+    }
+
+    fn publish(&self, id: InodeId, object: &Arc<T>) {
+        let shard = shard_of(&self.shards, id);
+        let mut state = shard.state.lock();
+        let entry = state.entries.get_mut(&id);
+        let entry = entry.expect("a loaded inode keeps its seat");
+        *entry = Entry::Live(Arc::downgrade(object));
+        let evicted = state.recent.insert(id, Arc::clone(object));
+        drop(state);
+        shard.changed.notify_all();
+        drop(evicted);
+    }
+}
+
+impl<T> ShardState<T> {
+    /// The object of `id` if there is one, marked as used.
+    fn touch(&mut self, id: InodeId) -> Option<Arc<T>> {
+        let object = self.entries.get(&id)?.object()?;
+        self.recent.mark_used(id);
+        Some(object)
+    }
+}
+
+impl<T> Entry<T> {
+    fn object(&self) -> Option<Arc<T>> {
+        match self {
+            Self::Loading => None,
+            Self::Live(object) => object.upgrade(),
+        }
+    }
+}
+
+fn shard_of<T>(shards: &[Shard<T>], id: InodeId) -> &Shard<T> {
+    let mixed = (id.number ^ id.tree.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    &shards[(mixed >> 32) as usize % SHARDS]
+}
+
+impl<T> Seat<T> {
+    /// The inode it belongs to.
+    #[must_use]
+    pub fn id(&self) -> InodeId {
+        self.id
+    }
+}
+
+impl<T> Drop for Seat<T> {
+    fn drop(&mut self) {
+        let Some(shards) = self.shards.upgrade() else {
+            return;
+        };
+        let shard = shard_of(&shards, self.id);
+        shard.state.lock().entries.remove(&self.id);
+        shard.changed.notify_all();
+    }
+}
+
+impl<T> fmt::Debug for InodeCache<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut in_memory, mut recent) = (0, 0);
+        for shard in &*self.shards {
+            let state = shard.state.lock();
+            in_memory += state.entries.len();
+            recent += state.recent.len();
+        }
+        out.debug_struct("InodeCache")
+            .field("in_memory", &in_memory)
+            .field("recent", &recent)
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for Seat<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Seat").field(&self.id).finish()
+    }
+}
