@@ -13,8 +13,10 @@ pub mod credentials;
 pub mod inode;
 pub mod filesystem;
 pub mod inode_cache;
+pub mod check;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
+pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};
 pub use clock::Clock;
 pub use credentials::{Context, Credentials};
 pub use error::{Condition, Error, Result, Unsupported};
