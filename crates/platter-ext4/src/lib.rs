@@ -1,2 +1,9 @@
 //! ext2, ext3 and ext4 in one driver.
+//!
+//! Modules stand in the order of their dependencies: each uses only those above it.
 #![forbid(unsafe_code)]
+
+pub mod ondisk;
+pub mod volume;
+
+pub use volume::Volume;

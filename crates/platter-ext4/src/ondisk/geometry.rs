@@ -1,0 +1,452 @@
+//! Sizes and counts of the whole filesystem: proven once at mount, never changed, freely shared.
+//! Spec: `ext4/super`, `ext4/blockgroup`.
+
+use platter_ondisk::endian::{Le32, join_u32};
+
+use super::corrupt::Corrupt;
+use super::features::{Compat, Features, Incompat, RoCompat};
+use super::superblock::{DiskSuperblock, LOCUS, Superblock, SuperblockRule};
+use super::types::{BlockNr, GroupNr, InodeNr};
+
+/// Largest `s_log_block_size`: 64 KiB.
+const LOG_BLOCK_SIZE_MAX: u32 = 6;
+/// Largest `s_log_cluster_size`: 1 GiB.
+const LOG_CLUSTER_SIZE_MAX: u32 = 20;
+/// An inode of revision 0, and the fixed part of every inode, in bytes.
+pub const INODE_SIZE_MIN: u16 = 128;
+/// A group descriptor without the 64bit feature, in bytes.
+pub const DESCRIPTOR_SIZE_MIN: u16 = 32;
+
+/// The shape of a filesystem.
+///
+/// # Invariants
+/// Divisors are not zero; every group, block and inode number below the counts converts to byte
+/// offsets without overflow; one bitmap block covers a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a block: a power of two between 1 KiB and 64 KiB.
+    pub block_bytes: u32,
+    /// Binary logarithm of `block_bytes`.
+    pub block_bits: u32,
+    /// Blocks of a cluster, the unit of allocation: a power of two, 1 without bigalloc.
+    pub cluster_blocks: u32,
+    /// Blocks of the filesystem, the boot block included.
+    pub blocks_count: u64,
+    /// The first block of group 0: 1 with 1 KiB blocks and no bigalloc, else 0.
+    pub first_data_block: BlockNr,
+    /// Blocks of a group; the last one may be shorter.
+    pub blocks_per_group: u32,
+    /// Clusters of a group.
+    pub clusters_per_group: u32,
+    /// Number of groups, at least 1.
+    pub groups_count: u32,
+    /// Inodes of the filesystem.
+    pub inodes_count: u32,
+    /// Inodes of a group.
+    pub inodes_per_group: u32,
+    /// Bytes of an inode: a power of two from 128 to the block size.
+    pub inode_bytes: u16,
+    /// Inodes of a block.
+    pub inodes_per_block: u32,
+    /// Blocks of a group's inode table.
+    pub inode_table_blocks: u32,
+    /// The first inode that is not reserved.
+    pub first_inode: u32,
+    /// Bytes of a group descriptor: 32, or a power of two from 64 to 1024.
+    pub descriptor_bytes: u16,
+    /// Group descriptors of a block.
+    pub descriptors_per_block: u32,
+    /// The first descriptor block that lies with the groups it describes, with `meta_bg`.
+    pub first_meta_block_group: u32,
+    /// Blocks kept behind the group descriptor table for its growth.
+    pub reserved_gdt_blocks: u16,
+    /// Where `sparse_super2` keeps its backups.
+    pub backup_groups: [u32; 2],
+    /// Groups that share the place of their metadata, with `flex_bg`; else 1.
+    pub groups_per_flex: u32,
+    /// The features.
+    pub features: Features,
+    /// What all metadata checksums start from.
+    pub checksum_seed: u32,
+}
+
+type Result<T> = std::result::Result<T, Corrupt<SuperblockRule>>;
+
+fn broken(rule: SuperblockRule) -> Corrupt<SuperblockRule> {
+    Corrupt::new(LOCUS, rule)
+}
+
+impl Geometry {
+    /// Proves the sizes and counts of a superblock.
+    pub fn decode(disk: &DiskSuperblock, superblock: &Superblock) -> Result<Self> {
+        let features = superblock.features;
+        let wide = features.incompat.contains(Incompat::BIT64);
+        let (block_bits, block_bytes) = block_size(disk)?;
+        let cluster_blocks = cluster_blocks(disk, features, block_bytes)?;
+        let inode_bytes = inode_bytes(disk, superblock.revision, block_bytes)?;
+        let descriptor_bytes = descriptor_bytes(disk, wide)?;
+        let (blocks_per_group, clusters_per_group) =
+            group_size(disk, features, block_bytes, cluster_blocks)?;
+        let blocks_count = blocks_count(disk, wide, block_bits)?;
+        let first_data_block = first_data_block(disk, block_bytes, cluster_blocks, blocks_count)?;
+        let data_blocks = blocks_count.saturating_sub(first_data_block.0);
+        let groups_count = u32::try_from(data_blocks.div_ceil(u64::from(blocks_per_group)))
+            .map_err(|_| broken(SuperblockRule::BlocksCount))?;
+        let inodes_per_block = per_block(block_bytes, inode_bytes);
+        let inodes_per_group = disk.inodes_per_group.get();
+        if inodes_per_group < inodes_per_block || inodes_per_group > bitmap_bits(block_bytes) {
+            return Err(broken(SuperblockRule::InodesPerGroup));
+        }
+        let inodes_count = disk.inodes_count.get();
+        if groups_count.checked_mul(inodes_per_group) != Some(inodes_count) {
+            return Err(broken(SuperblockRule::InodesCount));
+        }
+        let descriptors_per_block = per_block(block_bytes, descriptor_bytes);
+        let geometry = Self {
+            block_bytes,
+            block_bits,
+            cluster_blocks,
+            blocks_count,
+            first_data_block,
+            blocks_per_group,
+            clusters_per_group,
+            groups_count,
+            inodes_count,
+            inodes_per_group,
+            inode_bytes,
+            inodes_per_block,
+            inode_table_blocks: inodes_per_group.div_ceil(inodes_per_block.max(1)),
+            first_inode: superblock.first_inode(disk)?,
+            descriptor_bytes,
+            descriptors_per_block,
+            first_meta_block_group: disk.first_meta_block_group.get(),
+            reserved_gdt_blocks: disk.reserved_gdt_blocks.get(),
+            backup_groups: disk.backup_groups.map(Le32::get),
+            groups_per_flex: groups_per_flex(disk, features),
+            features,
+            checksum_seed: superblock.checksum_seed,
+        };
+        geometry.prove_descriptor_table()?;
+        Ok(geometry)
+    }
+
+    fn prove_descriptor_table(&self) -> Result<()> {
+        if u32::from(self.reserved_gdt_blocks) > self.block_bytes / 4 {
+            return Err(broken(SuperblockRule::ReservedGdtBlocks));
+        }
+        let meta = self.features.incompat.contains(Incompat::META_BG);
+        if meta && self.first_meta_block_group > self.descriptor_blocks() {
+            return Err(broken(SuperblockRule::FirstMetaBlockGroup));
+        }
+        Ok(())
+    }
+
+    /// Length of the group descriptor table in blocks.
+    #[must_use]
+    pub fn descriptor_blocks(&self) -> u32 {
+        self.groups_count
+            .div_ceil(self.descriptors_per_block.max(1))
+    }
+
+    /// The length of the filesystem in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.blocks_count
+            .saturating_mul(u64::from(self.block_bytes))
+    }
+
+    /// Whether `count` blocks from `first` lie within the filesystem, behind its first block.
+    #[must_use]
+    pub fn contains(&self, first: BlockNr, count: u64) -> bool {
+        let end = first.checked_add(count);
+        first >= self.first_data_block && end.is_some_and(|end| end.0 <= self.blocks_count)
+    }
+
+    /// The device offset of a block in bytes.
+    #[must_use]
+    pub fn offset_bytes(&self, block: BlockNr) -> u64 {
+        block.0.saturating_mul(u64::from(self.block_bytes))
+    }
+
+    /// The first block of a group.
+    #[must_use]
+    pub fn group_first_block(&self, group: GroupNr) -> BlockNr {
+        let skipped = u64::from(group.0).saturating_mul(u64::from(self.blocks_per_group));
+        BlockNr(self.first_data_block.0.saturating_add(skipped))
+    }
+
+    /// The number of blocks of a group.
+    #[must_use]
+    pub fn group_blocks(&self, group: GroupNr) -> u32 {
+        let rest = self
+            .blocks_count
+            .saturating_sub(self.group_first_block(group).0);
+        u32::try_from(rest)
+            .unwrap_or(u32::MAX)
+            .min(self.blocks_per_group)
+    }
+
+    /// The group a block lies in, unless it lies outside of all.
+    #[must_use]
+    pub fn group_of_block(&self, block: BlockNr) -> Option<GroupNr> {
+        let skipped = block.checked_since(self.first_data_block)?;
+        let group = u32::try_from(skipped.checked_div(u64::from(self.blocks_per_group))?).ok()?;
+        (block.0 < self.blocks_count).then_some(GroupNr(group))
+    }
+
+    /// The group of an inode and its index there; `None` for a number beyond the last inode.
+    #[must_use]
+    pub fn group_of_inode(&self, inode: InodeNr) -> Option<(GroupNr, u32)> {
+        let index = inode.get().saturating_sub(1);
+        let group = index.checked_div(self.inodes_per_group)?;
+        let in_group = index.checked_rem(self.inodes_per_group)?;
+        (inode.get() <= self.inodes_count).then_some((GroupNr(group), in_group))
+    }
+
+    /// Whether a group holds a copy of the superblock.
+    #[must_use]
+    pub fn has_superblock(&self, group: GroupNr) -> bool {
+        if group.0 == 0 {
+            return true;
+        }
+        if self.features.compat.contains(Compat::SPARSE_SUPER2) {
+            return self.backup_groups.contains(&group.0);
+        }
+        if group.0 == 1 || !self.features.ro_compat.contains(RoCompat::SPARSE_SUPER) {
+            return true;
+        }
+        [3, 5, 7].into_iter().any(|base| is_power_of(base, group.0))
+    }
+
+    /// Whether this is an inode of the filesystem's own that no directory names.
+    #[must_use]
+    pub fn is_reserved(&self, inode: InodeNr) -> bool {
+        inode != InodeNr::ROOT && inode.get() < self.first_inode
+    }
+}
+
+fn is_power_of(base: u32, mut number: u32) -> bool {
+    while number > 1 && number.checked_rem(base) == Some(0) {
+        number = number.checked_div(base).unwrap_or(0);
+    }
+    number == 1
+}
+
+fn per_block(block_bytes: u32, each_bytes: u16) -> u32 {
+    block_bytes.checked_div(u32::from(each_bytes)).unwrap_or(1)
+}
+
+fn bitmap_bits(block_bytes: u32) -> u32 {
+    block_bytes.saturating_mul(8)
+}
+
+fn block_size(disk: &DiskSuperblock) -> Result<(u32, u32)> {
+    let log = disk.log_block_size.get();
+    let bits = log.checked_add(10).filter(|_| log <= LOG_BLOCK_SIZE_MAX);
+    let size = bits.and_then(|bits| Some((bits, 1u32.checked_shl(bits)?)));
+    size.ok_or(broken(SuperblockRule::BlockSize))
+}
+
+fn cluster_blocks(disk: &DiskSuperblock, features: Features, block_bytes: u32) -> Result<u32> {
+    if !features.has_bigalloc() {
+        return Ok(1);
+    }
+    let log = disk.log_cluster_size.get();
+    let bytes = 1024u32
+        .checked_shl(log)
+        .filter(|_| log <= LOG_CLUSTER_SIZE_MAX);
+    let blocks = bytes.and_then(|bytes| bytes.checked_div(block_bytes));
+    blocks
+        .filter(|&blocks| blocks > 0)
+        .ok_or(broken(SuperblockRule::ClusterSize))
+}
+
+fn inode_bytes(disk: &DiskSuperblock, revision: u32, block_bytes: u32) -> Result<u16> {
+    if revision == 0 {
+        return Ok(INODE_SIZE_MIN);
+    }
+    let size = disk.inode_size.get();
+    if !size.is_power_of_two() || size < INODE_SIZE_MIN || u32::from(size) > block_bytes {
+        return Err(broken(SuperblockRule::InodeSize));
+    }
+    Ok(size)
+}
+
+fn descriptor_bytes(disk: &DiskSuperblock, wide: bool) -> Result<u16> {
+    if !wide {
+        return Ok(DESCRIPTOR_SIZE_MIN);
+    }
+    let size = disk.descriptor_size.get();
+    if !size.is_power_of_two() || !(64..=1024).contains(&size) {
+        return Err(broken(SuperblockRule::DescriptorSize));
+    }
+    Ok(size)
+}
+
+fn group_size(
+    disk: &DiskSuperblock,
+    features: Features,
+    block_bytes: u32,
+    cluster_blocks: u32,
+) -> Result<(u32, u32)> {
+    let blocks = disk.blocks_per_group.get();
+    let clusters = if features.has_bigalloc() {
+        disk.clusters_per_group.get()
+    } else {
+        blocks
+    };
+    if blocks == 0 || clusters > bitmap_bits(block_bytes) {
+        return Err(broken(SuperblockRule::BlocksPerGroup));
+    }
+    if clusters.checked_mul(cluster_blocks) != Some(blocks) {
+        return Err(broken(SuperblockRule::ClustersPerGroup));
+    }
+    Ok((blocks, clusters))
+}
+
+fn blocks_count(disk: &DiskSuperblock, wide: bool, block_bits: u32) -> Result<u64> {
+    let high = if wide { disk.blocks_count_hi.get() } else { 0 };
+    let count = join_u32(high, disk.blocks_count_lo.get());
+    // Byte offsets stay below 2^63, the largest file offset of the system below.
+    let limit = i64::MAX.unsigned_abs().checked_shr(block_bits).unwrap_or(0);
+    if count == 0 || count > limit {
+        return Err(broken(SuperblockRule::BlocksCount));
+    }
+    Ok(count)
+}
+
+fn first_data_block(
+    disk: &DiskSuperblock,
+    block_bytes: u32,
+    cluster_blocks: u32,
+    blocks_count: u64,
+) -> Result<BlockNr> {
+    let first = u64::from(disk.first_data_block.get());
+    let superblock_is_outside = first == 0 && block_bytes == 1024 && cluster_blocks == 1;
+    if first >= blocks_count || superblock_is_outside {
+        return Err(broken(SuperblockRule::FirstDataBlock));
+    }
+    Ok(BlockNr(first))
+}
+
+fn groups_per_flex(disk: &DiskSuperblock, features: Features) -> u32 {
+    let log = u32::from(disk.log_groups_per_flex);
+    if !features.incompat.contains(Incompat::FLEX_BG) || log > 31 {
+        return 1;
+    }
+    1u32.checked_shl(log).unwrap_or(1)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::superblock::tests::{sample, seal};
+    use super::*;
+
+    /// The geometry of the sample superblock.
+    pub(crate) fn sample_geometry() -> Geometry {
+        decode(&sample()).unwrap()
+    }
+
+    fn decode(disk: &DiskSuperblock) -> Result<Geometry> {
+        Geometry::decode(disk, &Superblock::decode(disk)?)
+    }
+
+    fn broken(change: impl FnOnce(&mut DiskSuperblock)) -> SuperblockRule {
+        let mut disk = sample();
+        change(&mut disk);
+        seal(&mut disk);
+        decode(&disk).unwrap_err().rule
+    }
+
+    fn with(disk: &mut DiskSuperblock, incompat: Incompat, ro_compat: RoCompat) {
+        disk.feature_incompat.set(incompat.bits());
+        disk.feature_ro_compat.set(ro_compat.bits());
+    }
+
+    #[test]
+    fn sizes_outside_the_format_are_corrupt() {
+        use SuperblockRule as Rule;
+        assert_eq!(broken(|d| d.log_block_size.set(7)), Rule::BlockSize);
+        assert_eq!(broken(|d| d.log_block_size.set(u32::MAX)), Rule::BlockSize);
+        assert_eq!(broken(|d| d.inode_size.set(0)), Rule::InodeSize);
+        assert_eq!(broken(|d| d.inode_size.set(192)), Rule::InodeSize);
+        assert_eq!(broken(|d| d.inode_size.set(2048)), Rule::InodeSize);
+        assert_eq!(broken(|d| d.first_inode.set(10)), Rule::FirstInode);
+        let rule = broken(|disk| {
+            with(disk, Incompat::BIT64, RoCompat::empty());
+            disk.descriptor_size.set(32);
+        });
+        assert_eq!(rule, Rule::DescriptorSize);
+        let rule = broken(|disk| {
+            with(disk, Incompat::EXTENTS, RoCompat::BIGALLOC);
+            disk.log_block_size.set(2);
+            disk.log_cluster_size.set(1);
+        });
+        assert_eq!(rule, Rule::ClusterSize);
+    }
+
+    #[test]
+    fn counts_that_disagree_are_corrupt() {
+        use SuperblockRule as Rule;
+        assert_eq!(broken(|d| d.blocks_per_group.set(0)), Rule::BlocksPerGroup);
+        assert_eq!(
+            broken(|d| d.blocks_per_group.set(8193)),
+            Rule::BlocksPerGroup
+        );
+        assert_eq!(broken(|d| d.inodes_per_group.set(0)), Rule::InodesPerGroup);
+        assert_eq!(
+            broken(|d| d.inodes_per_group.set(8193)),
+            Rule::InodesPerGroup
+        );
+        assert_eq!(broken(|d| d.inodes_count.set(2049)), Rule::InodesCount);
+        assert_eq!(broken(|d| d.blocks_count_lo.set(0)), Rule::BlocksCount);
+        assert_eq!(broken(|d| d.first_data_block.set(0)), Rule::FirstDataBlock);
+        assert_eq!(
+            broken(|d| d.first_data_block.set(8192)),
+            Rule::FirstDataBlock
+        );
+        assert_eq!(
+            broken(|d| d.reserved_gdt_blocks.set(257)),
+            Rule::ReservedGdtBlocks
+        );
+        let rule = broken(|disk| {
+            with(disk, Incompat::EXTENTS, RoCompat::BIGALLOC);
+            disk.log_cluster_size.set(4);
+            disk.clusters_per_group.set(511);
+        });
+        assert_eq!(rule, Rule::ClustersPerGroup);
+        let rule = broken(|disk| {
+            with(disk, Incompat::META_BG, RoCompat::empty());
+            disk.first_meta_block_group.set(2);
+        });
+        assert_eq!(rule, Rule::FirstMetaBlockGroup);
+        let rule = broken(|disk| {
+            with(disk, Incompat::BIT64, RoCompat::empty());
+            disk.descriptor_size.set(64);
+            disk.blocks_count_hi.set(u32::MAX);
+        });
+        assert_eq!(rule, Rule::BlocksCount);
+    }
+
+    #[test]
+    fn backups_are_where_the_features_say() {
+        let mut geometry = sample_geometry();
+        geometry.features.ro_compat = RoCompat::SPARSE_SUPER;
+        let with_backup: Vec<_> = (0..130)
+            .filter(|&n| geometry.has_superblock(GroupNr(n)))
+            .collect();
+        assert_eq!(with_backup, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125]);
+    }
+
+    #[test]
+    fn inodes_and_blocks_have_a_group_unless_outside() {
+        let geometry = sample_geometry();
+        let last = InodeNr::new(2048).unwrap();
+        assert_eq!(geometry.group_of_inode(last), Some((GroupNr(0), 2047)));
+        assert_eq!(geometry.group_of_inode(InodeNr::new(2049).unwrap()), None);
+        assert_eq!(geometry.group_of_block(BlockNr(0)), None);
+        assert_eq!(geometry.group_of_block(BlockNr(8191)), Some(GroupNr(0)));
+        assert_eq!(geometry.group_of_block(BlockNr(8192)), None);
+        assert_eq!(geometry.group_blocks(GroupNr(0)), 8191);
+    }
+}

@@ -1,0 +1,17 @@
+//! The bytes on the medium: one file per structure of the format, with its rules.
+//!
+//! Nothing outside this folder knows an offset. Bytes here are hostile: they never panic, and
+//! what breaks a rule becomes [`corrupt::Corrupt`]. Spec: `ext4` (the kernel's format document).
+#![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
+
+pub mod types;
+pub mod corrupt;
+pub mod features;
+pub mod superblock;
+pub mod geometry;
+
+pub use corrupt::{Corrupt, Rule, Structure};
+pub use features::Features;
+pub use geometry::Geometry;
+pub use superblock::Superblock;
+pub use types::{BlockNr, FileBlock, GroupNr, InodeNr};

@@ -1,0 +1,86 @@
+//! What every algorithm shares: the proven geometry and superblock, and the metadata buffers.
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::{Buffer, BufferCache, MemoryBudget};
+use platter_ondisk::{Locus, Verify};
+use platter_vfs::Result;
+
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::{BlockNr, Geometry, Superblock};
+
+/// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
+/// but the cache.
+#[derive(Debug)]
+pub struct Volume {
+    /// Sizes and counts.
+    pub geometry: Geometry,
+    /// The rest of the superblock.
+    pub superblock: Superblock,
+    buffers: BufferCache,
+}
+
+/// What holds for every block that metadata points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockPointerRule {
+    /// It lies within the filesystem.
+    Outside,
+}
+
+impl Rule for BlockPointerRule {
+    const STRUCTURE: &'static str = "block pointer";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Outside => "points outside the filesystem",
+        }
+    }
+}
+
+impl Volume {
+    /// A volume on `device`, whose superblock and geometry were proven.
+    #[must_use]
+    pub fn new(
+        device: Arc<dyn BlockDevice>,
+        superblock: Superblock,
+        geometry: Geometry,
+        budget: Arc<MemoryBudget>,
+    ) -> Self {
+        let buffers = BufferCache::new(device, geometry.block_bytes, budget);
+        Self {
+            geometry,
+            superblock,
+            buffers,
+        }
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        self.buffers.device()
+    }
+
+    /// The metadata buffers.
+    #[must_use]
+    pub fn buffers(&self) -> &BufferCache {
+        &self.buffers
+    }
+
+    /// A metadata block, proven by `verifier`.
+    pub fn read_block(&self, block: BlockNr, verifier: &dyn Verify) -> Result<Buffer> {
+        if !self.geometry.contains(block, 1) {
+            let locus = Locus::block(block.0);
+            return Err(Corrupt::new(locus, BlockPointerRule::Outside).into());
+        }
+        Ok(self.buffers.read(block.0, verifier)?)
+    }
+
+    /// Announces that `count` metadata blocks from `first` will be read. A hint.
+    pub fn read_ahead(&self, first: BlockNr, count: u64) {
+        if self.geometry.contains(first, count) {
+            self.buffers
+                .read_ahead(first.0..first.0.saturating_add(count));
+        }
+    }
+}
