@@ -3,6 +3,8 @@
 
 pub mod escape;
 pub mod spec;
+pub mod signature;
 
 pub use escape::Escaped;
+pub use signature::{Format, FormatClass};
 pub use spec::{ImageSpec, PartitionSelector};
