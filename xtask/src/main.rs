@@ -1,2 +1,54 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask {demo,test,ci,tidy,bench,fuzz}`.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "these commands talk to a terminal")]
+#![expect(clippy::print_stderr, reason = "these commands talk to a terminal")]
+
+mod command;
+mod workspace;
+mod packages;
+mod tidy;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::workspace::Workspace;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  demo         open, list, copy out of and mount a real image with the platter program
+  test         everything CI runs: format, lints, tidy, tests, mutations, documentation
+  ci           the same as test
+  tidy         the rules of the source tree that no compiler checks
+  bench NAME   one of the benchmarks; without a name, a list of them
+  fuzz         mutated images: --images N --seed N; see its --help";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &[String]) -> Result<()> {
+    let (name, rest) = match arguments.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => bail!("no command\n{USAGE}"),
+    };
+    let workspace = Workspace::find()?;
+    match name {
+        "test" | "ci" => test::run(&workspace),
+        "tidy" => tidy::run(&workspace),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => bail!("no command {name} {rest:?}\n{USAGE}"),
+    }
+}

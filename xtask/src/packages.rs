@@ -1,0 +1,87 @@
+//! The Debian packages whose programs the tests use, installed when they are missing.
+
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Result, bail};
+
+use crate::command;
+
+/// A program that tests run, and the package that brings it.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("mke2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("tune2fs", "e2fsprogs"),
+    ("chattr", "e2fsprogs"),
+    ("lsattr", "e2fsprogs"),
+    ("fusermount3", "fuse3"),
+    ("getfattr", "attr"),
+    ("setfattr", "attr"),
+    ("getfacl", "acl"),
+    ("setfacl", "acl"),
+    ("tar", "tar"),
+    ("bsdtar", "libarchive-tools"),
+    ("sfdisk", "fdisk"),
+    ("sgdisk", "gdisk"),
+    ("losetup", "mount"),
+    ("mount", "mount"),
+    ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
+    ("fallocate", "util-linux"),
+    ("setcap", "libcap2-bin"),
+    ("diff", "diffutils"),
+];
+
+/// Installs what is missing, or says what to install.
+pub(crate) fn require() -> Result<()> {
+    let missing = missing(|program| command::find(program).is_some());
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if command::find("apt-get").is_none() {
+        bail!("the programs of these Debian packages are needed: {list}");
+    }
+    if !is_root()? {
+        bail!("packages are missing; as root: apt-get install {list}");
+    }
+    let apt = || {
+        let mut apt = command::command("apt-get");
+        apt.env("DEBIAN_FRONTEND", "noninteractive");
+        apt
+    };
+    command::run(apt().args(["update", "-q"]))?;
+    command::run(
+        apt()
+            .args(["install", "-q", "-y", "--no-install-recommends"])
+            .args(&missing),
+    )
+}
+
+/// Whether this process acts for the superuser.
+pub(crate) fn is_root() -> Result<bool> {
+    Ok(std::fs::metadata("/proc/self")?.uid() == 0)
+}
+
+fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !is_installed(program))
+        .map(|&(_, package)| package)
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_asked_for_once() {
+        assert_eq!(missing(|_| true), Vec::<&str>::new());
+        let two_programs_gone = |program: &str| !matches!(program, "mke2fs" | "e2fsck" | "getfacl");
+        assert_eq!(missing(two_programs_gone), ["acl", "e2fsprogs"]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Everything that must hold before a change lands, in the order that fails soonest.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{command, packages, tidy};
+
+/// One thing that must succeed.
+struct Step {
+    title: &'static str,
+    action: fn(&Workspace) -> Result<()>,
+}
+
+const STEPS: &[Step] = &[
+    Step {
+        title: "packages",
+        action: |_| packages::require(),
+    },
+    Step {
+        title: "format",
+        action: |workspace| {
+            command::run(command::cargo(&workspace.root).args(["fmt", "--all", "--check"]))
+        },
+    },
+    Step {
+        title: "tidy",
+        action: tidy::run,
+    },
+    Step {
+        title: "clippy",
+        action: |workspace| {
+            command::run(
+                command::cargo(&workspace.root)
+                    .args(["clippy", "--locked", "--workspace", "--all-targets"])
+                    .args(["--", "-D", "warnings"]),
+            )
+        },
+    },
+    Step {
+        title: "tests",
+        action: tests,
+    },
+    Step {
+        title: "documentation",
+        action: |workspace| {
+            command::run(
+                command::cargo(&workspace.root)
+                    .args(["doc", "--locked", "--workspace", "--no-deps"])
+                    .env("RUSTDOCFLAGS", "-D warnings"),
+            )
+        },
+    },
+];
+
+/// Runs every step, and stops at the first that fails.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let mut times = Vec::new();
+    for step in STEPS {
+        println!("\n== {}", step.title);
+        let start = now();
+        (step.action)(workspace).with_context(|| format!("step '{}'", step.title))?;
+        times.push((step.title, start.elapsed()));
+    }
+    println!("\n== all steps passed");
+    for (title, time) in &times {
+        println!("{:>7.1} s  {title}", time.as_secs_f64());
+    }
+    let total: Duration = times.iter().map(|(_, time)| *time).sum();
+    println!("{:>7.1} s  in all", total.as_secs_f64());
+    Ok(())
+}
+
+/// The tests of the workspace. Those of the testkit attach loop devices and mount them, so the
+/// whole run has a mount namespace of its own: whatever a killed test leaves goes with it.
+fn tests(workspace: &Workspace) -> Result<()> {
+    if !packages::is_root()? {
+        bail!(
+            "the oracle tests compare with kernel mounts over loop devices, which takes root; \
+             without it, run the other crates' tests: cargo test --workspace --exclude testkit"
+        );
+    }
+    let cargo = command::cargo(&workspace.root);
+    let mut namespace = in_mount_namespace(&cargo);
+    command::run(namespace.args(["test", "--locked", "--workspace", "--no-fail-fast"]))
+}
+
+/// The same command in a mount namespace that ends with it.
+fn in_mount_namespace(inner: &Command) -> Command {
+    let mut outer = command::command("unshare");
+    outer
+        .args(["--mount", "--propagation", "private", "--"])
+        .arg(inner.get_program());
+    if let Some(folder) = inner.get_current_dir() {
+        outer.current_dir(folder);
+    }
+    outer
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time a step takes is shown, not stored"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

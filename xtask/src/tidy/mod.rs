@@ -1,0 +1,78 @@
+//! The rules of the source tree that neither compiler nor clippy checks. Each rule is one file
+//! here and gives findings; any finding fails the run.
+
+mod source;
+mod files;
+mod modules;
+mod edges;
+mod licences;
+mod spec;
+mod corrupt;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::workspace::Workspace;
+use source::Source;
+
+/// A broken rule, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    file: PathBuf,
+    line: Option<usize>,
+    message: String,
+}
+
+impl Finding {
+    fn new(file: impl AsRef<Path>, message: impl Into<String>) -> Self {
+        Self {
+            file: file.as_ref().to_owned(),
+            line: None,
+            message: message.into(),
+        }
+    }
+
+    fn at(file: impl AsRef<Path>, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            line: Some(line),
+            ..Self::new(file, message)
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(out, ":{line}")?;
+        }
+        write!(out, ": {}", self.message)
+    }
+}
+
+/// Checks every rule and fails when one is broken.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let files = workspace.files()?;
+    let sources = Source::read_all(workspace, &files)?;
+    let members = workspace.members()?;
+    let mut findings = Vec::new();
+    findings.extend(files::check(workspace, &files, &sources)?);
+    findings.extend(modules::check(workspace, &members, &sources));
+    findings.extend(edges::check(&workspace.read("ARCHITECTURE.md")?, &members));
+    findings.extend(licences::check(
+        &workspace.read("deny.toml")?,
+        &workspace.all_packages()?,
+    ));
+    findings.extend(spec::check(&workspace.read(spec::SOURCES)?, &sources));
+    findings.extend(corrupt::check(&sources));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    if !findings.is_empty() {
+        bail!("the source tree is not tidy");
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Specification keys: each that a comment names resolves in `SOURCES.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Finding;
+use super::source::Source;
+
+/// The list of documents and their sections.
+pub(super) const SOURCES: &str = "docs/ondisk/SOURCES.md";
+
+const DOCUMENTS_HEADER: &str = "| key | document | version | licence |";
+
+/// Checks the list itself and every key that a comment names.
+pub(super) fn check(list: &str, sources: &[Source]) -> Vec<Finding> {
+    let documents = documents(list);
+    let mut findings = Vec::new();
+    for source in sources {
+        for (number, line) in source.text_lines() {
+            for key in keys_of_comment(line) {
+                let known = key.split_once('/').is_some_and(|(document, section)| {
+                    documents
+                        .get(document)
+                        .is_some_and(|known| known.contains(section))
+                });
+                if !known {
+                    let message = format!("the key {key} is not in {SOURCES}");
+                    findings.push(Finding::at(&source.path, number, message));
+                }
+            }
+        }
+    }
+    if documents.is_empty() {
+        findings.push(Finding::new(SOURCES, "has no table of documents"));
+    }
+    for (document, sections) in documents {
+        if sections.is_empty() {
+            let message = format!("the document {document} has no table of sections");
+            findings.push(Finding::new(SOURCES, message));
+        }
+    }
+    findings
+}
+
+/// The keys after `Spec:` in a comment: separated by commas, perhaps in backquotes, up to the end
+/// of the sentence.
+fn keys_of_comment(line: &str) -> Vec<&str> {
+    let Some((before, after)) = line.split_once("Spec: ") else {
+        return Vec::new();
+    };
+    if !before.trim_start().starts_with("//") {
+        return Vec::new();
+    }
+    after
+        .split(',')
+        .map(|key| key.trim().trim_end_matches('.').trim_matches('`'))
+        .collect()
+}
+
+/// Sections by document: a document's sections are the first column of the table under the
+/// heading that is its key.
+fn documents(list: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut documents: BTreeMap<&str, BTreeSet<&str>> = list
+        .lines()
+        .skip_while(|line| *line != DOCUMENTS_HEADER)
+        .skip(2)
+        .map_while(first_cell)
+        .map(|key| (key, BTreeSet::new()))
+        .collect();
+    let mut document = None;
+    for line in list.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            document = Some(heading.trim_matches('`'));
+        } else if let (Some(heading), Some(cell)) = (document, first_cell(line))
+            && let Some(sections) = documents.get_mut(heading)
+        {
+            sections.insert(cell);
+        }
+    }
+    documents
+}
+
+fn first_cell(line: &str) -> Option<&str> {
+    let cell = line.strip_prefix("| ")?.split('|').next()?;
+    Some(cell.trim().trim_matches('`'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIST: &str = "\
+| key | document | version | licence |
+|---|---|---|---|
+| `ext4` | a book | 6.18 | CC |
+| `empty` | a leaflet | 1 | CC |
+
+## `ext4`
+| section | what |
+|---|---|
+| `inode` | the inode |
+";
+
+    #[test]
+    fn key_without_section_is_found() {
+        let text =
+            "//! A. Spec: `ext4/inode`, `ext4/nothing`.\nlet a = \"Spec: x\";\n// Spec: gone/x\n";
+        let found = check(LIST, &[Source::new("a.rs", text.to_owned())]);
+        let messages: Vec<_> = found
+            .iter()
+            .map(|finding| finding.message.as_str())
+            .collect();
+        assert_eq!(
+            messages,
+            [
+                "the key ext4/nothing is not in docs/ondisk/SOURCES.md",
+                "the key gone/x is not in docs/ondisk/SOURCES.md",
+                "the document empty has no table of sections",
+            ]
+        );
+        assert_eq!(found[1].line, Some(3));
+    }
+}
