@@ -17,7 +17,7 @@ pub mod check;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};
-pub use clock::Clock;
+pub use clock::{Clock, FixedClock, SystemClock};
 pub use credentials::{Context, Credentials};
 pub use error::{Condition, Error, Result, Unsupported};
 pub use filesystem::{Description, Feature, FeatureClass, Filesystem};

@@ -1,8 +1,13 @@
 //! Time and randomness come in from outside, so that runs can be repeated byte for byte.
 
+mod fixed;
+mod system;
+
 use std::fmt::Debug;
 use std::time::Duration;
 
+pub use self::fixed::FixedClock;
+pub use self::system::SystemClock;
 use crate::Timestamp;
 
 /// Where a filesystem takes its time and its random numbers from.

@@ -1,0 +1,119 @@
+//! The machine's own clock and random numbers.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::Clock;
+use crate::Timestamp;
+
+/// The machine's time, and random numbers from the kernel.
+#[derive(Debug)]
+pub struct SystemClock {
+    started: Instant,
+    /// For numbers where the kernel gives none: keys from the process start, counted on.
+    spare_keys: RandomState,
+    spare_count: AtomicU64,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time starts now.
+    #[must_use]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the clock that owns the machine's time"
+    )]
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            spare_keys: RandomState::new(),
+            spare_count: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the clock that owns the machine's time"
+    )]
+    fn now(&self) -> Timestamp {
+        timestamp(SystemTime::now())
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn random_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        if getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
+            return u64::from_le_bytes(bytes);
+        }
+        let count = self.spare_count.fetch_add(1, Ordering::Relaxed);
+        self.spare_keys.hash_one(count)
+    }
+}
+
+/// `time` with its seconds rounded down, also before 1970.
+fn timestamp(time: SystemTime) -> Timestamp {
+    let whole = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timestamp {
+            seconds: whole(after),
+            nanoseconds: after.subsec_nanos(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            let borrow = before.subsec_nanos() > 0;
+            Timestamp {
+                seconds: -whole(before) - i64::from(borrow),
+                nanoseconds: if borrow {
+                    1_000_000_000 - before.subsec_nanos()
+                } else {
+                    0
+                },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_before_1970_rounds_down() {
+        let quarter = Duration::from_millis(250);
+        for (time, seconds, nanoseconds) in [
+            (UNIX_EPOCH, 0, 0),
+            (UNIX_EPOCH + quarter, 0, 250_000_000),
+            (UNIX_EPOCH - quarter, -1, 750_000_000),
+            (UNIX_EPOCH - Duration::from_secs(2), -2, 0),
+        ] {
+            let expected = Timestamp {
+                seconds,
+                nanoseconds,
+            };
+            assert_eq!(timestamp(time), expected);
+        }
+    }
+
+    #[test]
+    fn system_time_moves_and_numbers_differ() {
+        let clock = SystemClock::default();
+        assert!(clock.now().seconds > 1_600_000_000);
+        let earlier = clock.monotonic();
+        assert!(clock.monotonic() >= earlier);
+        assert_ne!(clock.random_u64(), clock.random_u64());
+    }
+}
