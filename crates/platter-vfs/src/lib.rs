@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod inode;
 pub mod filesystem;
 pub mod inode_cache;
+pub mod path;
 pub mod check;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
@@ -27,3 +28,4 @@ pub use inode::{
 };
 pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};
+pub use path::{LastComponent, Located, PathWalk};
