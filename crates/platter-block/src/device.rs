@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::io::{IoSlice, IoSliceMut};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use crate::{IoError, Operation};
@@ -90,14 +90,41 @@ pub fn check_range(
     offset: u64,
     length: usize,
 ) -> Result<(), IoError> {
-    let end = offset.checked_add(length as u64);
+    let length = length as u64;
+    let end = offset.checked_add(length);
     if end.is_none_or(|end| end > device.geometry().len_bytes) {
-        return Err(IoError::out_of_range(
-            device.name(),
-            operation,
-            offset,
-            length as u64,
-        ));
+        let name = device.name();
+        return Err(IoError::out_of_range(name, operation, offset, length));
     }
     Ok(())
+}
+
+/// Checks that a vectored request lies within a device, for backends.
+pub fn check_range_vectored<B: Deref<Target = [u8]>>(
+    device: &dyn BlockDevice,
+    operation: Operation,
+    offset: u64,
+    bufs: &[B],
+) -> Result<(), IoError> {
+    check_range(device, operation, offset, total_len(bufs))
+}
+
+/// Checks that a range of bytes runs forward and lies within a device, for backends.
+pub fn check_span(
+    device: &dyn BlockDevice,
+    operation: Operation,
+    range: &Range<u64>,
+) -> Result<(), IoError> {
+    if range.start > range.end || range.end > device.geometry().len_bytes {
+        let length = range.end.saturating_sub(range.start);
+        let name = device.name();
+        return Err(IoError::out_of_range(name, operation, range.start, length));
+    }
+    Ok(())
+}
+
+/// How many bytes the buffers of a vectored request hold together.
+pub(crate) fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> usize {
+    bufs.iter()
+        .fold(0usize, |sum, buf| sum.saturating_add(buf.len()))
 }
