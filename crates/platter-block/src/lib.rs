@@ -7,9 +7,11 @@ pub mod device;
 pub mod memory;
 pub mod guard;
 pub mod window;
+pub mod stats;
 
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
 pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
+pub use stats::{CountingDevice, Counts};
 pub use window::WindowDevice;
