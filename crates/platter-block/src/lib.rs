@@ -1,17 +1,20 @@
 //! Block devices: what a filesystem driver reads from and writes to.
 //!
 //! Backends ([`MemoryDevice`], files, real block devices) and layers stacked on them (read-only
+//! guard, partition window, overlay, simulated faults) all speak [`BlockDevice`].
 
 pub mod error;
 pub mod device;
 pub mod memory;
 pub mod guard;
 pub mod window;
+pub mod overlay;
 pub mod stats;
 
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
 pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
+pub use overlay::{OverlayDevice, OverlayOptions};
 pub use stats::{CountingDevice, Counts};
 pub use window::WindowDevice;
