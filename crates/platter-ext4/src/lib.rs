@@ -5,5 +5,6 @@
 
 pub mod ondisk;
 pub mod volume;
+pub mod directory;
 
 pub use volume::Volume;

@@ -1,0 +1,3 @@
+//! Directories: names to inode numbers, linear, hashed or inline. Spec: `ext4/directory`.
+
+pub mod hash;
