@@ -1,1 +1,10 @@
-//! Fixtures, oracles, and the tests that compare platter with Linux and its tools.
+//! Fixtures, oracles, and the walks that compare platter with Linux and its tools.
+//!
+//! Everything here may need root, a loop device or a program of e2fsprogs. What is missing is an
+//! error that says so; it is never taken for a good answer.
+#![forbid(unsafe_code)]
+
+pub mod tool;
+pub mod oracle;
+pub mod loopdev;
+pub mod prng;

@@ -1,0 +1,14 @@
+//! Loop devices and kernel mounts that cannot outlive their owner.
+//!
+//! A mount here is never attached to the tree of mounts: it is a descriptor, reached through
+//! `/proc`. When the last descriptor goes, by drop, panic or a kill, the kernel unmounts. The loop
+//! device is told to go with its last user, so it follows the mount.
+
+mod device;
+mod mount;
+
+pub use device::LoopDevice;
+pub use mount::{Access, Mount};
+
+#[cfg(test)]
+mod tests;

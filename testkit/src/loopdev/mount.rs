@@ -1,0 +1,99 @@
+//! A kernel mount held by a descriptor.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use crate::loopdev::LoopDevice;
+
+/// Whether the kernel may change what it mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Neither the mount nor the device takes writes.
+    ReadOnly,
+    /// Both take writes.
+    ReadWrite,
+}
+
+/// A mounted filesystem that nobody else sees.
+#[derive(Debug)]
+pub struct Mount {
+    root: PathBuf,
+    descriptor: OwnedFd,
+}
+
+impl Mount {
+    /// Mounts an image over a loop device of its own, with options such as `data=journal,acl`.
+    pub fn image(image: &Path, options: &str, access: Access) -> Result<Self> {
+        let device = LoopDevice::attach(image, access)?;
+        Self::device(device.path(), options, access)
+            .with_context(|| format!("kernel mount of {} with '{options}'", image.display()))
+    }
+
+    /// Mounts a block device.
+    pub fn device(device: &Path, options: &str, access: Access) -> Result<Self> {
+        let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)
+            .context("fsopen; mounting takes root")?;
+        let configured = configure(&context, device, options, access)
+            .and_then(|()| Ok(rustix::mount::fsconfig_create(&context)?));
+        if let Err(error) = configured {
+            bail!("{error}: {}", complaints(&context));
+        }
+        let attributes = match access {
+            Access::ReadOnly => MountAttrFlags::MOUNT_ATTR_RDONLY,
+            Access::ReadWrite => MountAttrFlags::MOUNT_ATTR_NOATIME,
+        };
+        let descriptor =
+            rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+        let process = rustix::process::getpid().as_raw_nonzero();
+        let root = format!("/proc/{process}/fd/{}", descriptor.as_raw_fd());
+        Ok(Self {
+            root: root.into(),
+            descriptor,
+        })
+    }
+
+    /// The path of the mount's root, good for this process and for programs it starts.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The root directory's descriptor.
+    #[must_use]
+    pub fn descriptor(&self) -> &OwnedFd {
+        &self.descriptor
+    }
+
+    /// Writes everything out to the device.
+    pub fn sync(&self) -> Result<()> {
+        let root = std::fs::File::open(&self.root)?;
+        Ok(rustix::fs::syncfs(&root)?)
+    }
+}
+
+fn configure(context: &OwnedFd, device: &Path, options: &str, access: Access) -> Result<()> {
+    rustix::mount::fsconfig_set_string(context, "source", device)?;
+    if access == Access::ReadOnly {
+        rustix::mount::fsconfig_set_flag(context, "ro")?;
+    }
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=') {
+            Some((key, value)) => rustix::mount::fsconfig_set_string(context, key, value)?,
+            None => rustix::mount::fsconfig_set_flag(context, option)?,
+        }
+    }
+    Ok(())
+}
+
+/// What the kernel says about a mount that failed.
+fn complaints(context: &OwnedFd) -> String {
+    let mut text = String::new();
+    let mut line = [0; 1024];
+    while let Ok(length @ 1..) = rustix::io::read(context, &mut line) {
+        text.push_str(&String::from_utf8_lossy(&line[..length]));
+    }
+    text
+}
