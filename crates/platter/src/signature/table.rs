@@ -46,7 +46,7 @@ const LVM: Option<&str> = Some("activate the volume group and open the logical v
 formats! {
     /// qcow, versions 1 to 3.
     Qcow2 "qcow2" Wrapping [[(0, b"QFI\xfb")]] CONVERT;
-    /// VMware virtual disk.
+    /// `VMware` virtual disk.
     Vmdk "vmdk" Wrapping [[(0, b"KDMV")], [(0, b"# Disk DescriptorFile")]] CONVERT;
     /// Hyper-V virtual disk.
     Vhdx "vhdx" Wrapping [[(0, b"vhdxfile")]] CONVERT;

@@ -1,0 +1,207 @@
+//! The facade's error: which image, which path in it, and what went wrong, in one line.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use platter_block::IoError;
+use rustix::io::Errno;
+
+use crate::spec::SpecError;
+use crate::{Escaped, Format};
+
+/// The result of a facade operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, and where.
+///
+/// Shown as `IMAGE[@PARTITION][:PATH]: CAUSE`, escaped so that it stays one printable line.
+#[derive(Debug, Clone)]
+pub struct Error {
+    /// The image and partition, already escaped; empty where no image is concerned.
+    pub image: Arc<str>,
+    /// The path in the filesystem, where one is concerned.
+    pub path: Option<Vec<u8>>,
+    /// What went wrong.
+    pub cause: Cause,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The filesystem's own answer.
+    #[error(transparent)]
+    Filesystem(#[from] platter_vfs::Error),
+    /// The text names no image.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The image is something no driver serves.
+    #[error("holds {format}, which is not supported{}", .format.advice().map_or(String::new(), |advice| format!(": {advice}")))]
+    UnsupportedFormat {
+        /// What it is.
+        format: Format,
+    },
+    /// Nothing known was found.
+    #[error("no filesystem and no partition table was recognised")]
+    Unrecognised,
+    /// The image is a partitioned disk, and no partition was asked for.
+    #[error("is a partitioned disk; name a partition as in {example}: {partitions}")]
+    Partitioned {
+        /// The image with a partition that can be opened, if there is one.
+        example: String,
+        /// The partitions and what they hold, in a few words.
+        partitions: String,
+    },
+    /// A partition was asked for, and there is no partition table.
+    #[error("has no partition table")]
+    NotPartitioned,
+    /// There is no such partition.
+    #[error("has no such partition; there are: {partitions}")]
+    NoSuchPartition {
+        /// The partitions and what they hold, in a few words.
+        partitions: String,
+    },
+    /// Something on the host, not in the image: a target file, the archive being written.
+    #[error("{0}")]
+    Host(Arc<io::Error>),
+}
+
+impl Error {
+    /// An error about the image as a whole.
+    pub fn new(image: &Arc<str>, cause: impl Into<Cause>) -> Self {
+        Self {
+            image: Arc::clone(image),
+            path: None,
+            cause: cause.into(),
+        }
+    }
+
+    /// An error about a file in the image.
+    pub fn at_path(image: &Arc<str>, path: &[u8], cause: impl Into<Cause>) -> Self {
+        Self {
+            path: Some(path.to_vec()),
+            ..Self::new(image, cause)
+        }
+    }
+
+    /// The errno that Linux would give.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match &self.cause {
+            Cause::Filesystem(error) => error.errno(),
+            Cause::Spec(_) | Cause::NoSuchPartition { .. } => Errno::INVAL,
+            Cause::UnsupportedFormat { .. } => Errno::OPNOTSUPP,
+            Cause::Unrecognised | Cause::Partitioned { .. } | Cause::NotPartitioned => {
+                // What mount(2) answers for a wrong superblock.
+                Errno::INVAL
+            }
+            Cause::Host(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
+        }
+    }
+
+    /// The device failed, in the words of its error without the name that stands before anyway.
+    fn device_failure(&self) -> Option<&IoError> {
+        if let Cause::Filesystem(platter_vfs::Error::Io(error)) = &self.cause {
+            return Some(error);
+        }
+        None
+    }
+}
+
+impl From<io::Error> for Cause {
+    fn from(error: io::Error) -> Self {
+        Self::Host(Arc::new(error))
+    }
+}
+
+impl From<IoError> for Cause {
+    fn from(error: IoError) -> Self {
+        Self::Filesystem(error.into())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.image)?;
+        if let Some(path) = &self.path {
+            if !self.image.is_empty() {
+                out.write_str(":")?;
+            }
+            write!(out, "{}", Escaped(path))?;
+        }
+        if !self.image.is_empty() || self.path.is_some() {
+            out.write_str(": ")?;
+        }
+        match self.device_failure() {
+            Some(io) if io.length == 0 => write!(out, "{}: {}", io.operation, io.source),
+            Some(io) => write!(
+                out,
+                "{} of {} bytes at byte {}: {}",
+                io.operation, io.length, io.offset, io.source
+            ),
+            None => self.cause.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_block::Operation;
+    use platter_ondisk::{Corruption, Locus};
+    use platter_vfs::Condition;
+
+    use super::*;
+
+    #[test]
+    fn one_line_names_image_structure_place_and_rule() {
+        let image: Arc<str> = "disk.img@2".into();
+        let locus = Locus::inode(12).at_block(99);
+        let corruption = Corruption::new("extent node", locus, "magic is not 0xf30a");
+        let error = Error::new(&image, platter_vfs::Error::from(corruption));
+        assert_eq!(
+            error.to_string(),
+            "disk.img@2: extent node at inode 12, block 99: magic is not 0xf30a"
+        );
+        let error = Error::at_path(
+            &image,
+            b"/a\nb",
+            platter_vfs::Error::from(Condition::NotFound),
+        );
+        assert_eq!(
+            error.to_string(),
+            "disk.img@2:/a\\nb: no such file or directory"
+        );
+        assert_eq!(error.errno(), Errno::NOENT);
+    }
+
+    #[test]
+    fn a_device_is_not_named_twice() {
+        let image: Arc<str> = "disk.img".into();
+        let source = io::Error::from_raw_os_error(Errno::IO.raw_os_error());
+        let io = IoError::new(&image, Operation::Read, 4096, 1024, source);
+        let text = Error::new(&image, io).to_string();
+        assert!(
+            text.starts_with("disk.img: read of 1024 bytes at byte 4096: "),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_unsupported_are_named_with_advice() {
+        let cause = Cause::UnsupportedFormat {
+            format: Format::Luks,
+        };
+        let text = Error::new(&"d".into(), cause).to_string();
+        assert!(
+            text.starts_with("d: holds crypto_LUKS, which is not supported: open it"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! One open file.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+
+use platter_vfs::{Attr, Condition, FileKind, Inode, SeekTarget};
+
+use crate::{Cause, Error, Result};
+
+/// A file of a [`Volume`](super::Volume), with the path it was opened by for its errors.
+#[derive(Debug, Clone)]
+pub struct File {
+    volume: Arc<str>,
+    path: Arc<[u8]>,
+    inode: Arc<dyn Inode>,
+}
+
+impl File {
+    pub(super) fn new(volume: &Arc<str>, path: &[u8], inode: Arc<dyn Inode>) -> Self {
+        Self {
+            volume: Arc::clone(volume),
+            path: path.into(),
+            inode,
+        }
+    }
+
+    /// The inode below.
+    #[must_use]
+    pub fn inode(&self) -> &Arc<dyn Inode> {
+        &self.inode
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+
+    /// Its attributes.
+    pub fn attr(&self) -> Result<Attr> {
+        self.named(self.inode.attr())
+    }
+
+    /// Its size in bytes.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.attr()?.size_bytes)
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// `IsDirectory` for a directory, `InvalidArgument` for what else has no contents.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.named(self.inode.read_at(offset, buf))
+    }
+
+    /// The whole contents, if they are at most `len_bytes_max` long.
+    ///
+    /// # Errors
+    /// `FileTooLarge` when they are longer.
+    pub fn read_all(&self, len_bytes_max: usize) -> Result<Vec<u8>> {
+        let attr = self.attr()?;
+        if attr.kind == FileKind::Directory {
+            return Err(self.error(Condition::IsDirectory));
+        }
+        let length = usize::try_from(attr.size_bytes)
+            .ok()
+            .filter(|&length| length <= len_bytes_max)
+            .ok_or_else(|| self.error(Condition::FileTooLarge))?;
+        let mut bytes = vec![0; length];
+        let filled = self.read_at(0, &mut bytes)?;
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        self.named(self.inode.read_link())
+    }
+
+    /// The first byte of data, or of a hole, at or after `offset`; `None` where none follows. The
+    /// end of the file counts as a hole.
+    pub fn seek(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+        match self.inode.seek(offset, target) {
+            Ok(found) => Ok(Some(found)),
+            Err(platter_vfs::Error::Condition(Condition::NoSuchAddress)) => Ok(None),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// The names of all extended attributes.
+    pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        self.named(self.inode.list_xattrs())
+    }
+
+    /// The value of the extended attribute with this full name, such as `user.comment`.
+    pub fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.named(self.inode.get_xattr(name))
+    }
+
+    /// All extended attributes with their values.
+    pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let names = self.list_xattrs()?;
+        names
+            .into_iter()
+            .map(|name| {
+                let value = self.get_xattr(&name)?;
+                Ok((name, value))
+            })
+            .collect()
+    }
+
+    /// The contents as a stream, from the beginning.
+    #[must_use]
+    pub fn reader(&self) -> FileReader {
+        FileReader {
+            file: self.clone(),
+            position: 0,
+        }
+    }
+
+    /// An error of this file.
+    pub(crate) fn error(&self, cause: impl Into<platter_vfs::Error>) -> Error {
+        Error::at_path(&self.volume, &self.path, Cause::Filesystem(cause.into()))
+    }
+
+    fn named<T>(&self, result: platter_vfs::Result<T>) -> Result<T> {
+        result.map_err(|error| self.error(error))
+    }
+}
+
+/// Reads a [`File`] as a stream.
+#[derive(Debug, Clone)]
+pub struct FileReader {
+    file: File,
+    position: u64,
+}
+
+impl Read for FileReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(self.position, buf).map_err(to_io)?;
+        self.position = self.position.saturating_add(count as u64);
+        Ok(count)
+    }
+}
+
+impl Seek for FileReader {
+    fn seek(&mut self, target: SeekFrom) -> io::Result<u64> {
+        let (base, distance) = match target {
+            SeekFrom::Start(offset) => (offset, 0),
+            SeekFrom::Current(distance) => (self.position, distance),
+            SeekFrom::End(distance) => (self.file.len().map_err(to_io)?, distance),
+        };
+        self.position = base
+            .checked_add_signed(distance)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+/// Keeps both the kind that programs look at and the text that people read.
+fn to_io(error: Error) -> io::Error {
+    let kind = io::Error::from(error.errno()).kind();
+    io::Error::new(kind, error)
+}
