@@ -1,4 +1,4 @@
-//! A small generator of reproducible numbers and bytes (SplitMix64).
+//! A small generator of reproducible numbers and bytes (`SplitMix64`).
 
 /// A sequence that its seed repeats.
 #[derive(Debug, Clone)]
