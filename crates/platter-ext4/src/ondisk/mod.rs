@@ -9,6 +9,7 @@ pub mod corrupt;
 pub mod features;
 pub mod superblock;
 pub mod geometry;
+pub mod jbd2;
 
 pub use corrupt::{Corrupt, Rule, Structure};
 pub use features::Features;
