@@ -10,6 +10,7 @@ pub mod features;
 pub mod superblock;
 pub mod geometry;
 pub mod jbd2;
+pub mod orphan;
 
 pub use corrupt::{Corrupt, Rule, Structure};
 pub use features::Features;

@@ -1,0 +1,150 @@
+//! A block of the orphan file: numbers of inodes to truncate or delete after a crash.
+//! Spec: `ext4/orphan`, orphan file.
+
+use platter_ondisk::checksum::crc32c;
+use platter_ondisk::endian::{Le32, Le64};
+use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::corrupt::{Corrupt, Rule, Structure};
+use super::types::InodeNr;
+
+/// `ob_magic`.
+const ORPHAN_BLOCK_MAGIC: u32 = 0x0b10_ca04;
+
+/// The last 8 bytes of a block. Spec: `ext4/orphan`, `struct ext4_orphan_block_tail`.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskOrphanTail {
+    /// `ob_magic`.
+    pub magic: Le32,
+    /// `ob_checksum`: CRC-32C of the block's number and its entries, from the inode's seed.
+    pub checksum: Le32,
+}
+
+const _: () = assert!(size_of::<DiskOrphanTail>() == 8);
+
+/// What a block of the orphan file must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OrphanRule {
+    /// `ob_magic`.
+    Magic,
+    /// `ob_checksum`.
+    Checksum,
+}
+
+impl Rule for OrphanRule {
+    const STRUCTURE: &'static str = "orphan file block";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Magic => "magic is not 0x0b10ca04",
+            Self::Checksum => "checksum does not match",
+        }
+    }
+}
+
+/// The rules of a block of the orphan file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrphanBlockRules {
+    /// The checksum seed of the orphan file's inode; `None` without `metadata_csum`.
+    pub inode_seed: Option<u32>,
+}
+
+impl OrphanBlockRules {
+    fn check(self, block: u64, bytes: &[u8]) -> Result<(), OrphanRule> {
+        let (entries, tail) = split(bytes).ok_or(OrphanRule::Magic)?;
+        if tail.magic.get() != ORPHAN_BLOCK_MAGIC {
+            return Err(OrphanRule::Magic);
+        }
+        let Some(seed) = self.inode_seed else {
+            return Ok(());
+        };
+        if tail.checksum.get() != checksum(seed, block, entries) {
+            return Err(OrphanRule::Checksum);
+        }
+        Ok(())
+    }
+}
+
+impl Verify for OrphanBlockRules {
+    fn key(&self) -> VerifierKey {
+        VerifierKey {
+            structure: Structure::OrphanBlock as u32,
+            seed: self.inode_seed.map_or(u64::MAX, u64::from),
+        }
+    }
+
+    fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        let corrupt = |rule| Corrupt::new(Locus::block(block), rule).into();
+        self.check(block, bytes).map_err(corrupt)
+    }
+
+    fn seal(&self, block: u64, bytes: &mut [u8]) {
+        let sum = split(bytes)
+            .zip(self.inode_seed)
+            .map(|((entries, _), seed)| checksum(seed, block, entries));
+        if let (Some(sum), Ok((_, tail))) = (sum, DiskOrphanTail::mut_from_suffix(bytes)) {
+            tail.checksum = sum.into();
+        }
+    }
+}
+
+/// The orphaned inodes of a verified block, in the order of their places.
+pub fn orphans(bytes: &[u8]) -> impl Iterator<Item = InodeNr> + '_ {
+    let entries = split(bytes).map_or(&[][..], |(entries, _)| entries);
+    let numbers = entries.chunks_exact(size_of::<Le32>());
+    numbers.filter_map(|number| InodeNr::new(Le32::read_from_bytes(number).ok()?.get()))
+}
+
+fn split(bytes: &[u8]) -> Option<(&[u8], &DiskOrphanTail)> {
+    DiskOrphanTail::ref_from_suffix(bytes).ok()
+}
+
+fn checksum(seed: u32, block: u64, entries: &[u8]) -> u32 {
+    crc32c(crc32c(seed, Le64::new(block).as_bytes()), entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEALED: OrphanBlockRules = OrphanBlockRules {
+        inode_seed: Some(77),
+    };
+    const PLAIN: OrphanBlockRules = OrphanBlockRules { inode_seed: None };
+
+    fn block() -> Vec<u8> {
+        let mut block = vec![0; 1024];
+        block[4] = 12;
+        block[1012] = 13;
+        block[1016..1020].copy_from_slice(&ORPHAN_BLOCK_MAGIC.to_le_bytes());
+        SEALED.seal(5, &mut block);
+        block
+    }
+
+    #[test]
+    fn sealed_block_gives_its_orphans() {
+        let block = block();
+        SEALED.verify(5, &block).unwrap();
+        PLAIN.verify(5, &block).unwrap();
+        let found: Vec<_> = orphans(&block).map(InodeNr::get).collect();
+        assert_eq!(found, [12, 13]);
+    }
+
+    #[test]
+    fn wrong_magic_is_corrupt() {
+        let mut block = block();
+        block[1016] ^= 1;
+        assert_eq!(PLAIN.check(5, &block), Err(OrphanRule::Magic));
+        assert_eq!(PLAIN.check(5, &[]), Err(OrphanRule::Magic));
+    }
+
+    #[test]
+    fn checksum_covers_entries_and_place() {
+        let mut block = block();
+        assert_eq!(SEALED.check(6, &block), Err(OrphanRule::Checksum));
+        block[4] = 11;
+        assert_eq!(SEALED.check(5, &block), Err(OrphanRule::Checksum));
+    }
+}
