@@ -31,7 +31,7 @@ impl fmt::Display for Operation {
 
 /// A device that could not do what it was asked for.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{device}: {operation} of {length} bytes at byte {offset}: {source}")]
+#[error("{device}: {}: {source}", self.request())]
 pub struct IoError {
     /// The device's name, as its [`name`](crate::BlockDevice::name) gives it.
     pub device: Arc<str>,
@@ -63,6 +63,24 @@ impl IoError {
             length,
             source,
         }
+    }
+
+    /// The request in words: what, and where it has a place.
+    fn request(&self) -> impl fmt::Display {
+        fmt::from_fn(|out| {
+            let Self {
+                operation,
+                offset,
+                length,
+                ..
+            } = self;
+            match operation {
+                Operation::Open | Operation::Flush => write!(out, "{operation}"),
+                Operation::Read | Operation::Write | Operation::Discard => {
+                    write!(out, "{operation} of {length} bytes at byte {offset}")
+                }
+            }
+        })
     }
 
     /// The request does not lie within the device.

@@ -6,6 +6,8 @@
 pub mod error;
 pub mod device;
 pub mod memory;
+mod sys;
+pub mod file;
 pub mod guard;
 pub mod window;
 pub mod overlay;
@@ -13,6 +15,7 @@ pub mod stats;
 
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
+pub use file::{Access, FileDevice, OpenError, OpenOptions};
 pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, OverlayOptions};

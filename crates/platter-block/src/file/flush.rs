@@ -1,0 +1,47 @@
+//! A flush whose failure is not forgotten.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Runs flushes one at a time and repeats the first failure for ever.
+///
+/// Linux reports a failed writeback once and marks the lost pages clean, so the next `fdatasync`
+/// succeeds without the data. A success after a failure would vouch for writes that are gone. One
+/// at a time, because of two flushes that run together only one is told.
+#[derive(Debug, Default)]
+pub(super) struct StickyFlush {
+    failure: Mutex<Option<Arc<io::Error>>>,
+}
+
+impl StickyFlush {
+    /// Runs `sync` unless an earlier one failed.
+    pub(super) fn run(&self, sync: impl FnOnce() -> io::Result<()>) -> Result<(), Arc<io::Error>> {
+        let mut failure = self.failure.lock();
+        if let Some(error) = &*failure {
+            return Err(Arc::clone(error));
+        }
+        sync().map_err(|error| Arc::clone(failure.insert(Arc::new(error))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_flush_stays_reported() {
+        let flush = StickyFlush::default();
+        flush.run(|| Ok(())).unwrap();
+        let failed = || Err(io::Error::from(rustix::io::Errno::IO));
+        assert_eq!(flush.run(failed).unwrap_err().raw_os_error(), Some(5));
+        let mut ran = false;
+        let again = flush.run(|| {
+            ran = true;
+            Ok(())
+        });
+        assert_eq!(again.unwrap_err().raw_os_error(), Some(5));
+        assert!(!ran);
+    }
+}

@@ -1,0 +1,240 @@
+//! An image file or a real block device as a device.
+
+mod direct;
+mod flush;
+mod in_use;
+mod open;
+mod transfer;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{
+    Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, flock, seek,
+};
+use rustix::io::Errno;
+
+use crate::device::{check_range, check_range_vectored, check_span};
+use crate::sys::blkdev;
+use crate::{BlockDevice, Geometry, IoError, Operation};
+use direct::DirectFile;
+use flush::StickyFlush;
+
+pub use in_use::Holder;
+pub use open::{Access, OpenError, OpenOptions, Refusal};
+
+/// A regular file or a block device that is open. Closing it releases its lock.
+///
+/// The capacity is the one the file had when it was opened: a write never makes a file longer.
+#[derive(Debug)]
+pub struct FileDevice {
+    name: Arc<str>,
+    geometry: Geometry,
+    kind: FileKind,
+    file: OwnedFd,
+    direct: Option<DirectFile>,
+    flush: StickyFlush,
+    locked: bool,
+}
+
+/// What a device can be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileKind {
+    Regular,
+    Block,
+}
+
+impl FileDevice {
+    /// Opens a regular file or a block device.
+    ///
+    /// A writer locks it exclusively, and a block device is claimed too, so that one that is
+    /// mounted is refused. A reader locks it shared unless told not to, writes nothing, and leaves
+    /// the access time alone where it may.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        open::open(path, options)
+    }
+
+    /// Whether the image is locked: not for a reader that wants no lock, nor for one on a
+    /// filesystem that has none.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.locked
+    }
+
+    fn refuse_read_only(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), IoError> {
+        if self.geometry.read_only {
+            return Err(IoError::read_only(&self.name, operation, offset, length));
+        }
+        Ok(())
+    }
+
+    /// Gives whole blocks inside `range` back to the device. Sub-block ends are left as they are.
+    fn discard_block_device(&self, range: &Range<u64>) -> rustix::io::Result<()> {
+        let block = u64::from(self.geometry.logical_block_bytes);
+        let start = range.start.next_multiple_of(block);
+        let end = range.end - range.end % block;
+        if start >= end {
+            return Ok(());
+        }
+        blkdev::discard(self.file.as_fd(), start, end - start)
+    }
+
+    fn punch_hole(&self, range: &Range<u64>) -> rustix::io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let length = range.end - range.start;
+        loop {
+            match fallocate(&self.file, mode, range.start, length) {
+                Err(Errno::INTR) => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if self.locked {
+            // A child that is being started shares the open file, and with it the lock, until it
+            // executes its program; so closing alone may release the lock late.
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        check_range(self, Operation::Read, offset, buf.len())?;
+        let length = buf.len() as u64;
+        match &self.direct {
+            None => transfer::read(&self.file, offset, buf),
+            Some(direct) => direct.read(offset, &mut [IoSliceMut::new(buf)]),
+        }
+        .map_err(|source| IoError::new(&self.name, Operation::Read, offset, length, source))
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
+        check_range_vectored(self, Operation::Read, offset, bufs)?;
+        let length = bufs.iter().map(|buf| buf.len() as u64).sum();
+        match &self.direct {
+            None => transfer::read_vectored(&self.file, offset, bufs),
+            Some(direct) => direct.read(offset, bufs),
+        }
+        .map_err(|source| IoError::new(&self.name, Operation::Read, offset, length, source))
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.refuse_read_only(Operation::Write, offset, buf.len() as u64)?;
+        check_range(self, Operation::Write, offset, buf.len())?;
+        match &self.direct {
+            None => transfer::write(&self.file, offset, buf),
+            Some(direct) => direct.write(&self.file, offset, &[IoSlice::new(buf)]),
+        }
+        .map_err(|source| {
+            let length = buf.len() as u64;
+            IoError::new(&self.name, Operation::Write, offset, length, source)
+        })
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        let length = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.refuse_read_only(Operation::Write, offset, length)?;
+        check_range_vectored(self, Operation::Write, offset, bufs)?;
+        match &self.direct {
+            None => transfer::write_vectored(&self.file, offset, bufs),
+            Some(direct) => direct.write(&self.file, offset, bufs),
+        }
+        .map_err(|source| IoError::new(&self.name, Operation::Write, offset, length, source))
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.refuse_read_only(Operation::Flush, 0, 0)?;
+        self.flush
+            .run(|| transfer::sync_data(&self.file))
+            .map_err(|source| IoError {
+                device: Arc::clone(&self.name),
+                operation: Operation::Flush,
+                offset: 0,
+                length: 0,
+                source,
+            })
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        let length = range.end.saturating_sub(range.start);
+        self.refuse_read_only(Operation::Discard, range.start, length)?;
+        check_span(self, Operation::Discard, &range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let done = match self.kind {
+            FileKind::Regular => self.punch_hole(&range),
+            FileKind::Block => self.discard_block_device(&range),
+        };
+        match done {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(source) => Err(IoError::new(
+                &self.name,
+                Operation::Discard,
+                range.start,
+                length,
+                source,
+            )),
+        }
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
+        let end = self.geometry.len_bytes;
+        if offset >= end {
+            return Ok(None);
+        }
+        if self.kind == FileKind::Block {
+            return Ok(Some(offset..end));
+        }
+        let error = |source: Errno| {
+            let source = io::Error::from(source);
+            IoError::new(&self.name, Operation::Read, offset, end - offset, source)
+        };
+        match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(start) if start >= end => Ok(None),
+            Ok(start) => {
+                let hole = seek(&self.file, SeekFrom::Hole(start)).map_err(error)?;
+                Ok(Some(start..hole.clamp(start, end)))
+            }
+            Err(Errno::NXIO) => Ok(None),
+            // The filesystem below does not tell.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset..end)),
+            Err(source) => Err(error(source)),
+        }
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        // Direct reads do not come from the page cache, which this would fill.
+        if self.direct.is_some() {
+            return;
+        }
+        let end = range.end.min(self.geometry.len_bytes);
+        if let Some(length) = end.checked_sub(range.start).and_then(NonZeroU64::new) {
+            let _ = fadvise(&self.file, range.start, Some(length), Advice::WillNeed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! Files: sizes, holes, locks, direct transfers, and what is refused.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tempfile::TempDir;
+
+use super::*;
+
+const READ: OpenOptions = OpenOptions {
+    access: Access::Read,
+    direct: false,
+};
+const READ_UNLOCKED: OpenOptions = OpenOptions {
+    access: Access::ReadUnlocked,
+    direct: false,
+};
+const WRITE: OpenOptions = OpenOptions {
+    access: Access::Write,
+    direct: false,
+};
+
+fn image(bytes: &[u8]) -> (TempDir, PathBuf) {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("image");
+    fs::write(&path, bytes).unwrap();
+    (dir, path)
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..251).cycle().take(length).collect()
+}
+
+fn refusal(result: Result<FileDevice, OpenError>) -> Refusal {
+    match result.unwrap_err() {
+        OpenError::Refused { refusal, .. } => refusal,
+        OpenError::Io(error) => panic!("not a refusal: {error}"),
+    }
+}
+
+#[test]
+fn a_file_of_any_size_is_read_and_written() {
+    for length in [0, 1, 511, 4095, 10_001] {
+        let (_dir, path) = image(&pattern(length));
+        let device = FileDevice::open(&path, WRITE).unwrap();
+        assert_eq!(device.geometry().len_bytes, length as u64);
+        assert_eq!(device.geometry().logical_block_bytes, 512);
+        let mut buf = vec![0; length];
+        device.read_at(0, &mut buf).unwrap();
+        assert_eq!(buf, pattern(length));
+        assert!(device.read_at(length as u64, &mut [0]).is_err());
+        assert!(device.write_at(length as u64, &[0]).is_err());
+        if let Some(last) = length.checked_sub(1) {
+            device.write_at(last as u64, &[255]).unwrap();
+            device.flush().unwrap();
+            assert_eq!(fs::read(&path).unwrap()[last], 255);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+    }
+}
+
+#[test]
+fn vectored_requests_keep_their_order() {
+    let (_dir, path) = image(&vec![0; 400_000]);
+    let device = FileDevice::open(&path, WRITE).unwrap();
+    // More buffers than the kernel takes in one call, some of them empty.
+    let bufs: Vec<Vec<u8>> = (0..3000).map(|i| pattern(i % 200)).collect();
+    let slices: Vec<IoSlice<'_>> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+    device.write_vectored_at(777, &slices).unwrap();
+    let flat = bufs.concat();
+    assert_eq!(fs::read(&path).unwrap()[777..777 + flat.len()], flat);
+    let mut back: Vec<Vec<u8>> = bufs.iter().map(|buf| vec![0; buf.len()]).collect();
+    let mut slices: Vec<_> = back.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+    device.read_vectored_at(777, &mut slices).unwrap();
+    assert_eq!(back, bufs);
+    assert!(
+        device
+            .read_vectored_at(399_999, &mut [IoSliceMut::new(&mut [0; 2])])
+            .is_err()
+    );
+}
+
+#[test]
+fn a_file_that_shrank_gives_an_error() {
+    let (_dir, path) = image(&pattern(10_000));
+    let device = FileDevice::open(&path, READ_UNLOCKED).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(5000)
+        .unwrap();
+    let mut buf = [0; 100];
+    device.read_at(4000, &mut buf).unwrap();
+    let error = device.read_at(4950, &mut buf).unwrap_err();
+    assert_eq!(error.source.kind(), io::ErrorKind::UnexpectedEof);
+    assert!(
+        error.to_string().ends_with("shorter since it was opened"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_reader_changes_nothing() {
+    let (_dir, path) = image(&pattern(10_000));
+    let old = rustix::fs::Timestamps {
+        last_access: rustix::fs::Timespec {
+            tv_sec: 1_000_000,
+            tv_nsec: 0,
+        },
+        last_modification: rustix::fs::Timespec {
+            tv_sec: 1_000_001,
+            tv_nsec: 0,
+        },
+    };
+    rustix::fs::futimens(fs::File::open(&path).unwrap(), &old).unwrap();
+    let device = FileDevice::open(&path, READ).unwrap();
+    assert!(device.geometry().read_only);
+    device.read_at(0, &mut [0; 10_000]).unwrap();
+    for refused in [
+        device.write_at(0, &[1]),
+        device.write_vectored_at(0, &[IoSlice::new(&[1])]),
+        device.discard(0..4096),
+        device.flush(),
+    ] {
+        let kind = refused.unwrap_err().source.kind();
+        assert_eq!(kind, io::ErrorKind::ReadOnlyFilesystem);
+    }
+    drop(device);
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.atime(), metadata.mtime()), (1_000_000, 1_000_001));
+    assert_eq!(fs::read(&path).unwrap(), pattern(10_000));
+}
+
+#[test]
+fn holes_are_known() {
+    const MIB: u64 = 1 << 20;
+    let (_dir, path) = image(&[]);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(8 * MIB + 100).unwrap();
+    file.write_all_at(&[1; 4096], 2 * MIB).unwrap();
+    let device = FileDevice::open(&path, WRITE).unwrap();
+    let data = device.next_data(0).unwrap().unwrap();
+    assert_eq!(data.start, 2 * MIB);
+    assert!(data.end >= 2 * MIB + 4096 && data.end < 3 * MIB, "{data:?}");
+    assert_eq!(
+        device.next_data(2 * MIB + 5).unwrap().unwrap().start,
+        2 * MIB + 5
+    );
+    assert_eq!(device.next_data(3 * MIB).unwrap(), None);
+    assert_eq!(device.next_data(8 * MIB + 100).unwrap(), None);
+    assert_eq!(device.next_data(u64::MAX).unwrap(), None);
+
+    device.discard(2 * MIB..2 * MIB + 4096).unwrap();
+    assert_eq!(device.next_data(0).unwrap(), None);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 8 * MIB + 100);
+    device.discard(5..5).unwrap();
+    assert!(device.discard(0..8 * MIB + 101).is_err());
+    device.will_need(0..u64::MAX);
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let (_dir, path) = image(&pattern(1000));
+    let reader = FileDevice::open(&path, READ).unwrap();
+    let second = FileDevice::open(&path, READ).unwrap();
+    assert!(reader.is_locked());
+    let refused = refusal(FileDevice::open(&path, WRITE));
+    assert_eq!(refused, Refusal::InUse(Holder::Reader));
+    drop((reader, second));
+
+    let writer = FileDevice::open(&path, WRITE).unwrap();
+    for options in [READ, WRITE] {
+        let refused = FileDevice::open(&path, options).unwrap_err();
+        let message = refused.to_string();
+        assert!(
+            message.ends_with("image: in use by another writer"),
+            "{message}"
+        );
+        let error = IoError::from(refused);
+        assert_eq!(error.source.kind(), io::ErrorKind::ResourceBusy);
+        assert!(
+            error
+                .to_string()
+                .ends_with("image: open: in use by another writer"),
+            "{error}"
+        );
+    }
+    let unlocked = FileDevice::open(&path, READ_UNLOCKED).unwrap();
+    assert!(!unlocked.is_locked());
+    drop(writer);
+    FileDevice::open(&path, WRITE).unwrap();
+}
+
+#[test]
+fn a_lock_is_released_even_when_a_child_inherited_it() {
+    let (_dir, path) = image(&pattern(1000));
+    let writer = FileDevice::open(&path, WRITE).unwrap();
+    let inherited = rustix::io::dup(&writer.file).unwrap();
+    drop(writer);
+    FileDevice::open(&path, WRITE).unwrap();
+    drop(inherited);
+}
+
+#[test]
+fn what_is_no_image_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("fifo");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for options in [READ, WRITE] {
+        assert_eq!(
+            refusal(FileDevice::open(dir.path(), options)),
+            Refusal::Directory
+        );
+        assert_eq!(
+            refusal(FileDevice::open(&path, options)),
+            Refusal::NotAnImage("FIFO")
+        );
+        let null = Path::new("/dev/null");
+        let refused = refusal(FileDevice::open(null, options));
+        assert_eq!(refused, Refusal::NotAnImage("character device"));
+    }
+    let missing = FileDevice::open(&dir.path().join("missing"), READ).unwrap_err();
+    let OpenError::Io(error) = &missing else {
+        panic!("{missing}");
+    };
+    assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
+    assert!(
+        missing.to_string().contains("missing: open: No such file"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn direct_reads_and_writes_take_any_place_and_memory() {
+    const LENGTH: usize = (3 << 20) + 123;
+    let (_dir, path) = image(&pattern(LENGTH));
+    let mut model = pattern(LENGTH);
+    let options = OpenOptions {
+        direct: true,
+        ..WRITE
+    };
+    let device = FileDevice::open(&path, options).unwrap();
+    for (start, length) in [
+        (0, LENGTH),
+        (0, 1 << 20),
+        (4096, (1 << 20) + 4096),
+        (4097, 3),
+        (1, (2 << 20) + 5),
+        (LENGTH - 123, 123),
+        (LENGTH - 1, 1),
+        (LENGTH, 0),
+    ] {
+        // One byte into the allocation, so that the memory is not aligned.
+        let mut memory = vec![0; length + 1];
+        device.read_at(start as u64, &mut memory[1..]).unwrap();
+        assert_eq!(memory[1..], model[start..start + length]);
+        memory[1..].fill(start.to_le_bytes()[0] ^ 0x5a);
+        device.write_at(start as u64, &memory[1..]).unwrap();
+        model[start..start + length].copy_from_slice(&memory[1..]);
+    }
+    device.flush().unwrap();
+    let mut back = vec![0; LENGTH];
+    device.read_at(0, &mut back).unwrap();
+    assert!(back == model, "direct");
+    assert!(fs::read(&path).unwrap() == model, "through the page cache");
+    assert_eq!(fs::metadata(&path).unwrap().len(), LENGTH as u64);
+}
+
+#[test]
+fn direct_writers_of_one_page_do_not_lose_bytes() {
+    const LANES: u8 = 4;
+    let (_dir, path) = image(&vec![0; 64 << 10]);
+    let options = OpenOptions {
+        direct: true,
+        ..WRITE
+    };
+    let device = &FileDevice::open(&path, options).unwrap();
+    std::thread::scope(|scope| {
+        for lane in 0..LANES {
+            scope.spawn(move || {
+                for round in 1..30u8 {
+                    // The first lane writes whole blocks, the others pieces of the next block.
+                    let (skip, length) = match lane {
+                        0 => (0, 4096),
+                        lane => (4096 + u64::from(lane) * 512 + 1, 500),
+                    };
+                    for start in (0..64 << 10).step_by(8192) {
+                        let bytes = vec![lane * 60 + round; length];
+                        device.write_at(start + skip, &bytes).unwrap();
+                        let mut back = vec![0; length];
+                        device.read_at(start + skip, &mut back).unwrap();
+                        assert_eq!(back, bytes);
+                    }
+                }
+            });
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn direct_vectored_requests_agree_with_the_file(
+        at in 0usize..9000, lengths in proptest::collection::vec(0usize..5000, 0..6)
+    ) {
+        const LENGTH: usize = 50_001;
+        let (_dir, path) = image(&pattern(LENGTH));
+        let options = OpenOptions { direct: true, ..WRITE };
+        let device = FileDevice::open(&path, options).unwrap();
+        let mut bufs: Vec<Vec<u8>> = lengths.iter().map(|&length| vec![0; length]).collect();
+        let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        device.read_vectored_at(at as u64, &mut slices).unwrap();
+        let total: usize = lengths.iter().sum();
+        prop_assert_eq!(&bufs.concat()[..], &pattern(LENGTH)[at..at + total]);
+        let slices: Vec<_> = bufs.iter().map(|buf| IoSlice::new(buf)).collect();
+        device.write_vectored_at(at as u64 + 13, &slices).unwrap();
+        let mut model = pattern(LENGTH);
+        model.copy_within(at..at + total, at + 13);
+        prop_assert!(fs::read(&path).unwrap() == model);
+    }
+}
