@@ -5,6 +5,8 @@
 
 pub mod ondisk;
 pub mod volume;
+pub mod groups;
+pub mod inode;
 pub mod directory;
 
 pub use volume::Volume;

@@ -1,11 +1,14 @@
 //! Sizes and counts of the whole filesystem: proven once at mount, never changed, freely shared.
 //! Spec: `ext4/super`, `ext4/blockgroup`.
 
+use platter_ondisk::Uuid;
 use platter_ondisk::endian::{Le32, join_u32};
 
 use super::corrupt::Corrupt;
 use super::features::{Compat, Features, Incompat, RoCompat};
-use super::superblock::{DiskSuperblock, LOCUS, Superblock, SuperblockRule};
+use super::superblock::{
+    DiskSuperblock, LOCUS, SUPERBLOCK_OFFSET_BYTES, Superblock, SuperblockRule,
+};
 use super::types::{BlockNr, GroupNr, InodeNr};
 
 /// Largest `s_log_block_size`: 64 KiB.
@@ -68,6 +71,10 @@ pub struct Geometry {
     pub features: Features,
     /// What all metadata checksums start from.
     pub checksum_seed: u32,
+    /// The volume's UUID, which the older checksums start from.
+    pub uuid: Uuid,
+    /// The block of the superblock in use: descriptors follow it.
+    pub superblock_block: BlockNr,
 }
 
 type Result<T> = std::result::Result<T, Corrupt<SuperblockRule>>;
@@ -125,6 +132,8 @@ impl Geometry {
             groups_per_flex: groups_per_flex(disk, features),
             features,
             checksum_seed: superblock.checksum_seed,
+            uuid: superblock.uuid,
+            superblock_block: BlockNr(SUPERBLOCK_OFFSET_BYTES.checked_shr(block_bits).unwrap_or(0)),
         };
         geometry.prove_descriptor_table()?;
         Ok(geometry)
@@ -155,17 +164,34 @@ impl Geometry {
             .saturating_mul(u64::from(self.block_bytes))
     }
 
-    /// Whether `count` blocks from `first` lie within the filesystem, behind its first block.
+    /// Whether `count` blocks from `first` lie within the filesystem, behind its first block,
+    /// which is never anything's but the superblock's.
     #[must_use]
     pub fn contains(&self, first: BlockNr, count: u64) -> bool {
         let end = first.checked_add(count);
-        first >= self.first_data_block && end.is_some_and(|end| end.0 <= self.blocks_count)
+        first > self.first_data_block && end.is_some_and(|end| end.0 <= self.blocks_count)
     }
 
     /// The device offset of a block in bytes.
     #[must_use]
     pub fn offset_bytes(&self, block: BlockNr) -> u64 {
         block.0.saturating_mul(u64::from(self.block_bytes))
+    }
+
+    /// Where a block of the group descriptor table lies, counted from the table's start.
+    #[must_use]
+    pub fn descriptor_block(&self, index: u32) -> BlockNr {
+        let meta = self.features.incompat.contains(Incompat::META_BG);
+        if !meta || index < self.first_meta_block_group {
+            let skipped = u64::from(index).saturating_add(1);
+            return BlockNr(self.superblock_block.0.saturating_add(skipped));
+        }
+        // A meta block group starts with the block of its descriptors, behind a superblock.
+        let group = GroupNr(index.saturating_mul(self.descriptors_per_block));
+        let first = self.group_first_block(group);
+        let boot_block = group.0 == 0 && first.0 == 0 && self.block_bytes == 1024;
+        let skipped = u64::from(self.has_superblock(group)).saturating_add(u64::from(boot_block));
+        BlockNr(first.0.saturating_add(skipped))
     }
 
     /// The first block of a group.
@@ -436,6 +462,19 @@ pub(crate) mod tests {
             .filter(|&n| geometry.has_superblock(GroupNr(n)))
             .collect();
         assert_eq!(with_backup, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125]);
+    }
+
+    #[test]
+    fn descriptors_lie_with_their_groups_under_meta_bg() {
+        let mut geometry = sample_geometry();
+        assert_eq!(geometry.descriptor_block(3), BlockNr(5));
+        geometry.features.incompat = Incompat::META_BG;
+        geometry.first_meta_block_group = 1;
+        assert_eq!(geometry.descriptor_block(0), BlockNr(2));
+        // Group 32, behind its superblock copy.
+        assert_eq!(geometry.descriptor_block(1), BlockNr(1 + 32 * 8192 + 1));
+        geometry.features.ro_compat = RoCompat::SPARSE_SUPER;
+        assert_eq!(geometry.descriptor_block(1), BlockNr(1 + 32 * 8192));
     }
 
     #[test]

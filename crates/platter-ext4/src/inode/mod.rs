@@ -1,0 +1,76 @@
+//! Inodes in memory: found in their table, read, and shown as attributes.
+
+mod attr;
+
+use platter_ondisk::Locus;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::Result;
+
+use crate::Volume;
+use crate::groups;
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::{Inode, InodeNr};
+
+pub use attr::attr;
+
+/// What every number of an inode must hold to, wherever it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InodeNumberRule {
+    /// There are that many inodes.
+    OutOfRange,
+    /// It is not an inode that the filesystem keeps for itself.
+    Reserved,
+    /// It is in use.
+    Deleted,
+    /// It does not hold the value of an attribute.
+    AttributeValue,
+}
+
+impl Rule for InodeNumberRule {
+    const STRUCTURE: &'static str = "inode number";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::OutOfRange => "is beyond the last inode",
+            Self::Reserved => "is reserved for the filesystem",
+            Self::Deleted => "is of a deleted inode",
+            Self::AttributeValue => "is of an inode that holds an attribute value",
+        }
+    }
+}
+
+/// The inode with this number, whatever its use; it may have no links.
+pub fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
+    let Some(slot) = groups::find_inode(volume, number)? else {
+        let locus = Locus::inode(u64::from(number.get()));
+        return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
+    };
+    // Inodes of one block are proven one by one, so that a bad one takes no other with it.
+    let buffer = volume.read_block(slot.block, &Unverified)?;
+    let bytes = buffer.get(slot.offset..).unwrap_or_default();
+    Ok(Inode::decode(bytes, number, &volume.geometry)?)
+}
+
+/// Whether no directory may name this inode: it is one of the filesystem's own.
+#[must_use]
+pub fn is_reserved(volume: &Volume, number: InodeNr) -> bool {
+    let superblock = &volume.superblock;
+    let own = [superblock.orphan_file_inode, superblock.journal_inode];
+    let own = own.iter().chain(&superblock.quota_inodes);
+    volume.geometry.is_reserved(number) || own.flatten().any(|&special| special == number)
+}
+
+/// Why a directory must not name this inode, if it must not.
+#[must_use]
+pub fn unfit_to_name(volume: &Volume, inode: &Inode) -> Option<InodeNumberRule> {
+    use crate::ondisk::InodeFlags;
+    if is_reserved(volume, inode.number) {
+        Some(InodeNumberRule::Reserved)
+    } else if inode.links == 0 {
+        Some(InodeNumberRule::Deleted)
+    } else if inode.flags.contains(InodeFlags::EA_INODE) {
+        Some(InodeNumberRule::AttributeValue)
+    } else {
+        None
+    }
+}

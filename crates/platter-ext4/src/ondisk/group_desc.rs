@@ -1,0 +1,330 @@
+//! A group descriptor: where a group's bitmaps and inode table lie, and what is free in it.
+//! Spec: `ext4/group_descr`.
+
+use std::mem::offset_of;
+
+use bitflags::bitflags;
+use platter_ondisk::Locus;
+use platter_ondisk::checksum::{crc16, crc32c};
+use platter_ondisk::endian::{Le16, Le32, join_u16, join_u32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::corrupt::{Corrupt, Rule};
+use super::features::Incompat;
+use super::geometry::Geometry;
+use super::types::{BlockNr, GroupNr};
+
+/// The part of a group descriptor that every filesystem has.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskGroupDesc {
+    /// `bg_block_bitmap_lo`.
+    pub block_bitmap_lo: Le32,
+    /// `bg_inode_bitmap_lo`.
+    pub inode_bitmap_lo: Le32,
+    /// `bg_inode_table_lo`.
+    pub inode_table_lo: Le32,
+    /// `bg_free_blocks_count_lo`, in clusters.
+    pub free_clusters_lo: Le16,
+    /// `bg_free_inodes_count_lo`.
+    pub free_inodes_lo: Le16,
+    /// `bg_used_dirs_count_lo`.
+    pub used_dirs_lo: Le16,
+    /// `bg_flags`.
+    pub flags: Le16,
+    /// `bg_exclude_bitmap_lo`.
+    pub exclude_bitmap_lo: Le32,
+    /// `bg_block_bitmap_csum_lo`.
+    pub block_bitmap_checksum_lo: Le16,
+    /// `bg_inode_bitmap_csum_lo`.
+    pub inode_bitmap_checksum_lo: Le16,
+    /// `bg_itable_unused_lo`.
+    pub unused_inodes_lo: Le16,
+    /// `bg_checksum`.
+    pub checksum: Le16,
+}
+
+/// What follows with the 64bit feature.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskGroupDescHigh {
+    /// `bg_block_bitmap_hi`.
+    pub block_bitmap: Le32,
+    /// `bg_inode_bitmap_hi`.
+    pub inode_bitmap: Le32,
+    /// `bg_inode_table_hi`.
+    pub inode_table: Le32,
+    /// `bg_free_blocks_count_hi`.
+    pub free_clusters: Le16,
+    /// `bg_free_inodes_count_hi`.
+    pub free_inodes: Le16,
+    /// `bg_used_dirs_count_hi`.
+    pub used_dirs: Le16,
+    /// `bg_itable_unused_hi`.
+    pub unused_inodes: Le16,
+    /// `bg_exclude_bitmap_hi`.
+    pub exclude_bitmap: Le32,
+    /// `bg_block_bitmap_csum_hi`.
+    pub block_bitmap_checksum: Le16,
+    /// `bg_inode_bitmap_csum_hi`.
+    pub inode_bitmap_checksum: Le16,
+    /// `bg_reserved`.
+    pub reserved: Le32,
+}
+
+const _: () = assert!(size_of::<DiskGroupDesc>() == 32);
+const _: () = assert!(offset_of!(DiskGroupDesc, flags) == 0x12);
+const _: () = assert!(offset_of!(DiskGroupDesc, checksum) == 0x1e);
+const _: () = assert!(size_of::<DiskGroupDescHigh>() == 32);
+
+bitflags! {
+    /// `bg_flags`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct GroupFlags: u16 {
+        /// No inode of the group was ever used; its bitmap is not there.
+        const INODE_UNINIT = 0x1;
+        /// No block of the group is used but for metadata; its bitmap is not there.
+        const BLOCK_UNINIT = 0x2;
+        /// The inode table was zeroed.
+        const INODE_ZEROED = 0x4;
+    }
+}
+
+/// What a group descriptor must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GroupDescRule {
+    /// It lies within its block.
+    Truncated,
+    /// `bg_checksum`.
+    Checksum,
+    /// The block bitmap lies in the group, or with `flex_bg` in the filesystem.
+    BlockBitmap,
+    /// The inode bitmap lies in the group, or with `flex_bg` in the filesystem.
+    InodeBitmap,
+    /// The inode table lies in the group, or with `flex_bg` in the filesystem.
+    InodeTable,
+}
+
+impl Rule for GroupDescRule {
+    const STRUCTURE: &'static str = "group descriptor";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Truncated => "is cut off",
+            Self::Checksum => "checksum does not match",
+            Self::BlockBitmap => "block bitmap lies outside the group or filesystem",
+            Self::InodeBitmap => "inode bitmap lies outside the group or filesystem",
+            Self::InodeTable => "inode table lies outside the group or filesystem",
+        }
+    }
+}
+
+/// A proven group descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupDesc {
+    /// Where the block bitmap lies.
+    pub block_bitmap: BlockNr,
+    /// Where the inode bitmap lies.
+    pub inode_bitmap: BlockNr,
+    /// Where the inode table begins.
+    pub inode_table: BlockNr,
+    /// Free clusters.
+    pub free_clusters: u32,
+    /// Free inodes.
+    pub free_inodes: u32,
+    /// Directories.
+    pub used_dirs: u32,
+    /// Inodes at the end of the table that were never used.
+    pub unused_inodes: u32,
+    /// What of the group is not initialized.
+    pub flags: GroupFlags,
+    /// CRC-32C of the block bitmap; its lower half alone where descriptors are short.
+    pub block_bitmap_checksum: u32,
+    /// CRC-32C of the inode bitmap; its lower half alone where descriptors are short.
+    pub inode_bitmap_checksum: u32,
+}
+
+impl GroupDesc {
+    /// Proves the descriptor that `bytes` start with.
+    pub fn decode(
+        bytes: &[u8],
+        group: GroupNr,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt<GroupDescRule>> {
+        let broken = |rule| Corrupt::new(Locus::group(u64::from(group.0)), rule);
+        let bytes = bytes
+            .get(..usize::from(geometry.descriptor_bytes))
+            .ok_or(broken(GroupDescRule::Truncated))?;
+        let (low, rest) =
+            DiskGroupDesc::ref_from_prefix(bytes).map_err(|_| broken(GroupDescRule::Truncated))?;
+        let high = DiskGroupDescHigh::ref_from_prefix(rest)
+            .ok()
+            .map(|(high, _)| high);
+        if geometry.features.has_group_csum()
+            && low.checksum.get() != expected_checksum(bytes, group, geometry)
+        {
+            return Err(broken(GroupDescRule::Checksum));
+        }
+        let desc = Self::join(low, high, geometry);
+        desc.prove_places(group, geometry).map_err(broken)?;
+        Ok(desc)
+    }
+
+    fn join(low: &DiskGroupDesc, high: Option<&DiskGroupDescHigh>, geometry: &Geometry) -> Self {
+        let zero = DiskGroupDescHigh::new_zeroed_high();
+        let high = high.unwrap_or(&zero);
+        let wide = |high: Le32, low: Le32| BlockNr(join_u32(high.get(), low.get()));
+        let count = |high: Le16, low: Le16| join_u16(high.get(), low.get());
+        let flags = if geometry.features.has_group_csum() {
+            GroupFlags::from_bits_retain(low.flags.get())
+        } else {
+            GroupFlags::empty()
+        };
+        Self {
+            block_bitmap: wide(high.block_bitmap, low.block_bitmap_lo),
+            inode_bitmap: wide(high.inode_bitmap, low.inode_bitmap_lo),
+            inode_table: wide(high.inode_table, low.inode_table_lo),
+            free_clusters: count(high.free_clusters, low.free_clusters_lo),
+            free_inodes: count(high.free_inodes, low.free_inodes_lo),
+            used_dirs: count(high.used_dirs, low.used_dirs_lo),
+            unused_inodes: count(high.unused_inodes, low.unused_inodes_lo),
+            flags,
+            block_bitmap_checksum: count(high.block_bitmap_checksum, low.block_bitmap_checksum_lo),
+            inode_bitmap_checksum: count(high.inode_bitmap_checksum, low.inode_bitmap_checksum_lo),
+        }
+    }
+
+    fn prove_places(&self, group: GroupNr, geometry: &Geometry) -> Result<(), GroupDescRule> {
+        let anywhere = geometry.features.incompat.contains(Incompat::FLEX_BG);
+        let first = geometry.group_first_block(group);
+        let end = first.checked_add(u64::from(geometry.group_blocks(group)));
+        let inside = |block: BlockNr, count: u32| {
+            let in_group = block >= first && block.checked_add(u64::from(count)) <= end;
+            geometry.contains(block, u64::from(count)) && (anywhere || in_group)
+        };
+        if !inside(self.block_bitmap, 1) {
+            return Err(GroupDescRule::BlockBitmap);
+        }
+        if !inside(self.inode_bitmap, 1) {
+            return Err(GroupDescRule::InodeBitmap);
+        }
+        if !inside(self.inode_table, geometry.inode_table_blocks) {
+            return Err(GroupDescRule::InodeTable);
+        }
+        Ok(())
+    }
+}
+
+impl DiskGroupDescHigh {
+    fn new_zeroed_high() -> Self {
+        <Self as zerocopy::FromZeros>::new_zeroed()
+    }
+}
+
+/// The checksum a descriptor should have. `bytes` is all of it.
+#[must_use]
+pub fn expected_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u16 {
+    let at = offset_of!(DiskGroupDesc, checksum);
+    let head = bytes.get(..at).unwrap_or_default();
+    let tail = bytes.get(size_of::<DiskGroupDesc>()..).unwrap_or_default();
+    let number = Le32::new(group.0);
+    if geometry.features.has_metadata_csum() {
+        let seed = crc32c(geometry.checksum_seed, number.as_bytes());
+        let crc = crc32c(crc32c(crc32c(seed, head), &[0; 2]), tail);
+        return u16::try_from(crc & 0xffff).unwrap_or_default();
+    }
+    let seed = crc16(!0, geometry.uuid.as_bytes());
+    crc16(crc16(crc16(seed, number.as_bytes()), head), tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::features::RoCompat;
+    use super::super::geometry::tests::sample_geometry;
+    use super::*;
+
+    fn sample(geometry: &Geometry) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(geometry.descriptor_bytes)];
+        let (low, _) = DiskGroupDesc::mut_from_prefix(&mut bytes).unwrap();
+        low.block_bitmap_lo.set(3);
+        low.inode_bitmap_lo.set(4);
+        low.inode_table_lo.set(5);
+        low.free_clusters_lo.set(7000);
+        seal(&mut bytes, geometry);
+        bytes
+    }
+
+    fn seal(bytes: &mut [u8], geometry: &Geometry) {
+        let checksum = expected_checksum(bytes, GroupNr(0), geometry);
+        let (low, _) = DiskGroupDesc::mut_from_prefix(bytes).unwrap();
+        low.checksum.set(checksum);
+    }
+
+    fn broken(geometry: &Geometry, change: impl FnOnce(&mut DiskGroupDesc)) -> GroupDescRule {
+        let mut bytes = sample(geometry);
+        change(DiskGroupDesc::mut_from_prefix(&mut bytes).unwrap().0);
+        seal(&mut bytes, geometry);
+        GroupDesc::decode(&bytes, GroupNr(0), geometry)
+            .unwrap_err()
+            .rule
+    }
+
+    #[test]
+    fn descriptor_with_a_wrong_checksum_is_corrupt() {
+        let mut geometry = sample_geometry();
+        for (ro_compat, size) in [
+            (RoCompat::METADATA_CSUM, 32),
+            (RoCompat::METADATA_CSUM, 64),
+            (RoCompat::GDT_CSUM, 32),
+            (RoCompat::GDT_CSUM, 128),
+        ] {
+            geometry.features.ro_compat = ro_compat;
+            geometry.descriptor_bytes = size;
+            let mut bytes = sample(&geometry);
+            let desc = GroupDesc::decode(&bytes, GroupNr(0), &geometry).unwrap();
+            assert_eq!(desc.free_clusters, 7000);
+            *bytes.last_mut().unwrap() ^= 1;
+            let corrupt = GroupDesc::decode(&bytes, GroupNr(0), &geometry).unwrap_err();
+            assert_eq!(corrupt.rule, GroupDescRule::Checksum);
+        }
+    }
+
+    #[test]
+    fn descriptor_that_points_outside_is_corrupt() {
+        use GroupDescRule as Rule;
+        let geometry = sample_geometry();
+        assert_eq!(
+            broken(&geometry, |d| d.block_bitmap_lo.set(0)),
+            Rule::BlockBitmap
+        );
+        assert_eq!(
+            broken(&geometry, |d| d.inode_bitmap_lo.set(8192)),
+            Rule::InodeBitmap
+        );
+        assert_eq!(
+            broken(&geometry, |d| d.inode_table_lo.set(8000)),
+            Rule::InodeTable
+        );
+    }
+
+    #[test]
+    fn metadata_leaves_its_group_only_under_flex_bg() {
+        let mut geometry = sample_geometry();
+        geometry.blocks_count = 16384;
+        geometry.groups_count = 2;
+        let outside = |desc: &mut DiskGroupDesc| desc.inode_bitmap_lo.set(9000);
+        assert_eq!(broken(&geometry, outside), GroupDescRule::InodeBitmap);
+        geometry.features.incompat |= Incompat::FLEX_BG;
+        let mut bytes = sample(&geometry);
+        outside(DiskGroupDesc::mut_from_prefix(&mut bytes).unwrap().0);
+        seal(&mut bytes, &geometry);
+        assert!(GroupDesc::decode(&bytes, GroupNr(0), &geometry).is_ok());
+    }
+
+    #[test]
+    fn descriptor_that_is_cut_off_is_corrupt() {
+        let geometry = sample_geometry();
+        let corrupt = GroupDesc::decode(&[0; 31], GroupNr(0), &geometry).unwrap_err();
+        assert_eq!(corrupt.rule, GroupDescRule::Truncated);
+    }
+}

@@ -1,0 +1,375 @@
+//! An inode: 128 bytes that every filesystem has, and as many more as its inodes are long.
+//! Spec: `ext4/inodes`.
+
+mod disk;
+mod time;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::mem::offset_of;
+
+use platter_ondisk::Locus;
+use platter_ondisk::checksum::crc32c;
+use platter_ondisk::endian::{Le32, join_u16, join_u32};
+use platter_vfs::attr::DeviceNumber;
+use platter_vfs::{FileKind, Timestamp};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::corrupt::{Corrupt, Rule};
+use super::features::{Incompat, RoCompat};
+use super::geometry::Geometry;
+use super::types::{BlockNr, InodeNr};
+pub use disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
+
+/// What an inode must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InodeRule {
+    /// It lies within its block.
+    Truncated,
+    /// It is in use.
+    Unused,
+    /// `i_extra_isize` is a multiple of 4 and fits the inode.
+    ExtraSize,
+    /// Its checksum.
+    Checksum,
+    /// `i_mode` tells a type.
+    Mode,
+    /// `i_size` is no negative number.
+    Size,
+    /// `i_file_acl` lies within the filesystem.
+    XattrBlock,
+    /// A link target in the inode is as long as `i_size` says.
+    LinkTarget,
+}
+
+impl Rule for InodeRule {
+    const STRUCTURE: &'static str = "inode";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Truncated => "is cut off",
+            Self::Unused => "is not in use",
+            Self::ExtraSize => "extra size is no multiple of 4 or beyond the inode size",
+            Self::Checksum => "checksum does not match",
+            Self::Mode => "mode tells no file type",
+            Self::Size => "size is negative",
+            Self::XattrBlock => "attribute block lies outside the filesystem",
+            Self::LinkTarget => "link target is not as long as the size",
+        }
+    }
+}
+
+/// A proven inode.
+#[derive(Debug, Clone)]
+pub struct Inode {
+    /// Its number.
+    pub number: InodeNr,
+    /// Its type.
+    pub kind: FileKind,
+    /// Permission bits with set-id and sticky.
+    pub permissions: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project; 0 without the feature.
+    pub project: u32,
+    /// Number of names; 1 for a directory with more than can be counted.
+    pub links: u32,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Space taken in units of 512 bytes.
+    pub sectors: u64,
+    /// Flags.
+    pub flags: InodeFlags,
+    /// Distinguishes it from earlier inodes of the same number.
+    pub generation: u32,
+    /// Last read.
+    pub accessed: Timestamp,
+    /// Last change of contents.
+    pub modified: Timestamp,
+    /// Last change of contents or attributes.
+    pub changed: Timestamp,
+    /// Creation, where the inode is long enough to tell.
+    pub created: Option<Timestamp>,
+    /// `i_dtime`: time of deletion, or the next inode of the orphan list.
+    pub deleted: u32,
+    /// The block of attributes.
+    pub xattr_block: Option<BlockNr>,
+    /// `i_block`.
+    pub block: [u8; BLOCK_AREA_BYTES],
+    /// Bytes behind the fields of the inode, where attributes may lie; empty if there are none.
+    pub tail: Box<[u8]>,
+    /// What the checksums of this inode's blocks start from.
+    pub checksum_seed: u32,
+}
+
+impl Inode {
+    /// Proves the inode that `bytes`, one slot of the inode table, hold.
+    pub fn decode(
+        bytes: &[u8],
+        number: InodeNr,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt<InodeRule>> {
+        let broken = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
+        let bytes = bytes
+            .get(..usize::from(geometry.inode_bytes))
+            .ok_or(broken(InodeRule::Truncated))?;
+        let (disk, rest) =
+            DiskInode::ref_from_prefix(bytes).map_err(|_| broken(InodeRule::Truncated))?;
+        if disk.mode.get() == 0 && disk.links.get() == 0 {
+            return Err(broken(InodeRule::Unused));
+        }
+        let extra = Extra::decode(rest).ok_or(broken(InodeRule::ExtraSize))?;
+        let seed = checksum_seed(number, disk.generation, geometry);
+        if geometry.features.has_metadata_csum() && !checksum_holds(bytes, disk, &extra, seed) {
+            return Err(broken(InodeRule::Checksum));
+        }
+        let inode = Self::take(disk, &extra, number, seed, geometry).map_err(broken)?;
+        inode.prove(geometry).map_err(broken)?;
+        Ok(inode)
+    }
+
+    fn take(
+        disk: &DiskInode,
+        extra: &Extra<'_>,
+        number: InodeNr,
+        checksum_seed: u32,
+        geometry: &Geometry,
+    ) -> Result<Self, InodeRule> {
+        let mode = u32::from(disk.mode.get());
+        let flags = InodeFlags::from_bits_retain(disk.flags.get());
+        let kind = FileKind::from_mode(mode).ok_or(InodeRule::Mode)?;
+        let features = geometry.features;
+        let wide_size =
+            kind == FileKind::Regular || features.incompat.contains(Incompat::LARGE_DIR);
+        let size_hi = if wide_size { disk.size_hi.get() } else { 0 };
+        let wide = features.incompat.contains(Incompat::BIT64);
+        let xattr_hi = if wide { disk.xattr_block_hi.get() } else { 0 };
+        let xattr_block = join_u32(u32::from(xattr_hi), disk.xattr_block_lo.get());
+        let has_project = features.ro_compat.contains(RoCompat::PROJECT);
+        let project = extra.field(
+            has_project,
+            |extra| extra.project,
+            offset_of!(DiskInodeExtra, project),
+        );
+        Ok(Self {
+            number,
+            kind,
+            permissions: mode & 0o7777,
+            uid: join_u16(disk.uid_hi.get(), disk.uid_lo.get()),
+            gid: join_u16(disk.gid_hi.get(), disk.gid_lo.get()),
+            project: project.unwrap_or(0),
+            links: u32::from(disk.links.get()),
+            size_bytes: join_u32(size_hi, disk.size_lo.get()),
+            sectors: sectors(disk, flags, geometry),
+            flags,
+            generation: disk.generation.get(),
+            accessed: time::decode(disk.accessed.get(), extra.accessed()),
+            modified: time::decode(disk.modified.get(), extra.modified()),
+            changed: time::decode(disk.changed.get(), extra.changed()),
+            created: extra.created(),
+            deleted: disk.deleted.get(),
+            xattr_block: (xattr_block != 0).then_some(BlockNr(xattr_block)),
+            block: disk.block,
+            tail: extra.tail.into(),
+            checksum_seed,
+        })
+    }
+
+    fn prove(&self, geometry: &Geometry) -> Result<(), InodeRule> {
+        if i64::try_from(self.size_bytes).is_err() {
+            return Err(InodeRule::Size);
+        }
+        if self
+            .xattr_block
+            .is_some_and(|block| !geometry.contains(block, 1))
+        {
+            return Err(InodeRule::XattrBlock);
+        }
+        let encrypted = self.flags.contains(InodeFlags::ENCRYPT);
+        if !encrypted && self.has_target_inside(geometry) && self.target_inside().is_none() {
+            return Err(InodeRule::LinkTarget);
+        }
+        Ok(())
+    }
+
+    /// Whether this is a symbolic link whose target lies in `block`: it has no blocks but for
+    /// attributes.
+    #[must_use]
+    pub fn has_target_inside(&self, geometry: &Geometry) -> bool {
+        if self.kind != FileKind::Symlink || self.flags.contains(InodeFlags::INLINE_DATA) {
+            return false;
+        }
+        let cluster_bytes =
+            u64::from(geometry.block_bytes).saturating_mul(u64::from(geometry.cluster_blocks));
+        let xattr_sectors = match self.xattr_block {
+            Some(_) => cluster_bytes >> 9,
+            None => 0,
+        };
+        self.sectors == xattr_sectors
+    }
+
+    /// The link target in `block`, if it is as long as the size says and has no NUL in it.
+    #[must_use]
+    pub fn target_inside(&self) -> Option<&[u8]> {
+        let length = usize::try_from(self.size_bytes).ok()?;
+        let target = self.block.get(..length)?;
+        let ends = self.block.get(length) == Some(&0);
+        (length > 0 && ends && !target.contains(&0)).then_some(target)
+    }
+
+    /// The device number in `block`, in the old 16-bit or the newer 32-bit form.
+    #[must_use]
+    pub fn device(&self) -> DeviceNumber {
+        if !matches!(self.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            return DeviceNumber::default();
+        }
+        let word = |at: usize| {
+            let bytes = self.block.get(at..).unwrap_or_default();
+            Le32::read_from_prefix(bytes).map_or(0, |(word, _)| word.get())
+        };
+        match word(0) {
+            0 => DeviceNumber {
+                major: (word(4) >> 8) & 0xfff,
+                minor: (word(4) & 0xff) | ((word(4) >> 12) & 0xf_ff00),
+            },
+            old => DeviceNumber {
+                major: (old >> 8) & 0xff,
+                minor: old & 0xff,
+            },
+        }
+    }
+
+    /// Whether contents (of a directory: names) are encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.flags.contains(InodeFlags::ENCRYPT)
+    }
+}
+
+/// The second part of an inode: what of its fields is in use, and what follows them.
+struct Extra<'a> {
+    fields: Option<&'a DiskInodeExtra>,
+    in_use: usize,
+    tail: &'a [u8],
+}
+
+impl<'a> Extra<'a> {
+    /// `rest` is what follows the first 128 bytes. `None` if the size in use is impossible.
+    fn decode(rest: &'a [u8]) -> Option<Self> {
+        let Ok((fields, _)) = DiskInodeExtra::ref_from_prefix(rest) else {
+            return Some(Self {
+                fields: None,
+                in_use: 0,
+                tail: &[],
+            });
+        };
+        let stored = usize::from(fields.extra_size.get());
+        if stored > rest.len() || stored % 4 != 0 {
+            return None;
+        }
+        // An inode written by a system that knew no extra fields: they are there, and zero.
+        let in_use = if stored == 0 {
+            size_of::<DiskInodeExtra>()
+        } else {
+            stored
+        };
+        Some(Self {
+            fields: Some(fields),
+            in_use,
+            tail: if stored == 0 {
+                &[]
+            } else {
+                rest.get(stored..)?
+            },
+        })
+    }
+
+    /// A 32-bit field at `offset`, if it is in use and `wanted`.
+    fn field(
+        &self,
+        wanted: bool,
+        field: impl FnOnce(&DiskInodeExtra) -> Le32,
+        offset: usize,
+    ) -> Option<u32> {
+        let fits = offset.saturating_add(size_of::<Le32>()) <= self.in_use;
+        let fields = self.fields.filter(|_| wanted && fits)?;
+        Some(field(fields).get())
+    }
+
+    fn accessed(&self) -> Option<u32> {
+        let offset = offset_of!(DiskInodeExtra, accessed_extra);
+        self.field(true, |extra| extra.accessed_extra, offset)
+    }
+
+    fn modified(&self) -> Option<u32> {
+        let offset = offset_of!(DiskInodeExtra, modified_extra);
+        self.field(true, |extra| extra.modified_extra, offset)
+    }
+
+    fn changed(&self) -> Option<u32> {
+        let offset = offset_of!(DiskInodeExtra, changed_extra);
+        self.field(true, |extra| extra.changed_extra, offset)
+    }
+
+    fn created(&self) -> Option<Timestamp> {
+        let seconds = self.field(
+            true,
+            |extra| extra.created,
+            offset_of!(DiskInodeExtra, created),
+        )?;
+        let offset = offset_of!(DiskInodeExtra, created_extra);
+        let extra = self.field(true, |extra| extra.created_extra, offset);
+        Some(time::decode(seconds, extra))
+    }
+
+    fn has_checksum(&self) -> bool {
+        self.fields.is_some_and(|fields| {
+            let end = offset_of!(DiskInodeExtra, checksum_hi).saturating_add(2);
+            usize::from(fields.extra_size.get()) >= end
+        })
+    }
+}
+
+/// What the checksums of an inode and of its blocks start from.
+#[must_use]
+pub fn checksum_seed(number: InodeNr, generation: Le32, geometry: &Geometry) -> u32 {
+    let seed = crc32c(geometry.checksum_seed, Le32::new(number.get()).as_bytes());
+    crc32c(seed, generation.as_bytes())
+}
+
+/// The checksum of an inode's bytes, with the checksum fields taken as zero.
+fn expected_checksum(bytes: &[u8], seed: u32, has_high: bool) -> u32 {
+    let low_at = offset_of!(DiskInode, checksum_lo);
+    let high_at = size_of::<DiskInode>().saturating_add(offset_of!(DiskInodeExtra, checksum_hi));
+    let part = |from: usize, to: usize| bytes.get(from..to).unwrap_or_default();
+    let after_low = low_at.saturating_add(2);
+    let crc = crc32c(crc32c(seed, part(0, low_at)), &[0; 2]);
+    if !has_high {
+        return crc32c(crc, part(after_low, bytes.len()));
+    }
+    let crc = crc32c(crc32c(crc, part(after_low, high_at)), &[0; 2]);
+    crc32c(crc, part(high_at.saturating_add(2), bytes.len()))
+}
+
+fn checksum_holds(bytes: &[u8], disk: &DiskInode, extra: &Extra<'_>, seed: u32) -> bool {
+    let has_high = extra.has_checksum();
+    let expected = expected_checksum(bytes, seed, has_high);
+    match extra.fields.filter(|_| has_high) {
+        Some(fields) => join_u16(fields.checksum_hi.get(), disk.checksum_lo.get()) == expected,
+        None => u32::from(disk.checksum_lo.get()) == expected & 0xffff,
+    }
+}
+
+fn sectors(disk: &DiskInode, flags: InodeFlags, geometry: &Geometry) -> u64 {
+    let low = disk.blocks_lo.get();
+    if !geometry.features.ro_compat.contains(RoCompat::HUGE_FILE) {
+        return u64::from(low);
+    }
+    let count = join_u32(u32::from(disk.blocks_hi.get()), low);
+    if flags.contains(InodeFlags::HUGE_FILE) {
+        return count.saturating_mul(u64::from(geometry.block_bytes >> 9));
+    }
+    count
+}

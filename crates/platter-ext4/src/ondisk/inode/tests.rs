@@ -1,0 +1,180 @@
+//! Inodes made in memory, one broken rule at a time.
+
+use super::super::geometry::tests::sample_geometry;
+use super::*;
+
+/// A regular file of 256 bytes of inode with checksums, as `change` leaves it.
+pub(crate) fn sample(
+    geometry: &Geometry,
+    number: InodeNr,
+    change: impl FnOnce(&mut DiskInode, &mut DiskInodeExtra),
+) -> Vec<u8> {
+    let mut bytes = vec![0; usize::from(geometry.inode_bytes)];
+    let (disk, rest) = DiskInode::mut_from_prefix(&mut bytes).unwrap();
+    let mut spare = DiskInodeExtra::read_from_bytes(&[0; 32]).unwrap();
+    let extra = match DiskInodeExtra::mut_from_prefix(rest) {
+        Ok((extra, _)) => extra,
+        Err(_) => &mut spare,
+    };
+    disk.mode.set(0o10_0644);
+    disk.links.set(1);
+    extra.extra_size.set(32);
+    change(disk, extra);
+    seal(&mut bytes, number, geometry);
+    bytes
+}
+
+pub(crate) fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
+    let (disk, rest) = DiskInode::ref_from_prefix(bytes).unwrap();
+    let seed = checksum_seed(number, disk.generation, geometry);
+    let has_high = Extra::decode(rest).is_some_and(|extra| extra.has_checksum());
+    let checksum = expected_checksum(bytes, seed, has_high);
+    let (disk, rest) = DiskInode::mut_from_prefix(bytes).unwrap();
+    disk.checksum_lo
+        .set(u16::try_from(checksum & 0xffff).unwrap());
+    if has_high {
+        let (extra, _) = DiskInodeExtra::mut_from_prefix(rest).unwrap();
+        extra
+            .checksum_hi
+            .set(u16::try_from(checksum >> 16).unwrap());
+    }
+}
+
+fn number() -> InodeNr {
+    InodeNr::new(12).unwrap()
+}
+
+fn decode(change: impl FnOnce(&mut DiskInode, &mut DiskInodeExtra)) -> Result<Inode, InodeRule> {
+    let geometry = sample_geometry();
+    let bytes = sample(&geometry, number(), change);
+    Inode::decode(&bytes, number(), &geometry).map_err(|corrupt| corrupt.rule)
+}
+
+fn broken(change: impl FnOnce(&mut DiskInode, &mut DiskInodeExtra)) -> InodeRule {
+    decode(change).unwrap_err()
+}
+
+#[test]
+fn inode_of_zeros_is_not_in_use() {
+    let geometry = sample_geometry();
+    let corrupt = Inode::decode(&[0; 256], number(), &geometry).unwrap_err();
+    assert_eq!(corrupt.rule, InodeRule::Unused);
+    let corrupt = Inode::decode(&[0; 255], number(), &geometry).unwrap_err();
+    assert_eq!(corrupt.rule, InodeRule::Truncated);
+}
+
+#[test]
+fn inode_with_a_wrong_checksum_is_corrupt() {
+    let mut geometry = sample_geometry();
+    for (size, extra_size) in [(128, 0), (256, 0), (256, 4), (256, 32), (1024, 60)] {
+        geometry.inode_bytes = size;
+        let mut bytes = sample(&geometry, number(), |_, extra| {
+            extra.extra_size.set(extra_size);
+        });
+        assert!(Inode::decode(&bytes, number(), &geometry).is_ok());
+        bytes[100] ^= 1;
+        let corrupt = Inode::decode(&bytes, number(), &geometry).unwrap_err();
+        assert_eq!(corrupt.rule, InodeRule::Checksum);
+    }
+}
+
+#[test]
+fn inode_fields_outside_their_range_are_corrupt() {
+    assert_eq!(
+        broken(|_, extra| extra.extra_size.set(132)),
+        InodeRule::ExtraSize
+    );
+    assert_eq!(
+        broken(|_, extra| extra.extra_size.set(30)),
+        InodeRule::ExtraSize
+    );
+    assert_eq!(broken(|disk, _| disk.mode.set(0o644)), InodeRule::Mode);
+    assert_eq!(
+        broken(|disk, _| disk.size_hi.set(0x8000_0000)),
+        InodeRule::Size
+    );
+    assert_eq!(
+        broken(|disk, _| disk.xattr_block_lo.set(1)),
+        InodeRule::XattrBlock
+    );
+    assert_eq!(
+        broken(|disk, _| disk.xattr_block_lo.set(8192)),
+        InodeRule::XattrBlock
+    );
+}
+
+#[test]
+fn short_link_whose_length_is_wrong_is_corrupt() {
+    let link = |size: u32, target: &'static [u8]| {
+        decode(move |disk, _| {
+            disk.mode.set(0o12_0777);
+            disk.size_lo.set(size);
+            disk.block[..target.len()].copy_from_slice(target);
+        })
+    };
+    assert_eq!(link(3, b"abc").unwrap().target_inside(), Some(&b"abc"[..]));
+    assert_eq!(link(4, b"abc").unwrap_err(), InodeRule::LinkTarget);
+    assert_eq!(link(2, b"abc").unwrap_err(), InodeRule::LinkTarget);
+    assert_eq!(link(0, b"").unwrap_err(), InodeRule::LinkTarget);
+    assert_eq!(link(60, &[b'a'; 60]).unwrap_err(), InodeRule::LinkTarget);
+    assert!(link(59, &[b'a'; 59]).is_ok());
+}
+
+#[test]
+fn attribute_block_does_not_make_a_short_link_long() {
+    let geometry = sample_geometry();
+    let inode = decode(|disk, _| {
+        disk.mode.set(0o12_0777);
+        disk.size_lo.set(1);
+        disk.block[0] = b'a';
+        disk.xattr_block_lo.set(100);
+        disk.blocks_lo.set(2);
+    });
+    assert!(inode.unwrap().has_target_inside(&geometry));
+}
+
+#[test]
+fn device_numbers_have_two_forms() {
+    let device = |old: u32, new: u32| {
+        let inode = decode(move |disk, _| {
+            disk.mode.set(0o06_0600);
+            disk.block[..4].copy_from_slice(Le32::new(old).as_bytes());
+            disk.block[4..8].copy_from_slice(Le32::new(new).as_bytes());
+        });
+        let device = inode.unwrap().device();
+        (device.major, device.minor)
+    };
+    assert_eq!(device(0x0801, 0), (8, 1));
+    assert_eq!(device(0, 0xabcd_2345), (0xd23 & 0xfff, 0xabc45));
+    assert_eq!(decode(|_, _| ()).unwrap().device(), DeviceNumber::default());
+}
+
+#[test]
+fn space_is_counted_in_sectors_or_blocks() {
+    let mut geometry = sample_geometry();
+    let huge = |disk: &mut DiskInode, _: &mut DiskInodeExtra| {
+        disk.blocks_lo.set(6);
+        disk.blocks_hi.set(1);
+        disk.flags.set(InodeFlags::HUGE_FILE.bits());
+    };
+    let sectors = |geometry: &Geometry| {
+        let bytes = sample(geometry, number(), huge);
+        Inode::decode(&bytes, number(), geometry).unwrap().sectors
+    };
+    assert_eq!(sectors(&geometry), 6);
+    geometry.features.ro_compat |= RoCompat::HUGE_FILE;
+    assert_eq!(sectors(&geometry), 2 * 0x1_0000_0006);
+}
+
+#[test]
+fn fields_behind_the_extra_size_are_not_there() {
+    let inode = decode(|_, extra| {
+        extra.extra_size.set(16);
+        extra.created.set(7);
+        extra.accessed_extra.set(4);
+    });
+    let inode = inode.unwrap();
+    assert_eq!(inode.created, None);
+    assert_eq!(inode.accessed.nanoseconds, 1);
+    assert_eq!(inode.tail.len(), 112);
+}
