@@ -16,6 +16,9 @@ pub mod group_desc;
 pub mod inode;
 pub mod jbd2;
 pub mod orphan;
+pub mod htree;
+pub mod dir_entry;
+pub mod xattr;
 
 pub use corrupt::{Corrupt, Rule, Structure};
 pub use features::Features;

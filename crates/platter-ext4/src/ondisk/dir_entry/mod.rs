@@ -1,0 +1,366 @@
+//! Directory blocks: a chain of entries that fills the block, and with `metadata_csum` a tail
+//! that holds the checksum. Spec: `ext4/directory` (linear directories).
+
+use std::mem::offset_of;
+
+use platter_ondisk::checksum::crc32c;
+use platter_ondisk::endian::{Le16, Le32};
+use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_vfs::FileKind;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::corrupt::{Corrupt, Rule, Structure};
+use super::features::Incompat;
+use super::geometry::Geometry;
+use super::htree;
+use super::types::InodeNr;
+
+/// Bytes of an entry before its name.
+pub const ENTRY_HEADER_BYTES: usize = 8;
+/// Bytes of the smallest entry that holds a name.
+pub const ENTRY_LEN_MIN: usize = 12;
+/// Entries begin at multiples of this many bytes.
+const ENTRY_ALIGN: usize = 4;
+/// Bytes of the hash that follows the name in an encrypted and casefolded directory.
+const ENTRY_HASH_BYTES: usize = 8;
+/// `det_reserved_ft`: what tells a tail from an entry.
+const TAIL_FILE_TYPE: u8 = 0xde;
+/// Length of the tail in bytes.
+pub const TAIL_BYTES: usize = 12;
+
+/// The head of an entry as stored. Spec: `ext4/directory`, `struct ext4_dir_entry_2`.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskDirEntry {
+    /// `inode`: zero in an entry that is not in use.
+    pub inode: Le32,
+    /// `rec_len`: distance to the next entry; see [`decode_rec_len`].
+    pub rec_len: Le16,
+    /// `name_len`.
+    pub name_len: u8,
+    /// `file_type`; without the `filetype` feature, the high half of the name's length, always 0.
+    pub file_type: u8,
+}
+
+const _: () = assert!(size_of::<DiskDirEntry>() == ENTRY_HEADER_BYTES);
+
+/// The tail of a directory block as stored, shaped like an entry that is not in use.
+/// Spec: `ext4/directory`, `struct ext4_dir_entry_tail`.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskDirTail {
+    /// `det_reserved_zero1`.
+    pub inode: Le32,
+    /// `det_rec_len`: 12.
+    pub rec_len: Le16,
+    /// `det_reserved_zero2`.
+    pub name_len: u8,
+    /// `det_reserved_ft`: 0xde.
+    pub file_type: u8,
+    /// `det_checksum`: of the block before the tail, from the inode's seed.
+    pub checksum: Le32,
+}
+
+const _: () = assert!(size_of::<DiskDirTail>() == TAIL_BYTES);
+const _: () = assert!(offset_of!(DiskDirTail, checksum) == 8);
+
+/// What an entry must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DirEntryRule {
+    /// The head lies within the block.
+    Truncated,
+    /// `rec_len` holds at least a name of one byte.
+    LengthMin,
+    /// `rec_len` is a multiple of four.
+    LengthAlign,
+    /// `rec_len` holds the name.
+    LengthName,
+    /// The entry ends within the block.
+    Overrun,
+    /// What is left of the block behind the entry holds another one.
+    Remainder,
+    /// `inode` is one the filesystem has.
+    Inode,
+    /// An entry in use has a name.
+    NameEmpty,
+    /// A name has neither a slash nor a NUL.
+    NameBytes,
+    /// The first two entries are `.`, naming the directory, and `..`.
+    Dots,
+}
+
+impl Rule for DirEntryRule {
+    const STRUCTURE: &'static str = "directory entry";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Truncated => "block ends within the entry's head",
+            Self::LengthMin => "length is below 12",
+            Self::LengthAlign => "length is not a multiple of 4",
+            Self::LengthName => "length does not hold the name",
+            Self::Overrun => "ends beyond the block",
+            Self::Remainder => "leaves less than an entry at the end of the block",
+            Self::Inode => "inode number is beyond the last inode",
+            Self::NameEmpty => "name is empty",
+            Self::NameBytes => "name holds a slash or a NUL",
+            Self::Dots => "directory does not begin with . and ..",
+        }
+    }
+}
+
+/// What a directory block must hold to as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DirBlockRule {
+    /// There is a tail at the end.
+    Tail,
+    /// `det_checksum`.
+    Checksum,
+}
+
+impl Rule for DirBlockRule {
+    const STRUCTURE: &'static str = "directory block";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Tail => "has no checksum tail",
+            Self::Checksum => "checksum does not match",
+        }
+    }
+}
+
+/// What decoding entries depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryFormat {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Inodes of the filesystem.
+    pub inodes_count: u32,
+    /// Entries tell the type of the file (`filetype`).
+    pub has_file_type: bool,
+    /// Names are followed by their hash, as in encrypted and casefolded directories.
+    pub has_hash: bool,
+}
+
+/// One entry, in use or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where it begins in its block, in bytes.
+    pub offset: usize,
+    /// Where the next one begins, or the block ends.
+    pub end: usize,
+    /// What it names; `None` in an entry that is not in use.
+    pub inode: Option<InodeNr>,
+    /// The type of the file, where entries tell it.
+    pub kind: Option<FileKind>,
+    /// The name as stored: encrypted names are any bytes. Not empty in an entry in use.
+    pub name: &'a [u8],
+}
+
+/// The entries of one block or inline region in order. Ends after the first broken one.
+#[derive(Debug, Clone)]
+pub struct Entries<'a> {
+    bytes: &'a [u8],
+    format: EntryFormat,
+    offset: usize,
+}
+
+impl EntryFormat {
+    /// The format of the directories of a filesystem. `has_hash` is for the one at hand.
+    #[must_use]
+    pub fn new(geometry: &Geometry, has_hash: bool) -> Self {
+        Self {
+            block_bytes: geometry.block_bytes,
+            inodes_count: geometry.inodes_count,
+            has_file_type: geometry.features.incompat.contains(Incompat::FILETYPE),
+            has_hash,
+        }
+    }
+
+    /// The entries in `bytes`: a block, or one of the two regions of an inline directory.
+    #[must_use]
+    pub fn entries(self, bytes: &[u8]) -> Entries<'_> {
+        Entries {
+            bytes,
+            format: self,
+            offset: 0,
+        }
+    }
+
+    fn decode(self, bytes: &[u8], offset: usize) -> Result<Entry<'_>, DirEntryRule> {
+        let rest = bytes.get(offset..).unwrap_or_default();
+        let (disk, tail) =
+            DiskDirEntry::ref_from_prefix(rest).map_err(|_| DirEntryRule::Truncated)?;
+        let length = decode_rec_len(disk.rec_len.get(), self.block_bytes);
+        if length < ENTRY_LEN_MIN {
+            return Err(DirEntryRule::LengthMin);
+        }
+        if !length.is_multiple_of(ENTRY_ALIGN) {
+            return Err(DirEntryRule::LengthAlign);
+        }
+        if length < self.length_min(*disk, tail) {
+            return Err(DirEntryRule::LengthName);
+        }
+        let left = rest
+            .len()
+            .checked_sub(length)
+            .ok_or(DirEntryRule::Overrun)?;
+        if left > 0 && left < ENTRY_LEN_MIN {
+            return Err(DirEntryRule::Remainder);
+        }
+        if disk.inode.get() > self.inodes_count {
+            return Err(DirEntryRule::Inode);
+        }
+        let inode = InodeNr::new(disk.inode.get());
+        if inode.is_some() && disk.name_len == 0 {
+            return Err(DirEntryRule::NameEmpty);
+        }
+        let name = tail.get(..usize::from(disk.name_len));
+        Ok(Entry {
+            offset,
+            end: offset.saturating_add(length),
+            inode,
+            kind: decode_kind(disk.file_type).filter(|_| self.has_file_type),
+            name: name.ok_or(DirEntryRule::LengthName)?,
+        })
+    }
+
+    /// What the name needs: its head, itself, and the hash behind it where there is one.
+    fn length_min(self, disk: DiskDirEntry, tail: &[u8]) -> usize {
+        let name_len = usize::from(disk.name_len);
+        let is_dot = matches!(tail.get(..name_len), Some(b"." | b".."));
+        let hash = if self.has_hash && disk.inode.get() != 0 && !is_dot {
+            ENTRY_HASH_BYTES
+        } else {
+            0
+        };
+        ENTRY_HEADER_BYTES
+            .saturating_add(name_len)
+            .saturating_add(hash)
+            .next_multiple_of(ENTRY_ALIGN)
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    /// An entry, or the rule the entry at this offset breaks.
+    type Item = Result<Entry<'a>, (usize, DirEntryRule)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.bytes.len() {
+            return None;
+        }
+        let at = self.offset;
+        let entry = self.format.decode(self.bytes, at);
+        self.offset = entry.as_ref().map_or(usize::MAX, |entry| entry.end);
+        Some(entry.map_err(|rule| (at, rule)))
+    }
+}
+
+/// The distance to the next entry in bytes. In 64 KiB blocks the two lowest bits are bits 16 and
+/// 17, and both 0 and 65535 mean the whole block.
+#[must_use]
+pub fn decode_rec_len(stored: u16, block_bytes: u32) -> usize {
+    let stored = usize::from(stored);
+    if block_bytes < 0x1_0000 {
+        stored
+    } else if stored == 0 || stored == 0xffff {
+        0x1_0000
+    } else {
+        (stored & 0xfffc) | ((stored & 0x3) << 16)
+    }
+}
+
+fn decode_kind(file_type: u8) -> Option<FileKind> {
+    Some(match file_type {
+        1 => FileKind::Regular,
+        2 => FileKind::Directory,
+        3 => FileKind::CharDevice,
+        4 => FileKind::BlockDevice,
+        5 => FileKind::Fifo,
+        6 => FileKind::Socket,
+        7 => FileKind::Symlink,
+        _ => return None,
+    })
+}
+
+/// Proves the checksum of a block of entries.
+pub fn verify_checksum(seed: u32, bytes: &[u8]) -> Result<(), DirBlockRule> {
+    let (content, tail) = split_tail(bytes).ok_or(DirBlockRule::Tail)?;
+    if crc32c(seed, content) != tail.checksum.get() {
+        return Err(DirBlockRule::Checksum);
+    }
+    Ok(())
+}
+
+fn split_tail(bytes: &[u8]) -> Option<(&[u8], &DiskDirTail)> {
+    let (content, tail) = DiskDirTail::ref_from_suffix(bytes).ok()?;
+    let is_tail = tail.inode.get() == 0
+        && usize::from(tail.rec_len.get()) == TAIL_BYTES
+        && tail.name_len == 0
+        && tail.file_type == TAIL_FILE_TYPE;
+    is_tail.then_some((content, tail))
+}
+
+/// Proves the checksum of any block of one directory: of entries, or of its index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirBlockVerifier {
+    /// The directory.
+    pub inode: InodeNr,
+    /// What its checksums start from; `None` without `metadata_csum`.
+    pub checksum_seed: Option<u32>,
+    /// The directory has an index.
+    pub is_indexed: bool,
+    /// The block is the directory's first one, where an index has its root.
+    pub is_first: bool,
+}
+
+impl DirBlockVerifier {
+    /// An inner block of an index hides behind one unused entry as long as the block.
+    fn is_index_block(&self, bytes: &[u8]) -> bool {
+        self.is_indexed && (self.is_first || htree::is_node(bytes))
+    }
+}
+
+impl Verify for DirBlockVerifier {
+    fn key(&self) -> VerifierKey {
+        let Some(checksum_seed) = self.checksum_seed else {
+            return VerifierKey {
+                structure: Structure::DirBlock as u32,
+                seed: 0,
+            };
+        };
+        let kind = 1 | u64::from(self.is_indexed) << 1 | u64::from(self.is_first) << 2;
+        VerifierKey {
+            structure: Structure::DirBlock as u32,
+            seed: u64::from(checksum_seed) << 32 | kind,
+        }
+    }
+
+    fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        let Some(seed) = self.checksum_seed else {
+            return Ok(());
+        };
+        let locus = Locus::block(block).of_inode(u64::from(self.inode.get()));
+        if self.is_index_block(bytes) {
+            htree::verify_checksum(seed, bytes).map_err(|rule| Corrupt::new(locus, rule).into())
+        } else {
+            verify_checksum(seed, bytes).map_err(|rule| Corrupt::new(locus, rule).into())
+        }
+    }
+
+    fn seal(&self, _block: u64, bytes: &mut [u8]) {
+        let Some(seed) = self.checksum_seed else {
+            return;
+        };
+        if self.is_index_block(bytes) {
+            htree::seal(seed, bytes);
+        } else if let Some((content, _)) = split_tail(bytes) {
+            let checksum = crc32c(seed, content);
+            if let Ok((_, tail)) = DiskDirTail::mut_from_suffix(bytes) {
+                tail.checksum.set(checksum);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
