@@ -1,11 +1,15 @@
 //! The page cache: a file's contents by page index.
 
 use std::io::IoSliceMut;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::MemoryBudget;
 
 /// What a mapping is filled from: the driver's side of one file.
 pub trait AddressSpace {
-    /// The driver's error.
-    type Error;
+    /// The driver's error. A clone reaches every reader that waited for the failed page.
+    type Error: Clone + Send + Sync + 'static;
 
     /// The file's size in bytes at this moment.
     fn size_bytes(&self) -> u64;
@@ -16,20 +20,38 @@ pub trait AddressSpace {
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Self::Error>;
 }
 
-/// The cached pages of one file.
-#[derive(Debug, Default)]
-pub struct Mapping {}
+/// The cached pages of one file, whose driver fails with `E`.
+#[derive(Debug)]
+pub struct Mapping<E> {
+    budget: Arc<MemoryBudget>,
+    error: PhantomData<fn() -> E>,
+}
 
-impl Mapping {
+impl<E: Clone + Send + Sync + 'static> Mapping<E> {
+    /// An empty mapping whose pages are charged to `budget`.
+    #[must_use]
+    pub fn new(budget: Arc<MemoryBudget>) -> Self {
+        Self {
+            budget,
+            error: PhantomData,
+        }
+    }
+
+    /// The budget its pages are charged to.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.budget
+    }
+
     /// Reads up to `buf.len()` bytes at `offset`, from the cache or from `source`.
     ///
     /// Returns how many bytes there were before the end of the file.
-    pub fn read_at<S: AddressSpace>(
+    pub fn read_at<S: AddressSpace<Error = E>>(
         &self,
         source: &S,
         offset: u64,
         buf: &mut [u8],
-    ) -> Result<usize, S::Error> {
+    ) -> Result<usize, E> {
         let end = source
             .size_bytes()
             .min(offset.saturating_add(buf.len() as u64));
