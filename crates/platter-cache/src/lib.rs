@@ -2,6 +2,7 @@
 //!
 //! Both take their memory from one [`MemoryBudget`], the ceiling for the whole process.
 
+mod sync;
 pub mod budget;
 pub mod buffer;
 pub mod page;

@@ -1,0 +1,310 @@
+//! One ceiling for all cached bytes of the process, and the eviction that keeps it.
+//!
+//! Whoever caches charges its bytes before it allocates them. A charge that does not fit evicts
+//! the coldest entries of *all* caches of the budget; when nothing can be evicted it is refused,
+//! and the caller goes on without caching.
+
+mod heat;
+mod lru;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Weak};
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
+
+pub(crate) use heat::Heat;
+pub(crate) use lru::{Candidate, List, Lru, LruId};
+
+/// Entries an evictor takes off a list at a time.
+const ISOLATE_COUNT: usize = 32;
+/// Bytes freed beyond what was asked for, so that not every charge evicts.
+const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
+/// Rounds of eviction a charge makes while others take what it freed.
+const CHARGE_ATTEMPTS: usize = 8;
+
+/// What became of an entry whose turn to be evicted came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is out of its cache, and this many bytes were given back.
+    Evicted(u64),
+    /// It was used since it came in and belongs on the active list.
+    Hot,
+    /// It is in use, dirty or being read: not now.
+    Busy,
+    /// The cache does not know it under this place any more.
+    Gone,
+}
+
+/// A cache whose entries are in the eviction order.
+pub(crate) trait Owner: Send + Sync {
+    /// Whether the entry was used since this was last asked.
+    fn take_heat(&self, key: u64, id: LruId) -> bool;
+
+    /// Lets the entry go if nobody uses it.
+    fn evict(&self, key: u64, id: LruId) -> Verdict;
+}
+
+/// Names an [`Owner`] in the eviction order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OwnerId(u32);
+
+#[derive(Default)]
+struct Owners {
+    slots: Vec<Option<Weak<dyn Owner>>>,
+    free: Vec<u32>,
+}
+
+/// How the budget stands. Counters are since its creation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BudgetStats {
+    /// Bytes charged now.
+    pub used_bytes: u64,
+    /// Of these, bytes of entries on the active list.
+    pub active_bytes: u64,
+    /// Of these, bytes of entries on the inactive list.
+    pub inactive_bytes: u64,
+    /// Entries evicted.
+    pub evictions: u64,
+    /// Charges refused because nothing could be evicted.
+    pub refusals: u64,
+}
+
+/// How many bytes the caches that share it may hold together.
+pub struct MemoryBudget {
+    limit_bytes: u64,
+    used_bytes: CachePadded<AtomicU64>,
+    lru: Lru,
+    next_shard: AtomicUsize,
+    owners: RwLock<Owners>,
+    evictions: AtomicU64,
+    refusals: AtomicU64,
+}
+
+impl MemoryBudget {
+    /// A budget of `limit_bytes`.
+    #[must_use]
+    pub fn new(limit_bytes: u64) -> Self {
+        Self {
+            limit_bytes,
+            used_bytes: CachePadded::new(AtomicU64::new(0)),
+            lru: Lru::default(),
+            next_shard: AtomicUsize::new(0),
+            owners: RwLock::new(Owners::default()),
+            evictions: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        }
+    }
+
+    /// The ceiling in bytes.
+    #[must_use]
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
+    /// Bytes charged now.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Usage and counters.
+    #[must_use]
+    pub fn stats(&self) -> BudgetStats {
+        BudgetStats {
+            used_bytes: self.used_bytes(),
+            active_bytes: self.lru.bytes(List::Active),
+            inactive_bytes: self.lru.bytes(List::Inactive),
+            evictions: self.evictions.load(Ordering::Relaxed),
+            refusals: self.refusals.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes `bytes` out of the budget, evicting what it must; `None` when that does not help.
+    ///
+    /// Called without any lock of an [`Owner`] held.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
+        for _ in 0..CHARGE_ATTEMPTS {
+            if self.try_add(bytes) {
+                return Some(Charge {
+                    budget: Arc::clone(self),
+                    bytes,
+                });
+            }
+            if bytes > self.limit_bytes || !self.reclaim(bytes) {
+                break;
+            }
+        }
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Takes `bytes` out of the budget even beyond the ceiling: for what must be kept, such as
+    /// a version of a block that no device has yet. Evicts first.
+    pub(crate) fn charge_beyond(self: &Arc<Self>, bytes: u64) -> Charge {
+        self.charge(bytes).unwrap_or_else(|| {
+            self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+            Charge {
+                budget: Arc::clone(self),
+                bytes,
+            }
+        })
+    }
+
+    /// The eviction order.
+    pub(crate) fn lru(&self) -> &Lru {
+        &self.lru
+    }
+
+    /// Makes an owner known to the eviction order until the registration is dropped.
+    pub(crate) fn register(self: &Arc<Self>, owner: Weak<dyn Owner>) -> Registration {
+        let mut owners = self.owners.write();
+        let index = owners.free.pop().unwrap_or_else(|| {
+            owners.slots.push(None);
+            u32::try_from(owners.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        owners.slots[index as usize] = Some(owner);
+        Registration {
+            budget: Arc::clone(self),
+            id: OwnerId(index),
+        }
+    }
+
+    fn owner(&self, id: OwnerId) -> Option<Arc<dyn Owner>> {
+        let owners = self.owners.read();
+        owners.slots.get(id.0 as usize)?.as_ref()?.upgrade()
+    }
+
+    fn try_add(&self, bytes: u64) -> bool {
+        let add = |used: u64| {
+            let sum = used.checked_add(bytes)?;
+            (sum <= self.limit_bytes).then_some(sum)
+        };
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.used_bytes.fetch_update(set, fetch, add).is_ok()
+    }
+
+    /// Evicts at least `wanted` bytes if it can. Whether anything was freed.
+    fn reclaim(&self, wanted: u64) -> bool {
+        let ahead = RECLAIM_AHEAD_BYTES.min(self.limit_bytes / 16);
+        let goal = wanted.saturating_add(ahead);
+        // Each entry is looked at no more than once per list and pass.
+        let mut looks = 3 * self.lru.len() + 2 * Lru::SHARDS;
+        let mut freed = 0;
+        let mut batch = Vec::with_capacity(ISOLATE_COUNT);
+        while freed < goal && looks > 0 {
+            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % Lru::SHARDS;
+            looks -= 1;
+            if self.lru.is_active_heavy() {
+                self.age_active(shard, &mut batch);
+                looks = looks.saturating_sub(batch.len());
+            }
+            batch.clear();
+            self.lru
+                .isolate(shard, List::Inactive, ISOLATE_COUNT, &mut batch);
+            looks = looks.saturating_sub(batch.len());
+            let mut turns = batch.iter();
+            while freed < goal
+                && let Some(&candidate) = turns.next()
+            {
+                freed += self.evict(candidate);
+            }
+            for candidate in turns.rev() {
+                self.lru.put_back_oldest(candidate.id, List::Inactive);
+            }
+        }
+        freed > 0
+    }
+
+    fn age_active(&self, shard: usize, batch: &mut Vec<Candidate>) {
+        batch.clear();
+        self.lru.isolate(shard, List::Active, ISOLATE_COUNT, batch);
+        for candidate in batch {
+            let owner = self.owner(candidate.owner);
+            if owner.is_some_and(|owner| owner.take_heat(candidate.key, candidate.id)) {
+                self.lru.put_back(candidate.id, List::Active);
+            } else {
+                self.lru.put_back(candidate.id, List::Inactive);
+            }
+        }
+    }
+
+    fn evict(&self, candidate: Candidate) -> u64 {
+        let verdict = self.owner(candidate.owner).map_or(Verdict::Gone, |owner| {
+            owner.evict(candidate.key, candidate.id)
+        });
+        match verdict {
+            Verdict::Evicted(bytes) => {
+                self.lru.remove(candidate.id);
+                self.evictions.fetch_add(1, Ordering::Relaxed);
+                bytes
+            }
+            Verdict::Gone => {
+                self.lru.remove(candidate.id);
+                0
+            }
+            Verdict::Hot => {
+                self.lru.put_back(candidate.id, List::Active);
+                0
+            }
+            Verdict::Busy => {
+                self.lru.put_back(candidate.id, List::Inactive);
+                0
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for MemoryBudget {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("MemoryBudget")
+            .field("limit_bytes", &self.limit_bytes)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes taken out of a budget, given back on drop.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Charge {
+    budget: Arc<MemoryBudget>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget
+            .used_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// An owner's place in the budget's registry.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    budget: Arc<MemoryBudget>,
+    id: OwnerId,
+}
+
+impl Registration {
+    pub(crate) fn id(&self) -> OwnerId {
+        self.id
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut owners = self.budget.owners.write();
+        let owner = owners
+            .slots
+            .get_mut(self.id.0 as usize)
+            .and_then(Option::take);
+        owners.free.push(self.id.0);
+        drop(owners);
+        // A weak reference may be the last to a cache's allocation: free that without the lock.
+        drop(owner);
+    }
+}

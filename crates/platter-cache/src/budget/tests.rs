@@ -1,0 +1,218 @@
+//! The budget against an owner that keeps charges under numbers.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sync::Mutex;
+
+/// A cache of empty entries, each with a charge.
+struct Store {
+    entries: Mutex<HashMap<u64, Stored>>,
+    registration: Registration,
+}
+
+struct Stored {
+    charge: Charge,
+    bytes: u64,
+    id: LruId,
+    heat: Heat,
+    pinned: bool,
+}
+
+impl Store {
+    fn new(budget: &Arc<MemoryBudget>) -> Arc<Self> {
+        Arc::new_cyclic(|store| {
+            let store: Weak<Self> = store.clone();
+            Self {
+                entries: Mutex::default(),
+                registration: budget.register(store),
+            }
+        })
+    }
+
+    fn insert(&self, budget: &Arc<MemoryBudget>, key: u64, bytes: u64) -> bool {
+        let Some(charge) = budget.charge(bytes) else {
+            return false;
+        };
+        let id = budget
+            .lru()
+            .insert(self.registration.id(), key, bytes, List::Inactive);
+        let stored = Stored {
+            charge,
+            bytes,
+            id,
+            heat: Heat::default(),
+            pinned: false,
+        };
+        if let Some(old) = self.entries.lock().insert(key, stored) {
+            budget.lru().remove(old.id);
+        }
+        true
+    }
+
+    fn touch(&self, key: u64) -> bool {
+        let entries = self.entries.lock();
+        let entry = entries.get(&key);
+        entry.inspect(|entry| entry.heat.touch()).is_some()
+    }
+
+    fn has(&self, key: u64) -> bool {
+        self.entries.lock().contains_key(&key)
+    }
+}
+
+impl Owner for Store {
+    fn take_heat(&self, key: u64, id: LruId) -> bool {
+        let entries = self.entries.lock();
+        let entry = entries.get(&key);
+        entry.is_some_and(|entry| entry.id == id && entry.heat.take_any())
+    }
+
+    fn evict(&self, key: u64, id: LruId) -> Verdict {
+        let mut entries = self.entries.lock();
+        let Some(entry) = entries.get(&key).filter(|entry| entry.id == id) else {
+            return Verdict::Gone;
+        };
+        if entry.pinned {
+            return Verdict::Busy;
+        }
+        if entry.heat.take_hot() {
+            return Verdict::Hot;
+        }
+        let Some(Stored { charge, bytes, .. }) = entries.remove(&key) else {
+            return Verdict::Gone;
+        };
+        drop(charge);
+        Verdict::Evicted(bytes)
+    }
+}
+
+#[test]
+fn charges_stay_within_the_limit_and_evict_the_oldest() {
+    let budget = Arc::new(MemoryBudget::new(1000));
+    let store = Store::new(&budget);
+    for key in 0..100 {
+        assert!(store.insert(&budget, key, 100));
+        assert!(budget.used_bytes() <= 1000);
+    }
+    assert!(store.has(99));
+    assert!(!store.has(0));
+    assert!(budget.stats().evictions >= 90);
+}
+
+#[test]
+fn entries_used_twice_outlive_a_scan() {
+    let budget = Arc::new(MemoryBudget::new(64 * 100));
+    let store = Store::new(&budget);
+    for key in 0..10 {
+        store.insert(&budget, key, 100);
+        store.touch(key);
+        store.touch(key);
+    }
+    for key in 1000..3000 {
+        store.insert(&budget, key, 100);
+        store.touch(key);
+    }
+    for key in 0..10 {
+        assert!(store.has(key), "{key} was evicted by a scan");
+    }
+    assert!(budget.stats().active_bytes >= 1000);
+}
+
+#[test]
+fn active_entries_that_cool_down_are_evicted() {
+    let budget = Arc::new(MemoryBudget::new(32 * 100));
+    let store = Store::new(&budget);
+    for key in 0..30 {
+        store.insert(&budget, key, 100);
+        store.touch(key);
+        store.touch(key);
+    }
+    for key in 1000..1400 {
+        store.insert(&budget, key, 100);
+        store.touch(key);
+        store.touch(key);
+    }
+    for key in 0..30 {
+        assert!(!store.has(key), "{key} stayed although it went cold");
+    }
+}
+
+#[test]
+fn nothing_evictable_is_a_refusal_not_a_hang() {
+    let budget = Arc::new(MemoryBudget::new(1000));
+    let store = Store::new(&budget);
+    for key in 0..10 {
+        assert!(store.insert(&budget, key, 100));
+        store
+            .entries
+            .lock()
+            .values_mut()
+            .for_each(|stored| stored.pinned = true);
+    }
+    assert!(!store.insert(&budget, 10, 100));
+    assert_eq!(budget.stats().refusals, 1);
+    assert!(budget.charge(1001).is_none());
+    let beyond = budget.charge_beyond(100);
+    assert_eq!(budget.used_bytes(), 1100);
+    drop(beyond);
+    assert_eq!(budget.used_bytes(), 1000);
+}
+
+#[test]
+fn entries_of_a_dropped_owner_are_forgotten() {
+    let budget = Arc::new(MemoryBudget::new(1000));
+    let store = Store::new(&budget);
+    for key in 0..10 {
+        store.insert(&budget, key, 100);
+    }
+    drop(store);
+    assert_eq!(budget.used_bytes(), 0);
+    let other = Store::new(&budget);
+    for key in 0..100 {
+        assert!(other.insert(&budget, key, 100));
+    }
+    assert!(budget.lru().len() <= 20);
+}
+
+#[test]
+fn a_stale_place_is_not_mistaken_for_the_next_entry_in_it() {
+    let lru = Lru::default();
+    let old = lru.insert(OwnerId(0), 1, 10, List::Inactive);
+    lru.remove(old);
+    let new = lru.insert(OwnerId(0), 1, 20, List::Inactive);
+    assert_ne!(old, new);
+    lru.remove(old);
+    lru.put_back(old, List::Active);
+    assert_eq!(lru.bytes(List::Inactive), 20);
+    assert_eq!(lru.len(), 1);
+}
+
+proptest! {
+    #[test]
+    fn accounting_is_exact(steps in prop::collection::vec((0u64..40, 1u64..400, 0u8..4), 1..300)) {
+        let budget = Arc::new(MemoryBudget::new(2000));
+        let store = Store::new(&budget);
+        for (key, bytes, step) in steps {
+            match step {
+                0 | 1 => { store.insert(&budget, key, bytes); }
+                2 => { store.touch(key); }
+                _ => {
+                    let removed = store.entries.lock().remove(&key);
+                    if let Some(stored) = removed {
+                        budget.lru().remove(stored.id);
+                    }
+                }
+            }
+            let entries = store.entries.lock();
+            let sum: u64 = entries.values().map(|stored| stored.bytes).sum();
+            prop_assert_eq!(sum, budget.used_bytes());
+            prop_assert!(sum <= 2000);
+            let stats = budget.stats();
+            prop_assert_eq!(stats.active_bytes + stats.inactive_bytes, sum);
+            prop_assert_eq!(entries.len(), budget.lru().len());
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The table of a buffer cache: block number to what is known of the block, in shards.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as TableEntry;
+
+use super::flight::Flight;
+use super::version::Version;
+use crate::budget::{Heat, List, LruId, MemoryBudget, OwnerId, Verdict};
+use crate::sync::{Mutex, RwLock};
+
+const SHARD_COUNT: usize = 16;
+
+/// Bytes a cached block costs beside its contents: entry, version and place in the order.
+const ENTRY_OVERHEAD_BYTES: u64 = 256;
+
+/// What a block with these contents is charged.
+pub(super) fn cost_bytes(bytes: &[u8]) -> u64 {
+    bytes.len() as u64 + ENTRY_OVERHEAD_BYTES
+}
+
+#[derive(Debug)]
+enum State {
+    /// Somebody reads it.
+    Reading(Arc<Flight>),
+    /// As the device has it; evictable.
+    Clean(Arc<Version>),
+    /// Newer than the device has it; in no eviction order.
+    Dirty(Arc<Version>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    block: u64,
+    state: State,
+    heat: Heat,
+    lru: LruId,
+}
+
+impl Entry {
+    fn version(&self) -> Option<&Arc<Version>> {
+        match &self.state {
+            State::Reading(_) => None,
+            State::Clean(version) | State::Dirty(version) => Some(version),
+        }
+    }
+}
+
+/// What a lookup that may start a read gives.
+pub(super) enum Claim {
+    /// The block is cached.
+    Cached(Arc<Version>),
+    /// Another thread reads it.
+    Wait(Arc<Flight>),
+    /// The caller has to read it, and to land the flight whatever happens.
+    Claimed(Arc<Flight>),
+}
+
+/// What is known of the blocks of one device.
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: [CachePadded<RwLock<HashTable<Entry>>>; SHARD_COUNT],
+    /// Blocks in the dirty state. Locked inside a shard's lock.
+    dirty: Mutex<BTreeSet<u64>>,
+    budget: Arc<MemoryBudget>,
+}
+
+impl Table {
+    pub(super) fn new(budget: Arc<MemoryBudget>) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| CachePadded::new(RwLock::new(HashTable::new()))),
+            dirty: Mutex::default(),
+            budget,
+        }
+    }
+
+    /// The block's current version, if it is cached.
+    pub(super) fn find(&self, block: u64) -> Option<Arc<Version>> {
+        let shard = self.shard(block).read();
+        let entry = shard.find(hash(block), |entry| entry.block == block)?;
+        let version = entry.version()?;
+        entry.heat.touch();
+        Some(Arc::clone(version))
+    }
+
+    /// The block's version, or the right or the duty to read it.
+    pub(super) fn find_or_claim(&self, block: u64) -> Claim {
+        if let Some(version) = self.find(block) {
+            return Claim::Cached(version);
+        }
+        let mut shard = self.shard(block).write();
+        match shard.entry(hash(block), |entry| entry.block == block, hash_entry) {
+            TableEntry::Occupied(entry) => match &entry.get().state {
+                State::Reading(flight) => Claim::Wait(Arc::clone(flight)),
+                State::Clean(version) | State::Dirty(version) => {
+                    entry.get().heat.touch();
+                    Claim::Cached(Arc::clone(version))
+                }
+            },
+            TableEntry::Vacant(entry) => {
+                let flight = Arc::new(Flight::default());
+                entry.insert(Entry {
+                    block,
+                    state: State::Reading(Arc::clone(&flight)),
+                    heat: Heat::default(),
+                    lru: LruId::NONE,
+                });
+                Claim::Claimed(flight)
+            }
+        }
+    }
+
+    /// Ends a claim with what was read. Gives the block's current version, which is another one
+    /// when somebody published it meanwhile.
+    pub(super) fn complete(
+        &self,
+        owner: OwnerId,
+        block: u64,
+        flight: &Arc<Flight>,
+        read: Arc<Version>,
+    ) -> Arc<Version> {
+        let mut shard = self.shard(block).write();
+        let Ok(mut found) = shard.find_entry(hash(block), |entry| entry.block == block) else {
+            return read;
+        };
+        let entry = found.get_mut();
+        if !is_flight(entry, flight) {
+            return entry.version().map_or(read, Arc::clone);
+        }
+        if read.is_charged() {
+            entry.lru = self.enter_order(owner, block, &read);
+            entry.state = State::Clean(Arc::clone(&read));
+        } else {
+            found.remove();
+        }
+        read
+    }
+
+    /// Ends a claim without a version.
+    pub(super) fn give_up(&self, block: u64, flight: &Arc<Flight>) {
+        let mut shard = self.shard(block).write();
+        if let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block)
+            && is_flight(found.get(), flight)
+        {
+            found.remove();
+        }
+    }
+
+    /// Makes `version` the block's current one, dirty.
+    pub(super) fn publish(&self, block: u64, version: Arc<Version>) {
+        let mut shard = self.shard(block).write();
+        let slot = shard.entry(hash(block), |entry| entry.block == block, hash_entry);
+        let replaced = match slot {
+            TableEntry::Occupied(mut found) => {
+                let entry = found.get_mut();
+                self.leave_order(entry);
+                Some(std::mem::replace(&mut entry.state, State::Dirty(version)))
+            }
+            TableEntry::Vacant(slot) => {
+                slot.insert(Entry {
+                    block,
+                    state: State::Dirty(version),
+                    heat: Heat::default(),
+                    lru: LruId::NONE,
+                });
+                None
+            }
+        };
+        self.dirty.lock().insert(block);
+        drop(shard);
+        drop(replaced);
+    }
+
+    /// Turns `version` clean if it is still the block's current one.
+    pub(super) fn written(&self, owner: OwnerId, block: u64, version: &Arc<Version>) {
+        let mut shard = self.shard(block).write();
+        if let Some(entry) = shard.find_mut(hash(block), |entry| entry.block == block)
+            && let State::Dirty(current) = &entry.state
+            && Arc::ptr_eq(current, version)
+        {
+            entry.state = State::Clean(Arc::clone(version));
+            entry.lru = self.enter_order(owner, block, version);
+            self.dirty.lock().remove(&block);
+        }
+    }
+
+    /// Up to `count` dirty blocks of `range` in ascending order, with their versions.
+    pub(super) fn dirty_run(&self, range: Range<u64>, count: usize) -> Vec<(u64, Arc<Version>)> {
+        let blocks: Vec<u64> = self
+            .dirty
+            .lock()
+            .range(range)
+            .take(count)
+            .copied()
+            .collect();
+        let version = |block: u64| {
+            let shard = self.shard(block).read();
+            let entry = shard.find(hash(block), |entry| entry.block == block)?;
+            match &entry.state {
+                State::Dirty(version) => Some((block, Arc::clone(version))),
+                State::Reading(_) | State::Clean(_) => None,
+            }
+        };
+        blocks.into_iter().filter_map(version).collect()
+    }
+
+    pub(super) fn dirty_len(&self) -> usize {
+        self.dirty.lock().len()
+    }
+
+    /// Forgets the block if its current version is `version`, clean, and proven to be nothing.
+    pub(super) fn distrust(&self, block: u64, version: &Arc<Version>) {
+        let mut shard = self.shard(block).write();
+        let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block) else {
+            return;
+        };
+        let is_this = matches!(&found.get().state, State::Clean(current)
+            if Arc::ptr_eq(current, version));
+        if is_this && !version.is_proven() {
+            self.leave_order(found.get());
+            found.remove();
+        }
+    }
+
+    /// Forgets every block of `range`, dirty ones too.
+    pub(super) fn invalidate(&self, range: Range<u64>) {
+        let span = range.end.saturating_sub(range.start);
+        if span <= SHARD_COUNT as u64 {
+            for block in range {
+                let mut shard = self.shard(block).write();
+                if let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block) {
+                    let (entry, _) = found.remove();
+                    self.forget(&entry);
+                }
+            }
+            return;
+        }
+        for shard in &self.shards {
+            shard.write().retain(|entry| {
+                let keep = !range.contains(&entry.block);
+                if !keep {
+                    self.forget(entry);
+                }
+                keep
+            });
+        }
+    }
+
+    pub(super) fn take_heat(&self, block: u64, id: LruId) -> bool {
+        let shard = self.shard(block).read();
+        let entry = shard.find(hash(block), |entry| entry.block == block);
+        entry.is_some_and(|entry| entry.lru == id && entry.heat.take_any())
+    }
+
+    pub(super) fn evict(&self, block: u64, id: LruId) -> Verdict {
+        let mut shard = self.shard(block).write();
+        let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block) else {
+            return Verdict::Gone;
+        };
+        let entry = found.get();
+        if entry.lru != id {
+            return Verdict::Gone;
+        }
+        let State::Clean(version) = &entry.state else {
+            return Verdict::Busy;
+        };
+        // Versions are handed out under the shard's lock only, so a count of one stays one.
+        if Arc::strong_count(version) > 1 {
+            return Verdict::Busy;
+        }
+        if entry.heat.take_hot() {
+            return Verdict::Hot;
+        }
+        let bytes = cost_bytes(version.bytes());
+        let (entry, _) = found.remove();
+        drop(shard);
+        drop(entry);
+        Verdict::Evicted(bytes)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    fn forget(&self, entry: &Entry) {
+        self.leave_order(entry);
+        if matches!(entry.state, State::Dirty(_)) {
+            self.dirty.lock().remove(&entry.block);
+        }
+    }
+
+    fn enter_order(&self, owner: OwnerId, block: u64, version: &Version) -> LruId {
+        let lru = self.budget.lru();
+        lru.insert(owner, block, cost_bytes(version.bytes()), List::Inactive)
+    }
+
+    fn leave_order(&self, entry: &Entry) {
+        self.budget.lru().remove(entry.lru);
+    }
+
+    fn shard(&self, block: u64) -> &RwLock<HashTable<Entry>> {
+        // The table takes its bits from both ends of the hash, the shard from the middle.
+        &self.shards[(hash(block) >> 32) as usize % SHARD_COUNT]
+    }
+}
+
+fn is_flight(entry: &Entry, flight: &Arc<Flight>) -> bool {
+    matches!(&entry.state, State::Reading(current) if Arc::ptr_eq(current, flight))
+}
+
+fn hash_entry(entry: &Entry) -> u64 {
+    hash(entry.block)
+}
+
+/// A folded multiplication: neighbouring blocks land far apart, in all bits.
+#[expect(clippy::cast_possible_truncation, reason = "the low half is wanted")]
+pub(super) fn hash(block: u64) -> u64 {
+    let product = u128::from(block ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
+    let low = product as u64;
+    let high = (product >> 64) as u64;
+    low ^ high
+}
