@@ -15,6 +15,8 @@ pub mod filesystem;
 pub mod inode_cache;
 pub mod path;
 pub mod check;
+pub mod creation;
+pub mod memory;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};

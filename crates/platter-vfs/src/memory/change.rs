@@ -1,0 +1,397 @@
+//! What changes a file or a name in the memory filesystem.
+
+use std::ops::Range;
+
+use super::content::Content;
+use super::directory::Directory;
+use super::node::{Body, LINKS_MAX, Node, Nodes, Number};
+use crate::attr::DeviceNumber;
+use crate::creation::NewOwner;
+use crate::{
+    Attr, Condition, Context, CreateKind, FallocateMode, FileKind, Name, Result, SetAttr, SetTime,
+    Timestamp, XattrMode,
+};
+
+/// The largest file in bytes: what an `off_t` holds.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// The longest target of a link, the largest attribute, and the longest name of one, in bytes.
+const TARGET_LEN_MAX: usize = 4095;
+const XATTR_BYTES_MAX: usize = 65_536;
+const XATTR_NAME_LEN_MAX: usize = 255;
+
+/// A file about to be made.
+pub(super) struct NewNode {
+    pub(super) number: Number,
+    pub(super) kind: CreateKind,
+    pub(super) permissions: u32,
+}
+
+impl Nodes {
+    pub(super) fn reserve_number(&mut self) -> Number {
+        let number = Number(self.next_number);
+        self.next_number += 1;
+        number
+    }
+
+    /// Makes a file in `dir`, named `name` if at all.
+    pub(super) fn create(
+        &mut self,
+        dir: Number,
+        name: Option<Name<'_>>,
+        new: NewNode,
+        context: &Context,
+        now: Timestamp,
+    ) -> Result<()> {
+        if let Some(name) = name {
+            self.must_be_free(dir, name)?;
+        }
+        self.inodes_free = self.inodes_free.checked_sub(1).ok_or(Condition::NoSpace)?;
+        let node = match self.new_node(dir, new.kind, new.permissions, context, now) {
+            Ok(node) => node,
+            Err(error) => {
+                self.inodes_free += 1;
+                return Err(error);
+            }
+        };
+        let is_directory = node.is_directory();
+        self.by_number.insert(new.number, node);
+        match name {
+            Some(name) => self.add_name(dir, name, new.number, now),
+            None => self.get_mut(new.number).may_get_first_name = true,
+        }
+        if is_directory {
+            self.get_mut(new.number).links += 1;
+            self.get_mut(dir).links += 1;
+        }
+        Ok(())
+    }
+
+    /// A node without names yet.
+    fn new_node(
+        &self,
+        dir: Number,
+        kind: CreateKind,
+        permissions: u32,
+        context: &Context,
+        now: Timestamp,
+    ) -> Result<Node> {
+        let body = match kind {
+            CreateKind::Regular => Body::Regular(Content::default()),
+            CreateKind::Directory if self.get(dir).links >= LINKS_MAX => {
+                return Err(Condition::TooManyLinks.into());
+            }
+            CreateKind::Directory => Body::Directory(Directory::new(dir)),
+            CreateKind::Symlink(target) if target.is_empty() => {
+                return Err(Condition::NotFound.into());
+            }
+            CreateKind::Symlink(target) if target.len() > TARGET_LEN_MAX => {
+                return Err(Condition::NameTooLong.into());
+            }
+            CreateKind::Symlink(target) => Body::Symlink(target),
+            CreateKind::CharDevice(device) => Body::Special(FileKind::CharDevice, device),
+            CreateKind::BlockDevice(device) => Body::Special(FileKind::BlockDevice, device),
+            CreateKind::Fifo => Body::Special(FileKind::Fifo, DeviceNumber::default()),
+            CreateKind::Socket => Body::Special(FileKind::Socket, DeviceNumber::default()),
+        };
+        let mut node = Node::new(body, now);
+        let dir = self.get(dir).attr(dir);
+        let owner = NewOwner::in_directory(&dir, context, node.kind(), permissions);
+        node.uid = owner.uid;
+        node.gid = owner.gid;
+        node.permissions = owner.permissions;
+        if let Body::Symlink(_) = node.body {
+            node.permissions = 0o777;
+        }
+        Ok(node)
+    }
+
+    pub(super) fn link(
+        &mut self,
+        dir: Number,
+        name: Name<'_>,
+        target: Number,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.must_be_free(dir, name)?;
+        let node = self.by_number.get_mut(&target).ok_or(Condition::NotFound)?;
+        if node.is_directory() {
+            return Err(Condition::NotPermitted.into());
+        }
+        if node.links == 0 && !node.may_get_first_name {
+            return Err(Condition::NotFound.into());
+        }
+        if node.links >= LINKS_MAX {
+            return Err(Condition::TooManyLinks.into());
+        }
+        node.may_get_first_name = false;
+        self.add_name(dir, name, target, now);
+        Ok(())
+    }
+
+    /// Removes a name; what lost its last name with it is returned.
+    pub(super) fn unlink(
+        &mut self,
+        dir: Number,
+        name: Name<'_>,
+        now: Timestamp,
+    ) -> Result<Option<Number>> {
+        if name.is_dot_or_dotdot() {
+            return Err(Condition::IsDirectory.into());
+        }
+        let target = self.named(dir, name)?;
+        if self.get(target).is_directory() {
+            return Err(Condition::IsDirectory.into());
+        }
+        self.remove_name(dir, name, now);
+        Ok(self.drop_link(target, now))
+    }
+
+    pub(super) fn remove_dir(
+        &mut self,
+        dir: Number,
+        name: Name<'_>,
+        now: Timestamp,
+    ) -> Result<Option<Number>> {
+        match name.as_bytes() {
+            b"." => return Err(Condition::InvalidArgument.into()),
+            b".." => return Err(Condition::NotEmpty.into()),
+            _ => {}
+        }
+        let target = self.named(dir, name)?;
+        if !self.get(target).directory()?.is_empty() {
+            return Err(Condition::NotEmpty.into());
+        }
+        self.remove_name(dir, name, now);
+        self.get_mut(dir).links -= 1;
+        self.get_mut(target).links -= 1;
+        Ok(self.drop_link(target, now))
+    }
+
+    pub(super) fn set_attr(
+        &mut self,
+        number: Number,
+        changes: &SetAttr,
+        now: Timestamp,
+    ) -> Result<Attr> {
+        if let Some(size_bytes) = changes.size_bytes {
+            self.set_size(number, size_bytes, now)?;
+        }
+        let node = self.get_mut(number);
+        let SetAttr {
+            permissions,
+            uid,
+            gid,
+            size_bytes: _,
+            accessed,
+            modified,
+            changed,
+            flags,
+            project,
+        } = *changes;
+        let time = |set| match set {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        node.permissions = permissions.map_or(node.permissions, |bits| bits & 0o7777);
+        node.uid = uid.unwrap_or(node.uid);
+        node.gid = gid.unwrap_or(node.gid);
+        node.accessed = accessed.map_or(node.accessed, time);
+        node.modified = modified.map_or(node.modified, time);
+        node.changed = changed.unwrap_or(now);
+        node.flags = flags.unwrap_or(node.flags);
+        node.project = project.unwrap_or(node.project);
+        Ok(node.attr(number))
+    }
+
+    fn set_size(&mut self, number: Number, size_bytes: u64, now: Timestamp) -> Result<()> {
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(Condition::FileTooLarge.into());
+        }
+        self.change_content(number, now, |content| {
+            content.set_size(size_bytes);
+            Ok(())
+        })
+    }
+
+    pub(super) fn write(
+        &mut self,
+        number: Number,
+        offset: u64,
+        data: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        let range = checked_range(offset, data.len() as u64)?;
+        if range.is_empty() {
+            return self.get(number).content().map(|_| ());
+        }
+        let missing = self.get(number).content()?.pages_missing(&range);
+        self.must_have_pages(missing)?;
+        self.change_content(number, now, |content| {
+            content.write(offset, data);
+            Ok(())
+        })
+    }
+
+    pub(super) fn fallocate(
+        &mut self,
+        number: Number,
+        range: &Range<u64>,
+        mode: FallocateMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        if range.start >= range.end {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let range = &checked_range(range.start, range.end - range.start)?;
+        let content = self.get(number).content()?;
+        let size_bytes = content.size_bytes();
+        match mode {
+            FallocateMode::Allocate { .. } | FallocateMode::ZeroRange { .. } => {
+                let missing = content.pages_missing(range);
+                self.must_have_pages(missing)?;
+            }
+            FallocateMode::InsertRange => {
+                checked_range(size_bytes, range.end - range.start)?;
+            }
+            FallocateMode::PunchHole | FallocateMode::CollapseRange => {}
+        }
+        self.change_content(number, now, |content| {
+            let mut keep = true;
+            match mode {
+                FallocateMode::Allocate { keep_size } => {
+                    content.allocate(range);
+                    keep = keep_size;
+                }
+                FallocateMode::ZeroRange { keep_size } => {
+                    content.zero(range);
+                    keep = keep_size;
+                }
+                FallocateMode::PunchHole => content.punch_hole(range.clone()),
+                FallocateMode::CollapseRange => content.collapse(range)?,
+                FallocateMode::InsertRange => content.insert(range)?,
+            }
+            if !keep && range.end > size_bytes {
+                content.set_size(range.end);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn set_xattr(
+        &mut self,
+        number: Number,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        now: Timestamp,
+    ) -> Result<()> {
+        if name.is_empty() || name.len() > XATTR_NAME_LEN_MAX {
+            return Err(Condition::OutOfRange.into());
+        }
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(Condition::TooBig.into());
+        }
+        let node = self.get_mut(number);
+        let exists = node.xattrs.contains_key(name);
+        match mode {
+            XattrMode::Create if exists => return Err(Condition::Exists.into()),
+            XattrMode::Replace if !exists => return Err(Condition::NoAttribute.into()),
+            XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
+        }
+        node.xattrs.insert(name.to_vec(), value.to_vec());
+        node.changed = now;
+        Ok(())
+    }
+
+    pub(super) fn remove_xattr(
+        &mut self,
+        number: Number,
+        name: &[u8],
+        now: Timestamp,
+    ) -> Result<()> {
+        let node = self.get_mut(number);
+        node.xattrs.remove(name).ok_or(Condition::NoAttribute)?;
+        node.changed = now;
+        Ok(())
+    }
+
+    /// The file a name names.
+    pub(super) fn named(&self, dir: Number, name: Name<'_>) -> Result<Number> {
+        let found = self.get(dir).directory()?.get(name);
+        Ok(found.ok_or(Condition::NotFound)?)
+    }
+
+    /// A name may be added: the directory is still there, and has no such name.
+    pub(super) fn must_be_free(&self, dir: Number, name: Name<'_>) -> Result<()> {
+        let node = self.get(dir);
+        let directory = node.directory()?;
+        if name.is_dot_or_dotdot() || directory.get(name).is_some() {
+            return Err(Condition::Exists.into());
+        }
+        if node.links == 0 {
+            return Err(Condition::NotFound.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_name(&mut self, dir: Number, name: Name<'_>, target: Number, now: Timestamp) {
+        self.touch_names(dir, now).insert(name, target);
+        let node = self.get_mut(target);
+        node.links += 1;
+        node.changed = now;
+    }
+
+    pub(super) fn remove_name(&mut self, dir: Number, name: Name<'_>, now: Timestamp) {
+        self.touch_names(dir, now).remove(name);
+    }
+
+    /// The names of a directory that is known to be one, which changes now.
+    pub(super) fn touch_names(&mut self, dir: Number, now: Timestamp) -> &mut Directory {
+        let node = self.get_mut(dir);
+        (node.modified, node.changed) = (now, now);
+        node.directory_mut().expect("names are only in directories")
+    }
+
+    /// Takes one link from `target`, which is returned if it was the last.
+    pub(super) fn drop_link(&mut self, target: Number, now: Timestamp) -> Option<Number> {
+        let node = self.get_mut(target);
+        node.links -= 1;
+        node.changed = now;
+        (node.links == 0).then_some(target)
+    }
+
+    /// Changes contents, and books the pages that came or went.
+    fn change_content(
+        &mut self,
+        number: Number,
+        now: Timestamp,
+        change: impl FnOnce(&mut Content) -> Result<()>,
+    ) -> Result<()> {
+        let node = self
+            .by_number
+            .get_mut(&number)
+            .expect("the caller holds it");
+        let content = node.content_mut()?;
+        let pages_before = content.pages();
+        change(content)?;
+        self.pages_free = self.pages_free + pages_before - content.pages();
+        (node.modified, node.changed) = (now, now);
+        Ok(())
+    }
+
+    fn must_have_pages(&self, pages: u64) -> Result<()> {
+        if pages > self.pages_free {
+            return Err(Condition::NoSpace.into());
+        }
+        Ok(())
+    }
+}
+
+/// The bytes from `offset` on, if a file may have them.
+fn checked_range(offset: u64, len: u64) -> Result<Range<u64>> {
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(offset..end),
+        _ => Err(Condition::FileTooLarge.into()),
+    }
+}
