@@ -10,6 +10,7 @@ pub mod name;
 pub mod clock;
 pub mod attr;
 pub mod credentials;
+pub mod acl;
 pub mod inode;
 pub mod filesystem;
 pub mod inode_cache;
@@ -18,6 +19,7 @@ pub mod check;
 pub mod creation;
 pub mod memory;
 
+pub use acl::{AclEntry, AclSubject, PosixAcl};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};
 pub use clock::{Clock, FixedClock, SystemClock};
