@@ -17,6 +17,7 @@ pub mod inode_cache;
 pub mod path;
 pub mod check;
 pub mod creation;
+pub mod tree_walk;
 pub mod memory;
 
 pub use acl::{AclEntry, AclSubject, PosixAcl};
@@ -33,3 +34,4 @@ pub use inode::{
 pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};
 pub use path::{LastComponent, Located, PathWalk};
+pub use tree_walk::{TreeWalk, Visited, WalkEvent, WalkOrder};
