@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ondisk;
+pub mod txn;
 pub mod volume;
 pub mod groups;
 pub mod inode;

@@ -1,0 +1,143 @@
+//! An open journal: where its blocks lie, and what its superblock says.
+
+mod external;
+mod map;
+
+pub use external::ExternalJournalRule;
+pub use map::{JournalMap, JournalMapBuilder};
+
+use platter_ondisk::{Locus, Uuid};
+use platter_vfs::Result;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::jbd2::superblock::{DiskJournalSuperblock, JOURNAL_SUPERBLOCK_LEN_BYTES};
+use crate::ondisk::jbd2::{JournalSuperblock, LogBlock, Sequence};
+
+/// A journal whose superblock was proven.
+#[derive(Debug)]
+pub struct Journal {
+    map: JournalMap,
+    /// Where its superblock lies: elsewhere than in block 0 only on a device of its own.
+    place: LogBlock,
+    superblock: JournalSuperblock,
+}
+
+/// What there is to tell about a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalState {
+    /// The device it lies on.
+    pub device: String,
+    /// Its length in bytes, the superblock included.
+    pub len_bytes: u64,
+    /// 1 or 2.
+    pub version: u8,
+    /// Its UUID; nil in version 1.
+    pub uuid: Uuid,
+    /// Its features, as e2fsprogs names them.
+    pub features: Vec<&'static str>,
+    /// Whether it holds transactions to replay.
+    pub needs_recovery: bool,
+    /// The first transaction expected in it.
+    pub sequence: u32,
+    /// Blocks of its fast commit area.
+    pub fast_commit_blocks: u32,
+    /// Why it was aborted, as a negative errno; zero if it was not.
+    pub errno: i32,
+}
+
+impl Journal {
+    /// Opens the journal inside a filesystem, given the map of its inode.
+    pub fn open(map: JournalMap) -> Result<Self> {
+        Self::open_at(map, LogBlock(0))
+    }
+
+    fn open_at(map: JournalMap, place: LogBlock) -> Result<Self> {
+        let mut bytes = vec![0; map.block_bytes() as usize];
+        map.read(place, &mut bytes)?;
+        let disk = disk_superblock(&mut bytes);
+        let decoded =
+            JournalSuperblock::decode(disk, place, map.block_bytes(), map.capacity_blocks());
+        let superblock = decoded.map_err(|corrupt| Corrupt {
+            locus: map.locus(place),
+            ..corrupt
+        })?;
+        Ok(Self {
+            map,
+            place,
+            superblock,
+        })
+    }
+
+    /// Whether there may be transactions to replay.
+    ///
+    /// That alone does not ask for a replay: the filesystem's `needs_recovery` feature does.
+    #[must_use]
+    pub fn needs_recovery(&self) -> bool {
+        self.superblock.start.is_some()
+    }
+
+    /// Whether it lies inside the filesystem it serves.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        self.place == LogBlock(0)
+    }
+
+    /// What there is to tell about it.
+    #[must_use]
+    pub fn state(&self) -> JournalState {
+        let superblock = &self.superblock;
+        JournalState {
+            device: self.map.device().name().to_string(),
+            len_bytes: u64::from(superblock.len_blocks) * u64::from(self.map.block_bytes()),
+            version: superblock.version,
+            uuid: superblock.uuid,
+            features: superblock.feature_names(),
+            needs_recovery: self.needs_recovery(),
+            sequence: superblock.sequence.0,
+            fast_commit_blocks: superblock.fast_commit.end - superblock.fast_commit.start,
+            errno: superblock.errno,
+        }
+    }
+
+    /// The proven superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &JournalSuperblock {
+        &self.superblock
+    }
+
+    /// Where the blocks lie.
+    #[must_use]
+    pub fn map(&self) -> &JournalMap {
+        &self.map
+    }
+
+    /// Marks the log as holding nothing to replay, durably; the next transaction is `next`.
+    ///
+    /// What was replayed must be durable by then: nothing will replay it again.
+    pub fn mark_empty(&mut self, next: Sequence) -> Result<()> {
+        let mut bytes = vec![0; self.map.block_bytes() as usize];
+        self.map.read(self.place, &mut bytes)?;
+        disk_superblock(&mut bytes).mark_empty(next);
+        self.map.write(self.place, &bytes)?;
+        self.map.device().flush()?;
+        self.superblock.start = None;
+        self.superblock.sequence = next;
+        Ok(())
+    }
+
+    /// A place in the log, for reports.
+    pub(crate) fn locus(&self, block: LogBlock) -> Locus {
+        self.map.locus(block)
+    }
+}
+
+/// The journal superblock at the start of a block, which is at least as long.
+fn disk_superblock(block: &mut [u8]) -> &mut DiskJournalSuperblock {
+    let (bytes, _) = block.split_at_mut(JOURNAL_SUPERBLOCK_LEN_BYTES);
+    let Ok(disk) = DiskJournalSuperblock::mut_from_bytes(bytes) else {
+        unreachable!("the superblock has the length it was cut to")
+    };
+    debug_assert_eq!(disk.as_bytes().len(), JOURNAL_SUPERBLOCK_LEN_BYTES);
+    disk
+}

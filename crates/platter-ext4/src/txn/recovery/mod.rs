@@ -1,0 +1,90 @@
+//! Recovery: finds the committed transactions in the log and writes their blocks home.
+//!
+//! Three walks over the log: [`scan`] finds where it ends, [`revoke`] which copies must not be
+//! replayed, [`replay`] writes the others. Spec: `ext4/journal`.
+
+mod walk;
+mod scan;
+mod revoke;
+mod replay;
+
+use platter_block::BlockDevice;
+use platter_ondisk::Locus;
+use platter_vfs::Result;
+
+use super::journal::Journal;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::jbd2::{LogRule, Sequence};
+
+/// What a recovery did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecoveryReport {
+    /// Transactions replayed.
+    pub transactions: u32,
+    /// Logged blocks written home.
+    pub blocks_replayed: u64,
+    /// Logged blocks passed over because a later transaction revoked them.
+    pub blocks_revoked: u64,
+    /// The first transaction that the log does not hold: fast commits behind the log belong to
+    /// it.
+    pub end: Sequence,
+}
+
+impl RecoveryReport {
+    /// The next transaction that may go into the log, for [`Journal::mark_empty`].
+    #[must_use]
+    pub fn next_sequence(&self) -> Sequence {
+        self.end.next()
+    }
+}
+
+/// Replays all committed transactions of `journal` onto `target`, the device of a filesystem of
+/// `filesystem_blocks` blocks, and makes them durable there. The journal stays as it is.
+///
+/// A transaction that a crash cut short is left out, as it was never promised. One that was
+/// committed but whose checksums do not match is an error; what came before it is replayed.
+pub fn recover(
+    journal: &Journal,
+    target: &dyn BlockDevice,
+    filesystem_blocks: u64,
+) -> Result<RecoveryReport> {
+    journal.superblock().check_supported()?;
+    if !journal.needs_recovery() {
+        return Ok(RecoveryReport {
+            end: journal.superblock().sequence,
+            ..RecoveryReport::default()
+        });
+    }
+    let log_end = scan::scan(journal)?;
+    let revoked = revoke::collect(journal, log_end.end, filesystem_blocks)?;
+    let report = replay::Replay {
+        journal,
+        target,
+        filesystem_blocks,
+        revoked: &revoked,
+        end: log_end.end,
+        log_places: if journal.is_internal() {
+            journal.map().places()
+        } else {
+            Vec::new()
+        },
+    }
+    .run()?;
+    target.flush()?;
+    if let Some(failed) = log_end.failed {
+        return Err(Corrupt::new(failed, LogRule::CommitChecksum).into());
+    }
+    Ok(report)
+}
+
+/// Where the log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LogEnd {
+    /// The first transaction not to replay.
+    end: Sequence,
+    /// The commit block that was written, but is damaged.
+    failed: Option<Locus>,
+}
+
+#[cfg(test)]
+mod tests;
