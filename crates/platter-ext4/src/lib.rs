@@ -8,6 +8,7 @@ pub mod txn;
 pub mod volume;
 pub mod groups;
 pub mod inode;
+pub mod mapping;
 pub mod directory;
 
 pub use volume::Volume;

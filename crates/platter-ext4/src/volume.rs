@@ -84,3 +84,41 @@ impl Volume {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use platter_block::MemoryDevice;
+    use platter_ondisk::verify::Unverified;
+    use platter_vfs::Error;
+
+    use super::*;
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::superblock::tests::sample;
+
+    /// The sample geometry on a device that holds these blocks and zeros.
+    pub(crate) fn sample_volume(blocks: &[(u64, &[u8])]) -> Volume {
+        let geometry = sample_geometry();
+        let mut bytes = vec![0; usize::try_from(geometry.len_bytes()).unwrap()];
+        for &(block, content) in blocks {
+            let at = usize::try_from(block * u64::from(geometry.block_bytes)).unwrap();
+            bytes[at..at + content.len()].copy_from_slice(content);
+        }
+        let device = Arc::new(MemoryDevice::new("memory", bytes));
+        let superblock = Superblock::decode(&sample()).unwrap();
+        let budget = Arc::new(MemoryBudget::new(1 << 20));
+        Volume::new(device, superblock, geometry, budget)
+    }
+
+    #[test]
+    fn block_outside_the_filesystem_is_corrupt() {
+        let volume = sample_volume(&[]);
+        assert!(volume.read_block(BlockNr(8191), &Unverified).is_ok());
+        for block in [1, 8192, u64::MAX] {
+            let error = volume.read_block(BlockNr(block), &Unverified).unwrap_err();
+            let Error::Corrupt(corruption) = error else {
+                panic!("block {block} was read");
+            };
+            assert_eq!(corruption.rule, BlockPointerRule::Outside.text());
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Maps of ext2 and ext3: twelve block numbers in the inode, then trees of blocks full of numbers,
+//! one, two and three levels deep. Zero stands for a hole. Spec: `ext4/ifork`, "Direct/Indirect".
+
+use std::ops::ControlFlow;
+
+use platter_ondisk::Locus;
+use platter_ondisk::endian::Le32;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::Result;
+use zerocopy::{FromBytes, FromZeros};
+
+use super::{Backing, Piece, PieceSink, Run};
+use crate::Volume;
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
+
+/// Block numbers in the inode that name blocks of the file.
+const DIRECT_COUNT: u32 = 12;
+/// All block numbers in the inode: the last three are roots of trees.
+const POINTERS: usize = 15;
+
+/// What a block number of a map must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IndirectRule {
+    /// It lies within the filesystem.
+    Outside,
+}
+
+impl Rule for IndirectRule {
+    const STRUCTURE: &'static str = "indirect map";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Outside => "block number lies outside the filesystem",
+        }
+    }
+}
+
+/// The map of one inode.
+#[derive(Debug)]
+pub(super) struct IndirectMap {
+    pointers: [Le32; POINTERS],
+    inode: InodeNr,
+}
+
+/// One of the trees, or the numbers in the inode as a tree of no level.
+#[derive(Debug, Clone, Copy)]
+struct Tree {
+    /// The first file block below it.
+    first: u64,
+    /// Levels of indirect blocks.
+    levels: u32,
+}
+
+impl IndirectMap {
+    pub(super) fn decode(inode: &Inode) -> Self {
+        let pointers = <[Le32; POINTERS]>::read_from_bytes(&inode.block);
+        Self {
+            pointers: pointers.unwrap_or_else(|_| FromZeros::new_zeroed()),
+            inode: inode.number,
+        }
+    }
+
+    /// The run from `block` on, within one block of numbers.
+    pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
+        let geometry = &volume.geometry;
+        let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
+        if block.0 < DIRECT_COUNT {
+            return self.run(volume, direct, block.0 as usize, block, None);
+        }
+        let per_block = u64::from(geometry.block_bytes / 4);
+        let Some((tree, root)) = trees(per_block)
+            .zip(roots)
+            .find(|(tree, _)| u64::from(block.0) < tree.end(per_block))
+        else {
+            return Ok(Run::hole(block, None));
+        };
+        let mut pointer = *root;
+        let mut inside = u64::from(block.0) - tree.first;
+        for level in (0..tree.levels).rev() {
+            let below = per_block.pow(level);
+            if pointer.get() == 0 {
+                let rest = per_block.pow(level + 1) - inside;
+                return Ok(hole(block, rest));
+            }
+            let at = self.prove(volume, pointer, None)?;
+            let buffer = volume.read_block(at, &Unverified)?;
+            let numbers = <[Le32]>::ref_from_bytes(&buffer).unwrap_or_default();
+            let index = usize::try_from(inside / below).unwrap_or(usize::MAX);
+            if level == 0 {
+                return self.run(volume, numbers, index, block, Some(at));
+            }
+            inside %= below;
+            pointer = numbers.get(index).copied().unwrap_or_default();
+        }
+        Ok(Run::hole(block, None))
+    }
+
+    /// The run from `numbers[index]` on.
+    fn run(
+        &self,
+        volume: &Volume,
+        numbers: &[Le32],
+        index: usize,
+        block: FileBlock,
+        place: Option<BlockNr>,
+    ) -> Result<Run> {
+        let rest = numbers.get(index..).unwrap_or_default();
+        let Some(&number) = rest.first().filter(|number| number.get() != 0) else {
+            let holes = rest.iter().take_while(|number| number.get() == 0).count();
+            return Ok(hole(block, holes as u64));
+        };
+        let start = self.prove(volume, number, place)?;
+        let in_a_row = (start.0..).zip(rest).take_while(|(expected, number)| {
+            *expected == u64::from(number.get()) && volume.geometry.contains(BlockNr(*expected), 1)
+        });
+        Ok(Run {
+            first: block,
+            count: u32::try_from(in_a_row.count()).unwrap_or(1).max(1),
+            backing: Backing::Written(start),
+        })
+    }
+
+    fn prove(&self, volume: &Volume, number: Le32, place: Option<BlockNr>) -> Result<BlockNr> {
+        let block = BlockNr(u64::from(number.get()));
+        if volume.geometry.contains(block, 1) {
+            return Ok(block);
+        }
+        let mut locus = Locus::inode(u64::from(self.inode.get()));
+        locus.block = place.map(|place| place.0);
+        Err(Corrupt::new(locus, IndirectRule::Outside).into())
+    }
+
+    /// See [`super::BlockMap::visit`].
+    pub(super) fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
+        let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
+        if self.visit_runs(volume, direct, 0, None, sink)?.is_break() {
+            return Ok(());
+        }
+        let per_block = u64::from(volume.geometry.block_bytes / 4);
+        for (tree, &root) in trees(per_block).zip(roots) {
+            if self.visit_tree(volume, root, tree, sink)?.is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Recurses at most three deep: each call has one level less.
+    fn visit_tree(
+        &self,
+        volume: &Volume,
+        root: Le32,
+        tree: Tree,
+        sink: &mut PieceSink<'_>,
+    ) -> Result<ControlFlow<()>> {
+        // A tree may begin beyond the last file block: then nothing of it is the file's.
+        let first = u32::try_from(tree.first).ok().filter(|_| root.get() != 0);
+        let Some(first) = first.map(FileBlock) else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        let at = self.prove(volume, root, None)?;
+        if sink(Piece::Node(first, at)).is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
+        let buffer = volume.read_block(at, &Unverified)?;
+        let numbers = <[Le32]>::ref_from_bytes(&buffer).unwrap_or_default();
+        if tree.levels == 1 {
+            return self.visit_runs(volume, numbers, first.0, Some(at), sink);
+        }
+        let per_block = u64::from(volume.geometry.block_bytes / 4);
+        let below = per_block.pow(tree.levels - 1);
+        for (index, &number) in (0u64..).zip(numbers) {
+            let child = Tree {
+                first: tree.first + index * below,
+                levels: tree.levels - 1,
+            };
+            if self.visit_tree(volume, number, child, sink)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn visit_runs(
+        &self,
+        volume: &Volume,
+        numbers: &[Le32],
+        first: u32,
+        place: Option<BlockNr>,
+        sink: &mut PieceSink<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let mut index = 0;
+        while index < numbers.len() {
+            let skipped = u32::try_from(index).unwrap_or(u32::MAX);
+            let Some(block) = FileBlock(first).checked_add(skipped) else {
+                break;
+            };
+            let run = self.run(volume, numbers, index, block, place)?;
+            if run.backing != Backing::Hole && sink(Piece::Run(run)).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+            index += run.count as usize;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// A hole of at most `count` blocks from `block` on.
+fn hole(block: FileBlock, count: u64) -> Run {
+    let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+    Run::hole(block, block.checked_add(count))
+}
+
+impl Tree {
+    /// The first file block behind it.
+    fn end(&self, per_block: u64) -> u64 {
+        self.first + per_block.pow(self.levels)
+    }
+}
+
+/// The three trees, in file order. With 64 KiB blocks the last one ends at 2^42 blocks.
+fn trees(per_block: u64) -> impl Iterator<Item = Tree> {
+    (1..=3).scan(u64::from(DIRECT_COUNT), move |next, levels| {
+        let tree = Tree {
+            first: *next,
+            levels,
+        };
+        *next = tree.end(per_block);
+        Some(tree)
+    })
+}

@@ -1,0 +1,169 @@
+//! From blocks of a file to blocks of the device: by extents or by indirect blocks.
+
+mod extents;
+mod indirect;
+mod recent;
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+
+use platter_vfs::{FileKind, Result};
+
+use crate::Volume;
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
+use extents::ExtentMap;
+use indirect::IndirectMap;
+use recent::RecentRuns;
+
+pub use indirect::IndirectRule;
+
+/// What backs a run of file blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing: the run reads as zeros.
+    Hole,
+    /// Device blocks in a row from this one.
+    Written(BlockNr),
+    /// Device blocks in a row from this one, which read as zeros.
+    Unwritten(BlockNr),
+}
+
+/// File blocks in a row with one kind of backing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first block.
+    pub first: FileBlock,
+    /// Number of blocks, at least 1.
+    pub count: u32,
+    /// What backs them.
+    pub backing: Backing,
+}
+
+impl Run {
+    /// A hole from `first` to `end`, or to the end of all files.
+    fn hole(first: FileBlock, end: Option<FileBlock>) -> Self {
+        let end = end.unwrap_or(FileBlock::MAX);
+        Self {
+            first,
+            count: end.0.saturating_sub(first.0).max(1),
+            backing: Backing::Hole,
+        }
+    }
+
+    /// The first block behind the run.
+    #[must_use]
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.first.0.saturating_add(self.count))
+    }
+
+    /// The run from `block`, which lies in it, on.
+    #[must_use]
+    pub fn starting_at(&self, block: FileBlock) -> Self {
+        let skipped = block.0.saturating_sub(self.first.0).min(self.count);
+        let at = |start: BlockNr| BlockNr(start.0.saturating_add(u64::from(skipped)));
+        Self {
+            first: block,
+            count: self.count - skipped,
+            backing: match self.backing {
+                Backing::Hole => Backing::Hole,
+                Backing::Written(start) => Backing::Written(at(start)),
+                Backing::Unwritten(start) => Backing::Unwritten(at(start)),
+            },
+        }
+    }
+
+    /// At most `count` blocks of the run.
+    #[must_use]
+    pub fn truncated(mut self, count: u32) -> Self {
+        self.count = self.count.min(count);
+        self
+    }
+}
+
+/// A piece of a file's map, as [`BlockMap::visit`] meets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// A metadata block of the map. Everything below it is at or behind this file block.
+    Node(FileBlock, BlockNr),
+    /// Blocks of the file; never a hole.
+    Run(Run),
+}
+
+/// Takes the pieces of a map until it breaks.
+pub type PieceSink<'a> = dyn FnMut(Piece) -> ControlFlow<()> + 'a;
+
+/// The map of one inode, with the runs found last.
+#[derive(Debug)]
+pub struct BlockMap {
+    form: Form,
+    recent: RecentRuns,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// Nothing is mapped: contents are inline, or there are none.
+    Empty,
+    Extents(ExtentMap),
+    Indirect(IndirectMap),
+}
+
+impl BlockMap {
+    /// The map of an inode.
+    pub fn decode(volume: &Volume, inode: &Inode) -> Result<Self> {
+        let form = if !has_blocks(volume, inode) {
+            Form::Empty
+        } else if inode.flags.contains(InodeFlags::EXTENTS) {
+            Form::Extents(ExtentMap::decode(volume, inode)?)
+        } else {
+            Form::Indirect(IndirectMap::decode(inode))
+        };
+        Ok(Self {
+            form,
+            recent: RecentRuns::default(),
+        })
+    }
+
+    /// The run that `block` lies in, from `block` on. A hole may go on behind the run's end.
+    pub fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
+        if let Some(run) = self.recent.find(block) {
+            return Ok(run.starting_at(block));
+        }
+        let run = match &self.form {
+            Form::Empty => Run::hole(block, None),
+            Form::Extents(map) => map.lookup(volume, block)?,
+            Form::Indirect(map) => map.lookup(volume, block)?,
+        };
+        self.recent.insert(run);
+        Ok(run.starting_at(block))
+    }
+
+    /// The device block of one file block; `None` where the file has none or only an unwritten one.
+    pub fn block(&self, volume: &Volume, block: FileBlock) -> Result<Option<BlockNr>> {
+        Ok(match self.lookup(volume, block)?.backing {
+            Backing::Written(start) => Some(start),
+            Backing::Hole | Backing::Unwritten(_) => None,
+        })
+    }
+
+    /// Gives every metadata block and every run of the map to `sink`, in file order and parents
+    /// first, until it breaks.
+    pub fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
+        match &self.form {
+            Form::Empty => Ok(()),
+            Form::Extents(map) => map.visit(volume, sink),
+            Form::Indirect(map) => map.visit(volume, sink),
+        }
+    }
+}
+
+fn has_blocks(volume: &Volume, inode: &Inode) -> bool {
+    if inode.flags.contains(InodeFlags::INLINE_DATA) {
+        return false;
+    }
+    match inode.kind {
+        FileKind::Regular | FileKind::Directory => true,
+        FileKind::Symlink => !inode.has_target_inside(&volume.geometry),
+        FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => false,
+    }
+}
