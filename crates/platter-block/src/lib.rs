@@ -12,6 +12,7 @@ pub mod guard;
 pub mod window;
 pub mod overlay;
 pub mod stats;
+pub mod partition;
 
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
@@ -19,5 +20,6 @@ pub use file::{Access, FileDevice, OpenError, OpenOptions};
 pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, OverlayOptions};
+pub use partition::{Partition, PartitionTable, TableError};
 pub use stats::{CountingDevice, Counts};
 pub use window::WindowDevice;
