@@ -80,7 +80,11 @@ impl PosixAcl {
         let (chunks, []) = rest.as_chunks::<ENTRY_BYTES>() else {
             return Err(Condition::InvalidArgument.into());
         };
-        let entries = chunks.iter().copied().map(decode_entry).collect::<Option<_>>();
+        let entries = chunks
+            .iter()
+            .copied()
+            .map(decode_entry)
+            .collect::<Option<_>>();
         Self::new(entries.ok_or(Condition::InvalidArgument)?)
     }
 

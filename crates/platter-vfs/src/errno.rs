@@ -1,5 +1,7 @@
 //! The one table from [`Error`] to Linux errno. FUSE, the C library and Python all use it.
 
+use std::io;
+
 use rustix::io::Errno;
 
 use crate::{Condition, Error};
@@ -15,12 +17,26 @@ impl Error {
             Self::Condition(condition) => condition.errno(),
             Self::Unsupported(_) => Errno::OPNOTSUPP,
             Self::Corrupt(_) => CORRUPTED,
-            Self::Io(error) => error
-                .source
-                .raw_os_error()
-                .map_or(Errno::IO, Errno::from_raw_os_error),
+            Self::Io(error) => io_errno(&error.source),
         }
     }
+}
+
+/// The errno of a device's failure: the host's own, or the one of a refusal by a layer above it.
+fn io_errno(source: &io::Error) -> Errno {
+    const REFUSALS: [(io::ErrorKind, Errno); 6] = [
+        (io::ErrorKind::ReadOnlyFilesystem, Errno::ROFS),
+        (io::ErrorKind::StorageFull, Errno::NOSPC),
+        (io::ErrorKind::ResourceBusy, Errno::BUSY),
+        (io::ErrorKind::IsADirectory, Errno::ISDIR),
+        (io::ErrorKind::InvalidInput, Errno::INVAL),
+        (io::ErrorKind::Unsupported, Errno::OPNOTSUPP),
+    ];
+    if let Some(code) = source.raw_os_error() {
+        return Errno::from_raw_os_error(code);
+    }
+    let refusal = REFUSALS.iter().find(|(kind, _)| *kind == source.kind());
+    refusal.map_or(Errno::IO, |&(_, errno)| errno)
 }
 
 impl Condition {
@@ -56,5 +72,26 @@ impl Condition {
             Self::WouldBlock => Errno::AGAIN,
             Self::TextBusy => Errno::TXTBSY,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_block::{BlockDevice, IoError, MemoryDevice, Operation};
+
+    use super::*;
+
+    #[test]
+    fn device_errors_keep_the_errno_that_tells_most() {
+        let device = MemoryDevice::new("memory", Vec::new());
+        let errno = |source: io::Error| {
+            let error = IoError::new(device.name(), Operation::Write, 0, 0, source);
+            Error::from(error).errno()
+        };
+        assert_eq!(errno(Errno::NXIO.into()), Errno::NXIO);
+        assert_eq!(errno(io::ErrorKind::StorageFull.into()), Errno::NOSPC);
+        assert_eq!(errno(io::ErrorKind::UnexpectedEof.into()), Errno::IO);
+        let refused = IoError::read_only(device.name(), Operation::Write, 0, 0);
+        assert_eq!(Error::from(refused).errno(), Errno::ROFS);
     }
 }
