@@ -8,3 +8,5 @@ pub mod tool;
 pub mod oracle;
 pub mod loopdev;
 pub mod prng;
+pub mod fixtures;
+pub mod compare;

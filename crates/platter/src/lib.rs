@@ -6,7 +6,6 @@ pub mod spec;
 pub mod signature;
 pub mod error;
 pub mod volume;
-pub mod archive;
 
 pub use error::{Cause, Error, Result};
 pub use escape::Escaped;

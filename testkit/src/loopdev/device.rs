@@ -20,10 +20,20 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches `image`.
+    /// Attaches `image` as a device of 512-byte sectors.
     pub fn attach(image: &Path, access: Access) -> Result<Self> {
+        Self::with_sectors(image, 512, access)
+    }
+
+    /// Attaches `image` as a device with sectors of this size.
+    pub fn with_sectors(image: &Path, sector_bytes: u32, access: Access) -> Result<Self> {
         let mut losetup = tool::command("losetup");
-        losetup.args(["--find", "--show"]);
+        losetup.args([
+            "--find",
+            "--show",
+            "--sector-size",
+            &sector_bytes.to_string(),
+        ]);
         if access == Access::ReadOnly {
             losetup.arg("--read-only");
         }

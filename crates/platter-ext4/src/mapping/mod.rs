@@ -2,7 +2,6 @@
 
 mod extents;
 mod indirect;
-mod inline;
 mod recent;
 #[cfg(test)]
 mod tests;
@@ -18,7 +17,6 @@ use indirect::IndirectMap;
 use recent::RecentRuns;
 
 pub use indirect::IndirectRule;
-pub use inline::{InlineData, InlineDataRule};
 
 /// What backs a run of file blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

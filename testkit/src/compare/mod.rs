@@ -1,0 +1,16 @@
+//! The comparison walk: every path of a filesystem as platter sees it, beside the same path as
+//! the kernel shows it. All that a program can ask of a file is asked of both.
+
+mod rules;
+mod report;
+mod walk;
+mod host;
+mod image;
+mod content;
+
+pub use report::Outcome;
+pub use rules::Rules;
+pub use walk::compare;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+//! Platter beside Linux and its tools, over every fixture.
+
+mod fixtures;
