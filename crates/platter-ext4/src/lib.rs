@@ -9,6 +9,7 @@ pub mod volume;
 pub mod groups;
 pub mod inode;
 pub mod mapping;
+pub mod file;
 pub mod directory;
 
 pub use volume::Volume;

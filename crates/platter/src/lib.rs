@@ -6,6 +6,7 @@ pub mod spec;
 pub mod signature;
 pub mod error;
 pub mod volume;
+pub mod archive;
 
 pub use error::{Cause, Error, Result};
 pub use escape::Escaped;

@@ -2,6 +2,7 @@
 
 mod extents;
 mod indirect;
+mod inline;
 mod recent;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use indirect::IndirectMap;
 use recent::RecentRuns;
 
 pub use indirect::IndirectRule;
+pub use inline::{InlineData, InlineDataRule};
 
 /// What backs a run of file blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,85 @@
+//! What backs a file, as `FIEMAP` tells it, with neighbours on the device made one.
+
+use std::ops::Range;
+
+use platter_vfs::{Extent, ExtentSink, Result};
+
+use super::Contents;
+use crate::mapping::{Backing, Run};
+use crate::ondisk::{FileBlock, InodeFlags};
+
+impl Contents<'_> {
+    /// Gives what backs `range` to `sink` in order, until it breaks; space behind the end of the
+    /// file included, holes left out.
+    pub fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            let file = range.start..range.end.min(self.inode.size_bytes);
+            if !file.is_empty() {
+                let _ = sink(inline(file));
+            }
+            return Ok(());
+        }
+        let bits = self.volume.geometry.block_bits;
+        let mut budget = self.volume.geometry.blocks_count;
+        let mut pending: Option<Extent> = None;
+        let mut next = u32::try_from(range.start >> bits).ok().map(FileBlock);
+        while let Some(block) = next.filter(|block| u64::from(block.0) << bits < range.end) {
+            let run = self.counted_run(block, &mut budget)?;
+            next = block
+                .checked_add(run.count)
+                .filter(|&end| end < FileBlock::MAX);
+            let Some(extent) = extent(&run, bits, &range) else {
+                continue;
+            };
+            match &mut pending {
+                Some(before) if continues(before, &extent) => before.file.end = extent.file.end,
+                _ => {
+                    let done = pending.replace(extent);
+                    if done.is_some_and(|done| sink(done).is_break()) {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        if let Some(last) = pending {
+            let _ = sink(last);
+        }
+        Ok(())
+    }
+}
+
+fn inline(file: Range<u64>) -> Extent {
+    Extent {
+        file,
+        device_offset: None,
+        unwritten: false,
+        delayed: false,
+        shared: false,
+    }
+}
+
+fn extent(run: &Run, bits: u32, range: &Range<u64>) -> Option<Extent> {
+    let (block, unwritten) = match run.backing {
+        Backing::Hole => return None,
+        Backing::Written(block) => (block, false),
+        Backing::Unwritten(block) => (block, true),
+    };
+    let first = u64::from(run.first.0) << bits;
+    let start = first.max(range.start);
+    let end = first + (u64::from(run.count) << bits);
+    Some(Extent {
+        file: start..end.min(range.end),
+        device_offset: Some((block.0 << bits) + (start - first)),
+        unwritten,
+        delayed: false,
+        shared: false,
+    })
+}
+
+fn continues(before: &Extent, after: &Extent) -> bool {
+    let length = before.file.end - before.file.start;
+    let end = before.device_offset.map(|offset| offset + length);
+    before.file.end == after.file.start
+        && before.unwritten == after.unwritten
+        && end == after.device_offset
+}

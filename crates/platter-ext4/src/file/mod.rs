@@ -1,0 +1,214 @@
+//! Contents of files: filled from the device run by run, and described as data and holes.
+
+mod extents;
+mod seek;
+#[cfg(test)]
+mod tests;
+
+use std::io::IoSliceMut;
+
+use platter_cache::AddressSpace;
+use platter_ondisk::Locus;
+use platter_vfs::{Condition, Error, Result};
+
+use crate::Volume;
+use crate::mapping::{Backing, BlockMap, InlineData, Run};
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
+
+/// What a whole map must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockMapRule {
+    /// It maps no more blocks than the filesystem has: no two file blocks share one.
+    TooManyBlocks,
+}
+
+impl Rule for BlockMapRule {
+    const STRUCTURE: &'static str = "block map";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::TooManyBlocks => "maps more blocks than the filesystem has",
+        }
+    }
+}
+
+/// One file's contents, as the page cache and others read them.
+#[derive(Debug, Clone, Copy)]
+pub struct Contents<'a> {
+    /// The filesystem.
+    pub volume: &'a Volume,
+    /// The file.
+    pub inode: &'a Inode,
+    /// Its map.
+    pub map: &'a BlockMap,
+}
+
+/// Bytes of a file in a row with one source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    len_bytes: u64,
+    /// Offset on the device in bytes; `None` for zeros.
+    device: Option<u64>,
+}
+
+impl Contents<'_> {
+    /// Reads up to `buf.len()` bytes at `offset` from the device. Returns how many there were
+    /// before the end of the file.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let left = self.inode.size_bytes.saturating_sub(offset);
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        self.fill(offset, &mut [IoSliceMut::new(&mut buf[..count])])?;
+        Ok(count)
+    }
+
+    /// Fills `bufs` with the file's bytes from `offset` on, zeros behind its end.
+    fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        if self.inode.is_encrypted() {
+            return Err(Condition::NoKey.into());
+        }
+        if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return self.fill_inline(offset, bufs);
+        }
+        let asked: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let wanted = self.inode.size_bytes.saturating_sub(offset).min(asked);
+        let first = self.piece(offset, wanted)?;
+        match first.device {
+            // The common case, a run that holds all that is asked for, allocates nothing.
+            Some(at) if first.len_bytes == asked => {
+                self.volume.device().read_vectored_at(at, bufs)?
+            }
+            _ => self.fill_pieces(offset, wanted, first, bufs)?,
+        }
+        Ok(())
+    }
+
+    fn fill_pieces(
+        &self,
+        offset: u64,
+        wanted: u64,
+        mut piece: Piece,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Result<()> {
+        let mut rest: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
+        let mut done = 0;
+        while done < wanted {
+            let (mut target, behind) = split(rest, piece.len_bytes);
+            match piece.device {
+                Some(at) => self.volume.device().read_vectored_at(at, &mut target)?,
+                None => target.iter_mut().for_each(|buf| buf.fill(0)),
+            }
+            rest = behind;
+            done += piece.len_bytes;
+            if done < wanted {
+                piece = self.piece(offset + done, wanted - done)?;
+            }
+        }
+        for buf in rest {
+            buf.fill(0);
+        }
+        Ok(())
+    }
+
+    fn fill_inline(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let contents = InlineData::decode(self.inode, &self.volume.geometry)?;
+        let mut at = offset;
+        for buf in bufs {
+            let left = self.inode.size_bytes.saturating_sub(at);
+            let count = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+            let (inside, behind) = buf.split_at_mut(count);
+            contents.read_at(at, inside);
+            behind.fill(0);
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The longest piece from byte `offset` on, of at most `len_max` bytes: neighbouring runs that
+    /// are neighbours on the device too are one piece.
+    fn piece(&self, offset: u64, len_max: u64) -> Result<Piece> {
+        let bits = self.volume.geometry.block_bits;
+        let inside = offset & (u64::from(self.volume.geometry.block_bytes) - 1);
+        let Ok(first) = u32::try_from(offset >> bits) else {
+            return Ok(Piece {
+                len_bytes: len_max,
+                device: None,
+            });
+        };
+        let run = self.map.lookup(self.volume, FileBlock(first))?;
+        let mut blocks = u64::from(run.count);
+        loop {
+            let len_bytes = (blocks << bits) - inside;
+            if len_bytes >= len_max {
+                break;
+            }
+            let next = u32::try_from(u64::from(first) + blocks).ok();
+            // A file block that cannot be looked up is for whoever reads it to tell.
+            let next = next.and_then(|next| self.map.lookup(self.volume, FileBlock(next)).ok());
+            let Some(next) = next.filter(|next| follows(&run, blocks, next)) else {
+                break;
+            };
+            blocks += u64::from(next.count);
+        }
+        Ok(Piece {
+            len_bytes: ((blocks << bits) - inside).min(len_max),
+            device: match run.backing {
+                Backing::Written(start) => Some((start.0 << bits) + inside),
+                Backing::Hole | Backing::Unwritten(_) => None,
+            },
+        })
+    }
+
+    /// The run that `block` lies in, from `block` on, within what `budget` allows: blocks that are
+    /// taken count against it, and a sound file never takes more than the filesystem has.
+    fn counted_run(&self, block: FileBlock, budget: &mut u64) -> Result<Run> {
+        let run = self.map.lookup(self.volume, block)?;
+        if run.backing != Backing::Hole {
+            *budget = budget.checked_sub(u64::from(run.count)).ok_or_else(|| {
+                let locus = Locus::inode(u64::from(self.inode.number.get()));
+                Corrupt::new(locus, BlockMapRule::TooManyBlocks)
+            })?;
+        }
+        Ok(run)
+    }
+}
+
+/// Whether `next` goes on where `run`, grown to `blocks`, ends.
+fn follows(run: &Run, blocks: u64, next: &Run) -> bool {
+    let reads_as_zeros = |backing| !matches!(backing, Backing::Written(_));
+    match (run.backing, next.backing) {
+        (Backing::Written(BlockNr(start)), Backing::Written(BlockNr(next))) => {
+            start.checked_add(blocks) == Some(next)
+        }
+        (before, after) => reads_as_zeros(before) && reads_as_zeros(after),
+    }
+}
+
+/// Cuts a row of buffers behind its first `count` bytes.
+fn split(bufs: Vec<&mut [u8]>, count: u64) -> (Vec<IoSliceMut<'_>>, Vec<&mut [u8]>) {
+    let mut left = usize::try_from(count).unwrap_or(usize::MAX);
+    let (mut before, mut behind) = (Vec::new(), Vec::new());
+    for buf in bufs {
+        let (head, tail) = buf.split_at_mut(left.min(buf.len()));
+        left -= head.len();
+        if !head.is_empty() {
+            before.push(IoSliceMut::new(head));
+        }
+        if !tail.is_empty() {
+            behind.push(tail);
+        }
+    }
+    (before, behind)
+}
+
+impl AddressSpace for Contents<'_> {
+    type Error = Error;
+
+    fn size_bytes(&self) -> u64 {
+        self.inode.size_bytes
+    }
+
+    fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.fill(offset, bufs)
+    }
+}
