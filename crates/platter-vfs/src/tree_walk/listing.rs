@@ -1,5 +1,6 @@
 //! The entries of one directory, read in runs of bounded size.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::vec::IntoIter;
@@ -14,8 +15,11 @@ const ENTRY_BYTES: usize = size_of::<OwnedDirEntry>();
 /// The least a directory lists at once, in bytes, so that deep walks get on.
 const RUN_BYTES_MIN: usize = 4096;
 
-/// A directory being listed, run by run.
-pub(super) struct Listing {
+/// A directory being listed, run by run, with a bounded number of entries in memory.
+///
+/// It gives all entries but `.` and `..`; where the listing breaks off, the error comes after all
+/// entries before it, and ends it.
+pub struct DirListing {
     dir: Arc<dyn Inode>,
     order: WalkOrder,
     share_bytes: usize,
@@ -30,8 +34,10 @@ enum AfterRun {
     End,
 }
 
-impl Listing {
-    pub(super) fn new(dir: Arc<dyn Inode>, share_bytes: usize, order: WalkOrder) -> Self {
+impl DirListing {
+    /// Lists `dir` in `order`, with entries of about `share_bytes` in memory at once.
+    #[must_use]
+    pub fn new(dir: Arc<dyn Inode>, share_bytes: usize, order: WalkOrder) -> Self {
         Self {
             dir,
             order,
@@ -41,22 +47,10 @@ impl Listing {
         }
     }
 
-    pub(super) fn share_bytes(&self) -> usize {
+    /// The memory it was given.
+    #[must_use]
+    pub fn share_bytes(&self) -> usize {
         self.share_bytes
-    }
-
-    /// The next entry, or the error that ends the listing.
-    pub(super) fn next(&mut self) -> Option<Result<OwnedDirEntry>> {
-        loop {
-            if let Some(entry) = self.run.next() {
-                return Some(Ok(entry));
-            }
-            match std::mem::replace(&mut self.after_run, AfterRun::End) {
-                AfterRun::More(from) => self.list(from),
-                AfterRun::Failed(error) => return Some(Err(error)),
-                AfterRun::End => return None,
-            }
-        }
     }
 
     fn list(&mut self, from: DirCursor) {
@@ -87,5 +81,31 @@ impl Listing {
             entries.sort_unstable_by(|left, right| left.name.cmp(&right.name));
         }
         self.run = entries.into_iter();
+    }
+}
+
+impl Iterator for DirListing {
+    type Item = Result<OwnedDirEntry>;
+
+    fn next(&mut self) -> Option<Result<OwnedDirEntry>> {
+        loop {
+            if let Some(entry) = self.run.next() {
+                return Some(Ok(entry));
+            }
+            match std::mem::replace(&mut self.after_run, AfterRun::End) {
+                AfterRun::More(from) => self.list(from),
+                AfterRun::Failed(error) => return Some(Err(error)),
+                AfterRun::End => return None,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DirListing {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("DirListing")
+            .field("dir", &self.dir.id())
+            .field("order", &self.order)
+            .finish_non_exhaustive()
     }
 }

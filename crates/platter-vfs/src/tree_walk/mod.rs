@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 use platter_ondisk::{Corruption, Locus};
 
-use self::listing::Listing;
+pub use self::listing::DirListing;
 use crate::{Attr, Condition, Error, FileKind, Filesystem, Inode, InodeId};
 
 /// How deep a walk goes below its start unless told otherwise.
@@ -80,7 +80,7 @@ struct Level {
     attr: Attr,
     /// How much of the walk's path is its own.
     path_len: usize,
-    listing: Listing,
+    listing: DirListing,
 }
 
 enum Next {
@@ -159,7 +159,7 @@ impl TreeWalk {
     fn enter(&mut self, inode: Arc<dyn Inode>, attr: Attr) {
         let share = self.listed_bytes_left / 2;
         self.listed_bytes_left -= share;
-        let listing = Listing::new(Arc::clone(&inode), share, self.order);
+        let listing = DirListing::new(Arc::clone(&inode), share, self.order);
         self.levels.push(Level {
             inode,
             attr,
