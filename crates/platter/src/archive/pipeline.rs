@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::{Condvar, Mutex};
 
 /// How many jobs wait at most for a thread.
-const QUEUE_JOBS_MAX: usize = 64;
+const QUEUE_JOBS_MAX: usize = 16;
 
 /// Results beyond this many bytes keep threads from starting further jobs.
 const READY_BYTES_MAX: usize = 16 << 20;

@@ -6,23 +6,35 @@
 //! stretches whatever the names are.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_ondisk::{Corruption, Locus};
-use platter_vfs::{Attr, Condition, DirCursor, FileKind, Filesystem, Inode, InodeId, NameBuf};
+use platter_vfs::inode::OwnedDirEntry;
+use platter_vfs::tree_walk::DirListing;
+use platter_vfs::{Attr, Condition, FileKind, Filesystem, Inode, InodeId, NameBuf, WalkOrder};
 
 use super::job::{Chunk, Job, Piece, PlannedBody};
 use super::pipeline::Pipeline;
 use super::sparse::DataMap;
 use super::{Effect, Problem, TarOptions};
 
-/// How many inodes are loaded together.
-const WINDOW_INODES: usize = 4096;
+/// How many inodes are loaded and not planned at most, over all directories the walk is in. The
+/// share of one directory is half of what those above it leave, and the same goes for entries.
+const LOADED_INODES_MAX: usize = 8192;
+
+/// How many inodes are loaded together at least.
+const WINDOW_INODES_MIN: usize = 8;
+
+/// How many bytes of listed entries are in memory.
+const LISTED_BYTES_MAX: usize = 32 << 20;
 
 /// How many bytes of contents are announced together.
 const ANNOUNCED_BYTES: u64 = 32 << 20;
+
+/// In how many ranges they lie at most.
+const ANNOUNCED_RANGES_MAX: usize = 1 << 16;
 
 /// Contents beyond this are announced as they are read.
 const HEAD_BYTES: u64 = 1 << 20;
@@ -54,6 +66,10 @@ pub(super) struct Planner<'a> {
     dirs: Vec<Dir>,
     /// The directory and name under which an inode with several names was first seen.
     first_names: HashMap<InodeId, (Option<DirIndex>, Box<[u8]>)>,
+    /// Where the text of the job holds the path of the file whose contents are being added.
+    contents_path: Option<Range<usize>>,
+    listed_bytes_left: usize,
+    loaded_inodes_left: usize,
 }
 
 /// A place in [`Planner::dirs`].
@@ -72,8 +88,9 @@ struct Frame {
     dir: DirIndex,
     /// How much of the path is this directory's, with a slash at the end.
     path_len: usize,
-    entries: std::vec::IntoIter<(NameBuf, InodeId)>,
+    listing: DirListing,
     window: VecDeque<Loaded>,
+    window_inodes: usize,
     /// How many of the window's first have been announced.
     announced: usize,
 }
@@ -103,6 +120,9 @@ impl<'a> Planner<'a> {
             job_bytes: 0,
             dirs: Vec::new(),
             first_names: HashMap::new(),
+            contents_path: None,
+            listed_bytes_left: LISTED_BYTES_MAX,
+            loaded_inodes_left: LOADED_INODES_MAX,
         }
     }
 
@@ -134,10 +154,12 @@ impl<'a> Planner<'a> {
         let dir = self.add_dir(None, &path);
         path.push(b'/');
         self.add_member(&path, inode.clone(), attr, PlannedBody::None)?;
-        let mut frames = vec![self.open_dir(&*inode, dir, &path)?];
+        let mut frames = vec![self.open_dir(inode, dir, path.len())];
         while let Some(frame) = frames.last_mut() {
             path.truncate(frame.path_len);
-            let Some(loaded) = self.next_entry(frame) else {
+            let Some(loaded) = self.next_entry(frame, &path)? else {
+                self.listed_bytes_left += frame.listing.share_bytes();
+                self.loaded_inodes_left += frame.window_inodes;
                 frames.pop();
                 continue;
             };
@@ -167,7 +189,7 @@ impl<'a> Planner<'a> {
                     let dir = self.add_dir(Some(parent), &name);
                     path.push(b'/');
                     self.add_member(path, inode.clone(), attr, PlannedBody::None)?;
-                    return self.open_dir(&*inode, dir, path).map(Some);
+                    return Ok(Some(self.open_dir(inode, dir, path.len())));
                 }
                 let locus = Locus::inode(inode.id().number);
                 Corruption::new("directory", locus, "it has more than one name").into()
@@ -202,6 +224,7 @@ impl<'a> Planner<'a> {
             if let Some((dir, name)) = self.first_names.get(&inode.id()) {
                 let first = self.path_of(*dir, name);
                 let first = self.job.add_text(&first);
+                self.job_bytes += first.len() as u64;
                 return self.add_member(path, inode, attr, PlannedBody::HardLink(first));
             }
             self.first_names
@@ -270,8 +293,13 @@ impl<'a> Planner<'a> {
             if at >= HEAD_BYTES {
                 inode.will_need(at..end);
             }
+            let text = match &self.contents_path {
+                Some(text) => text.clone(),
+                None => self.job.add_text(path),
+            };
+            self.contents_path = Some(text.clone());
             let piece = Piece::Data {
-                path: self.job.add_text(path),
+                path: text,
                 inode: Arc::clone(inode),
                 range: at..end,
             };
@@ -288,8 +316,10 @@ impl<'a> Planner<'a> {
         attr: Attr,
         body: PlannedBody,
     ) -> Result<(), Stopped> {
+        let text = self.job.add_text(path);
+        self.contents_path = Some(text.clone());
         let piece = Piece::Member {
-            path: self.job.add_text(path),
+            path: text,
             inode,
             attr: Box::new(attr),
             body,
@@ -312,6 +342,7 @@ impl<'a> Planner<'a> {
 
     fn hand_on(&mut self) -> Result<(), Stopped> {
         self.job_bytes = 0;
+        self.contents_path = None;
         let job = std::mem::take(&mut self.job);
         if job.pieces.is_empty() || self.pipeline.push(job) {
             return Ok(());
@@ -340,64 +371,57 @@ impl<'a> Planner<'a> {
         names.join(&b'/')
     }
 
-    /// Lists the directory at `path`, which ends in a slash.
-    fn open_dir(
-        &mut self,
-        inode: &dyn Inode,
-        dir: DirIndex,
-        path: &[u8],
-    ) -> Result<Frame, Stopped> {
-        let mut entries = Vec::new();
-        let listed = inode.read_dir(DirCursor::START, &mut |entry| {
-            if !entry.name.is_dot_or_dotdot() {
-                entries.push((entry.name.to_owned(), entry.id));
-            }
-            ControlFlow::Continue(())
-        });
-        if let Err(error) = listed {
-            self.problem(Problem::new(path, Effect::EntriesLost, error))?;
-        }
-        entries.sort_unstable();
-        Ok(Frame {
+    /// A frame for a directory whose path, with a slash at the end, has `path_len` bytes.
+    fn open_dir(&mut self, inode: Arc<dyn Inode>, dir: DirIndex, path_len: usize) -> Frame {
+        let share_bytes = self.listed_bytes_left / 2;
+        self.listed_bytes_left -= share_bytes;
+        let window_inodes = self.loaded_inodes_left / 2;
+        self.loaded_inodes_left -= window_inodes;
+        Frame {
             dir,
-            path_len: path.len(),
-            entries: entries.into_iter(),
+            path_len,
+            listing: DirListing::new(inode, share_bytes, WalkOrder::Name),
             window: VecDeque::new(),
+            window_inodes,
             announced: 0,
-        })
+        }
     }
 
-    /// The next entry of a directory, its inode loaded and its contents announced.
-    fn next_entry(&self, frame: &mut Frame) -> Option<Loaded> {
+    /// The next entry of the directory at `path`, its inode loaded and its contents announced.
+    fn next_entry(&mut self, frame: &mut Frame, path: &[u8]) -> Result<Option<Loaded>, Stopped> {
         if frame.window.is_empty() {
-            frame.window = self.load_window(&mut frame.entries);
+            let count = frame.window_inodes.max(WINDOW_INODES_MIN);
+            let mut entries = Vec::new();
+            for entry in frame.listing.by_ref().take(count) {
+                match entry {
+                    Ok(entry) => entries.push(entry),
+                    Err(error) => self.problem(Problem::new(path, Effect::EntriesLost, error))?,
+                }
+            }
+            frame.window = self.load(entries);
         }
         if frame.announced == 0 {
             frame.announced = self.announce(&mut frame.window);
         }
-        let loaded = frame.window.pop_front()?;
-        frame.announced -= 1;
-        Some(loaded)
+        let loaded = frame.window.pop_front();
+        frame.announced = frame.announced.saturating_sub(1);
+        Ok(loaded)
     }
 
-    /// Loads the inodes of the next entries, in the order of their numbers.
-    fn load_window(
-        &self,
-        entries: &mut std::vec::IntoIter<(NameBuf, InodeId)>,
-    ) -> VecDeque<Loaded> {
-        let mut order: Vec<(usize, (NameBuf, InodeId))> =
-            entries.take(WINDOW_INODES).enumerate().collect();
-        order.sort_unstable_by_key(|(_, (_, id))| *id);
+    /// Loads the inodes of entries, in the order of their numbers.
+    fn load(&self, entries: Vec<OwnedDirEntry>) -> VecDeque<Loaded> {
         let load = |id| -> platter_vfs::Result<_> {
             let inode = self.fs.inode(id)?;
             let attr = inode.attr()?;
             Ok((inode, attr))
         };
+        let mut order: Vec<(usize, OwnedDirEntry)> = entries.into_iter().enumerate().collect();
+        order.sort_unstable_by_key(|(_, entry)| entry.id);
         let mut loaded: Vec<(usize, Loaded)> = order
             .into_iter()
-            .map(|(place, (name, id))| {
-                let file = load(id);
-                let map = None;
+            .map(|(place, entry)| {
+                let file = load(entry.id);
+                let (name, map) = (entry.name, None);
                 (place, Loaded { name, file, map })
             })
             .collect();
@@ -409,7 +433,7 @@ impl<'a> Planner<'a> {
     /// how many entries that were.
     fn announce(&self, window: &mut VecDeque<Loaded>) -> usize {
         let mut ranges = Vec::new();
-        let mut total_bytes = 0;
+        let (mut total_bytes, mut total_ranges) = (0, 0);
         let mut count = 0;
         for Loaded { file, map, .. } in window.iter_mut() {
             count += 1;
@@ -424,7 +448,13 @@ impl<'a> Planner<'a> {
                 ));
                 total_bytes += attr.size_bytes.min(HEAD_BYTES);
             }
-            if total_bytes >= ANNOUNCED_BYTES {
+            let map_ranges = map
+                .as_ref()
+                .map_or(0, |map| map.as_ref().map_or(0, DataMap::len));
+            total_ranges += map_ranges;
+            if total_bytes >= ANNOUNCED_BYTES
+                || total_ranges.max(ranges.len()) >= ANNOUNCED_RANGES_MAX
+            {
                 break;
             }
         }

@@ -11,6 +11,9 @@ use super::ustar::BLOCK_BYTES;
 /// Holes that save fewer bytes than this are not worth a map.
 const SAVING_BYTES_MIN: u64 = 4096;
 
+/// A map has at most this many ranges; what follows them counts as data.
+const RANGES_MAX: usize = 1 << 18;
+
 /// Where a file has data: ranges in order, apart from each other, none empty, none beyond the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DataMap {
@@ -37,7 +40,12 @@ impl DataMap {
                 on_device(start..start.saturating_add(head.end - head.start));
             }
             map.push(extent.file);
-            ControlFlow::Continue(())
+            if map.data.len() < RANGES_MAX {
+                return ControlFlow::Continue(());
+            }
+            let rest = map.data.last().map_or(0, |last| last.end)..size_bytes;
+            map.push(rest);
+            ControlFlow::Break(())
         })?;
         Ok(map)
     }
@@ -60,6 +68,11 @@ impl DataMap {
     /// The ranges with data.
     pub(crate) fn data(&self) -> &[Range<u64>] {
         &self.data
+    }
+
+    /// How many ranges that are.
+    pub(crate) fn len(&self) -> usize {
+        self.data.len()
     }
 
     /// Bytes of data.
