@@ -7,7 +7,7 @@ mod modules;
 mod edges;
 mod licences;
 mod spec;
-mod corrupt;
+mod rules;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         &workspace.all_packages()?,
     ));
     findings.extend(spec::check(&workspace.read(spec::SOURCES)?, &sources));
-    findings.extend(corrupt::check(&sources));
+    findings.extend(rules::check(&sources));
     for finding in &findings {
         println!("{finding}");
     }
