@@ -19,6 +19,11 @@ impl Dice {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
+
+    /// A number below `sides`, which is not zero.
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+        self.next() % sides
+    }
 }
 
 /// A coin that falls the same way for the same seed and place, in any order of asking.
