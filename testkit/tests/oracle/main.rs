@@ -1,3 +1,9 @@
-//! Platter beside Linux and its tools, over every fixture.
+//! Platter beside Linux and its tools: over every fixture, and over what one test needs alone.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
 
 mod fixtures;
+mod image;
+mod directories;

@@ -1,4 +1,330 @@
 //! Directories: names to inode numbers, linear, hashed or inline. Spec: `ext4/directory`.
+//!
+//! A lookup goes by the index where there is one that can be trusted, and through all blocks
+//! otherwise: damage to one block or to the index hides no name that lies elsewhere.
 
 pub mod hash;
 pub mod casefold;
+mod contents;
+mod naming;
+mod position;
+mod linear;
+mod index;
+mod ordered;
+
+use std::ops::ControlFlow;
+
+use platter_ondisk::Locus;
+use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name, Result};
+
+use crate::Volume;
+use crate::mapping::BlockMap;
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat};
+use crate::ondisk::features::Compat;
+use crate::ondisk::htree::HtreeRule;
+use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
+use contents::{Contents, DirBlocks};
+use hash::HashVersion;
+use naming::{Hashing, Wanted};
+use ordered::Ordered;
+use position::Position;
+
+/// What a directory as a whole must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DirectoryRule {
+    /// It is no larger than the filesystem.
+    Size,
+    /// An inline directory has room for its parent's number, which is an inode's.
+    InlineParent,
+}
+
+impl Rule for DirectoryRule {
+    const STRUCTURE: &'static str = "directory";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Size => "is larger than the filesystem",
+            Self::InlineParent => "has no valid parent in its inline data",
+        }
+    }
+}
+
+/// What a name was found to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The inode. Nothing is known of it but its number.
+    pub inode: InodeNr,
+    /// The type as the entry tells it.
+    pub kind: Option<FileKind>,
+}
+
+/// A directory opened for reading.
+#[derive(Debug)]
+pub struct Directory<'a> {
+    volume: &'a Volume,
+    inode: &'a Inode,
+    format: EntryFormat,
+    contents: Contents<'a>,
+}
+
+impl<'a> Directory<'a> {
+    /// The directory `inode`, whose blocks lie where `map` says.
+    ///
+    /// # Errors
+    /// `NotDirectory` for other inodes.
+    pub fn open(volume: &'a Volume, inode: &'a Inode, map: &'a BlockMap) -> Result<Self> {
+        if inode.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        let has_hash = inode
+            .flags
+            .contains(InodeFlags::ENCRYPT | InodeFlags::CASEFOLD);
+        let contents = if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            Contents::inline(volume, inode)?
+        } else {
+            Contents::Blocks(DirBlocks::new(volume, inode, map)?)
+        };
+        Ok(Self {
+            volume,
+            inode,
+            format: EntryFormat::new(&volume.geometry, has_hash),
+            contents,
+        })
+    }
+
+    /// What `name` names; `.` and `..` included.
+    ///
+    /// # Errors
+    /// `NotFound`; `NoKey` for other names than those two in an encrypted directory;
+    /// `InvalidArgument` for a name that is no UTF-8, where only such are allowed.
+    pub fn lookup(&self, name: Name<'_>) -> Result<Found> {
+        if name.is_dot_or_dotdot() {
+            return self.lookup_dots(name);
+        }
+        self.refuse_encrypted()?;
+        let wanted = Wanted::new(name, self.is_casefolded(), self.is_strict())?;
+        let mut damage = None;
+        if let Some(hashing) = self.index_hashing(&mut damage)? {
+            match index::lookup(self, &hashing, &wanted) {
+                Ok(found) => return found.ok_or(Condition::NotFound.into()),
+                Err(error) => damage = Some(error),
+            }
+        }
+        match linear::lookup(self, &wanted) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(damage.unwrap_or(Condition::NotFound.into())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the entries after `from` to `sink`: in the order of their hashes where the kernel
+    /// does so, else in the order they are stored.
+    ///
+    /// Entries that break a rule are left out, and the listing goes on behind them. It ends with an
+    /// error then, also if it was interrupted and taken up again in between.
+    ///
+    /// # Errors
+    /// `NoKey` for an encrypted directory.
+    pub fn read(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
+        self.refuse_encrypted()?;
+        let mut damage = None;
+        let hashing = self.order_hashing(&mut damage)?;
+        let from = Position::decode(from);
+        match hashing {
+            Some(hashing) => Ordered::new(self, hashing).read(from, sink),
+            None => linear::read(self, from, damage, sink),
+        }
+    }
+
+    /// Gives every entry in the order of storage to `visit`, used or not, with the block it lies
+    /// in, and every rule that is broken; also in an encrypted directory. For checks.
+    ///
+    /// The implied `.` and `..` of an inline directory are not among them.
+    pub fn scan(&self, visit: &mut ScanVisitor<'_>) -> Result<()> {
+        for number in 0..self.contents.chunk_count() {
+            let chunk = match self.contents.read(number) {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => continue,
+                Err(error) => {
+                    if visit(Err(error)).is_break() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            };
+            for entry in self.format.entries(&chunk) {
+                let scanned = match entry {
+                    Ok(entry) => Ok(Scanned {
+                        chunk: number,
+                        entry,
+                    }),
+                    Err(broken) => Err(self.broken_entry(number, broken)),
+                };
+                if visit(scanned).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The inode number of the parent, by `..`.
+    pub fn parent(&self) -> Result<InodeNr> {
+        let dotdot = Name::new(b"..")?;
+        Ok(self.lookup_dots(dotdot)?.inode)
+    }
+
+    /// Proves the index, if there is one: every block of it, and that names lie where their
+    /// hashes say.
+    pub fn check_index(&self) -> Result<()> {
+        let mut damage = None;
+        let hashing = self.index_hashing(&mut damage)?;
+        if let Some(error) = damage {
+            return Err(error);
+        }
+        match hashing {
+            Some(_) if self.inode.is_encrypted() => Ok(()),
+            Some(hashing) => Ordered::new(self, hashing).check(),
+            None => Ok(()),
+        }
+    }
+
+    fn lookup_dots(&self, name: Name<'_>) -> Result<Found> {
+        if let Contents::Inline(inline) = &self.contents {
+            let inode = if name.as_bytes() == b"." {
+                self.inode.number
+            } else {
+                inline.parent
+            };
+            let kind = Some(FileKind::Directory);
+            return Ok(Found { inode, kind });
+        }
+        let first = self.contents.read(0)?;
+        let entries = first
+            .iter()
+            .flat_map(|chunk| self.format.entries(chunk))
+            .take(2);
+        for entry in entries {
+            let entry = entry.map_err(|broken| self.broken_entry(0, broken))?;
+            if let (true, Some(inode)) = (entry.name == name.as_bytes(), entry.inode) {
+                let kind = entry.kind;
+                return Ok(Found { inode, kind });
+            }
+        }
+        Err(self.broken_entry(0, (0, DirEntryRule::Dots)))
+    }
+
+    fn refuse_encrypted(&self) -> Result<()> {
+        if self.inode.is_encrypted() {
+            return Err(Condition::NoKey.into());
+        }
+        Ok(())
+    }
+
+    fn is_casefolded(&self) -> bool {
+        self.inode.flags.contains(InodeFlags::CASEFOLD)
+    }
+
+    /// `EXT4_ENC_STRICT_MODE_FL`: names in casefolded directories are UTF-8.
+    fn is_strict(&self) -> bool {
+        self.volume.superblock.encoding_flags & 1 != 0
+    }
+
+    fn has_dir_index(&self) -> bool {
+        let compat = self.volume.geometry.features.compat;
+        compat.contains(Compat::DIR_INDEX)
+    }
+
+    fn is_indexed(&self) -> bool {
+        let is_inline = matches!(self.contents, Contents::Inline(_));
+        self.has_dir_index() && !is_inline && self.inode.flags.contains(InodeFlags::INDEX)
+    }
+
+    fn hashing(&self, version: Option<HashVersion>) -> Option<Hashing> {
+        Some(Hashing {
+            version: version?,
+            seed: hash::HashSeed(self.volume.superblock.hash_seed),
+            casefold: self.is_casefolded(),
+        })
+    }
+
+    /// `EXT2_FLAGS_UNSIGNED_HASH`.
+    fn hashes_unsigned(&self) -> bool {
+        self.volume.superblock.flags & 2 != 0
+    }
+
+    /// How the index hashes names; `None` without an index, with a hash nobody knows, or when the
+    /// root is damaged, which is told in `damage`.
+    fn index_hashing(&self, damage: &mut Option<Error>) -> Result<Option<Hashing>> {
+        if !self.is_indexed() {
+            return Ok(None);
+        }
+        let version = match index::hash_version(self) {
+            Ok(number) => HashVersion::of_directory(number, self.hashes_unsigned()),
+            Err(error @ Error::Corrupt(_)) => {
+                *damage = Some(error);
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(self.hashing(version))
+    }
+
+    /// How a listing is ordered; `None` if it goes by storage. As the kernel does, directories
+    /// that may get an index when they grow are already listed as if they had one.
+    fn order_hashing(&self, damage: &mut Option<Error>) -> Result<Option<Hashing>> {
+        if self.is_indexed() {
+            return self.index_hashing(damage);
+        }
+        if !self.has_dir_index() || !self.contents.is_small() {
+            return Ok(None);
+        }
+        let number = self.volume.superblock.default_hash_version;
+        Ok(self.hashing(HashVersion::of_superblock(number, self.hashes_unsigned())))
+    }
+
+    fn broken_entry(&self, chunk: u32, (offset, rule): (usize, DirEntryRule)) -> Error {
+        Corrupt::new(self.locus(chunk, offset), rule).into()
+    }
+
+    fn broken_index(&self, block: FileBlock, rule: HtreeRule) -> Error {
+        Corrupt::new(self.locus(block.0, 0), rule).into()
+    }
+
+    /// A place in the directory; the offset is that in the directory's contents.
+    fn locus(&self, chunk: u32, offset: usize) -> Locus {
+        let offset = self.contents.base(chunk).saturating_add(offset as u64);
+        Locus::inode(u64::from(self.inode.number.get())).at_offset(offset)
+    }
+}
+
+/// One entry as it is stored.
+#[derive(Debug, Clone, Copy)]
+pub struct Scanned<'a> {
+    /// The block of the directory, or the region of an inline one.
+    pub chunk: u32,
+    /// The entry.
+    pub entry: Entry<'a>,
+}
+
+/// Takes entries and broken rules until it breaks.
+pub type ScanVisitor<'a> = dyn FnMut(Result<Scanned<'_>>) -> ControlFlow<()> + 'a;
+
+/// The entry as a listing gives it; `None` for a name that cannot be shown.
+fn listed(
+    name: &[u8],
+    inode: InodeNr,
+    kind: Option<FileKind>,
+    next: Position,
+) -> Option<DirEntry<'_>> {
+    Some(DirEntry {
+        name: Name::new(name).ok()?,
+        id: inode.id(),
+        kind,
+        next: next.encode(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -111,6 +111,8 @@ pub enum HtreeRule {
     Checksum,
     /// A block number lies within the directory, and is not the root.
     Block,
+    /// Each block of the directory is met once on a walk.
+    Reference,
     /// Names lie in the block whose hashes they have.
     Placement,
     /// As many names have one hash as can be told apart.
@@ -132,6 +134,7 @@ impl Rule for HtreeRule {
             Self::Order => "hashes descend",
             Self::Checksum => "checksum does not match",
             Self::Block => "points outside the directory",
+            Self::Reference => "block is referred to twice or not at all",
             Self::Placement => "name lies in a block of other hashes",
             Self::Collisions => "more names of one hash than can be told apart",
         }
@@ -188,7 +191,8 @@ impl<'a> HtreeRoot<'a> {
             parent: InodeNr::new(disk.dotdot.inode.get()),
             hash_version: disk.hash_version,
             levels: disk.indirect_levels,
-            entries: IndexEntries::decode(bytes, size_of::<DiskHtreeRoot>(), has_checksum)?,
+            entries: IndexEntries::decode(bytes, size_of::<DiskHtreeRoot>(), has_checksum)?
+                .prove_order()?,
         })
     }
 }
@@ -202,7 +206,7 @@ pub fn decode_node<'a>(
         return Err(HtreeRule::Node);
     }
     let has_checksum = geometry.features.has_metadata_csum();
-    IndexEntries::decode(bytes, size_of::<DiskDirEntry>(), has_checksum)
+    IndexEntries::decode(bytes, size_of::<DiskDirEntry>(), has_checksum)?.prove_order()
 }
 
 /// Whether a block begins as an inner block of an index does.
@@ -232,12 +236,22 @@ impl<'a> IndexEntries<'a> {
         }
         let (entries, _) = <[DiskHtreeEntry]>::ref_from_prefix_with_elems(rest, count)
             .map_err(|_| HtreeRule::Count)?;
-        let entries = Self(entries);
-        let hashes = 1..entries.len();
-        if !hashes.map(|index| entries.hash(index)).is_sorted() {
-            return Err(HtreeRule::Order);
+        Ok(Self(entries))
+    }
+
+    fn prove_order(self) -> Result<Self, HtreeRule> {
+        let behind = self.0.get(1..).unwrap_or_default();
+        if behind.is_sorted_by_key(|entry| entry.hash.get()) {
+            Ok(self)
+        } else {
+            Err(HtreeRule::Order)
         }
-        Ok(entries)
+    }
+
+    /// The entries of a block, root or inner, that was proven before.
+    pub fn decode_proven(bytes: &'a [u8], geometry: &Geometry) -> Result<Self, HtreeRule> {
+        let has_checksum = geometry.features.has_metadata_csum();
+        Self::decode(bytes, entries_offset(bytes)?, has_checksum)
     }
 
     /// The number of entries, at least 1.

@@ -1,0 +1,219 @@
+//! Descent of a directory's index, and the walk from leaf to leaf.
+//! Spec: `ext4/directory` (hash tree directories).
+
+use platter_cache::Buffer;
+use platter_vfs::Result;
+
+use super::contents::{Contents, DirBlocks};
+use super::naming::{Hashing, Wanted};
+use super::{Directory, Found, HtreeRule, linear};
+use crate::ondisk::FileBlock;
+use crate::ondisk::htree::{HtreeRoot, IndexEntries, decode_node};
+
+/// Leaves announced ahead of a walk in one go.
+const LEAVES_AHEAD: usize = 64;
+
+/// A path from the root of an index to one of its leaves.
+///
+/// # Invariants
+/// There are a root and as many inner blocks as the root says; hashes of each block lie within
+/// what the block above says of it. So a walk meets hashes in ascending order.
+pub(super) struct Walker<'a, 'b> {
+    directory: &'a Directory<'b>,
+    blocks: &'a DirBlocks<'b>,
+    frames: Vec<Frame>,
+    /// Inner blocks of every path.
+    levels: usize,
+    /// Leaves still to be met before there are more than the directory has blocks.
+    leaves_left: u32,
+}
+
+/// One block of the path, proven, and the entry the path takes.
+struct Frame {
+    block: FileBlock,
+    buffer: Buffer,
+    index: usize,
+    /// Leaves below entries before this one were announced.
+    announced: usize,
+}
+
+/// The number of the hash function of an index.
+pub(super) fn hash_version(directory: &Directory<'_>) -> Result<u8> {
+    let (_, buffer) = read_root(directory)?;
+    let root = HtreeRoot::decode(&buffer, &directory.volume.geometry)
+        .map_err(|rule| directory.broken_index(FileBlock(0), rule))?;
+    Ok(root.hash_version)
+}
+
+/// Looks in the leaf for the name's hash, and in those behind that go on with that hash.
+pub(super) fn lookup(
+    directory: &Directory<'_>,
+    hashing: &Hashing,
+    wanted: &Wanted<'_>,
+) -> Result<Option<Found>> {
+    let major = wanted.hash(hashing).major;
+    let mut walker = Walker::seek(directory, major)?;
+    loop {
+        let (block, leaf) = walker.read_leaf()?;
+        if let Some(found) = linear::find(directory, block.0, &leaf, wanted)? {
+            return Ok(Some(found));
+        }
+        if walker.next_boundary()? != Some(major | 1) || !walker.advance()? {
+            return Ok(None);
+        }
+    }
+}
+
+fn read_root<'a, 'b>(directory: &'a Directory<'b>) -> Result<(&'a DirBlocks<'b>, Buffer)> {
+    let missing = || directory.broken_index(FileBlock(0), HtreeRule::Block);
+    let Contents::Blocks(blocks) = &directory.contents else {
+        return Err(missing());
+    };
+    let root = blocks.read(FileBlock(0))?.ok_or_else(missing)?;
+    Ok((blocks, root))
+}
+
+impl<'a, 'b> Walker<'a, 'b> {
+    /// The path to the first leaf that may hold names of hash `major`.
+    pub(super) fn seek(directory: &'a Directory<'b>, major: u32) -> Result<Self> {
+        let (blocks, buffer) = read_root(directory)?;
+        let root = HtreeRoot::decode(&buffer, &directory.volume.geometry)
+            .map_err(|rule| directory.broken_index(FileBlock(0), rule))?;
+        let levels = usize::from(root.levels);
+        let index = root.entries.position(major);
+        let mut walker = Self {
+            directory,
+            blocks,
+            frames: Vec::with_capacity(levels.saturating_add(1)),
+            levels,
+            leaves_left: blocks.count(),
+        };
+        walker.frames.push(Frame {
+            block: FileBlock(0),
+            buffer,
+            index,
+            announced: 0,
+        });
+        walker.descend(|entries| entries.position(major))?;
+        Ok(walker)
+    }
+
+    /// Completes the path downwards; `pick` chooses the entry of each block.
+    fn descend(&mut self, pick: impl Fn(IndexEntries<'_>) -> usize) -> Result<()> {
+        while self.frames.len() <= self.levels {
+            let (lower, upper) = (self.boundary()?, self.next_boundary()?);
+            let block = self.child()?;
+            let broken = |rule| self.directory.broken_index(block, rule);
+            let buffer = self
+                .blocks
+                .read(block)?
+                .ok_or_else(|| broken(HtreeRule::Block))?;
+            let entries = decode_node(&buffer, &self.directory.volume.geometry).map_err(broken)?;
+            let last = entries.len().saturating_sub(1);
+            let is_within = last == 0
+                || entries.hash(1) >= lower
+                    && upper.is_none_or(|upper| entries.hash(last) <= upper);
+            if !is_within {
+                return Err(broken(HtreeRule::Order));
+            }
+            let index = pick(entries);
+            self.frames.push(Frame {
+                block,
+                buffer,
+                index,
+                announced: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next leaf; `false` at the last one.
+    pub(super) fn advance(&mut self) -> Result<bool> {
+        self.leaves_left = self
+            .leaves_left
+            .checked_sub(1)
+            .ok_or_else(|| self.directory.broken_index(FileBlock(0), HtreeRule::Block))?;
+        while let Some(frame) = self.frames.last() {
+            if frame.index.saturating_add(1) < self.entries(frame)?.len() {
+                break;
+            }
+            self.frames.pop();
+        }
+        let Some(frame) = self.frames.last_mut() else {
+            return Ok(false);
+        };
+        frame.index = frame.index.saturating_add(1);
+        self.descend(|_| 0)?;
+        Ok(true)
+    }
+
+    /// The least hash of the leaf at hand, with the mark that the leaf before it has that, too.
+    pub(super) fn boundary(&self) -> Result<u32> {
+        let mut upwards = self.frames.iter().rev();
+        match upwards.find(|frame| frame.index > 0) {
+            Some(frame) => Ok(self.entries(frame)?.hash(frame.index)),
+            None => Ok(0),
+        }
+    }
+
+    /// The least hash of the next leaf, with the mark that this one has that, too.
+    pub(super) fn next_boundary(&self) -> Result<Option<u32>> {
+        for frame in self.frames.iter().rev() {
+            let entries = self.entries(frame)?;
+            let next = frame.index.saturating_add(1);
+            if next < entries.len() {
+                return Ok(Some(entries.hash(next)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The leaf at hand.
+    pub(super) fn read_leaf(&self) -> Result<(FileBlock, Buffer)> {
+        let block = self.child()?;
+        let leaf = self.blocks.read(block)?;
+        let missing = || self.directory.broken_index(block, HtreeRule::Block);
+        Ok((block, leaf.ok_or_else(missing)?))
+    }
+
+    /// The inner blocks of the path from the root down.
+    pub(super) fn inner_blocks(&self) -> impl Iterator<Item = FileBlock> {
+        self.frames.iter().map(|frame| frame.block)
+    }
+
+    /// Announces the leaves that follow.
+    pub(super) fn announce(&mut self) -> Result<()> {
+        let Some(frame) = self.frames.last() else {
+            return Ok(());
+        };
+        let from = frame.index;
+        if from < frame.announced {
+            return Ok(());
+        }
+        let entries = self.entries(frame)?;
+        let end = from.saturating_add(LEAVES_AHEAD).min(entries.len());
+        let leaves = (from..end)
+            .filter_map(|index| entries.block(index))
+            .collect();
+        self.blocks.announce_all(leaves);
+        if let Some(frame) = self.frames.last_mut() {
+            frame.announced = end;
+        }
+        Ok(())
+    }
+
+    /// The block that the last entry of the path points to.
+    fn child(&self) -> Result<FileBlock> {
+        let outside = || self.directory.broken_index(FileBlock(0), HtreeRule::Block);
+        let frame = self.frames.last().ok_or_else(outside)?;
+        let block = self.entries(frame)?.block(frame.index);
+        block
+            .filter(|block| block.0 != 0 && block.0 < self.blocks.count())
+            .ok_or_else(|| self.directory.broken_index(frame.block, HtreeRule::Block))
+    }
+
+    fn entries<'f>(&self, frame: &'f Frame) -> Result<IndexEntries<'f>> {
+        IndexEntries::decode_proven(&frame.buffer, &self.directory.volume.geometry)
+            .map_err(|rule| self.directory.broken_index(frame.block, rule))
+    }
+}

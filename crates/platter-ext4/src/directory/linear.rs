@@ -1,0 +1,167 @@
+//! Directories in the order of storage. Spec: `ext4/directory` (linear directories).
+
+use platter_vfs::{DirSink, Error, FileKind, Result};
+
+use super::contents::Contents;
+use super::naming::Wanted;
+use super::position::Position;
+use super::{DirEntryRule, Directory, Found, listed};
+
+/// Where `..` begins in a directory, if only implied.
+const DOTDOT_PLACE: u64 = 12;
+/// Where entries begin behind an implied `..`.
+const DOTS_END: u64 = 24;
+
+/// Looks through all blocks. An error is given only if the name was not found elsewhere.
+pub(super) fn lookup(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+    let contents = &directory.contents;
+    let mut damage = None;
+    for number in 0..contents.chunk_count() {
+        let chunk = match contents.read_in_order(number) {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => continue,
+            Err(error) => {
+                damage.get_or_insert(error);
+                continue;
+            }
+        };
+        match find(directory, number, &chunk, wanted) {
+            Ok(None) => {}
+            Ok(found) => return Ok(found),
+            Err(error) => {
+                damage.get_or_insert(error);
+            }
+        }
+    }
+    damage.map_or(Ok(None), Err)
+}
+
+/// Looks through the entries of one block.
+pub(super) fn find(
+    directory: &Directory<'_>,
+    chunk: u32,
+    bytes: &[u8],
+    wanted: &Wanted<'_>,
+) -> Result<Option<Found>> {
+    for entry in directory.format.entries(bytes) {
+        let entry = entry.map_err(|broken| directory.broken_entry(chunk, broken))?;
+        if let Some(inode) = entry.inode
+            && wanted.matches(entry.name)
+        {
+            let kind = entry.kind;
+            return Ok(Some(Found { inode, kind }));
+        }
+    }
+    Ok(None)
+}
+
+/// Lists from a byte of the directory on. `damage` is what is known to be broken already.
+pub(super) fn read(
+    directory: &Directory<'_>,
+    from: Position,
+    damage: Option<Error>,
+    sink: &mut DirSink<'_>,
+) -> Result<()> {
+    let mut listing = Listing {
+        directory,
+        from: from.place,
+        is_damaged: from.is_damaged,
+        damage,
+    };
+    if listing.list(sink) {
+        return Ok(());
+    }
+    match listing.damage {
+        Some(error) => Err(error),
+        // What was left out lies before `from`: a listing from the start finds it again.
+        None if from.is_damaged => read(directory, Position::default(), None, &mut |_| {
+            std::ops::ControlFlow::Continue(())
+        }),
+        None => Ok(()),
+    }
+}
+
+struct Listing<'a, 'b> {
+    directory: &'a Directory<'b>,
+    from: u64,
+    is_damaged: bool,
+    damage: Option<Error>,
+}
+
+impl Listing<'_, '_> {
+    /// Whether the sink broke.
+    fn list(&mut self, sink: &mut DirSink<'_>) -> bool {
+        let contents = &self.directory.contents;
+        if self.list_implied(sink) {
+            return true;
+        }
+        // An entry at `from` may have been merged with the one before it: its block tells.
+        for number in contents.chunk_at(self.from)..contents.chunk_count() {
+            let chunk = match contents.read_in_order(number) {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.leave_out(error);
+                    continue;
+                }
+            };
+            if self.list_chunk(number, &chunk, sink) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn list_implied(&mut self, sink: &mut DirSink<'_>) -> bool {
+        let Contents::Inline(inline) = &self.directory.contents else {
+            return false;
+        };
+        let dots: [(u64, u64, &[u8], _); 2] = [
+            (0, DOTDOT_PLACE, b".", self.directory.inode.number),
+            (DOTDOT_PLACE, DOTS_END, b"..", inline.parent),
+        ];
+        dots.into_iter().any(|(place, next, name, inode)| {
+            let entry = listed(name, inode, Some(FileKind::Directory), self.at(next));
+            place >= self.from && entry.is_some_and(|entry| sink(entry).is_break())
+        })
+    }
+
+    fn list_chunk(&mut self, number: u32, bytes: &[u8], sink: &mut DirSink<'_>) -> bool {
+        let base = self.directory.contents.base(number);
+        for entry in self.directory.format.entries(bytes) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(broken) => {
+                    self.leave_out(self.directory.broken_entry(number, broken));
+                    return false;
+                }
+            };
+            let place = base.saturating_add(entry.offset as u64);
+            let Some(inode) = entry.inode.filter(|_| place >= self.from) else {
+                continue;
+            };
+            let next = self.at(base.saturating_add(entry.end as u64));
+            let Some(listed) = listed(entry.name, inode, entry.kind, next) else {
+                let broken = (entry.offset, DirEntryRule::NameBytes);
+                self.leave_out(self.directory.broken_entry(number, broken));
+                continue;
+            };
+            if sink(listed).is_break() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn leave_out(&mut self, error: Error) {
+        self.is_damaged = true;
+        self.damage.get_or_insert(error);
+    }
+
+    fn at(&self, place: u64) -> Position {
+        Position {
+            place,
+            is_damaged: self.is_damaged,
+        }
+    }
+}

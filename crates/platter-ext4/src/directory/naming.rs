@@ -1,0 +1,78 @@
+//! How a directory compares and hashes names.
+
+use platter_ondisk::checksum::crc32c;
+use platter_vfs::{Condition, Name, Result};
+
+use super::casefold;
+use super::hash::{HashAlgorithm, HashSeed, HashVersion, NameHash};
+
+/// The name a lookup is for.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    name: Name<'a>,
+    /// The name folded, in a casefolded directory; `None` if it has no folding.
+    folded: Option<Vec<u8>>,
+}
+
+/// How names of a directory are hashed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hashing {
+    /// The function.
+    pub(super) version: HashVersion,
+    /// The filesystem's seed.
+    pub(super) seed: HashSeed,
+    /// Names are folded first.
+    pub(super) casefold: bool,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn new(name: Name<'a>, casefold: bool, strict: bool) -> Result<Self> {
+        let folded = if casefold {
+            casefold::fold(name.as_bytes()).ok()
+        } else {
+            None
+        };
+        if casefold && strict && folded.is_none() {
+            return Err(Condition::InvalidArgument.into());
+        }
+        Ok(Self { name, folded })
+    }
+
+    /// Names that are no UTF-8 are compared by their bytes.
+    pub(super) fn matches(&self, stored: &[u8]) -> bool {
+        if stored == self.name.as_bytes() {
+            return true;
+        }
+        let Some(folded) = &self.folded else {
+            return false;
+        };
+        casefold::fold(stored).is_ok_and(|stored| stored == *folded)
+    }
+
+    pub(super) fn hash(&self, hashing: &Hashing) -> NameHash {
+        let name = self.folded.as_deref().unwrap_or(self.name.as_bytes());
+        hashing.version.hash(hashing.seed, name)
+    }
+}
+
+impl Hashing {
+    /// The hash by which a stored name is put in order. Where the function has no minor hash,
+    /// another hash of the name stands for it.
+    pub(super) fn order(&self, name: &[u8]) -> NameHash {
+        let folded = if self.casefold {
+            casefold::fold(name).ok()
+        } else {
+            None
+        };
+        let hash = self
+            .version
+            .hash(self.seed, folded.as_deref().unwrap_or(name));
+        match self.version.algorithm {
+            HashAlgorithm::Legacy => NameHash {
+                minor: crc32c(!0, name),
+                ..hash
+            },
+            HashAlgorithm::HalfMd4 | HashAlgorithm::Tea => hash,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Listing in the order of hashes: leaf by leaf along the index, or, where there is none that can
+//! be trusted, by going through all blocks for the names that come next.
+
+use std::collections::BinaryHeap;
+use std::ops::ControlFlow;
+
+use platter_vfs::{DirSink, Error, FileKind, Result};
+
+use super::contents::Contents;
+use super::hash::NameHash;
+use super::index::Walker;
+use super::naming::Hashing;
+use super::position::{Position, major_at, place_of_hash, place_of_major, without_ordinal};
+use super::{DirEntryRule, Directory, HtreeRule, listed};
+use crate::ondisk::{FileBlock, InodeNr};
+
+/// Leaves that may go on with one hash.
+const CHAIN_LEAVES_MAX: u32 = 1024;
+/// The fewest names kept in one pass through all blocks: more than cannot be told apart.
+const PASS_NAMES_MIN: usize = 4 * Position::ORDINALS;
+/// The most names kept in one pass through all blocks.
+const PASS_NAMES_MAX: usize = 1 << 18;
+/// The hash `..` is listed by in an indexed directory; that of `.` is zero.
+const DOTDOT_HASH: u32 = 2;
+
+/// A directory whose listing goes by hashes.
+pub(super) struct Ordered<'a, 'b> {
+    directory: &'a Directory<'b>,
+    hashing: Hashing,
+}
+
+/// A name to list. The order is that of the listing.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Listed {
+    hash: NameHash,
+    name: Box<[u8]>,
+    inode: InodeNr,
+    kind: Option<FileKind>,
+    chunk: u32,
+    offset: usize,
+}
+
+/// How far a listing got.
+struct Progress {
+    /// The first place not listed yet.
+    place: u64,
+    is_damaged: bool,
+    damage: Option<Error>,
+}
+
+/// Says that the sink broke.
+struct Broke;
+
+impl<'a, 'b> Ordered<'a, 'b> {
+    pub(super) fn new(directory: &'a Directory<'b>, hashing: Hashing) -> Self {
+        Self { directory, hashing }
+    }
+
+    pub(super) fn read(&self, from: Position, sink: &mut DirSink<'_>) -> Result<()> {
+        let mut progress = Progress {
+            place: from.place,
+            is_damaged: from.is_damaged,
+            damage: None,
+        };
+        let mut is_done = false;
+        if self.directory.is_indexed() && !from.is_damaged {
+            match self.walk(&mut progress, sink) {
+                Ok(ControlFlow::Break(Broke)) => return Ok(()),
+                Ok(ControlFlow::Continue(())) => is_done = true,
+                Err(error) => progress.leave_out(error),
+            }
+        }
+        if !is_done && self.pass_through(&mut progress, sink).is_break() {
+            return Ok(());
+        }
+        match progress.damage {
+            Some(error) => Err(error),
+            // What was left out lies before `from`: a listing from the start finds it again.
+            None if from.is_damaged => {
+                self.read(Position::default(), &mut |_| ControlFlow::Continue(()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Proves that each block is met once, and that names lie where their hashes say.
+    pub(super) fn check(&self) -> Result<()> {
+        let mut met = vec![false; self.directory.contents.chunk_count() as usize];
+        let mut meet = |block: FileBlock, again: bool| {
+            let broken = || self.directory.broken_index(block, HtreeRule::Reference);
+            let seen = met.get_mut(block.0 as usize).ok_or_else(broken)?;
+            if std::mem::replace(seen, true) && !again {
+                return Err(broken());
+            }
+            Ok(())
+        };
+        let mut walker = Walker::seek(self.directory, 0)?;
+        let mut path = Vec::new();
+        loop {
+            let inner: Vec<_> = walker.inner_blocks().collect();
+            for (level, &block) in inner.iter().enumerate() {
+                meet(block, path.get(level) == Some(&block))?;
+            }
+            path = inner;
+            let (block, leaf) = walker.read_leaf()?;
+            meet(block, false)?;
+            let (lower, upper) = (walker.boundary()?, walker.next_boundary()?);
+            for entry in self.directory.format.entries(&leaf) {
+                let entry = entry.map_err(|broken| self.directory.broken_entry(block.0, broken))?;
+                let major = self.hashing.order(entry.name).major;
+                let is_within = major >= lower & !1 && upper.is_none_or(|upper| major < upper);
+                if entry.inode.is_some() && !is_within {
+                    return Err(self.directory.broken_index(block, HtreeRule::Placement));
+                }
+            }
+            if !walker.advance()? {
+                break;
+            }
+        }
+        let unmet = met.iter().position(|&met| !met);
+        let unmet = unmet.and_then(|block| u32::try_from(block).ok());
+        unmet.map_or(Ok(()), |block| {
+            Err(self
+                .directory
+                .broken_index(FileBlock(block), HtreeRule::Reference))
+        })
+    }
+
+    /// Lists along the index.
+    fn walk(&self, progress: &mut Progress, sink: &mut DirSink<'_>) -> Result<ControlFlow<Broke>> {
+        let mut walker = Walker::seek(self.directory, major_at(progress.place))?;
+        loop {
+            let lower = walker.boundary()? & !1;
+            let mut batch = Vec::new();
+            let upper = self.collect_chain(&mut walker, &mut batch)?;
+            let is_within = |major: u32| major >= lower && upper.is_none_or(|upper| major < upper);
+            if !batch.iter().all(|listed| is_within(listed.hash.major)) {
+                let block = batch.first().map_or(0, |listed| listed.chunk);
+                return Err(self
+                    .directory
+                    .broken_index(FileBlock(block), HtreeRule::Placement));
+            }
+            self.add_dots(&mut batch, is_within)?;
+            batch.sort_unstable();
+            if self.emit(batch, progress, sink).is_break() {
+                return Ok(ControlFlow::Break(Broke));
+            }
+            let Some(upper) = upper else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            progress.place = progress.place.max(place_of_major(upper));
+            walker.advance()?;
+        }
+    }
+
+    /// Collects a leaf and those behind it that go on with its last hash. Returns the least hash
+    /// behind them.
+    fn collect_chain(
+        &self,
+        walker: &mut Walker<'_, '_>,
+        batch: &mut Vec<Listed>,
+    ) -> Result<Option<u32>> {
+        for _ in 0..CHAIN_LEAVES_MAX {
+            walker.announce()?;
+            let (block, leaf) = walker.read_leaf()?;
+            for entry in self.directory.format.entries(&leaf) {
+                let entry = entry.map_err(|broken| self.directory.broken_entry(block.0, broken))?;
+                batch.extend(self.prepare(block.0, &entry));
+            }
+            match walker.next_boundary()? {
+                Some(next) if next & 1 == 1 => walker.advance()?,
+                upper => return Ok(upper),
+            };
+        }
+        Err(self
+            .directory
+            .broken_index(FileBlock(0), HtreeRule::Collisions))
+    }
+
+    /// `.` and `..` lie in the root, and come first.
+    fn add_dots(&self, batch: &mut Vec<Listed>, is_within: impl Fn(u32) -> bool) -> Result<()> {
+        if !is_within(0) && !is_within(DOTDOT_HASH) {
+            return Ok(());
+        }
+        let root = self.directory.contents.read(0)?;
+        for entry in root
+            .iter()
+            .flat_map(|root| self.directory.format.entries(root))
+        {
+            let entry = entry.map_err(|broken| self.directory.broken_entry(0, broken))?;
+            let dot = self.prepare(0, &entry);
+            batch.extend(dot.filter(|dot| is_within(dot.hash.major)));
+        }
+        Ok(())
+    }
+
+    /// Lists by going through all blocks, as often as the names need. Each pass gets further: it keeps
+    /// more names than are told apart by their ordinals.
+    fn pass_through(&self, progress: &mut Progress, sink: &mut DirSink<'_>) -> ControlFlow<Broke> {
+        let chunks = self.directory.contents.chunk_count() as usize;
+        let names_max = chunks
+            .saturating_mul(8)
+            .clamp(PASS_NAMES_MIN, PASS_NAMES_MAX);
+        loop {
+            let (batch, is_last) = self.next_names(progress, names_max);
+            self.emit(batch, progress, sink)?;
+            if is_last {
+                return ControlFlow::Continue(());
+            }
+        }
+    }
+
+    /// The names that come next in order, at most `names_max`, and whether they are the last.
+    fn next_names(&self, progress: &mut Progress, names_max: usize) -> (Vec<Listed>, bool) {
+        let first = without_ordinal(progress.place);
+        let mut is_last = true;
+        let mut next: BinaryHeap<Listed> = BinaryHeap::new();
+        let mut keep = |listed: Listed| {
+            if place_of_hash(listed.hash) < first {
+                return;
+            }
+            next.push(listed);
+            if next.len() > names_max {
+                next.pop();
+                is_last = false;
+            }
+        };
+        self.implied_dots().into_iter().for_each(&mut keep);
+        let contents = &self.directory.contents;
+        for number in 0..contents.chunk_count() {
+            let chunk = match contents.read_in_order(number) {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => continue,
+                Err(error) => {
+                    progress.leave_out(error);
+                    continue;
+                }
+            };
+            for entry in self.directory.format.entries(&chunk) {
+                match entry {
+                    Ok(entry) => self.prepare(number, &entry).into_iter().for_each(&mut keep),
+                    Err(broken) => {
+                        progress.leave_out(self.directory.broken_entry(number, broken));
+                    }
+                }
+            }
+        }
+        (next.into_sorted_vec(), is_last)
+    }
+
+    /// An inline directory stores neither `.` nor `..`.
+    fn implied_dots(&self) -> Vec<Listed> {
+        let Contents::Inline(inline) = &self.directory.contents else {
+            return Vec::new();
+        };
+        [
+            (&b"."[..], self.directory.inode.number),
+            (b"..", inline.parent),
+        ]
+        .into_iter()
+        .map(|(name, inode)| Listed {
+            hash: self.hashing.order(name),
+            name: name.into(),
+            inode,
+            kind: Some(FileKind::Directory),
+            chunk: 0,
+            offset: 0,
+        })
+        .collect()
+    }
+
+    /// An entry in use as a name to list.
+    fn prepare(&self, chunk: u32, entry: &super::Entry<'_>) -> Option<Listed> {
+        let is_root = chunk == 0 && self.directory.is_indexed();
+        let hash = match entry.name {
+            b"." if is_root => NameHash::default(),
+            b".." if is_root => NameHash {
+                major: DOTDOT_HASH,
+                minor: 0,
+            },
+            name => self.hashing.order(name),
+        };
+        Some(Listed {
+            hash,
+            name: entry.name.into(),
+            inode: entry.inode?,
+            kind: entry.kind,
+            chunk,
+            offset: entry.offset,
+        })
+    }
+
+    /// Gives names in order to the sink, from the place the listing got to.
+    fn emit(
+        &self,
+        batch: Vec<Listed>,
+        progress: &mut Progress,
+        sink: &mut DirSink<'_>,
+    ) -> ControlFlow<Broke> {
+        let (mut group, mut ordinal) = (None, 0);
+        for name in batch {
+            let first = place_of_hash(name.hash);
+            ordinal = if group == Some(first) { ordinal + 1 } else { 0 };
+            group = Some(first);
+            if ordinal >= Position::ORDINALS {
+                let block = FileBlock(name.chunk);
+                progress.leave_out(self.directory.broken_index(block, HtreeRule::Collisions));
+                continue;
+            }
+            let place = first.saturating_add(ordinal as u64);
+            if place < progress.place {
+                continue;
+            }
+            progress.place = place.saturating_add(1);
+            match listed(&name.name, name.inode, name.kind, progress.position()) {
+                Some(entry) if sink(entry).is_break() => return ControlFlow::Break(Broke),
+                Some(_) => {}
+                None => {
+                    let broken = (name.offset, DirEntryRule::NameBytes);
+                    progress.leave_out(self.directory.broken_entry(name.chunk, broken));
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Progress {
+    fn leave_out(&mut self, error: Error) {
+        self.is_damaged = true;
+        self.damage.get_or_insert(error);
+    }
+
+    fn position(&self) -> Position {
+        Position {
+            place: self.place,
+            is_damaged: self.is_damaged,
+        }
+    }
+}
