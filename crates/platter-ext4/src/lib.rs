@@ -10,6 +10,7 @@ pub mod groups;
 pub mod inode;
 pub mod mapping;
 pub mod file;
+pub mod xattr;
 pub mod directory;
 
 pub use volume::Volume;

@@ -7,3 +7,4 @@
 mod fixtures;
 mod image;
 mod directories;
+mod attributes;

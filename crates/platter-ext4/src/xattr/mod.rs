@@ -1,0 +1,161 @@
+//! Extended attributes of an inode: those behind it, those in its attribute block, and values in
+//! inodes of their own. Spec: `ext4/attributes`.
+
+mod acl;
+mod names;
+mod value_inode;
+
+use platter_cache::Buffer;
+use platter_ondisk::Locus;
+use platter_vfs::{Condition, Error, Result};
+
+use crate::Volume;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::features::Incompat;
+use crate::ondisk::inode::Inode;
+use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace};
+use names::AttributeName;
+
+pub use acl::AclRule;
+pub use value_inode::ValueInodeRule;
+
+/// The largest value in bytes that Linux lets anyone see (`XATTR_SIZE_MAX`).
+pub const VALUE_BYTES_MAX: u32 = 64 << 10;
+
+/// The value of the attribute with this full name, such as `user.comment`. Access control lists
+/// come in the form of [`platter_vfs::PosixAcl`].
+///
+/// # Errors
+/// `NoAttribute`; `NotSupported` for a prefix that ext4 does not know; `InvalidArgument` for a
+/// prefix alone; `OutOfRange` for a name longer than 255 bytes; `TooBig` for a value beyond
+/// [`VALUE_BYTES_MAX`].
+pub fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    let name = AttributeName::parse(name)?;
+    let mut damage = None;
+    // Damage behind the inode hides nothing that is in the block.
+    match inode_space(volume, inode) {
+        Ok(Some(space)) => {
+            if let Some(entry) = space.find(name.index, name.rest) {
+                return value(volume, inode, entry, true);
+            }
+        }
+        Ok(None) => {}
+        Err(error) => damage = Some(error),
+    }
+    if let Some(block) = read_block(volume, inode)? {
+        let space = block_space(volume, inode, &block)?;
+        if let Some(entry) = space.find(name.index, name.rest) {
+            return value(volume, inode, entry, false);
+        }
+    }
+    Err(damage.unwrap_or(Condition::NoAttribute.into()))
+}
+
+/// The full names of all attributes but those that the filesystem keeps for itself, in the order
+/// they are stored.
+pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    if let Some(space) = inode_space(volume, inode)? {
+        names.extend(space.entries().iter().filter_map(full_name));
+    }
+    if let Some(block) = read_block(volume, inode)? {
+        let space = block_space(volume, inode, &block)?;
+        names.extend(space.entries().iter().filter_map(full_name));
+    }
+    Ok(names)
+}
+
+/// Proves all there is: names, places, hashes, and values in inodes of their own.
+pub fn check(volume: &Volume, inode: &Inode, visit: &mut dyn FnMut(Error)) {
+    let mut check_space = |space: Result<Option<XattrSpace<'_>>>, is_inside| match space {
+        Ok(space) => {
+            for entry in space.iter().flat_map(XattrSpace::entries) {
+                if let Err(error @ (Error::Corrupt(_) | Error::Io(_))) =
+                    value(volume, inode, entry, is_inside)
+                {
+                    visit(error);
+                }
+            }
+        }
+        Err(error) => visit(error),
+    };
+    check_space(inode_space(volume, inode), true);
+    match read_block(volume, inode) {
+        Ok(Some(block)) => check_space(block_space(volume, inode, &block).map(Some), false),
+        Ok(None) => {}
+        Err(error) => check_space(Err(error), false),
+    }
+}
+
+/// The attributes of one space in the order they are stored, for who must see them all: quota,
+/// checks, and links to value inodes.
+pub fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<XattrSpace<'a>>> {
+    let Some(space) = XattrSpace::decode_inode(&inode.tail, has_ea_inode(volume)) else {
+        return Ok(None);
+    };
+    Ok(Some(space.map_err(|broken| corrupt(inode, broken))?))
+}
+
+/// The attribute block of an inode, if it has one.
+pub fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
+    let Some(block) = inode.xattr_block else {
+        return Ok(None);
+    };
+    let geometry = &volume.geometry;
+    let has_checksum = geometry.features.has_metadata_csum();
+    let verifier = XattrBlockVerifier {
+        checksum_seed: has_checksum.then_some(geometry.checksum_seed),
+        has_ea_inode: has_ea_inode(volume),
+    };
+    Ok(Some(volume.read_block(block, &verifier)?))
+}
+
+/// The attributes in the block that [`read_block`] gave.
+pub fn block_space<'a>(
+    volume: &Volume,
+    inode: &Inode,
+    block: &'a Buffer,
+) -> Result<XattrSpace<'a>> {
+    Ok(XattrSpace::decode_block(block, has_ea_inode(volume))
+        .map_err(|broken| corrupt(inode, broken))?)
+}
+
+fn has_ea_inode(volume: &Volume) -> bool {
+    let incompat = volume.geometry.features.incompat;
+    incompat.contains(Incompat::EA_INODE)
+}
+
+fn corrupt(inode: &Inode, (offset, rule): (usize, XattrRule)) -> Corrupt<XattrRule> {
+    let locus = Locus::inode(u64::from(inode.number.get())).at_offset(offset as u64);
+    Corrupt::new(locus, rule)
+}
+
+fn full_name(entry: &XattrEntry<'_>) -> Option<Vec<u8>> {
+    names::full_name(entry.name_index, entry.name)
+}
+
+/// The value, proven against the entry's hash where it has one: entries behind an inode need none.
+fn value(
+    volume: &Volume,
+    inode: &Inode,
+    entry: &XattrEntry<'_>,
+    is_inside: bool,
+) -> Result<Vec<u8>> {
+    let stored = match entry.value {
+        ValuePlace::Here(value) => {
+            if !(is_inside && entry.hash == 0) {
+                entry
+                    .verify_hash(value)
+                    .map_err(|rule| corrupt(inode, (entry.offset, rule)))?;
+            }
+            value.to_vec()
+        }
+        ValuePlace::Inode { number, size_bytes } => {
+            value_inode::read(volume, inode, entry, number, size_bytes)?
+        }
+    };
+    if names::is_acl(entry.name_index) {
+        return acl::to_attribute(inode, &stored);
+    }
+    Ok(stored)
+}

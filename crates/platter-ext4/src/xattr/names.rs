@@ -1,0 +1,127 @@
+//! Prefixes of attribute names and the numbers they are stored as.
+//! Spec: `ext4/attributes` (name indices).
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::{Condition, Result};
+
+/// The longest name in bytes, its prefix included (`XATTR_NAME_MAX`).
+const NAME_BYTES_MAX: usize = 255;
+/// `EXT4_XATTR_INDEX_SYSTEM`.
+const SYSTEM: u8 = 7;
+/// The rest of an inline file.
+const INLINE_DATA: &[u8] = b"data";
+
+/// Numbers that stand for a whole name.
+const WHOLE: [(u8, &[u8]); 3] = [
+    (2, ACL_ACCESS_NAME),
+    (3, ACL_DEFAULT_NAME),
+    (8, b"system.richacl"),
+];
+/// Numbers that stand for a prefix. Those of Lustre (5) and of encryption (9) are shown to nobody.
+const PREFIXES: [(u8, &[u8]); 5] = [
+    (1, b"user."),
+    (4, b"trusted."),
+    (6, b"security."),
+    (SYSTEM, b"system."),
+    (10, b"gnu."),
+];
+
+/// A name as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AttributeName<'a> {
+    /// The number of the prefix.
+    pub(super) index: u8,
+    /// What follows the prefix.
+    pub(super) rest: &'a [u8],
+}
+
+impl<'a> AttributeName<'a> {
+    pub(super) fn parse(name: &'a [u8]) -> Result<Self> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Err(Condition::OutOfRange.into());
+        }
+        if let Some(&(index, _)) = WHOLE.iter().find(|(_, whole)| *whole == name) {
+            return Ok(Self { index, rest: b"" });
+        }
+        let split = |&(index, prefix): &(u8, &[u8])| Some((index, name.strip_prefix(prefix)?));
+        let (index, rest) = PREFIXES
+            .iter()
+            .find_map(split)
+            .ok_or(Condition::NotSupported)?;
+        if rest.is_empty() {
+            return Err(Condition::InvalidArgument.into());
+        }
+        if is_hidden(index, rest) {
+            return Err(Condition::NoAttribute.into());
+        }
+        Ok(Self { index, rest })
+    }
+}
+
+/// The full name of a stored one; `None` for what is shown to nobody.
+pub(super) fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
+    if is_hidden(index, rest) {
+        return None;
+    }
+    let is_index = |entry: &&(u8, &[u8])| entry.0 == index;
+    if rest.is_empty() {
+        let (_, whole) = WHOLE.iter().find(is_index)?;
+        return Some(whole.to_vec());
+    }
+    let (_, prefix) = PREFIXES.iter().find(is_index)?;
+    Some([prefix, rest].concat())
+}
+
+/// Whether values under this number are access control lists.
+pub(super) fn is_acl(index: u8) -> bool {
+    matches!(index, 2 | 3)
+}
+
+fn is_hidden(index: u8, rest: &[u8]) -> bool {
+    index == SYSTEM && rest == INLINE_DATA
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for (name, index, rest) in [
+            (&b"user.comment"[..], 1, &b"comment"[..]),
+            (b"trusted.overlay.opaque", 4, b"overlay.opaque"),
+            (b"security.selinux", 6, b"selinux"),
+            (b"system.posix_acl_access", 2, b""),
+            (b"system.posix_acl_default", 3, b""),
+            (b"system.richacl", 8, b""),
+            (b"system.other", 7, b"other"),
+            (b"gnu.translator", 10, b"translator"),
+        ] {
+            let parsed = AttributeName::parse(name).unwrap();
+            assert_eq!(parsed, AttributeName { index, rest });
+            assert_eq!(full_name(index, rest).unwrap(), name);
+        }
+    }
+
+    #[test]
+    fn names_nobody_may_see_have_no_name() {
+        assert_eq!(full_name(7, b"data"), None);
+        assert_eq!(full_name(9, b"c"), None);
+        assert_eq!(full_name(5, b"lma"), None);
+        assert_eq!(full_name(1, b""), None);
+        assert_eq!(full_name(200, b"name"), None);
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused_as_linux_does() {
+        let refused = |name: &[u8], condition| {
+            let error = AttributeName::parse(name).unwrap_err();
+            assert!(matches!(error, platter_vfs::Error::Condition(found) if found == condition));
+        };
+        refused(b"", Condition::OutOfRange);
+        refused(&[b'x'; 256], Condition::OutOfRange);
+        refused(b"btrfs.compression", Condition::NotSupported);
+        refused(b"user.", Condition::InvalidArgument);
+        refused(b"system.data", Condition::NoAttribute);
+    }
+}

@@ -1,0 +1,100 @@
+//! Values too large for an attribute block: each is the contents of an inode that no directory
+//! names. Spec: `ext4/attributes` (attribute value inodes).
+
+use platter_ondisk::Locus;
+use platter_vfs::{Condition, FileKind, Result};
+
+use super::VALUE_BYTES_MAX;
+use crate::Volume;
+use crate::file::Contents;
+use crate::inode;
+use crate::mapping::BlockMap;
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::xattr::{XattrEntry, value_hash};
+use crate::ondisk::{Inode, InodeFlags, InodeNr};
+
+/// What an inode that holds a value must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ValueInodeRule {
+    /// It is not the inode whose attribute it holds.
+    Owner,
+    /// It is a regular file with the flag `EA_INODE`.
+    Flag,
+    /// It has no attributes itself.
+    Attributes,
+    /// Its size is that of the value.
+    Size,
+    /// The value's hash is the inode's, and the entry's.
+    Hash,
+}
+
+impl Rule for ValueInodeRule {
+    const STRUCTURE: &'static str = "attribute value inode";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Owner => "is the inode whose attribute it holds",
+            Self::Flag => "is not flagged as one",
+            Self::Attributes => "has attributes itself",
+            Self::Size => "size is not that of the value",
+            Self::Hash => "hash of the value does not match",
+        }
+    }
+}
+
+/// The value of `entry`, an attribute of `owner`.
+pub(super) fn read(
+    volume: &Volume,
+    owner: &Inode,
+    entry: &XattrEntry<'_>,
+    number: InodeNr,
+    size_bytes: u32,
+) -> Result<Vec<u8>> {
+    let broken = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
+    if number == owner.number {
+        return Err(broken(ValueInodeRule::Owner).into());
+    }
+    let holder = inode::read(volume, number)?;
+    if holder.kind != FileKind::Regular || !holder.flags.contains(InodeFlags::EA_INODE) {
+        return Err(broken(ValueInodeRule::Flag).into());
+    }
+    if holder.xattr_block.is_some() {
+        return Err(broken(ValueInodeRule::Attributes).into());
+    }
+    if holder.size_bytes != u64::from(size_bytes) {
+        return Err(broken(ValueInodeRule::Size).into());
+    }
+    if size_bytes > VALUE_BYTES_MAX {
+        return Err(Condition::TooBig.into());
+    }
+    let map = BlockMap::decode(volume, &holder)?;
+    let contents = Contents {
+        volume,
+        inode: &holder,
+        map: &map,
+    };
+    let mut value = vec![0; size_bytes as usize];
+    contents.read_at(0, &mut value)?;
+    if !is_proven(volume, owner, &holder, entry, &value) {
+        return Err(broken(ValueInodeRule::Hash).into());
+    }
+    Ok(value)
+}
+
+/// The hash of the value stands in the place of the access time. An inode made by Lustre has no
+/// hash, but the number and generation of its owner.
+fn is_proven(
+    volume: &Volume,
+    owner: &Inode,
+    holder: &Inode,
+    entry: &XattrEntry<'_>,
+    value: &[u8],
+) -> bool {
+    let low_half = |seconds: i64| seconds.cast_unsigned() & u64::from(u32::MAX);
+    let hash = value_hash(volume.geometry.checksum_seed, value);
+    if low_half(holder.accessed.seconds) == u64::from(hash) {
+        return entry.verify_hash_of_inode(hash).is_ok();
+    }
+    low_half(holder.modified.seconds) == u64::from(owner.number.get())
+        && holder.generation == owner.generation
+}
