@@ -1,1 +1,6 @@
-//! Fuzz targets: each is a function of bytes that must return.
+//! Fuzz targets, each a function of bytes that must return, and mutated whole images.
+#![forbid(unsafe_code)]
+
+pub mod layout;
+pub mod seeds;
+pub mod mutation;

@@ -1,0 +1,60 @@
+//! Damage by seed: the same number makes the same damaged image.
+
+mod change;
+#[cfg(test)]
+mod tests;
+
+use testkit::prng::Prng;
+
+use crate::seeds::Seed;
+pub use change::Change;
+
+/// The most changes one image takes.
+const CHANGES_MAX: u64 = 6;
+
+/// A damaged image.
+#[derive(Debug, Clone)]
+pub struct Mutant {
+    /// Its number, which makes it again.
+    pub number: u64,
+    /// The seed it was.
+    pub seed: &'static str,
+    /// Its bytes.
+    pub image: Vec<u8>,
+    /// What was done to it, in order.
+    pub changes: Vec<Change>,
+    /// Whether the checksums of what was changed were put right.
+    pub is_sealed: bool,
+}
+
+/// Makes image `number`: half of them have their checksums put right.
+#[must_use]
+pub fn mutate(seeds: &[Seed], number: u64) -> Mutant {
+    let mut prng = Prng::new(number);
+    let seed = &seeds[pick(&mut prng, seeds.len())];
+    let mut image = seed.image.clone();
+    let is_sealed = prng.below(2) == 0;
+    let mut changes = Vec::new();
+    let mut touched = Vec::new();
+    for _ in 0..=prng.below(CHANGES_MAX) {
+        let change = Change::choose(&mut prng, seed);
+        let range = change.apply(&mut image);
+        touched.extend(seed.layout.touched(range.start, range.end).cloned());
+        changes.push(change);
+    }
+    if is_sealed {
+        seed.layout.seal(&mut image, &touched);
+    }
+    Mutant {
+        number,
+        seed: seed.name,
+        image,
+        changes,
+        is_sealed,
+    }
+}
+
+/// A number below `length`.
+fn pick(prng: &mut Prng, length: usize) -> usize {
+    usize::try_from(prng.below(length as u64)).unwrap_or(0)
+}
