@@ -125,7 +125,12 @@ fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
         let opened = image.at(entry.file_name().to_str().unwrap());
         let expected = kernel_attributes(&entry.path());
         let found = platter_attributes(&image, &opened.inode);
-        assert_eq!(found, expected, "{options:?} {:?}", entry.file_name());
+        assert_eq!(
+            found,
+            expected,
+            "{options:?} {}",
+            entry.file_name().display()
+        );
         met += found.len();
         let missing = xattr::get(&image.volume, &opened.inode, b"user.missing").unwrap_err();
         assert!(matches!(missing, Error::Condition(Condition::NoAttribute)));
@@ -205,7 +210,7 @@ fn changed_value_in_an_inode_does_not_pass() {
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     let file = mount.root().join("file");
     fs::write(&file, b"").unwrap();
-    set(&file, b"user.large", &[b'x'; 20_000]);
+    set(&file, b"user.large", &vec![b'x'; 20_000]);
     drop(mount);
     let rule = |image: &Image| {
         let inode = image.at("file").inode;

@@ -184,9 +184,13 @@ impl<'a> Directory<'a> {
             return Err(error);
         }
         match hashing {
+            None if self.is_indexed() => {
+                Err(self.broken_index(FileBlock(0), HtreeRule::HashVersion))
+            }
+            None => Ok(()),
+            // What encrypted names hash to takes their key.
             Some(_) if self.inode.is_encrypted() => Ok(()),
             Some(hashing) => Ordered::new(self, hashing).check(),
-            None => Ok(()),
         }
     }
 
