@@ -1,0 +1,194 @@
+//! Real block devices of the kernel, as platter opens them.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use platter_block::file::{Holder, Refusal};
+use platter_block::{Access, BlockDevice, FileDevice, OpenError, OpenOptions};
+use tempfile::TempDir;
+use testkit::loopdev::{self, LoopDevice, Mount};
+use testkit::oracle::mke2fs;
+use testkit::tool;
+
+const READ: OpenOptions = OpenOptions {
+    access: Access::Read,
+    direct: false,
+};
+const WRITE: OpenOptions = OpenOptions {
+    access: Access::Write,
+    direct: false,
+};
+
+fn image(len_bytes: usize) -> Result<(TempDir, PathBuf)> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("image");
+    let pattern: Vec<u8> = (0..251).cycle().take(len_bytes).collect();
+    std::fs::write(&path, pattern)?;
+    Ok((folder, path))
+}
+
+fn refusal(path: &Path, options: OpenOptions) -> Refusal {
+    match FileDevice::open(path, options) {
+        Err(OpenError::Refused { refusal, .. }) => refusal,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_block_device_tells_its_geometry() -> Result<()> {
+    let (_folder, path) = image(3 << 20)?;
+    for sector_bytes in [512, 4096] {
+        let device = LoopDevice::with_sectors(&path, sector_bytes, loopdev::Access::ReadWrite)?;
+        for options in [READ, WRITE] {
+            let opened = FileDevice::open(device.path(), options)?;
+            let geometry = opened.geometry();
+            assert_eq!(geometry.len_bytes, 3 << 20);
+            assert_eq!(geometry.logical_block_bytes, sector_bytes);
+            assert!(geometry.physical_block_bytes >= sector_bytes);
+            assert_eq!(geometry.read_only, options == READ);
+            assert_eq!(opened.next_data(5)?, Some(5..3 << 20));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_written_to_a_block_device_reaches_its_medium() -> Result<()> {
+    for direct in [false, true] {
+        let (_folder, path) = image(3 << 20)?;
+        let mut model = std::fs::read(&path)?;
+        let device = LoopDevice::with_sectors(&path, 4096, loopdev::Access::ReadWrite)?;
+        let opened = FileDevice::open(device.path(), OpenOptions { direct, ..WRITE })?;
+        for (start, length) in [(0, 4096), (4097, 5), (1 << 20, 1 << 20), ((3 << 20) - 1, 1)] {
+            let mut bytes = vec![0; length];
+            opened.read_at(start as u64, &mut bytes)?;
+            assert!(bytes == model[start..start + length]);
+            bytes.fill(0xd5);
+            opened.write_at(start as u64, &bytes)?;
+            model[start..start + length].fill(0xd5);
+        }
+        opened.flush()?;
+        assert!(std::fs::read(&path)? == model, "direct: {direct}");
+        let mut all = vec![0; 3 << 20];
+        opened.read_at(0, &mut all)?;
+        assert!(all == model);
+        assert!(opened.write_at((3 << 20) - 1, &[0; 2]).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_discard_frees_the_medium_below_a_block_device() -> Result<()> {
+    let (_folder, path) = image(8 << 20)?;
+    let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
+    let opened = FileDevice::open(device.path(), WRITE)?;
+    let before = std::fs::metadata(&path)?.blocks();
+    // Sub-block ends are rounded inwards, and kept.
+    opened.discard((1 << 20) + 1..(7 << 20) + 1)?;
+    opened.discard(100..200)?;
+    opened.flush()?;
+    let after = std::fs::metadata(&path)?.blocks();
+    assert!(
+        after + (4 << 20) / 512 < before,
+        "{before} to {after} sectors"
+    );
+    let mut kept = [0; 2];
+    opened.read_at((1 << 20) - 1, &mut kept)?;
+    assert_eq!(
+        kept.map(usize::from),
+        [((1 << 20) - 1) % 251, (1 << 20) % 251]
+    );
+    Ok(())
+}
+
+#[test]
+fn a_device_that_the_kernel_guards_is_read_only() -> Result<()> {
+    let (_folder, path) = image(1 << 20)?;
+    let device = LoopDevice::attach(&path, loopdev::Access::ReadOnly)?;
+    assert!(FileDevice::open(device.path(), READ)?.geometry().read_only);
+    match FileDevice::open(device.path(), WRITE) {
+        Err(OpenError::Io(error)) => {
+            let code = error.source.raw_os_error().context("no code of the host")?;
+            let refused = [rustix::io::Errno::ACCESS, rustix::io::Errno::ROFS];
+            assert!(
+                refused.iter().any(|errno| errno.raw_os_error() == code),
+                "{error}"
+            );
+        }
+        Ok(opened) => assert!(opened.geometry().read_only),
+        Err(other) => panic!("{other}"),
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_writer_of_a_block_device_is_refused() -> Result<()> {
+    let (_folder, path) = image(1 << 20)?;
+    let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
+    let writer = FileDevice::open(device.path(), WRITE)?;
+    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(Holder::Claim));
+    assert_eq!(refusal(device.path(), READ), Refusal::InUse(Holder::Writer));
+    drop(writer);
+    let reader = FileDevice::open(device.path(), READ)?;
+    assert_eq!(
+        refusal(device.path(), WRITE),
+        Refusal::InUse(Holder::Reader)
+    );
+    drop(reader);
+    FileDevice::open(device.path(), WRITE)?;
+    Ok(())
+}
+
+#[test]
+fn what_the_kernel_has_mounted_is_not_written_to() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("image");
+    mke2fs::make(&path, 4096, &["-t", "ext4"], None)?;
+    let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
+    let mount = Mount::device(device.path(), "", loopdev::Access::ReadWrite)?;
+    assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(Holder::Claim));
+    FileDevice::open(device.path(), READ)?;
+    // The kernel takes no lock on the image below, so that has to be found out otherwise.
+    let name = device
+        .path()
+        .file_name()
+        .context("no name")?
+        .to_string_lossy();
+    let holder = Holder::Loop((*name).into());
+    assert_eq!(refusal(&path, WRITE), Refusal::InUse(holder));
+    FileDevice::open(&path, READ)?;
+    drop(mount);
+    Ok(())
+}
+
+#[test]
+fn a_failed_flush_stays_failed() -> Result<()> {
+    // A loop device over a file that its filesystem has no room for: writes succeed in the page
+    // cache, and are lost when they are written back.
+    let folder = tempfile::tempdir()?;
+    let mut mount = tool::command("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=256k", "platter"]);
+    tool::succeed(mount.arg(folder.path()))?;
+    let _unmount = Unmount(folder.path().to_owned());
+    let path = folder.path().join("image");
+    std::fs::File::create(&path)?.set_len(4 << 20)?;
+    let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
+    let opened = FileDevice::open(device.path(), WRITE)?;
+    opened.write_at(0, &vec![1; 4 << 20])?;
+    let first = opened.flush().expect_err("the medium is full");
+    let second = opened
+        .flush()
+        .expect_err("the kernel forgets, platter does not");
+    assert_eq!(first.to_string(), second.to_string());
+    Ok(())
+}
+
+/// Unmounts when dropped, lazily, after what was declared later is gone.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = tool::finish(tool::command("umount").arg("--lazy").arg(&self.0));
+    }
+}
