@@ -4,9 +4,9 @@
     reason = "a panic is how a test fails, in its helpers too"
 )]
 
-mod devices;
 mod fixtures;
 mod image;
 mod directories;
 mod attributes;
+mod devices;
 mod partitions;

@@ -235,6 +235,16 @@ fn what_is_no_image_is_refused() {
 }
 
 #[test]
+fn what_cannot_be_read_directly_says_so() {
+    let options = OpenOptions {
+        direct: true,
+        ..READ
+    };
+    let path = Path::new("/proc/version");
+    assert_eq!(refusal(FileDevice::open(path, options)), Refusal::NoDirect);
+}
+
+#[test]
 fn direct_reads_and_writes_take_any_place_and_memory() {
     const LENGTH: usize = (3 << 20) + 123;
     let (_dir, path) = image(&pattern(LENGTH));

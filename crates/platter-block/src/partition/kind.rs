@@ -52,7 +52,7 @@ impl fmt::Display for PartitionType {
     }
 }
 
-pub(super) const GUIDS: &[(Uuid, &str)] = &[
+const GUIDS: &[(Uuid, &str)] = &[
     (uuid!("c12a7328-f81f-11d2-ba4b-00a0c93ec93b"), "EFI system"),
     (uuid!("21686148-6449-6e6f-744e-656564454649"), "BIOS boot"),
     (
@@ -138,7 +138,7 @@ pub(super) const GUIDS: &[(Uuid, &str)] = &[
     (uuid!("516e7cba-6ecf-11d6-8ff8-00022d09712b"), "FreeBSD ZFS"),
 ];
 
-pub(super) const BYTES: &[(u8, &str)] = &[
+const BYTES: &[(u8, &str)] = &[
     (0x01, "FAT12"),
     (0x04, "FAT16 (small)"),
     (0x05, "extended"),
@@ -163,3 +163,56 @@ pub(super) const BYTES: &[(u8, &str)] = &[
     (0xef, "EFI system"),
     (0xfd, "Linux RAID"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::process::Command;
+
+    use super::*;
+
+    /// The types that sfdisk knows, by their first column.
+    fn listed(label: &str) -> BTreeMap<String, String> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let output = Command::new("sfdisk")
+            .args(["--list-types", "--label", label])
+            .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+            .env("LC_ALL", "C")
+            .output()
+            .expect("sfdisk cannot be run; is the package fdisk installed?");
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let lines = lines.lines().filter_map(|line| line.trim().split_once(' '));
+        lines
+            .map(|(id, name)| (id.to_lowercase(), name.trim().to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn every_type_is_one_that_sfdisk_knows() {
+        /// Younger than the sfdisk of Debian 12.
+        const LUKS: Uuid = uuid!("ca7d7ccb-63ed-4c53-861c-1742536059cc");
+        let listed_guids = listed("gpt");
+        for (guid, name) in GUIDS.iter().filter(|(guid, _)| *guid != LUKS) {
+            assert!(
+                listed_guids.contains_key(&guid.to_string()),
+                "{guid} {name}"
+            );
+        }
+        let listed_bytes = listed("dos");
+        for (byte, name) in BYTES {
+            assert!(
+                listed_bytes.contains_key(&format!("{byte:x}")),
+                "{byte:#x} {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_type_without_name_shows_its_number() {
+        assert_eq!(PartitionType::Byte(0x83).to_string(), "Linux");
+        assert_eq!(PartitionType::Byte(0x42).to_string(), "0x42");
+        let guid = Uuid::from_bytes([1; 16]);
+        assert_eq!(PartitionType::Guid(guid).to_string(), guid.to_string());
+        assert_eq!(PartitionType::Guid(GUIDS[0].0).to_string(), GUIDS[0].1);
+    }
+}
