@@ -74,7 +74,12 @@ pub fn finish(command: &mut Command) -> Result<Finished> {
 pub fn succeed(command: &mut Command) -> Result<Finished> {
     let finished = finish(command)?;
     if !finished.status.success() {
-        bail!("{command:?}: {}\n{}", finished.status, finished.text());
+        let words: Vec<_> = std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(OsStr::to_string_lossy)
+            .collect();
+        let (words, status) = (words.join(" "), finished.status);
+        bail!("{words}: {status}\n{}", finished.text());
     }
     Ok(finished)
 }

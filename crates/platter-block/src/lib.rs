@@ -13,6 +13,7 @@ pub mod window;
 pub mod overlay;
 pub mod stats;
 pub mod partition;
+pub mod sim;
 
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};

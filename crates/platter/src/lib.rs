@@ -5,6 +5,8 @@ pub mod escape;
 pub mod spec;
 pub mod signature;
 pub mod error;
+mod data_map;
+mod entries;
 pub mod volume;
 pub mod archive;
 

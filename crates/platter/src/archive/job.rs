@@ -10,8 +10,9 @@ use platter_vfs::{Attr, Condition, Inode};
 use super::acl_text::acl_attribute;
 use super::member::{Attribute, Body, Member, pad};
 use super::pipeline::Footprint;
-use super::sparse::DataMap;
+use super::sparse::encode_map;
 use super::{Effect, Problem, TarOptions};
+use crate::data_map::DataMap;
 
 /// More attribute bytes than this in one file are left out. Linux itself stops at 64 KiB a value.
 const ATTRIBUTE_BYTES_MAX: usize = 256 << 10;
@@ -151,7 +152,7 @@ impl<'a> Encoder<'a> {
             PlannedBody::Dense => Body::Bytes(attr.size_bytes),
             PlannedBody::HardLink(first) => Body::HardLink(&text[first.clone()]),
             PlannedBody::Sparse(data) => {
-                map = data.encode();
+                map = encode_map(data);
                 let packed_bytes = data.data_bytes().saturating_add(map.len() as u64);
                 Body::Sparse { packed_bytes }
             }

@@ -160,8 +160,7 @@ pub fn write_tar(
     let pipeline = Pipeline::new();
     let buffers = Mutex::new(Vec::new());
     let written = thread::scope(|scope| {
-        let device = volume.device().map(|device| &**device);
-        let planner = Planner::new((&**volume.filesystem(), device), options, &pipeline);
+        let planner = Planner::new(volume.entry_source(true), options, &pipeline);
         let plan = || {
             let _guard = pipeline.stop_on_panic();
             planner.run(roots);

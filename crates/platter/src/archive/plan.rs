@@ -1,46 +1,19 @@
 //! Decides what goes into the archive and in which order, and announces what will be read.
 //!
-//! Directories are walked depth first with their entries sorted by name. Inodes are loaded a
-//! window at a time in the order of their numbers, and the contents of a group of files are
-//! announced to the device in the order they lie there, so that a cold image is read in long
-//! stretches whatever the names are.
+//! Directories are walked depth first with their entries sorted by name.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_block::BlockDevice;
 use platter_ondisk::{Corruption, Locus};
-use platter_vfs::inode::OwnedDirEntry;
-use platter_vfs::tree_walk::DirListing;
-use platter_vfs::{Attr, Condition, FileKind, Filesystem, Inode, InodeId, NameBuf, WalkOrder};
+use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, WalkOrder};
 
 use super::job::{Chunk, Job, Piece, PlannedBody};
 use super::pipeline::Pipeline;
-use super::sparse::DataMap;
 use super::{Effect, Problem, TarOptions};
-
-/// How many inodes are loaded and not planned at most, over all directories the walk is in. The
-/// share of one directory is half of what those above it leave, and the same goes for entries.
-const LOADED_INODES_MAX: usize = 8192;
-
-/// How many inodes are loaded together at least.
-const WINDOW_INODES_MIN: usize = 8;
-
-/// How many bytes of listed entries are in memory.
-const LISTED_BYTES_MAX: usize = 32 << 20;
-
-/// How many bytes of contents are announced together.
-const ANNOUNCED_BYTES: u64 = 32 << 20;
-
-/// In how many ranges they lie at most.
-const ANNOUNCED_RANGES_MAX: usize = 1 << 16;
-
-/// Contents beyond this are announced as they are read.
-const HEAD_BYTES: u64 = 1 << 20;
-
-/// Announced ranges that lie at most this far apart are read as one.
-const GAP_BYTES_MAX: u64 = 64 << 10;
+use crate::data_map::DataMap;
+use crate::entries::{DirEntries, EntrySource, HEAD_BYTES, LoadedEntry, Shares};
 
 /// The longest path of a member.
 const PATH_BYTES_MAX: usize = 64 << 10;
@@ -56,8 +29,7 @@ const FLAG_ENCRYPTED: u32 = 0x800;
 
 /// Walks a filesystem and fills a pipeline with jobs.
 pub(super) struct Planner<'a> {
-    fs: &'a dyn Filesystem,
-    device: Option<&'a dyn BlockDevice>,
+    source: EntrySource<'a>,
     options: &'a TarOptions,
     pipeline: &'a Pipeline<Job, Chunk>,
     job: Job,
@@ -68,8 +40,7 @@ pub(super) struct Planner<'a> {
     first_names: HashMap<InodeId, (Option<DirIndex>, Box<[u8]>)>,
     /// Where the text of the job holds the path of the file whose contents are being added.
     contents_path: Option<Range<usize>>,
-    listed_bytes_left: usize,
-    loaded_inodes_left: usize,
+    shares: Shares,
 }
 
 /// A place in [`Planner::dirs`].
@@ -88,18 +59,7 @@ struct Frame {
     dir: DirIndex,
     /// How much of the path is this directory's, with a slash at the end.
     path_len: usize,
-    listing: DirListing,
-    window: VecDeque<Loaded>,
-    window_inodes: usize,
-    /// How many of the window's first have been announced.
-    announced: usize,
-}
-
-/// An entry whose inode was looked at.
-struct Loaded {
-    name: NameBuf,
-    file: platter_vfs::Result<(Arc<dyn Inode>, Attr)>,
-    map: Option<platter_vfs::Result<DataMap>>,
+    entries: DirEntries,
 }
 
 /// The pipeline was stopped.
@@ -107,13 +67,12 @@ struct Stopped;
 
 impl<'a> Planner<'a> {
     pub(super) fn new(
-        (fs, device): (&'a dyn Filesystem, Option<&'a dyn BlockDevice>),
+        source: EntrySource<'a>,
         options: &'a TarOptions,
         pipeline: &'a Pipeline<Job, Chunk>,
     ) -> Self {
         Self {
-            fs,
-            device,
+            source,
             options,
             pipeline,
             job: Job::default(),
@@ -121,8 +80,7 @@ impl<'a> Planner<'a> {
             dirs: Vec::new(),
             first_names: HashMap::new(),
             contents_path: None,
-            listed_bytes_left: LISTED_BYTES_MAX,
-            loaded_inodes_left: LOADED_INODES_MAX,
+            shares: Shares::default(),
         }
     }
 
@@ -157,15 +115,19 @@ impl<'a> Planner<'a> {
         let mut frames = vec![self.open_dir(inode, dir, path.len())];
         while let Some(frame) = frames.last_mut() {
             path.truncate(frame.path_len);
-            let Some(loaded) = self.next_entry(frame, &path)? else {
-                self.listed_bytes_left += frame.listing.share_bytes();
-                self.loaded_inodes_left += frame.window_inodes;
-                frames.pop();
-                continue;
-            };
-            let parent = frame.dir;
-            if let Some(frame) = self.plan_entry(parent, &mut path, loaded, &mut visited)? {
-                frames.push(frame);
+            match frame.entries.next(&self.source) {
+                None => {
+                    self.shares.close(&frame.entries);
+                    frames.pop();
+                }
+                Some(Err(error)) => {
+                    self.problem(Problem::new(&path, Effect::EntriesLost, error))?;
+                }
+                Some(Ok(entry)) => {
+                    let parent = frame.dir;
+                    let below = self.plan_entry(parent, &mut path, entry, &mut visited)?;
+                    frames.extend(below);
+                }
             }
         }
         Ok(())
@@ -176,10 +138,10 @@ impl<'a> Planner<'a> {
         &mut self,
         parent: DirIndex,
         path: &mut Vec<u8>,
-        loaded: Loaded,
+        entry: LoadedEntry,
         visited: &mut HashSet<InodeId>,
     ) -> Result<Option<Frame>, Stopped> {
-        let Loaded { name, file, map } = loaded;
+        let LoadedEntry { name, file, map } = entry;
         path.extend_from_slice(&name);
         let error = match file {
             Err(error) => error,
@@ -373,111 +335,10 @@ impl<'a> Planner<'a> {
 
     /// A frame for a directory whose path, with a slash at the end, has `path_len` bytes.
     fn open_dir(&mut self, inode: Arc<dyn Inode>, dir: DirIndex, path_len: usize) -> Frame {
-        let share_bytes = self.listed_bytes_left / 2;
-        self.listed_bytes_left -= share_bytes;
-        let window_inodes = self.loaded_inodes_left / 2;
-        self.loaded_inodes_left -= window_inodes;
         Frame {
             dir,
             path_len,
-            listing: DirListing::new(inode, share_bytes, WalkOrder::Name),
-            window: VecDeque::new(),
-            window_inodes,
-            announced: 0,
+            entries: self.shares.open(inode, WalkOrder::Name),
         }
     }
-
-    /// The next entry of the directory at `path`, its inode loaded and its contents announced.
-    fn next_entry(&mut self, frame: &mut Frame, path: &[u8]) -> Result<Option<Loaded>, Stopped> {
-        if frame.window.is_empty() {
-            let count = frame.window_inodes.max(WINDOW_INODES_MIN);
-            let mut entries = Vec::new();
-            for entry in frame.listing.by_ref().take(count) {
-                match entry {
-                    Ok(entry) => entries.push(entry),
-                    Err(error) => self.problem(Problem::new(path, Effect::EntriesLost, error))?,
-                }
-            }
-            frame.window = self.load(entries);
-        }
-        if frame.announced == 0 {
-            frame.announced = self.announce(&mut frame.window);
-        }
-        let loaded = frame.window.pop_front();
-        frame.announced = frame.announced.saturating_sub(1);
-        Ok(loaded)
-    }
-
-    /// Loads the inodes of entries, in the order of their numbers.
-    fn load(&self, entries: Vec<OwnedDirEntry>) -> VecDeque<Loaded> {
-        let load = |id| -> platter_vfs::Result<_> {
-            let inode = self.fs.inode(id)?;
-            let attr = inode.attr()?;
-            Ok((inode, attr))
-        };
-        let mut order: Vec<(usize, OwnedDirEntry)> = entries.into_iter().enumerate().collect();
-        order.sort_unstable_by_key(|(_, entry)| entry.id);
-        let mut loaded: Vec<(usize, Loaded)> = order
-            .into_iter()
-            .map(|(place, entry)| {
-                let file = load(entry.id);
-                let (name, map) = (entry.name, None);
-                (place, Loaded { name, file, map })
-            })
-            .collect();
-        loaded.sort_unstable_by_key(|(place, _)| *place);
-        loaded.into_iter().map(|(_, loaded)| loaded).collect()
-    }
-
-    /// Finds out where the contents of the window's first files lie and announces them. Returns
-    /// how many entries that were.
-    fn announce(&self, window: &mut VecDeque<Loaded>) -> usize {
-        let mut ranges = Vec::new();
-        let (mut total_bytes, mut total_ranges) = (0, 0);
-        let mut count = 0;
-        for Loaded { file, map, .. } in window.iter_mut() {
-            count += 1;
-            let Ok((inode, attr)) = file else { continue };
-            if attr.kind == FileKind::Regular && attr.size_bytes > 0 {
-                let mut announce = |range| ranges.push(range);
-                *map = Some(DataMap::read(
-                    &**inode,
-                    attr.size_bytes,
-                    HEAD_BYTES,
-                    &mut announce,
-                ));
-                total_bytes += attr.size_bytes.min(HEAD_BYTES);
-            }
-            let map_ranges = map
-                .as_ref()
-                .map_or(0, |map| map.as_ref().map_or(0, DataMap::len));
-            total_ranges += map_ranges;
-            if total_bytes >= ANNOUNCED_BYTES
-                || total_ranges.max(ranges.len()) >= ANNOUNCED_RANGES_MAX
-            {
-                break;
-            }
-        }
-        if let Some(device) = self.device {
-            for range in joined(ranges) {
-                device.will_need(range);
-            }
-        }
-        count
-    }
-}
-
-/// Sorts ranges and joins those that lie close together.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(GAP_BYTES_MAX) => {
-                last.end = last.end.max(range.end);
-            }
-            _ => joined.push(range),
-        }
-    }
-    joined
 }

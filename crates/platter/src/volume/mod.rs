@@ -1,6 +1,8 @@
 //! An open filesystem and the files in it, by path.
 
 mod file;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use platter_vfs::{Attr, Description, Filesystem, Inode, StatFs};
 
 pub use file::{File, FileReader};
 
+use crate::entries::EntrySource;
 use crate::{Error, Result};
 
 /// An open filesystem. All calls may be made from any number of threads at once.
@@ -114,6 +117,15 @@ impl Volume {
     /// `FileTooLarge` when they are longer.
     pub fn read(&self, path: impl AsRef<[u8]>, len_bytes_max: usize) -> Result<Vec<u8>> {
         self.open(path)?.read_all(len_bytes_max)
+    }
+
+    /// Where directory entries come from; `contents` says that their contents will be read.
+    pub(crate) fn entry_source(&self, contents: bool) -> EntrySource<'_> {
+        EntrySource {
+            fs: &*self.fs,
+            device: self.device.as_deref(),
+            contents,
+        }
     }
 
     fn walker(&self) -> PathWalk<'_> {

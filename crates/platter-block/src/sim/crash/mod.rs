@@ -1,0 +1,249 @@
+//! What power cuts can leave on a device.
+//!
+//! The model is the ordering promise of [`BlockDevice`](crate::BlockDevice): a write is durable
+//! once a flush that began after it had returned has itself returned. Of every other write, each
+//! logical block may have reached the medium or not, whatever became of the other blocks.
+
+mod pending;
+mod state;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::vec;
+
+use super::dice::Dice;
+use super::{Event, Recording, Request};
+use crate::{BlockDevice, IoError, OverlayDevice};
+use pending::{Fingerprint, PendingWrites};
+
+pub use state::{CrashState, Loss};
+
+/// How thoroughly crash states are searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CrashOptions {
+    /// What chooses where chance decides.
+    pub seed: u64,
+    /// Power cuts before this position of the log are left out.
+    pub first_cut: usize,
+    /// How many random mixes of dropped, torn and whole writes are tried at each cut.
+    pub mixes_per_cut: u32,
+    /// Up to so many writes between two flushes, every subset of them is tried; at most 16. With
+    /// more, each one is dropped alone and kept alone.
+    pub subset_writes_max: u32,
+}
+
+impl Default for CrashOptions {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            first_cut: 0,
+            mixes_per_cut: 2,
+            subset_writes_max: 5,
+        }
+    }
+}
+
+/// Walks through distinct crash states of a recording, in the order of their cuts.
+///
+/// At every cut: all that had begun reached the medium, and random mixes. Before every flush, at
+/// every mark and at the end of the log, where most is at stake, also: nothing did; every subset of
+/// few writes, or each write alone kept or lost of many; and each write of several blocks torn in
+/// two. Two states with equal contents are given once, unless a flush returned or something was
+/// promised between them.
+///
+/// A newer write that is kept where an older one is lost is a reordering. Contents are put together
+/// only when a state is asked for its device, so that most can be passed over cheaply.
+#[derive(Debug)]
+pub struct CrashStates<'a> {
+    recording: &'a Recording,
+    options: CrashOptions,
+    cut: usize,
+    /// How many flushes have returned at the cut, and which have begun and not returned.
+    flushes: usize,
+    open_flushes: Vec<usize>,
+    /// The device with all durable writes and nothing else.
+    durable: Arc<OverlayDevice>,
+    pending: PendingWrites,
+    plans: vec::IntoIter<Plan>,
+    /// The states given since the last flush returned and the last mark.
+    seen: HashSet<Fingerprint>,
+    done: bool,
+}
+
+/// How the losses of a state are chosen; numbers are places in the list of pending writes.
+#[derive(Debug, Clone, Copy)]
+enum Plan {
+    Everything,
+    Nothing,
+    /// The writes whose bits are set.
+    Subset(u32),
+    Without(usize),
+    Only(usize),
+    Split(usize, Loss),
+    Mix(u64),
+}
+
+impl<'a> CrashStates<'a> {
+    pub(super) fn new(recording: &'a Recording, options: CrashOptions) -> Self {
+        let durable = recording.initial();
+        let block_bytes = durable.geometry().logical_block_bytes;
+        let mut states = Self {
+            recording,
+            options,
+            cut: 0,
+            flushes: 0,
+            open_flushes: Vec::new(),
+            durable: Arc::new(durable),
+            pending: PendingWrites::new(block_bytes),
+            plans: Vec::new().into_iter(),
+            seen: HashSet::new(),
+            done: false,
+        };
+        states.plan();
+        states
+    }
+
+    fn event(&self, index: usize) -> Option<&'a Event> {
+        self.recording.events().get(index)
+    }
+
+    /// Takes one more entry of the log, and makes durable what the flushes that have returned by
+    /// then vouch for.
+    fn advance(&mut self) -> Result<(), IoError> {
+        let Some(event) = self.event(self.cut) else {
+            self.done = true;
+            return Ok(());
+        };
+        match (&event.request, event.returned) {
+            (Request::Write { .. } | Request::Discard(_), _) => {
+                self.pending.add(self.cut, event);
+            }
+            (Request::Flush, Some(_)) => self.open_flushes.push(self.cut),
+            (Request::Flush, None) => self.pending.leave_undecided(),
+        }
+        self.cut += 1;
+        let events = self.recording.events();
+        let (returning, open) = self
+            .open_flushes
+            .iter()
+            .partition(|&&flush| events[flush].returned == Some(self.cut));
+        self.open_flushes = open;
+        let returning: Vec<usize> = returning;
+        for flush in returning {
+            self.make_durable(flush)?;
+        }
+        if self.recording.marks().contains(&self.cut) {
+            self.seen.clear();
+        }
+        self.plan();
+        Ok(())
+    }
+
+    fn make_durable(&mut self, flush: usize) -> Result<(), IoError> {
+        let events = self.recording.events();
+        let durable = self.durable.fork();
+        for write in self.pending.take_vouched(events, flush) {
+            state::apply(&durable, &events[write.event], &write.range)?;
+        }
+        self.durable = Arc::new(durable);
+        self.flushes += 1;
+        self.seen.clear();
+        Ok(())
+    }
+
+    /// Lists the states of this cut.
+    fn plan(&mut self) {
+        let mut plans = Vec::new();
+        if self.cut >= self.options.first_cut {
+            plans.push(Plan::Everything);
+            let next = self.event(self.cut).map(|event| &event.request);
+            let marked = self.recording.marks().contains(&self.cut);
+            if marked || matches!(next, None | Some(Request::Flush)) {
+                plans.push(Plan::Nothing);
+                self.plan_whole_writes(&mut plans);
+                let splits = self.pending.splits();
+                plans.extend(splits.map(|(which, loss)| Plan::Split(which, loss)));
+            }
+            let mut dice = Dice::new(self.options.seed ^ self.cut as u64);
+            let mixes = (0..self.options.mixes_per_cut).map(|_| Plan::Mix(dice.next()));
+            plans.extend(mixes);
+        }
+        self.plans = plans.into_iter();
+    }
+
+    fn plan_whole_writes(&self, plans: &mut Vec<Plan>) {
+        let count = self.pending.len();
+        if count <= self.options.subset_writes_max.min(16) as usize {
+            plans.extend((0..1 << count).map(Plan::Subset));
+        } else {
+            plans.extend((0..count).rev().map(Plan::Without));
+            plans.extend((0..count).rev().map(Plan::Only));
+        }
+    }
+
+    /// What becomes of each pending write under a plan.
+    fn losses(&self, plan: Plan) -> Vec<Loss> {
+        let keep_if = |kept| if kept { Loss::Kept } else { Loss::Dropped };
+        let count = self.pending.len();
+        match plan {
+            Plan::Everything => vec![Loss::Kept; count],
+            Plan::Nothing => vec![Loss::Dropped; count],
+            Plan::Subset(kept) => (0..count).map(|i| keep_if(kept >> i & 1 == 1)).collect(),
+            Plan::Without(lost) => (0..count).map(|i| keep_if(i != lost)).collect(),
+            Plan::Only(kept) => (0..count).map(|i| keep_if(i == kept)).collect(),
+            Plan::Split(torn, loss) => {
+                let mut losses = vec![Loss::Kept; count];
+                losses[torn] = loss;
+                losses
+            }
+            Plan::Mix(seed) => {
+                let mut dice = Dice::new(seed);
+                // From almost all lost to almost all kept.
+                let kept_of_16 = 1 + dice.roll(15);
+                let mut loss = || match dice.roll(16) {
+                    roll if roll % 4 == 3 => Loss::Torn(dice.next()),
+                    roll => keep_if(roll < kept_of_16),
+                };
+                (0..count).map(|_| loss()).collect()
+            }
+        }
+    }
+
+    /// The state that a plan makes, `None` when one of equal contents was given before.
+    fn state(&mut self, plan: Plan) -> Result<Option<CrashState<'a>>, IoError> {
+        let losses = self.losses(plan);
+        let events = self.recording.events();
+        let fingerprint = self.pending.fingerprint(events, &self.durable, &losses)?;
+        if !self.seen.insert(fingerprint) {
+            return Ok(None);
+        }
+        Ok(Some(CrashState {
+            cut: self.cut,
+            flushes: self.flushes,
+            losses: self.pending.events().zip(losses).collect(),
+            recording: self.recording,
+            durable: Arc::clone(&self.durable),
+        }))
+    }
+}
+
+impl<'a> Iterator for CrashStates<'a> {
+    type Item = Result<CrashState<'a>, IoError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done {
+            let state = match self.plans.next() {
+                Some(plan) => self.state(plan),
+                None => self.advance().map(|()| None),
+            };
+            self.done |= state.is_err();
+            if let Some(state) = state.transpose() {
+                return Some(state);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The writes that no flush vouches for, block by block.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+
+use super::state::{Loss, blocks, changed_range};
+use crate::sim::{Event, Request};
+use crate::{BlockDevice, IoError, OverlayDevice};
+
+/// Stands for the contents of a device, made of the blocks that differ from the durable ones.
+pub(super) type Fingerprint = [u64; 2];
+
+/// A write or discard that no flush vouches for.
+#[derive(Debug, Clone)]
+pub(super) struct PendingWrite {
+    /// Its place in the log.
+    pub(super) event: usize,
+    pub(super) range: Range<u64>,
+    /// A flush failed after it: no later one can tell what became of it.
+    undecided: bool,
+}
+
+/// All of them, in the order of the log.
+#[derive(Debug)]
+pub(super) struct PendingWrites {
+    block_bytes: u64,
+    writes: Vec<PendingWrite>,
+    /// By the place of each block, its contents in every version.
+    blocks: BTreeMap<u64, Versions>,
+}
+
+/// What one block can hold.
+#[derive(Debug, Default)]
+struct Versions {
+    /// The hash of its durable contents, once asked for.
+    durable: Option<Fingerprint>,
+    /// The pending writes that touch it, as places in the list, with the hash of the block after
+    /// one that covers it whole.
+    writes: Vec<(usize, Option<Fingerprint>)>,
+}
+
+impl PendingWrites {
+    pub(super) fn new(block_bytes: u32) -> Self {
+        Self {
+            block_bytes: block_bytes.into(),
+            writes: Vec::new(),
+            blocks: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// The places of the pending writes in the log.
+    pub(super) fn events(&self) -> impl Iterator<Item = usize> {
+        self.writes.iter().map(|write| write.event)
+    }
+
+    /// Adds the event at `index` of the log.
+    pub(super) fn add(&mut self, index: usize, event: &Event) {
+        let Some(range) = changed_range(event) else {
+            return;
+        };
+        let write = PendingWrite {
+            event: index,
+            range,
+            undecided: false,
+        };
+        self.index_blocks(self.writes.len(), &write, event);
+        self.writes.push(write);
+    }
+
+    fn index_blocks(&mut self, which: usize, write: &PendingWrite, event: &Event) {
+        for place in blocks(&write.range, self.block_bytes) {
+            let block = place..place + self.block_bytes;
+            let whole = write.range.start <= block.start && block.end <= write.range.end;
+            let hash = whole.then(|| match &event.request {
+                Request::Write { offset, data } => hash(&data[within(*offset, &block)]),
+                Request::Discard(_) | Request::Flush => hash(&vec![0; within(place, &block).len()]),
+            });
+            let versions = self.blocks.entry(place).or_default();
+            versions.writes.push((which, hash));
+        }
+    }
+
+    /// A flush failed: it leaves all of them undecided for ever.
+    pub(super) fn leave_undecided(&mut self) {
+        for write in &mut self.writes {
+            write.undecided = true;
+        }
+    }
+
+    /// Takes out those that the flush at `flush` of the log vouches for: they had returned when it
+    /// began.
+    pub(super) fn take_vouched(&mut self, events: &[Event], flush: usize) -> Vec<PendingWrite> {
+        let vouched = |write: &PendingWrite| {
+            let returned = events[write.event].returned;
+            !write.undecided && returned.is_some_and(|returned| returned <= flush)
+        };
+        let (vouched, left) = self.writes.drain(..).partition(vouched);
+        self.writes = left;
+        self.blocks.clear();
+        for (which, write) in self.writes.clone().iter().enumerate() {
+            self.index_blocks(which, write, &events[write.event]);
+        }
+        vouched
+    }
+
+    /// Each write of several blocks, torn in its middle in either way.
+    pub(super) fn splits(&self) -> impl Iterator<Item = (usize, Loss)> {
+        let block_bytes = self.block_bytes;
+        let writes = self.writes.iter().enumerate();
+        writes.flat_map(move |(which, write)| {
+            let middle = write.range.start.midpoint(write.range.end);
+            let middle = middle - middle % block_bytes;
+            let torn = [Loss::Before(middle), Loss::After(middle)];
+            let several = middle > write.range.start;
+            torn.into_iter()
+                .filter(move |_| several)
+                .map(move |loss| (which, loss))
+        })
+    }
+
+    /// The fingerprint of the state that these losses make of the durable device.
+    pub(super) fn fingerprint(
+        &mut self,
+        events: &[Event],
+        durable: &OverlayDevice,
+        losses: &[Loss],
+    ) -> Result<Fingerprint, IoError> {
+        let end = durable.geometry().len_bytes;
+        let mut sum = [DefaultHasher::new(), DefaultHasher::new()];
+        for (&place, versions) in &mut self.blocks {
+            let block = place..(place + self.block_bytes).min(end);
+            let kept = |&&(which, _): &&(usize, _)| losses[which].keeps(place);
+            let Some(&last) = versions.writes.iter().rfind(kept) else {
+                continue;
+            };
+            let before = match versions.durable {
+                Some(before) => before,
+                None => hash(&read(durable, &block)?),
+            };
+            versions.durable = Some(before);
+            let after = if let (_, Some(after)) = last {
+                after
+            } else {
+                let mut bytes = read(durable, &block)?;
+                for (which, _) in versions.writes.iter().filter(kept) {
+                    let write = &self.writes[*which];
+                    overwrite(&mut bytes, &block, write, &events[write.event]);
+                }
+                hash(&bytes)
+            };
+            if after != before {
+                for (salt, sum) in sum.iter_mut().enumerate() {
+                    (salt, place, after).hash(sum);
+                }
+            }
+        }
+        Ok(sum.map(|sum| sum.finish()))
+    }
+}
+
+/// Puts what an event changes of a block into the block's bytes.
+fn overwrite(bytes: &mut [u8], block: &Range<u64>, write: &PendingWrite, event: &Event) {
+    let part = write.range.start.max(block.start)..write.range.end.min(block.end);
+    let target = &mut bytes[within(block.start, &part)];
+    match &event.request {
+        Request::Write { offset, data } => target.copy_from_slice(&data[within(*offset, &part)]),
+        Request::Discard(_) => target.fill(0),
+        Request::Flush => {}
+    }
+}
+
+/// A range of the device as a range of a buffer that begins at `start` of it.
+fn within(start: u64, range: &Range<u64>) -> Range<usize> {
+    let place = |at: u64| usize::try_from(at - start).unwrap_or(usize::MAX);
+    place(range.start)..place(range.end)
+}
+
+fn read(device: &OverlayDevice, block: &Range<u64>) -> Result<Vec<u8>, IoError> {
+    let mut bytes = vec![0; within(block.start, block).len()];
+    device.read_at(block.start, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn hash(bytes: &[u8]) -> Fingerprint {
+    [0u8, 1].map(|salt| {
+        let mut hasher = DefaultHasher::new();
+        (salt, bytes).hash(&mut hasher);
+        hasher.finish()
+    })
+}

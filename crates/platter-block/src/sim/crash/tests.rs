@@ -1,0 +1,337 @@
+//! Crash states against the promise of the device, decided block by block.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::MemoryDevice;
+use crate::sim::{Effect, Fault, FaultDevice, RecordingDevice, When};
+use crate::{Operation, ReadOnlyDevice};
+
+const BLOCK: usize = 512;
+const BLOCKS: usize = 6;
+
+/// A step of a workload, in bytes.
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize, usize, u8),
+    Discard(usize, usize),
+    Flush,
+}
+
+fn recording_device(blocks: usize) -> RecordingDevice {
+    let memory = Arc::new(MemoryDevice::new("memory", vec![0xee; blocks * BLOCK]));
+    RecordingDevice::new(Arc::new(ReadOnlyDevice::new(memory)))
+}
+
+fn record(steps: &[Step]) -> Recording {
+    let device = recording_device(BLOCKS);
+    for step in steps {
+        match *step {
+            Step::Write(at, len, byte) => device.write_at(at as u64, &vec![byte; len]).unwrap(),
+            Step::Discard(at, len) => device.discard(at as u64..(at + len) as u64).unwrap(),
+            Step::Flush => device.flush().unwrap(),
+        }
+    }
+    device.recording()
+}
+
+fn block_write(block: usize, byte: u8) -> Step {
+    Step::Write(block * BLOCK, BLOCK, byte)
+}
+
+fn contents(device: &OverlayDevice) -> Vec<u8> {
+    let length = device.geometry().len_bytes;
+    let mut bytes = vec![0; usize::try_from(length).unwrap()];
+    device.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn states(recording: &Recording, options: CrashOptions) -> Vec<(CrashState<'_>, Vec<u8>)> {
+    let states = recording.crash_states(options).map(Result::unwrap);
+    states
+        .map(|state| {
+            let bytes = contents(&state.device().unwrap());
+            (state, bytes)
+        })
+        .collect()
+}
+
+/// The first byte of each block: enough where all writes are of whole blocks.
+fn first_bytes(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().step_by(BLOCK).copied().collect()
+}
+
+/// Every content that each block may have at a cut, by the promise of the device alone.
+fn allowed(steps: &[Step], cut: usize) -> Vec<BTreeSet<Vec<u8>>> {
+    let initial = vec![0xee; BLOCK];
+    let mut allowed = vec![BTreeSet::from([initial.clone()]); BLOCKS];
+    let mut latest = vec![initial; BLOCKS];
+    for step in &steps[..cut] {
+        let (at, len, byte) = match *step {
+            Step::Write(at, len, byte) => (at, len, byte),
+            Step::Discard(at, len) => (at, len, 0),
+            Step::Flush => {
+                for (allowed, latest) in allowed.iter_mut().zip(&latest) {
+                    *allowed = BTreeSet::from([latest.clone()]);
+                }
+                continue;
+            }
+        };
+        for block in 0..BLOCKS {
+            let start = at.max(block * BLOCK);
+            let end = (at + len).min((block + 1) * BLOCK);
+            if start < end {
+                let place = start - block * BLOCK..end - block * BLOCK;
+                let grown: Vec<Vec<u8>> = allowed[block]
+                    .iter()
+                    .map(|version| {
+                        let mut version = version.clone();
+                        version[place.clone()].fill(byte);
+                        version
+                    })
+                    .collect();
+                allowed[block].extend(grown);
+                latest[block][place].fill(byte);
+            }
+        }
+    }
+    allowed
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    const END: usize = BLOCKS * BLOCK;
+    let range = |(at, len): (usize, usize)| (at, len.min(END - at));
+    let blocks = (0..BLOCKS, 1..4usize).prop_map(move |(at, len)| range((at * BLOCK, len * BLOCK)));
+    let bytes = (0..END, 1..1500usize).prop_map(range);
+    let write = (prop_oneof![3 => blocks, 1 => bytes.clone()], 1..5u8);
+    let step = prop_oneof![
+        6 => write.prop_map(|((at, len), byte)| Step::Write(at, len, byte)),
+        1 => bytes.prop_map(|(at, len)| Step::Discard(at, len)),
+        2 => Just(Step::Flush),
+    ];
+    proptest::collection::vec(step, 0..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn every_state_keeps_the_promise_and_none_comes_twice(steps in steps(), seed: u64) {
+        let recording = record(&steps);
+        let options = CrashOptions { seed, mixes_per_cut: 4, ..CrashOptions::default() };
+        let mut seen = BTreeSet::new();
+        let mut whole = vec![false; steps.len() + 1];
+        for (state, bytes) in states(&recording, options) {
+            let allowed = allowed(&steps, state.cut);
+            for (block, versions) in bytes.chunks(BLOCK).zip(&allowed) {
+                prop_assert!(versions.contains(block), "{state:?}");
+            }
+            let flushes = steps[..state.cut].iter().filter(|step| matches!(step, Step::Flush));
+            prop_assert_eq!(state.flushes, flushes.count());
+            prop_assert!(seen.insert((state.flushes, bytes)), "{state:?}");
+            whole[state.cut] = true;
+        }
+        // Every cut has its plain prefix: given there, or as an equal state since the last flush.
+        for cut in 0..=steps.len() {
+            let flushes = steps[..cut].iter().filter(|step| matches!(step, Step::Flush)).count();
+            let prefix = contents(&recording.replay(cut).unwrap());
+            prop_assert!(seen.contains(&(flushes, prefix)), "cut {cut}");
+        }
+    }
+
+    #[test]
+    fn a_seed_repeats_its_states(steps in steps(), seed: u64) {
+        let recording = record(&steps);
+        let options = CrashOptions { seed, ..CrashOptions::default() };
+        let bytes = || states(&recording, options).into_iter().map(|(_, bytes)| bytes);
+        prop_assert!(bytes().eq(bytes()));
+    }
+}
+
+#[test]
+fn few_writes_are_lost_in_every_combination() {
+    let steps = [
+        block_write(0, 1),
+        block_write(1, 2),
+        block_write(2, 3),
+        Step::Flush,
+    ];
+    let recording = record(&steps);
+    let found: BTreeSet<Vec<u8>> = states(&recording, CrashOptions::default())
+        .iter()
+        .filter(|(state, _)| state.flushes == 0)
+        .map(|(_, bytes)| first_bytes(bytes)[..3].to_vec())
+        .collect();
+    assert_eq!(found.len(), 8);
+}
+
+#[test]
+fn an_older_write_can_outlive_a_newer_one() {
+    let recording = record(&[block_write(0, 1), block_write(1, 2), block_write(0, 3)]);
+    let states = states(&recording, CrashOptions::default());
+    let found = |want: [u8; 2]| {
+        states
+            .iter()
+            .any(|(_, bytes)| first_bytes(bytes)[..2] == want)
+    };
+    for want in [[0xee, 2], [1, 2], [3, 2], [3, 0xee], [1, 0xee]] {
+        assert!(found(want), "{want:?}");
+    }
+}
+
+#[test]
+fn many_writes_are_lost_and_kept_one_by_one() {
+    let device = recording_device(40);
+    for block in 0..40u8 {
+        device
+            .write_at(u64::from(block) * 512, &[block; BLOCK])
+            .unwrap();
+    }
+    device.flush().unwrap();
+    let recording = device.recording();
+    let options = CrashOptions {
+        mixes_per_cut: 0,
+        ..CrashOptions::default()
+    };
+    let states = states(&recording, options);
+    for lost in 0..40 {
+        let is_lost = |bytes: &[u8], block: usize| bytes[block * BLOCK] == 0xee;
+        let alone = |bytes: &[u8]| (0..40).all(|block| is_lost(bytes, block) == (block == lost));
+        let only = |bytes: &[u8]| (0..40).all(|block| is_lost(bytes, block) == (block != lost));
+        assert!(
+            states.iter().any(|(_, bytes)| alone(bytes)),
+            "without {lost}"
+        );
+        assert!(states.iter().any(|(_, bytes)| only(bytes)), "only {lost}");
+    }
+}
+
+#[test]
+fn a_long_write_is_torn() {
+    let recording = record(&[Step::Write(0, BLOCKS * BLOCK, 1)]);
+    let options = CrashOptions {
+        mixes_per_cut: 50,
+        ..CrashOptions::default()
+    };
+    let states = states(&recording, options);
+    let found = |want: [u8; 6]| states.iter().any(|(_, bytes)| first_bytes(bytes) == want);
+    assert!(found([1, 1, 1, 0xee, 0xee, 0xee]));
+    assert!(found([0xee, 0xee, 0xee, 1, 1, 1]));
+    let ragged = |bytes: &Vec<u8>| {
+        let first = first_bytes(bytes);
+        first.windows(2).filter(|pair| pair[0] != pair[1]).count() > 2
+    };
+    assert!(states.iter().any(|(_, bytes)| ragged(bytes)));
+}
+
+#[test]
+fn nothing_is_lost_behind_a_flush() {
+    let recording = record(&[block_write(0, 1), Step::Flush]);
+    let states = states(&recording, CrashOptions::default());
+    let after: Vec<_> = states.iter().filter(|(state, _)| state.cut == 2).collect();
+    assert_eq!(after.len(), 1);
+    assert_eq!(first_bytes(&after[0].1)[0], 1);
+    assert_eq!(after[0].0.losses, []);
+}
+
+#[test]
+fn a_swallowed_flush_vouches_for_nothing() {
+    let below = Arc::new(recording_device(BLOCKS));
+    let device = FaultDevice::new(below.clone());
+    device.arm(Fault {
+        operation: Operation::Flush,
+        when: When::Always,
+        effect: Effect::Skip,
+    });
+    device.write_at(0, &[1; BLOCK]).unwrap();
+    device.flush().unwrap();
+    let promised = below.mark();
+    device.write_at(BLOCK as u64, &[2; BLOCK]).unwrap();
+    let recording = below.recording();
+    let states = states(&recording, CrashOptions::default());
+    let broken = |(state, bytes): &&(CrashState<'_>, Vec<u8>)| {
+        state.cut >= promised && first_bytes(bytes)[0] != 1
+    };
+    assert_eq!(states.iter().filter(broken).count(), 2);
+}
+
+#[test]
+fn a_failed_flush_leaves_writes_undecided_for_ever() {
+    let mut recording = record(&[
+        block_write(0, 1),
+        Step::Flush,
+        block_write(1, 2),
+        Step::Flush,
+    ]);
+    recording.events[1].returned = None;
+    let states = states(&recording, CrashOptions::default());
+    let end: BTreeSet<Vec<u8>> = states
+        .iter()
+        .filter(|(state, _)| state.cut == 4)
+        .map(|(_, bytes)| first_bytes(bytes)[..2].to_vec())
+        .collect();
+    assert_eq!(end, BTreeSet::from([vec![1, 2], vec![0xee, 2]]));
+}
+
+#[test]
+fn a_flush_does_not_vouch_for_writes_under_way() {
+    let mut recording = record(&[block_write(0, 1), block_write(1, 2), Step::Flush]);
+    // The second write returned only after the flush had.
+    recording.events[1].returned = Some(3);
+    let states = states(&recording, CrashOptions::default());
+    let end: BTreeSet<Vec<u8>> = states
+        .iter()
+        .filter(|(state, _)| state.cut == 3)
+        .map(|(_, bytes)| first_bytes(bytes)[..2].to_vec())
+        .collect();
+    assert_eq!(end, BTreeSet::from([vec![1, 2], vec![1, 0xee]]));
+}
+
+#[test]
+fn a_cut_inside_a_flush_that_runs_beside_a_write_promises_nothing() {
+    let mut recording = record(&[block_write(0, 1), Step::Flush, block_write(1, 2)]);
+    recording.events[1].returned = Some(3);
+    let states = states(&recording, CrashOptions::default());
+    let at = |cut| states.iter().filter(move |(state, _)| state.cut == cut);
+    assert!(at(2).all(|(state, _)| state.flushes == 0));
+    assert!(at(3).all(|(state, bytes)| state.flushes == 1 && bytes[0] == 1));
+    assert_eq!(at(3).count(), 2);
+}
+
+#[test]
+fn early_cuts_are_left_out_on_request() {
+    let recording = record(&[block_write(0, 1), Step::Flush, block_write(1, 2)]);
+    let options = CrashOptions {
+        first_cut: 2,
+        ..CrashOptions::default()
+    };
+    let states = states(&recording, options);
+    assert!(
+        states
+            .iter()
+            .all(|(state, bytes)| state.cut >= 2 && bytes[0] == 1)
+    );
+    assert_eq!(states.len(), 2);
+}
+
+#[test]
+fn a_thousand_writes_between_flushes_are_searched_lazily() {
+    let device = recording_device(8000);
+    for block in 0..1000u64 {
+        device.write_at(block * 4096, &[1; 4096]).unwrap();
+    }
+    device.flush().unwrap();
+    let recording = device.recording();
+    let mut states = 0;
+    for state in recording.crash_states(CrashOptions::default()) {
+        let state = state.unwrap();
+        if states % 500 == 0 {
+            state.device().unwrap();
+        }
+        states += 1;
+    }
+    // Everything and two mixes at each of a thousand cuts, and four at the end for each write.
+    assert!(states > 6000, "{states}");
+}
