@@ -5,6 +5,7 @@
 mod sync;
 pub mod budget;
 pub mod buffer;
+pub mod xarray;
 pub mod page;
 
 pub use budget::MemoryBudget;

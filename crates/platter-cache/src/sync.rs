@@ -2,7 +2,14 @@
 //! against a module of this name that a model checker drives.
 
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
-pub(crate) use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// Deferred reclamation: what is deferred runs once every pin that began before has ended.
+pub(crate) mod epoch {
+    pub(crate) use crossbeam_epoch::{Guard, pin};
+}
 
 /// Waits for a change of what a [`Mutex`] guards.
 #[derive(Debug, Default)]

@@ -1,0 +1,273 @@
+//! A position in a locked array: the way down to it, and what was found there.
+
+use std::fmt;
+
+use super::raw::{ItemRef, NodeRef, SLOTS, Seen};
+use super::{LEVELS_MAX, Locked, Order, count, last_index, slot_offset};
+
+/// What an entry is, seen under the lock.
+#[derive(Debug)]
+pub enum Content<'g, T: 'static> {
+    /// A 63-bit number.
+    Value(u64),
+    /// An item; the array has a reference to it.
+    Item(ItemRef<'g, T>),
+}
+
+impl<T> Clone for Content<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Content<'_, T> {}
+
+/// An entry, with its first index and its order as the cursor's position tells them.
+#[derive(Debug)]
+pub struct Found<'g, T: 'static> {
+    /// The first index it covers.
+    pub index: u64,
+    /// How much it covers.
+    pub order: Order,
+    /// What it is.
+    pub content: Content<'g, T>,
+}
+
+impl<T> Clone for Found<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Found<'_, T> {}
+
+impl<T> Found<'_, T> {
+    /// The last index it covers.
+    #[must_use]
+    pub fn last_index(&self) -> u64 {
+        self.index | (self.order.span() - 1)
+    }
+}
+
+/// The nodes from the root down to a position.
+pub(super) struct Path<'g, T: 'static> {
+    nodes: [Option<NodeRef<'g, T>>; LEVELS_MAX],
+    depth: usize,
+}
+
+impl<'g, T> Path<'g, T> {
+    const EMPTY: Self = Self {
+        nodes: [None; LEVELS_MAX],
+        depth: 0,
+    };
+
+    pub(super) fn last(&self) -> Option<NodeRef<'g, T>> {
+        self.nodes[self.depth.checked_sub(1)?]
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn push(&mut self, node: NodeRef<'g, T>) {
+        self.nodes[self.depth] = Some(node);
+        self.depth += 1;
+    }
+
+    pub(super) fn pop(&mut self) -> Option<NodeRef<'g, T>> {
+        let node = self.last()?;
+        self.depth -= 1;
+        Some(node)
+    }
+
+    /// Cuts the path off above its first node.
+    pub(super) fn clear(&mut self) {
+        self.depth = 0;
+    }
+
+    /// Goes back to a depth the path had when nodes were last pushed below it.
+    pub(super) fn restore(&mut self, depth: usize) {
+        self.depth = depth;
+    }
+
+    /// From the root down.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = NodeRef<'g, T>> {
+        self.nodes[..self.depth].iter().flatten().copied()
+    }
+}
+
+/// A position in a locked array, for an entry of one order at one index.
+///
+/// The first access walks down from the head; further ones go on from where it ended. What is
+/// stored or removed changes the tree through the cursor only.
+pub struct Cursor<'g, T: 'static> {
+    pub(super) locked: &'g Locked<'g, T>,
+    /// First index of the range the cursor was made for.
+    pub(super) start: u64,
+    pub(super) order: Order,
+    /// Whether `path` leads to `start`.
+    pub(super) walked: bool,
+    /// The nodes down to the slot of `start`, at most to the level of `order`. Empty when the
+    /// head itself is the place: it is no node, or the tree does not reach so far.
+    pub(super) path: Path<'g, T>,
+    /// Where a scan stands, while there is one.
+    pub(super) scan: Option<super::scan::Scan>,
+}
+
+impl<'g, T> Cursor<'g, T> {
+    pub(super) fn new(locked: &'g mut Locked<'_, T>, start: u64, order: Order) -> Self {
+        assert_eq!(
+            start % order.span(),
+            0,
+            "an entry begins at a multiple of its span"
+        );
+        Self {
+            locked,
+            start,
+            order,
+            walked: false,
+            path: Path::EMPTY,
+            scan: None,
+        }
+    }
+
+    /// First index of the range the cursor is for.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.start
+    }
+
+    /// The order the cursor is for.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Last index of the range the cursor is for.
+    #[must_use]
+    pub fn last_index(&self) -> u64 {
+        self.start | (self.order.span() - 1)
+    }
+
+    /// Moves on to another index and order. Inside the same node this costs no walk.
+    ///
+    /// # Panics
+    /// If `index` is not a multiple of the order's span.
+    pub fn seek(&mut self, index: u64, order: Order) {
+        assert_eq!(
+            index % order.span(),
+            0,
+            "an entry begins at a multiple of its span"
+        );
+        self.end_scan();
+        let node_shift = self.path.last().map(NodeRef::shift);
+        let stays = node_shift.is_some_and(|shift| {
+            let same_node = last_index(shift);
+            shift == order.shift() && index & !same_node == self.start & !same_node
+        });
+        self.walked &= stays;
+        self.start = index;
+        self.order = order;
+    }
+
+    /// The entry that covers the cursor's first index, if it is stored no deeper than the cursor's
+    /// order: any entry for order zero.
+    pub fn load(&mut self) -> Option<Found<'g, T>> {
+        self.walk_once();
+        self.end_scan();
+        self.entry_at(self.start)
+    }
+
+    pub(super) fn walk_once(&mut self) {
+        if !self.walked {
+            self.walk();
+            self.walked = true;
+        }
+    }
+
+    /// Descends from the head to the slot of `start`, no deeper than the level of `order`.
+    fn walk(&mut self) {
+        count::walk();
+        self.scan = None;
+        self.path.clear();
+        let Seen::Node(root) = self.locked.seen_head() else {
+            return;
+        };
+        let reaches = self.last_index() <= last_index(root.shift());
+        if !reaches || root.shift() < self.order.shift() {
+            return;
+        }
+        let mut node = root;
+        loop {
+            self.path.push(node);
+            if node.shift() == self.order.shift() {
+                return;
+            }
+            let Seen::Node(below) = self.seen_at(node, self.start) else {
+                return;
+            };
+            node = below;
+        }
+    }
+
+    /// The slot of `index` in `node`.
+    pub(super) fn seen_at(&self, node: NodeRef<'g, T>, index: u64) -> Seen<'g, T> {
+        let slot = node.slot(slot_offset(index, node.shift()));
+        slot.load(&self.locked.pin).seen()
+    }
+
+    /// The entry that covers `index`, if its slot is in the last node of the path.
+    pub(super) fn entry_at(&self, index: u64) -> Option<Found<'g, T>> {
+        let Some(node) = self.path.last() else {
+            let content = content(self.locked.seen_head())?;
+            return (index == 0).then_some(Found {
+                index: 0,
+                order: Order::ZERO,
+                content,
+            });
+        };
+        let mut offset = slot_offset(index, node.shift());
+        let mut seen = self.seen_at(node, index);
+        if let Seen::Sibling(canonical) = seen {
+            offset = canonical;
+            seen = node.slot(canonical).load(&self.locked.pin).seen();
+        }
+        let below = last_index(node.shift());
+        Some(Found {
+            index: index & !below | u64::from(offset) << node.shift(),
+            order: self.order_at(node, offset),
+            content: content(seen)?,
+        })
+    }
+
+    /// The order of the entry whose canonical slot is at `offset`: its siblings tell it.
+    fn order_at(&self, node: NodeRef<'g, T>, offset: u8) -> Order {
+        let is_sibling = |at: u8| {
+            let slot = node.slot(at).load(&self.locked.pin);
+            matches!(slot.seen(), Seen::Sibling(canonical) if canonical == offset)
+        };
+        let mut doublings = 0;
+        while offset + (1 << doublings) < SLOTS && is_sibling(offset + (1 << doublings)) {
+            doublings += 1;
+        }
+        Order(node.shift() + doublings)
+    }
+}
+
+pub(super) fn content<T>(seen: Seen<'_, T>) -> Option<Content<'_, T>> {
+    match seen {
+        Seen::Value(value) => Some(Content::Value(value)),
+        Seen::Item(item) => Some(Content::Item(item)),
+        Seen::Empty | Seen::Sibling(_) | Seen::Retry | Seen::Node(_) => None,
+    }
+}
+
+impl<T> fmt::Debug for Cursor<'_, T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Cursor")
+            .field("index", &self.start)
+            .field("order", &self.order)
+            .field("walked", &self.walked)
+            .finish_non_exhaustive()
+    }
+}

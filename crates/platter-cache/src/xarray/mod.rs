@@ -1,0 +1,323 @@
+//! XArray: an ordered map from `u64` to counted items or 63-bit values, read without locks.
+//!
+//! A radix tree of 64-slot nodes. An entry of order `k` covers `2^k` aligned indexes: it sits in
+//! one canonical slot at the level `k / 6`, and the `2^(k % 6) - 1` slots after it are siblings
+//! that point back to it. Entries carry three marks; a node's mark bits are the union of what is
+//! below each slot, so that marked entries are found without looking at others.
+//!
+//! # Invariants
+//! 1. Siblings point to an earlier canonical slot of the same node; counts and value counts match
+//!    the slots; empty nodes are freed; a mark of a slot is the union of the marks below it.
+//! 2. A [`Cursor`] borrows the lock it was made under, so none outlives an unlock.
+//! 3. A [`SplitReserve`] is consumed only for the entry and order it was made for, under the lock.
+//! 4. While an entry is split every slot of its range leads to the original, until each piece is
+//!    replaced by its final item.
+//! 5. A lock-free lookup loads a slot, tries to get the item (a frozen or dead one refuses), and
+//!    loads the slot again; only if nothing changed is the item returned. A sibling that leads to
+//!    another sibling is followed: it always leads to an earlier slot.
+
+mod add;
+mod check;
+mod count;
+mod cursor;
+mod marks;
+mod raw;
+mod scan;
+mod split;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use crate::sync::epoch::{self, Guard};
+use crate::sync::{AtomicU8, AtomicUsize, Mutex, MutexGuard, Ordering};
+use raw::{Head, Loaded, NodeRef, SLOT_BITS, SLOTS, Seen};
+
+pub use add::Occupied;
+pub use count::Counts;
+pub use cursor::{Content, Cursor, Found};
+pub use marks::Mark;
+pub use raw::{Frozen, ItemRef, Ref};
+pub use split::{SplitPlan, SplitReserve};
+pub use store::{Larger, New, Old};
+
+/// Levels of a 64-bit index, six bits each.
+const LEVELS_MAX: usize = 11;
+/// Optimistic lookups before a reader waits for the writer that is in its way.
+const OPTIMISTIC_LOOKUPS: usize = 8;
+
+/// The size of an entry: it covers `2^order` indexes, aligned to their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Order(u8);
+
+impl Order {
+    /// One index.
+    pub const ZERO: Self = Self(0);
+    /// The largest order: three levels of the tree.
+    pub const MAX: Self = Self(17);
+
+    /// The order of `2^order` indexes, if entries can be that large.
+    #[must_use]
+    pub const fn new(order: u8) -> Option<Self> {
+        if order <= Self::MAX.0 {
+            Some(Self(order))
+        } else {
+            None
+        }
+    }
+
+    /// The exponent.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// How many indexes an entry of this order covers.
+    #[must_use]
+    pub const fn span(self) -> u64 {
+        1 << self.0
+    }
+
+    /// The next smaller order, or this one if there is none.
+    #[must_use]
+    pub const fn halved(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// The shift of the level that entries of this order are stored at.
+    fn shift(self) -> u8 {
+        self.0 / SLOT_BITS * SLOT_BITS
+    }
+
+    /// How many slots of that level one entry takes.
+    fn slots(self) -> u8 {
+        1 << (self.0 % SLOT_BITS)
+    }
+}
+
+/// What an index holds, taken out of the array's reach.
+#[derive(Debug)]
+pub enum Entry<T: 'static> {
+    /// A number below `2^63`.
+    Value(u64),
+    /// An item, with a reference to it.
+    Item(Ref<T>),
+}
+
+/// An ordered map from `u64` to items that are counted references, or to 63-bit values.
+pub struct XArray<T: 'static> {
+    head: Head<T>,
+    /// Marks of the whole array: of the entry in the head, or the union of the root's.
+    head_marks: AtomicU8,
+    lock: Mutex<()>,
+    node_count: AtomicUsize,
+    value_node_count: AtomicUsize,
+}
+
+impl<T> Default for XArray<T> {
+    fn default() -> Self {
+        Self {
+            head: Head::default(),
+            head_marks: AtomicU8::new(0),
+            lock: Mutex::new(()),
+            node_count: AtomicUsize::new(0),
+            value_node_count: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl<T> XArray<T> {
+    /// An empty array.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What covers `index`, found without a lock.
+    ///
+    /// If a writer keeps an item frozen or changes the tree all the while, the reader waits for
+    /// its lock in the end, so this must not be called by the holder of that lock.
+    #[must_use]
+    pub fn get(&self, index: u64) -> Option<Entry<T>> {
+        loop {
+            for _ in 0..OPTIMISTIC_LOOKUPS {
+                if let Ok(entry) = self.try_get(index, &epoch::pin()) {
+                    return entry;
+                }
+            }
+            drop(self.lock.lock());
+        }
+    }
+
+    /// The item that covers `index`, found without a lock. See [`get`](Self::get).
+    #[must_use]
+    pub fn get_item(&self, index: u64) -> Option<Ref<T>> {
+        match self.get(index)? {
+            Entry::Item(item) => Some(item),
+            Entry::Value(_) => None,
+        }
+    }
+
+    /// Locks the array against other writers. Readers go on.
+    #[must_use]
+    pub fn lock(&self) -> Locked<'_, T> {
+        Locked {
+            array: self,
+            _lock: self.lock.lock(),
+            pin: epoch::pin(),
+        }
+    }
+
+    /// Whether any entry has the mark.
+    #[must_use]
+    pub fn is_any_marked(&self, mark: Mark) -> bool {
+        self.head_marks.load(Ordering::Relaxed) & mark.bit() != 0
+    }
+
+    /// How many nodes the tree has.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.node_count.load(Ordering::Relaxed)
+    }
+
+    /// How many nodes hold nothing but values.
+    #[must_use]
+    pub fn value_node_count(&self) -> usize {
+        self.value_node_count.load(Ordering::Relaxed)
+    }
+
+    /// One optimistic lookup; an error when a writer was in the way.
+    fn try_get(&self, index: u64, pin: &Guard) -> Result<Option<Entry<T>>, Contended> {
+        count::walk();
+        let head = self.head.slot();
+        let mut node: Option<NodeRef<'_, T>> = None;
+        let mut loaded = head.load(pin);
+        loop {
+            let item = match loaded.seen() {
+                Seen::Node(below) => {
+                    if node.is_none() && index > last_index(below.shift()) {
+                        return Ok(None);
+                    }
+                    node = Some(below);
+                    loaded = load_covering(below, index, pin)?;
+                    continue;
+                }
+                Seen::Empty => return Ok(None),
+                Seen::Sibling(_) | Seen::Retry => return Err(Contended),
+                // An entry in the head covers index 0 only.
+                Seen::Value(_) | Seen::Item(_) if node.is_none() && index > 0 => return Ok(None),
+                Seen::Value(value) => return Ok(Some(Entry::Value(value))),
+                Seen::Item(item) => item,
+            };
+            let item = item.try_get().ok_or(Contended)?;
+            // The item may have been replaced, or have become a smaller part of what it was,
+            // between the load and the reference.
+            let again = match node {
+                None => head.load(pin),
+                Some(node) => load_covering(node, index, pin)?,
+            };
+            return if again == loaded {
+                Ok(Some(Entry::Item(item)))
+            } else {
+                Err(Contended)
+            };
+        }
+    }
+}
+
+/// A writer was in the way of a lock-free lookup.
+struct Contended;
+
+/// The content of the slot that covers `index` in `node`: of the canonical one, if it is a sibling.
+fn load_covering<'p, T>(
+    node: NodeRef<'p, T>,
+    index: u64,
+    pin: &'p Guard,
+) -> Result<Loaded<'p, T>, Contended> {
+    let mut loaded = node.slot(slot_offset(index, node.shift())).load(pin);
+    let mut was_sibling = false;
+    // A writer may turn a canonical slot into a sibling of a larger entry meanwhile; the chain
+    // ends, since each link leads to an earlier slot.
+    while let Seen::Sibling(offset) = loaded.seen() {
+        loaded = node.slot(offset).load(pin);
+        was_sibling = true;
+    }
+    if was_sibling && matches!(loaded.seen(), Seen::Node(_)) {
+        // The entry was split below its canonical slot, which does not cover the index any more.
+        return Err(Contended);
+    }
+    Ok(loaded)
+}
+
+/// Which slot of a node with `shift` covers `index`.
+fn slot_offset(index: u64, shift: u8) -> u8 {
+    let [low, ..] = (index >> shift).to_le_bytes();
+    low % SLOTS
+}
+
+/// The last index below a root with `shift`.
+fn last_index(shift: u8) -> u64 {
+    u64::MAX
+        .checked_shl(u32::from(shift + SLOT_BITS))
+        .map_or(u64::MAX, |above| !above)
+}
+
+impl<T> fmt::Debug for XArray<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("XArray")
+            .field("nodes", &self.node_count())
+            .field("value_nodes", &self.value_node_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The array, locked against other writers until this is dropped.
+///
+/// A cursor borrows it, so a position in the tree cannot be kept over an unlock:
+///
+/// ```compile_fail,E0505
+/// use platter_cache::xarray::{Order, XArray};
+/// let array = XArray::<u32>::new();
+/// let mut locked = array.lock();
+/// let mut cursor = locked.cursor(0, Order::ZERO);
+/// drop(locked);
+/// let _ = cursor.load();
+/// ```
+///
+/// Nor are there two at a time, of which one could change the tree under the other:
+///
+/// ```compile_fail,E0499
+/// use platter_cache::xarray::{Order, XArray};
+/// let array = XArray::<u32>::new();
+/// let mut locked = array.lock();
+/// let mut one = locked.cursor(0, Order::ZERO);
+/// let mut other = locked.cursor(1, Order::ZERO);
+/// let _ = (one.load(), other.load());
+/// ```
+pub struct Locked<'x, T: 'static> {
+    array: &'x XArray<T>,
+    _lock: MutexGuard<'x, ()>,
+    /// Keeps the nodes that this holder unlinks alive until it unlocks.
+    pin: Guard,
+}
+
+impl<T> Locked<'_, T> {
+    /// A cursor for an entry of `order` that begins at `index`.
+    ///
+    /// # Panics
+    /// If `index` is not a multiple of the order's span.
+    pub fn cursor(&mut self, index: u64, order: Order) -> Cursor<'_, T> {
+        Cursor::new(self, index, order)
+    }
+
+    fn seen_head(&self) -> Seen<'_, T> {
+        self.array.head.slot().load(&self.pin).seen()
+    }
+}
+
+impl<T> fmt::Debug for Locked<'_, T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Locked").field(self.array).finish()
+    }
+}

@@ -1,0 +1,289 @@
+//! Splitting an entry into smaller ones: minimally, towards one index, or wholly.
+
+use super::cursor::{Content, Cursor, Found};
+use super::raw::{NodeBox, NodeRef, SLOT_BITS, SLOTS, Seen, Stored};
+use super::{Mark, Order, Ref, slot_offset};
+use crate::sync::Ordering;
+
+/// Which entry is to be split wholly, and into what: enough to prepare it without the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitPlan {
+    identity: Identity,
+    order: Order,
+    piece: Order,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Identity {
+    Value(u64),
+    Item(usize),
+}
+
+impl SplitPlan {
+    /// A plan to split `found` into entries of order `piece`.
+    #[must_use]
+    pub fn new<T>(found: &Found<'_, T>, piece: Order) -> Self {
+        let identity = match found.content {
+            Content::Value(value) => Identity::Value(value),
+            Content::Item(item) => Identity::Item(item.address()),
+        };
+        Self {
+            identity,
+            order: found.order,
+            piece,
+        }
+    }
+
+    /// How many nodes the split takes.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.levels().map(|(_, nodes)| nodes).sum()
+    }
+
+    /// The levels below the entry's own, downwards: shift, and nodes needed.
+    fn levels(&self) -> impl Iterator<Item = (u8, usize)> {
+        let mut nodes = usize::from(self.order.slots());
+        let shifts = (self.piece.shift()..self.order.shift()).step_by(SLOT_BITS.into());
+        shifts.rev().map(move |shift| {
+            let needed = nodes;
+            nodes *= usize::from(SLOTS);
+            (shift, needed)
+        })
+    }
+}
+
+/// Nodes for a whole split of one entry, taken without the lock.
+///
+/// Valid for exactly the entry and order of its plan: what covers an index may be another entry,
+/// or the same one in pieces, by the time the lock is taken again.
+pub struct SplitReserve<T: 'static> {
+    plan: SplitPlan,
+    nodes: Vec<NodeBox<T>>,
+}
+
+impl<T> SplitReserve<T> {
+    /// Takes the nodes that `plan` needs.
+    #[must_use]
+    pub fn new(plan: SplitPlan) -> Self {
+        let levels = plan.levels();
+        let nodes = levels.flat_map(|(shift, nodes)| (0..nodes).map(move |_| NodeBox::new(shift)));
+        Self {
+            plan,
+            nodes: nodes.collect(),
+        }
+    }
+
+    /// The plan it was made for.
+    #[must_use]
+    pub fn plan(&self) -> SplitPlan {
+        self.plan
+    }
+
+    fn take(&mut self, shift: u8) -> NodeBox<T> {
+        let at = self
+            .nodes
+            .iter()
+            .rposition(|node| node.as_node().shift() == shift);
+        at.map_or_else(|| NodeBox::new(shift), |at| self.nodes.swap_remove(at))
+    }
+}
+
+impl<T> std::fmt::Debug for SplitReserve<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SplitReserve")
+            .field("plan", &self.plan)
+            .field("nodes", &self.nodes.len())
+            .finish()
+    }
+}
+
+/// What is being split: each piece is stored as another copy of it, with its marks.
+struct Original<T: 'static> {
+    content: OriginalContent<T>,
+    marks: [u64; Mark::COUNT],
+}
+
+enum OriginalContent<T: 'static> {
+    Value(u64),
+    Item(Ref<T>),
+}
+
+impl<T> Original<T> {
+    fn copy(&self) -> Stored<T> {
+        match &self.content {
+            OriginalContent::Value(value) => Stored::Value(*value),
+            OriginalContent::Item(item) => Stored::Item(item.clone()),
+        }
+    }
+
+    /// How many of `slots` slots that lead to it count as values.
+    fn values(&self, slots: u8) -> u8 {
+        match self.content {
+            OriginalContent::Value(_) => slots,
+            OriginalContent::Item(_) => 0,
+        }
+    }
+
+    /// Marks slots of `node` as the original is marked.
+    fn mark(&self, node: NodeRef<'_, T>, slots: u64) {
+        for mark in Mark::ALL {
+            let bits = node.marks(mark) | (slots * self.marks[mark.index()]);
+            node.set_marks(mark, bits);
+        }
+    }
+
+    /// Makes an entry of `slots` slots from `first` on in `node`.
+    fn carve(&self, node: NodeRef<'_, T>, first: u8, slots: u8) {
+        drop(node.slot(first).swap(self.copy()));
+        for sibling in first + 1..first + slots {
+            drop(node.slot(sibling).swap(Stored::Sibling(first)));
+        }
+        self.mark(node, 1 << first);
+    }
+}
+
+impl<'g, T> Cursor<'g, T> {
+    /// Splits the entry at the cursor, if it is larger than the cursor's order, so far that one
+    /// piece is exactly the cursor's range. The others are as large as can be: order 9 towards
+    /// order 0 leaves one of each order from 8 to 0, and takes one node.
+    ///
+    /// The cursor stays on the piece, so that a store does not walk. Returns how many nodes were
+    /// taken.
+    pub fn split_minimal(&mut self) -> usize {
+        let found = self.load().filter(|found| found.order > self.order);
+        let (Some(found), Some(mut node)) = (found, self.path.last()) else {
+            return 0;
+        };
+        let Some(original) = self.original(&found) else {
+            return 0;
+        };
+        let mut first = slot_offset(found.index, node.shift());
+        let mut slots = found.order.slots();
+        let mut taken = 0;
+        loop {
+            let ends_here = node.shift() == self.order.shift();
+            let piece_slots = if ends_here { self.order.slots() } else { 1 };
+            self.halve(node, first, slots, piece_slots, &original);
+            if ends_here {
+                return taken;
+            }
+            // One slot holds a piece that has to become smaller than a slot.
+            let below = self.new_node(node.shift() - SLOT_BITS);
+            original.carve(below.as_node(), 0, SLOTS);
+            self.recount(below.as_node(), SLOTS, original.values(SLOTS));
+            self.link(
+                node,
+                slot_offset(self.start, node.shift()),
+                below,
+                &original,
+            );
+            taken += 1;
+            let Seen::Node(linked) = self.seen_at(node, self.start) else {
+                return taken;
+            };
+            self.path.push(linked);
+            (node, first, slots) = (linked, 0, SLOTS);
+        }
+    }
+
+    /// Splits the entry at the cursor wholly, into pieces of the plan's order, with the reserve's
+    /// nodes.
+    ///
+    /// The reserve comes back, and nothing changes, if the entry or its order is another than the
+    /// plan was made for. Afterwards the cursor walks anew.
+    pub fn split(&mut self, mut reserve: SplitReserve<T>) -> Result<(), SplitReserve<T>> {
+        let (Some(found), Some(node)) = (self.load(), self.path.last()) else {
+            return Err(reserve);
+        };
+        let piece = reserve.plan.piece;
+        if SplitPlan::new(&found, piece) != reserve.plan {
+            return Err(reserve);
+        }
+        let Some(original) = self.original(&found) else {
+            return Err(reserve);
+        };
+        let first = slot_offset(found.index, node.shift());
+        let slots = first..first + found.order.slots();
+        self.walked = false;
+        if piece.shift() == node.shift() {
+            for at in slots.step_by(piece.slots().into()).skip(1) {
+                original.carve(node, at, piece.slots());
+            }
+            return Ok(());
+        }
+        // From the last slot to the first: as long as there are siblings, they lead to the
+        // original in the canonical slot.
+        for offset in slots.rev() {
+            let below = self.build(&mut reserve, node.shift() - SLOT_BITS, &original);
+            original.mark(node, 1 << offset);
+            self.link(node, offset, below, &original);
+        }
+        Ok(())
+    }
+
+    fn original(&self, found: &Found<'g, T>) -> Option<Original<T>> {
+        let content = match found.content {
+            Content::Value(value) => OriginalContent::Value(value),
+            // The slot has a reference, and the lock keeps it there, frozen or not.
+            Content::Item(item) => OriginalContent::Item(item.try_get_frozen()?),
+        };
+        let marks = Mark::ALL.map(|mark| u64::from(self.is_marked_at(found.index, mark)));
+        Some(Original { content, marks })
+    }
+
+    /// Halves an entry of `slots` slots, always the half around the cursor's index, until that
+    /// has `piece_slots`.
+    fn halve(
+        &self,
+        node: NodeRef<'g, T>,
+        mut first: u8,
+        mut slots: u8,
+        piece_slots: u8,
+        original: &Original<T>,
+    ) {
+        let wanted = slot_offset(self.start, node.shift());
+        while slots > piece_slots {
+            slots /= 2;
+            let upper = first + slots;
+            original.carve(node, upper, slots);
+            if wanted >= upper {
+                first = upper;
+            }
+        }
+    }
+
+    /// Puts a node, all of whose slots lead to the original, in the place of one slot of it.
+    fn link(&self, node: NodeRef<'g, T>, offset: u8, below: NodeBox<T>, original: &Original<T>) {
+        drop(node.slot(offset).swap(Stored::Node(below)));
+        self.recount(node, node.count(), node.value_count() - original.values(1));
+    }
+
+    /// A node of the reserve filled with pieces, over more such nodes if they are that small.
+    /// The depth is bounded by the levels of an order.
+    fn build(
+        &self,
+        reserve: &mut SplitReserve<T>,
+        shift: u8,
+        original: &Original<T>,
+    ) -> NodeBox<T> {
+        let piece = reserve.plan.piece;
+        let built = reserve.take(shift);
+        let node_count = &self.locked.array.node_count;
+        node_count.fetch_add(1, Ordering::Relaxed);
+        let node = built.as_node();
+        if shift == piece.shift() {
+            for at in (0..SLOTS).step_by(piece.slots().into()) {
+                original.carve(node, at, piece.slots());
+            }
+            self.recount(node, SLOTS, original.values(SLOTS));
+        } else {
+            for offset in 0..SLOTS {
+                let below = self.build(reserve, shift - SLOT_BITS, original);
+                drop(node.slot(offset).swap(Stored::Node(below)));
+            }
+            original.mark(node, u64::MAX);
+            self.recount(node, SLOTS, 0);
+        }
+        built
+    }
+}

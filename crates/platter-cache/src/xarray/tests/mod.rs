@@ -1,0 +1,6 @@
+//! The array against a `BTreeMap` model, its invariants, and its counts.
+
+mod bugs;
+mod costs;
+mod model;
+mod structure;
