@@ -12,5 +12,6 @@ pub mod mapping;
 pub mod file;
 pub mod xattr;
 pub mod directory;
+pub mod check;
 
 pub use volume::Volume;

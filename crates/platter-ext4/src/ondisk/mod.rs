@@ -14,6 +14,7 @@ pub mod superblock;
 pub mod geometry;
 pub mod group_desc;
 pub mod inode;
+pub mod bitmap;
 pub mod extent;
 pub mod jbd2;
 pub mod orphan;

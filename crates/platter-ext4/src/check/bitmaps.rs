@@ -1,0 +1,210 @@
+//! The bitmaps and the counts, compared with what was found in use.
+
+use platter_ondisk::Locus;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::FileKind;
+
+use super::inode_states::Use;
+use super::{BitmapUseRule, Checker, Flow, GroupUseRule, TotalsRule};
+use crate::ondisk::bitmap::BitmapVerifier;
+use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
+
+/// What was found in one group.
+#[derive(Debug, Default)]
+struct Tally {
+    /// One bit for each inode in use.
+    inodes: Vec<u8>,
+    used_inodes: u32,
+    directories: u32,
+}
+
+impl Checker<'_> {
+    pub(super) fn check_bitmaps(&mut self) -> Flow {
+        let groups = std::mem::take(&mut self.groups);
+        let mut free_clusters = 0u64;
+        let mut free_inodes = 0u64;
+        let mut states = self
+            .inodes
+            .used()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .peekable();
+        for (number, desc) in (0u32..).zip(&groups) {
+            let group = GroupNr(number);
+            self.progress("bitmaps", u64::from(number), groups.len() as u64)?;
+            let mut tally = Tally::default();
+            let in_group = |inode: &InodeNr| {
+                let place = self.volume.geometry.group_of_inode(*inode);
+                place.filter(|(of, _)| *of == group).map(|(_, index)| index)
+            };
+            while let Some((inode, state)) = states.peek().copied() {
+                let Some(index) = in_group(&inode) else { break };
+                states.next();
+                tally.take(index, state.used_as, state.kind);
+            }
+            let Some(desc) = desc else { continue };
+            free_clusters += u64::from(desc.free_clusters);
+            free_inodes += u64::from(desc.free_inodes);
+            self.check_block_bitmap(group, desc)?;
+            self.check_inode_bitmap(group, desc, &tally)?;
+        }
+        self.check_totals(free_clusters, free_inodes)
+    }
+
+    fn check_totals(&mut self, free_clusters: u64, free_inodes: u64) -> Flow {
+        let volume = self.volume;
+        let locus = Locus::block(volume.geometry.superblock_block.0);
+        let cluster_blocks = u64::from(volume.geometry.cluster_blocks);
+        if volume.superblock.free_blocks != free_clusters.saturating_mul(cluster_blocks) {
+            self.found(locus, TotalsRule::FreeBlocks)?;
+        }
+        if u64::from(volume.superblock.free_inodes) != free_inodes {
+            self.found(locus, TotalsRule::FreeInodes)?;
+        }
+        Ok(())
+    }
+
+    fn check_block_bitmap(&mut self, group: GroupNr, desc: &GroupDesc) -> Flow {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        let locus = Locus::group(u64::from(group.0));
+        let clusters = geometry
+            .group_blocks(group)
+            .div_ceil(geometry.cluster_blocks);
+        let claims = self.claims.group(group);
+        let used = claims.map_or(0, |claims| claims.count);
+        let by_inodes = claims.is_some_and(|claims| claims.by_inodes);
+        if desc.free_clusters != clusters.saturating_sub(used) {
+            self.found(locus, GroupUseRule::FreeBlocks)?;
+        }
+        if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            if by_inodes {
+                self.found(locus, GroupUseRule::BlocksUninit)?;
+            }
+            return Ok(());
+        }
+        let verifier = BitmapVerifier::of_blocks(group, desc, geometry);
+        let Some(bitmap) = self.read_bitmap(desc.block_bitmap, &verifier, locus)? else {
+            return Ok(());
+        };
+        let empty = Vec::new();
+        let claimed = self.claims.group(group).map_or(&empty[..], |c| &c.bits);
+        let difference = compare(claimed, &bitmap, clusters);
+        let place = |index: u32| {
+            let first = geometry.group_first_block(group).0;
+            locus.at_block(first + u64::from(index) * u64::from(geometry.cluster_blocks))
+        };
+        let padded = (clusters..geometry.clusters_per_group).all(|index| bit(&bitmap, index));
+        if let Some(index) = difference.marked_free {
+            self.found(place(index), BitmapUseRule::BlockMarkedFree)?;
+        }
+        if let Some(index) = difference.marked_used {
+            self.found(place(index), BitmapUseRule::BlockMarkedUsed)?;
+        }
+        if !padded {
+            self.found(locus.at_block(desc.block_bitmap.0), BitmapUseRule::Padding)?;
+        }
+        Ok(())
+    }
+
+    fn check_inode_bitmap(&mut self, group: GroupNr, desc: &GroupDesc, tally: &Tally) -> Flow {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        let locus = Locus::group(u64::from(group.0));
+        let inodes = geometry.inodes_per_group;
+        if desc.free_inodes != inodes.saturating_sub(tally.used_inodes) {
+            self.found(locus, GroupUseRule::FreeInodes)?;
+        }
+        if desc.used_dirs != tally.directories {
+            self.found(locus, GroupUseRule::UsedDirs)?;
+        }
+        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            return Ok(());
+        }
+        let verifier = BitmapVerifier::of_inodes(group, desc, geometry);
+        let Some(bitmap) = self.read_bitmap(desc.inode_bitmap, &verifier, locus)? else {
+            return Ok(());
+        };
+        let difference = compare(&tally.inodes, &bitmap, inodes);
+        let padded = (inodes..geometry.block_bytes * 8).all(|index| bit(&bitmap, index));
+        if !padded {
+            self.found(locus.at_block(desc.inode_bitmap.0), BitmapUseRule::Padding)?;
+        }
+        let first = u64::from(group.0) * u64::from(inodes) + 1;
+        if let Some(index) = difference.marked_free {
+            let locus = locus.of_inode(first + u64::from(index));
+            self.found(locus, BitmapUseRule::InodeMarkedFree)?;
+        }
+        if let Some(index) = difference.marked_used {
+            let locus = locus.of_inode(first + u64::from(index));
+            self.found(locus, BitmapUseRule::InodeMarkedUsed)?;
+        }
+        Ok(())
+    }
+
+    /// The bitmap's bytes, also where its checksum is wrong.
+    fn read_bitmap(
+        &mut self,
+        block: BlockNr,
+        verifier: &BitmapVerifier,
+        locus: Locus,
+    ) -> Flow<Option<platter_cache::Buffer>> {
+        let volume = self.volume;
+        let proven = volume.read_block(block, verifier);
+        if let Some(buffer) = self.tolerate("bitmap", locus.at_block(block.0), proven)? {
+            return Ok(Some(buffer));
+        }
+        Ok(volume.read_block(block, &Unverified).ok())
+    }
+}
+
+impl Tally {
+    fn take(&mut self, index: u32, used_as: Use, kind: Option<FileKind>) {
+        let byte = (index / 8) as usize;
+        if byte >= self.inodes.len() {
+            self.inodes.resize(byte + 1, 0);
+        }
+        self.inodes[byte] |= 1 << (index % 8);
+        self.used_inodes += 1;
+        let is_directory = kind == Some(FileKind::Directory) && used_as != Use::Reserved;
+        self.directories += u32::from(is_directory);
+    }
+}
+
+/// The first bits that differ.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Difference {
+    marked_free: Option<u32>,
+    marked_used: Option<u32>,
+}
+
+fn compare(found: &[u8], stored: &[u8], bits: u32) -> Difference {
+    let mut difference = Difference::default();
+    for index in 0..bits {
+        match (bit(found, index), bit(stored, index)) {
+            (true, false) => difference.marked_free = difference.marked_free.or(Some(index)),
+            (false, true) => difference.marked_used = difference.marked_used.or(Some(index)),
+            (true, true) | (false, false) => {}
+        }
+    }
+    difference
+}
+
+fn bit(bitmap: &[u8], index: u32) -> bool {
+    let byte = bitmap.get((index / 8) as usize).copied().unwrap_or(0);
+    byte & (1 << (index % 8)) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_differ_at_the_first_bits() {
+        assert_eq!(compare(&[0b101], &[0b101], 8), Difference::default());
+        let difference = compare(&[0b0101], &[0b0010, 1], 16);
+        assert_eq!(difference.marked_free, Some(0));
+        assert_eq!(difference.marked_used, Some(1));
+    }
+}

@@ -1,0 +1,131 @@
+//! The index of a hashed directory: which blocks hold names of which hashes.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::{Checker, DirectoryUseRule, Flow, locus_of};
+use crate::directory::hash::{HashSeed, HashVersion};
+use crate::mapping::BlockMap;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::htree::{HtreeRoot, HtreeRule, IndexEntries, decode_node};
+use crate::ondisk::{FileBlock, Inode};
+
+/// What an index says of its directory's blocks.
+#[derive(Debug)]
+pub(super) struct Index {
+    version: Option<HashVersion>,
+    seed: HashSeed,
+    /// Blocks of the index itself.
+    nodes: HashSet<FileBlock>,
+    /// The hashes of the names in each block of entries; the upper bound is excluded.
+    leaves: HashMap<FileBlock, Range<u64>>,
+}
+
+impl Index {
+    pub(super) fn is_node(&self, block: FileBlock) -> bool {
+        self.nodes.contains(&block)
+    }
+
+    pub(super) fn contains(&self, block: FileBlock) -> bool {
+        self.leaves.contains_key(&block)
+    }
+
+    /// Whether a name may lie in a block of entries.
+    pub(super) fn allows(&self, block: FileBlock, name: &[u8]) -> bool {
+        let Some((version, hashes)) = self.version.zip(self.leaves.get(&block)) else {
+            return true;
+        };
+        hashes.contains(&u64::from(version.hash(self.seed, name).major))
+    }
+}
+
+impl Checker<'_> {
+    /// Reads the whole index of a directory; `None` if it is broken.
+    pub(super) fn check_index(
+        &mut self,
+        inode: &Inode,
+        map: &BlockMap,
+        hashes_names: bool,
+    ) -> Flow<Option<Index>> {
+        let volume = self.volume;
+        let locus = locus_of(inode.number);
+        let Some(root) = self.read_dir_block(inode, map, FileBlock(0))? else {
+            return Ok(None);
+        };
+        let decoded = HtreeRoot::decode(&root, &volume.geometry);
+        let decoded = decoded.map_err(|rule| Corrupt::new(locus, rule).into());
+        let Some(root) = self.tolerate("directory index", locus, decoded)? else {
+            return Ok(None);
+        };
+        let unsigned = volume.superblock.flags & 0x2 != 0;
+        let version = HashVersion::of_directory(root.hash_version, unsigned);
+        if version.is_none() {
+            self.found(locus, HtreeRule::HashVersion)?;
+        }
+        let mut index = Index {
+            version: version.filter(|_| hashes_names),
+            seed: HashSeed(volume.superblock.hash_seed),
+            nodes: HashSet::from([FileBlock(0)]),
+            leaves: HashMap::new(),
+        };
+        self.take_entries(
+            inode,
+            map,
+            root.entries,
+            u32::from(root.levels),
+            0..1 << 32,
+            &mut index,
+        )?;
+        Ok(Some(index))
+    }
+
+    /// Takes the blocks below one block of the index. Recurses at most
+    /// [`HTREE_LEVELS_MAX`](crate::ondisk::htree::HTREE_LEVELS_MAX) deep, and into no block twice.
+    fn take_entries(
+        &mut self,
+        inode: &Inode,
+        map: &BlockMap,
+        entries: IndexEntries<'_>,
+        levels: u32,
+        hashes: Range<u64>,
+        index: &mut Index,
+    ) -> Flow {
+        let locus = locus_of(inode.number);
+        for at in 0..entries.len() {
+            let Some(block) = entries.block(at) else {
+                continue;
+            };
+            // A set lowest bit says that the hash went on from the block before.
+            let start = u64::from(entries.hash(at) & !1).max(hashes.start);
+            let end = if entries.len() > at + 1 {
+                // The next block may begin with the hash this one ends with.
+                let next = entries.hash(at + 1);
+                u64::from(next) + u64::from(next & 1)
+            } else {
+                hashes.end
+            };
+            let start = if at == 0 { hashes.start } else { start };
+            if index.is_node(block) || index.contains(block) {
+                self.found(
+                    locus.at_offset(u64::from(block.0)),
+                    DirectoryUseRule::IndexedTwice,
+                )?;
+                continue;
+            }
+            if levels == 0 {
+                index.leaves.insert(block, start..end);
+                continue;
+            }
+            index.nodes.insert(block);
+            let Some(buffer) = self.read_dir_block(inode, map, block)? else {
+                continue;
+            };
+            let node = decode_node(&buffer, &self.volume.geometry);
+            let node = node.map_err(|rule| Corrupt::new(locus, rule).into());
+            if let Some(node) = self.tolerate("directory index", locus, node)? {
+                self.take_entries(inode, map, node, levels - 1, start..end, index)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! What is known of every inode: eight bytes each, and only where inodes are in use.
+
+use platter_vfs::FileKind;
+
+use crate::ondisk::InodeNr;
+
+const CHUNK_LEN: usize = 512;
+
+/// What an inode turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Use {
+    /// Free, or deleted.
+    #[default]
+    Unused,
+    /// In use, by names.
+    Named,
+    /// In use, by attributes.
+    AttributeValue,
+    /// Without names, waiting to be deleted.
+    Orphan,
+    /// The filesystem's own.
+    Reserved,
+}
+
+/// What is known of one inode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct InodeState {
+    pub(super) used_as: Use,
+    /// Its type; `None` if it is broken.
+    pub(super) kind: Option<FileKind>,
+    /// Names it should have.
+    pub(super) links: u16,
+    /// Names that were found.
+    pub(super) names: u32,
+}
+
+/// The states of all inodes.
+#[derive(Debug, Default)]
+pub(super) struct InodeStates {
+    chunks: Vec<Option<Box<[InodeState; CHUNK_LEN]>>>,
+}
+
+impl InodeStates {
+    pub(super) fn get(&self, inode: InodeNr) -> InodeState {
+        let (chunk, index) = place(inode);
+        let chunk = self.chunks.get(chunk).and_then(Option::as_ref);
+        chunk.map_or_else(InodeState::default, |chunk| chunk[index])
+    }
+
+    pub(super) fn get_mut(&mut self, inode: InodeNr) -> &mut InodeState {
+        let (chunk, index) = place(inode);
+        if chunk >= self.chunks.len() {
+            self.chunks.resize_with(chunk + 1, || None);
+        }
+        let chunk = &mut self.chunks[chunk];
+        &mut chunk.get_or_insert_with(|| Box::new([InodeState::default(); CHUNK_LEN]))[index]
+    }
+
+    /// The inodes in use, in ascending order.
+    pub(super) fn used(&self) -> impl Iterator<Item = (InodeNr, InodeState)> + '_ {
+        let chunks = self.chunks.iter().enumerate();
+        let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_ref()?)));
+        chunks.flat_map(|(number, chunk)| {
+            let states = chunk.iter().enumerate();
+            let used = states.filter(|(_, state)| state.used_as != Use::Unused);
+            used.filter_map(move |(index, state)| {
+                let inode = u32::try_from(number * CHUNK_LEN + index).ok()?;
+                Some((InodeNr::new(inode)?, *state))
+            })
+        })
+    }
+}
+
+fn place(inode: InodeNr) -> (usize, usize) {
+    let number = inode.get() as usize;
+    (number / CHUNK_LEN, number % CHUNK_LEN)
+}

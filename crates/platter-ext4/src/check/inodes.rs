@@ -1,0 +1,181 @@
+//! Every inode of every table: whether it is in use, what it claims, what it refers to.
+
+use platter_ondisk::Locus;
+use platter_ondisk::endian::join_u32;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::FileKind;
+use zerocopy::FromBytes;
+
+use super::inode_states::Use;
+use super::{Checker, Flow, InodeUseRule, locus_of};
+use crate::inode::is_reserved;
+use crate::ondisk::features::{Incompat, RoCompat};
+use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::inode::DiskInode;
+use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeFlags, InodeNr};
+
+/// Blocks of an inode table that are read together.
+const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
+
+impl Checker<'_> {
+    pub(super) fn check_inodes(&mut self) -> Flow {
+        let total = u64::from(self.volume.geometry.groups_count);
+        for group in 0..self.volume.geometry.groups_count {
+            self.progress("inodes", u64::from(group), total)?;
+            if let Some(desc) = self.groups[group as usize] {
+                self.check_table(group, &desc)?;
+            }
+        }
+        let used = self.inodes.used().count() as u64;
+        self.report.count("inodes", used);
+        Ok(())
+    }
+
+    fn check_table(&mut self, group: u32, desc: &GroupDesc) -> Flow {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        if desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            return Ok(());
+        }
+        let unused = if geometry.features.has_group_csum() {
+            desc.unused_inodes
+        } else {
+            0
+        };
+        let used = geometry.inodes_per_group.saturating_sub(unused);
+        let first_number = group * geometry.inodes_per_group + 1;
+        for table_block in 0..used.div_ceil(geometry.inodes_per_block) {
+            let block = BlockNr(desc.inode_table.0 + u64::from(table_block));
+            if table_block.is_multiple_of(TABLE_READ_AHEAD_BLOCKS) {
+                let rest = used.div_ceil(geometry.inodes_per_block) - table_block;
+                volume.read_ahead(block, u64::from(rest.min(TABLE_READ_AHEAD_BLOCKS)));
+            }
+            let locus = Locus::group(u64::from(group)).at_block(block.0);
+            let read = volume.read_block(block, &Unverified);
+            let Some(buffer) = self.tolerate("inode table", locus, read)? else {
+                continue;
+            };
+            let skipped = table_block * geometry.inodes_per_block;
+            let slots = buffer.chunks_exact(usize::from(geometry.inode_bytes));
+            for (index, bytes) in (skipped..used).zip(slots) {
+                if let Some(number) = InodeNr::new(first_number + index) {
+                    self.check_slot(number, bytes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_slot(&mut self, number: InodeNr, bytes: &[u8]) -> Flow {
+        let Ok((disk, _)) = DiskInode::ref_from_prefix(bytes) else {
+            return Ok(());
+        };
+        let is_own = is_reserved(self.volume, number);
+        let has_mode = disk.mode.get() != 0;
+        let is_orphan = self.orphans.contains(&number);
+        if is_own {
+            self.inodes.get_mut(number).used_as = Use::Reserved;
+            if !has_mode && disk.links.get() == 0 {
+                return self.check_idle(number, bytes, disk);
+            }
+        } else if disk.links.get() == 0 && !is_orphan {
+            if has_mode && disk.deleted.get() == 0 {
+                self.found(locus_of(number), InodeUseRule::DeletedWithoutTime)?;
+            }
+            return Ok(());
+        } else {
+            let state = self.inodes.get_mut(number);
+            state.used_as = Use::Named;
+            state.links = disk.links.get();
+        }
+        let decoded = Inode::decode(bytes, number, &self.volume.geometry);
+        let decoded = decoded.map_err(Into::into);
+        match self.tolerate("inode", locus_of(number), decoded)? {
+            Some(inode) => {
+                if inode.flags.contains(InodeFlags::EA_INODE) {
+                    // The upper half of the count lies in the time, the lower in the version.
+                    let count = join_u32(disk.changed.get(), disk.version_lo.get());
+                    self.attribute_holders.insert(number, count);
+                }
+                self.check_inode(&inode, is_own, is_orphan)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A reserved inode that is not in use.
+    fn check_idle(&mut self, number: InodeNr, bytes: &[u8], disk: &DiskInode) -> Flow {
+        let verified = Inode::verify_checksum(bytes, number, &self.volume.geometry);
+        let verified = verified.map_err(Into::into);
+        self.tolerate("inode", locus_of(number), verified)?;
+        let is_empty = disk.size_lo.get() == 0 && disk.blocks_lo.get() == 0;
+        if !is_empty && number != InodeNr::BAD_BLOCKS {
+            self.found(locus_of(number), InodeUseRule::ReservedContents)?;
+        }
+        Ok(())
+    }
+
+    fn check_inode(&mut self, inode: &Inode, is_own: bool, is_orphan: bool) -> Flow {
+        let locus = locus_of(inode.number);
+        let holds_value = inode.flags.contains(InodeFlags::EA_INODE) && self.has_ea_inode();
+        let state = self.inodes.get_mut(inode.number);
+        state.kind = Some(inode.kind);
+        if is_orphan && !is_own {
+            if inode.links == 0 {
+                state.used_as = Use::Orphan;
+            }
+            self.noticed(locus, InodeUseRule::OrphanWaits)?;
+        } else if holds_value {
+            state.used_as = Use::AttributeValue;
+        }
+        if inode.deleted != 0 && !is_orphan && !is_own {
+            self.found(locus, InodeUseRule::UsedWithTime)?;
+        }
+        if self.has_flag_without_feature(inode) {
+            self.found(locus, InodeUseRule::FlagWithoutFeature)?;
+        }
+        if inode.kind == FileKind::Directory && !is_own {
+            self.directories.push(inode.number);
+        }
+        let value_clusters = self.check_attributes(inode)?;
+        self.check_contents(inode, value_clusters)
+    }
+
+    fn has_flag_without_feature(&self, inode: &Inode) -> bool {
+        let features = self.volume.geometry.features;
+        let incompat = [
+            (InodeFlags::EXTENTS, Incompat::EXTENTS),
+            (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
+            (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
+            (InodeFlags::CASEFOLD, Incompat::CASEFOLD),
+        ];
+        let is_missing =
+            |&(flag, feature)| inode.flags.contains(flag) && !features.incompat.contains(feature);
+        let verity = inode.flags.contains(InodeFlags::VERITY);
+        incompat.iter().any(is_missing)
+            || (verity && !features.ro_compat.contains(RoCompat::VERITY))
+    }
+
+    /// Compares the names that were found with the link counts.
+    pub(super) fn check_links(&mut self) -> Flow {
+        let used: Vec<_> = self.inodes.used().collect();
+        for (number, state) in used {
+            if state.used_as != Use::Named {
+                continue;
+            }
+            let links = u32::from(state.links);
+            let uncounted = state.kind == Some(FileKind::Directory) && links == 1;
+            if state.names == 0 {
+                self.found(locus_of(number), InodeUseRule::Unattached)?;
+            } else if state.names != links && !(uncounted && self.has_dir_nlink()) {
+                self.found(locus_of(number), InodeUseRule::Links)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_dir_nlink(&self) -> bool {
+        let features = self.volume.geometry.features;
+        features.ro_compat.contains(RoCompat::DIR_NLINK)
+    }
+}

@@ -1,0 +1,167 @@
+//! The rules that hold across structures.
+
+use crate::ondisk::corrupt::Rule;
+
+macro_rules! rules {
+    ($(#[$doc:meta])* $name:ident of $structure:literal { $($(#[$rule_doc:meta])* $rule:ident => $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[$rule_doc])* $rule,)+
+        }
+
+        impl Rule for $name {
+            const STRUCTURE: &'static str = $structure;
+
+            fn text(self) -> &'static str {
+                match self {
+                    $(Self::$rule => $text,)+
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    /// What groups must hold to beside each other.
+    GroupUseRule of "block group" {
+        /// No two fixed structures share a block.
+        Overlap => "metadata of the group overlaps other metadata",
+        /// `bg_itable_unused` is at most the inodes of a group.
+        UnusedInodes => "more unused inodes than inodes",
+        /// `bg_free_blocks_count`.
+        FreeBlocks => "free cluster count is wrong",
+        /// `bg_free_inodes_count`.
+        FreeInodes => "free inode count is wrong",
+        /// `bg_used_dirs_count`.
+        UsedDirs => "directory count is wrong",
+        /// A group without an initialized block bitmap has no blocks in use.
+        BlocksUninit => "blocks are in use, but the block bitmap is not initialized",
+    }
+}
+
+rules! {
+    /// What the superblock must hold to beside what a mount needs.
+    SuperblockUseRule of "superblock" {
+        /// `s_rev_level` is one that exists.
+        Revision => "revision is not 0 or 1",
+        /// A journal is named only with the feature, and only in one place.
+        Journal => "names a journal it does not have, or two",
+    }
+}
+
+rules! {
+    /// What the superblock's counts must hold to.
+    TotalsRule of "superblock totals" {
+        /// `s_free_blocks_count` is what the groups say.
+        FreeBlocks => "free block count is not the sum of the groups'",
+        /// `s_free_inodes_count` is what the groups say.
+        FreeInodes => "free inode count is not the sum of the groups'",
+    }
+}
+
+rules! {
+    /// What bitmaps must hold to.
+    BitmapUseRule of "bitmap" {
+        /// What is in use is marked.
+        BlockMarkedFree => "block in use is marked free",
+        /// What is marked is in use.
+        BlockMarkedUsed => "block marked in use is nobody's",
+        /// What is in use is marked.
+        InodeMarkedFree => "inode in use is marked free",
+        /// What is marked is in use.
+        InodeMarkedUsed => "inode marked in use is free",
+        /// Bits behind the end of the filesystem are set.
+        Padding => "bits behind the end of the filesystem are not set",
+    }
+}
+
+rules! {
+    /// What an inode must hold to beside its own bytes.
+    InodeUseRule of "inode" {
+        /// A deleted inode has a time of deletion.
+        DeletedWithoutTime => "has no names and no time of deletion",
+        /// An inode in use has no time of deletion.
+        UsedWithTime => "is in use and has a time of deletion",
+        /// An orphan is on the list for a reason.
+        OrphanWaits => "is an orphan that waits to be deleted or truncated",
+        /// `i_blocks` counts the blocks.
+        BlockCount => "block count is not the number of its blocks",
+        /// No block is anyone else's.
+        SharedBlock => "block has another owner, too",
+        /// `i_size` is within what the map can reach.
+        SizeTooLarge => "size is beyond what its map can reach",
+        /// A reserved inode that is not in use is empty.
+        ReservedContents => "reserved inode is not in use, but has contents",
+        /// `i_size` covers the blocks.
+        SizeTooSmall => "size does not cover its blocks",
+        /// A directory's size is the number of its blocks.
+        DirectorySize => "size of a directory is not that of its blocks",
+        /// Blocks of a directory are initialized.
+        DirectoryUnwritten => "block of a directory is unwritten",
+        /// Extents of a file ascend.
+        ExtentOrder => "extents of different nodes overlap or do not ascend",
+        /// A symbolic link has a target and no NUL in it.
+        LinkTarget => "target of the symbolic link is empty or longer than a block",
+        /// A FIFO, socket or device has no size.
+        SpecialSize => "special file has a size",
+        /// A flag has its feature.
+        FlagWithoutFeature => "flag of a feature that the filesystem does not have",
+        /// `i_links_count` is the number of names.
+        Links => "link count is not the number of its names",
+        /// An inode in use has a name.
+        Unattached => "is in use and has no name",
+        /// An attribute value has as many references as it says.
+        ValueReferences => "reference count of the attribute value is wrong",
+    }
+}
+
+rules! {
+    /// What attributes must hold to beside each other.
+    AttributeUseRule of "extended attributes" {
+        /// Values do not overlap.
+        Overlap => "values overlap",
+        /// `h_refcount`.
+        References => "reference count is not the number of inodes that share the block",
+        /// A value's inode is one that holds values.
+        ValueInode => "value inode does not hold an attribute value",
+        /// A value is as long as the entry says.
+        ValueSize => "value inode is not as long as the value",
+    }
+}
+
+rules! {
+    /// What directories must hold to beside their blocks.
+    DirectoryUseRule of "directory" {
+        /// There is a block for each part of the size.
+        Hole => "has a hole",
+        /// The first entry is `.` and names the directory.
+        Dot => "first entry is not . naming the directory",
+        /// The second entry is `..`.
+        DotDot => "second entry is not ..",
+        /// `..` names the parent.
+        Parent => ".. does not name the parent",
+        /// `.` and `..` stand at the beginning only.
+        StrayDot => "has a further entry . or ..",
+        /// A name occurs once.
+        DuplicateName => "has the same name twice",
+        /// A name names an inode in use.
+        UnusedInode => "entry names an inode that is not in use",
+        /// A name does not name the filesystem's own inodes.
+        ReservedInode => "entry names a reserved inode",
+        /// The entry's file type is the inode's.
+        FileType => "entry tells another file type than the inode",
+        /// A directory has one name.
+        SecondName => "entry gives a directory a second name",
+        /// A directory is reached from the root.
+        Unreachable => "is not reached from the root",
+        /// The root is a directory.
+        Root => "root is not a directory",
+        /// The index names each block of entries once.
+        IndexedTwice => "index names a block twice",
+        /// The index names each block of entries.
+        NotIndexed => "block is not in the index",
+        /// A name lies where its hash says.
+        Placement => "name lies in a block of other hashes",
+    }
+}
