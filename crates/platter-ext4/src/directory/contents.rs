@@ -181,7 +181,10 @@ impl<'a> DirBlocks<'a> {
         }
         let window = (READ_AHEAD_BYTES >> self.volume.geometry.block_bits).max(1);
         let end = block.0.saturating_add(window).min(self.count);
-        self.announce(block.0, end);
+        // One block is read when it is asked for, without further ado.
+        if end.saturating_sub(block.0) > 1 {
+            self.announce(block.0, end);
+        }
         self.ahead.set(end);
     }
 

@@ -438,6 +438,27 @@ fn directory_without_dots_or_beyond_the_filesystem_is_corrupt() {
 }
 
 #[test]
+fn inline_directory_without_a_parent_is_corrupt() {
+    let mut sample = Sample::new(InodeFlags::empty(), &[vec![0; BLOCK]]);
+    sample.inode.flags = InodeFlags::INLINE_DATA;
+    // An attribute space with an empty `system.data`.
+    let mut tail = 0xea02_0000u32.to_le_bytes().to_vec();
+    tail.extend([4, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    tail.extend(b"data\0\0\0\0");
+    sample.inode.tail = tail.into();
+    sample.inode.block = [0; 60];
+    let opened = Directory::open(&sample.volume, &sample.inode, &sample.map);
+    assert_eq!(rule_of(opened), DirectoryRule::InlineParent.text());
+    sample.inode.block[..4].copy_from_slice(&7u32.to_le_bytes());
+    sample.inode.block[4..].copy_from_slice(&entry(TARGET, b"name", 56));
+    let (found, result) = sample.names();
+    assert_eq!(rule_of(result), NONE);
+    assert_eq!(found.len(), 3);
+    assert_eq!(sample.lookup(b"..").unwrap(), 7);
+    assert_eq!(sample.lookup(b"name").unwrap(), TARGET);
+}
+
+#[test]
 fn holes_are_passed_over() {
     let mut sample = Sample::new(
         InodeFlags::empty(),

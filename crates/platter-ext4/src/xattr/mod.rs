@@ -159,3 +159,6 @@ fn value(
     }
     Ok(stored)
 }
+
+#[cfg(test)]
+mod tests;
