@@ -3,7 +3,6 @@
 use crate::{Attr, Context, FileKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
-const GROUP_EXECUTE: u32 = 0o0010;
 
 /// The owner and permission bits of a file about to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +17,8 @@ pub struct NewOwner {
 
 impl NewOwner {
     /// The owner and bits that a file of `kind` gets in `dir`: a set-group-id directory hands its
-    /// group down, and to directories the bit too.
+    /// group down, and to directories the bit too. Whether the caller may make such a file at all is
+    /// not its business.
     #[must_use]
     pub fn in_directory(dir: &Attr, context: &Context, kind: FileKind, permissions: u32) -> Self {
         let credentials = &context.credentials;
@@ -28,12 +28,6 @@ impl NewOwner {
             gid = dir.gid;
             if kind == FileKind::Directory {
                 permissions |= SET_GROUP_ID;
-            } else if permissions & GROUP_EXECUTE != 0
-                && credentials.uid != 0
-                && !credentials.is_in_group(gid)
-            {
-                // Nobody may make a program that runs as a group they are not in.
-                permissions &= !SET_GROUP_ID;
             }
         }
         Self {

@@ -99,7 +99,6 @@ fn a_set_group_id_directory_hands_its_group_down() {
         (attr.gid, attr.permissions)
     };
     assert_eq!(make("sub", CreateKind::Directory, 0o777), (7, 0o2755));
-    assert_eq!(make("program", CreateKind::Regular, 0o2755), (7, 0o755));
     assert_eq!(make("data", CreateKind::Regular, 0o2644), (7, 0o2644));
 }
 
