@@ -1,2 +1,19 @@
-//! Serves a filesystem through FUSE.
+//! Serves any [`Filesystem`](platter_vfs::Filesystem) to the kernel through FUSE.
+//!
+//! [`mount`] attaches it to a directory, as the superuser or, with the help of `fusermount3`, as
+//! anyone. We are the only one who changes the filesystem, so the kernel may keep names, attributes
+//! and pages for as long as it likes, and most system calls never reach us.
 #![forbid(unsafe_code)]
+
+mod node;
+mod statistics;
+mod options;
+mod server;
+mod transport;
+mod attach;
+mod session;
+
+pub use attach::AttachError;
+pub use options::{ErrorSink, MountOptions, OptionError};
+pub use session::{Ended, MountError, Session, Unmounter, mount};
+pub use statistics::{Operation, Statistics};

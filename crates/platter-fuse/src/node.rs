@@ -1,0 +1,182 @@
+//! The inodes the kernel knows by a number, and how often it was told of each.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use parking_lot::Mutex;
+use platter_vfs::{Inode, InodeId};
+
+/// The number by which the kernel names an inode. It also shows it as the inode number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NodeId(pub(crate) u64);
+
+impl NodeId {
+    /// The root directory.
+    pub(crate) const ROOT: Self = Self(1);
+
+    /// From here on up are the ids of inodes whose own number belongs to another inode already.
+    const FIRST_SPARE: u64 = 1 << 63;
+}
+
+/// Independent parts of the table. A power of two.
+const SHARDS: usize = 16;
+
+/// The inodes the kernel holds, each kept alive until it forgets it, so that an unlinked file stays
+/// readable for whoever has it open.
+///
+/// # Invariants
+/// - The root is always there.
+/// - An inode has one node id as long as it is in the table.
+#[derive(Debug)]
+pub(crate) struct NodeTable {
+    root: Arc<dyn Inode>,
+    shards: [Mutex<HashMap<NodeId, Node>>; SHARDS],
+    spare: Mutex<SpareIds>,
+}
+
+#[derive(Debug)]
+struct Node {
+    inode: Held,
+    /// How often the kernel was told of it and did not forget it since.
+    lookups: u64,
+}
+
+/// What a node id stands for.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    /// An inode in memory.
+    Inode(Arc<dyn Inode>),
+    /// One that could not be read when a listing told of it.
+    Unreadable(InodeId),
+}
+
+impl Held {
+    pub(crate) fn id(&self) -> InodeId {
+        match self {
+            Self::Inode(inode) => inode.id(),
+            Self::Unreadable(id) => *id,
+        }
+    }
+}
+
+/// Ids of inodes whose own number belongs to another inode, as with two trees in one filesystem.
+#[derive(Debug, Default)]
+struct SpareIds {
+    given: u64,
+    by_inode: HashMap<InodeId, NodeId>,
+}
+
+impl NodeTable {
+    pub(crate) fn new(root: Arc<dyn Inode>) -> Self {
+        Self {
+            root,
+            shards: std::array::from_fn(|_| Mutex::default()),
+            spare: Mutex::default(),
+        }
+    }
+
+    /// The inode of a node the kernel holds.
+    pub(crate) fn get(&self, node: NodeId) -> Option<Held> {
+        if node == NodeId::ROOT {
+            return Some(Held::Inode(Arc::clone(&self.root)));
+        }
+        let shard = self.shard(node).lock();
+        shard.get(&node).map(|node| node.inode.clone())
+    }
+
+    /// The node of an inode the kernel is about to be told of, held once more.
+    pub(crate) fn hold(&self, inode: &Held) -> NodeId {
+        let id = inode.id();
+        if id == self.root.id() {
+            return NodeId::ROOT;
+        }
+        let node = NodeId(id.number);
+        let own_number = node > NodeId::ROOT && node.0 < NodeId::FIRST_SPARE;
+        // An inode that has a spare id keeps it, though its own number may be free by now.
+        let mut spare = self.spare.lock();
+        if let Some(&node) = spare.by_inode.get(&id) {
+            let held = self.try_hold(node, inode);
+            assert!(held, "a spare id belongs to one inode");
+            return node;
+        }
+        if own_number && self.try_hold(node, inode) {
+            return node;
+        }
+        let node = NodeId(NodeId::FIRST_SPARE + spare.given);
+        spare.given += 1;
+        spare.by_inode.insert(id, node);
+        let held = self.try_hold(node, inode);
+        assert!(held, "a spare id is given once");
+        node
+    }
+
+    /// The kernel forgot `lookups` of the times it was told of `node`.
+    pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+        let mut shard = self.shard(node).lock();
+        let Entry::Occupied(mut entry) = shard.entry(node) else {
+            return;
+        };
+        let held = entry.get_mut();
+        held.lookups = held.lookups.saturating_sub(lookups);
+        if held.lookups > 0 {
+            return;
+        }
+        let forgotten = entry.remove();
+        drop(shard);
+        if node.0 >= NodeId::FIRST_SPARE {
+            self.forget_spare(forgotten.inode.id());
+        }
+        // Dropping the last user of an unlinked file frees it, which must not happen under a lock.
+        drop(forgotten);
+    }
+
+    /// How many inodes the kernel holds, the root left out.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Lets go of all inodes, when the kernel is gone.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            let nodes = std::mem::take(&mut *shard.lock());
+            drop(nodes);
+        }
+    }
+
+    /// Counts the inode in as `node`, unless that stands for another inode.
+    fn try_hold(&self, node: NodeId, inode: &Held) -> bool {
+        let mut shard = self.shard(node).lock();
+        match shard.entry(node) {
+            Entry::Vacant(entry) => {
+                let inode = inode.clone();
+                entry.insert(Node { inode, lookups: 1 });
+                true
+            }
+            Entry::Occupied(mut entry) if entry.get().inode.id() == inode.id() => {
+                let node = entry.get_mut();
+                node.lookups += 1;
+                if let (Held::Unreadable(_), Held::Inode(_)) = (&node.inode, inode) {
+                    node.inode = inode.clone();
+                }
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    fn forget_spare(&self, id: InodeId) {
+        let mut spare = self.spare.lock();
+        let Some(&node) = spare.by_inode.get(&id) else {
+            return;
+        };
+        if !self.shard(node).lock().contains_key(&node) {
+            spare.by_inode.remove(&id);
+        }
+    }
+
+    fn shard(&self, node: NodeId) -> &Mutex<HashMap<NodeId, Node>> {
+        let mixed = node.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(mixed >> 32) as usize % SHARDS]
+    }
+}

@@ -1,0 +1,221 @@
+//! How to mount: the options of `mount(8)` that make sense here.
+
+use std::fmt;
+use std::sync::Arc;
+
+use platter_vfs::Error;
+
+/// The largest request the kernel is allowed to send or ask for, in bytes: 256 pages, the most it
+/// grants without a change of its settings.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
+/// How a filesystem is mounted and served.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of mount(8), which has them as independent flags"
+)]
+pub struct MountOptions {
+    /// `ro`: refuse every change.
+    pub read_only: bool,
+    /// `allow_other`: let other users in than the one who mounts. Anyone but the superuser needs
+    /// `user_allow_other` in `/etc/fuse.conf` for it.
+    pub allow_other: bool,
+    /// `noperm`: check no permissions. Without `allow_other` only, so that the one who mounts sees
+    /// everything in an image that is theirs anyway.
+    pub no_permission_checks: bool,
+    /// `uid=`: everything is shown to belong to this user.
+    pub uid: Option<u32>,
+    /// `gid=`: everything is shown to belong to this group.
+    pub gid: Option<u32>,
+    /// `dev`: device files work. Only the superuser may ask for it.
+    pub devices: bool,
+    /// `suid`: set-id bits work. Only the superuser may ask for it.
+    pub set_id: bool,
+    /// `noexec`: refuse to run programs.
+    pub no_exec: bool,
+    /// `fsname=`: the source that `/proc/mounts` shows.
+    pub source: Option<String>,
+    /// Threads that answer requests; `None` for one for each processor, but two at least.
+    pub threads: Option<usize>,
+    /// The largest read or write in one request, in bytes.
+    pub request_bytes_max: u32,
+    /// SIGINT, SIGTERM and SIGHUP unmount. Whoever still uses files then has a short while to finish
+    /// before the filesystem comes to rest all the same.
+    pub end_on_signals: bool,
+    /// Is told of every error that is more than an ordinary refusal, since the caller sees an errno
+    /// only.
+    pub on_error: Option<ErrorSink>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            allow_other: false,
+            no_permission_checks: false,
+            uid: None,
+            gid: None,
+            devices: false,
+            set_id: false,
+            no_exec: false,
+            source: None,
+            threads: None,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            end_on_signals: false,
+            on_error: None,
+        }
+    }
+}
+
+/// Takes the errors that a mounted filesystem comes upon.
+#[derive(Clone)]
+pub struct ErrorSink(Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl ErrorSink {
+    /// A sink that calls `tell`, from any of the serving threads.
+    pub fn new(tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    pub(crate) fn tell(&self, error: &Error) {
+        (self.0)(error);
+    }
+}
+
+impl fmt::Debug for ErrorSink {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ErrorSink")
+    }
+}
+
+/// A mount option that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// The value is missing or no number.
+    #[error("mount option {name}= takes a number")]
+    NotANumber {
+        /// The option.
+        name: &'static str,
+    },
+    /// Two options exclude each other.
+    #[error("mount option {0} cannot be used with {1}")]
+    Conflict(&'static str, &'static str),
+}
+
+/// Options that only `mount(8)` and its callers care for.
+const IGNORED: &[&str] = &[
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "loop",
+    "async",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+];
+
+impl MountOptions {
+    /// Takes the options of a comma-separated list, as given to `-o`. What is not about mounting,
+    /// such as `offset=`, is returned for whoever opens the image.
+    pub fn parse<'a>(&mut self, list: &'a str) -> Result<Vec<&'a str>, OptionError> {
+        let options = list.split(',').filter(|option| !option.is_empty());
+        let mut rest = Vec::new();
+        for option in options {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match name {
+                "ro" => self.read_only = true,
+                "rw" => self.read_only = false,
+                "allow_other" => self.allow_other = true,
+                "noperm" => self.no_permission_checks = true,
+                "default_permissions" => self.no_permission_checks = false,
+                "uid" => self.uid = Some(number("uid", value)?),
+                "gid" => self.gid = Some(number("gid", value)?),
+                "dev" => self.devices = true,
+                "nodev" => self.devices = false,
+                "suid" => self.set_id = true,
+                "nosuid" => self.set_id = false,
+                "exec" => self.no_exec = false,
+                "noexec" => self.no_exec = true,
+                "fsname" => self.source = Some(value.to_owned()),
+                _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
+                _ => rest.push(option),
+            }
+        }
+        self.validate()?;
+        Ok(rest)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), OptionError> {
+        if self.allow_other && self.no_permission_checks {
+            return Err(OptionError::Conflict("noperm", "allow_other"));
+        }
+        Ok(())
+    }
+}
+
+fn number(name: &'static str, value: &str) -> Result<u32, OptionError> {
+    value.parse().map_err(|_| OptionError::NotANumber { name })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<(MountOptions, Vec<&str>), OptionError> {
+        let mut options = MountOptions::default();
+        let rest = options.parse(list)?;
+        Ok((options, rest))
+    }
+
+    #[test]
+    fn a_list_of_options_is_taken_and_the_rest_given_back() {
+        let list = "ro,allow_other,uid=5,gid=7,offset=1048576,noexec,norecovery,fsname=disk";
+        let (options, rest) = parse(list).unwrap();
+        assert!(options.read_only && options.allow_other && options.no_exec);
+        assert_eq!((options.uid, options.gid), (Some(5), Some(7)));
+        assert_eq!(options.source.as_deref(), Some("disk"));
+        assert_eq!(rest, ["offset=1048576", "norecovery"]);
+    }
+
+    #[test]
+    fn what_fstab_says_to_others_is_passed_over() {
+        let (options, rest) = parse("defaults,nofail,,x-systemd.automount,noatime,rw").unwrap();
+        assert!(!options.read_only);
+        assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn the_last_of_two_contrary_options_counts() {
+        let (options, _) = parse("ro,rw,dev,nodev,suid,noexec,exec").unwrap();
+        assert!(!options.read_only && !options.devices && options.set_id && !options.no_exec);
+    }
+
+    #[test]
+    fn options_that_make_no_sense_are_refused() {
+        for list in ["uid=me", "gid", "uid=-1", "gid=4294967296"] {
+            assert!(
+                matches!(parse(list), Err(OptionError::NotANumber { .. })),
+                "{list}"
+            );
+        }
+        let conflict = parse("noperm,allow_other").unwrap_err();
+        assert_eq!(
+            conflict.to_string(),
+            "mount option noperm cannot be used with allow_other"
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! Requests that change something.
+
+use std::ops::Range;
+
+use platter_vfs::attr::DeviceNumber;
+use platter_vfs::{Attr, CreateKind, FallocateMode, FileKind, RenameMode, SetAttr, XattrMode};
+use rustix::io::Errno;
+
+use super::{Answer, Caller, Server, Told};
+use crate::Operation;
+use crate::node::NodeId;
+
+/// What to make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MakeKind<'a> {
+    /// A directory.
+    Directory,
+    /// A symbolic link to this target.
+    Symlink(&'a [u8]),
+    /// What the type bits of a mode say; the number is for devices.
+    OfMode(u32, DeviceNumber),
+}
+
+/// What to change of a file's attributes.
+pub(crate) type Changes = SetAttr;
+
+impl Server {
+    pub(crate) fn make(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: MakeKind<'_>,
+        mode: u32,
+        umask: u32,
+    ) -> Answer<Told> {
+        self.counters.count(kind.operation());
+        self.must_be_writable()?;
+        let dir = self.inode(parent)?;
+        let context = Self::context(caller, umask);
+        let (name, kind) = (self.name(name)?, kind.to_create()?);
+        let made = self.check(dir.create(&context, name, kind, mode & 0o7777))?;
+        self.tell(&*dir, made)
+    }
+
+    pub(crate) fn link(
+        &self,
+        caller: Caller,
+        target: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Answer<Told> {
+        self.counters.count(Operation::Link);
+        self.must_be_writable()?;
+        let (dir, target) = (self.inode(parent)?, self.inode(target)?);
+        let context = Self::context(caller, 0);
+        self.check(dir.link(&context, self.name(name)?, target.id()))?;
+        self.tell(&*dir, target)
+    }
+
+    pub(crate) fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
+        self.counters.count(Operation::Unlink);
+        self.must_be_writable()?;
+        let context = Self::context(caller, 0);
+        self.check(self.inode(parent)?.unlink(&context, self.name(name)?))
+    }
+
+    pub(crate) fn remove_dir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
+        self.counters.count(Operation::RmDir);
+        self.must_be_writable()?;
+        let context = Self::context(caller, 0);
+        self.check(self.inode(parent)?.remove_dir(&context, self.name(name)?))
+    }
+
+    pub(crate) fn rename(
+        &self,
+        caller: Caller,
+        (parent, name): (NodeId, &[u8]),
+        (new_parent, new_name): (NodeId, &[u8]),
+        mode: RenameMode,
+    ) -> Answer<()> {
+        self.counters.count(Operation::Rename);
+        self.must_be_writable()?;
+        let (dir, new_dir) = (self.inode(parent)?, self.inode(new_parent)?);
+        let (name, new_name) = (self.name(name)?, self.name(new_name)?);
+        let context = Self::context(caller, 0);
+        self.check(dir.rename(&context, name, new_dir.id(), new_name, mode))
+    }
+
+    pub(crate) fn set_attributes(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        changes: &Changes,
+    ) -> Answer<Attr> {
+        self.counters.count(Operation::SetAttr);
+        self.must_be_writable()?;
+        let mut changes = *changes;
+        // Where an owner is only shown, it cannot be changed to another.
+        for (shown, wanted) in [
+            (self.options.uid, &mut changes.uid),
+            (self.options.gid, &mut changes.gid),
+        ] {
+            if shown.is_some() && wanted.take().is_some_and(|wanted| Some(wanted) != shown) {
+                return Err(Errno::PERM);
+            }
+        }
+        let inode = self.inode(node)?;
+        let attr = self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
+        Ok(self.as_shown(attr))
+    }
+
+    pub(crate) fn write(&self, node: NodeId, offset: u64, data: &[u8]) -> Answer<()> {
+        self.counters.count(Operation::Write);
+        self.must_be_writable()?;
+        self.check(self.inode(node)?.write_at(offset, data))
+    }
+
+    pub(crate) fn allocate(
+        &self,
+        node: NodeId,
+        range: Range<u64>,
+        mode: FallocateMode,
+    ) -> Answer<()> {
+        self.counters.count(Operation::Fallocate);
+        self.must_be_writable()?;
+        self.check(self.inode(node)?.fallocate(range, mode))
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Answer<()> {
+        self.counters.count(Operation::SetXattr);
+        self.must_be_writable()?;
+        let context = Self::context(caller, 0);
+        self.check(self.inode(node)?.set_xattr(&context, name, value, mode))
+    }
+
+    pub(crate) fn remove_xattr(&self, caller: Caller, node: NodeId, name: &[u8]) -> Answer<()> {
+        self.counters.count(Operation::RemoveXattr);
+        self.must_be_writable()?;
+        let context = Self::context(caller, 0);
+        self.check(self.inode(node)?.remove_xattr(&context, name))
+    }
+
+    /// Makes a file's data and what leads to it durable.
+    pub(crate) fn sync(&self, node: NodeId, data_only: bool, of: Operation) -> Answer<()> {
+        self.counters.count(of);
+        self.check(self.inode(node)?.sync(data_only))
+    }
+
+    pub(super) fn must_be_writable(&self) -> Answer<()> {
+        if self.options.read_only {
+            return Err(Errno::ROFS);
+        }
+        Ok(())
+    }
+}
+
+impl MakeKind<'_> {
+    fn operation(self) -> Operation {
+        match self {
+            Self::Directory => Operation::MkDir,
+            Self::Symlink(_) => Operation::Symlink,
+            Self::OfMode(..) => Operation::MkNod,
+        }
+    }
+
+    fn to_create(self) -> Answer<CreateKind> {
+        Ok(match self {
+            Self::Directory => CreateKind::Directory,
+            Self::Symlink(target) => CreateKind::Symlink(target.to_vec()),
+            Self::OfMode(mode, device) => match FileKind::from_mode(mode) {
+                Some(FileKind::Regular) => CreateKind::Regular,
+                Some(FileKind::CharDevice) => CreateKind::CharDevice(device),
+                Some(FileKind::BlockDevice) => CreateKind::BlockDevice(device),
+                Some(FileKind::Fifo) => CreateKind::Fifo,
+                Some(FileKind::Socket) => CreateKind::Socket,
+                Some(FileKind::Directory | FileKind::Symlink) | None => return Err(Errno::INVAL),
+            },
+        })
+    }
+}

@@ -1,0 +1,201 @@
+//! Answers the kernel's requests out of a filesystem, whatever way they come in.
+//!
+//! Everything is said in our own types: a transport turns the bytes of requests into calls of
+//! [`Server`], and what they return into bytes.
+
+mod read;
+mod change;
+mod ioctl;
+
+use std::sync::Arc;
+
+use platter_vfs::{Attr, Condition, Context, Credentials, Error, Filesystem, Inode, Name};
+use rustix::io::Errno;
+
+pub(crate) use self::change::{Changes, MakeKind};
+pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
+use crate::node::{Held, NodeId, NodeTable};
+use crate::statistics::Counters;
+use crate::{MountOptions, Operation};
+
+/// The answer to a request.
+pub(crate) type Answer<T> = Result<T, Errno>;
+
+/// `FS_CASEFOLD_FL`: names in the directory are equal when they differ in case only.
+const CASEFOLD: u32 = 0x4000_0000;
+
+/// Who sent a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// How long the kernel may go on without asking again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Validity {
+    /// Until it makes a change itself: nobody else does.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// A file the kernel is told of, and now holds once more.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) node: NodeId,
+    pub(crate) attr: Attr,
+    /// Of the name; the attributes are always valid.
+    pub(crate) validity: Validity,
+}
+
+/// What a name turned out to be.
+#[derive(Debug)]
+pub(crate) enum Looked {
+    Found(Told),
+    /// There is no such file, and this may be remembered as long as it says.
+    Missing(Validity),
+}
+
+/// Serves one filesystem.
+#[derive(Debug)]
+pub(crate) struct Server {
+    fs: Arc<dyn Filesystem>,
+    nodes: NodeTable,
+    counters: Counters,
+    options: MountOptions,
+}
+
+impl Server {
+    pub(crate) fn new(fs: Arc<dyn Filesystem>, options: MountOptions) -> Result<Self, Error> {
+        let nodes = NodeTable::new(fs.root()?);
+        Ok(Self {
+            fs,
+            nodes,
+            counters: Counters::default(),
+            options,
+        })
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<dyn Filesystem> {
+        &self.fs
+    }
+
+    pub(crate) fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How many inodes the kernel holds, the root left out.
+    pub(crate) fn nodes_held(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether ACLs take part in permission checks.
+    pub(crate) fn uses_acls(&self) -> bool {
+        // With everything shown as belonging to one user, an entry for another says nothing.
+        !self.options.no_permission_checks
+            && self.options.uid.is_none()
+            && self.options.gid.is_none()
+    }
+
+    /// The kernel is gone: nothing is held for it any more.
+    pub(crate) fn kernel_gone(&self) {
+        self.nodes.clear();
+    }
+
+    pub(crate) fn lookup(&self, parent: NodeId, name: &[u8]) -> Answer<Looked> {
+        self.counters.count(Operation::Lookup);
+        let dir = self.inode(parent)?;
+        let name = self.name(name)?;
+        let found = match dir.lookup(name) {
+            Ok(inode) => inode,
+            Err(Error::Condition(Condition::NotFound)) => {
+                return Ok(Looked::Missing(self.name_validity(&*dir)));
+            }
+            Err(error) => return Err(self.refuse(&error)),
+        };
+        self.tell(&*dir, found).map(Looked::Found)
+    }
+
+    pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
+        self.counters.count(Operation::Forget);
+        self.nodes.forget(node, lookups);
+    }
+
+    /// Tells the kernel of a file that a name in `dir` names.
+    fn tell(&self, dir: &dyn Inode, inode: Arc<dyn Inode>) -> Answer<Told> {
+        let attr = self.shown_attr(&*inode)?;
+        let node = self.nodes.hold(&Held::Inode(inode));
+        Ok(Told {
+            node,
+            attr,
+            validity: self.name_validity(dir),
+        })
+    }
+
+    /// How long names in `dir` stay as they are, found or not. Where names fold, the kernel does not
+    /// know which others change with one.
+    fn name_validity(&self, dir: &dyn Inode) -> Validity {
+        if self.options.read_only {
+            return Validity::Always;
+        }
+        match dir.attr() {
+            Ok(attr) if attr.flags & CASEFOLD == 0 => Validity::Always,
+            Ok(_) | Err(_) => Validity::Never,
+        }
+    }
+
+    fn inode(&self, node: NodeId) -> Answer<Arc<dyn Inode>> {
+        match self.nodes.get(node) {
+            Some(Held::Inode(inode)) => Ok(inode),
+            Some(Held::Unreadable(id)) => self.check(self.fs.inode(id)),
+            None => Err(Errno::STALE),
+        }
+    }
+
+    /// The attributes of an inode, as this mount shows them.
+    fn shown_attr(&self, inode: &dyn Inode) -> Answer<Attr> {
+        let attr = self.check(inode.attr())?;
+        Ok(self.as_shown(attr))
+    }
+
+    fn as_shown(&self, mut attr: Attr) -> Attr {
+        attr.uid = self.options.uid.unwrap_or(attr.uid);
+        attr.gid = self.options.gid.unwrap_or(attr.gid);
+        attr
+    }
+
+    fn name<'n>(&self, name: &'n [u8]) -> Answer<Name<'n>> {
+        self.check(Name::new(name))
+    }
+
+    fn context(caller: Caller, umask: u32) -> Context {
+        Context {
+            credentials: Credentials {
+                uid: caller.uid,
+                gid: caller.gid,
+                groups: Vec::new(),
+            },
+            umask,
+        }
+    }
+
+    /// The result with an errno, after telling of an error that is worth it.
+    fn check<T>(&self, result: Result<T, Error>) -> Answer<T> {
+        result.map_err(|error| self.refuse(&error))
+    }
+
+    fn refuse(&self, error: &Error) -> Errno {
+        match (error, &self.options.on_error) {
+            (Error::Condition(_), _) | (_, None) => {}
+            (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_), Some(sink)) => {
+                sink.tell(error);
+            }
+        }
+        error.errno()
+    }
+}

@@ -1,0 +1,209 @@
+//! Requests that change nothing.
+
+use std::ops::ControlFlow;
+
+use platter_vfs::{Attr, DirCursor, FileKind, Inode, InodeId, NameBuf, SeekTarget, StatFs};
+use rustix::io::Errno;
+
+use super::{Answer, Caller, Server, Told};
+use crate::Operation;
+use crate::node::{Held, NodeId};
+
+/// How many entries are read of a directory at once, at first and at most: a reply has an unknown
+/// room, and what does not fit was read for nothing.
+const ENTRIES_AT_FIRST: usize = 32;
+const ENTRIES_AT_MOST: usize = 1024;
+
+/// One line of a listing.
+#[derive(Debug)]
+pub(crate) struct DirLine<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) inode: u64,
+    pub(crate) kind: FileKind,
+    pub(crate) next: u64,
+}
+
+/// One line of a listing that also tells of the file.
+#[derive(Debug)]
+pub(crate) struct PlusLine<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) next: u64,
+    pub(crate) file: PlusFile<'a>,
+}
+
+/// What a listing tells of a file.
+#[derive(Debug)]
+pub(crate) enum PlusFile<'a> {
+    /// The file, which the kernel holds from now on.
+    Told(&'a Told),
+    /// `.` or `..`, which the kernel knows.
+    Known { inode: u64 },
+    /// A file that cannot be read now: the kernel holds its node, and has to ask again.
+    Unreadable { node: NodeId, kind: FileKind },
+}
+
+/// An entry on its way into a listing. Its inode cannot be asked for anything in the middle of the
+/// driver's own listing.
+struct Pending {
+    name: NameBuf,
+    id: InodeId,
+    kind: Option<FileKind>,
+    next: DirCursor,
+}
+
+impl Server {
+    pub(crate) fn attributes(&self, node: NodeId) -> Answer<Attr> {
+        self.counters.count(Operation::GetAttr);
+        self.shown_attr(&*self.inode(node)?)
+    }
+
+    pub(crate) fn link_target(&self, node: NodeId) -> Answer<Vec<u8>> {
+        self.counters.count(Operation::ReadLink);
+        self.check(self.inode(node)?.read_link())
+    }
+
+    /// Reads into `buf` as much as there is.
+    pub(crate) fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Answer<usize> {
+        self.counters.count(Operation::Read);
+        self.check(self.inode(node)?.read_at(offset, buf))
+    }
+
+    /// Says that requests of this kind are not needed: the kernel sends no more of them. Without
+    /// `OPEN` it keeps the pages it has, without `OPENDIR` also listings.
+    pub(crate) fn not_needed(&self, operation: Operation) -> Errno {
+        self.counters.count(operation);
+        Errno::NOSYS
+    }
+
+    /// Gives the entries after `from` to `add` until it says that its reply is full.
+    pub(crate) fn list(
+        &self,
+        node: NodeId,
+        from: u64,
+        mut add: impl FnMut(DirLine<'_>) -> bool,
+    ) -> Answer<()> {
+        self.counters.count(Operation::ReadDir);
+        self.for_each_entry(&*self.inode(node)?, from, |entry| {
+            let kind = entry.kind.map_or_else(|| self.kind_of(entry.id), Ok);
+            add(DirLine {
+                name: &entry.name,
+                inode: entry.id.number,
+                kind: kind.unwrap_or(FileKind::Regular),
+                next: entry.next.0,
+            })
+        })
+    }
+
+    /// Gives the entries after `from`, with the files they name, to `add` until it says that its
+    /// reply is full.
+    pub(crate) fn list_plus(
+        &self,
+        node: NodeId,
+        from: u64,
+        mut add: impl FnMut(PlusLine<'_>) -> bool,
+    ) -> Answer<()> {
+        self.counters.count(Operation::ReadDirPlus);
+        let dir = self.inode(node)?;
+        self.for_each_entry(&*dir, from, |entry| self.add_plus(&*dir, entry, &mut add))
+    }
+
+    /// Gives the entries after `from` to `add` until it says that its reply is full. An error counts
+    /// only when nothing came before it; otherwise it comes first with the next request.
+    fn for_each_entry(
+        &self,
+        dir: &dyn Inode,
+        from: u64,
+        mut add: impl FnMut(&Pending) -> bool,
+    ) -> Answer<()> {
+        let (mut from, mut any, mut at_once) = (DirCursor(from), false, ENTRIES_AT_FIRST);
+        loop {
+            let mut entries = Vec::new();
+            let listing = dir.read_dir(from, &mut |entry| {
+                entries.push(Pending {
+                    name: entry.name.to_owned(),
+                    id: entry.id,
+                    kind: entry.kind,
+                    next: entry.next,
+                });
+                if entries.len() == at_once {
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            });
+            for entry in &entries {
+                if add(entry) {
+                    return Ok(());
+                }
+                any = true;
+            }
+            match entries.last() {
+                Some(last) if entries.len() == at_once && last.next != from => from = last.next,
+                _ if any => return Ok(()),
+                _ => return self.check(listing),
+            }
+            at_once = ENTRIES_AT_MOST.min(at_once * 2);
+        }
+    }
+
+    fn kind_of(&self, id: InodeId) -> Answer<FileKind> {
+        let attr = self.fs.inode(id).and_then(|inode| inode.attr());
+        self.check(attr).map(|attr| attr.kind)
+    }
+
+    /// Adds one entry; whether the reply is full.
+    fn add_plus(
+        &self,
+        dir: &dyn Inode,
+        entry: &Pending,
+        add: &mut impl FnMut(PlusLine<'_>) -> bool,
+    ) -> bool {
+        let (name, next) = (&*entry.name, entry.next.0);
+        let mut line = |file| add(PlusLine { name, next, file });
+        if entry.name.as_name().is_dot_or_dotdot() {
+            let inode = entry.id.number;
+            return line(PlusFile::Known { inode });
+        }
+        let loaded = self.check(self.fs.inode(entry.id));
+        let (node, full) = if let Ok(told) = loaded.and_then(|inode| self.tell(dir, inode)) {
+            (told.node, line(PlusFile::Told(&told)))
+        } else {
+            let node = self.nodes.hold(&Held::Unreadable(entry.id));
+            let kind = entry.kind.unwrap_or(FileKind::Regular);
+            (node, line(PlusFile::Unreadable { node, kind }))
+        };
+        if full {
+            self.nodes.forget(node, 1);
+        }
+        full
+    }
+
+    pub(crate) fn space(&self) -> Answer<StatFs> {
+        self.counters.count(Operation::StatFs);
+        self.check(self.fs.stat_fs())
+    }
+
+    pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Answer<Vec<u8>> {
+        self.counters.count(Operation::GetXattr);
+        self.check(self.inode(node)?.get_xattr(name))
+    }
+
+    /// The names of all attributes the caller may know of, each with a closing NUL.
+    pub(crate) fn xattr_names(&self, node: NodeId, caller: Caller) -> Answer<Vec<u8>> {
+        self.counters.count(Operation::ListXattr);
+        let names = self.check(self.inode(node)?.list_xattrs())?;
+        let mut list = Vec::new();
+        for name in names {
+            if name.starts_with(b"trusted.") && caller.uid != 0 {
+                continue;
+            }
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    pub(crate) fn seek(&self, node: NodeId, offset: u64, target: SeekTarget) -> Answer<u64> {
+        self.counters.count(Operation::Lseek);
+        self.check(self.inode(node)?.seek(offset, target))
+    }
+}

@@ -1,0 +1,268 @@
+//! A mounted filesystem from the mount to its end.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use platter_vfs::{Error, Filesystem};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+use crate::attach::{self, AttachError, Attachment, WhenBusy};
+use crate::server::Server;
+use crate::{MountOptions, OptionError, Statistics, transport};
+
+/// How long the users of a mount that was detached by a signal have to finish.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Why a filesystem was not mounted, or not unmounted in order.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The options contradict each other.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The directory cannot be mounted on or freed.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The filesystem itself failed.
+    #[error(transparent)]
+    Filesystem(#[from] Error),
+    /// The connection to the kernel broke.
+    #[error("the connection to the kernel broke: {0}")]
+    Connection(#[source] io::Error),
+    /// A signal handler or a thread could not be set up.
+    #[error("cannot serve: {0}")]
+    Setup(#[source] io::Error),
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was unmounted.
+    Unmounted,
+    /// This signal ended it.
+    Signal(i32),
+}
+
+enum Event {
+    Served(io::Result<()>),
+    Signal(i32),
+}
+
+/// A filesystem being served. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Session {
+    server: Arc<Server>,
+    attachment: Arc<Attachment>,
+    /// Behind a lock only so that a session can be shared.
+    events: Mutex<Receiver<Event>>,
+    teller: Sender<Event>,
+    stage: Stage,
+    _signals: Option<SignalThread>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Mounted, but nobody answers yet.
+    Attached,
+    Serving,
+    AtRest,
+}
+
+/// Unmounts a session from any thread.
+#[derive(Debug, Clone)]
+pub struct Unmounter {
+    attachment: Arc<Attachment>,
+}
+
+/// Mounts `fs` on the directory `mountpoint` and serves it on threads of its own.
+///
+/// A read-only filesystem is mounted read-only whatever the options say.
+pub fn mount(
+    fs: Arc<dyn Filesystem>,
+    mountpoint: &Path,
+    mut options: MountOptions,
+) -> Result<Session, MountError> {
+    options.validate()?;
+    options.read_only |= fs.is_read_only();
+    let checks_permissions = !options.no_permission_checks;
+    let server = Arc::new(Server::new(fs, options)?);
+    let (teller, events) = channel();
+    let signals = server
+        .options()
+        .end_on_signals
+        .then(|| SignalThread::start(teller.clone()));
+    let signals = signals.transpose().map_err(MountError::Setup)?;
+    let (device, attachment) = attach::attach(mountpoint, server.options(), checks_permissions)?;
+    // From here on its drop undoes the mount.
+    let mut session = Session {
+        server,
+        attachment: Arc::new(attachment),
+        events: Mutex::new(events),
+        teller,
+        stage: Stage::Attached,
+        _signals: signals,
+    };
+    let connection = transport::connect(Arc::clone(&session.server), device);
+    let connection = connection.map_err(MountError::Connection)?;
+    let teller = session.teller.clone();
+    let serve = move || {
+        // The session may have given up waiting.
+        let _ = teller.send(Event::Served(connection.serve()));
+    };
+    let thread = thread::Builder::new().name("platter-fuse".to_owned());
+    thread.spawn(serve).map_err(MountError::Setup)?;
+    session.stage = Stage::Serving;
+    session.attachment.raise_readahead();
+    Ok(session)
+}
+
+impl Session {
+    /// Serves until somebody unmounts, or a signal comes where the options say so, then brings the
+    /// filesystem to rest.
+    pub fn join(mut self) -> Result<Ended, MountError> {
+        self.wait()
+    }
+
+    /// Unmounts and brings the filesystem to rest.
+    ///
+    /// # Errors
+    /// When files are in use, it stays mounted and goes on being served.
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        self.attachment.detach(WhenBusy::Refuse)?;
+        self.wait().map(|_| ())
+    }
+
+    /// Something to unmount it by from another thread.
+    #[must_use]
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter {
+            attachment: Arc::clone(&self.attachment),
+        }
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        self.attachment.mountpoint()
+    }
+
+    /// The requests so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.server.counters().snapshot()
+    }
+
+    /// How many inodes the kernel holds besides the root.
+    #[must_use]
+    pub fn nodes_held(&self) -> usize {
+        self.server.nodes_held()
+    }
+
+    fn wait(&mut self) -> Result<Ended, MountError> {
+        let (served, ended) = match self.events.get_mut().recv() {
+            Ok(Event::Served(result)) => (Some(result), Ended::Unmounted),
+            Ok(Event::Signal(signal)) => {
+                self.detach();
+                (self.served_within(GRACE), Ended::Signal(signal))
+            }
+            Err(_) => unreachable!("the session itself holds a sender"),
+        };
+        let rest = self.rest();
+        served.unwrap_or(Ok(())).map_err(MountError::Connection)?;
+        rest?;
+        Ok(ended)
+    }
+
+    /// Takes the mount away, from users too if need be.
+    fn detach(&self) {
+        if self.attachment.detach(WhenBusy::Refuse).is_err() {
+            // What can be done about a mount that cannot even be detached is done by the kernel
+            // when our end of the connection closes.
+            let _ = self.attachment.detach(WhenBusy::Detach);
+        }
+    }
+
+    /// The outcome of serving, unless it takes longer than `limit` or a further signal comes.
+    fn served_within(&mut self, limit: Duration) -> Option<io::Result<()>> {
+        match self.events.get_mut().recv_timeout(limit) {
+            Ok(Event::Served(result)) => Some(result),
+            Ok(Event::Signal(_)) | Err(_) => None,
+        }
+    }
+
+    /// Brings the filesystem to rest after serving, and takes off a mount that lost its server.
+    fn rest(&mut self) -> Result<(), Error> {
+        self.stage = Stage::AtRest;
+        let _ = self.attachment.detach(WhenBusy::Detach);
+        self.server.kernel_gone();
+        self.server.fs().unmount()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Attached => self.detach(),
+            Stage::Serving => {
+                self.detach();
+                self.served_within(GRACE);
+                // Nobody is left to be told of an error; `join` and `unmount` do tell.
+                let _ = self.rest();
+            }
+            Stage::AtRest => {}
+        }
+    }
+}
+
+impl Unmounter {
+    /// Unmounts, unless files are in use.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        Ok(self.attachment.detach(WhenBusy::Refuse)?)
+    }
+
+    /// Takes the mount out of sight; files in use are served until they are closed.
+    pub fn detach(&self) -> Result<(), MountError> {
+        Ok(self.attachment.detach(WhenBusy::Detach)?)
+    }
+}
+
+/// Tells a session of signals.
+#[derive(Debug)]
+struct SignalThread {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SignalThread {
+    fn start(teller: Sender<Event>) -> io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let handle = signals.handle();
+        let thread = thread::Builder::new().name("platter-signals".to_owned());
+        let thread = thread.spawn(move || {
+            for signal in signals.forever() {
+                if teller.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for SignalThread {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // It only sends; a panic there would have nothing to tell.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Mounts of the memory filesystem, used through the kernel as any program would.
+//!
+//! They need the FUSE device, the superuser, and `fusermount3` (package fuse3).
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::print_stderr, reason = "a mount torn away is worth a line")]
+
+mod mounted;
+mod requests;
+mod semantics;
+mod lifecycle;
+mod ordinary_user;

@@ -1,0 +1,175 @@
+//! A mount that is gone when the test is over, however it ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use platter_fuse::{MountOptions, Operation, Session, Statistics, mount};
+use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_vfs::{CreateKind, Filesystem, Inode, SystemClock};
+use rustix::mount::{UnmountFlags, unmount};
+use tempfile::TempDir;
+
+/// No test takes nearly as long. After it the mount is torn away, so that whoever hangs in it fails.
+const LIMIT: Duration = Duration::from_mins(1);
+
+pub(crate) struct Mounted {
+    pub(crate) fs: Arc<MemFs>,
+    pub(crate) session: Option<Session>,
+    _watchdog: Watchdog,
+    dir: TempDir,
+}
+
+impl Mounted {
+    pub(crate) fn new() -> Self {
+        Self::with("", |_| {})
+    }
+
+    /// Mounts with the options of `list` what `fill` makes.
+    pub(crate) fn with(list: &str, fill: impl FnOnce(&MemFs)) -> Self {
+        let fs = Arc::new(MemFs::new(
+            Arc::new(SystemClock::new()),
+            MemFsLimits::default(),
+        ));
+        fill(&fs);
+        let mut options = MountOptions::default();
+        assert_eq!(options.parse(list).unwrap(), [""; 0]);
+        Self::serving(Arc::clone(&fs) as _, fs, options)
+    }
+
+    /// Mounts `served`, which stands on `fs`.
+    pub(crate) fn serving(
+        served: Arc<dyn Filesystem>,
+        fs: Arc<MemFs>,
+        options: MountOptions,
+    ) -> Self {
+        let dir = TempDir::with_prefix("platter-fuse-").unwrap();
+        let mountpoint = dir.path().join("mount");
+        fs::create_dir(&mountpoint).unwrap();
+        let watchdog = Watchdog::new(mountpoint.clone());
+        let session = mount(served, &mountpoint, options).expect("needs root and /dev/fuse");
+        Self {
+            fs,
+            session: Some(session),
+            _watchdog: watchdog,
+            dir,
+        }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        self.session.as_ref().unwrap()
+    }
+
+    /// The requests that `action` causes.
+    pub(crate) fn requests_of(&self, action: impl FnOnce()) -> Requests {
+        let before = self.session().statistics();
+        action();
+        Requests(self.session().statistics().since(&before))
+    }
+
+    /// Unmounts in order.
+    pub(crate) fn unmount(mut self) {
+        self.session.take().unwrap().unmount().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.session.take());
+        tear_away(&self.root());
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Requests(Statistics);
+
+impl Requests {
+    pub(crate) fn of(&self, operation: Operation) -> u64 {
+        self.0.count(operation)
+    }
+
+    /// All but `FORGET`, which comes when the kernel likes.
+    pub(crate) fn all(&self) -> Vec<(&'static str, u64)> {
+        let counts = self
+            .0
+            .iter()
+            .filter(|(operation, _)| *operation != Operation::Forget);
+        counts
+            .map(|(operation, count)| (operation.name(), count))
+            .collect()
+    }
+}
+
+/// Tears a mount away when a test takes too long.
+struct Watchdog {
+    done: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    fn new(mountpoint: PathBuf) -> Self {
+        let (done, waiting): (_, Receiver<()>) = channel();
+        let watch = move || {
+            if waiting.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{} took too long and is torn away", mountpoint.display());
+                tear_away(&mountpoint);
+            }
+        };
+        Self {
+            done: Some(done),
+            thread: Some(thread::Builder::new().spawn(watch).unwrap()),
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.done.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Ends the connection of a mount and takes it off; nothing happens where there is none.
+pub(crate) fn tear_away(mountpoint: &Path) {
+    while unmount(mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH).is_ok() {}
+}
+
+pub(crate) fn plant(fs: &MemFs, path: &str, contents: &[u8]) -> Arc<dyn Inode> {
+    let inode = fs
+        .plant(path.as_bytes(), CreateKind::Regular, 0o644)
+        .unwrap();
+    inode.write_at(0, contents).unwrap();
+    inode
+}
+
+/// Runs a program that has to succeed and returns what it printed.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{program} is needed: {error}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether something becomes true within a few seconds.
+pub(crate) fn soon(is_true: impl Fn() -> bool) -> bool {
+    (0..500).any(|_| {
+        let done = is_true();
+        if !done {
+            thread::sleep(Duration::from_millis(10));
+        }
+        done
+    })
+}
