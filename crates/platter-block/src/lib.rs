@@ -1,7 +1,32 @@
 //! Block devices: what a filesystem driver reads from and writes to.
 //!
-//! Backends ([`MemoryDevice`], files, real block devices) and layers stacked on them (read-only
-//! guard, partition window, overlay, simulated faults) all speak [`BlockDevice`].
+//! Everything speaks [`BlockDevice`]: bytes at offsets, any number of threads at once, and a flush
+//! that promises what is durable. Backends lie at the bottom, layers are stacked on them.
+//!
+//! | | |
+//! |---|---|
+//! | [`FileDevice`] | an image file or a real block device, locked |
+//! | [`MemoryDevice`] | bytes in memory |
+//! | [`ReadOnlyDevice`] | lets no change through |
+//! | [`WindowDevice`] | a part of a device: a partition, found by [`partition`] |
+//! | [`OverlayDevice`] | keeps writes in memory |
+//! | [`CountingDevice`] | counts requests |
+//! | [`sim`] | records writes, cuts the power, fails requests |
+//!
+//! A filesystem in the second partition of an image, writable without touching the image:
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use platter_block::{FileDevice, OpenOptions, OverlayDevice, OverlayOptions, partition};
+//! use std::{path::Path, sync::Arc};
+//!
+//! let disk = Arc::new(FileDevice::open(Path::new("disk.img"), OpenOptions::default())?);
+//! let table = partition::read_table(&*disk)?.ok_or("no partition table")?;
+//! let window = Arc::new(table.open(disk, 2)?);
+//! let overlay = OverlayDevice::new(window, OverlayOptions::default());
+//! # drop(overlay);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod error;
 pub mod device;

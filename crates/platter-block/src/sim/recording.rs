@@ -227,6 +227,7 @@ pub(super) fn write_zeros(device: &dyn BlockDevice, range: &Range<u64>) -> Resul
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+    use crate::sim::CrashState;
 
     fn device() -> (Arc<MemoryDevice>, RecordingDevice) {
         let memory = Arc::new(MemoryDevice::new("memory", vec![7; 8192]));
@@ -272,5 +273,38 @@ mod tests {
         assert_eq!(contents(&recording.replay(4).unwrap()), contents(&device));
         assert_eq!(contents(&recording.replay(0).unwrap()), vec![7; 8192]);
         assert_eq!(contents(&recording.replay(1).unwrap())[9..13], [7, 1, 2, 7]);
+    }
+
+    #[test]
+    fn requests_that_run_at_once_are_all_logged() {
+        let (_, device) = device();
+        let device = &device;
+        std::thread::scope(|scope| {
+            for lane in 0..4u8 {
+                scope.spawn(move || {
+                    for round in 0..100u8 {
+                        device
+                            .write_at(u64::from(lane) * 2048, &[round; 2048])
+                            .unwrap();
+                        device.flush().unwrap();
+                    }
+                });
+            }
+        });
+        let recording = device.recording();
+        assert_eq!(recording.events().len(), 800);
+        for (index, event) in recording.events().iter().enumerate() {
+            assert!(event.returned.is_some_and(|returned| returned > index));
+        }
+        assert_eq!(contents(&recording.replay(800).unwrap()), vec![99; 8192]);
+        let end = |state: CrashState<'_>| (state.cut == 800).then(|| state.device().unwrap());
+        let states = recording.crash_states(CrashOptions::default());
+        let ends: Vec<_> = states.filter_map(|state| end(state.unwrap())).collect();
+        assert_eq!(
+            ends.len(),
+            1,
+            "every write is vouched for by a flush of its own lane"
+        );
+        assert_eq!(contents(&ends[0]), vec![99; 8192]);
     }
 }
