@@ -121,6 +121,12 @@ impl BufferCache {
         self.core.read_ahead(blocks);
     }
 
+    /// Whether the block is cached, so that reading it asks nothing of the device.
+    #[must_use]
+    pub fn contains(&self, block: u64) -> bool {
+        self.core.table.find(block).is_some()
+    }
+
     /// How many blocks are cached or being read.
     #[must_use]
     pub fn len(&self) -> usize {
