@@ -18,6 +18,7 @@ pub mod bitmap;
 pub mod extent;
 pub mod jbd2;
 pub mod orphan;
+pub mod mmp;
 pub mod htree;
 pub mod dir_entry;
 pub mod xattr;

@@ -1,0 +1,174 @@
+//! The block of multiple mount protection: who has the filesystem mounted for writing.
+//! Spec: `ext4/mmp`.
+
+use std::mem::offset_of;
+
+use platter_ondisk::checksum::crc32c;
+use platter_ondisk::endian::{Le16, Le32, Le64};
+use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::corrupt::{Corrupt, Rule, Structure};
+
+/// `mmp_magic`.
+const MMP_MAGIC: u32 = 0x004d_4d50;
+/// `mmp_seq` of a filesystem that nobody has mounted.
+const SEQUENCE_CLEAN: u32 = 0xff4d_4d50;
+/// `mmp_seq` while a check runs.
+const SEQUENCE_CHECKING: u32 = 0xe24d_4d50;
+
+/// The block as stored. Spec: `struct mmp_struct`.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskMmp {
+    /// `mmp_magic`.
+    pub magic: Le32,
+    /// `mmp_seq`.
+    pub sequence: Le32,
+    /// `mmp_time`: last update.
+    pub time: Le64,
+    /// `mmp_nodename`: the host that updated it last.
+    pub node_name: [u8; 64],
+    /// `mmp_bdevname`: the device as that host called it.
+    pub device_name: [u8; 32],
+    /// `mmp_check_interval`: seconds.
+    pub check_interval: Le16,
+    /// `mmp_pad1`.
+    pub padding: Le16,
+    /// `mmp_pad2`.
+    pub reserved: [Le32; 226],
+    /// `mmp_checksum`.
+    pub checksum: Le32,
+}
+
+const _: () = assert!(size_of::<DiskMmp>() == 1024);
+const _: () = assert!(offset_of!(DiskMmp, check_interval) == 0x70);
+const _: () = assert!(offset_of!(DiskMmp, checksum) == 0x3fc);
+
+/// What the block must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MmpRule {
+    /// `mmp_magic`.
+    Magic,
+    /// `mmp_checksum`.
+    Checksum,
+}
+
+impl Rule for MmpRule {
+    const STRUCTURE: &'static str = "multiple mount protection block";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Magic => "magic is not 0x004d4d50",
+            Self::Checksum => "checksum does not match",
+        }
+    }
+}
+
+/// Who uses the filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MmpUse {
+    /// Nobody.
+    Clean,
+    /// A check.
+    Checking,
+    /// A mount, or one that was lost in a crash.
+    Mounted,
+}
+
+/// What a verified block says.
+#[must_use]
+pub fn decode(bytes: &[u8]) -> MmpUse {
+    let sequence = DiskMmp::ref_from_prefix(bytes).map_or(0, |(disk, _)| disk.sequence.get());
+    match sequence {
+        SEQUENCE_CLEAN => MmpUse::Clean,
+        SEQUENCE_CHECKING => MmpUse::Checking,
+        _ => MmpUse::Mounted,
+    }
+}
+
+/// The rules of the block.
+#[derive(Debug, Clone, Copy)]
+pub struct MmpRules {
+    /// What metadata checksums start from; `None` without `metadata_csum`.
+    pub checksum_seed: Option<u32>,
+}
+
+impl MmpRules {
+    fn check(self, bytes: &[u8]) -> Result<(), MmpRule> {
+        let (disk, _) = DiskMmp::ref_from_prefix(bytes).map_err(|_| MmpRule::Magic)?;
+        if disk.magic.get() != MMP_MAGIC {
+            return Err(MmpRule::Magic);
+        }
+        match self.checksum_seed {
+            Some(seed) if disk.checksum.get() != disk.expected_checksum(seed) => {
+                Err(MmpRule::Checksum)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl DiskMmp {
+    fn expected_checksum(&self, seed: u32) -> u32 {
+        let bytes = self.as_bytes();
+        let covered = bytes.get(..offset_of!(Self, checksum)).unwrap_or(bytes);
+        crc32c(seed, covered)
+    }
+}
+
+impl Verify for MmpRules {
+    fn key(&self) -> VerifierKey {
+        VerifierKey {
+            structure: Structure::Mmp as u32,
+            seed: 0,
+        }
+    }
+
+    fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        let corrupt = |rule| Corrupt::new(Locus::block(block), rule).into();
+        self.check(bytes).map_err(corrupt)
+    }
+
+    fn seal(&self, _block: u64, bytes: &mut [u8]) {
+        if let (Some(seed), Ok((disk, _))) = (self.checksum_seed, DiskMmp::mut_from_prefix(bytes)) {
+            disk.checksum.set(disk.expected_checksum(seed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEALED: MmpRules = MmpRules {
+        checksum_seed: Some(5),
+    };
+
+    fn block(sequence: u32) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        let (disk, _) = DiskMmp::mut_from_prefix(&mut bytes).unwrap();
+        disk.magic.set(MMP_MAGIC);
+        disk.sequence.set(sequence);
+        SEALED.seal(9, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn sequence_tells_who_uses_the_filesystem() {
+        SEALED.verify(9, &block(1)).unwrap();
+        assert_eq!(decode(&block(SEQUENCE_CLEAN)), MmpUse::Clean);
+        assert_eq!(decode(&block(SEQUENCE_CHECKING)), MmpUse::Checking);
+        assert_eq!(decode(&block(1)), MmpUse::Mounted);
+    }
+
+    #[test]
+    fn damaged_protection_block_is_corrupt() {
+        let mut bytes = block(1);
+        bytes[4] ^= 1;
+        assert_eq!(SEALED.check(&bytes), Err(MmpRule::Checksum));
+        bytes[0] ^= 1;
+        assert_eq!(SEALED.check(&bytes), Err(MmpRule::Magic));
+        assert_eq!(SEALED.check(&[0; 8]), Err(MmpRule::Magic));
+    }
+}
