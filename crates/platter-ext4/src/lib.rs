@@ -12,6 +12,10 @@ pub mod mapping;
 pub mod file;
 pub mod xattr;
 pub mod directory;
+pub mod orphan;
+pub mod ops;
+pub mod mount;
 pub mod check;
 
+pub use mount::{Ext4, MountOptions, Recovery};
 pub use volume::Volume;

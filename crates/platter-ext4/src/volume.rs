@@ -76,6 +76,14 @@ impl Volume {
         Ok(self.buffers.read(block.0, verifier)?)
     }
 
+    /// Brings `count` blocks from `first` in with `block`, which is one of them, unless `block` is
+    /// cached already.
+    pub fn read_ahead_of(&self, block: BlockNr, first: BlockNr, count: u32) {
+        if !self.buffers.contains(block.0) {
+            self.read_ahead(first, u64::from(count));
+        }
+    }
+
     /// Announces that `count` metadata blocks from `first` will be read. A hint.
     pub fn read_ahead(&self, first: BlockNr, count: u64) {
         if self.geometry.contains(first, count) {

@@ -1,6 +1,6 @@
 //! What backs a file, as `FIEMAP` tells it, with neighbours on the device made one.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use platter_vfs::{Extent, ExtentSink, Result};
 
@@ -20,26 +20,29 @@ impl Contents<'_> {
             return Ok(());
         }
         let bits = self.volume.geometry.block_bits;
-        let mut budget = self.volume.geometry.blocks_count;
+        let block = |offset: u64| FileBlock(u32::try_from(offset).unwrap_or(u32::MAX));
+        let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
         let mut pending: Option<Extent> = None;
-        let mut next = u32::try_from(range.start >> bits).ok().map(FileBlock);
-        while let Some(block) = next.filter(|block| u64::from(block.0) << bits < range.end) {
-            let run = self.counted_run(block, &mut budget)?;
-            next = block
-                .checked_add(run.count)
-                .filter(|&end| end < FileBlock::MAX);
+        let mut is_done = false;
+        self.runs(blocks, &mut |run| {
             let Some(extent) = extent(&run, bits, &range) else {
-                continue;
+                return ControlFlow::Continue(());
             };
             match &mut pending {
                 Some(before) if continues(before, &extent) => before.file.end = extent.file.end,
                 _ => {
-                    let done = pending.replace(extent);
-                    if done.is_some_and(|done| sink(done).is_break()) {
-                        return Ok(());
-                    }
+                    is_done = pending
+                        .replace(extent)
+                        .is_some_and(|done| sink(done).is_break());
                 }
             }
+            if is_done {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        })?;
+        if is_done {
+            return Ok(());
         }
         if let Some(last) = pending {
             let _ = sink(last);

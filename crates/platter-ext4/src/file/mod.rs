@@ -6,6 +6,7 @@ mod seek;
 mod tests;
 
 use std::io::IoSliceMut;
+use std::ops::{ControlFlow, Range};
 
 use platter_cache::AddressSpace;
 use platter_ondisk::Locus;
@@ -76,11 +77,10 @@ impl Contents<'_> {
         match first.device {
             // The common case, a run that holds all that is asked for, allocates nothing.
             Some(at) if first.len_bytes == asked => {
-                self.volume.device().read_vectored_at(at, bufs)?
+                Ok(self.volume.device().read_vectored_at(at, bufs)?)
             }
-            _ => self.fill_pieces(offset, wanted, first, bufs)?,
+            _ => self.fill_pieces(offset, wanted, first, bufs),
         }
-        Ok(())
     }
 
     fn fill_pieces(
@@ -157,6 +157,24 @@ impl Contents<'_> {
                 Backing::Hole | Backing::Unwritten(_) => None,
             },
         })
+    }
+
+    /// Gives the runs of `blocks` to `sink` in order, holes included, until it breaks.
+    pub fn runs(
+        &self,
+        blocks: Range<FileBlock>,
+        sink: &mut dyn FnMut(Run) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut budget = self.volume.geometry.blocks_count;
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let run = self.counted_run(at, &mut budget)?;
+            if sink(run.truncated(blocks.end.0 - at.0)).is_break() {
+                break;
+            }
+            at = run.end();
+        }
+        Ok(())
     }
 
     /// The run that `block` lies in, from `block` on, within what `budget` allows: blocks that are

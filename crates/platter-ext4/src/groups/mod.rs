@@ -3,6 +3,8 @@
 //! Nothing is read at mount: a descriptor costs a lookup in the buffer cache, and a large
 //! filesystem has a hundred thousand of them.
 
+mod space;
+
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::Result;
@@ -11,6 +13,8 @@ use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::group_desc::GroupDescRule;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
+
+pub use space::{FreeSpace, free_space, metadata_clusters, stored_overhead_clusters};
 
 /// The inode table blocks that are read with one that is needed: a power of two.
 const INODE_READ_AHEAD_BLOCKS: u32 = 32;

@@ -9,7 +9,8 @@ use platter_vfs::Result;
 use crate::Volume;
 use crate::groups;
 use crate::ondisk::corrupt::{Corrupt, Rule};
-use crate::ondisk::{Inode, InodeNr};
+use crate::ondisk::inode::InodeRule;
+use crate::ondisk::{Inode, InodeFlags, InodeNr};
 
 pub use attr::attr;
 
@@ -41,14 +42,29 @@ impl Rule for InodeNumberRule {
 
 /// The inode with this number, whatever its use; it may have no links.
 pub fn read(volume: &Volume, number: InodeNr) -> Result<Inode> {
-    let Some(slot) = groups::find_inode(volume, number)? else {
+    find(volume, number)?.ok_or_else(|| {
         let locus = Locus::inode(u64::from(number.get()));
-        return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
+        match volume.geometry.group_of_inode(number) {
+            Some(_) => Corrupt::new(locus, InodeRule::Unused).into(),
+            None => Corrupt::new(locus, InodeNumberRule::OutOfRange).into(),
+        }
+    })
+}
+
+/// The inode with this number; `None` if there is no such number, or it is not in use.
+pub fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
+    let Some(slot) = groups::find_inode(volume, number)? else {
+        return Ok(None);
     };
+    let (first, count) = slot.neighbours;
+    volume.read_ahead_of(slot.block, first, count);
     // Inodes of one block are proven one by one, so that a bad one takes no other with it.
     let buffer = volume.read_block(slot.block, &Unverified)?;
     let bytes = buffer.get(slot.offset..).unwrap_or_default();
-    Ok(Inode::decode(bytes, number, &volume.geometry)?)
+    match Inode::decode(bytes, number, &volume.geometry) {
+        Err(corrupt) if corrupt.rule == InodeRule::Unused => Ok(None),
+        decoded => Ok(Some(decoded?)),
+    }
 }
 
 /// Whether no directory may name this inode: it is one of the filesystem's own.
@@ -60,13 +76,10 @@ pub fn is_reserved(volume: &Volume, number: InodeNr) -> bool {
     volume.geometry.is_reserved(number) || own.flatten().any(|&special| special == number)
 }
 
-/// Why a directory must not name this inode, if it must not.
+/// Why a directory must not name an inode that is not [reserved](is_reserved), if it must not.
 #[must_use]
-pub fn unfit_to_name(volume: &Volume, inode: &Inode) -> Option<InodeNumberRule> {
-    use crate::ondisk::InodeFlags;
-    if is_reserved(volume, inode.number) {
-        Some(InodeNumberRule::Reserved)
-    } else if inode.links == 0 {
+pub fn unfit_to_name(inode: &Inode) -> Option<InodeNumberRule> {
+    if inode.links == 0 {
         Some(InodeNumberRule::Deleted)
     } else if inode.flags.contains(InodeFlags::EA_INODE) {
         Some(InodeNumberRule::AttributeValue)

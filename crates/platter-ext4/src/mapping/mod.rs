@@ -75,6 +75,15 @@ impl Run {
         }
     }
 
+    /// The device blocks that hold data, one by one; none of a hole or an unwritten run.
+    pub fn places(&self) -> impl Iterator<Item = BlockNr> {
+        let written = match self.backing {
+            Backing::Written(start) => start.0..start.0.saturating_add(u64::from(self.count)),
+            Backing::Hole | Backing::Unwritten(_) => 0..0,
+        };
+        written.map(BlockNr)
+    }
+
     /// At most `count` blocks of the run.
     #[must_use]
     pub fn truncated(mut self, count: u32) -> Self {
@@ -100,6 +109,8 @@ pub type PieceSink<'a> = dyn FnMut(Piece) -> ControlFlow<()> + 'a;
 pub struct BlockMap {
     form: Form,
     recent: RecentRuns,
+    /// Where the file was cut off; what lies behind is not the file's any more.
+    end: Option<FileBlock>,
 }
 
 #[derive(Debug)]
@@ -123,7 +134,14 @@ impl BlockMap {
         Ok(Self {
             form,
             recent: RecentRuns::default(),
+            end: None,
         })
+    }
+
+    /// Takes what lies at `end` and behind it out of the map.
+    pub fn cut(&mut self, end: FileBlock) {
+        self.end = Some(end);
+        self.recent = RecentRuns::default();
     }
 
     /// The run that `block` lies in, from `block` on. A hole may go on behind the run's end.
@@ -131,11 +149,15 @@ impl BlockMap {
         if let Some(run) = self.recent.find(block) {
             return Ok(run.starting_at(block));
         }
-        let run = match &self.form {
+        let mut run = match &self.form {
             Form::Empty => Run::hole(block, None),
+            _ if self.end.is_some_and(|end| block >= end) => Run::hole(block, None),
             Form::Extents(map) => map.lookup(volume, block)?,
             Form::Indirect(map) => map.lookup(volume, block)?,
         };
+        if let Some(end) = self.end.filter(|&end| run.first < end) {
+            run = run.truncated(end.0 - run.first.0);
+        }
         self.recent.insert(run);
         Ok(run.starting_at(block))
     }

@@ -182,6 +182,12 @@ impl Features {
             .intersects(RoCompat::METADATA_CSUM.union(RoCompat::GDT_CSUM))
     }
 
+    /// Whether there is a journal.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        self.compat.contains(Compat::HAS_JOURNAL)
+    }
+
     /// Whether space is taken in clusters.
     #[must_use]
     pub fn has_bigalloc(&self) -> bool {

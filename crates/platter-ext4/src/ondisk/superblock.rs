@@ -292,6 +292,8 @@ pub enum SuperblockRule {
     ReservedGdtBlocks,
     /// `s_first_meta_bg` lies within the group descriptor table.
     FirstMetaBlockGroup,
+    /// The device is as long as the filesystem.
+    DeviceTooShort,
 }
 
 impl Rule for SuperblockRule {
@@ -314,6 +316,7 @@ impl Rule for SuperblockRule {
             Self::BlocksCount => "block count is beyond what can be addressed",
             Self::InodesCount => "inode count is not the number of groups times inodes per group",
             Self::ReservedGdtBlocks => "more reserved descriptor blocks than a quarter of a block",
+            Self::DeviceTooShort => "block count is beyond the end of the device",
             Self::FirstMetaBlockGroup => "first meta block group is beyond the descriptor table",
         }
     }
@@ -368,6 +371,10 @@ pub struct Superblock {
     pub state: State,
     /// Blocks only the superuser may take.
     pub reserved_blocks: u64,
+    /// The user that may take them.
+    pub reserved_uid: u32,
+    /// The group that may take them.
+    pub reserved_gid: u32,
     /// Free blocks, as of the last time somebody wrote them here.
     pub free_blocks: u64,
     /// Free inodes, as of the last time somebody wrote them here.
@@ -431,6 +438,21 @@ impl DiskSuperblock {
         crc32c(!0, covered)
     }
 
+    /// Puts the checksum in place, where there is one.
+    pub fn seal(&mut self) {
+        if self.features().has_metadata_csum() {
+            self.checksum.set(self.expected_checksum());
+        }
+    }
+
+    /// Sets the time of the last write; times the format cannot hold become the nearest.
+    pub fn set_write_time(&mut self, now: Timestamp) {
+        let seconds = u64::try_from(now.seconds).unwrap_or(0).min(0xff_ffff_ffff);
+        self.write_time_lo
+            .set(u32::try_from(seconds & 0xffff_ffff).unwrap_or(u32::MAX));
+        self.write_time_hi = u8::try_from(seconds >> 32).unwrap_or(u8::MAX);
+    }
+
     fn features(&self) -> Features {
         if self.revision.get() == 0 {
             return Features::default();
@@ -478,6 +500,8 @@ impl Superblock {
             last_mounted: until_nul(&disk.last_mounted),
             state: State(disk.state.get()),
             reserved_blocks: join(disk.reserved_blocks_count_hi, disk.reserved_blocks_count_lo),
+            reserved_uid: join_u16(disk.reserved_uid_hi.get(), disk.reserved_uid.get()),
+            reserved_gid: join_u16(disk.reserved_gid_hi.get(), disk.reserved_gid.get()),
             free_blocks: join(disk.free_blocks_count_hi, disk.free_blocks_count_lo),
             free_inodes: disk.free_inodes_count.get(),
             mounted: time(disk.mount_time_hi, disk.mount_time_lo),
@@ -555,7 +579,7 @@ impl Superblock {
 }
 
 /// The place of every report about the primary superblock.
-pub(super) const LOCUS: Locus = Locus {
+pub(crate) const LOCUS: Locus = Locus {
     block: None,
     offset: Some(SUPERBLOCK_OFFSET_BYTES),
     inode: None,
@@ -575,21 +599,6 @@ fn time(high: u8, low: Le32) -> Timestamp {
     Timestamp {
         seconds: i64::try_from(seconds).unwrap_or_default(),
         nanoseconds: 0,
-    }
-}
-
-/// Full reserved owner ids, of which revision 1 knew only the lower halves.
-impl DiskSuperblock {
-    /// The user that may take reserved blocks.
-    #[must_use]
-    pub fn reserved_uid(&self) -> u32 {
-        join_u16(self.reserved_uid_hi.get(), self.reserved_uid.get())
-    }
-
-    /// The group that may take reserved blocks.
-    #[must_use]
-    pub fn reserved_gid(&self) -> u32 {
-        join_u16(self.reserved_gid_hi.get(), self.reserved_gid.get())
     }
 }
 

@@ -1,0 +1,124 @@
+//! Space of the whole filesystem: what is free, and what the filesystem takes for itself.
+
+use platter_vfs::{Error, Result};
+
+use super::read_descriptor;
+use crate::Volume;
+use crate::ondisk::features::Incompat;
+use crate::ondisk::{BlockNr, Geometry, GroupNr};
+
+/// Blocks of the descriptor table that are read at once when all of them are needed.
+const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
+
+/// Free clusters and inodes, by the descriptors of all groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FreeSpace {
+    /// Clusters.
+    pub clusters: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+/// Adds up what is free. A group whose descriptor is damaged has nothing free.
+pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
+    let geometry = &volume.geometry;
+    let in_a_row = !geometry.features.incompat.contains(Incompat::META_BG);
+    let mut free = FreeSpace::default();
+    for group in 0..geometry.groups_count {
+        let block = group / geometry.descriptors_per_block;
+        let is_first = group % (geometry.descriptors_per_block * TABLE_READ_AHEAD_BLOCKS) == 0;
+        if in_a_row && is_first {
+            let rest = geometry.descriptor_blocks() - block;
+            let count = rest.min(TABLE_READ_AHEAD_BLOCKS);
+            volume.read_ahead(geometry.descriptor_block(block), u64::from(count));
+        }
+        match read_descriptor(volume, GroupNr(group)) {
+            Ok(desc) => {
+                free.clusters += u64::from(desc.free_clusters);
+                free.inodes += u64::from(desc.free_inodes);
+            }
+            Err(Error::Corrupt(_)) => (),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(free)
+}
+
+/// The superblock's count of clusters that hold the filesystem's own structures, its journal
+/// included, where it is worth more than counting anew: with clusters of several blocks.
+#[must_use]
+pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
+    let geometry = &volume.geometry;
+    let stored = u64::from(volume.superblock.overhead_clusters);
+    let is_sound = stored != 0 && stored <= geometry.blocks_count;
+    (geometry.cluster_blocks > 1 && is_sound).then_some(stored)
+}
+
+/// Clusters that hold the filesystem's own structures, but for a journal inside of it.
+pub fn metadata_clusters(volume: &Volume) -> Result<u64> {
+    let geometry = &volume.geometry;
+    if geometry.cluster_blocks > 1 {
+        return count_metadata_clusters(volume);
+    }
+    let groups = (0..geometry.groups_count).map(GroupNr);
+    let tables = u64::from(geometry.inode_table_blocks) + 2;
+    let blocks: u64 = groups
+        .map(|group| base_blocks(geometry, group) + tables)
+        .sum();
+    Ok(geometry.first_data_block.0 + blocks)
+}
+
+/// Blocks of the superblock copy and the descriptors in a group.
+fn base_blocks(geometry: &Geometry, group: GroupNr) -> u64 {
+    let copy = u64::from(geometry.has_superblock(group));
+    let meta = geometry.features.incompat.contains(Incompat::META_BG);
+    let own_block = group.0 / geometry.descriptors_per_block;
+    if meta && own_block >= geometry.first_meta_block_group {
+        // The first, second and last group of a meta block group hold its one block.
+        let place = group.0 % geometry.descriptors_per_block;
+        let holds = place <= 1 || place == geometry.descriptors_per_block - 1;
+        return copy + u64::from(holds);
+    }
+    if copy == 0 {
+        return 0;
+    }
+    let table = if meta {
+        geometry.first_meta_block_group
+    } else {
+        geometry.descriptor_blocks()
+    };
+    copy + u64::from(table) + u64::from(geometry.reserved_gdt_blocks)
+}
+
+fn count_metadata_clusters(volume: &Volume) -> Result<u64> {
+    let geometry = &volume.geometry;
+    let mut used = Vec::new();
+    for group in (0..geometry.groups_count).map(GroupNr) {
+        let first = geometry.group_first_block(group);
+        used.push((first, base_blocks(geometry, group)));
+        match read_descriptor(volume, group) {
+            Ok(desc) => used.extend([
+                (desc.block_bitmap, 1),
+                (desc.inode_bitmap, 1),
+                (desc.inode_table, u64::from(geometry.inode_table_blocks)),
+            ]),
+            Err(Error::Corrupt(_)) => (),
+            Err(error) => return Err(error),
+        }
+    }
+    let ratio = u64::from(geometry.cluster_blocks);
+    let cluster = |block: BlockNr| (block.0 - geometry.first_data_block.0.min(block.0)) / ratio;
+    let mut clusters: Vec<_> = used
+        .into_iter()
+        .filter(|&(_, count)| count > 0)
+        .map(|(first, count)| (cluster(first), cluster(BlockNr(first.0 + count - 1)) + 1))
+        .collect();
+    clusters.sort_unstable();
+    let mut counted_to = 0;
+    let mut total = 0;
+    for (start, end) in clusters {
+        total += end.saturating_sub(start.max(counted_to));
+        counted_to = counted_to.max(end);
+    }
+    Ok(total)
+}

@@ -1,0 +1,240 @@
+//! Opening a filesystem: superblock, features, journal, orphans; and what is asked of it as a
+//! whole.
+
+mod describe;
+mod journal;
+mod recovery;
+mod statfs;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::{
+    Clock, Condition, Description, Error, Filesystem, InodeId, Result, StatFs, Unsupported,
+};
+
+use crate::Volume;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::features::Incompat;
+use crate::ondisk::superblock::{
+    DiskSuperblock, LOCUS, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES, SuperblockRule,
+};
+use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
+use crate::ops::Tree;
+use crate::orphan::Orphans;
+use crate::txn::RecoveryReport;
+
+/// What to do about a journal that holds changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Recovery {
+    /// Replay it in memory. The device is not written.
+    #[default]
+    InMemory,
+    /// Replay it onto the device and mark it as replayed.
+    OnDevice,
+    /// Leave it alone: the filesystem may be inconsistent (`-o norecovery`).
+    Skip,
+}
+
+/// How to open a filesystem.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Refuse changes.
+    pub read_only: bool,
+    /// What to do about a journal that holds changes.
+    pub recovery: Recovery,
+    /// The device of an external journal.
+    pub journal: Option<Arc<dyn BlockDevice>>,
+    /// Where to find the superblock instead of byte 1024, in units of 1 KiB (`-o sb=`).
+    pub superblock_kib: Option<u64>,
+}
+
+impl Default for MountOptions {
+    /// Reading, with recovery in memory.
+    fn default() -> Self {
+        Self {
+            read_only: true,
+            recovery: Recovery::InMemory,
+            journal: None,
+            superblock_kib: None,
+        }
+    }
+}
+
+/// A mounted ext2, ext3 or ext4 filesystem.
+#[derive(Debug)]
+pub struct Ext4 {
+    tree: Arc<Tree>,
+    recovery: Option<RecoveryReport>,
+}
+
+impl Ext4 {
+    /// Opens the filesystem on `device`.
+    ///
+    /// # Errors
+    /// `Unsupported` for features this driver does not know, by name, and for writing; `Busy` for
+    /// a recovery on a device that another host has mounted.
+    pub fn mount(
+        device: Arc<dyn BlockDevice>,
+        options: &MountOptions,
+        budget: Arc<MemoryBudget>,
+        clock: &dyn Clock,
+    ) -> Result<Self> {
+        if !options.read_only {
+            return Err(unsupported("writing".into(), Some("only reading is")));
+        }
+        let at = superblock_offset(options);
+        let mut opened = Opened::read(&*device, at)?;
+        let mut device = device;
+        let mut recovery = None;
+        if opened.needs_recovery() && options.recovery != Recovery::Skip {
+            let recovered = recovery::recover(device, &opened, options, at, &budget, clock)?;
+            device = recovered.device;
+            recovery = Some(recovered.report);
+            opened = Opened::read(&*device, at)?;
+        }
+        let volume = Volume::new(
+            device,
+            opened.superblock,
+            opened.geometry,
+            Arc::clone(&budget),
+        );
+        let orphans = Orphans::collect(&volume)?;
+        Ok(Self {
+            tree: Tree::new(volume, orphans, budget),
+            recovery,
+        })
+    }
+
+    /// The filesystem below its inodes, for checks.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.tree.volume
+    }
+
+    /// What a crash left half done.
+    #[must_use]
+    pub fn orphans(&self) -> &Orphans {
+        &self.tree.orphans
+    }
+
+    /// What recovery did, if there was one.
+    #[must_use]
+    pub fn recovery(&self) -> Option<&RecoveryReport> {
+        self.recovery.as_ref()
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        self.tree.close();
+    }
+}
+
+impl Filesystem for Ext4 {
+    fn describe(&self) -> Description {
+        self.description()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn root(&self) -> Result<Arc<dyn platter_vfs::Inode>> {
+        self.inode(InodeNr::ROOT.id())
+    }
+
+    fn inode(&self, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let number = u32::try_from(id.number).ok().filter(|_| id.tree == 0);
+        let found = match number.and_then(InodeNr::new) {
+            Some(number) => self.tree.find(number)?,
+            None => None,
+        };
+        match found {
+            Some(node) => Ok(node),
+            None => Err(Condition::Stale.into()),
+        }
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        statfs::stat_fs(&self.tree)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.tree.close();
+        Ok(())
+    }
+}
+
+/// A superblock that was read and proven, before anything is done about it.
+struct Opened {
+    superblock: Superblock,
+    geometry: Geometry,
+}
+
+impl Opened {
+    fn read(device: &dyn BlockDevice, at: u64) -> Result<Self> {
+        let disk = read_superblock(device, at)?;
+        let superblock = Superblock::decode(&disk)?;
+        refuse_unreadable(&superblock.features)?;
+        let mut geometry = Geometry::decode(&disk, &superblock)?;
+        if geometry.len_bytes() > device.geometry().len_bytes {
+            return Err(Corrupt::new(LOCUS, SuperblockRule::DeviceTooShort).into());
+        }
+        geometry.superblock_block.0 = at >> geometry.block_bits;
+        Ok(Self {
+            superblock,
+            geometry,
+        })
+    }
+
+    fn needs_recovery(&self) -> bool {
+        let features = self.superblock.features;
+        features.has_journal() && features.incompat.contains(Incompat::RECOVER)
+    }
+}
+
+/// The superblock at byte `at`.
+fn read_superblock(device: &dyn BlockDevice, at: u64) -> Result<DiskSuperblock> {
+    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
+    let len_bytes = device.geometry().len_bytes;
+    if at
+        .checked_add(SUPERBLOCK_LEN_BYTES as u64)
+        .is_none_or(|end| end > len_bytes)
+    {
+        return Err(Corrupt::new(LOCUS, SuperblockRule::Magic).into());
+    }
+    device.read_at(at, &mut bytes)?;
+    Ok(zerocopy::transmute!(bytes))
+}
+
+fn superblock_offset(options: &MountOptions) -> u64 {
+    let kib = options.superblock_kib;
+    kib.map_or(SUPERBLOCK_OFFSET_BYTES, |kib| kib.saturating_mul(1024))
+}
+
+fn refuse_unreadable(features: &Features) -> Result<()> {
+    if features.incompat.contains(Incompat::JOURNAL_DEV) {
+        let reason = "the device holds the journal of another filesystem";
+        return Err(unsupported("journal_dev".into(), Some(reason)));
+    }
+    let names = features.unreadable();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(unsupported(names.join(", "), None))
+}
+
+fn unsupported(feature: String, reason: Option<&'static str>) -> Error {
+    let unsupported = Unsupported {
+        filesystem: "ext4",
+        feature,
+        reason,
+    };
+    unsupported.into()
+}

@@ -1,0 +1,46 @@
+//! Reading contents.
+
+use std::ops::{ControlFlow, Range};
+
+use platter_vfs::{Condition, FileKind, Result};
+
+use super::Node;
+
+/// Extents that one hint announces to the device at most.
+const ANNOUNCED_EXTENTS_MAX: u32 = 64;
+
+impl Node {
+    /// Only regular files have contents to read, and without a key encrypted ones are refused.
+    pub(super) fn refuse_without_contents(&self) -> Result<()> {
+        match self.inode.kind {
+            FileKind::Regular if self.inode.is_encrypted() => Err(Condition::NoKey.into()),
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Condition::IsDirectory.into()),
+            FileKind::Symlink
+            | FileKind::CharDevice
+            | FileKind::BlockDevice
+            | FileKind::Fifo
+            | FileKind::Socket => Err(Condition::InvalidArgument.into()),
+        }
+    }
+
+    /// Tells the device what of it will be read. A hint: what fails here fails when it is read.
+    pub(super) fn announce(&self, range: Range<u64>) {
+        if self.refuse_without_contents().is_err() {
+            return;
+        }
+        let range = range.start..range.end.min(self.inode.size_bytes);
+        let mut left = ANNOUNCED_EXTENTS_MAX;
+        let _ = self.contents().extents(range, &mut |extent| {
+            if let (Some(start), false) = (extent.device_offset, extent.unwritten) {
+                let length = extent.file.end - extent.file.start;
+                self.volume().device().will_need(start..start + length);
+            }
+            left -= 1;
+            if left == 0 {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+    }
+}

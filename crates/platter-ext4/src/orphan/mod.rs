@@ -1,0 +1,190 @@
+//! Inodes that a crash left half deleted or half truncated, seen as the kernel leaves them after
+//! its mount: what was to go is gone. Spec: `ext4/orphan`.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use platter_vfs::{FileKind, Result};
+
+use crate::Volume;
+use crate::file::Contents;
+use crate::inode;
+use crate::mapping::{BlockMap, Piece};
+use crate::ondisk::features::RoCompat;
+use crate::ondisk::orphan::{OrphanBlockRules, orphans};
+use crate::ondisk::{FileBlock, Inode, InodeNr};
+
+/// The orphans of a filesystem.
+#[derive(Debug, Clone, Default)]
+pub struct Orphans {
+    truncated: HashSet<InodeNr>,
+    unlinked: HashSet<InodeNr>,
+    /// Clusters that deleting the unlinked ones frees.
+    pub freed_clusters: u64,
+}
+
+impl Orphans {
+    /// Finds the orphans in the list and in the file. The search ends, as the kernel's, where the
+    /// list or the file is damaged.
+    pub fn collect(volume: &Volume) -> Result<Self> {
+        let mut orphans = Self::default();
+        // The kernel leaves them alone where it found errors or must not write.
+        let superblock = &volume.superblock;
+        if superblock.state.has_errors() || !superblock.features.unwritable().is_empty() {
+            return Ok(orphans);
+        }
+        orphans.collect_list(volume)?;
+        if superblock
+            .features
+            .ro_compat
+            .contains(RoCompat::ORPHAN_PRESENT)
+        {
+            orphans.collect_file(volume)?;
+        }
+        Ok(orphans)
+    }
+
+    /// The list's links are in the inodes. Each inode is taken once, so a cycle ends it.
+    fn collect_list(&mut self, volume: &Volume) -> Result<()> {
+        let mut next = volume.superblock.last_orphan;
+        while let Some(number) = next {
+            let Some(inode) = self.take(volume, number)? else {
+                return Ok(());
+            };
+            next = InodeNr::new(inode.deleted);
+        }
+        Ok(())
+    }
+
+    fn collect_file(&mut self, volume: &Volume) -> Result<()> {
+        let Some(number) = volume.superblock.orphan_file_inode else {
+            return Ok(());
+        };
+        let Some(inode) = sound(inode::find(volume, number))?.flatten() else {
+            return Ok(());
+        };
+        let Some(map) = sound(BlockMap::decode(volume, &inode))? else {
+            return Ok(());
+        };
+        let has_checksum = volume.geometry.features.has_metadata_csum();
+        let rules = OrphanBlockRules {
+            inode_seed: has_checksum.then_some(inode.checksum_seed),
+        };
+        let contents = Contents {
+            volume,
+            inode: &inode,
+            map: &map,
+        };
+        let mut places = Vec::new();
+        let size_blocks = inode.size_bytes >> volume.geometry.block_bits;
+        let end = FileBlock(u32::try_from(size_blocks).unwrap_or(u32::MAX));
+        let collected = contents.runs(FileBlock(0)..end, &mut |run| {
+            places.extend(run.places());
+            ControlFlow::Continue(())
+        });
+        sound(collected)?;
+        for place in places {
+            let Some(block) = sound(volume.read_block(place, &rules))? else {
+                continue;
+            };
+            for number in orphans(&block) {
+                self.take(volume, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an inode among the orphans, unless it is none or was taken before.
+    fn take(&mut self, volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
+        if inode::is_reserved(volume, number) {
+            return Ok(None);
+        }
+        let Some(inode) = sound(inode::find(volume, number))?.flatten() else {
+            return Ok(None);
+        };
+        let new = if inode.links > 0 {
+            self.truncated.insert(number)
+        } else {
+            let sectors_per_cluster = u64::from(volume.geometry.block_bytes >> 9)
+                * u64::from(volume.geometry.cluster_blocks);
+            let new = self.unlinked.insert(number);
+            let clusters = if new {
+                inode.sectors / sectors_per_cluster
+            } else {
+                0
+            };
+            self.freed_clusters = self.freed_clusters.saturating_add(clusters);
+            new
+        };
+        Ok(new.then_some(inode))
+    }
+
+    /// How many inodes deleting the unlinked ones frees.
+    #[must_use]
+    pub fn freed_inodes(&self) -> u64 {
+        self.unlinked.len() as u64
+    }
+
+    /// The inodes of which what lies behind their end is to be cut off.
+    #[must_use]
+    pub fn is_truncated(&self, number: InodeNr) -> bool {
+        self.truncated.contains(&number)
+    }
+
+    /// All orphans, in ascending order.
+    #[must_use]
+    pub fn all(&self) -> Vec<InodeNr> {
+        let mut all: Vec<_> = self.truncated.union(&self.unlinked).copied().collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// Cuts off what an inode holds behind its end, as finishing its truncation does.
+pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap) -> Result<()> {
+    if inode.kind != FileKind::Regular {
+        return Ok(());
+    }
+    let geometry = &volume.geometry;
+    let blocks = inode.size_bytes.div_ceil(u64::from(geometry.block_bytes));
+    let Ok(end) = u32::try_from(blocks).map(FileBlock) else {
+        return Ok(());
+    };
+    let ratio = geometry.cluster_blocks;
+    let mut freed_clusters = 0u64;
+    // A cluster is freed when all of it lies behind the end; runs may share one.
+    let mut counted_to = end.0.div_ceil(ratio);
+    let mut budget = geometry.blocks_count;
+    map.visit(volume, &mut |piece| {
+        let count = match piece {
+            Piece::Node(first, _) => u64::from(first >= end),
+            Piece::Run(run) => {
+                let from = (run.first.0 / ratio).max(counted_to);
+                let to = run.end().0.div_ceil(ratio);
+                counted_to = counted_to.max(to);
+                u64::from(to.saturating_sub(from))
+            }
+        };
+        freed_clusters += count;
+        // No sound map has more pieces than there are blocks.
+        budget = budget.saturating_sub(1);
+        if budget == 0 {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    let sectors_per_cluster = u64::from(geometry.block_bytes >> 9) * u64::from(ratio);
+    let freed = freed_clusters.saturating_mul(sectors_per_cluster);
+    inode.sectors = inode.sectors.saturating_sub(freed);
+    map.cut(end);
+    Ok(())
+}
+
+/// `None` for what is corrupt.
+fn sound<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(platter_vfs::Error::Corrupt(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,262 @@
+//! What an image may ask for: refused by name, or honoured.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use platter_ext4::MountOptions;
+use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
+use platter_vfs::{Condition, Error, FileKind, Filesystem, InodeId};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::image::{Image, noise, read_all, walk, write};
+
+/// Changes the superblock of an image and puts the checksum right.
+pub(crate) fn change_superblock(image: &Image, change: impl FnOnce(&mut DiskSuperblock)) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(image.path())
+        .unwrap();
+    let mut bytes = [0; 1024];
+    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)
+        .unwrap();
+    let disk = DiskSuperblock::mut_from_bytes(&mut bytes).unwrap();
+    change(disk);
+    disk.seal();
+    file.write_all_at(disk.as_bytes(), SUPERBLOCK_OFFSET_BYTES)
+        .unwrap();
+}
+
+/// A small ext4 image with one file, `/file`, of this content.
+pub(crate) fn with_file(options: &[&str], content: &[u8]) -> Image {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("file"), content);
+    let source = folder.path().to_str().unwrap();
+    Image::format(&[options, &["-d", source]].concat(), "8M")
+}
+
+fn refusal(image: &Image) -> String {
+    image
+        .try_mount(&MountOptions::default())
+        .unwrap_err()
+        .to_string()
+}
+
+fn is_condition<T>(result: Result<T, Error>, expected: Condition) -> bool {
+    matches!(result.err(), Some(Error::Condition(found)) if found == expected)
+}
+
+const EXT4: &[&str] = &[
+    "-t",
+    "ext4",
+    "-O",
+    "extent,metadata_csum,64bit",
+    "-I",
+    "256",
+];
+
+#[test]
+fn unknown_incompatible_features_are_refused_by_name() {
+    let image = with_file(EXT4, b"");
+    change_superblock(&image, |disk| disk.feature_incompat.set(0x4000_1042));
+    let expected = "ext4: dirdata, FEATURE_I30 is not supported";
+    assert_eq!(refusal(&image), expected);
+}
+
+#[test]
+fn journal_device_is_no_filesystem() {
+    let image = Image::format(&["-O", "journal_dev", "-b", "4096"], "8M");
+    let expected = "ext4: journal_dev is not supported \
+                    (the device holds the journal of another filesystem)";
+    assert_eq!(refusal(&image), expected);
+}
+
+#[test]
+fn unknown_read_only_features_do_not_keep_from_reading() {
+    let image = with_file(EXT4, b"there");
+    change_superblock(&image, |disk| disk.feature_ro_compat.set(0x8000_0400));
+    let filesystem = image.mount();
+    let file = walk(&filesystem, "file").unwrap();
+    assert_eq!(read_all(&*file, 100), b"there");
+}
+
+#[test]
+fn image_that_was_cut_off_is_refused() {
+    let image = with_file(EXT4, b"");
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.set_len(7 << 20).unwrap();
+    let expected = "superblock at byte 1024: block count is beyond the end of the device";
+    assert_eq!(refusal(&image), expected);
+    file.set_len(100).unwrap();
+    assert_eq!(
+        refusal(&image),
+        "superblock at byte 1024: magic is not 0xef53"
+    );
+}
+
+#[test]
+fn writing_is_refused_for_now() {
+    let image = with_file(EXT4, b"");
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let error = image.try_mount(&options).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "ext4: writing is not supported (only reading is)"
+    );
+}
+
+#[test]
+fn backup_superblock_opens_what_the_first_one_cannot() {
+    let content = noise(4, 100_000);
+    let image = with_file(&["-t", "ext4", "-b", "1024", "-g", "1024"], &content);
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0; 8 << 10], 1024).unwrap();
+    assert_eq!(
+        refusal(&image),
+        "superblock at byte 1024: magic is not 0xef53"
+    );
+    let options = MountOptions {
+        superblock_kib: Some(1025),
+        ..MountOptions::default()
+    };
+    let filesystem = image.try_mount(&options).unwrap();
+    let found = read_all(&*walk(&filesystem, "file").unwrap(), 4096);
+    assert!(found == content);
+}
+
+#[test]
+fn special_files_have_their_kind_and_number() {
+    let image = with_file(EXT4, b"");
+    image.debugfs("mknod fifo p\nmknod tty c 5 300\nmknod disk b 259 60000\n");
+    let filesystem = image.mount();
+    let attr = |name| walk(&filesystem, name).unwrap().attr().unwrap();
+    assert_eq!(attr("fifo").kind, FileKind::Fifo);
+    let tty = attr("tty");
+    assert_eq!(
+        (tty.kind, tty.device.major, tty.device.minor),
+        (FileKind::CharDevice, 5, 300)
+    );
+    let disk = attr("disk").device;
+    assert_eq!((disk.major, disk.minor), (259, 60_000));
+    let fifo = walk(&filesystem, "fifo").unwrap();
+    assert!(is_condition(
+        fifo.read_at(0, &mut [0; 4]),
+        Condition::InvalidArgument
+    ));
+    assert!(is_condition(fifo.read_link(), Condition::InvalidArgument));
+}
+
+#[test]
+fn encrypted_files_are_refused_without_a_key() {
+    let image = with_file(EXT4, b"secret");
+    image.debugfs("mkdir folder\nsymlink link target\n");
+    // 0x800 is the encryption flag.
+    image.debugfs("sif file flags 0x80800\nsif folder flags 0x80800\nsif link flags 0x800\n");
+    let filesystem = image.mount();
+    let file = walk(&filesystem, "file").unwrap();
+    assert_eq!(file.attr().unwrap().size_bytes, 6);
+    assert!(is_condition(file.read_at(0, &mut [0; 4]), Condition::NoKey));
+    assert!(is_condition(
+        walk(&filesystem, "folder/x"),
+        Condition::NoKey
+    ));
+    let link = walk(&filesystem, "link").unwrap();
+    assert!(is_condition(link.read_link(), Condition::NoKey));
+}
+
+#[test]
+fn sealed_files_end_before_their_hash_tree() {
+    let content = noise(8, 50_000);
+    let image = with_file(EXT4, &content);
+    image.debugfs("sif file flags 0x180000\nsif file size 20001\n");
+    let filesystem = image.mount();
+    let file = walk(&filesystem, "file").unwrap();
+    assert!(read_all(&*file, 4096) == content[..20_001]);
+}
+
+#[test]
+fn times_reach_beyond_2038_and_before_1970() {
+    let image = with_file(EXT4, b"");
+    image.debugfs(
+        "sif file mtime 0x80000000\nsif file mtime_extra 0x5\n\
+         sif file atime 0xffffffff\nsif file atime_extra 0x0\n\
+         sif file crtime 0x10\nsif file crtime_extra 0xee6b27fc\n",
+    );
+    let filesystem = image.mount();
+    let attr = walk(&filesystem, "file").unwrap().attr().unwrap();
+    assert_eq!(
+        (attr.modified.seconds, attr.modified.nanoseconds),
+        (0x8000_0000, 1)
+    );
+    assert_eq!(attr.accessed.seconds, -1);
+    let created = attr.created.unwrap();
+    assert_eq!((created.seconds, created.nanoseconds), (0x10, 999_999_999));
+}
+
+#[test]
+fn inodes_that_no_name_should_lead_to_are_corrupt_by_name_and_stale_by_number() {
+    let image = with_file(EXT4, b"");
+    image.debugfs("mkdir folder\nlink <8> journal\nlink file again\nclri file\n");
+    let filesystem = image.mount();
+    for (name, rule) in [
+        (
+            "journal",
+            "inode number at inode 8: is reserved for the filesystem",
+        ),
+        ("again", "inode number at inode 12: is of a deleted inode"),
+    ] {
+        let error = walk(&filesystem, name).unwrap_err();
+        assert_eq!(error.to_string(), rule);
+    }
+    for number in [0, 1, 8, 12, 500, 1 << 20, 1 << 32] {
+        let id = InodeId { tree: 0, number };
+        assert!(
+            is_condition(filesystem.inode(id), Condition::Stale),
+            "{number}"
+        );
+    }
+    assert!(walk(&filesystem, "folder").is_ok());
+}
+
+#[test]
+fn description_tells_what_the_image_is() {
+    let image = with_file(&["-j", "-L", "a label", "-b", "1024"], b"");
+    let description = image.mount().describe();
+    assert_eq!(description.kind, "ext3");
+    assert_eq!(description.label, b"a label");
+    let uuid = description.uuid.to_string();
+    assert_eq!(uuid, "0d15ea5e-0000-4000-8000-00c0ffee0001");
+    let features: Vec<_> = description
+        .features
+        .iter()
+        .map(|feature| feature.name)
+        .collect();
+    assert!(features.contains(&"has_journal"), "{features:?}");
+    let detail = |wanted| {
+        let found = description.details.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    assert_eq!(detail("state"), Some("clean"));
+    assert_eq!(detail("block size"), Some("1024"));
+    assert_eq!(detail("created"), Some("2023-11-14T22:13:20Z"));
+    assert_eq!(detail("last mounted"), Some("never"));
+    assert_eq!(
+        detail("directory hash seed"),
+        Some("0d15ea5e-0000-4000-8000-00c0ffee0002")
+    );
+    assert_eq!(detail("journal"), Some("clean, 1048576 bytes"));
+}
+
+#[test]
+fn one_object_serves_all_who_use_an_inode() {
+    let image = with_file(EXT4, b"");
+    let filesystem = image.mount();
+    let first = walk(&filesystem, "file").unwrap();
+    let second = filesystem.inode(first.id()).unwrap();
+    assert!(std::ptr::addr_eq(&raw const *first, &raw const *second));
+    drop(filesystem);
+    assert_eq!(first.attr().unwrap().size_bytes, 0);
+}

@@ -1,0 +1,12 @@
+//! Whole images, made by e2fsprogs and opened through the public interface.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot make its image has failed"
+)]
+
+mod image;
+mod contents;
+mod features;
+mod journal;
+mod scale;
+mod space;
