@@ -1,0 +1,201 @@
+//! The buffer cache and the budget: readers, writers and evictors at once.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice};
+use platter_ondisk::verify::Unverified;
+use shuttle::thread;
+
+use crate::buffer::BufferCache;
+use crate::{MemoryBudget, Model};
+
+pub(crate) const MODELS: &[Model] = &[
+    Model {
+        name: "concurrent_readers_of_one_block_share_one_read",
+        schedules: 1000,
+        run: readers_of_one_block,
+    },
+    Model {
+        name: "a_published_version_is_never_lost_to_a_read_in_flight",
+        schedules: 1000,
+        run: publish_against_read,
+    },
+    Model {
+        name: "eviction_never_takes_a_version_in_use_and_the_budget_holds",
+        schedules: 1000,
+        run: readers_against_eviction,
+    },
+    Model {
+        name: "readahead_and_readers_agree",
+        schedules: 1000,
+        run: readahead_against_reads,
+    },
+    Model {
+        name: "an_invalidation_during_a_read_leaves_nothing_stale",
+        schedules: 1000,
+        run: invalidation_against_read,
+    },
+];
+
+const BLOCK: u32 = 512;
+/// What the cache charges for a block of this size.
+const COST: u64 = 512 + 256;
+
+/// A memory device on which other threads run in the middle of each request.
+#[derive(Debug)]
+struct Slow {
+    inner: MemoryDevice,
+    reads: AtomicUsize,
+}
+
+impl Slow {
+    fn new(blocks: u8) -> Arc<Self> {
+        let bytes = (0..blocks).flat_map(|block| [block; BLOCK as usize]);
+        Arc::new(Self {
+            inner: MemoryDevice::new("slow", bytes.collect()),
+            reads: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl BlockDevice for Slow {
+    fn name(&self) -> &Arc<str> {
+        self.inner.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.inner.read_at(offset, buf)?;
+        thread::yield_now();
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        thread::yield_now();
+        self.inner.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.inner.discard(range)
+    }
+}
+
+fn cache(device: &Arc<Slow>, limit_bytes: u64) -> (Arc<BufferCache>, Arc<MemoryBudget>) {
+    let budget = Arc::new(MemoryBudget::new(limit_bytes));
+    let device: Arc<dyn BlockDevice> = Arc::clone(device) as _;
+    let cache = BufferCache::new(device, BLOCK, Arc::clone(&budget));
+    (Arc::new(cache), budget)
+}
+
+fn spawn(
+    cache: &Arc<BufferCache>,
+    action: impl Fn(&BufferCache) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let cache = Arc::clone(cache);
+    thread::spawn(move || action(&cache))
+}
+
+fn readers_of_one_block() {
+    let device = Slow::new(4);
+    let (cache, _) = cache(&device, 100 * COST);
+    let read = |cache: &BufferCache| assert_eq!(cache.read(2, &Unverified).unwrap()[0], 2);
+    let readers = [spawn(&cache, read), spawn(&cache, read)];
+    read(&cache);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert_eq!(device.reads.load(Ordering::Relaxed), 1);
+}
+
+fn publish_against_read() {
+    let device = Slow::new(4);
+    let (cache, _) = cache(&device, 100 * COST);
+    let reader = spawn(&cache, |cache| {
+        let first = cache.read(1, &Unverified).unwrap()[0];
+        let second = cache.read(1, &Unverified).unwrap()[0];
+        assert!(
+            first <= second,
+            "a reader goes back from the published version"
+        );
+    });
+    let bytes = vec![9; BLOCK as usize];
+    let published = cache.publish(1, bytes, &Unverified).unwrap();
+    let current = cache.read(1, &Unverified).unwrap();
+    assert!(current.is_same_version(&published));
+    assert_eq!(cache.write_dirty(0..u64::MAX).unwrap(), 1);
+    reader.join().unwrap();
+    assert_eq!(cache.read(1, &Unverified).unwrap()[0], 9);
+    assert_eq!(cache.dirty_len(), 0);
+}
+
+fn readers_against_eviction() {
+    let device = Slow::new(8);
+    let (cache, budget) = cache(&device, 2 * COST);
+    let read = |cache: &BufferCache| {
+        for block in [1, 2, 3] {
+            let buffer = cache.read(block, &Unverified).unwrap();
+            thread::yield_now();
+            assert!(buffer.iter().all(|&byte| u64::from(byte) == block));
+        }
+    };
+    let readers = [spawn(&cache, read), spawn(&cache, read)];
+    for _ in 0..3 {
+        assert!(budget.used_bytes() <= 2 * COST);
+        thread::yield_now();
+    }
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(budget.used_bytes() <= 2 * COST);
+    drop(cache);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+fn readahead_against_reads() {
+    let device = Slow::new(8);
+    let (cache, budget) = cache(&device, 100 * COST);
+    let reader = spawn(&cache, |cache| {
+        for block in [3, 2] {
+            let buffer = cache.read(block, &Unverified).unwrap();
+            assert_eq!(u64::from(buffer[0]), block);
+        }
+    });
+    cache.read_ahead(0..5);
+    reader.join().unwrap();
+    for block in 0..5 {
+        assert_eq!(u64::from(cache.read(block, &Unverified).unwrap()[0]), block);
+    }
+    assert_eq!(
+        device.reads.load(Ordering::Relaxed),
+        5,
+        "each block was read once"
+    );
+    assert_eq!(budget.used_bytes(), 5 * COST);
+}
+
+fn invalidation_against_read() {
+    let device = Slow::new(4);
+    let (cache, budget) = cache(&device, 100 * COST);
+    let reader = spawn(&cache, |cache| {
+        cache.read(1, &Unverified).unwrap();
+    });
+    device
+        .inner
+        .write_at(u64::from(BLOCK), &[7; BLOCK as usize])
+        .unwrap();
+    cache.invalidate(1..2);
+    assert_eq!(cache.read(1, &Unverified).unwrap()[0], 7);
+    reader.join().unwrap();
+    assert_eq!(cache.read(1, &Unverified).unwrap()[0], 7);
+    assert_eq!(budget.used_bytes(), COST);
+}
