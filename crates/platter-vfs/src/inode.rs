@@ -156,7 +156,9 @@ pub trait Inode: Send + Sync + Debug {
 
     /// Gives the entries after `from` to `sink`, in the driver's order, until it breaks.
     ///
-    /// An entry that breaks a rule ends the listing with an error after all that came before it.
+    /// What breaks a rule is left out, and the listing goes on where it can: it ends with an error
+    /// then, after all that could be given. A listing that is taken up again from
+    /// [`DirEntry::next`] ends no differently.
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()>;
 
     /// The target of a symbolic link.

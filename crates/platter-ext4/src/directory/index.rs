@@ -176,11 +176,6 @@ impl<'a, 'b> Walker<'a, 'b> {
         Ok((block, leaf.ok_or_else(missing)?))
     }
 
-    /// The inner blocks of the path from the root down.
-    pub(super) fn inner_blocks(&self) -> impl Iterator<Item = FileBlock> {
-        self.frames.iter().map(|frame| frame.block)
-    }
-
     /// Announces the leaves that follow.
     pub(super) fn announce(&mut self) -> Result<()> {
         let Some(frame) = self.frames.last() else {

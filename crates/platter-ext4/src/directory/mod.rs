@@ -12,8 +12,6 @@ mod linear;
 mod index;
 mod ordered;
 
-use std::ops::ControlFlow;
-
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name, Result};
 
@@ -137,63 +135,6 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// Gives every entry in the order of storage to `visit`, used or not, with the block it lies
-    /// in, and every rule that is broken; also in an encrypted directory. For checks.
-    ///
-    /// The implied `.` and `..` of an inline directory are not among them.
-    pub fn scan(&self, visit: &mut ScanVisitor<'_>) -> Result<()> {
-        for number in 0..self.contents.chunk_count() {
-            let chunk = match self.contents.read(number) {
-                Ok(Some(chunk)) => chunk,
-                Ok(None) => continue,
-                Err(error) => {
-                    if visit(Err(error)).is_break() {
-                        return Ok(());
-                    }
-                    continue;
-                }
-            };
-            for entry in self.format.entries(&chunk) {
-                let scanned = match entry {
-                    Ok(entry) => Ok(Scanned {
-                        chunk: number,
-                        entry,
-                    }),
-                    Err(broken) => Err(self.broken_entry(number, broken)),
-                };
-                if visit(scanned).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The inode number of the parent, by `..`.
-    pub fn parent(&self) -> Result<InodeNr> {
-        let dotdot = Name::new(b"..")?;
-        Ok(self.lookup_dots(dotdot)?.inode)
-    }
-
-    /// Proves the index, if there is one: every block of it, and that names lie where their
-    /// hashes say.
-    pub fn check_index(&self) -> Result<()> {
-        let mut damage = None;
-        let hashing = self.index_hashing(&mut damage)?;
-        if let Some(error) = damage {
-            return Err(error);
-        }
-        match hashing {
-            None if self.is_indexed() => {
-                Err(self.broken_index(FileBlock(0), HtreeRule::HashVersion))
-            }
-            None => Ok(()),
-            // What encrypted names hash to takes their key.
-            Some(_) if self.inode.is_encrypted() => Ok(()),
-            Some(hashing) => Ordered::new(self, hashing).check(),
-        }
-    }
-
     fn lookup_dots(&self, name: Name<'_>) -> Result<Found> {
         if let Contents::Inline(inline) = &self.contents {
             let inode = if name.as_bytes() == b"." {
@@ -302,18 +243,6 @@ impl<'a> Directory<'a> {
         Locus::inode(u64::from(self.inode.number.get())).at_offset(offset)
     }
 }
-
-/// One entry as it is stored.
-#[derive(Debug, Clone, Copy)]
-pub struct Scanned<'a> {
-    /// The block of the directory, or the region of an inline one.
-    pub chunk: u32,
-    /// The entry.
-    pub entry: Entry<'a>,
-}
-
-/// Takes entries and broken rules until it breaks.
-pub type ScanVisitor<'a> = dyn FnMut(Result<Scanned<'_>>) -> ControlFlow<()> + 'a;
 
 /// The entry as a listing gives it; `None` for a name that cannot be shown.
 fn listed(

@@ -83,49 +83,6 @@ impl<'a, 'b> Ordered<'a, 'b> {
         }
     }
 
-    /// Proves that each block is met once, and that names lie where their hashes say.
-    pub(super) fn check(&self) -> Result<()> {
-        let mut met = vec![false; self.directory.contents.chunk_count() as usize];
-        let mut meet = |block: FileBlock, again: bool| {
-            let broken = || self.directory.broken_index(block, HtreeRule::Reference);
-            let seen = met.get_mut(block.0 as usize).ok_or_else(broken)?;
-            if std::mem::replace(seen, true) && !again {
-                return Err(broken());
-            }
-            Ok(())
-        };
-        let mut walker = Walker::seek(self.directory, 0)?;
-        let mut path = Vec::new();
-        loop {
-            let inner: Vec<_> = walker.inner_blocks().collect();
-            for (level, &block) in inner.iter().enumerate() {
-                meet(block, path.get(level) == Some(&block))?;
-            }
-            path = inner;
-            let (block, leaf) = walker.read_leaf()?;
-            meet(block, false)?;
-            let (lower, upper) = (walker.boundary()?, walker.next_boundary()?);
-            for entry in self.directory.format.entries(&leaf) {
-                let entry = entry.map_err(|broken| self.directory.broken_entry(block.0, broken))?;
-                let major = self.hashing.order(entry.name).major;
-                let is_within = major >= lower & !1 && upper.is_none_or(|upper| major < upper);
-                if entry.inode.is_some() && !is_within {
-                    return Err(self.directory.broken_index(block, HtreeRule::Placement));
-                }
-            }
-            if !walker.advance()? {
-                break;
-            }
-        }
-        let unmet = met.iter().position(|&met| !met);
-        let unmet = unmet.and_then(|block| u32::try_from(block).ok());
-        unmet.map_or(Ok(()), |block| {
-            Err(self
-                .directory
-                .broken_index(FileBlock(block), HtreeRule::Reference))
-        })
-    }
-
     /// Lists along the index.
     fn walk(&self, progress: &mut Progress, sink: &mut DirSink<'_>) -> Result<ControlFlow<Broke>> {
         let mut walker = Walker::seek(self.directory, major_at(progress.place))?;

@@ -7,7 +7,7 @@ mod value_inode;
 
 use platter_cache::Buffer;
 use platter_ondisk::Locus;
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::{Condition, Result};
 
 use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
@@ -65,31 +65,8 @@ pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Proves all there is: names, places, hashes, and values in inodes of their own.
-pub fn check(volume: &Volume, inode: &Inode, visit: &mut dyn FnMut(Error)) {
-    let mut check_space = |space: Result<Option<XattrSpace<'_>>>, is_inside| match space {
-        Ok(space) => {
-            for entry in space.iter().flat_map(XattrSpace::entries) {
-                if let Err(error @ (Error::Corrupt(_) | Error::Io(_))) =
-                    value(volume, inode, entry, is_inside)
-                {
-                    visit(error);
-                }
-            }
-        }
-        Err(error) => visit(error),
-    };
-    check_space(inode_space(volume, inode), true);
-    match read_block(volume, inode) {
-        Ok(Some(block)) => check_space(block_space(volume, inode, &block).map(Some), false),
-        Ok(None) => {}
-        Err(error) => check_space(Err(error), false),
-    }
-}
-
-/// The attributes of one space in the order they are stored, for who must see them all: quota,
-/// checks, and links to value inodes.
-pub fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<XattrSpace<'a>>> {
+/// The attributes behind an inode, if it has any.
+fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<XattrSpace<'a>>> {
     let Some(space) = XattrSpace::decode_inode(&inode.tail, has_ea_inode(volume)) else {
         return Ok(None);
     };
@@ -97,7 +74,7 @@ pub fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<Xattr
 }
 
 /// The attribute block of an inode, if it has one.
-pub fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
+fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
     let Some(block) = inode.xattr_block else {
         return Ok(None);
     };
@@ -111,11 +88,7 @@ pub fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
 }
 
 /// The attributes in the block that [`read_block`] gave.
-pub fn block_space<'a>(
-    volume: &Volume,
-    inode: &Inode,
-    block: &'a Buffer,
-) -> Result<XattrSpace<'a>> {
+fn block_space<'a>(volume: &Volume, inode: &Inode, block: &'a Buffer) -> Result<XattrSpace<'a>> {
     Ok(XattrSpace::decode_block(block, has_ea_inode(volume))
         .map_err(|broken| corrupt(inode, broken))?)
 }

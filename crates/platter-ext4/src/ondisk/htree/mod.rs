@@ -111,8 +111,6 @@ pub enum HtreeRule {
     Checksum,
     /// A block number lies within the directory, and is not the root.
     Block,
-    /// Each block of the directory is met once on a walk.
-    Reference,
     /// Names lie in the block whose hashes they have.
     Placement,
     /// As many names have one hash as can be told apart.
@@ -134,7 +132,6 @@ impl Rule for HtreeRule {
             Self::Order => "hashes descend",
             Self::Checksum => "checksum does not match",
             Self::Block => "points outside the directory",
-            Self::Reference => "block is referred to twice or not at all",
             Self::Placement => "name lies in a block of other hashes",
             Self::Collisions => "more names of one hash than can be told apart",
         }
