@@ -24,9 +24,9 @@ use platter_ondisk::{Corruption, Locus};
 use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
 use platter_vfs::{Error, Result};
 
-use crate::Volume;
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{GroupDesc, InodeNr};
+use crate::{Ext4, Volume};
 use attributes::AttributeBlock;
 use claims::Claims;
 use directories::Parents;
@@ -34,14 +34,19 @@ use inode_states::InodeStates;
 
 pub use rules::*;
 
+impl Ext4 {
+    /// Checks everything, as the mount sees it: with the journal replayed, unless that was
+    /// skipped. Nothing is written.
+    pub fn check(&self, sink: &mut dyn CheckSink) -> CheckReport {
+        let orphans = self.orphans().all().into_iter().collect();
+        check(self.volume(), &orphans, sink)
+    }
+}
+
 /// Checks everything. `orphans` are the inodes that wait to be deleted or truncated.
 ///
 /// The volume is as a mount sees it: with its journal replayed.
-pub fn check(
-    volume: &Volume,
-    orphans: &BTreeSet<InodeNr>,
-    sink: &mut dyn CheckSink,
-) -> CheckReport {
+fn check(volume: &Volume, orphans: &BTreeSet<InodeNr>, sink: &mut dyn CheckSink) -> CheckReport {
     let mut checker = Checker {
         volume,
         orphans,
