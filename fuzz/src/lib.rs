@@ -4,3 +4,7 @@
 pub mod layout;
 pub mod seeds;
 pub mod mutation;
+pub mod open;
+pub mod exercise;
+pub mod targets;
+pub mod runner;

@@ -1,0 +1,48 @@
+//! How much memory this process holds, and the most it held since it was last asked.
+
+use anyhow::{Context, Result};
+
+/// Resident memory now and at its peak, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Resident {
+    pub(super) now: u64,
+    pub(super) peak: u64,
+}
+
+impl Resident {
+    /// Asks the kernel.
+    pub(super) fn read() -> Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        let field = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|line| line.split_whitespace().next());
+            Ok(kib.with_context(|| name.to_owned())?.parse::<u64>()? * 1024)
+        };
+        Ok(Self {
+            now: field("VmRSS:")?,
+            peak: field("VmHWM:")?,
+        })
+    }
+
+    /// Lets the peak begin anew from what is held now.
+    pub(super) fn reset_peak() -> Result<()> {
+        std::fs::write("/proc/self/clear_refs", "5").context("/proc/self/clear_refs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peak_shows_memory_that_was_given_back() {
+        const LARGE: usize = 96 << 20;
+        Resident::reset_peak().unwrap();
+        let before = Resident::read().unwrap();
+        drop(std::hint::black_box(vec![1_u8; LARGE]));
+        let after = Resident::read().unwrap();
+        assert!(after.peak - before.now > (LARGE as u64) / 10 * 9);
+        Resident::reset_peak().unwrap();
+        assert!(Resident::read().unwrap().peak < after.peak);
+    }
+}

@@ -1,0 +1,33 @@
+//! Runs many mutants and watches over them: panics, hangs, crashes, memory.
+//!
+//! Each worker is a process of its own. The parent knows the number a worker is at from a file the
+//! worker keeps up to date, so it can name the image that killed it.
+
+mod limits;
+mod memory;
+mod supervisor;
+mod tallies;
+mod worker;
+
+pub use limits::Limits;
+pub use supervisor::run;
+pub use tallies::{Failure, Tallies};
+pub use worker::{examine, work};
+
+/// Which mutants to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// The first number.
+    pub first: u64,
+    /// How many numbers.
+    pub count: u64,
+    /// From one number to the next.
+    pub step: u64,
+}
+
+impl Job {
+    /// The numbers, in order.
+    pub fn numbers(self) -> impl Iterator<Item = u64> {
+        (0..self.count).map(move |index| self.first.wrapping_add(index.wrapping_mul(self.step)))
+    }
+}

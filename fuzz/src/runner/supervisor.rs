@@ -1,0 +1,95 @@
+//! Starts the workers, adds up what they count, and names the image that killed one.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::worker::HANG;
+use super::{Failure, Job, Tallies};
+
+/// A worker that has been started again so often is given up.
+const RESTARTS_MAX: u32 = 10;
+
+/// Runs `job` in as many processes, each this program with `worker` as its first argument.
+pub fn run(job: Job, processes: u64) -> Result<Tallies> {
+    ensure!(processes > 0, "no processes");
+    let folder = tempfile::tempdir()?;
+    let mut workers = Vec::new();
+    for index in 0..processes.min(job.count.max(1)) {
+        let share = Job {
+            first: job.first.wrapping_add(index.wrapping_mul(job.step)),
+            count: (job.count - index).div_ceil(processes),
+            step: job.step.wrapping_mul(processes),
+        };
+        workers.push(Worker::start(share, folder.path().join(index.to_string()))?);
+    }
+    let mut tallies = Tallies::default();
+    for worker in workers {
+        tallies.add(worker.finish()?);
+    }
+    Ok(tallies)
+}
+
+struct Worker {
+    job: Job,
+    progress: PathBuf,
+    process: Child,
+}
+
+impl Worker {
+    fn start(job: Job, progress: PathBuf) -> Result<Self> {
+        let process = spawn(job, &progress)?;
+        Ok(Self {
+            job,
+            progress,
+            process,
+        })
+    }
+
+    /// Waits for the worker. When it dies, its image is a failure, and it goes on behind it.
+    fn finish(mut self) -> Result<Tallies> {
+        let mut tallies = Tallies::default();
+        for _ in 0..=RESTARTS_MAX {
+            let mut output = String::new();
+            let mut stdout = self.process.stdout.take().context("a worker's output")?;
+            stdout.read_to_string(&mut output)?;
+            let status = self.process.wait()?;
+            if status.success() {
+                tallies.add(serde_json::from_str(&output).context("a worker's tallies")?);
+                return Ok(tallies);
+            }
+            let number = std::fs::read(&self.progress)?;
+            let number = u64::from_le_bytes(number.as_slice().try_into()?);
+            let what = match status.code() {
+                Some(HANG) => "took too long".to_owned(),
+                _ => format!("killed the process: {status}"),
+            };
+            tallies.failures.push(Failure { number, what });
+            let done = number.wrapping_sub(self.job.first) / self.job.step + 1;
+            tallies.images += done;
+            self.job.first = self
+                .job
+                .first
+                .wrapping_add(done.wrapping_mul(self.job.step));
+            self.job.count = self.job.count.saturating_sub(done);
+            self.process = spawn(self.job, &self.progress)?;
+        }
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(tallies)
+    }
+}
+
+fn spawn(job: Job, progress: &Path) -> Result<Child> {
+    let numbers = [job.first, job.count, job.step].map(|number| number.to_string());
+    Command::new(std::env::current_exe()?)
+        .arg("worker")
+        .args(numbers)
+        .arg(progress)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("a worker cannot be started")
+}
