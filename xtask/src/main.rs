@@ -7,6 +7,7 @@ mod command;
 mod workspace;
 mod packages;
 mod tidy;
+mod fuzz;
 mod test;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn dispatch(arguments: &[String]) -> Result<()> {
     match name {
         "test" | "ci" => test::run(&workspace),
         "tidy" => tidy::run(&workspace),
+        "fuzz" => fuzz::run(&workspace, rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             Ok(())

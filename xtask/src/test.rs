@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{command, packages, tidy};
+use crate::{command, fuzz, packages, tidy};
 
 /// One thing that must succeed.
 struct Step {
@@ -42,6 +42,10 @@ const STEPS: &[Step] = &[
     Step {
         title: "tests",
         action: tests,
+    },
+    Step {
+        title: "mutations",
+        action: fuzz::of_test,
     },
     Step {
         title: "documentation",
