@@ -61,11 +61,11 @@ impl Source {
             .code
             .match_indices("#[cfg(test)]")
             .find(|(at, attribute)| {
-                let after = &self.code[at + attribute.len()..];
-                after
-                    .trim_start()
-                    .strip_prefix("mod ")
-                    .is_some_and(|module| module.find('{') < module.find(';').or(Some(usize::MAX)))
+                let after = self.code[at + attribute.len()..].trim_start();
+                let item = after.strip_prefix("pub(crate) ").unwrap_or(after);
+                item.strip_prefix("mod ").is_some_and(|module| {
+                    module.find('{').unwrap_or(usize::MAX) < module.find(';').unwrap_or(usize::MAX)
+                })
             })
             .map_or(self.code.len(), |(at, _)| at);
         &self.code[start..]
@@ -212,7 +212,7 @@ let tail = keep;"##;
 
     #[test]
     fn test_code_is_the_test_module() {
-        let text = "#[cfg(test)]\nmod outside;\nfn a() {}\n#[cfg(test)]\nmod tests { fn b() {} }";
+        let text = "#[cfg(test)]\nmod outside;\nfn a() {}\n#[cfg(test)]\npub(crate) mod tests { fn b() {} }";
         let source = Source::new("src/lib.rs", text.to_owned());
         assert!(source.test_code().contains("fn b"));
         assert!(!source.test_code().contains("fn a"));

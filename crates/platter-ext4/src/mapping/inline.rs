@@ -1,5 +1,5 @@
 //! Contents that lie in the inode: 60 bytes in `i_block`, the rest as the value of an attribute.
-//! Spec: `ext4/inline_data`.
+//! Spec: `ext4/inlinedata`.
 
 use platter_ondisk::Locus;
 
