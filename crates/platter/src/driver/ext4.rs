@@ -31,9 +31,7 @@ fn mount(request: MountRequest) -> Result<Arc<dyn Filesystem>> {
 }
 
 fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
-    let mounted = open(request)?;
-    let orphans = mounted.orphans().all().into_iter().collect();
-    Ok(platter_ext4::check::check(mounted.volume(), &orphans, sink))
+    Ok(open(request)?.check(sink))
 }
 
 fn open(request: MountRequest) -> Result<Ext4> {
