@@ -38,8 +38,7 @@ impl Ext4 {
     /// Checks everything, as the mount sees it: with the journal replayed, unless that was
     /// skipped. Nothing is written.
     pub fn check(&self, sink: &mut dyn CheckSink) -> CheckReport {
-        let orphans = self.orphans().all().into_iter().collect();
-        check(self.volume(), &orphans, sink)
+        check(self.volume(), &self.orphans().all(), sink)
     }
 }
 

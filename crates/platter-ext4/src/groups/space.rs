@@ -10,6 +10,9 @@ use crate::ondisk::{BlockNr, Geometry, GroupNr};
 /// Blocks of the descriptor table that are read at once when all of them are needed.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
 
+/// Beyond so many groups, 128 TiB of them at the usual size, the superblock's counts are used.
+const GROUPS_SUMMED_MAX: u32 = 1 << 20;
+
 /// Free clusters and inodes, by the descriptors of all groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FreeSpace {
@@ -22,6 +25,12 @@ pub struct FreeSpace {
 /// Adds up what is free. A group whose descriptor is damaged has nothing free.
 pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
     let geometry = &volume.geometry;
+    if geometry.groups_count > GROUPS_SUMMED_MAX {
+        return Ok(FreeSpace {
+            clusters: volume.superblock.free_blocks / u64::from(geometry.cluster_blocks),
+            inodes: u64::from(volume.superblock.free_inodes),
+        });
+    }
     let in_a_row = !geometry.features.incompat.contains(Incompat::META_BG);
     let mut free = FreeSpace::default();
     for group in 0..geometry.groups_count {
@@ -45,11 +54,15 @@ pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
 }
 
 /// The superblock's count of clusters that hold the filesystem's own structures, its journal
-/// included, where it is worth more than counting anew: with clusters of several blocks.
+/// included, where it is worth more than counting anew: with clusters of several blocks, and with
+/// very many groups.
 #[must_use]
 pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
     let geometry = &volume.geometry;
     let stored = u64::from(volume.superblock.overhead_clusters);
+    if geometry.groups_count > GROUPS_SUMMED_MAX {
+        return Some(stored);
+    }
     let is_sound = stored != 0 && stored <= geometry.blocks_count;
     (geometry.cluster_blocks > 1 && is_sound).then_some(stored)
 }

@@ -1,7 +1,7 @@
 //! Inodes that a crash left half deleted or half truncated, seen as the kernel leaves them after
 //! its mount: what was to go is gone. Spec: `ext4/orphan`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 use platter_vfs::{FileKind, Result};
@@ -13,6 +13,9 @@ use crate::mapping::{BlockMap, Piece};
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::orphan::{OrphanBlockRules, orphans};
 use crate::ondisk::{FileBlock, Inode, InodeNr};
+
+/// Blocks of the orphan file that are looked at; no tool makes a longer one.
+const ORPHAN_FILE_BLOCKS_MAX: u32 = 1 << 16;
 
 /// The orphans of a filesystem.
 #[derive(Debug, Clone, Default)]
@@ -75,22 +78,21 @@ impl Orphans {
             inode: &inode,
             map: &map,
         };
-        let mut places = Vec::new();
         let size_blocks = inode.size_bytes >> volume.geometry.block_bits;
-        let end = FileBlock(u32::try_from(size_blocks).unwrap_or(u32::MAX));
-        let collected = contents.runs(FileBlock(0)..end, &mut |run| {
-            places.extend(run.places());
+        let end = u32::try_from(size_blocks).unwrap_or(u32::MAX);
+        let blocks = FileBlock(0)..FileBlock(end.min(ORPHAN_FILE_BLOCKS_MAX));
+        let mut taken = Ok(());
+        let walked = contents.runs(blocks, &mut |run| {
+            taken = run.places().try_for_each(|place| {
+                let block = volume.read_block(place, &rules)?;
+                orphans(&block).try_for_each(|number| self.take(volume, number).map(|_| ()))
+            });
+            if taken.is_err() {
+                return ControlFlow::Break(());
+            }
             ControlFlow::Continue(())
         });
-        sound(collected)?;
-        for place in places {
-            let Some(block) = sound(volume.read_block(place, &rules))? else {
-                continue;
-            };
-            for number in orphans(&block) {
-                self.take(volume, number)?;
-            }
-        }
+        sound(walked.and(taken))?;
         Ok(())
     }
 
@@ -131,12 +133,10 @@ impl Orphans {
         self.truncated.contains(&number)
     }
 
-    /// All orphans, in ascending order.
+    /// All orphans.
     #[must_use]
-    pub fn all(&self) -> Vec<InodeNr> {
-        let mut all: Vec<_> = self.truncated.union(&self.unlinked).copied().collect();
-        all.sort_unstable();
-        all
+    pub fn all(&self) -> BTreeSet<InodeNr> {
+        self.truncated.union(&self.unlinked).copied().collect()
     }
 }
 
