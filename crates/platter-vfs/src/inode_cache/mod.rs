@@ -4,7 +4,6 @@
 //! same inode, so there are never two objects for one inode, not even while the last user's drop
 //! is still at work.
 
-mod recent;
 #[cfg(test)]
 mod tests;
 
@@ -12,13 +11,11 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use self::recent::RecentSet;
 use crate::InodeId;
-
-/// Independent parts of the table, to keep users of different inodes apart. A power of two.
-const SHARDS: usize = 16;
+use crate::second_chance::SecondChanceMap;
+use crate::shard::{SHARDS, shard_of};
+use crate::sync::{Condvar, Mutex};
 
 /// The table of a mounted filesystem's inodes in memory.
 ///
@@ -45,7 +42,7 @@ struct Shard<T> {
 
 struct ShardState<T> {
     entries: HashMap<InodeId, Entry<T>>,
-    recent: RecentSet<T>,
+    recent: SecondChanceMap<InodeId, Arc<T>>,
 }
 
 enum Entry<T> {
@@ -62,9 +59,9 @@ impl<T> InodeCache<T> {
         let shard = || Shard {
             state: Mutex::new(ShardState {
                 entries: HashMap::new(),
-                recent: RecentSet::new(recent_max.div_ceil(SHARDS)),
+                recent: SecondChanceMap::new(recent_max.div_ceil(SHARDS)),
             }),
-            changed: Condvar::new(),
+            changed: Condvar::default(),
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
@@ -74,7 +71,7 @@ impl<T> InodeCache<T> {
     /// The inode, if somebody uses it or it was used recently.
     #[must_use]
     pub fn get(&self, id: InodeId) -> Option<Arc<T>> {
-        let mut state = shard_of(&self.shards, id).state.lock();
+        let mut state = self.shard(id).state.lock();
         state.touch(id)
     }
 
@@ -102,7 +99,7 @@ impl<T> InodeCache<T> {
     /// Lets go of an inode nobody may find again, such as one without names: it is dropped as soon
     /// as its last user is done.
     pub fn release(&self, id: InodeId) {
-        let released = shard_of(&self.shards, id).state.lock().recent.remove(id);
+        let released = self.shard(id).state.lock().recent.remove(&id);
         drop(released);
     }
 
@@ -126,8 +123,8 @@ impl<T> InodeCache<T> {
     }
 
     fn find_or_reserve(&self, id: InodeId) -> Result<Arc<T>, Seat<T>> {
-        let shard = shard_of(&self.shards, id);
-        let mut state: MutexGuard<'_, ShardState<T>> = shard.state.lock();
+        let shard = self.shard(id);
+        let mut state = shard.state.lock();
         loop {
             if let Some(object) = state.touch(id) {
                 return Ok(object);
@@ -137,12 +134,12 @@ impl<T> InodeCache<T> {
                 let shards = Arc::downgrade(&self.shards);
                 return Err(Seat { id, shards });
             }
-            shard.changed.wait(&mut state);
+            state = shard.changed.wait(state);
         }
     }
 
     fn publish(&self, id: InodeId, object: &Arc<T>) {
-        let shard = shard_of(&self.shards, id);
+        let shard = self.shard(id);
         let mut state = shard.state.lock();
         let entry = state.entries.get_mut(&id);
         let entry = entry.expect("a loaded inode keeps its seat");
@@ -152,13 +149,17 @@ impl<T> InodeCache<T> {
         shard.changed.notify_all();
         drop(evicted);
     }
+
+    fn shard(&self, id: InodeId) -> &Shard<T> {
+        &self.shards[shard_of(id)]
+    }
 }
 
 impl<T> ShardState<T> {
     /// The object of `id` if there is one, marked as used.
     fn touch(&mut self, id: InodeId) -> Option<Arc<T>> {
         let object = self.entries.get(&id)?.object()?;
-        self.recent.mark_used(id);
+        self.recent.get(&id);
         Some(object)
     }
 }
@@ -170,11 +171,6 @@ impl<T> Entry<T> {
             Self::Live(object) => object.upgrade(),
         }
     }
-}
-
-fn shard_of<T>(shards: &[Shard<T>], id: InodeId) -> &Shard<T> {
-    let mixed = (id.number ^ id.tree.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    &shards[(mixed >> 32) as usize % SHARDS]
 }
 
 impl<T> Seat<T> {
@@ -190,7 +186,7 @@ impl<T> Drop for Seat<T> {
         let Some(shards) = self.shards.upgrade() else {
             return;
         };
-        let shard = shard_of(&shards, self.id);
+        let shard = &shards[shard_of(self.id)];
         shard.state.lock().entries.remove(&self.id);
         shard.changed.notify_all();
     }
