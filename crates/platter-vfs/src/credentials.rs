@@ -22,6 +22,19 @@ impl Credentials {
         }
     }
 
+    /// A user and a group, and no more groups.
+    #[must_use]
+    pub fn new(uid: u32, gid: u32) -> Self {
+        let groups = Vec::new();
+        Self { uid, gid, groups }
+    }
+
+    /// Whether it is the superuser.
+    #[must_use]
+    pub fn is_superuser(&self) -> bool {
+        self.uid == 0
+    }
+
     /// Whether `gid` is the group or one of the supplementary groups.
     #[must_use]
     pub fn is_in_group(&self, gid: u32) -> bool {
@@ -36,4 +49,15 @@ pub struct Context {
     pub credentials: Credentials,
     /// Permission bits taken away from a new file where no default ACL says otherwise.
     pub umask: u32,
+}
+
+impl Context {
+    /// The superuser, who gives new files just the bits they ask for.
+    #[must_use]
+    pub fn root() -> Self {
+        Self {
+            credentials: Credentials::root(),
+            umask: 0,
+        }
+    }
 }

@@ -18,6 +18,8 @@ mod shard;
 mod second_chance;
 pub mod inode_cache;
 pub mod dentry;
+pub mod permission;
+pub mod xattr;
 pub mod path;
 pub mod check;
 pub mod creation;
@@ -39,4 +41,5 @@ pub use inode::{
 pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};
 pub use path::{LastComponent, Located, PathWalk};
+pub use permission::Access;
 pub use tree_walk::{TreeWalk, Visited, WalkEvent, WalkOrder};

@@ -21,8 +21,8 @@ use self::directory::Directory;
 use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
 use crate::{
-    Clock, Condition, Context, CreateKind, Credentials, Description, Filesystem, Inode, InodeCache,
-    InodeId, PathWalk, Result, StatFs,
+    Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
+    PathWalk, Result, StatFs,
 };
 
 /// `f_type` of tmpfs.
@@ -87,13 +87,11 @@ impl MemFs {
 
     /// Makes a file at `path`, of whose directories all must be there, for the superuser.
     pub fn plant(&self, path: &[u8], kind: CreateKind, permissions: u32) -> Result<Arc<dyn Inode>> {
-        let context = Context {
-            credentials: Credentials::root(),
-            umask: 0,
-        };
         let located = PathWalk::new(self).resolve_parent(path)?;
         let name = located.name_to_create()?;
-        located.parent.create(&context, name, kind, permissions)
+        located
+            .parent
+            .create(&Context::root(), name, kind, permissions)
     }
 
     /// Refuses changes from now on, or takes them again.

@@ -10,7 +10,11 @@ mod tests;
 use std::sync::Arc;
 
 use self::components::{Component, Components};
-use crate::{Condition, FileKind, Filesystem, Inode, Name, NameBuf, Result};
+use crate::dentry::{DentryCache, Recall, Remembered};
+use crate::permission::{Access, check_access};
+use crate::{
+    Attr, Condition, Credentials, Error, FileKind, Filesystem, Inode, Name, NameBuf, Result,
+};
 
 /// The longest path or link target in bytes, a closing NUL included (`PATH_MAX`).
 pub const PATH_MAX: usize = 4096;
@@ -18,10 +22,15 @@ pub const PATH_MAX: usize = 4096;
 /// How many symbolic links one walk follows, as in Linux.
 pub const LINKS_FOLLOWED_MAX: usize = 40;
 
+/// `FS_CASEFOLD_FL`: names in the directory are equal when they differ in case only.
+const CASEFOLD: u32 = 0x4000_0000;
+
 /// A way to resolve paths of one filesystem.
 #[derive(Debug, Clone, Copy)]
 pub struct PathWalk<'a> {
     fs: &'a dyn Filesystem,
+    dentries: Option<&'a DentryCache>,
+    credentials: Option<&'a Credentials>,
     path_len_max: usize,
 }
 
@@ -66,8 +75,24 @@ impl<'a> PathWalk<'a> {
     pub fn new(fs: &'a dyn Filesystem) -> Self {
         Self {
             fs,
+            dentries: None,
+            credentials: None,
             path_len_max: PATH_MAX - 1,
         }
+    }
+
+    /// Remembers names in `dentries`, which has to be told of every change.
+    #[must_use]
+    pub fn with_dentries(mut self, dentries: &'a DentryCache) -> Self {
+        self.dentries = Some(dentries);
+        self
+    }
+
+    /// Walks only through directories that `credentials` may search.
+    #[must_use]
+    pub fn acting_as(mut self, credentials: &'a Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self
     }
 
     /// Takes paths of any length. Names and link targets stay bounded.
@@ -84,7 +109,7 @@ impl<'a> PathWalk<'a> {
     /// `NotFound` also for an empty path; `NotDirectory` where a component or a slash at the end
     /// asks for a directory; `TooManyLinksFollowed` after [`LINKS_FOLLOWED_MAX`] links;
     /// `NameTooLong` for a component, link target or path that is too long; `InvalidArgument` for
-    /// a NUL in it.
+    /// a NUL in it; `AccessDenied` for a directory that may not be searched.
     pub fn resolve(&self, path: &[u8]) -> Result<Arc<dyn Inode>> {
         self.walk(path, Goal::Follow).map(Walked::into_file)
     }
@@ -117,12 +142,13 @@ impl<'a> PathWalk<'a> {
         }
         let mut components = Components::new(path);
         let mut walked = Walked {
-            dirs: DirStack::new(self.fs.root()?),
+            dirs: DirStack::new(self.root()?),
             file: None,
             last: (LastComponent::Root, true),
         };
         let mut links_followed = 0;
         while let Some(step) = components.next() {
+            self.may_search(walked.dirs.last())?;
             if step.is_last && goal == Goal::Parent {
                 walked.last = (step.component.to_last()?, step.trailing_slash);
                 break;
@@ -135,28 +161,74 @@ impl<'a> PathWalk<'a> {
                 }
                 Component::Name(name) => Name::new(name)?,
             };
-            let file = walked.dirs.last().lookup(name)?;
-            let kind = file.attr()?.kind;
+            let inode = self.child(walked.dirs.last(), name)?;
+            let attr = inode.attr()?;
             let ends_here = step.is_last && !step.trailing_slash;
-            if kind == FileKind::Directory {
-                walked.dirs.push(file);
-            } else if kind == FileKind::Symlink && !(ends_here && goal == Goal::NoFollow) {
+            if attr.kind == FileKind::Directory {
+                walked.dirs.push(Dir { inode, attr });
+            } else if attr.kind == FileKind::Symlink && !(ends_here && goal == Goal::NoFollow) {
                 links_followed += 1;
                 if links_followed > LINKS_FOLLOWED_MAX {
                     return Err(Condition::TooManyLinksFollowed.into());
                 }
-                let target = link_target(&*file)?;
+                let target = link_target(&*inode)?;
                 if target.starts_with(b"/") {
                     walked.dirs.truncate_to_root();
                 }
                 components.follow(target);
             } else if ends_here {
-                walked.file = Some(file);
+                walked.file = Some(inode);
             } else {
                 return Err(Condition::NotDirectory.into());
             }
         }
         Ok(walked)
+    }
+
+    fn root(&self) -> Result<Dir> {
+        let inode = self.fs.root()?;
+        let attr = inode.attr()?;
+        if attr.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        Ok(Dir { inode, attr })
+    }
+
+    fn may_search(&self, dir: &Dir) -> Result<()> {
+        self.credentials.map_or(Ok(()), |credentials| {
+            check_access(&*dir.inode, &dir.attr, credentials, Access::EXECUTE)
+        })
+    }
+
+    /// The file that `name` names, out of memory where it is remembered.
+    fn child(&self, dir: &Dir, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+        // Where names fold, several name one file, and a change of one changes the others.
+        let dentries = self.dentries.filter(|_| dir.attr.flags & CASEFOLD == 0);
+        let Some(dentries) = dentries else {
+            return dir.inode.lookup(name);
+        };
+        let id = dir.inode.id();
+        let ticket = match dentries.recall(id, name) {
+            Recall::Known(Remembered::Missing) => return Err(Condition::NotFound.into()),
+            Recall::Known(Remembered::File(file)) => {
+                let inode = self.fs.inode(file);
+                // The name may have gone in between, and the number to another file.
+                if inode.is_ok() && dentries.recalls(id, name, file) {
+                    return inode;
+                }
+                return dir.inode.lookup(name);
+            }
+            Recall::Unknown(ticket) => ticket,
+        };
+        let found = dir.inode.lookup(name);
+        match &found {
+            Ok(file) => dentries.remember(&ticket, id, name, Remembered::File(file.id())),
+            Err(Error::Condition(Condition::NotFound)) => {
+                dentries.remember(&ticket, id, name, Remembered::Missing);
+            }
+            Err(_) => {}
+        }
+        found
     }
 }
 
@@ -186,27 +258,33 @@ impl Walked {
     }
 }
 
+/// A directory of a walk.
+struct Dir {
+    inode: Arc<dyn Inode>,
+    attr: Attr,
+}
+
 /// The directories from the root to where the walk stands.
 struct DirStack {
-    root: Arc<dyn Inode>,
-    below: Vec<Arc<dyn Inode>>,
+    root: Dir,
+    below: Vec<Dir>,
 }
 
 impl DirStack {
-    fn new(root: Arc<dyn Inode>) -> Self {
+    fn new(root: Dir) -> Self {
         let below = Vec::new();
         Self { root, below }
     }
 
-    fn last(&self) -> &Arc<dyn Inode> {
+    fn last(&self) -> &Dir {
         self.below.last().unwrap_or(&self.root)
     }
 
     fn into_last(mut self) -> Arc<dyn Inode> {
-        self.below.pop().unwrap_or(self.root)
+        self.below.pop().unwrap_or(self.root).inode
     }
 
-    fn push(&mut self, dir: Arc<dyn Inode>) {
+    fn push(&mut self, dir: Dir) {
         self.below.push(dir);
     }
 

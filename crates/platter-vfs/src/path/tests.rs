@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use crate::memory::{MemFs, MemFsLimits};
 use crate::path::{LINKS_FOLLOWED_MAX, LastComponent, PathWalk};
-use crate::{Condition, CreateKind, Error, Filesystem, FixedClock, Inode, Name, Result, Timestamp};
+use crate::{
+    Condition, Context, CreateKind, Credentials, DentryCache, Error, FileKind, Filesystem,
+    FixedClock, Inode, Name, Result, SetAttr, Timestamp,
+};
 
 struct Tree(MemFs);
 
@@ -228,4 +231,61 @@ fn what_is_no_name_is_refused_as_each_call_does() {
     }
     assert_eq!(located(b"a/x").name_to_create().unwrap().as_bytes(), b"x");
     assert!(tree.0.root().is_ok());
+}
+
+#[test]
+fn names_are_looked_up_once_and_changes_are_seen() {
+    let tree = tree();
+    let dentries = DentryCache::new(100);
+    let walk = tree.walk().with_dentries(&dentries);
+    let file = walk.resolve(b"a/b/f").unwrap();
+    refused(walk.resolve(b"a/b/none"), Condition::NotFound);
+    assert_eq!(dentries.len(), 4);
+    assert_eq!(walk.resolve(b"a/b/f").unwrap().id(), file.id());
+    refused(walk.resolve(b"a/b/none"), Condition::NotFound);
+    assert_eq!(dentries.len(), 4);
+    let dir = walk.resolve(b"a/b").unwrap();
+    let name = Name::new(b"none").unwrap();
+    let change = dentries.change(dir.id(), name);
+    tree.0.plant(b"a/b/none", CreateKind::Fifo, 0).unwrap();
+    drop(change);
+    assert_eq!(
+        walk.resolve(b"a/b/none").unwrap().attr().unwrap().kind,
+        FileKind::Fifo
+    );
+}
+
+#[test]
+fn a_remembered_file_that_is_gone_is_looked_up_again() {
+    let tree = tree();
+    let dentries = DentryCache::new(100);
+    let walk = tree.walk().with_dentries(&dentries);
+    let (root, name) = (tree.0.root().unwrap(), Name::new(b"f").unwrap());
+    walk.resolve(b"f").unwrap();
+    // Somebody who does not tell of the change.
+    root.unlink(&Context::root(), name).unwrap();
+    refused(walk.resolve(b"f"), Condition::NotFound);
+    tree.0.plant(b"f", CreateKind::Fifo, 0).unwrap();
+    assert!(walk.resolve(b"f").is_ok());
+}
+
+#[test]
+fn directories_are_gone_through_by_those_who_may() {
+    let tree = tree().link("way", "a/b/f");
+    let set = SetAttr {
+        permissions: Some(0o700),
+        ..SetAttr::default()
+    };
+    tree.resolve("a/b")
+        .unwrap()
+        .set_attr(&Context::root(), &set)
+        .unwrap();
+    let (user, root) = (Credentials::new(1000, 1000), Credentials::root());
+    let walk = tree.walk().acting_as(&user);
+    for path in ["a/b/f", "a/b/none", "a/b/.", "a/b/..", "way"] {
+        refused(walk.resolve(path.as_bytes()), Condition::AccessDenied);
+    }
+    refused(walk.resolve_parent(b"a/b/new"), Condition::AccessDenied);
+    assert!(walk.resolve(b"a/b").is_ok(), "it is there, but closed");
+    assert!(tree.walk().acting_as(&root).resolve(b"a/b/f").is_ok());
 }
