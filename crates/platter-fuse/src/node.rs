@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use parking_lot::Mutex;
+use platter_vfs::lock_rank::{LockRank, RankedMutex};
 use platter_vfs::{Inode, InodeId};
 
 /// The number by which the kernel names an inode. It also shows it as the inode number.
@@ -31,8 +31,8 @@ const SHARDS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     root: Arc<dyn Inode>,
-    shards: [Mutex<HashMap<NodeId, Node>>; SHARDS],
-    spare: Mutex<SpareIds>,
+    shards: [RankedMutex<HashMap<NodeId, Node>>; SHARDS],
+    spare: RankedMutex<SpareIds>,
 }
 
 #[derive(Debug)]
@@ -71,8 +71,8 @@ impl NodeTable {
     pub(crate) fn new(root: Arc<dyn Inode>) -> Self {
         Self {
             root,
-            shards: std::array::from_fn(|_| Mutex::default()),
-            spare: Mutex::default(),
+            shards: std::array::from_fn(|_| RankedMutex::new(LockRank::NodeTable, HashMap::new())),
+            spare: RankedMutex::new(LockRank::NodeNumbers, SpareIds::default()),
         }
     }
 
@@ -175,7 +175,7 @@ impl NodeTable {
         }
     }
 
-    fn shard(&self, node: NodeId) -> &Mutex<HashMap<NodeId, Node>> {
+    fn shard(&self, node: NodeId) -> &RankedMutex<HashMap<NodeId, Node>> {
         let mixed = node.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }

@@ -13,6 +13,7 @@ pub mod credentials;
 pub mod acl;
 pub mod inode;
 pub mod filesystem;
+pub mod lock_rank;
 mod sync;
 mod shard;
 mod second_chance;

@@ -1,7 +1,7 @@
 //! The locks of the caches, in one place: the race tests compile the same sources against a module
 //! of this name that a model checker drives.
 
-pub(crate) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use crate::lock_rank::{LockRank, RankedMutex as Mutex, RankedMutexGuard as MutexGuard};
 
 /// Waits for a change of what a [`Mutex`] guards.
 #[derive(Debug, Default)]
@@ -10,7 +10,7 @@ pub(crate) struct Condvar(parking_lot::Condvar);
 impl Condvar {
     /// Gives the lock up until notified; may also wake without a reason.
     pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        self.0.wait(&mut guard);
+        guard.wait(&self.0);
         guard
     }
 

@@ -9,7 +9,7 @@ use hashbrown::Equivalent;
 
 use crate::second_chance::SecondChanceMap;
 use crate::shard::{SHARDS, shard_of};
-use crate::sync::Mutex;
+use crate::sync::{LockRank, Mutex};
 use crate::{InodeId, Name, NameBuf};
 
 /// What names in directories name, for a bounded number of names.
@@ -87,11 +87,12 @@ impl DentryCache {
     #[must_use]
     pub fn new(names_max: usize) -> Self {
         let shard = |_| {
-            Mutex::new(Shard {
+            let shard = Shard {
                 names: SecondChanceMap::new(names_max.div_ceil(SHARDS)),
                 version: 0,
                 changing: 0,
-            })
+            };
+            Mutex::new(LockRank::Dentries, shard)
         };
         Self {
             shards: std::array::from_fn(shard),

@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use crate::InodeId;
 use crate::second_chance::SecondChanceMap;
 use crate::shard::{SHARDS, shard_of};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, LockRank, Mutex};
 
 /// The table of a mounted filesystem's inodes in memory.
 ///
@@ -56,12 +56,15 @@ impl<T> InodeCache<T> {
     /// A cache that keeps about `recent_max` inodes alive that nobody uses.
     #[must_use]
     pub fn new(recent_max: usize) -> Self {
-        let shard = || Shard {
-            state: Mutex::new(ShardState {
+        let shard = || {
+            let state = ShardState {
                 entries: HashMap::new(),
                 recent: SecondChanceMap::new(recent_max.div_ceil(SHARDS)),
-            }),
-            changed: Condvar::default(),
+            };
+            Shard {
+                state: Mutex::new(LockRank::InodeCache, state),
+                changed: Condvar::default(),
+            }
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),

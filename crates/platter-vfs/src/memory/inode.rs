@@ -9,6 +9,7 @@ use parking_lot::RwLockWriteGuard;
 use super::Shared;
 use super::change::NewNode;
 use super::node::{Body, Node, Nodes, Number};
+use crate::lock_rank::Ranked;
 use crate::{
     Attr, Condition, Context, CreateKind, DirCursor, DirEntry, DirSink, ExtentSink, FallocateMode,
     Inode, InodeId, Name, RenameMode, Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
@@ -38,7 +39,7 @@ impl MemInode {
     }
 
     /// All nodes, to change them.
-    fn change(&self) -> Result<RwLockWriteGuard<'_, Nodes>> {
+    fn change(&self) -> Result<Ranked<RwLockWriteGuard<'_, Nodes>>> {
         let nodes = self.shared.nodes.write();
         if nodes.read_only {
             return Err(Condition::ReadOnly.into());

@@ -13,13 +13,13 @@ mod tests;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use parking_lot::RwLock;
 use platter_ondisk::Uuid;
 
 use self::content::BLOCK_BYTES;
 use self::directory::Directory;
 use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
+use crate::lock_rank::{LockRank, RankedRwLock};
 use crate::{
     Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
     PathWalk, Result, StatFs,
@@ -57,7 +57,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     limits: MemFsLimits,
     /// One lock for everything: this is a model, and plainly correct goes before fast.
-    nodes: RwLock<Nodes>,
+    nodes: RankedRwLock<Nodes>,
     in_use: InodeCache<MemInode>,
 }
 
@@ -79,7 +79,7 @@ impl MemFs {
             shared: Arc::new(Shared {
                 clock,
                 limits,
-                nodes: RwLock::new(nodes),
+                nodes: RankedRwLock::new(LockRank::InodeState, nodes),
                 in_use: InodeCache::new(0),
             }),
         }

@@ -1,6 +1,7 @@
 //! The caches' primitives as the model checker has them: every use is a point where another thread
 //! may run.
 
+pub(crate) use platter_vfs::lock_rank::LockRank;
 pub(crate) use shuttle::sync::MutexGuard;
 
 /// A lock without poisoning, as the product's.
@@ -8,7 +9,7 @@ pub(crate) use shuttle::sync::MutexGuard;
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Self {
+    pub(crate) fn new(_: LockRank, value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
