@@ -10,3 +10,4 @@ pub mod loopdev;
 pub mod prng;
 pub mod fixtures;
 pub mod compare;
+pub mod volume;

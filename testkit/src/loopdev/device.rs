@@ -1,5 +1,6 @@
 //! A file as a block device of the kernel.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,10 +14,12 @@ const ATTEMPTS_MAX: u32 = 40;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An attached loop device. Dropping it detaches it, at once or when its last user closes it.
+/// An attached loop device. The kernel is told at once to detach it when its last user is gone,
+/// and this is one of them, so that it does not outlive the process either.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
+    node: File,
 }
 
 impl LoopDevice {
@@ -25,15 +28,19 @@ impl LoopDevice {
         Self::with_sectors(image, 512, access)
     }
 
+    /// Attaches the bytes of `image` from `offset` on.
+    pub fn at_offset(image: &Path, offset: u64, access: Access) -> Result<Self> {
+        Self::with_options(image, &["--offset", &offset.to_string()], access)
+    }
+
     /// Attaches `image` as a device with sectors of this size.
     pub fn with_sectors(image: &Path, sector_bytes: u32, access: Access) -> Result<Self> {
+        Self::with_options(image, &["--sector-size", &sector_bytes.to_string()], access)
+    }
+
+    fn with_options(image: &Path, options: &[&str], access: Access) -> Result<Self> {
         let mut losetup = tool::command("losetup");
-        losetup.args([
-            "--find",
-            "--show",
-            "--sector-size",
-            &sector_bytes.to_string(),
-        ]);
+        losetup.args(["--find", "--show"]).args(options);
         if access == Access::ReadOnly {
             losetup.arg("--read-only");
         }
@@ -47,10 +54,10 @@ impl LoopDevice {
             }
             attempt += 1;
         };
-        let path = String::from_utf8(finished.stdout)?;
-        Ok(Self {
-            path: path.trim_end().into(),
-        })
+        let path = PathBuf::from(String::from_utf8(finished.stdout)?.trim_end());
+        let node = File::open(&path).with_context(|| path.display().to_string())?;
+        tool::succeed(tool::command("losetup").arg("--detach").arg(&path))?;
+        Ok(Self { path, node })
     }
 
     /// The device's node.
@@ -71,7 +78,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // A device that something still holds goes when that lets go.
-        let _ = tool::finish(tool::command("losetup").arg("--detach").arg(&self.path));
+        // What was written reaches the image before anyone else opens it.
+        let _ = self.node.sync_all();
     }
 }

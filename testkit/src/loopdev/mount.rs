@@ -25,6 +25,8 @@ const REST_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 pub enum Access {
     /// Neither the mount nor the device takes writes.
     ReadOnly,
+    /// The device takes the writes of a journal replay; the mount takes none.
+    Replay,
     /// Both take writes.
     ReadWrite,
 }
@@ -34,14 +36,20 @@ pub enum Access {
 pub struct Mount {
     root: PathBuf,
     descriptor: OwnedFd,
+    /// Held until the mount is gone, so that the image is complete when this is.
+    _device: Option<LoopDevice>,
 }
 
 impl Mount {
     /// Mounts an image over a loop device of its own, with options such as `data=journal,acl`.
     pub fn image(image: &Path, options: &str, access: Access) -> Result<Self> {
         let device = LoopDevice::attach(image, access)?;
-        Self::device(device.path(), options, access)
-            .with_context(|| format!("kernel mount of {} with '{options}'", image.display()))
+        let mount = Self::device(device.path(), options, access)
+            .with_context(|| format!("kernel mount of {} with '{options}'", image.display()))?;
+        Ok(Self {
+            _device: Some(device),
+            ..mount
+        })
     }
 
     /// Mounts a block device.
@@ -54,7 +62,7 @@ impl Mount {
             bail!("{error}: {}", complaints(&context));
         }
         let attributes = match access {
-            Access::ReadOnly => MountAttrFlags::MOUNT_ATTR_RDONLY,
+            Access::ReadOnly | Access::Replay => MountAttrFlags::MOUNT_ATTR_RDONLY,
             Access::ReadWrite => MountAttrFlags::MOUNT_ATTR_NOATIME,
         };
         let descriptor =
@@ -64,6 +72,7 @@ impl Mount {
         Ok(Self {
             root: root.into(),
             descriptor,
+            _device: None,
         })
     }
 
@@ -113,7 +122,7 @@ fn is_at_rest(image: &Path) -> Result<bool> {
 
 fn configure(context: &OwnedFd, device: &Path, options: &str, access: Access) -> Result<()> {
     rustix::mount::fsconfig_set_string(context, "source", device)?;
-    if access == Access::ReadOnly {
+    if access != Access::ReadWrite {
         rustix::mount::fsconfig_set_flag(context, "ro")?;
     }
     for option in options.split(',').filter(|option| !option.is_empty()) {
