@@ -18,7 +18,8 @@ use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{
-    DiskSuperblock, LOCUS, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES, SuperblockRule,
+    DiskSuperblock, ENCODING_UTF8_12_1, LOCUS, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES,
+    SuperblockRule,
 };
 use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
 use crate::ops::Tree;
@@ -189,6 +190,7 @@ impl Opened {
         let disk = read_superblock(device, at)?;
         let superblock = Superblock::decode(&disk)?;
         refuse_unreadable(&superblock.features)?;
+        refuse_unknown_encoding(&superblock)?;
         let mut geometry = Geometry::decode(&disk, &superblock)?;
         if geometry.len_bytes() > device.geometry().len_bytes {
             return Err(Corrupt::new(LOCUS, SuperblockRule::DeviceTooShort).into());
@@ -235,6 +237,16 @@ fn refuse_unreadable(features: &Features) -> Result<()> {
         return Ok(());
     }
     Err(unsupported(names.join(", "), None))
+}
+
+/// Names that ignore case are looked up by the rules of one version of Unicode.
+fn refuse_unknown_encoding(superblock: &Superblock) -> Result<()> {
+    let is_casefolded = superblock.features.incompat.contains(Incompat::CASEFOLD);
+    if !is_casefolded || superblock.encoding == ENCODING_UTF8_12_1 {
+        return Ok(());
+    }
+    let feature = format!("casefold with encoding {}", superblock.encoding);
+    Err(unsupported(feature, Some("only utf8-12.1 is")))
 }
 
 fn unsupported(feature: String, reason: Option<&'static str>) -> Error {

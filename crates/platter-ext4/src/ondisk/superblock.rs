@@ -19,6 +19,8 @@ pub const SUPERBLOCK_MAGIC: u16 = 0xef53;
 pub const SUPERBLOCK_OFFSET_BYTES: u64 = 1024;
 /// Length of the superblock in bytes.
 pub const SUPERBLOCK_LEN_BYTES: usize = 1024;
+/// `s_encoding`: UTF-8 by the rules of Unicode 12.1.
+pub const ENCODING_UTF8_12_1: u16 = 1;
 /// The first inode that is not reserved, in revision 0.
 const FIRST_INODE_REVISION_0: u32 = 11;
 /// `s_checksum_type`: CRC-32C.

@@ -76,6 +76,20 @@ fn unknown_incompatible_features_are_refused_by_name() {
 }
 
 #[test]
+fn names_of_an_unknown_encoding_are_refused() {
+    let image = with_file(EXT4, b"");
+    change_superblock(&image, |disk| {
+        let incompat = disk.feature_incompat.get() | 0x2_0000;
+        disk.feature_incompat.set(incompat);
+        disk.encoding.set(7);
+    });
+    let expected = "ext4: casefold with encoding 7 is not supported (only utf8-12.1 is)";
+    assert_eq!(refusal(&image), expected);
+    change_superblock(&image, |disk| disk.encoding.set(1));
+    assert!(image.try_mount(&MountOptions::default()).is_ok());
+}
+
+#[test]
 fn journal_device_is_no_filesystem() {
     let image = Image::format(&["-O", "journal_dev", "-b", "4096"], "8M");
     let expected = "ext4: journal_dev is not supported \
