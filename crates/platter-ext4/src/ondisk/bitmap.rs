@@ -93,6 +93,53 @@ impl Verify for BitmapVerifier {
     }
 }
 
+/// The checksum of the first `bits` bits, a multiple of 8; `None` without `metadata_csum`.
+#[must_use]
+pub fn expected_checksum(bitmap: &[u8], bits: u32, geometry: &Geometry) -> Option<u32> {
+    if !geometry.features.has_metadata_csum() {
+        return None;
+    }
+    let covered = bitmap.get(..bits as usize / 8).unwrap_or(bitmap);
+    Some(crc32c(geometry.checksum_seed, covered))
+}
+
+/// Whether a bit is set; bits behind the end count as set.
+#[must_use]
+pub fn is_set(bitmap: &[u8], bit: u32) -> bool {
+    let byte = bitmap.get(bit as usize / 8);
+    byte.is_none_or(|byte| byte & mask(bit) != 0)
+}
+
+/// Sets or clears a bit, and tells whether that changed it.
+pub fn assign(bitmap: &mut [u8], bit: u32, set: bool) -> bool {
+    let Some(byte) = bitmap.get_mut(bit as usize / 8) else {
+        return false;
+    };
+    let before = *byte;
+    *byte = if set {
+        before | mask(bit)
+    } else {
+        before & !mask(bit)
+    };
+    *byte != before
+}
+
+/// How many of the first `bits` bits are clear.
+#[must_use]
+pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
+    let whole = bits as usize / 8;
+    let bytes = bitmap.get(..whole).unwrap_or(bitmap);
+    let clear = bytes
+        .iter()
+        .fold(0u32, |sum, byte| sum.saturating_add(byte.count_zeros()));
+    let rest = (bits & !7..bits).filter(|&bit| !is_set(bitmap, bit));
+    rest.fold(clear, |sum, _| sum.saturating_add(1))
+}
+
+fn mask(bit: u32) -> u8 {
+    1u8.checked_shl(bit % 8).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::features::RoCompat;
@@ -112,5 +159,38 @@ mod tests {
             let flipped = stored ^ 1;
             assert_eq!(verifier(flipped).check(&bytes), Err(BitmapRule::Checksum));
         }
+    }
+
+    #[test]
+    fn bits_count_from_the_low_end_of_each_byte() {
+        let mut bitmap = [0; 2];
+        assert!(assign(&mut bitmap, 9, true));
+        assert!(!assign(&mut bitmap, 9, true));
+        assert_eq!(bitmap, [0, 2]);
+        assert!(is_set(&bitmap, 9));
+        assert!(!is_set(&bitmap, 8));
+        assert!(is_set(&bitmap, 16));
+        assert!(!assign(&mut bitmap, 16, true));
+        assert!(assign(&mut bitmap, 9, false));
+        assert_eq!(bitmap, [0, 0]);
+    }
+
+    #[test]
+    fn clear_bits_are_counted_to_the_bit() {
+        let bitmap = [0xf0, 0x01, 0xff];
+        let counts = [0, 3, 8, 9, 12, 16, 24].map(|bits| count_clear(&bitmap, bits));
+        assert_eq!(counts, [0, 3, 4, 4, 7, 11, 11]);
+        assert_eq!(count_clear(&bitmap, 100), 11);
+    }
+
+    #[test]
+    fn checksum_covers_the_bits_of_the_group_alone() {
+        let mut geometry = sample_geometry();
+        geometry.features.ro_compat = RoCompat::METADATA_CSUM;
+        let sum = |bitmap: &[u8]| expected_checksum(bitmap, 16, &geometry);
+        assert_eq!(sum(&[1, 2, 3]), sum(&[1, 2, 4]));
+        assert_ne!(sum(&[1, 2, 3]), sum(&[1, 3, 3]));
+        geometry.features.ro_compat = RoCompat::empty();
+        assert_eq!(expected_checksum(&[1, 2, 3], 16, &geometry), None);
     }
 }

@@ -237,6 +237,69 @@ pub fn expected_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u
     crc16(crc16(crc16(seed, number.as_bytes()), head), tail)
 }
 
+/// Puts the checksum into a descriptor. `bytes` is all of it.
+pub fn seal(bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
+    if !geometry.features.has_group_csum() {
+        return;
+    }
+    let checksum = expected_checksum(bytes, group, geometry);
+    if let Ok((low, _)) = DiskGroupDesc::mut_from_prefix(bytes) {
+        low.checksum.set(checksum);
+    }
+}
+
+impl GroupDesc {
+    /// Writes what changes in the life of a group into the bytes of its descriptor, and seals
+    /// them: counts, flags and the checksums of the bitmaps.
+    pub fn encode_into(&self, bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
+        let len = usize::from(geometry.descriptor_bytes).min(bytes.len());
+        let Some(bytes) = bytes.get_mut(..len) else {
+            return;
+        };
+        if let Ok((low, rest)) = DiskGroupDesc::mut_from_prefix(bytes) {
+            let mut none = DiskGroupDescHigh::new_zeroed_high();
+            let high = DiskGroupDescHigh::mut_from_prefix(rest);
+            let high = high.map_or(&mut none, |(high, _)| high);
+            split(
+                self.free_clusters,
+                &mut low.free_clusters_lo,
+                &mut high.free_clusters,
+            );
+            split(
+                self.free_inodes,
+                &mut low.free_inodes_lo,
+                &mut high.free_inodes,
+            );
+            split(self.used_dirs, &mut low.used_dirs_lo, &mut high.used_dirs);
+            split(
+                self.unused_inodes,
+                &mut low.unused_inodes_lo,
+                &mut high.unused_inodes,
+            );
+            split(
+                self.block_bitmap_checksum,
+                &mut low.block_bitmap_checksum_lo,
+                &mut high.block_bitmap_checksum,
+            );
+            split(
+                self.inode_bitmap_checksum,
+                &mut low.inode_bitmap_checksum_lo,
+                &mut high.inode_bitmap_checksum,
+            );
+            if geometry.features.has_group_csum() {
+                low.flags = self.flags.bits().into();
+            }
+        }
+        seal(bytes, group, geometry);
+    }
+}
+
+fn split(value: u32, low: &mut Le16, high: &mut Le16) {
+    let [b0, b1, b2, b3] = value.to_le_bytes();
+    *low = Le16::from_bytes([b0, b1]);
+    *high = Le16::from_bytes([b2, b3]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::features::RoCompat;

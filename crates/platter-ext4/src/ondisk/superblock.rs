@@ -455,6 +455,16 @@ impl DiskSuperblock {
         self.write_time_hi = u8::try_from(seconds >> 32).unwrap_or(u8::MAX);
     }
 
+    /// Stores the number of free blocks and inodes.
+    pub fn set_free_counts(&mut self, blocks: u64, inodes: u32) {
+        let [b0, b1, b2, b3, b4, b5, b6, b7] = blocks.to_le_bytes();
+        self.free_blocks_count_lo = Le32::from_bytes([b0, b1, b2, b3]);
+        if self.features().incompat.contains(Incompat::BIT64) {
+            self.free_blocks_count_hi = Le32::from_bytes([b4, b5, b6, b7]);
+        }
+        self.free_inodes_count = inodes.into();
+    }
+
     fn features(&self) -> Features {
         if self.revision.get() == 0 {
             return Features::default();

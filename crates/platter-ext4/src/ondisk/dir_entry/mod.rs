@@ -1,6 +1,8 @@
 //! Directory blocks: a chain of entries that fills the block, and with `metadata_csum` a tail
 //! that holds the checksum. Spec: `ext4/directory` (linear directories).
 
+mod edit;
+
 use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
@@ -14,6 +16,8 @@ use super::features::Incompat;
 use super::geometry::Geometry;
 use super::htree;
 use super::types::InodeNr;
+
+pub use edit::split_new_tail;
 
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 8;

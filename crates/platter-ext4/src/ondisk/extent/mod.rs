@@ -308,6 +308,67 @@ impl DiskExtent {
     }
 }
 
+impl Extent {
+    /// The stored form. An extent is at most [`EXTENT_LEN_MAX`] blocks long, one less if
+    /// unwritten.
+    #[must_use]
+    pub fn encode(&self) -> DiskExtent {
+        let count = u16::try_from(self.count).unwrap_or(EXTENT_LEN_MAX);
+        let length = if self.unwritten {
+            count.saturating_add(EXTENT_LEN_MAX)
+        } else {
+            count
+        };
+        let (high, low) = split_block(self.start);
+        DiskExtent {
+            first: self.first.0.into(),
+            length: length.into(),
+            start_hi: high,
+            start_lo: low,
+        }
+    }
+}
+
+impl Child {
+    /// The stored form.
+    #[must_use]
+    pub fn encode(&self) -> DiskExtentIndex {
+        let (high, low) = split_block(self.block);
+        DiskExtentIndex {
+            first: self.first.0.into(),
+            child_lo: low,
+            child_hi: high,
+            unused: 0.into(),
+        }
+    }
+}
+
+/// The 48 bits that an entry has for a block.
+fn split_block(block: BlockNr) -> (Le16, Le32) {
+    let [b0, b1, b2, b3, b4, b5, ..] = block.0.to_le_bytes();
+    (
+        Le16::from_bytes([b4, b5]),
+        Le32::from_bytes([b0, b1, b2, b3]),
+    )
+}
+
+/// Writes a node with these encoded entries into zeroed `bytes`, which have room for `room`.
+pub fn encode_node(bytes: &mut [u8], depth: u16, room: usize, entries: &[u8]) {
+    let count = entries.chunks(size_of::<DiskExtent>()).len();
+    let header = DiskExtentHeader {
+        magic: EXTENT_MAGIC.into(),
+        entries: u16::try_from(count).unwrap_or(u16::MAX).into(),
+        max: u16::try_from(room).unwrap_or(u16::MAX).into(),
+        depth: depth.into(),
+        generation: 0.into(),
+    };
+    let whole = header.as_bytes().iter().chain(entries);
+    bytes
+        .iter_mut()
+        .zip(whole)
+        .for_each(|(to, from)| *to = *from);
+}
+
 /// The rules of a node in a block of its own, but for those that need its parent.
 #[derive(Debug, Clone, Copy)]
 pub struct ExtentBlockRules<'a> {

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::Locus;
 use platter_ondisk::checksum::crc32c;
-use platter_ondisk::endian::{Le32, join_u16, join_u32};
+use platter_ondisk::endian::{Le16, Le32, join_u16, join_u32};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -357,6 +357,29 @@ impl<'a> Extra<'a> {
 pub fn checksum_seed(number: InodeNr, generation: Le32, geometry: &Geometry) -> u32 {
     let seed = crc32c(geometry.checksum_seed, Le32::new(number.get()).as_bytes());
     crc32c(seed, generation.as_bytes())
+}
+
+/// Puts the checksum into the bytes of an inode, one slot of the inode table.
+pub fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
+    if !geometry.features.has_metadata_csum() {
+        return;
+    }
+    let Ok((disk, rest)) = DiskInode::ref_from_prefix(bytes) else {
+        return;
+    };
+    let has_high = Extra::decode(rest).is_some_and(|extra| extra.has_checksum());
+    let seed = checksum_seed(number, disk.generation, geometry);
+    let sum = expected_checksum(bytes, seed, has_high);
+    let Ok((disk, rest)) = DiskInode::mut_from_prefix(bytes) else {
+        return;
+    };
+    let [b0, b1, b2, b3] = sum.to_le_bytes();
+    disk.checksum_lo = Le16::from_bytes([b0, b1]);
+    if let Ok((extra, _)) = DiskInodeExtra::mut_from_prefix(rest)
+        && has_high
+    {
+        extra.checksum_hi = Le16::from_bytes([b2, b3]);
+    }
 }
 
 /// The checksum of an inode's bytes, with the checksum fields taken as zero.

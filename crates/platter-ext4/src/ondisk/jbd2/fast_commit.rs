@@ -105,8 +105,10 @@ pub enum FastCommitRule {
     NoExtents,
     /// A name is one that a directory can hold.
     Name,
-    /// A parent is a directory.
+    /// A directory that must lose its index begins with `.` and `..`.
     Parent,
+    /// A created inode is there when it gets its name.
+    Missing,
 }
 
 impl Rule for FastCommitRule {
@@ -120,7 +122,8 @@ impl Rule for FastCommitRule {
             Self::Range => "block range is empty or outside the filesystem",
             Self::NoExtents => "block range belongs to a file without extents",
             Self::Name => "name is not one of a directory entry",
-            Self::Parent => "parent is not a directory",
+            Self::Parent => "directory does not begin with . and ..",
+            Self::Missing => "created inode is not in use",
         }
     }
 }

@@ -1,0 +1,226 @@
+//! Changing a directory block in place: entries come, go, and fill the block as before.
+//!
+//! `bytes` is what entries may fill: the block without its tail.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use platter_vfs::FileKind;
+
+use super::{
+    DiskDirEntry, DiskDirTail, ENTRY_ALIGN, ENTRY_HEADER_BYTES, EntryFormat, InodeNr, TAIL_BYTES,
+    TAIL_FILE_TYPE, decode_rec_len,
+};
+
+impl EntryFormat {
+    /// Puts an entry into the first gap that holds it; false when there is none, or an entry is
+    /// broken. `name` has 1 to 255 bytes, and no hash goes with it.
+    pub fn insert(self, bytes: &mut [u8], name: &[u8], inode: InodeNr, kind: FileKind) -> bool {
+        let needed = stored_len(name.len());
+        let gap = self.entries(bytes).map_while(Result::ok).find_map(|entry| {
+            let used = match entry.inode {
+                Some(_) => stored_len(entry.name.len()),
+                None => 0,
+            };
+            let start = entry.offset.checked_add(used)?;
+            let room = entry.end.checked_sub(start)?;
+            (room >= needed).then_some((entry.offset, start, entry.end))
+        });
+        let Some((offset, start, end)) = gap else {
+            return false;
+        };
+        if start > offset {
+            self.set_len(bytes, offset, start.saturating_sub(offset));
+        }
+        self.put(bytes, start..end, name, Some(inode), kind);
+        true
+    }
+
+    /// Takes the entry at `offset` out: the entry before it takes over its place.
+    pub fn remove(self, bytes: &mut [u8], offset: usize) {
+        let mut before = None;
+        let mut end = None;
+        for entry in self.entries(bytes).map_while(Result::ok) {
+            if entry.offset == offset {
+                end = Some(entry.end);
+                break;
+            }
+            before = Some(entry.offset);
+        }
+        let Some(end) = end else {
+            return;
+        };
+        match before {
+            Some(before) => self.set_len(bytes, before, end.saturating_sub(before)),
+            None => {
+                if let Some((disk, _)) = disk_at(bytes, offset) {
+                    disk.inode = 0.into();
+                }
+            }
+        }
+    }
+
+    /// Makes `bytes` hold no names.
+    pub fn clear(self, bytes: &mut [u8]) {
+        bytes.fill(0);
+        self.set_len(bytes, 0, bytes.len());
+    }
+
+    /// Makes `bytes` the first ones of the directory `inode`, which holds no names.
+    pub fn begin(self, bytes: &mut [u8], inode: InodeNr, parent: InodeNr) {
+        bytes.fill(0);
+        let (end, dot_end) = (bytes.len(), stored_len(1));
+        self.put(bytes, 0..dot_end, b".", Some(inode), FileKind::Directory);
+        self.put(
+            bytes,
+            dot_end..end,
+            b"..",
+            Some(parent),
+            FileKind::Directory,
+        );
+    }
+
+    fn put(
+        self,
+        bytes: &mut [u8],
+        place: std::ops::Range<usize>,
+        name: &[u8],
+        inode: Option<InodeNr>,
+        kind: FileKind,
+    ) {
+        let len = place.len();
+        let Some((disk, rest)) = disk_at(bytes, place.start) else {
+            return;
+        };
+        disk.inode = inode.map_or(0, InodeNr::get).into();
+        disk.name_len = u8::try_from(name.len()).unwrap_or(u8::MAX);
+        disk.file_type = if self.has_file_type {
+            encode_kind(kind)
+        } else {
+            0
+        };
+        if let Some(slot) = rest.get_mut(..name.len()) {
+            slot.copy_from_slice(name);
+        }
+        self.set_len(bytes, place.start, len);
+    }
+
+    fn set_len(self, bytes: &mut [u8], offset: usize, len: usize) {
+        if let Some((disk, _)) = disk_at(bytes, offset) {
+            disk.rec_len = encode_rec_len(len, self.block_bytes).into();
+        }
+    }
+}
+
+/// Splits off the tail from a block of entries and makes it a valid one without a checksum.
+pub fn split_new_tail(block: &mut [u8]) -> &mut [u8] {
+    let tail = DiskDirTail {
+        inode: 0.into(),
+        rec_len: 12.into(),
+        name_len: 0,
+        file_type: TAIL_FILE_TYPE,
+        checksum: 0.into(),
+    };
+    let Some((content, place)) = block.split_last_chunk_mut::<TAIL_BYTES>() else {
+        return &mut [];
+    };
+    place.copy_from_slice(tail.as_bytes());
+    content
+}
+
+/// Bytes of an entry with a name of this length.
+fn stored_len(name_len: usize) -> usize {
+    ENTRY_HEADER_BYTES
+        .saturating_add(name_len)
+        .next_multiple_of(ENTRY_ALIGN)
+}
+
+fn disk_at(bytes: &mut [u8], offset: usize) -> Option<(&mut DiskDirEntry, &mut [u8])> {
+    DiskDirEntry::mut_from_prefix(bytes.get_mut(offset..)?).ok()
+}
+
+/// The inverse of [`decode_rec_len`].
+fn encode_rec_len(len: usize, block_bytes: u32) -> u16 {
+    let high = (len >> 16) & 0x3;
+    let folded = if len >= 0x1_0000 && block_bytes >= 0x1_0000 {
+        0xffff
+    } else {
+        (len & 0xfffc) | high
+    };
+    let stored = u16::try_from(folded).unwrap_or(u16::MAX);
+    debug_assert_eq!(decode_rec_len(stored, block_bytes), len);
+    stored
+}
+
+fn encode_kind(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::CharDevice => 3,
+        FileKind::BlockDevice => 4,
+        FileKind::Fifo => 5,
+        FileKind::Socket => 6,
+        FileKind::Symlink => 7,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(block_bytes: u32) -> EntryFormat {
+        EntryFormat {
+            block_bytes,
+            inodes_count: 100,
+            has_file_type: true,
+            has_hash: false,
+        }
+    }
+
+    fn number(number: u32) -> InodeNr {
+        InodeNr::new(number).unwrap()
+    }
+
+    fn names(format: EntryFormat, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let entries = format.entries(bytes).map(Result::unwrap);
+        let used = entries.filter(|entry| entry.inode.is_some());
+        used.map(|entry| entry.name.to_vec()).collect()
+    }
+
+    #[test]
+    fn names_come_and_go_until_the_block_is_full() {
+        for block_bytes in [1024, 4096, 0x1_0000] {
+            let format = format(block_bytes);
+            let mut bytes = vec![0xff; block_bytes as usize];
+            format.begin(&mut bytes, number(12), InodeNr::ROOT);
+            let mut count = 0u32;
+            let name = |count: u32| format!("name-{count}").into_bytes();
+            while format.insert(&mut bytes, &name(count), number(13), FileKind::Fifo) {
+                count += 1;
+            }
+            assert_eq!(names(format, &bytes).len(), count as usize + 2);
+            for gone in (0..count).step_by(2) {
+                let entries = format.entries(&bytes).map(Result::unwrap);
+                let found = entries.into_iter().find(|entry| entry.name == name(gone));
+                let offset = found.unwrap().offset;
+                format.remove(&mut bytes, offset);
+            }
+            let left = names(format, &bytes);
+            assert_eq!(left.len(), count as usize / 2 + 2);
+            assert_eq!(left[..3], [b".".to_vec(), b"..".to_vec(), name(1)]);
+            assert!(format.insert(&mut bytes, &name(0), number(13), FileKind::Fifo));
+        }
+    }
+
+    #[test]
+    fn first_entry_that_goes_leaves_an_unused_one() {
+        let format = format(1024);
+        let mut block = vec![0xff; 1024];
+        let content = split_new_tail(&mut block);
+        format.clear(content);
+        assert!(format.insert(content, b"a", number(13), FileKind::Regular));
+        assert_eq!(names(format, content), [b"a"]);
+        format.remove(content, 0);
+        assert_eq!(names(format, content), Vec::<Vec<u8>>::new());
+        assert_eq!(format.entries(&block).map(Result::unwrap).count(), 2);
+    }
+}
