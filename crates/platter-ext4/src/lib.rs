@@ -12,6 +12,7 @@ pub mod mapping;
 pub mod file;
 pub mod xattr;
 pub mod directory;
+pub mod recovery;
 pub mod orphan;
 pub mod ops;
 pub mod mount;

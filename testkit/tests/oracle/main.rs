@@ -10,3 +10,4 @@ mod directories;
 mod attributes;
 mod devices;
 mod partitions;
+mod recovery;

@@ -2,9 +2,10 @@
 
 use platter_vfs::{Description, Timestamp};
 
-use super::{Ext4, journal};
+use super::Ext4;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::State;
+use crate::recovery::open_journal;
 
 impl Ext4 {
     pub(super) fn description(&self) -> Description {
@@ -78,8 +79,12 @@ impl Ext4 {
             return "none".into();
         }
         if let Some(report) = self.recovery() {
-            let (transactions, blocks) = (report.transactions, report.blocks_replayed);
-            return format!("recovered ({transactions} transactions, {blocks} blocks)");
+            let (transactions, blocks) = (report.log.transactions, report.log.blocks_replayed);
+            let fast = match report.fast_commits.fast_commits {
+                0 => String::new(),
+                count => format!(", {count} fast commits"),
+            };
+            return format!("recovered ({transactions} transactions, {blocks} blocks{fast})");
         }
         if volume
             .superblock
@@ -92,7 +97,7 @@ impl Ext4 {
         if volume.superblock.journal_inode.is_none() {
             return format!("external, {}", volume.superblock.journal_uuid);
         }
-        match journal::open(volume, None) {
+        match open_journal(volume, None) {
             Ok(journal) => format!("clean, {} bytes", journal.state().len_bytes),
             Err(error) => format!("damaged: {error}"),
         }

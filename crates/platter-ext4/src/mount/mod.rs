@@ -2,7 +2,6 @@
 //! whole.
 
 mod describe;
-mod journal;
 mod recovery;
 mod statfs;
 
@@ -24,7 +23,7 @@ use crate::ondisk::superblock::{
 use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
 use crate::ops::Tree;
 use crate::orphan::Orphans;
-use crate::txn::RecoveryReport;
+use crate::recovery::RecoveryReport;
 
 /// What to do about a journal that holds changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -106,13 +105,6 @@ impl Ext4 {
             tree: Tree::new(volume, orphans, budget),
             recovery,
         })
-    }
-
-    /// Reads what the superblock of `device` says, without opening the filesystem: its features may
-    /// be ones this driver does not know.
-    pub fn identify(device: &dyn BlockDevice) -> Result<Superblock> {
-        let disk = read_superblock(device, SUPERBLOCK_OFFSET_BYTES)?;
-        Ok(Superblock::decode(&disk)?)
     }
 
     /// The filesystem below its inodes, for checks.

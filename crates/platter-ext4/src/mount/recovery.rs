@@ -5,14 +5,13 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Result};
-use zerocopy::IntoBytes;
 
-use super::{MountOptions, Opened, Recovery, journal, read_superblock};
+use super::{MountOptions, Opened, Recovery};
 use crate::Volume;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, MmpRules, MmpUse};
-use crate::txn::{RecoveryReport, recover as replay};
+use crate::recovery::{RecoveryReport, open_journal};
 
 /// A filesystem after recovery.
 pub(super) struct Recovered {
@@ -31,43 +30,26 @@ pub(super) fn recover(
     budget: &Arc<MemoryBudget>,
     clock: &dyn Clock,
 ) -> Result<Recovered> {
-    let volume = Volume::new(
-        Arc::clone(&device),
-        opened.superblock.clone(),
-        opened.geometry.clone(),
-        Arc::clone(budget),
-    );
+    let volume = |device: &Arc<dyn BlockDevice>| {
+        let (superblock, geometry) = (opened.superblock.clone(), opened.geometry.clone());
+        Volume::new(Arc::clone(device), superblock, geometry, Arc::clone(budget))
+    };
     let on_device = options.recovery == Recovery::OnDevice;
     if on_device {
-        refuse_mounted_elsewhere(&volume)?;
+        refuse_mounted_elsewhere(&volume(&device))?;
     }
-    let mut journal = journal::open(&volume, options.journal.as_ref())?;
-    let target: Arc<dyn BlockDevice> = if on_device {
-        device
-    } else {
+    let target = |device: Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
+        if on_device {
+            return device;
+        }
         Arc::new(OverlayDevice::new(device, OverlayOptions::default()))
     };
-    let report = replay(&journal, &*target, opened.geometry.blocks_count)?;
-    if on_device {
-        mark_recovered(&*target, at, clock)?;
-        journal.mark_empty(report.next_sequence())?;
-    }
-    Ok(Recovered {
-        device: target,
-        report,
-    })
-}
-
-/// Takes the `needs_recovery` feature back.
-fn mark_recovered(device: &dyn BlockDevice, at: u64, clock: &dyn Clock) -> Result<()> {
-    let mut disk = read_superblock(device, at)?;
-    let incompat = disk.feature_incompat.get() & !Incompat::RECOVER.bits();
-    disk.feature_incompat.set(incompat);
-    disk.set_write_time(clock.now());
-    disk.seal();
-    device.write_at(at, disk.as_bytes())?;
-    device.flush()?;
-    Ok(())
+    // An external journal is marked as empty, too: in memory, it is not to be touched either.
+    let external = options.journal.clone().map(target);
+    let device = target(device);
+    let mut journal = open_journal(&volume(&device), external.as_ref())?;
+    let report = crate::recovery::recover(&mut journal, &device, at, budget, clock.now())?;
+    Ok(Recovered { device, report })
 }
 
 /// Nobody may write a filesystem that another host has mounted for writing.

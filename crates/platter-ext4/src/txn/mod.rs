@@ -1,12 +1,12 @@
-//! Transactions: the journal they go through, and the recovery of those a crash left in it.
+//! Transactions: the journal they go through, and the replay of those a crash left in it.
 //!
 //! Spec: `ext4/journal`.
 
 pub mod journal;
-pub mod recovery;
+pub mod replay;
 
-pub use journal::{Journal, JournalMap, JournalState};
-pub use recovery::{RecoveryReport, recover};
+pub use journal::{Journal, JournalMap, JournalMapBuilder, JournalState};
+pub use replay::{ReplayReport, replay};
 
 #[cfg(test)]
 mod sample_log;

@@ -63,7 +63,7 @@ fn journal_is_replayed_in_memory_and_the_image_left_alone() {
     let device = Arc::new(CountingDevice::new(image.device(Access::Read)));
     let filesystem = mount(Arc::clone(&device) as _, &MountOptions::default()).unwrap();
     assert!(file_of(&filesystem) == new);
-    assert_eq!(filesystem.recovery().unwrap().transactions, 1);
+    assert_eq!(filesystem.recovery().unwrap().log.transactions, 1);
     assert_eq!(device.counts().writes, 0);
     drop(filesystem);
     assert!(fs::read(image.path()).unwrap() == before);

@@ -157,6 +157,7 @@ mod tests {
     use platter_vfs::Error;
 
     use super::*;
+    use crate::ondisk::corrupt::Rule;
 
     fn builder() -> JournalMapBuilder {
         let device = MemoryDevice::new("disk", vec![0; 64 * 1024]);
@@ -188,7 +189,7 @@ mod tests {
     fn hole_in_the_log_is_corrupt() {
         let mut builder = builder();
         let rule = refused(builder.push(LogBlock(1), BlockNr(10), 4));
-        assert_eq!(rule, "the log has a hole");
+        assert_eq!(rule, LogRule::Hole.text());
     }
 
     #[test]
@@ -196,7 +197,7 @@ mod tests {
         let mut builder = builder();
         builder.push(LogBlock(0), BlockNr(10), 4).unwrap();
         let rule = refused(builder.push(LogBlock(3), BlockNr(20), 4));
-        assert_eq!(rule, "the map of the log is not in order");
+        assert_eq!(rule, LogRule::MapOrder.text());
         refused(builder.push(LogBlock(4), BlockNr(20), 0));
     }
 
@@ -204,7 +205,7 @@ mod tests {
     fn run_outside_the_device_is_corrupt() {
         let mut builder = builder();
         let rule = refused(builder.push(LogBlock(0), BlockNr(62), 4));
-        assert_eq!(rule, "the log lies outside the device");
+        assert_eq!(rule, LogRule::OutsideDevice.text());
         refused(builder.push(LogBlock(0), BlockNr(u64::MAX), 4));
     }
 }

@@ -9,7 +9,6 @@ use platter_vfs::{
 };
 
 use super::*;
-use crate::Effect;
 
 /// What is wrong with an inode.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use platter_block::BlockDevice;
 use platter_ondisk::Locus;
 use platter_vfs::{Error, Result};
 
-use super::RecoveryReport;
+use super::ReplayReport;
 use super::revoke::RevokeTable;
 use super::walk::LogWalk;
 use crate::ondisk::corrupt::Corrupt;
@@ -16,7 +16,7 @@ use crate::txn::journal::Journal;
 
 /// What one replay works with.
 #[derive(Debug)]
-pub(super) struct Replay<'r> {
+pub(super) struct WriteHome<'r> {
     pub(super) journal: &'r Journal,
     pub(super) target: &'r dyn BlockDevice,
     pub(super) filesystem_blocks: u64,
@@ -26,13 +26,13 @@ pub(super) struct Replay<'r> {
     pub(super) log_places: Vec<Range<u64>>,
 }
 
-impl Replay<'_> {
+impl WriteHome<'_> {
     /// Replays every transaction before `end`. A block that cannot be replayed is passed over, so
     /// that the rest comes home, and is the error in the end.
-    pub(super) fn run(&self) -> Result<RecoveryReport> {
-        let mut report = RecoveryReport {
+    pub(super) fn run(&self) -> Result<ReplayReport> {
+        let mut report = ReplayReport {
             end: self.end,
-            ..RecoveryReport::default()
+            ..ReplayReport::default()
         };
         let mut first_error = None;
         let mut walk = LogWalk::new(self.journal);
@@ -58,7 +58,7 @@ impl Replay<'_> {
         &self,
         walk: &mut LogWalk<'_>,
         sequence: Sequence,
-        report: &mut RecoveryReport,
+        report: &mut ReplayReport,
     ) -> Result<Option<Error>> {
         let format = self.journal.superblock().format;
         let descriptor = walk.block().to_vec();

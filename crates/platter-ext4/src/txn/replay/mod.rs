@@ -1,12 +1,12 @@
-//! Recovery: finds the committed transactions in the log and writes their blocks home.
+//! Replay: finds the committed transactions in the log and writes their blocks home.
 //!
 //! Three walks over the log: [`scan`] finds where it ends, [`revoke`] which copies must not be
-//! replayed, [`replay`] writes the others. Spec: `ext4/journal`.
+//! replayed, [`write_home`] writes the others. Spec: `ext4/journal`.
 
 mod walk;
 mod scan;
 mod revoke;
-mod replay;
+mod write_home;
 
 use platter_block::BlockDevice;
 use platter_ondisk::Locus;
@@ -16,9 +16,9 @@ use super::journal::Journal;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::{LogRule, Sequence};
 
-/// What a recovery did.
+/// What a replay did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RecoveryReport {
+pub struct ReplayReport {
     /// Transactions replayed.
     pub transactions: u32,
     /// Logged blocks written home.
@@ -30,7 +30,7 @@ pub struct RecoveryReport {
     pub end: Sequence,
 }
 
-impl RecoveryReport {
+impl ReplayReport {
     /// The next transaction that may go into the log, for [`Journal::mark_empty`].
     #[must_use]
     pub fn next_sequence(&self) -> Sequence {
@@ -43,21 +43,21 @@ impl RecoveryReport {
 ///
 /// A transaction that a crash cut short is left out, as it was never promised. One that was
 /// committed but whose checksums do not match is an error; what came before it is replayed.
-pub fn recover(
+pub fn replay(
     journal: &Journal,
     target: &dyn BlockDevice,
     filesystem_blocks: u64,
-) -> Result<RecoveryReport> {
+) -> Result<ReplayReport> {
     journal.superblock().check_supported()?;
     if !journal.needs_recovery() {
-        return Ok(RecoveryReport {
+        return Ok(ReplayReport {
             end: journal.superblock().sequence,
-            ..RecoveryReport::default()
+            ..ReplayReport::default()
         });
     }
     let log_end = scan::scan(journal)?;
     let revoked = revoke::collect(journal, log_end.end, filesystem_blocks)?;
-    let report = replay::Replay {
+    let report = write_home::WriteHome {
         journal,
         target,
         filesystem_blocks,

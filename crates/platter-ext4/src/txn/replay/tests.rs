@@ -1,4 +1,4 @@
-//! Logs of every layout and every kind of damage, and what recovery makes of them.
+//! Logs of every layout and every kind of damage, and what replay makes of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ const LAYOUTS: [(Checksums, bool); 8] = [
     (V3, true),
 ];
 
-fn recover_disk(disk: &Arc<MemoryDevice>) -> Result<RecoveryReport> {
-    recover(&open(disk), &**disk, FILESYSTEM_BLOCKS)
+fn recover_disk(disk: &Arc<MemoryDevice>) -> Result<ReplayReport> {
+    replay(&open(disk), &**disk, FILESYSTEM_BLOCKS)
 }
 
-fn recovered(log: SampleLog) -> (RecoveryReport, Arc<MemoryDevice>) {
+fn recovered(log: SampleLog) -> (ReplayReport, Arc<MemoryDevice>) {
     let disk = log.disk();
     (recover_disk(&disk).unwrap(), disk)
 }
@@ -431,7 +431,7 @@ fn failed_write_or_flush_of_the_target_is_an_error() {
         log.commit();
         let inner = log.disk();
         let target = Failing { inner, fails };
-        let result = recover(&open(&target.inner), &target, FILESYSTEM_BLOCKS);
+        let result = replay(&open(&target.inner), &target, FILESYSTEM_BLOCKS);
         let Err(Error::Io(error)) = result else {
             panic!("expected an I/O error, got {result:?}");
         };

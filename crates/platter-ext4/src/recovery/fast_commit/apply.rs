@@ -1,0 +1,564 @@
+//! Does the operations of fast commits again, in their order.
+//!
+//! An operation whose inode or directory is not there is passed over: a later record undid it
+//! before it reached the disk. Link counts of files are what their inode records say; those of
+//! directories are counted in the end, since directories have no such records.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use platter_ondisk::Locus;
+use platter_vfs::{FileKind, Result};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::file_map::FileMap;
+use super::inode_slot;
+use super::names::Names;
+use super::space::Space;
+use crate::Volume;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::extent::{Extent, encode_node};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::inode::{BLOCK_AREA_BYTES, DiskInode};
+use crate::ondisk::jbd2::fast_commit::{AddRange, Entry, FastCommitRule, Record};
+use crate::ondisk::xattr::{DiskXattrHeader, XattrBlockVerifier};
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
+
+/// Names a directory can have before its count of links says 1 for "many".
+const DIRECTORY_LINKS_MAX: u32 = 65_000;
+/// Entries of the extent root.
+const ROOT_ENTRIES: usize = 4;
+/// Records after which what they changed goes to the device.
+const RECORDS_IN_MEMORY_MAX: u32 = 256;
+
+/// A replay of fast commits under way.
+#[derive(Debug)]
+pub(super) struct Apply<'v> {
+    volume: &'v Volume,
+    space: Space<'v>,
+    /// Inodes whose space is to be counted in the end.
+    changed: BTreeSet<u32>,
+    /// Directories whose links are to be counted in the end.
+    recount: BTreeSet<u32>,
+    /// The map that records are changing, and is not stored yet.
+    open: Option<FileMap>,
+    in_memory: u32,
+}
+
+impl<'v> Apply<'v> {
+    /// A replay onto `volume` that leaves `regions` to the files that records give them to.
+    pub(super) fn new(volume: &'v Volume, regions: Vec<Range<u64>>) -> Self {
+        Self {
+            volume,
+            space: Space::new(volume, regions),
+            changed: BTreeSet::new(),
+            recount: BTreeSet::new(),
+            open: None,
+            in_memory: 0,
+        }
+    }
+
+    /// Does one record's operation.
+    pub(super) fn record(&mut self, record: &Record<'_>) -> Result<()> {
+        if let Record::Create(entry) | Record::Link(entry) | Record::Unlink(entry) = *record {
+            check_name(&entry)?;
+        }
+        match *record {
+            Record::Head { .. } | Record::Pad | Record::Tail { .. } => {}
+            Record::AddRange(range) => self.add_range(&range)?,
+            Record::DelRange { inode, first, len } => self.del_range(inode, first, len)?,
+            Record::Inode { inode, raw } => self.inode(inode, raw)?,
+            Record::Create(entry) => self.create(&entry)?,
+            Record::Link(entry) => self.link(&entry)?,
+            Record::Unlink(entry) => self.unlink(&entry)?,
+        }
+        self.in_memory += 1;
+        if self.in_memory >= RECORDS_IN_MEMORY_MAX {
+            self.close_map()?;
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Counts what is left to count, and writes all to the device.
+    pub(super) fn finish(mut self) -> Result<()> {
+        self.close_map()?;
+        for number in std::mem::take(&mut self.recount) {
+            self.count_links(number)?;
+        }
+        for number in std::mem::take(&mut self.changed) {
+            self.count_space(number)?;
+        }
+        self.space.count_directories()?;
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.in_memory = 0;
+        self.volume.buffers().write_dirty(0..u64::MAX)?;
+        Ok(())
+    }
+
+    fn add_range(&mut self, range: &AddRange) -> Result<()> {
+        if !self
+            .volume
+            .geometry
+            .contains(range.start, u64::from(range.len))
+            || range.first.checked_add(range.len).is_none()
+        {
+            let locus = Locus::block(range.start.0).of_inode(u64::from(range.inode.get()));
+            return Err(Corrupt::new(locus, FastCommitRule::Range).into());
+        }
+        let extent = Extent {
+            first: range.first,
+            count: range.len,
+            start: range.start,
+            unwritten: range.unwritten,
+        };
+        if !self.open_map(range.inode)? {
+            return Ok(());
+        }
+        match &mut self.open {
+            Some(map) => map.insert(&self.space, extent),
+            None => Ok(()),
+        }
+    }
+
+    fn del_range(&mut self, inode: InodeNr, first: FileBlock, len: u32) -> Result<()> {
+        if !self.open_map(inode)? {
+            return Ok(());
+        }
+        match &mut self.open {
+            Some(map) => map.remove(&self.space, first, len),
+            None => Ok(()),
+        }
+    }
+
+    fn inode(&mut self, number: InodeNr, raw: &[u8]) -> Result<()> {
+        self.close_map()?;
+        let Ok((new, _)) = DiskInode::ref_from_prefix(raw) else {
+            return Ok(());
+        };
+        let was_taken = self.space.is_inode_taken(number)?;
+        let old = inode_slot::find(self.volume, number)?.filter(|_| was_taken);
+        let same = |old: &Inode| old.generation == new.generation.get();
+        let keeps_map = old.as_ref().is_some_and(same);
+        if let Some(old) = old.filter(|old| !same(old)) {
+            self.free_contents(old)?;
+        }
+        let mut bytes = if keeps_map {
+            inode_slot::read(self.volume, number)?
+        } else {
+            vec![0; usize::from(self.volume.geometry.inode_bytes)]
+        };
+        let block = match DiskInode::ref_from_prefix(&bytes) {
+            Ok((disk, _)) if keeps_map && !carries_block(new) => disk.block,
+            _ if carries_block(new) => new.block,
+            _ => empty_map(new),
+        };
+        if let Some(slot) = bytes.get_mut(..raw.len()) {
+            slot.copy_from_slice(raw);
+        }
+        let is_directory =
+            FileKind::from_mode(u32::from(new.mode.get())) == Some(FileKind::Directory);
+        if let Ok((disk, _)) = DiskInode::mut_from_prefix(&mut bytes) {
+            disk.block = block;
+        }
+        // First the slot, then the bitmap: what takes the inode zeroes unused slots before it.
+        self.space.take_inode(number, is_directory)?;
+        inode_slot::write(self.volume, number, &mut bytes)?;
+        self.changed.insert(number.get());
+        Ok(())
+    }
+
+    fn create(&mut self, entry: &Entry<'_>) -> Result<()> {
+        self.close_map()?;
+        let Some(inode) = inode_slot::find(self.volume, entry.inode)? else {
+            let locus = Locus::inode(u64::from(entry.inode.get()));
+            return Err(Corrupt::new(locus, FastCommitRule::Missing).into());
+        };
+        let Some(parent) = self.directory(entry.parent)? else {
+            return Ok(());
+        };
+        let kind = inode.kind;
+        self.space
+            .take_inode(entry.inode, kind == FileKind::Directory)?;
+        if kind == FileKind::Directory {
+            Names::open(self.volume, &self.space, inode)?.begin(entry.parent)?;
+            self.changed.insert(entry.inode.get());
+            self.recount.insert(entry.inode.get());
+            self.recount.insert(entry.parent.get());
+        } else {
+            inode_slot::edit(self.volume, entry.inode, |disk| disk.links = 1.into())?;
+        }
+        self.insert_name(parent, entry, kind)?;
+        Ok(())
+    }
+
+    fn link(&mut self, entry: &Entry<'_>) -> Result<()> {
+        self.close_map()?;
+        let Some(inode) = inode_slot::find(self.volume, entry.inode)? else {
+            return Ok(());
+        };
+        let Some(parent) = self.directory(entry.parent)? else {
+            return Ok(());
+        };
+        if !self.insert_name(parent, entry, inode.kind)? {
+            return Ok(());
+        }
+        if inode.kind == FileKind::Directory {
+            self.recount.insert(entry.parent.get());
+            return Ok(());
+        }
+        inode_slot::edit(self.volume, entry.inode, |disk| {
+            disk.links = disk.links.get().saturating_add(1).into();
+        })
+    }
+
+    fn unlink(&mut self, entry: &Entry<'_>) -> Result<()> {
+        self.close_map()?;
+        let Some(inode) = inode_slot::find(self.volume, entry.inode)? else {
+            return Ok(());
+        };
+        let Some(parent) = self.directory(entry.parent)? else {
+            return Ok(());
+        };
+        let mut names = Names::open(self.volume, &self.space, parent)?;
+        let Some(found) = names.find(entry.name)? else {
+            return Ok(());
+        };
+        // A name that names something else by now was given away before this one was taken.
+        let is_same = found.inode == entry.inode;
+        if is_same {
+            names.remove(&found)?;
+        }
+        if inode.kind != FileKind::Directory {
+            return self.drop_link(inode);
+        }
+        self.recount.insert(entry.parent.get());
+        let (any, _) = Names::open(self.volume, &self.space, inode.clone())?.count()?;
+        if any || !is_same {
+            return Ok(());
+        }
+        self.delete(inode)
+    }
+
+    fn insert_name(&mut self, parent: Inode, entry: &Entry<'_>, kind: FileKind) -> Result<bool> {
+        self.changed.insert(entry.parent.get());
+        Names::open(self.volume, &self.space, parent)?.insert(entry.name, entry.inode, kind)
+    }
+
+    fn drop_link(&mut self, inode: Inode) -> Result<()> {
+        if inode.links <= 1 {
+            return self.delete(inode);
+        }
+        inode_slot::edit(self.volume, inode.number, |disk| {
+            disk.links = disk.links.get().saturating_sub(1).into();
+        })
+    }
+
+    /// Deletes an inode that has no name any more.
+    fn delete(&mut self, inode: Inode) -> Result<()> {
+        let (number, kind) = (inode.number, inode.kind);
+        let changed_seconds = inode.changed.seconds;
+        self.free_contents(inode)?;
+        self.space.free_inode(number, kind == FileKind::Directory)?;
+        self.changed.remove(&number.get());
+        self.recount.remove(&number.get());
+        // The time of deletion is not recorded; that of the last change is the nearest.
+        let deleted = u32::try_from(changed_seconds).unwrap_or(u32::MAX).max(1);
+        inode_slot::edit(self.volume, number, |disk| {
+            let generation = disk.generation;
+            *disk = DiskInode {
+                block: empty_map(disk),
+                links: 0.into(),
+                size_lo: 0.into(),
+                size_hi: 0.into(),
+                blocks_lo: 0.into(),
+                blocks_hi: 0.into(),
+                xattr_block_lo: 0.into(),
+                xattr_block_hi: 0.into(),
+                deleted: deleted.into(),
+                generation,
+                ..*disk
+            };
+        })
+    }
+
+    fn free_contents(&mut self, inode: Inode) -> Result<()> {
+        if let Some(block) = inode.xattr_block {
+            self.drop_xattr_block(block)?;
+        }
+        if has_map(self.volume, &inode) {
+            FileMap::load(self.volume, inode)?.free_all(&self.space)?;
+        }
+        Ok(())
+    }
+
+    /// A block of attributes may be shared by inodes with equal ones.
+    fn drop_xattr_block(&self, block: BlockNr) -> Result<()> {
+        let features = self.volume.geometry.features;
+        let seed = features
+            .has_metadata_csum()
+            .then_some(self.volume.geometry.checksum_seed);
+        let verifier = XattrBlockVerifier {
+            checksum_seed: seed,
+            has_ea_inode: features.incompat.contains(Incompat::EA_INODE),
+        };
+        let mut bytes = self.volume.read_block(block, &verifier)?.to_vec();
+        let Ok((header, _)) = DiskXattrHeader::mut_from_prefix(&mut bytes) else {
+            return Ok(());
+        };
+        let references = header.references.get();
+        if references <= 1 {
+            return self.space.assign(block, 1, false);
+        }
+        header.references = references.saturating_sub(1).into();
+        self.volume.buffers().publish(block.0, bytes, &verifier)?;
+        Ok(())
+    }
+
+    /// The directory with this number, if there is one.
+    fn directory(&self, number: InodeNr) -> Result<Option<Inode>> {
+        let inode = inode_slot::find(self.volume, number)?;
+        Ok(inode.filter(|inode| inode.kind == FileKind::Directory))
+    }
+
+    /// Opens the map of a file to change it; false when there is no such file.
+    fn open_map(&mut self, number: InodeNr) -> Result<bool> {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|map| map.inode().number == number)
+        {
+            return Ok(true);
+        }
+        self.close_map()?;
+        let Some(inode) = inode_slot::find(self.volume, number)? else {
+            return Ok(false);
+        };
+        self.open = Some(FileMap::load(self.volume, inode)?);
+        self.changed.insert(number.get());
+        Ok(true)
+    }
+
+    fn close_map(&mut self) -> Result<()> {
+        match self.open.take() {
+            Some(mut map) => map.store(self.volume, &self.space),
+            None => Ok(()),
+        }
+    }
+
+    /// A directory has the links of its own two names, and one by each directory in it.
+    fn count_links(&self, number: u32) -> Result<()> {
+        let Some(inode) = InodeNr::new(number)
+            .map(|number| self.directory(number))
+            .transpose()?
+            .flatten()
+        else {
+            return Ok(());
+        };
+        let number = inode.number;
+        let (_, directories) = Names::open(self.volume, &self.space, inode)?.count()?;
+        let links = directories.saturating_add(2);
+        let links = if links >= DIRECTORY_LINKS_MAX {
+            1
+        } else {
+            links
+        };
+        let links = u16::try_from(links).unwrap_or(1);
+        inode_slot::edit(self.volume, number, |disk| disk.links = links.into())
+    }
+
+    /// Takes all blocks of a file, some of which another file may have had before, and says in
+    /// the inode how many they are.
+    fn count_space(&self, number: u32) -> Result<()> {
+        let found = InodeNr::new(number).map(|number| inode_slot::find(self.volume, number));
+        let Some(inode) = found.transpose()?.flatten() else {
+            return Ok(());
+        };
+        if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(());
+        }
+        let (flags, number) = (inode.flags, inode.number);
+        let geometry = &self.volume.geometry;
+        let mut clusters = u64::from(inode.xattr_block.is_some());
+        if let Some(block) = inode.xattr_block {
+            self.space.assign(block, 1, true)?;
+        }
+        if has_map(self.volume, &inode) {
+            let map = FileMap::load(self.volume, inode)?;
+            map.take_all(&self.space)?;
+            clusters += map.clusters(geometry.cluster_blocks);
+        } else if inode.kind == FileKind::Regular || inode.kind == FileKind::Directory {
+            // Indirect blocks have no records; their count stays.
+            return Ok(());
+        }
+        let blocks = clusters * u64::from(geometry.cluster_blocks);
+        let units = if flags.contains(InodeFlags::HUGE_FILE) {
+            blocks
+        } else {
+            blocks * u64::from(geometry.block_bytes / 512)
+        };
+        let [u0, u1, u2, u3, u4, u5, ..] = units.to_le_bytes();
+        inode_slot::edit(self.volume, number, |disk| {
+            disk.blocks_lo = u32::from_le_bytes([u0, u1, u2, u3]).into();
+            disk.blocks_hi = u16::from_le_bytes([u4, u5]).into();
+        })
+    }
+}
+
+fn check_name(entry: &Entry<'_>) -> Result<(), Corrupt<FastCommitRule>> {
+    let is_dot = matches!(entry.name, b"." | b"..");
+    if is_dot || entry.name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+        let locus = Locus::inode(u64::from(entry.parent.get()));
+        return Err(Corrupt::new(locus, FastCommitRule::Name));
+    }
+    Ok(())
+}
+
+/// Whether an inode's blocks are told by extents.
+fn has_map(volume: &Volume, inode: &Inode) -> bool {
+    let mapped = match inode.kind {
+        FileKind::Regular | FileKind::Directory => true,
+        FileKind::Symlink => !inode.has_target_inside(&volume.geometry),
+        FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => false,
+    };
+    mapped
+        && inode.flags.contains(InodeFlags::EXTENTS)
+        && !inode.flags.contains(InodeFlags::INLINE_DATA)
+}
+
+/// Whether `i_block` of an inode record is no block map, which such a record does not bring, but
+/// contents: inline data, a short link target, a device number.
+fn carries_block(disk: &DiskInode) -> bool {
+    let flags = InodeFlags::from_bits_retain(disk.flags.get());
+    if flags.contains(InodeFlags::INLINE_DATA) {
+        return true;
+    }
+    match FileKind::from_mode(u32::from(disk.mode.get())) {
+        Some(FileKind::Symlink) => !flags.contains(InodeFlags::EXTENTS),
+        Some(FileKind::CharDevice | FileKind::BlockDevice) => true,
+        Some(FileKind::Regular | FileKind::Directory | FileKind::Fifo | FileKind::Socket)
+        | None => false,
+    }
+}
+
+/// `i_block` of a file without blocks.
+fn empty_map(disk: &DiskInode) -> [u8; BLOCK_AREA_BYTES] {
+    let mut block = [0; BLOCK_AREA_BYTES];
+    if InodeFlags::from_bits_retain(disk.flags.get()).contains(InodeFlags::EXTENTS) {
+        encode_node(&mut block, 0, ROOT_ENTRIES, &[]);
+    }
+    debug_assert_eq!(block.len(), disk.block.as_bytes().len());
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::Error;
+
+    use super::*;
+    use crate::ondisk::corrupt::Rule;
+    use crate::ondisk::inode::tests::sample;
+    use crate::volume::tests::sample_volume;
+
+    fn number(number: u32) -> InodeNr {
+        InodeNr::new(number).unwrap()
+    }
+
+    fn text<T: std::fmt::Debug>(result: Result<T>) -> String {
+        match result {
+            Err(Error::Corrupt(report)) => report.rule.into_owned(),
+            other => panic!("expected corruption, got {other:?}"),
+        }
+    }
+
+    /// What is said of a record on a volume without any inode.
+    fn refusal(record: &Record<'_>) -> String {
+        let volume = sample_volume(&[]);
+        text(Apply::new(&volume, Vec::new()).record(record))
+    }
+
+    fn file(volume: &Volume, mode: u16) -> Inode {
+        let bytes = sample(&volume.geometry, number(12), |disk, _| {
+            disk.mode = mode.into();
+        });
+        Inode::decode(&bytes, number(12), &volume.geometry).unwrap()
+    }
+
+    #[test]
+    fn range_outside_the_filesystem_is_refused() {
+        let range = AddRange {
+            inode: number(12),
+            first: FileBlock(0),
+            len: 1,
+            start: BlockNr(1 << 40),
+            unwritten: false,
+        };
+        assert_eq!(
+            refusal(&Record::AddRange(range)),
+            FastCommitRule::Range.text()
+        );
+        let range = AddRange {
+            first: FileBlock::MAX,
+            start: BlockNr(100),
+            ..range
+        };
+        assert_eq!(
+            refusal(&Record::AddRange(range)),
+            FastCommitRule::Range.text()
+        );
+    }
+
+    #[test]
+    fn impossible_name_is_refused() {
+        for name in [&b"."[..], b"..", b"a/b", b"a\0"] {
+            let entry = Entry {
+                parent: InodeNr::ROOT,
+                inode: number(12),
+                name,
+            };
+            for record in [
+                Record::Create(entry),
+                Record::Link(entry),
+                Record::Unlink(entry),
+            ] {
+                assert_eq!(refusal(&record), FastCommitRule::Name.text());
+            }
+        }
+    }
+
+    #[test]
+    fn file_without_extents_is_refused_ranges() {
+        let volume = sample_volume(&[]);
+        let result = FileMap::load(&volume, file(&volume, 0o10_0644));
+        assert_eq!(text(result), FastCommitRule::NoExtents.text());
+    }
+
+    #[test]
+    fn directory_without_dots_keeps_its_index() {
+        let volume = sample_volume(&[]);
+        let space = Space::new(&volume, Vec::new());
+        let mut names = Names::open(&volume, &space, file(&volume, 0o4_0755)).unwrap();
+        assert_eq!(text(names.forget_index()), FastCommitRule::Parent.text());
+    }
+
+    #[test]
+    fn name_for_an_inode_that_was_never_written_is_refused() {
+        let mut table = vec![0; 1024];
+        let (desc, _) =
+            crate::ondisk::group_desc::DiskGroupDesc::mut_from_prefix(&mut table).unwrap();
+        desc.block_bitmap_lo = 3.into();
+        desc.inode_bitmap_lo = 4.into();
+        desc.inode_table_lo = 5.into();
+        let volume = sample_volume(&[(2, &table)]);
+        let entry = Entry {
+            parent: InodeNr::ROOT,
+            inode: number(12),
+            name: b"name",
+        };
+        let result = Apply::new(&volume, Vec::new()).record(&Record::Create(entry));
+        assert_eq!(text(result), FastCommitRule::Missing.text());
+    }
+}

@@ -1,0 +1,65 @@
+//! The bytes of one inode in its table, read and written whole.
+
+use platter_ondisk::Locus;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{Error, Result};
+use zerocopy::FromBytes;
+
+use crate::Volume;
+use crate::groups;
+use crate::inode;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::inode::{self as ondisk_inode, DiskInode};
+use crate::ondisk::jbd2::fast_commit::FastCommitRule;
+use crate::ondisk::{Inode, InodeNr};
+
+/// The inode with this number, if there is a sound one with names.
+pub(super) fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
+    match inode::read(volume, number) {
+        Ok(inode) => Ok(Some(inode).filter(|inode| inode.links > 0)),
+        Err(Error::Corrupt(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The bytes of an inode's slot.
+pub(super) fn read(volume: &Volume, number: InodeNr) -> Result<Vec<u8>> {
+    let (block, offset) = place(volume, number)?;
+    let buffer = volume.read_block(block, &Unverified)?;
+    let slot = buffer.get(offset..offset + usize::from(volume.geometry.inode_bytes));
+    Ok(slot.ok_or(outside(number))?.to_vec())
+}
+
+/// Seals `bytes` and writes them into an inode's slot.
+pub(super) fn write(volume: &Volume, number: InodeNr, bytes: &mut [u8]) -> Result<()> {
+    let (block, offset) = place(volume, number)?;
+    ondisk_inode::seal(bytes, number, &volume.geometry);
+    let mut table = volume.read_block(block, &Unverified)?.to_vec();
+    let slot = table.get_mut(offset..offset + bytes.len());
+    slot.ok_or(outside(number))?.copy_from_slice(bytes);
+    volume.buffers().publish(block.0, table, &Unverified)?;
+    Ok(())
+}
+
+/// Changes fields of an inode.
+pub(super) fn edit(
+    volume: &Volume,
+    number: InodeNr,
+    change: impl FnOnce(&mut DiskInode),
+) -> Result<()> {
+    let mut bytes = read(volume, number)?;
+    if let Ok((disk, _)) = DiskInode::mut_from_prefix(&mut bytes) {
+        change(disk);
+    }
+    write(volume, number, &mut bytes)
+}
+
+fn place(volume: &Volume, number: InodeNr) -> Result<(crate::ondisk::BlockNr, usize)> {
+    let slot = groups::find_inode(volume, number)?.ok_or(outside(number))?;
+    Ok((slot.block, slot.offset))
+}
+
+fn outside(number: InodeNr) -> Corrupt<FastCommitRule> {
+    let locus = Locus::inode(u64::from(number.get()));
+    Corrupt::new(locus, FastCommitRule::Inode)
+}

@@ -1,0 +1,74 @@
+//! Fast commits: records of what changed since the last transaction in the log.
+//!
+//! They name operations, not blocks: a file's new inode and extents, names that came and went.
+//! [`scan`] finds which are whole, [`apply`] does them again. Each may be done twice, since a
+//! crash during recovery begins it anew. Spec: `ext4/journal`, fast commits.
+
+mod scan;
+mod apply;
+mod space;
+mod inode_slot;
+mod file_map;
+mod names;
+
+use std::ops::ControlFlow;
+
+use platter_vfs::Result;
+
+use crate::Volume;
+use crate::ondisk::jbd2::fast_commit::Records;
+use crate::ondisk::jbd2::{LogBlock, Sequence};
+use crate::txn::Journal;
+use apply::Apply;
+
+/// What a replay of fast commits did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FastCommitReport {
+    /// Fast commits that were whole.
+    pub fast_commits: u32,
+    /// Records in them.
+    pub records: u64,
+}
+
+/// Replays the fast commits of transaction `sequence`, the one that would have come next in the
+/// log, onto `volume`, and makes them durable there.
+pub(super) fn replay(
+    journal: &Journal,
+    sequence: Sequence,
+    volume: &Volume,
+) -> Result<FastCommitReport> {
+    let inode_bytes = volume.geometry.inode_bytes;
+    let valid = scan::scan(journal, sequence, &volume.geometry)?;
+    let mut apply = Apply::new(volume, valid.regions);
+    let mut left = valid.report.records;
+    for_each_block(journal, |block| {
+        for result in Records::decode(block, inode_bytes) {
+            if left == 0 {
+                return Ok(ControlFlow::Break(()));
+            }
+            left -= 1;
+            apply.record(&result?.0)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if valid.report.records > 0 {
+        apply.finish()?;
+        volume.device().flush()?;
+    }
+    Ok(valid.report)
+}
+
+/// Gives the blocks of the fast commit area to `visit` until it breaks.
+fn for_each_block(
+    journal: &Journal,
+    mut visit: impl FnMut(&[u8]) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let mut block = vec![0; journal.map().block_bytes() as usize];
+    for place in journal.superblock().fast_commit.clone() {
+        journal.map().read(LogBlock(place), &mut block)?;
+        if visit(&block)?.is_break() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Finding the journal that a superblock names: in an inode, or on a device of its own.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_ondisk::Locus;
+use platter_vfs::{FileKind, Result, Unsupported};
+
+use crate::Volume;
+use crate::inode;
+use crate::mapping::{Backing, BlockMap, Piece, Run};
+use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::ondisk::jbd2::LogBlock;
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
+use crate::txn::{Journal, JournalMapBuilder};
+
+/// What the inode of a journal must hold to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JournalInodeRule {
+    /// It is a regular file that was not deleted.
+    Kind,
+    /// Its blocks are all written.
+    Unwritten,
+}
+
+impl Rule for JournalInodeRule {
+    const STRUCTURE: &'static str = "journal inode";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Kind => "is deleted or no regular file",
+            Self::Unwritten => "has a block that was never written",
+        }
+    }
+}
+
+/// Opens the journal of a filesystem that has one. `external` is the device of an external one.
+pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) -> Result<Journal> {
+    match (volume.superblock.journal_inode, external) {
+        (Some(inode), _) => open_internal(volume, inode),
+        (None, Some(device)) => {
+            let device = Arc::clone(device);
+            Journal::open_external(device, &volume.superblock, &volume.geometry)
+        }
+        (None, None) => {
+            let unsupported = Unsupported {
+                filesystem: "ext4",
+                feature: "external journal".into(),
+                reason: Some("the journal is on another device, which was not given"),
+            };
+            Err(unsupported.into())
+        }
+    }
+}
+
+fn open_internal(volume: &Volume, number: InodeNr) -> Result<Journal> {
+    let inode = inode::read(volume, number)?;
+    let corrupt = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
+    check_kind(&inode).map_err(corrupt)?;
+    let geometry = &volume.geometry;
+    let len_blocks = u32::try_from(inode.size_bytes >> geometry.block_bits).unwrap_or(u32::MAX);
+    let mut map = JournalMapBuilder::new(Arc::clone(volume.device()), geometry.block_bytes);
+    let mut pushed = Ok(());
+    BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
+        let Piece::Run(run) = piece else {
+            return ControlFlow::Continue(());
+        };
+        let Some(run) = within(run, FileBlock(len_blocks)) else {
+            return ControlFlow::Break(());
+        };
+        pushed = match place(&run) {
+            Ok(start) => map.push(LogBlock(run.first.0), start, run.count),
+            Err(rule) => Err(corrupt(rule).into()),
+        };
+        match pushed {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+    pushed?;
+    Journal::open(map.finish())
+}
+
+/// The part of a run before `end`.
+fn within(run: Run, end: FileBlock) -> Option<Run> {
+    let room = end.checked_since(run.first).filter(|&room| room > 0)?;
+    Some(run.truncated(room))
+}
+
+fn check_kind(inode: &Inode) -> Result<(), JournalInodeRule> {
+    if inode.kind == FileKind::Regular && inode.links > 0 {
+        Ok(())
+    } else {
+        Err(JournalInodeRule::Kind)
+    }
+}
+
+fn place(run: &Run) -> Result<BlockNr, JournalInodeRule> {
+    match run.backing {
+        Backing::Written(start) => Ok(start),
+        Backing::Unwritten(_) | Backing::Hole => Err(JournalInodeRule::Unwritten),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::inode::tests::sample;
+
+    fn inode(mode: u16, links: u16) -> Inode {
+        let geometry = sample_geometry();
+        let bytes = sample(&geometry, InodeNr::JOURNAL, |disk, _| {
+            disk.mode = mode.into();
+            disk.links = links.into();
+        });
+        Inode::decode(&bytes, InodeNr::JOURNAL, &geometry).unwrap()
+    }
+
+    #[test]
+    fn journal_in_a_directory_or_a_deleted_file_is_refused() {
+        assert_eq!(check_kind(&inode(0o10_0600, 1)), Ok(()));
+        for (mode, links) in [(0o4_0755, 2), (0o10_0600, 0)] {
+            assert_eq!(check_kind(&inode(mode, links)), Err(JournalInodeRule::Kind));
+        }
+    }
+
+    #[test]
+    fn journal_with_unwritten_blocks_is_refused() {
+        let run = Run {
+            first: FileBlock(0),
+            count: 1,
+            backing: Backing::Unwritten(BlockNr(5)),
+        };
+        assert_eq!(place(&run), Err(JournalInodeRule::Unwritten));
+    }
+
+    #[test]
+    fn journal_ends_with_its_inode() {
+        let run = Run {
+            first: FileBlock(8),
+            count: 4,
+            backing: Backing::Written(BlockNr(5)),
+        };
+        let count = |end| within(run, FileBlock(end)).map(|run| run.count);
+        assert_eq!(
+            [7, 8, 9, 12, 13].map(count),
+            [None, None, Some(1), Some(4), Some(4)]
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! The superblock after recovery: counts as the groups have them, and no request to recover.
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::{Result, Timestamp};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::Volume;
+use crate::groups;
+use crate::ondisk::features::Incompat;
+use crate::ondisk::superblock::DiskSuperblock;
+use crate::ondisk::{Geometry, GroupNr, Superblock};
+
+/// `s_state`: the kernel found errors.
+const STATE_ERRORS: u16 = 0x2;
+
+/// The superblock in use and its device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Primary<'r> {
+    pub(super) device: &'r Arc<dyn BlockDevice>,
+    /// Where it lies, in bytes.
+    pub(super) offset: u64,
+    pub(super) budget: &'r Arc<MemoryBudget>,
+}
+
+impl Primary<'_> {
+    /// Opens the volume as it is now.
+    pub(super) fn open(self) -> Result<Volume> {
+        let disk = self.read()?;
+        let superblock = Superblock::decode(&disk)?;
+        let mut geometry = Geometry::decode(&disk, &superblock)?;
+        geometry.superblock_block.0 = self.offset >> geometry.block_bits;
+        let (device, budget) = (Arc::clone(self.device), Arc::clone(self.budget));
+        Ok(Volume::new(device, superblock, geometry, budget))
+    }
+
+    /// Takes the recovery done into the superblock, durably.
+    ///
+    /// The superblock's free counts are written now and then only; what the groups say counts. A
+    /// group whose descriptor is damaged leaves them as they are.
+    pub(super) fn settle(self, journal_errno: i32, now: Timestamp) -> Result<()> {
+        let mut disk = self.read()?;
+        let volume = self.open()?;
+        let recover = Incompat::RECOVER.bits();
+        disk.feature_incompat = (disk.feature_incompat.get() & !recover).into();
+        if journal_errno != 0 {
+            disk.state = (disk.state.get() | STATE_ERRORS).into();
+        }
+        if let Ok((clusters, inodes)) = free_counts(&volume) {
+            let blocks = clusters.saturating_mul(u64::from(volume.geometry.cluster_blocks));
+            disk.set_free_counts(blocks, inodes);
+        }
+        disk.set_write_time(now);
+        disk.seal();
+        self.device.write_at(self.offset, disk.as_bytes())?;
+        Ok(self.device.flush()?)
+    }
+
+    fn read(self) -> Result<DiskSuperblock> {
+        let mut disk = DiskSuperblock::new_zeroed();
+        self.device.read_at(self.offset, disk.as_mut_bytes())?;
+        Ok(disk)
+    }
+}
+
+fn free_counts(volume: &Volume) -> Result<(u64, u32)> {
+    let (mut clusters, mut inodes) = (0u64, 0u32);
+    for group in 0..volume.geometry.groups_count {
+        let desc = groups::read_descriptor(volume, GroupNr(group))?;
+        clusters = clusters.saturating_add(u64::from(desc.free_clusters));
+        inodes = inodes.saturating_add(desc.free_inodes);
+    }
+    Ok((clusters, inodes))
+}
