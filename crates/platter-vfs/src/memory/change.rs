@@ -5,11 +5,12 @@ use std::ops::Range;
 use super::content::Content;
 use super::directory::Directory;
 use super::node::{Body, LINKS_MAX, Node, Nodes, Number};
+use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
-use crate::creation::NewOwner;
+use crate::creation::NewFile;
 use crate::{
-    Attr, Condition, Context, CreateKind, FallocateMode, FileKind, Name, Result, SetAttr, SetTime,
-    Timestamp, XattrMode,
+    Attr, Condition, Context, CreateKind, FallocateMode, FileKind, Name, PosixAcl, Result, SetAttr,
+    SetTime, Timestamp, XattrMode,
 };
 
 /// The largest file in bytes: what an `off_t` holds.
@@ -95,13 +96,17 @@ impl Nodes {
             CreateKind::Socket => Body::Special(FileKind::Socket, DeviceNumber::default()),
         };
         let mut node = Node::new(body, now);
-        let dir = self.get(dir).attr(dir);
-        let owner = NewOwner::in_directory(&dir, context, node.kind(), permissions);
-        node.uid = owner.uid;
-        node.gid = owner.gid;
-        node.permissions = owner.permissions;
-        if let Body::Symlink(_) = node.body {
-            node.permissions = 0o777;
+        let parent = self.get(dir);
+        let default_acl = parent.acl(ACL_DEFAULT_NAME)?;
+        let (attr, kind) = (parent.attr(dir), node.kind());
+        let acl = default_acl.as_ref();
+        let new = NewFile::in_directory(&attr, acl, context, kind, permissions);
+        (node.uid, node.gid, node.permissions) = (new.uid, new.gid, new.permissions);
+        if let Some(acl) = new.access_acl {
+            node.xattrs.insert(ACL_ACCESS_NAME.to_vec(), acl.encode());
+        }
+        if let (Some(acl), true) = (default_acl, new.inherits_default_acl) {
+            node.xattrs.insert(ACL_DEFAULT_NAME.to_vec(), acl.encode());
         }
         Ok(node)
     }
@@ -178,8 +183,11 @@ impl Nodes {
             self.set_size(number, size_bytes, now)?;
         }
         let node = self.get_mut(number);
+        if let Some(permissions) = changes.permissions {
+            node.set_permissions(permissions)?;
+        }
         let SetAttr {
-            permissions,
+            permissions: _,
             uid,
             gid,
             size_bytes: _,
@@ -193,7 +201,6 @@ impl Nodes {
             SetTime::Now => now,
             SetTime::At(time) => time,
         };
-        node.permissions = permissions.map_or(node.permissions, |bits| bits & 0o7777);
         node.uid = uid.unwrap_or(node.uid);
         node.gid = gid.unwrap_or(node.gid);
         node.accessed = accessed.map_or(node.accessed, time);
@@ -299,8 +306,11 @@ impl Nodes {
             XattrMode::Replace if !exists => return Err(Condition::NoAttribute.into()),
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
-        node.xattrs.insert(name.to_vec(), value.to_vec());
         node.changed = now;
+        if name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME {
+            return node.set_acl(name, &PosixAcl::decode(value)?);
+        }
+        node.xattrs.insert(name.to_vec(), value.to_vec());
         Ok(())
     }
 

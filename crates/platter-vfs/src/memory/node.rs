@@ -6,8 +6,9 @@ use hashbrown::HashMap;
 
 use super::content::{BLOCK_BYTES, Content, PAGE};
 use super::directory::Directory;
+use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
-use crate::{Attr, Condition, FileKind, InodeId, Result, Timestamp};
+use crate::{Attr, Condition, FileKind, InodeId, PosixAcl, Result, Timestamp};
 
 /// An inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,6 +146,41 @@ impl Node {
             Body::Directory(_) => Err(Condition::IsDirectory.into()),
             Body::Symlink(_) | Body::Special(..) => Err(Condition::InvalidArgument.into()),
         }
+    }
+
+    /// One of its ACLs.
+    pub(super) fn acl(&self, name: &[u8]) -> Result<Option<PosixAcl>> {
+        let value = self.xattrs.get(name);
+        value.map(|value| PosixAcl::decode(value)).transpose()
+    }
+
+    /// Sets one of its ACLs. One for access that says no more than permission bits becomes just those.
+    pub(super) fn set_acl(&mut self, name: &[u8], acl: &PosixAcl) -> Result<()> {
+        if name == ACL_DEFAULT_NAME && !self.is_directory() {
+            return Err(Condition::AccessDenied.into());
+        }
+        if let Body::Symlink(_) = self.body {
+            return Err(Condition::NotSupported.into());
+        }
+        if name == ACL_ACCESS_NAME {
+            self.permissions = self.permissions & !0o777 | acl.mode_bits();
+            if acl.is_minimal() {
+                self.xattrs.remove(name);
+                return Ok(());
+            }
+        }
+        self.xattrs.insert(name.to_vec(), acl.encode());
+        Ok(())
+    }
+
+    /// Sets the permission bits, and with them what its ACL says of the same.
+    pub(super) fn set_permissions(&mut self, permissions: u32) -> Result<()> {
+        self.permissions = permissions & 0o7777;
+        if let Some(acl) = self.acl(ACL_ACCESS_NAME)? {
+            let acl = acl.with_mode(permissions);
+            self.xattrs.insert(ACL_ACCESS_NAME.to_vec(), acl.encode());
+        }
+        Ok(())
     }
 
     pub(super) fn attr(&self, number: Number) -> Attr {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MemFs, MemFsLimits};
+use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::inode::read_dir_all;
 use crate::{
-    Condition, Context, CreateKind, Credentials, DirCursor, Error, FallocateMode, FileKind,
-    Filesystem, FixedClock, Inode, Name, PathWalk, RenameMode, Result, SeekTarget, SetAttr,
-    SetTime, Timestamp, XattrMode,
+    AclEntry, AclSubject, Condition, Context, CreateKind, Credentials, DirCursor, Error,
+    FallocateMode, FileKind, Filesystem, FixedClock, Inode, Name, PathWalk, PosixAcl, RenameMode,
+    Result, SeekTarget, SetAttr, SetTime, Timestamp, XattrMode,
 };
 
 fn context() -> Context {
@@ -509,4 +510,81 @@ fn a_read_only_filesystem_answers_so_to_every_change() {
         expected,
     );
     refused(inode.remove_xattr(context, b"user.a"), expected);
+}
+
+#[test]
+fn acls_and_permission_bits_follow_each_other() {
+    use AclSubject::{Mask, Other, Owner, OwningGroup, User};
+    let fs = fs();
+    let acl = |entries: &[(AclSubject, u8)]| {
+        let entry = |&(subject, permissions)| AclEntry {
+            subject,
+            permissions,
+        };
+        PosixAcl::new(entries.iter().map(entry).collect()).unwrap()
+    };
+    let set = |inode: &Arc<dyn Inode>, name: &[u8], acl: &PosixAcl| {
+        inode.set_xattr(&context(), name, &acl.encode(), XattrMode::Set)
+    };
+    let bits = |inode: &Arc<dyn Inode>| inode.attr().unwrap().permissions;
+    let inode = file(&fs, "f");
+    let extended = acl(&[
+        (Owner, 7),
+        (User(5), 6),
+        (OwningGroup, 4),
+        (Mask, 5),
+        (Other, 0),
+    ]);
+    set(&inode, ACL_ACCESS_NAME, &extended).unwrap();
+    assert_eq!(bits(&inode), 0o750);
+    let chmod = SetAttr {
+        permissions: Some(0o624),
+        ..SetAttr::default()
+    };
+    inode.set_attr(&context(), &chmod).unwrap();
+    let stored = PosixAcl::decode(&inode.get_xattr(ACL_ACCESS_NAME).unwrap()).unwrap();
+    assert_eq!(stored, extended.with_mode(0o624));
+    set(
+        &inode,
+        ACL_ACCESS_NAME,
+        &acl(&[(Owner, 6), (OwningGroup, 4), (Other, 4)]),
+    )
+    .unwrap();
+    assert_eq!(bits(&inode), 0o644);
+    refused(inode.get_xattr(ACL_ACCESS_NAME), Condition::NoAttribute);
+    refused(
+        set(&inode, ACL_DEFAULT_NAME, &extended),
+        Condition::AccessDenied,
+    );
+    let invalid = inode.set_xattr(&context(), ACL_ACCESS_NAME, b"no ACL", XattrMode::Set);
+    assert!(invalid.is_err());
+
+    let parent = dir(&fs, "d");
+    let default = acl(&[
+        (Owner, 7),
+        (User(5), 7),
+        (OwningGroup, 7),
+        (Mask, 7),
+        (Other, 5),
+    ]);
+    set(&parent, ACL_DEFAULT_NAME, &default).unwrap();
+    let made = parent
+        .create(&context(), name("f"), CreateKind::Regular, 0o666)
+        .unwrap();
+    assert_eq!(
+        bits(&made),
+        0o664,
+        "the default ACL takes the umask's place"
+    );
+    let stored = PosixAcl::decode(&made.get_xattr(ACL_ACCESS_NAME).unwrap()).unwrap();
+    assert_eq!(stored, default.inherited(0o666));
+    let sub = parent
+        .create(&context(), name("sub"), CreateKind::Directory, 0o777)
+        .unwrap();
+    assert_eq!(sub.get_xattr(ACL_DEFAULT_NAME).unwrap(), default.encode());
+    let link = CreateKind::Symlink(b"x".to_vec());
+    let link = parent
+        .create(&context(), name("link"), link, 0o777)
+        .unwrap();
+    assert!(link.list_xattrs().unwrap().is_empty());
 }

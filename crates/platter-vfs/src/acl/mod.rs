@@ -1,6 +1,8 @@
 //! POSIX access control lists in the form user space knows: the value of the attributes
 //! `system.posix_acl_access` and `system.posix_acl_default`. Spec: acl(5), POSIX 1003.1e draft 17.
 
+mod mode;
+
 use crate::{Condition, Credentials, Result};
 
 /// The attribute that holds a file's ACL.
