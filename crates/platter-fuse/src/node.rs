@@ -180,3 +180,115 @@ impl NodeTable {
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::memory::{MemFs, MemFsLimits};
+    use platter_vfs::{CreateKind, Filesystem, FixedClock, Timestamp};
+
+    use super::*;
+
+    fn fs() -> MemFs {
+        let clock = FixedClock::new(Timestamp::default(), 0);
+        MemFs::new(Arc::new(clock), MemFsLimits::default())
+    }
+
+    fn table() -> NodeTable {
+        NodeTable::new(fs().root().unwrap())
+    }
+
+    /// An inode of which only the id matters.
+    fn inode(tree: u64, number: u64) -> Held {
+        Held::Unreadable(InodeId { tree, number })
+    }
+
+    #[test]
+    fn an_inode_is_held_as_often_as_it_was_told_of() {
+        let table = table();
+        let node = table.hold(&inode(0, 12));
+        assert_eq!(node, NodeId(12));
+        assert_eq!(table.hold(&inode(0, 12)), node);
+        table.forget(node, 1);
+        assert!(table.get(node).is_some());
+        table.forget(node, 1);
+        assert!(table.get(node).is_none());
+        assert_eq!(table.len(), 0);
+        table.forget(node, 1);
+    }
+
+    #[test]
+    fn the_root_is_always_there_under_its_own_number() {
+        let table = table();
+        let root = table.get(NodeId::ROOT).unwrap();
+        assert_eq!(table.hold(&root), NodeId::ROOT);
+        table.forget(NodeId::ROOT, 100);
+        assert!(table.get(NodeId::ROOT).is_some());
+    }
+
+    #[test]
+    fn inodes_of_one_number_in_two_trees_have_two_nodes() {
+        let table = table();
+        let first = table.hold(&inode(0, 12));
+        let second = table.hold(&inode(7, 12));
+        assert_ne!(first, second);
+        assert_eq!(table.hold(&inode(7, 12)), second);
+        assert_eq!(
+            table.get(second).unwrap().id(),
+            InodeId {
+                tree: 7,
+                number: 12
+            }
+        );
+        table.forget(first, 1);
+        assert_eq!(
+            table.hold(&inode(7, 12)),
+            second,
+            "it keeps its node while it has one"
+        );
+        table.forget(second, 3);
+        assert_eq!(
+            table.hold(&inode(7, 12)),
+            NodeId(12),
+            "and gets the plain one when that is free"
+        );
+    }
+
+    #[test]
+    fn numbers_that_would_be_mistaken_get_another() {
+        let table = table();
+        for number in [0, 1, NodeId::FIRST_SPARE, u64::MAX] {
+            let node = table.hold(&inode(3, number));
+            assert!(node.0 >= NodeId::FIRST_SPARE);
+            assert_eq!(table.get(node).unwrap().id(), InodeId { tree: 3, number });
+        }
+        assert_eq!(table.len(), 4);
+    }
+
+    #[test]
+    fn a_forgotten_inode_is_let_go_of() {
+        let fs = fs();
+        let inode = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
+        let table = NodeTable::new(fs.root().unwrap());
+        let held = Arc::downgrade(&inode);
+        let node = table.hold(&Held::Inode(inode));
+        assert!(held.upgrade().is_some());
+        table.forget(node, 1);
+        assert!(held.upgrade().is_none());
+        let inode = fs.plant(b"g", CreateKind::Regular, 0o644).unwrap();
+        let held = Arc::downgrade(&inode);
+        table.hold(&Held::Inode(inode));
+        table.clear();
+        assert!(held.upgrade().is_none());
+    }
+
+    #[test]
+    fn an_unreadable_inode_that_was_read_after_all_stays_read() {
+        let fs = fs();
+        let file = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
+        let table = NodeTable::new(fs.root().unwrap());
+        let node = table.hold(&Held::Unreadable(file.id()));
+        assert!(matches!(table.get(node), Some(Held::Unreadable(_))));
+        assert_eq!(table.hold(&Held::Inode(file)), node);
+        assert!(matches!(table.get(node), Some(Held::Inode(_))));
+    }
+}

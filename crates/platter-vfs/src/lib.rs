@@ -27,6 +27,8 @@ pub mod creation;
 pub mod tree_walk;
 pub mod memory;
 
+pub use platter_ondisk::{Corruption, Locus};
+
 pub use acl::{AclEntry, AclSubject, PosixAcl};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};

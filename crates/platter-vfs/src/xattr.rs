@@ -1,4 +1,4 @@
-//! Which extended attributes a user may see and set, by their namespace. Spec: `xattr(7)`.
+//! Which extended attributes a user may see and set, by their namespace. See `xattr(7)`.
 
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::permission::{APPEND_ONLY, Access, IMMUTABLE, check_access, is_owner};

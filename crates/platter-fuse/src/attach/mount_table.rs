@@ -1,4 +1,4 @@
-//! What is mounted where. Spec: `proc_pid_mountinfo(5)`.
+//! What is mounted where. See `proc_pid_mountinfo(5)`.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;

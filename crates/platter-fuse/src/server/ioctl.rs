@@ -1,5 +1,5 @@
 //! The ioctls that reach a FUSE filesystem: inode flags and projects, as `chattr` and `lsattr` use
-//! them. Spec: `linux/fs.h`.
+//! them. See `linux/fs.h`.
 
 #![expect(clippy::host_endian_bytes, reason = "ioctls carry native integers")]
 

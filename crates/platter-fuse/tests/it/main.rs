@@ -7,5 +7,7 @@
 mod mounted;
 mod requests;
 mod semantics;
+mod permissions;
+mod faults;
 mod lifecycle;
 mod ordinary_user;

@@ -1,7 +1,7 @@
 //! Who may do what, as the kernel decides it: mode bits, ACLs, inode flags, the superuser.
 //!
 //! Drivers check no permission. Whoever acts for a user asks here first; FUSE leaves it to the
-//! kernel. Spec: `path_resolution(7)`, `inode(7)`, `acl(5)`, `ioctl_iflags(2)`.
+//! kernel. See `path_resolution(7)`, `inode(7)`, `acl(5)`, `ioctl_iflags(2)`.
 
 mod attributes;
 mod names;

@@ -1,0 +1,334 @@
+//! What users see of a filesystem that is damaged or out of the ordinary.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use platter_fuse::{ErrorSink, MountOptions, Operation};
+
+use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_vfs::{
+    Attr, Context, Corruption, CreateKind, Description, DirCursor, DirEntry, DirSink, ExtentSink,
+    Filesystem, Inode, InodeId, Locus, Name, Result, SeekTarget, SetAttr, StatFs, SystemClock,
+};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::mounted::{Mounted, plant};
+
+/// What is wrong with a filesystem.
+#[derive(Debug, Clone, Default)]
+struct Bends {
+    /// Inodes that cannot be read.
+    unreadable: Vec<u64>,
+    /// Contents that cannot be read.
+    unreadable_contents: Vec<u64>,
+    /// Listings break off after so many entries.
+    listed_at_most: Option<usize>,
+    /// Entries do not tell the kind of file.
+    untold_kinds: bool,
+}
+
+/// The memory filesystem, bent.
+#[derive(Debug)]
+struct Bent {
+    fs: Arc<MemFs>,
+    bends: Arc<Bends>,
+}
+
+#[derive(Debug)]
+struct BentInode {
+    inode: Arc<dyn Inode>,
+    bends: Arc<Bends>,
+}
+
+fn damage(number: u64) -> platter_vfs::Error {
+    Corruption::new("inode", Locus::inode(number), "checksum is wrong").into()
+}
+
+impl Filesystem for Bent {
+    fn describe(&self) -> Description {
+        self.fs.describe()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn root(&self) -> Result<Arc<dyn Inode>> {
+        BentInode::around(self.fs.root()?, &self.bends)
+    }
+
+    fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+        BentInode::around(self.fs.inode(id)?, &self.bends)
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        Err(damage(0))
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn unmount(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl BentInode {
+    fn around(inode: Arc<dyn Inode>, bends: &Arc<Bends>) -> Result<Arc<dyn Inode>> {
+        let number = inode.id().number;
+        if bends.unreadable.contains(&number) {
+            return Err(damage(number));
+        }
+        let bends = Arc::clone(bends);
+        Ok(Arc::new(Self { inode, bends }))
+    }
+}
+
+impl Inode for BentInode {
+    fn id(&self) -> InodeId {
+        self.inode.id()
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.inode.attr()
+    }
+
+    fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+        Self::around(self.inode.lookup(name)?, &self.bends)
+    }
+
+    fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
+        let limit = self
+            .bends
+            .listed_at_most
+            .map_or(u64::MAX, |limit| limit as u64);
+        let mut broken = false;
+        self.inode.read_dir(from, &mut |entry| {
+            broken = entry.next.0 > limit;
+            if broken {
+                return ControlFlow::Break(());
+            }
+            let kind = entry.kind.filter(|_| !self.bends.untold_kinds);
+            sink(DirEntry { kind, ..entry })
+        })?;
+        if broken {
+            Err(damage(self.id().number))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        self.inode.read_link()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let number = self.id().number;
+        if self.bends.unreadable_contents.contains(&number) {
+            return Err(damage(number));
+        }
+        self.inode.read_at(offset, buf)
+    }
+
+    fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
+        self.inode.seek(offset, target)
+    }
+
+    fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.inode.extents(range, sink)
+    }
+
+    fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        self.inode.get_xattr(name)
+    }
+
+    fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        self.inode.list_xattrs()
+    }
+}
+
+/// Mounts ten files, the directory `d` and the link `l`, bent as `bend` says, and collects what is
+/// told of errors.
+fn mounted(bend: impl FnOnce(&MemFs) -> Bends) -> (Mounted, Arc<Mutex<Vec<String>>>) {
+    let fs = Arc::new(MemFs::new(
+        Arc::new(SystemClock::new()),
+        MemFsLimits::default(),
+    ));
+    for number in 0..10 {
+        plant(&fs, &format!("f{number}"), b"contents");
+    }
+    fs.plant(b"d", CreateKind::Directory, 0o755).unwrap();
+    fs.plant(b"l", CreateKind::Symlink(b"f1".to_vec()), 0o777)
+        .unwrap();
+    let bends = Arc::new(bend(&fs));
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let sink = {
+        let told = Arc::clone(&told);
+        ErrorSink::new(move |error| told.lock().push(error.to_string()))
+    };
+    let options = MountOptions {
+        on_error: Some(sink),
+        ..MountOptions::default()
+    };
+    let bent = Bent {
+        fs: Arc::clone(&fs),
+        bends,
+    };
+    (Mounted::serving(Arc::new(bent), fs, options), told)
+}
+
+fn number_of(fs: &MemFs, path: &str) -> u64 {
+    platter_vfs::PathWalk::new(fs)
+        .resolve(path.as_bytes())
+        .unwrap()
+        .id()
+        .number
+}
+
+#[track_caller]
+fn damaged<T: std::fmt::Debug>(result: std::io::Result<T>) {
+    assert_eq!(
+        Errno::from_io_error(&result.unwrap_err()),
+        Some(Errno::UCLEAN)
+    );
+}
+
+#[test]
+fn an_unreadable_inode_is_listed_and_hides_nothing_else() {
+    let (mounted, told) = mounted(|fs| Bends {
+        unreadable: vec![number_of(fs, "f3")],
+        ..Bends::default()
+    });
+    for _ in 0..2 {
+        let entries = fs::read_dir(mounted.root()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names.len(), 12, "{names:?}");
+        damaged(fs::metadata(mounted.path("f3")));
+        damaged(fs::read(mounted.path("f3")));
+    }
+    assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
+    assert_eq!(fs::read(mounted.path("l")).unwrap(), b"contents");
+    let told = told.lock().join("\n");
+    assert!(
+        told.contains("inode at inode") && told.contains("checksum is wrong"),
+        "{told}"
+    );
+    mounted.unmount();
+}
+
+#[test]
+fn a_listing_that_breaks_off_tells_what_came_before() {
+    let (mounted, _) = mounted(|_| Bends {
+        listed_at_most: Some(7),
+        ..Bends::default()
+    });
+    let mut entries = fs::read_dir(mounted.root()).unwrap();
+    let names: Vec<_> = entries
+        .by_ref()
+        .map_while(std::result::Result::ok)
+        .collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+    damaged(
+        fs::read_dir(mounted.root())
+            .unwrap()
+            .collect::<std::io::Result<Vec<_>>>(),
+    );
+    assert_eq!(fs::read(mounted.path("f9")).unwrap(), b"contents");
+    drop((entries, names));
+    mounted.unmount();
+}
+
+#[test]
+fn unreadable_contents_are_an_error_for_their_reader_only() {
+    let (mounted, told) = mounted(|fs| Bends {
+        unreadable_contents: vec![number_of(fs, "f3")],
+        ..Bends::default()
+    });
+    let error = fs::read(mounted.path("f3")).unwrap_err();
+    assert!(
+        matches!(
+            Errno::from_io_error(&error),
+            Some(Errno::UCLEAN | Errno::IO)
+        ),
+        "{error}"
+    );
+    assert!(!told.lock().is_empty());
+    assert_eq!(fs::metadata(mounted.path("f3")).unwrap().size(), 8);
+    assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
+    assert!(rustix::fs::statvfs(mounted.root()).is_err());
+    mounted.unmount();
+}
+
+#[test]
+fn ordinary_refusals_are_not_told_as_errors() {
+    let (mounted, told) = mounted(|_| Bends::default());
+    let missing = fs::metadata(mounted.path("none")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert!(fs::read_dir(mounted.path("f1")).is_err());
+    assert!(told.lock().is_empty());
+    mounted.unmount();
+}
+
+#[test]
+fn kinds_that_entries_do_not_tell_are_asked_of_the_inodes() {
+    let (mounted, _) = mounted(|_| Bends {
+        untold_kinds: true,
+        ..Bends::default()
+    });
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let root = rustix::fs::open(mounted.root(), flags, Mode::empty()).unwrap();
+    let kinds = Dir::new(root).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (
+            entry.file_name().to_str().unwrap().to_owned(),
+            entry.file_type(),
+        )
+    });
+    for (name, kind) in kinds {
+        let expected = match name.as_str() {
+            "." | ".." | "d" => FileType::Directory,
+            "l" => FileType::Symlink,
+            _ => FileType::RegularFile,
+        };
+        assert_eq!(kind, expected, "{name}");
+    }
+    mounted.unmount();
+}
+
+#[test]
+fn names_in_folding_directories_are_not_kept() {
+    let folding = |fs: &MemFs| {
+        let set = SetAttr {
+            flags: Some(0x4000_0000),
+            ..SetAttr::default()
+        };
+        let dir = fs.plant(b"d", CreateKind::Directory, 0o755).unwrap();
+        dir.set_attr(&Context::root(), &set).unwrap();
+        plant(fs, "d/f", b"");
+    };
+    let look = |mounted: &Mounted| {
+        fs::metadata(mounted.path("d")).unwrap();
+        let looks = |name: &str| {
+            let requests = mounted.requests_of(|| drop(fs::metadata(mounted.path(name))));
+            requests.of(Operation::Lookup)
+        };
+        [looks("d/f"), looks("d/f"), looks("d/F"), looks("d/F")]
+    };
+    let mounted = Mounted::with("", folding);
+    assert_eq!(
+        look(&mounted),
+        [1, 1, 1, 1],
+        "another name may change with this one"
+    );
+    mounted.unmount();
+    let mounted = Mounted::with("ro", folding);
+    assert_eq!(look(&mounted), [1, 0, 1, 0], "nothing changes at all");
+    mounted.unmount();
+}

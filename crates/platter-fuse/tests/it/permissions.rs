@@ -1,0 +1,170 @@
+//! Permissions as the kernel checks them on what we tell it, ACLs included.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::{AclEntry, AclSubject, Context, CreateKind, PosixAcl, SetAttr, XattrMode};
+use rustix::fs::{XattrFlags, setxattr};
+
+use crate::mounted::{Mounted, plant, run};
+
+fn acl(entries: &[(AclSubject, u8)]) -> Vec<u8> {
+    let entry = |&(subject, permissions)| AclEntry {
+        subject,
+        permissions,
+    };
+    PosixAcl::new(entries.iter().map(entry).collect())
+        .unwrap()
+        .encode()
+}
+
+fn text(name: &[u8]) -> &str {
+    std::str::from_utf8(name).unwrap()
+}
+
+/// What `user` in `groups` may do with `path`, as `rwx`.
+fn rights(user: u32, groups: &str, path: &Path) -> String {
+    let tests = ["r", "w", "x"].map(|right| {
+        let status = Command::new("setpriv")
+            .args([
+                &format!("--reuid={user}"),
+                "--regid=60000",
+                &format!("--groups={groups}"),
+            ])
+            .args(["test", &format!("-{right}")])
+            .arg(path)
+            .status()
+            .expect("setpriv (package util-linux) is needed");
+        if status.success() { right } else { "-" }
+    });
+    tests.concat()
+}
+
+/// Makes the way to a mount passable for everybody.
+fn open_way(mounted: &Mounted) {
+    let way = mounted.root();
+    fs::set_permissions(way.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn other_users_get_in_only_where_allowed() {
+    let mounted = Mounted::with("", |fs| drop(plant(fs, "f", b"x")));
+    open_way(&mounted);
+    assert_eq!(rights(1234, "5", &mounted.path("f")), "---");
+    mounted.unmount();
+    let mounted = Mounted::with("allow_other", |fs| drop(plant(fs, "f", b"x")));
+    open_way(&mounted);
+    assert_eq!(rights(1234, "5", &mounted.path("f")), "r--");
+    mounted.unmount();
+}
+
+#[test]
+fn acls_in_the_image_decide() {
+    use AclSubject::{Group, Mask, Other, Owner, OwningGroup, User};
+    let mounted = Mounted::with("allow_other,ro", |fs| {
+        let value = acl(&[
+            (Owner, 6),
+            (User(1234), 7),
+            (OwningGroup, 4),
+            (Group(77), 1),
+            (Mask, 5),
+            (Other, 0),
+        ]);
+        let inode = plant(fs, "f", b"x");
+        let set = SetAttr {
+            uid: Some(1000),
+            gid: Some(100),
+            ..SetAttr::default()
+        };
+        inode.set_attr(&Context::root(), &set).unwrap();
+        inode
+            .set_xattr(&Context::root(), ACL_ACCESS_NAME, &value, XattrMode::Set)
+            .unwrap();
+    });
+    open_way(&mounted);
+    let path = mounted.path("f");
+    assert_eq!(
+        rights(1000, "5", &path),
+        "r--",
+        "the mount itself is read-only"
+    );
+    assert_eq!(rights(1234, "5", &path), "r-x");
+    assert_eq!(rights(2000, "100", &path), "r--");
+    assert_eq!(rights(2000, "77", &path), "--x");
+    assert_eq!(rights(2000, "5", &path), "---");
+    mounted.unmount();
+}
+
+#[test]
+fn acls_are_set_inherited_and_changed_with_the_mode() {
+    use AclSubject::{Mask, Other, Owner, OwningGroup, User};
+    let mounted = Mounted::with("allow_other", |fs| {
+        fs.plant(b"d", CreateKind::Directory, 0o755).unwrap();
+    });
+    open_way(&mounted);
+    let (dir, file) = (mounted.path("d"), mounted.path("d/f"));
+    let default = acl(&[
+        (Owner, 7),
+        (User(1234), 6),
+        (OwningGroup, 5),
+        (Mask, 7),
+        (Other, 4),
+    ]);
+    setxattr(&dir, text(ACL_DEFAULT_NAME), &default, XattrFlags::empty()).unwrap();
+    run(
+        "sh",
+        &["-c", &format!("umask 077; echo x > {}", file.display())],
+    );
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(
+        mode(&file),
+        0o664,
+        "the default ACL takes the umask's place"
+    );
+    assert_eq!(rights(1234, "5", &file), "rw-");
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o604)).unwrap();
+    assert_eq!(
+        rights(1234, "5", &file),
+        "r--",
+        "without a mask the others' bits count"
+    );
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+    assert_eq!(rights(1234, "5", &file), "r--", "within the mask");
+    let own = acl(&[
+        (Owner, 6),
+        (User(1234), 0),
+        (OwningGroup, 4),
+        (Mask, 4),
+        (Other, 4),
+    ]);
+    setxattr(&file, text(ACL_ACCESS_NAME), &own, XattrFlags::empty()).unwrap();
+    assert_eq!(mode(&file), 0o644);
+    assert_eq!(rights(1234, "5", &file), "---");
+    assert_eq!(rights(2000, "5", &file), "r--");
+    mounted.unmount();
+}
+
+#[test]
+fn with_owners_shown_as_another_acls_do_not_count() {
+    use AclSubject::{Mask, Other, Owner, OwningGroup, User};
+    let mounted = Mounted::with("allow_other,uid=1234", |fs| {
+        let value = acl(&[
+            (Owner, 4),
+            (User(2000), 7),
+            (OwningGroup, 0),
+            (Mask, 7),
+            (Other, 0),
+        ]);
+        let inode = plant(fs, "f", b"x");
+        inode
+            .set_xattr(&Context::root(), ACL_ACCESS_NAME, &value, XattrMode::Set)
+            .unwrap();
+    });
+    open_way(&mounted);
+    assert_eq!(rights(1234, "5", &mounted.path("f")), "r--");
+    assert_eq!(rights(2000, "5", &mounted.path("f")), "---");
+    mounted.unmount();
+}
