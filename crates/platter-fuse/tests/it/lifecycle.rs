@@ -49,6 +49,19 @@ impl Served {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    /// Whether all its threads have stopped.
+    fn is_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        threads
+            .map(|thread| thread.unwrap().path().join("stat"))
+            .all(|stat| {
+                let stat = fs::read_to_string(stat).unwrap();
+                stat.rsplit(") ")
+                    .next()
+                    .is_some_and(|state| state.starts_with('T'))
+            })
+    }
+
     /// How it ends, which has to be soon.
     fn ends(&mut self) -> ExitStatus {
         for _ in 0..1000 {
@@ -145,7 +158,7 @@ fn a_mount_in_use_is_not_unmounted() {
     file.read_to_string(&mut contents).unwrap();
     assert_eq!(contents, "x", "it is served on");
     drop(file);
-    session.unmount().unwrap();
+    assert!(soon(|| session.unmount().is_ok()));
     assert!(!is_mounted(&mounted.root()));
 }
 
@@ -181,7 +194,7 @@ fn one_mount_over_another_takes_off_only_itself() {
     assert!(!first.path("first").exists());
     first.session.take().unwrap().unmounter().unmount().unwrap();
     assert!(is_mounted(&first.root()), "what lies on top is not ours");
-    second.unmount().unwrap();
+    assert!(soon(|| second.unmount().is_ok()));
     assert!(first.path("first").exists());
     tear_away(&first.root());
 }
@@ -251,6 +264,7 @@ fn a_killed_server_leaves_nobody_hanging() {
     fs::write(served.path("f"), b"x").unwrap();
     // Stopped, it answers nothing: whoever asks now waits.
     served.send(Signal::STOP);
+    assert!(soon(|| served.is_stopped()));
     let asking = served.path("asked while it is stopped");
     let waiting = thread::Builder::new()
         .spawn(move || fs::metadata(asking))
@@ -268,7 +282,10 @@ fn a_killed_server_leaves_nobody_hanging() {
     );
     let later = fs::metadata(served.path("asked later")).unwrap_err();
     assert_eq!(Errno::from_io_error(&later), Some(Errno::NOTCONN));
-    run("fusermount3", &["-u", served.path("").to_str().unwrap()]);
+    run(
+        "fusermount3",
+        &["-u", "-z", served.path("").to_str().unwrap()],
+    );
     assert!(!is_mounted(&served.path("")));
     assert_eq!(fs::metadata(served.path("")).unwrap().nlink(), 2);
 }

@@ -79,9 +79,19 @@ impl Mounted {
         Requests(self.session().statistics().since(&before))
     }
 
-    /// Unmounts in order.
+    /// Unmounts in order. Tests fork next to each other, and until a child executes its program it
+    /// holds whatever is open, so being busy is tried again.
     pub(crate) fn unmount(mut self) {
-        self.session.take().unwrap().unmount().unwrap();
+        let mut session = self.session.take().unwrap();
+        let mut last = None;
+        let unmounted = soon(|| match session.unmount() {
+            Ok(()) => true,
+            Err(error) => {
+                last = Some(error);
+                false
+            }
+        });
+        assert!(unmounted, "{last:?}");
     }
 }
 
@@ -164,7 +174,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 /// Whether something becomes true within a few seconds.
-pub(crate) fn soon(is_true: impl Fn() -> bool) -> bool {
+pub(crate) fn soon(mut is_true: impl FnMut() -> bool) -> bool {
     (0..500).any(|_| {
         let done = is_true();
         if !done {
