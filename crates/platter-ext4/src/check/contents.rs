@@ -13,7 +13,7 @@ use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 #[derive(Debug, Default)]
 struct Extent {
     clusters: u64,
-    /// The cluster claimed last: with bigalloc, pieces in a row share clusters.
+    /// The cluster of contents claimed last: with bigalloc, runs in a row share clusters.
     last_cluster: Option<u64>,
     /// The block behind the last run.
     end: u64,
@@ -70,7 +70,7 @@ impl Checker<'_> {
         extent: &mut Extent,
     ) -> ControlFlow<()> {
         match piece {
-            Piece::Node(_, block) => self.claim_blocks(block, 1, is_resize, extent),
+            Piece::Node(_, block) => self.claim_cluster(block, is_resize, extent),
             Piece::Run(run) => {
                 extent.take(run);
                 match run.backing {
@@ -97,14 +97,25 @@ impl Checker<'_> {
                 continue;
             }
             extent.last_cluster = Some(cluster);
-            extent.clusters += 1;
-            // The resize inode's blocks are those that stand behind the descriptors already.
-            let is_new = self.claims.claim(geometry, BlockNr(block), true);
-            let is_endless = extent.clusters > geometry.blocks_count;
-            if (!is_new && !is_resize) || is_endless {
-                extent.shared = Some(BlockNr(block));
-                return ControlFlow::Break(());
-            }
+            self.claim_cluster(BlockNr(block), is_resize, extent)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn claim_cluster(
+        &mut self,
+        block: BlockNr,
+        is_resize: bool,
+        extent: &mut Extent,
+    ) -> ControlFlow<()> {
+        let geometry = &self.volume.geometry;
+        extent.clusters += 1;
+        // The resize inode's blocks are those that stand behind the descriptors already.
+        let is_new = self.claims.claim(geometry, block, true);
+        let is_endless = extent.clusters > geometry.blocks_count;
+        if (!is_new && !is_resize) || is_endless {
+            extent.shared = Some(block);
+            return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     }

@@ -134,7 +134,9 @@ impl Checker<'_> {
         if self.has_flag_without_feature(inode) {
             self.found(locus, InodeUseRule::FlagWithoutFeature)?;
         }
-        if inode.kind == FileKind::Directory && !is_own {
+        // A directory that was removed while it was open is in the tree no more.
+        let is_removed = is_orphan && inode.links == 0;
+        if inode.kind == FileKind::Directory && !is_own && !is_removed {
             self.directories.push(inode.number);
         }
         let value_clusters = self.check_attributes(inode)?;

@@ -38,17 +38,25 @@ impl Ext4 {
     /// Checks everything, as the mount sees it: with the journal replayed, unless that was
     /// skipped. Nothing is written.
     pub fn check(&self, sink: &mut dyn CheckSink) -> CheckReport {
-        check(self.volume(), &self.orphans().all(), sink)
+        let was_replayed = self.recovery().is_some();
+        check(self.volume(), &self.orphans().all(), was_replayed, sink)
     }
 }
 
-/// Checks everything. `orphans` are the inodes that wait to be deleted or truncated.
+/// Checks everything. `orphans` are the inodes that wait to be deleted or truncated;
+/// `was_replayed` says that there was no clean unmount.
 ///
 /// The volume is as a mount sees it: with its journal replayed.
-fn check(volume: &Volume, orphans: &BTreeSet<InodeNr>, sink: &mut dyn CheckSink) -> CheckReport {
+fn check(
+    volume: &Volume,
+    orphans: &BTreeSet<InodeNr>,
+    was_replayed: bool,
+    sink: &mut dyn CheckSink,
+) -> CheckReport {
     let mut checker = Checker {
         volume,
         orphans,
+        was_replayed,
         report: CheckReporter::new(sink),
         claims: Claims::default(),
         groups: Vec::new(),
@@ -73,6 +81,7 @@ type Flow<T = ()> = std::result::Result<T, Cancelled>;
 struct Checker<'a> {
     volume: &'a Volume,
     orphans: &'a BTreeSet<InodeNr>,
+    was_replayed: bool,
     report: CheckReporter<'a>,
     claims: Claims,
     /// The descriptors; `None` where one is broken or its inode table is someone else's.

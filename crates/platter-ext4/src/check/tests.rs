@@ -125,7 +125,7 @@ impl Image {
         let volume = self.volume();
         let orphans = orphans.iter().copied().collect::<BTreeSet<_>>();
         let mut findings = Findings(Vec::new());
-        let report = check(&volume, &orphans, &mut findings);
+        let report = check(&volume, &orphans, false, &mut findings);
         assert_eq!(report.errors + report.notices, findings.0.len() as u64);
         findings.0
     }
@@ -422,6 +422,20 @@ fn orphan_is_a_notice_and_not_an_error() {
     assert_eq!(waits, [InodeUseRule::OrphanWaits.text()]);
 }
 
+#[test]
+fn removed_directory_that_waits_is_in_the_tree_no_more() {
+    let mut image = Image::plain();
+    let removed = image.find("lost+found");
+    image.entry("", "lost+found")[..4].fill(0);
+    image.number(removed.get()).links.set(0);
+    let links = &mut image.number(2).links;
+    links.set(links.get() - 1);
+    let findings = image.findings(&[removed]);
+    let rules = |finding: &Finding| finding.corruption.rule.to_string();
+    let found: Vec<_> = findings.iter().map(rules).collect();
+    assert_eq!(found, [InodeUseRule::OrphanWaits.text()]);
+}
+
 /// An image whose `sub` has an attribute with its value in an inode; and that inode.
 fn image_with_value_inode() -> (Image, u32) {
     let image = Image::with("ea_inode,^metadata_csum,^has_journal");
@@ -479,7 +493,17 @@ fn cancelled_check_says_so() {
     }
     let mut image = Image::plain();
     image.desc().free_inodes_lo.set(1);
-    let report = check(&image.volume(), &BTreeSet::new(), &mut Impatient);
+    let report = check(&image.volume(), &BTreeSet::new(), false, &mut Impatient);
     assert!(report.cancelled);
     assert_eq!(report.errors, 1);
+}
+
+#[test]
+fn stale_totals_after_a_replay_are_a_notice() {
+    let mut image = Image::plain();
+    image.superblock().free_blocks_count_lo.set(1);
+    let mut findings = Findings(Vec::new());
+    let report = check(&image.volume(), &BTreeSet::new(), true, &mut findings);
+    assert!(report.is_clean());
+    assert_eq!(report.notices, 1);
 }
