@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use platter::{Image, OpenOptions};
 use platter_vfs::{
-    Attr, DirCursor, Error, FileKind, Filesystem, Inode, Name, NameBuf, Result, SeekTarget,
+    Attr, CheckSink, DirCursor, Error, FileKind, Filesystem, Finding, Inode, Name, NameBuf, Result,
+    SeekTarget, Severity,
 };
 
 /// Files visited in one image.
@@ -22,6 +24,8 @@ const RUNS_MAX: u32 = 12;
 const EXTENTS_MAX: u32 = 300;
 /// Attributes read of a file.
 const XATTRS_MAX: usize = 40;
+/// Findings taken from a check.
+const FINDINGS_MAX: u64 = 5000;
 /// How much is read at once.
 const PIECE_BYTES: usize = 8 << 10;
 
@@ -34,6 +38,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Errors by their kind; of corruption, by structure.
     pub errors: BTreeMap<String, u64>,
+    /// Findings of the check.
+    pub findings: u64,
 }
 
 impl Tally {
@@ -48,9 +54,37 @@ impl Tally {
         *self.errors.entry(kind).or_default() += 1;
     }
 
+    /// Counts the error of an image that would not open.
+    pub fn refusal(&mut self, error: &platter::Error) {
+        if let platter::Cause::Filesystem(error) = &error.cause {
+            self.error(error);
+        } else {
+            *self.errors.entry("not recognised".to_owned()).or_default() += 1;
+        }
+    }
+
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.error(&error)).ok()
     }
+}
+
+impl CheckSink for Tally {
+    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
+        std::hint::black_box(finding.corruption.to_string());
+        self.findings += u64::from(finding.severity != Severity::Notice);
+        if self.findings < FINDINGS_MAX {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+}
+
+/// Checks the image; whether it is clean.
+pub fn check(options: &OpenOptions, image: &Image, tally: &mut Tally) -> bool {
+    options
+        .check(image, tally)
+        .is_ok_and(|report| report.is_clean())
 }
 
 /// Walks the whole filesystem.

@@ -1,16 +1,21 @@
-//! Opens bytes as an image, with small caches and a clock that stands still.
+//! Bytes as an image, with small caches and a clock that stands still.
 
 use std::sync::Arc;
 
-use platter_block::MemoryDevice;
-use platter_cache::MemoryBudget;
-use platter_ext4::{Ext4, MountOptions};
-use platter_vfs::{FixedClock, Result, Timestamp};
+use platter::block::MemoryDevice;
+use platter::{Image, MemoryBudget, OpenOptions};
+use platter_vfs::{FixedClock, Timestamp};
 
-/// Opens the filesystem that `image` is.
-pub fn open(image: Vec<u8>, cache_bytes: u64) -> Result<Ext4> {
-    let device = Arc::new(MemoryDevice::new("mutant", image));
-    let budget = Arc::new(MemoryBudget::new(cache_bytes));
-    let clock = FixedClock::new(Timestamp::default(), 0);
-    Ext4::mount(device, &MountOptions::default(), budget, &clock)
+/// The image that `bytes` are.
+#[must_use]
+pub fn image(bytes: Vec<u8>) -> Image {
+    Image::new("mutant", Arc::new(MemoryDevice::new("mutant", bytes)))
+}
+
+/// How images are opened here.
+#[must_use]
+pub fn options(cache_bytes: u64) -> OpenOptions {
+    OpenOptions::new()
+        .budget(Arc::new(MemoryBudget::new(cache_bytes)))
+        .clock(Arc::new(FixedClock::new(Timestamp::default(), 0)))
 }

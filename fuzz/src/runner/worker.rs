@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use super::memory::Resident;
 use super::{Failure, Job, Limits, Tallies};
-use crate::exercise::{Tally, exercise};
+use crate::exercise::{Tally, check, exercise};
 use crate::mutation::{Mutant, mutate};
 use crate::open;
 use crate::seeds;
@@ -81,16 +81,20 @@ fn examine_into(mutant: &Mutant, limits: Limits, tallies: &mut Tallies) -> Resul
 pub fn examine(mutant: &Mutant, limits: Limits) -> Tallies {
     let mut tallies = Tallies::default();
     let mut tally = Tally::default();
-    match open::open(mutant.image.clone(), limits.cache_bytes) {
-        Ok(filesystem) => {
+    let image = open::image(mutant.image.clone());
+    let options = open::options(limits.cache_bytes);
+    match options.mount(&image) {
+        Ok(volume) => {
             tallies.opened = 1;
-            exercise(&filesystem, &mut tally);
+            exercise(&**volume.filesystem(), &mut tally);
         }
         Err(error) => {
             tallies.refused = 1;
-            tally.error(&error);
+            tally.refusal(&error);
         }
     }
+    tallies.checked_clean = u64::from(check(&options, &image, &mut tally));
+    tallies.findings = tally.findings;
     (tallies.files, tallies.bytes) = (tally.files, tally.bytes);
     tallies.errors = tally.errors;
     tallies

@@ -1,8 +1,11 @@
 //! One test for each fixture of the catalogue.
 
+use std::ops::ControlFlow;
+
 use anyhow::Result;
+use platter_vfs::{CheckSink, Finding, Severity};
 use testkit::compare::{Rules, compare};
-use testkit::fixtures::{Fixture, KernelView, Place, Truth, catalogue};
+use testkit::fixtures::{Built, Fixture, KernelView, Place, Truth, catalogue};
 use testkit::oracle::{Verdict, e2fsck};
 use testkit::volume;
 
@@ -143,15 +146,38 @@ fn examine(fixture: &Fixture) -> Result<()> {
     let outcome = match fixture.truth {
         Truth::Kernel(_) => {
             let view = KernelView::of(fixture, &built)?;
-            compare(&*volume, view.root(), Rules::KERNEL_MOUNT)?
+            compare(&**volume.filesystem(), view.root(), Rules::KERNEL_MOUNT)?
         }
         Truth::Folder => {
             let folder = tempfile::tempdir()?;
             fixture.fill_folder(folder.path())?;
-            compare(&*volume, folder.path(), Rules::SOURCE_FOLDER)?
+            compare(&**volume.filesystem(), folder.path(), Rules::SOURCE_FOLDER)?
         }
     };
     outcome.assert_equal();
+    examine_check(fixture, &built)?;
     assert_eq!(std::fs::metadata(&built.image)?.modified()?, written);
     Ok(())
+}
+
+/// The check of a fixture finds nothing to mend.
+fn examine_check(fixture: &Fixture, built: &Built) -> Result<()> {
+    let mut findings = Findings::default();
+    let report = volume::options(built).check(&volume::image(built)?, &mut findings)?;
+    let findings = findings.0;
+    assert!(report.is_clean(), "{}: {findings:#?}", fixture.name);
+    Ok(())
+}
+
+/// The findings of a check that say more than a notice.
+#[derive(Default)]
+struct Findings(Vec<String>);
+
+impl CheckSink for Findings {
+    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
+        if finding.severity != Severity::Notice {
+            self.0.push(finding.corruption.to_string());
+        }
+        ControlFlow::Continue(())
+    }
 }
