@@ -12,7 +12,7 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_vfs::inode::OwnedDirEntry;
 use platter_vfs::tree_walk::DirListing;
-use platter_vfs::{Attr, FileKind, Filesystem, Inode, NameBuf, WalkOrder};
+use platter_vfs::{Attr, FileKind, Filesystem, Inode, WalkOrder};
 
 use crate::data_map::DataMap;
 
@@ -48,7 +48,7 @@ pub(crate) struct Shares {
 /// An entry whose inode was looked at.
 #[derive(Debug)]
 pub(crate) struct LoadedEntry {
-    pub(crate) name: NameBuf,
+    pub(crate) entry: OwnedDirEntry,
     pub(crate) file: platter_vfs::Result<(Arc<dyn Inode>, Attr)>,
     /// Where a regular file has data; only where contents are announced.
     pub(crate) map: Option<platter_vfs::Result<DataMap>>,
@@ -148,8 +148,8 @@ impl EntrySource<'_> {
                     let attr = inode.attr()?;
                     Ok((inode, attr))
                 });
-                let (name, map) = (entry.name, None);
-                (place, LoadedEntry { name, file, map })
+                let map = None;
+                (place, LoadedEntry { entry, file, map })
             })
             .collect();
         loaded.sort_unstable_by_key(|(place, _)| *place);

@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use platter_block::IoError;
+use platter_block::partition::{Damage, Fault};
+use platter_block::{IoError, Operation};
 use rustix::io::Errno;
 
 use crate::spec::SpecError;
@@ -62,8 +63,30 @@ pub enum Cause {
         /// The partitions and what they hold, in a few words.
         partitions: String,
     },
+    /// The partition table is damaged beyond use.
+    #[error("{}", .damage.iter().map(Damage::to_string).collect::<Vec<_>>().join("; "))]
+    DamagedTable {
+        /// Everything that is wrong with it.
+        damage: Vec<Damage>,
+    },
+    /// The entry of a partition does not describe a part of the disk.
+    #[error("partition {number} {fault}")]
+    UnusablePartition {
+        /// The partition's number.
+        number: u32,
+        /// What is wrong with its entry.
+        fault: Fault,
+    },
+    /// The offset that was given is not in the image.
+    #[error("the offset {offset} is beyond its {len_bytes} bytes")]
+    OffsetBeyondEnd {
+        /// The offset in bytes.
+        offset: u64,
+        /// The length of the image in bytes.
+        len_bytes: u64,
+    },
     /// Something on the host, not in the image: a target file, the archive being written.
-    #[error("{0}")]
+    #[error("{}", Bare(.0))]
     Host(Arc<io::Error>),
 }
 
@@ -90,7 +113,10 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match &self.cause {
             Cause::Filesystem(error) => error.errno(),
-            Cause::Spec(_) | Cause::NoSuchPartition { .. } => Errno::INVAL,
+            Cause::Spec(_) | Cause::NoSuchPartition { .. } | Cause::OffsetBeyondEnd { .. } => {
+                Errno::INVAL
+            }
+            Cause::DamagedTable { .. } | Cause::UnusablePartition { .. } => Errno::UCLEAN,
             Cause::UnsupportedFormat { .. } => Errno::OPNOTSUPP,
             Cause::Unrecognised | Cause::Partitioned { .. } | Cause::NotPartitioned => {
                 // What mount(2) answers for a wrong superblock.
@@ -133,15 +159,41 @@ impl fmt::Display for Error {
         if !self.image.is_empty() || self.path.is_some() {
             out.write_str(": ")?;
         }
-        match self.device_failure() {
-            Some(io) if io.length == 0 => write!(out, "{}: {}", io.operation, io.source),
-            Some(io) => write!(
-                out,
-                "{} of {} bytes at byte {}: {}",
-                io.operation, io.length, io.offset, io.source
-            ),
-            None => self.cause.fmt(out),
+        let Some(io) = self.device_failure() else {
+            return self.cause.fmt(out);
+        };
+        let device = Escaped(io.device.as_bytes()).to_string();
+        if !self.image.starts_with(&device) {
+            write!(out, "{device}: ")?;
         }
+        let source = Bare(&io.source);
+        let operation = io.operation;
+        if operation == Operation::Open {
+            return source.fmt(out);
+        }
+        if io.length == 0 {
+            return write!(out, "{operation}: {source}");
+        }
+        let (length, offset) = (io.length, io.offset);
+        write!(
+            out,
+            "{operation} of {length} bytes at byte {offset}: {source}"
+        )
+    }
+}
+
+/// An I/O error without the number that Rust adds to its text.
+struct Bare<'a>(&'a io::Error);
+
+impl fmt::Display for Bare<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        let number = self
+            .0
+            .raw_os_error()
+            .map(|number| format!(" (os error {number})"));
+        let bare = number.and_then(|number| text.strip_suffix(&number));
+        out.write_str(bare.unwrap_or(&text))
     }
 }
 
@@ -153,7 +205,6 @@ impl std::error::Error for Error {
 
 #[cfg(test)]
 mod tests {
-    use platter_block::Operation;
     use platter_ondisk::{Corruption, Locus};
     use platter_vfs::Condition;
 

@@ -83,3 +83,76 @@ impl<'a> InlineData<'a> {
         buf[filled..].fill(0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::Error;
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+    use crate::ondisk::InodeNr;
+    use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::inode::tests::sample;
+    use crate::ondisk::xattr::{DiskXattrEntry, XATTR_MAGIC};
+
+    /// An inode whose attributes are one entry, `system.data`, as `change` leaves it; its space
+    /// for values ends with `value`.
+    fn inode(value: &[u8], change: impl FnOnce(&mut DiskXattrEntry)) -> Inode {
+        let number = InodeNr::new(12).unwrap();
+        let bytes = sample(&sample_geometry(), number, |disk, _| disk.block.fill(b'a'));
+        let mut inode = Inode::decode(&bytes, number, &sample_geometry()).unwrap();
+        let (magic, space) = inode.tail.split_at_mut(4);
+        magic.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
+        let mut entry = DiskXattrEntry::new_zeroed();
+        entry.name_len = 4;
+        entry.name_index = SYSTEM_NAME_INDEX;
+        entry.value_size.set(u32::try_from(value.len()).unwrap());
+        let at = space.len() - value.len().next_multiple_of(4);
+        entry.value_offset.set(u16::try_from(at).unwrap());
+        change(&mut entry);
+        space[..16].copy_from_slice(entry.as_bytes());
+        space[16..20].copy_from_slice(b"data");
+        space[at..at + value.len()].copy_from_slice(value);
+        inode
+    }
+
+    fn broken(inode: &Inode, has_ea_inode: bool) -> String {
+        let mut geometry = sample_geometry();
+        if has_ea_inode {
+            geometry.features.incompat |= Incompat::EA_INODE;
+        }
+        let Error::Corrupt(corruption) = InlineData::decode(inode, &geometry).unwrap_err() else {
+            panic!("no corruption");
+        };
+        corruption.rule.into_owned()
+    }
+
+    #[test]
+    fn contents_are_both_parts_and_zeros_behind_them() {
+        let inode = inode(b"tail", |_| ());
+        let data = InlineData::decode(&inode, &sample_geometry()).unwrap();
+        let mut buf = [7; 8];
+        data.read_at(58, &mut buf);
+        assert_eq!(&buf, b"aatail\0\0");
+        data.read_at(u64::MAX, &mut buf);
+        assert_eq!(buf, [0; 8]);
+    }
+
+    #[test]
+    fn inline_flag_without_its_attribute_is_corrupt() {
+        let other = inode(b"", |entry| entry.name_index = 1);
+        assert_eq!(broken(&other, false), InlineDataRule::Attribute.text());
+        let mut none = inode(b"", |_| ());
+        none.tail.fill(0);
+        assert_eq!(broken(&none, false), InlineDataRule::Attribute.text());
+    }
+
+    #[test]
+    fn inline_contents_in_another_inode_are_corrupt() {
+        let elsewhere = inode(b"", |entry| {
+            entry.value_inode.set(20);
+            entry.value_size.set(4);
+        });
+        assert_eq!(broken(&elsewhere, true), InlineDataRule::Place.text());
+    }
+}

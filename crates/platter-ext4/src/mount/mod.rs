@@ -107,6 +107,13 @@ impl Ext4 {
         })
     }
 
+    /// Reads what the superblock of `device` says, without opening the filesystem: its features may
+    /// be ones this driver does not know.
+    pub fn identify(device: &dyn BlockDevice) -> Result<Superblock> {
+        let disk = read_superblock(device, SUPERBLOCK_OFFSET_BYTES)?;
+        Ok(Superblock::decode(&disk)?)
+    }
+
     /// The filesystem below its inodes, for checks.
     #[must_use]
     pub fn volume(&self) -> &Volume {

@@ -4,7 +4,10 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 use platter_ext4::MountOptions;
-use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
+use platter_ext4::inode::{self, InodeNumberRule};
+use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES, SuperblockRule};
+use platter_ext4::ondisk::{InodeNr, Rule};
+use platter_ext4::ops::LinkRule;
 use platter_vfs::{Condition, Error, FileKind, Filesystem, InodeId};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -42,6 +45,13 @@ fn refusal(image: &Image) -> String {
         .to_string()
 }
 
+fn broken_rule(error: Error) -> String {
+    let Error::Corrupt(corruption) = error else {
+        panic!("{error} is no corruption");
+    };
+    corruption.rule.into_owned()
+}
+
 fn is_condition<T>(result: Result<T, Error>, expected: Condition) -> bool {
     matches!(result.err(), Some(Error::Condition(found)) if found == expected)
 }
@@ -49,6 +59,8 @@ fn is_condition<T>(result: Result<T, Error>, expected: Condition) -> bool {
 const EXT4: &[&str] = &[
     "-t",
     "ext4",
+    "-b",
+    "4096",
     "-O",
     "extent,metadata_csum,64bit",
     "-I",
@@ -99,8 +111,8 @@ fn image_that_was_cut_off_is_refused() {
     let image = with_file(EXT4, b"");
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();
     file.set_len(7 << 20).unwrap();
-    let expected = "superblock at byte 1024: block count is beyond the end of the device";
-    assert_eq!(refusal(&image), expected);
+    let error = image.try_mount(&MountOptions::default()).unwrap_err();
+    assert_eq!(broken_rule(error), SuperblockRule::DeviceTooShort.text());
     file.set_len(100).unwrap();
     assert_eq!(
         refusal(&image),
@@ -182,6 +194,28 @@ fn encrypted_files_are_refused_without_a_key() {
 }
 
 #[test]
+fn long_links_that_hold_no_target_are_corrupt() {
+    let image = with_file(EXT4, b"");
+    let target = "t".repeat(300);
+    image.debugfs(&format!(
+        "symlink long {target}\nsymlink nothing {target}\n"
+    ));
+    image.debugfs("sif long size 4096\n");
+    let block = image.debugfs("bmap nothing 0\n");
+    let block: u64 = block
+        .lines()
+        .find_map(|line| line.trim().parse().ok())
+        .unwrap();
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0], block * 4096).unwrap();
+    let filesystem = image.mount();
+    for (name, rule) in [("long", LinkRule::Length), ("nothing", LinkRule::Target)] {
+        let link = walk(&filesystem, name).unwrap();
+        assert_eq!(broken_rule(link.read_link().unwrap_err()), rule.text());
+    }
+}
+
+#[test]
 fn sealed_files_end_before_their_hash_tree() {
     let content = noise(8, 50_000);
     let image = with_file(EXT4, &content);
@@ -214,17 +248,21 @@ fn times_reach_beyond_2038_and_before_1970() {
 fn inodes_that_no_name_should_lead_to_are_corrupt_by_name_and_stale_by_number() {
     let image = with_file(EXT4, b"");
     image.debugfs("mkdir folder\nlink <8> journal\nlink file again\nclri file\n");
+    image.debugfs("write /dev/null value\nsif value flags 0x280000\n");
     let filesystem = image.mount();
     for (name, rule) in [
-        (
-            "journal",
-            "inode number at inode 8: is reserved for the filesystem",
-        ),
-        ("again", "inode number at inode 12: is of a deleted inode"),
+        ("journal", InodeNumberRule::Reserved),
+        ("again", InodeNumberRule::Deleted),
+        ("value", InodeNumberRule::AttributeValue),
     ] {
-        let error = walk(&filesystem, name).unwrap_err();
-        assert_eq!(error.to_string(), rule);
+        assert_eq!(
+            broken_rule(walk(&filesystem, name).unwrap_err()),
+            rule.text()
+        );
     }
+    let number = InodeNr::new(1 << 20).unwrap();
+    let error = inode::read(filesystem.volume(), number).unwrap_err();
+    assert_eq!(broken_rule(error), InodeNumberRule::OutOfRange.text());
     for number in [0, 1, 8, 12, 500, 1 << 20, 1 << 32] {
         let id = InodeId { tree: 0, number };
         assert!(

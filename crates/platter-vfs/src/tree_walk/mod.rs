@@ -198,7 +198,9 @@ impl TreeWalk {
     }
 }
 
-fn second_name(id: InodeId) -> Corruption {
+/// The report of a directory that more than one entry names, which makes it a loop or shared.
+#[must_use]
+pub fn second_name(id: InodeId) -> Corruption {
     let locus = Locus::inode(id.number);
     Corruption::new("directory", locus, "more than one entry names it")
 }

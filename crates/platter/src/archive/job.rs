@@ -3,25 +3,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_ondisk::{Corruption, Locus};
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter_vfs::{Attr, Condition, Inode};
 
+use super::TarOptions;
 use super::acl_text::acl_attribute;
 use super::member::{Attribute, Body, Member, pad};
 use super::pipeline::Footprint;
 use super::sparse::encode_map;
-use super::{Effect, Problem, TarOptions};
+use crate::Effect;
 use crate::data_map::DataMap;
+use crate::salvage::{self, Missing};
 
 /// More attribute bytes than this in one file are left out. Linux itself stops at 64 KiB a value.
 const ATTRIBUTE_BYTES_MAX: usize = 256 << 10;
-
-/// Contents that cannot be read at once are read in units of this many bytes.
-const SALVAGE_BYTES: u64 = 4096;
-
-/// So many units in a row that cannot be read end the attempt on a piece.
-const SALVAGE_FAILURES_MAX: usize = 16;
 
 /// What becomes one run of bytes of the archive.
 #[derive(Debug, Default)]
@@ -49,8 +44,8 @@ pub(super) enum Piece {
     },
     /// The end of contents of this many bytes.
     End(u64),
-    /// A problem to be told in its place.
-    Problem(Problem),
+    /// Something to be told in its place.
+    Hitch(Hitch),
 }
 
 /// What the headers of a member say about its contents.
@@ -77,12 +72,37 @@ impl Job {
     }
 }
 
+/// A problem whose image is known to whoever tells it.
+#[derive(Debug)]
+pub(super) struct Hitch {
+    pub(super) path: Vec<u8>,
+    pub(super) effect: Effect,
+    pub(super) error: Option<platter_vfs::Error>,
+}
+
+impl Hitch {
+    pub(super) fn new(path: &[u8], effect: Effect, error: Option<platter_vfs::Error>) -> Self {
+        let path = path.to_vec();
+        Self {
+            path,
+            effect,
+            error,
+        }
+    }
+}
+
 /// A finished stretch of the archive.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
     pub(super) bytes: Vec<u8>,
     pub(super) members: u64,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<Hitch>,
+}
+
+impl Chunk {
+    fn damage(&mut self, path: &[u8], effect: Effect, error: platter_vfs::Error) {
+        self.problems.push(Hitch::new(path, effect, Some(error)));
+    }
 }
 
 impl Footprint for Chunk {
@@ -131,7 +151,7 @@ impl<'a> Encoder<'a> {
                     append_data(&*inode, range, &text[path], &mut chunk);
                 }
                 Piece::End(len_bytes) => pad(&mut chunk.bytes, len_bytes),
-                Piece::Problem(problem) => chunk.problems.push(problem),
+                Piece::Hitch(hitch) => chunk.problems.push(hitch),
             }
         }
         chunk
@@ -162,9 +182,7 @@ impl<'a> Encoder<'a> {
                     Body::Symlink(&target)
                 }
                 Err(error) => {
-                    chunk
-                        .problems
-                        .push(Problem::new(path, Effect::Omitted, error));
+                    chunk.damage(path, Effect::Omitted, error);
                     return;
                 }
             },
@@ -200,8 +218,7 @@ impl<'a> Encoder<'a> {
         let mut names = match inode.list_xattrs() {
             Ok(names) => names,
             Err(error) => {
-                let problem = Problem::new(path, Effect::AttributesLost, error);
-                chunk.problems.push(problem);
+                chunk.damage(path, Effect::AttributesLost, error);
                 return;
             }
         };
@@ -226,8 +243,7 @@ impl<'a> Encoder<'a> {
             match value {
                 Ok(value) => self.add_attribute(&name, value),
                 Err(error) => {
-                    let problem = Problem::new(path, Effect::AttributesLost, error);
-                    chunk.problems.push(problem);
+                    chunk.damage(path, Effect::AttributesLost, error);
                     if total_bytes > ATTRIBUTE_BYTES_MAX {
                         return;
                     }
@@ -258,51 +274,7 @@ fn append_data(inode: &dyn Inode, range: Range<u64>, path: &[u8], chunk: &mut Ch
     let start = chunk.bytes.len();
     chunk.bytes.resize(start + length, 0);
     let buf = &mut chunk.bytes[start..];
-    if read_exact(inode, range.start, buf).is_ok() {
-        return;
+    if let Some(Missing { bytes, error }) = salvage::read(inode, range.start, buf) {
+        chunk.damage(path, Effect::ZeroFilled { bytes }, error);
     }
-    if let Some((bytes, error)) = salvage(inode, range.start, buf) {
-        let problem = Problem::new(path, Effect::ZeroFilled { bytes }, error);
-        chunk.problems.push(problem);
-    }
-}
-
-fn read_exact(inode: &dyn Inode, offset: u64, buf: &mut [u8]) -> platter_vfs::Result<()> {
-    let filled = inode.read_at(offset, buf)?;
-    if filled < buf.len() {
-        let locus = Locus::inode(inode.id().number);
-        return Err(Corruption::new("inode", locus, "contents end before the size").into());
-    }
-    Ok(())
-}
-
-/// Reads what can be read, unit by unit, and leaves zeros elsewhere. Returns how many bytes are
-/// missing and the first error, if any are.
-fn salvage(inode: &dyn Inode, offset: u64, buf: &mut [u8]) -> Option<(u64, platter_vfs::Error)> {
-    let mut missing: Option<(u64, platter_vfs::Error)> = None;
-    let mut failures = 0;
-    let mut at = offset;
-    let mut rest = buf;
-    while !rest.is_empty() {
-        let unit_bytes = (SALVAGE_BYTES - at % SALVAGE_BYTES).min(rest.len() as u64);
-        let (unit, tail) = rest.split_at_mut(usize::try_from(unit_bytes).unwrap_or(rest.len()));
-        match read_exact(inode, at, unit) {
-            Ok(()) => failures = 0,
-            Err(error) => {
-                unit.fill(0);
-                failures += 1;
-                missing.get_or_insert((0, error)).0 += unit_bytes;
-            }
-        }
-        at += unit_bytes;
-        rest = tail;
-        if failures == SALVAGE_FAILURES_MAX {
-            rest.fill(0);
-            if let Some((bytes, _)) = &mut missing {
-                *bytes += rest.len() as u64;
-            }
-            break;
-        }
-    }
-    missing
 }

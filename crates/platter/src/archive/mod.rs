@@ -21,7 +21,6 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ use platter_vfs::{Condition, Inode};
 use self::job::{Chunk, Encoder, Job};
 use self::pipeline::Pipeline;
 use self::plan::Planner;
-use crate::{Cause, Error, Result, Volume};
+use crate::{Cause, Error, Problem, Result, Volume};
 
 /// Archives end with two zero blocks and are filled up to a multiple of this, as tar does it.
 const RECORD_BYTES: u64 = 20 * ustar::BLOCK_BYTES as u64;
@@ -62,57 +61,6 @@ impl Default for TarOptions {
             sparse: true,
             xattrs: true,
             acls: true,
-        }
-    }
-}
-
-/// What a problem did to the archive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// The member is not in the archive, nor is what would be below it.
-    Omitted,
-    /// Some entries of the directory are not in the archive.
-    EntriesLost,
-    /// So many bytes of the contents are zeros.
-    ZeroFilled {
-        /// How many bytes at least.
-        bytes: u64,
-    },
-    /// Some of the extended attributes are not in the archive.
-    AttributesLost,
-    /// A socket, which an archive cannot hold. No damage.
-    SocketIgnored,
-}
-
-/// Something that is not in the archive as it should be.
-#[derive(Debug, Clone)]
-pub struct Problem {
-    /// The path of the member.
-    pub path: Vec<u8>,
-    /// What became of it.
-    pub effect: Effect,
-    /// Why.
-    pub error: Option<platter_vfs::Error>,
-}
-
-impl Problem {
-    fn new(path: &[u8], effect: Effect, error: platter_vfs::Error) -> Self {
-        Self {
-            path: path.to_vec(),
-            effect,
-            error: Some(error),
-        }
-    }
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Omitted => out.write_str("left out"),
-            Self::EntriesLost => out.write_str("some entries left out"),
-            Self::ZeroFilled { bytes } => write!(out, "{bytes} bytes filled with zeros"),
-            Self::AttributesLost => out.write_str("some attributes left out"),
-            Self::SocketIgnored => out.write_str("socket ignored"),
         }
     }
 }
@@ -184,7 +132,8 @@ pub fn write_tar(
                         .map(drop)
                 })
             });
-        let written = spawned.and_then(|()| write_chunks(&pipeline, &buffers, out, observer));
+        let written =
+            spawned.and_then(|()| write_chunks(volume, &pipeline, &buffers, out, observer));
         pipeline.stop();
         written
     });
@@ -197,6 +146,7 @@ pub fn write_tar(
 
 /// Writes what comes out of the pipeline.
 fn write_chunks(
+    volume: &Volume,
     pipeline: &Pipeline<Job, Chunk>,
     buffers: &Mutex<Vec<Vec<u8>>>,
     out: &mut dyn Write,
@@ -208,12 +158,18 @@ fn write_chunks(
         out.write_all(&chunk.bytes)?;
         summary.bytes += chunk.bytes.len() as u64;
         summary.members += chunk.members;
-        for problem in &chunk.problems {
-            if problem.effect != Effect::SocketIgnored && last_damaged != problem.path {
+        for hitch in chunk.problems {
+            let problem = Problem {
+                image: Arc::clone(volume.name()),
+                path: hitch.path,
+                effect: hitch.effect,
+                cause: hitch.error.map(Cause::from),
+            };
+            observer(TarEvent::Problem(&problem));
+            if problem.is_damage() && last_damaged != problem.path {
                 summary.damaged += 1;
-                last_damaged.clone_from(&problem.path);
+                last_damaged = problem.path;
             }
-            observer(TarEvent::Problem(problem));
         }
         observer(TarEvent::Progress(summary));
         chunk.bytes.clear();

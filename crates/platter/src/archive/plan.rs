@@ -6,12 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_ondisk::{Corruption, Locus};
+use platter_vfs::tree_walk::second_name;
 use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, WalkOrder};
 
-use super::job::{Chunk, Job, Piece, PlannedBody};
+use super::TarOptions;
+use super::job::{Chunk, Hitch, Job, Piece, PlannedBody};
 use super::pipeline::Pipeline;
-use super::{Effect, Problem, TarOptions};
+use crate::Effect;
 use crate::data_map::DataMap;
 use crate::entries::{DirEntries, EntrySource, HEAD_BYTES, LoadedEntry, Shares};
 
@@ -101,7 +102,7 @@ impl<'a> Planner<'a> {
         let id = inode.id();
         let attr = match inode.attr() {
             Ok(attr) => attr,
-            Err(error) => return self.problem(Problem::new(&path, Effect::Omitted, error)),
+            Err(error) => return self.damage(&path, Effect::Omitted, error),
         };
         if attr.kind != FileKind::Directory {
             let map = (attr.kind == FileKind::Regular)
@@ -121,7 +122,7 @@ impl<'a> Planner<'a> {
                     frames.pop();
                 }
                 Some(Err(error)) => {
-                    self.problem(Problem::new(&path, Effect::EntriesLost, error))?;
+                    self.damage(&path, Effect::EntriesLost, error)?;
                 }
                 Some(Ok(entry)) => {
                     let parent = frame.dir;
@@ -141,7 +142,8 @@ impl<'a> Planner<'a> {
         entry: LoadedEntry,
         visited: &mut HashSet<InodeId>,
     ) -> Result<Option<Frame>, Stopped> {
-        let LoadedEntry { name, file, map } = entry;
+        let LoadedEntry { entry, file, map } = entry;
+        let name = entry.name;
         path.extend_from_slice(&name);
         let error = match file {
             Err(error) => error,
@@ -153,8 +155,7 @@ impl<'a> Planner<'a> {
                     self.add_member(path, inode.clone(), attr, PlannedBody::None)?;
                     return Ok(Some(self.open_dir(inode, dir, path.len())));
                 }
-                let locus = Locus::inode(inode.id().number);
-                Corruption::new("directory", locus, "it has more than one name").into()
+                second_name(inode.id()).into()
             }
             Ok((inode, attr)) => {
                 let place = (Some(parent), &*name);
@@ -162,7 +163,7 @@ impl<'a> Planner<'a> {
                 return Ok(None);
             }
         };
-        self.problem(Problem::new(path, Effect::Omitted, error))?;
+        self.damage(path, Effect::Omitted, error)?;
         Ok(None)
     }
 
@@ -176,11 +177,10 @@ impl<'a> Planner<'a> {
         map: Option<platter_vfs::Result<DataMap>>,
     ) -> Result<(), Stopped> {
         if attr.kind == FileKind::Socket {
-            return self.problem(Problem {
-                path: path.to_vec(),
-                effect: Effect::SocketIgnored,
-                error: None,
-            });
+            return self.add_piece(
+                Piece::Hitch(Hitch::new(path, Effect::SocketIgnored, None)),
+                0,
+            );
         }
         if attr.links > 1 {
             if let Some((dir, name)) = self.first_names.get(&inode.id()) {
@@ -214,7 +214,7 @@ impl<'a> Planner<'a> {
         if attr.flags & FLAG_ENCRYPTED != 0
             && let Err(error) = inode.read_at(0, &mut [0])
         {
-            return self.problem(Problem::new(path, Effect::Omitted, error));
+            return self.damage(path, Effect::Omitted, error);
         }
         let map = match map {
             Some(Ok(map)) => map,
@@ -223,7 +223,7 @@ impl<'a> Planner<'a> {
             Some(Err(_)) if size_bytes <= HEAD_BYTES => DataMap::dense(size_bytes),
             Some(Err(error)) => {
                 let effect = Effect::ZeroFilled { bytes: size_bytes };
-                self.problem(Problem::new(path, effect, error))?;
+                self.damage(path, effect, error)?;
                 DataMap::hole(size_bytes)
             }
         };
@@ -289,8 +289,13 @@ impl<'a> Planner<'a> {
         self.add_piece(piece, path.len() as u64)
     }
 
-    fn problem(&mut self, problem: Problem) -> Result<(), Stopped> {
-        self.add_piece(Piece::Problem(problem), 0)
+    fn damage(
+        &mut self,
+        path: &[u8],
+        effect: Effect,
+        error: platter_vfs::Error,
+    ) -> Result<(), Stopped> {
+        self.add_piece(Piece::Hitch(Hitch::new(path, effect, Some(error))), 0)
     }
 
     fn add_piece(&mut self, piece: Piece, len_bytes: u64) -> Result<(), Stopped> {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use platter_block::partition::Scheme;
+use platter_block::{Partition, PartitionTable};
 use platter_ondisk::Uuid;
 
 use crate::Escaped;
@@ -46,6 +48,29 @@ impl PartitionSelector {
             Some(("PARTLABEL", label)) if !label.is_empty() => Some(Self::Label(label.to_owned())),
             _ => None,
         }
+    }
+}
+
+impl PartitionSelector {
+    /// The number of the partition it selects in `table`.
+    #[must_use]
+    pub fn find(&self, table: &PartitionTable) -> Option<u32> {
+        let is_selected = |partition: &&Partition| match self {
+            Self::Number(number) => partition.number == number.get(),
+            Self::Uuid(PartitionUuid::Gpt(guid)) => partition.guid == Some(*guid),
+            Self::Uuid(PartitionUuid::Mbr { disk, number }) => {
+                let scheme = Scheme::Mbr {
+                    disk_signature: *disk,
+                };
+                table.scheme == scheme && partition.number == number.get()
+            }
+            Self::Label(label) => partition.name == label.as_bytes(),
+        };
+        table
+            .partitions
+            .iter()
+            .find(is_selected)
+            .map(|partition| partition.number)
     }
 }
 

@@ -3,25 +3,32 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-use platter_vfs::{Attr, Condition, FileKind, Inode, SeekTarget};
+use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, WalkOrder};
 
+use super::{Entries, LoadedEntries, Volume};
 use crate::{Cause, Error, Result};
 
-/// A file of a [`Volume`](super::Volume), with the path it was opened by for its errors.
+/// A file of a [`Volume`], with the path it was opened by for its errors.
 #[derive(Debug, Clone)]
 pub struct File {
-    volume: Arc<str>,
+    volume: Volume,
     path: Arc<[u8]>,
     inode: Arc<dyn Inode>,
 }
 
 impl File {
-    pub(super) fn new(volume: &Arc<str>, path: &[u8], inode: Arc<dyn Inode>) -> Self {
+    pub(super) fn new(volume: &Volume, path: &[u8], inode: Arc<dyn Inode>) -> Self {
         Self {
-            volume: Arc::clone(volume),
+            volume: volume.clone(),
             path: path.into(),
             inode,
         }
+    }
+
+    /// The volume it is on.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.volume
     }
 
     /// The inode below.
@@ -115,6 +122,31 @@ impl File {
             .collect()
     }
 
+    /// The entries of a directory but `.` and `..`, in bounded memory. Where the listing breaks
+    /// off, the error comes after all entries before it.
+    ///
+    /// In [`WalkOrder::Name`], a very large directory comes in several runs, each in order.
+    #[must_use]
+    pub fn entries(&self, order: WalkOrder) -> Entries {
+        Entries::new(self.clone(), order)
+    }
+
+    /// The entries of a directory with their inodes, which are read in the order they lie on the
+    /// disk. The error of a listing that breaks off may come before the last entries.
+    #[must_use]
+    pub fn loaded_entries(&self, order: WalkOrder) -> LoadedEntries {
+        LoadedEntries::new(self.clone(), order)
+    }
+
+    /// The file that an entry of this directory names.
+    pub fn open_entry(&self, name: &[u8], id: InodeId) -> Result<Self> {
+        let path = self.path_of_entry(name);
+        match self.volume.filesystem().inode(id) {
+            Ok(inode) => Ok(Self::new(&self.volume, &path, inode)),
+            Err(error) => Err(Error::at_path(self.volume.name(), &path, error)),
+        }
+    }
+
     /// The contents as a stream, from the beginning.
     #[must_use]
     pub fn reader(&self) -> FileReader {
@@ -124,9 +156,30 @@ impl File {
         }
     }
 
-    /// An error of this file.
-    pub(crate) fn error(&self, cause: impl Into<platter_vfs::Error>) -> Error {
-        Error::at_path(&self.volume, &self.path, Cause::Filesystem(cause.into()))
+    /// An error of this file: its image, its path and `cause`.
+    pub fn error(&self, cause: impl Into<platter_vfs::Error>) -> Error {
+        Error::at_path(
+            self.volume.name(),
+            &self.path,
+            Cause::Filesystem(cause.into()),
+        )
+    }
+
+    /// The path of an entry of this directory.
+    #[must_use]
+    pub fn path_of_entry(&self, name: &[u8]) -> Vec<u8> {
+        let slashes = self
+            .path
+            .iter()
+            .rev()
+            .take_while(|&&byte| byte == b'/')
+            .count();
+        let mut path = self.path[..self.path.len() - slashes].to_vec();
+        if !path.is_empty() || slashes > 0 {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
     }
 
     fn named<T>(&self, result: platter_vfs::Result<T>) -> Result<T> {

@@ -1,17 +1,19 @@
 //! An open filesystem and the files in it, by path.
 
 mod file;
+mod listing;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use platter_block::BlockDevice;
+use platter_block::{BlockDevice, CountingDevice, Counts};
 use platter_vfs::inode::{OwnedDirEntry, read_dir_all};
 use platter_vfs::path::PathWalk;
 use platter_vfs::{Attr, Description, Filesystem, Inode, StatFs};
 
 pub use file::{File, FileReader};
+pub use listing::{Entries, LoadedEntries, LoadedEntry};
 
 use crate::entries::EntrySource;
 use crate::{Error, Result};
@@ -26,6 +28,7 @@ pub struct Volume {
     name: Arc<str>,
     fs: Arc<dyn Filesystem>,
     device: Option<Arc<dyn BlockDevice>>,
+    counting: Option<Arc<CountingDevice>>,
 }
 
 impl Volume {
@@ -35,6 +38,7 @@ impl Volume {
             name: name.into(),
             fs,
             device: None,
+            counting: None,
         }
     }
 
@@ -43,6 +47,19 @@ impl Volume {
     pub fn on_device(mut self, device: Arc<dyn BlockDevice>) -> Self {
         self.device = Some(device);
         self
+    }
+
+    /// The same volume, whose requests `counting` counts.
+    #[must_use]
+    pub(crate) fn counting(mut self, counting: Arc<CountingDevice>) -> Self {
+        self.counting = Some(counting);
+        self
+    }
+
+    /// How many requests have reached the image, if it was opened to count them.
+    #[must_use]
+    pub fn request_counts(&self) -> Option<Counts> {
+        self.counting.as_ref().map(|counting| counting.counts())
     }
 
     /// What errors call it: the image and the partition, escaped.
@@ -134,7 +151,7 @@ impl Volume {
 
     fn file(&self, path: &[u8], inode: platter_vfs::Result<Arc<dyn Inode>>) -> Result<File> {
         match inode {
-            Ok(inode) => Ok(File::new(&self.name, path, inode)),
+            Ok(inode) => Ok(File::new(self, path, inode)),
             Err(error) => Err(Error::at_path(&self.name, path, error)),
         }
     }

@@ -9,6 +9,7 @@ use platter_vfs::{
 };
 
 use super::*;
+use crate::Effect;
 
 /// What is wrong with an inode.
 #[derive(Debug, Clone)]

@@ -1,0 +1,48 @@
+//! ext2, ext3 and ext4.
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_ext4::{Ext4, MountOptions};
+use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
+
+use super::{Driver, Identity, MountRequest};
+use crate::Format;
+use crate::open::Recovery;
+
+pub(super) const DRIVER: Driver = Driver {
+    format: Format::Ext,
+    identify,
+    mount,
+    check,
+};
+
+fn identify(device: &dyn BlockDevice) -> Result<Identity> {
+    let superblock = Ext4::identify(device)?;
+    Ok(Identity {
+        kind: superblock.kind(),
+        label: superblock.label,
+        uuid: superblock.uuid,
+    })
+}
+
+fn mount(request: MountRequest) -> Result<Arc<dyn Filesystem>> {
+    Ok(Arc::new(open(request)?))
+}
+
+fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+    Ok(open(request)?.check(sink))
+}
+
+fn open(request: MountRequest) -> Result<Ext4> {
+    let options = MountOptions {
+        read_only: true,
+        recovery: match request.recovery {
+            Recovery::Replay => platter_ext4::Recovery::InMemory,
+            Recovery::Skip => platter_ext4::Recovery::Skip,
+        },
+        journal: request.journal,
+        superblock_kib: request.superblock_kib,
+    };
+    Ext4::mount(request.device, &options, request.budget, &*request.clock)
+}

@@ -1,0 +1,53 @@
+//! The seam between the facade and the drivers: one line for each.
+
+mod ext4;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_ondisk::Uuid;
+use platter_vfs::{CheckReport, CheckSink, Clock, Filesystem, Result};
+
+use crate::Format;
+use crate::open::Recovery;
+
+/// All drivers.
+const DRIVERS: &[Driver] = &[ext4::DRIVER];
+
+/// What a driver can do.
+pub(crate) struct Driver {
+    /// The format it serves.
+    pub(crate) format: Format,
+    /// Reads what the filesystem calls itself, without mounting it.
+    pub(crate) identify: fn(&dyn BlockDevice) -> Result<Identity>,
+    /// Mounts it for reading.
+    pub(crate) mount: fn(MountRequest) -> Result<Arc<dyn Filesystem>>,
+    /// Checks all of it, as it is when its journal was replayed. An error is one that kept the
+    /// check from starting.
+    pub(crate) check: fn(MountRequest, &mut dyn CheckSink) -> Result<CheckReport>,
+}
+
+/// What a filesystem calls itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) kind: &'static str,
+    pub(crate) label: Vec<u8>,
+    pub(crate) uuid: Uuid,
+}
+
+/// What to mount, and how.
+#[derive(Debug)]
+pub(crate) struct MountRequest {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) journal: Option<Arc<dyn BlockDevice>>,
+    pub(crate) recovery: Recovery,
+    pub(crate) superblock_kib: Option<u64>,
+    pub(crate) budget: Arc<MemoryBudget>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// The driver that serves `format`.
+pub(crate) fn serving(format: Format) -> Option<&'static Driver> {
+    DRIVERS.iter().find(|driver| driver.format == format)
+}

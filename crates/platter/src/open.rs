@@ -1,0 +1,214 @@
+//! From the name of an image to an open filesystem.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use platter_block::{Access, BlockDevice, CountingDevice};
+use platter_cache::MemoryBudget;
+use platter_vfs::clock::SystemClock;
+use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding};
+
+use crate::driver::{self, Driver, MountRequest};
+use crate::{Cause, Error};
+use crate::{Format, Image, ImageSpec, Result, Volume};
+
+/// What the caches of one volume may take unless told otherwise, in bytes.
+pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// What to do about a journal or log that holds changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Recovery {
+    /// Replay it in memory. The image is not written.
+    #[default]
+    Replay,
+    /// Leave it alone: what is read may be inconsistent (`norecovery`).
+    Skip,
+}
+
+/// How to open a filesystem. It is opened for reading, and nothing is written to the image.
+///
+/// ```no_run
+/// let volume = platter::OpenOptions::new().open(&"disk.img@2".parse()?)?;
+/// print!("{}", volume.read("/etc/hostname", 4096)?.escape_ascii());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    recovery: Recovery,
+    offset: Option<u64>,
+    journal: Option<PathBuf>,
+    superblock_kib: Option<u64>,
+    access: Access,
+    budget: Arc<MemoryBudget>,
+    clock: Option<Arc<dyn Clock>>,
+    count_requests: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            recovery: Recovery::default(),
+            offset: None,
+            journal: None,
+            superblock_kib: None,
+            access: Access::Read,
+            budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
+            clock: None,
+            count_requests: false,
+        }
+    }
+}
+
+impl OpenOptions {
+    /// The defaults: replay in memory, a lock that other readers share, the machine's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What to do about a journal that holds changes.
+    #[must_use]
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = recovery;
+        self
+    }
+
+    /// The filesystem begins so many bytes into the image or partition.
+    #[must_use]
+    pub fn offset(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// The image or device of an external journal.
+    #[must_use]
+    pub fn journal(mut self, path: impl Into<PathBuf>) -> Self {
+        self.journal = Some(path.into());
+        self
+    }
+
+    /// Take a copy of the superblock, in units of 1 KiB from the start, as mount's `sb=` counts.
+    #[must_use]
+    pub fn superblock_kib(mut self, superblock_kib: u64) -> Self {
+        self.superblock_kib = Some(superblock_kib);
+        self
+    }
+
+    /// Take no lock, so that an image somebody else writes to can be looked at.
+    #[must_use]
+    pub fn without_lock(mut self) -> Self {
+        self.access = Access::ReadUnlocked;
+        self
+    }
+
+    /// Let the caches take their memory from `budget`, which other volumes may share.
+    #[must_use]
+    pub fn budget(mut self, budget: Arc<MemoryBudget>) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// Take time and random numbers from `clock`.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Count the requests that reach the image; see [`Volume::request_counts`].
+    #[must_use]
+    pub fn count_requests(mut self) -> Self {
+        self.count_requests = true;
+        self
+    }
+
+    /// Opens the image that `spec` names, ignoring its path, to look at it or to mount it.
+    pub fn open_image(&self, spec: &ImageSpec) -> Result<Image> {
+        let image = Image::open_spec(spec, self.access)?;
+        match self.offset {
+            Some(offset) => image.at_offset(offset),
+            None => Ok(image),
+        }
+    }
+
+    /// Opens the filesystem that `spec` names, ignoring its path.
+    pub fn open(&self, spec: &ImageSpec) -> Result<Volume> {
+        self.mount(&self.open_image(spec)?)
+    }
+
+    /// Opens the filesystem that an image holds.
+    pub fn mount(&self, image: &Image) -> Result<Volume> {
+        let driver = self.driver(image)?;
+        let mut device = Arc::clone(image.device());
+        let counting = self.count_requests.then(|| {
+            let counting = Arc::new(CountingDevice::new(Arc::clone(&device)));
+            device = Arc::clone(&counting) as Arc<dyn BlockDevice>;
+            counting
+        });
+        let request = self.request(Arc::clone(&device))?;
+        let fs = (driver.mount)(request).map_err(|error| Error::new(image.name(), error))?;
+        let mut volume = Volume::new(Arc::clone(image.name()), fs).on_device(device);
+        if let Some(counting) = counting {
+            volume = volume.counting(counting);
+        }
+        Ok(volume)
+    }
+
+    /// Reads all metadata of the filesystem that an image holds, and tells `sink` what breaks a
+    /// rule.
+    ///
+    /// A journal that holds changes is replayed in memory first. A filesystem too damaged to be
+    /// opened is a finding, too.
+    pub fn check(&self, image: &Image, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        let driver = self.driver(image)?;
+        let request = self.request(Arc::clone(image.device()))?;
+        match (driver.check)(request, sink) {
+            Ok(report) => Ok(report),
+            Err(platter_vfs::Error::Corrupt(corruption)) => {
+                let mut reporter = CheckReporter::new(sink);
+                // There is nothing to break off.
+                let _ = reporter.finding(Finding::error(*corruption));
+                Ok(reporter.finish())
+            }
+            Err(error) => Err(Error::new(image.name(), error)),
+        }
+    }
+
+    fn driver(&self, image: &Image) -> Result<&'static Driver> {
+        let format = match image.format()? {
+            // A driver that is told where to look needs no magic in the usual place.
+            None if self.superblock_kib.is_some() => Some(Format::Ext),
+            format => format,
+        };
+        let driver = format.and_then(driver::serving);
+        driver.ok_or_else(|| image.not_a_filesystem(format))
+    }
+
+    fn request(&self, device: Arc<dyn BlockDevice>) -> Result<MountRequest> {
+        let journal = match &self.journal {
+            Some(path) => Some(self.open_journal(path)?),
+            None => None,
+        };
+        let clock = match &self.clock {
+            Some(clock) => Arc::clone(clock),
+            None => Arc::new(SystemClock::new()),
+        };
+        Ok(MountRequest {
+            device,
+            journal,
+            recovery: self.recovery,
+            superblock_kib: self.superblock_kib,
+            budget: Arc::clone(&self.budget),
+            clock,
+        })
+    }
+
+    fn open_journal(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
+        let spec = ImageSpec::parse(path).map_err(|error| Error {
+            image: "journal".into(),
+            path: None,
+            cause: Cause::Spec(error),
+        })?;
+        Ok(Arc::clone(Image::open_spec(&spec, self.access)?.device()))
+    }
+}

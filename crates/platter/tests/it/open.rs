@@ -1,0 +1,106 @@
+//! An image is opened by its name, or refused with a reason.
+
+use super::*;
+
+#[test]
+fn files_are_read_by_path() {
+    let workshop = Workshop::new();
+    let volume = open(&workshop.ext4("disk.img"), "").unwrap();
+    assert_eq!(volume.read("/dir/file", 100).unwrap(), b"contents\n");
+    assert_eq!(volume.describe().kind, "ext4");
+    assert!(volume.request_counts().is_none());
+}
+
+#[test]
+fn partitions_are_found_by_number_name_and_identifier() {
+    let workshop = Workshop::new();
+    let disk = workshop.disk("disk.img");
+    for selector in ["@2", "@PARTLABEL=root", &format!("@PARTUUID={PARTUUID}")] {
+        let volume = open(&disk, selector).unwrap();
+        assert_eq!(
+            volume.read("dir/file", 100).unwrap(),
+            b"contents\n",
+            "{selector}"
+        );
+        assert!(volume.name().ends_with("disk.img@2"));
+    }
+    let options = OpenOptions::new().offset(PARTITION_2);
+    assert!(options.open(&spec(&disk, "")).is_ok());
+}
+
+#[test]
+fn what_cannot_be_opened_is_refused_with_a_reason() {
+    let workshop = Workshop::new();
+    let disk = workshop.disk("disk.img");
+    let bare = workshop.ext4("bare.img");
+    let zeros = workshop.file("zeros.img", 1 << 20, &[]);
+    let luks = workshop.file("luks.img", 1 << 20, &[(0, b"LUKS\xba\xbe")]);
+    let tiny = workshop.file("tiny.img", 1, &[]);
+    for (image, rest, reason) in [
+        (
+            &disk,
+            "",
+            "disk.img: is a partitioned disk; name a partition as in disk.img@2: 1 swap, 2 ext4",
+        ),
+        (
+            &disk,
+            "@3",
+            "disk.img: has no such partition; there are: 1 swap, 2 ext4",
+        ),
+        (
+            &disk,
+            "@1",
+            "disk.img@1: holds swap, which is not supported: it holds no files",
+        ),
+        (&bare, "@1", "bare.img: has no partition table"),
+        (
+            &zeros,
+            "",
+            "zeros.img: no filesystem and no partition table was recognised",
+        ),
+        (
+            &tiny,
+            "",
+            "tiny.img: no filesystem and no partition table was recognised",
+        ),
+        (
+            &luks,
+            "",
+            "luks.img: holds crypto_LUKS, which is not supported: open it with cryptsetup and \
+             use the device that makes",
+        ),
+        (
+            &workshop.path("none"),
+            "",
+            "none: No such file or directory",
+        ),
+    ] {
+        assert_eq!(refusal(&workshop, open(image, rest)), reason);
+    }
+}
+
+#[test]
+fn requests_are_counted_when_asked_for() {
+    let workshop = Workshop::new();
+    let image = workshop.ext4("disk.img");
+    let options = OpenOptions::new().count_requests();
+    let volume = options.open(&spec(&image, "")).unwrap();
+    let opened = volume.request_counts().unwrap();
+    assert!(opened.reads > 0);
+    volume.read("/dir/file", 100).unwrap();
+    let read = volume.request_counts().unwrap() - opened;
+    assert!(read.reads > 0);
+    assert_eq!((read.writes, read.flushes), (0, 0));
+}
+
+#[test]
+fn a_writer_elsewhere_is_waited_out_or_passed_by() {
+    let workshop = Workshop::new();
+    let image = workshop.ext4("disk.img");
+    let writer = fs::File::open(&image).unwrap();
+    writer.lock().unwrap();
+    let reason = refusal(&workshop, open(&image, ""));
+    assert!(reason.starts_with("disk.img: in use by "), "{reason}");
+    let unlocked = OpenOptions::new().without_lock();
+    assert!(unlocked.open(&spec(&image, "")).is_ok());
+}
