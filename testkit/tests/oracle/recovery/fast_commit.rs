@@ -292,6 +292,36 @@ fn hashed_directory_takes_names() -> Result<()> {
     Ok(())
 }
 
+/// Contents and names in inodes. The kernel's own replay is judged where no directory is made.
+#[test]
+fn inline_contents_come_back() -> Result<()> {
+    let scene = make(&["-b", "1024", "-O", "inline_data", "-I", "256"])?;
+    let examined = examine(&scene, |root, cut| {
+        std::fs::create_dir(root.join("small"))?;
+        std::fs::write(root.join("small/a"), "tiny")?;
+        rustix::fs::syncfs(File::open(root)?)?;
+        std::fs::write(root.join("small/b"), "tiny too")?;
+        fsync(&root.join("small/b"))?;
+        cut()?;
+        std::fs::remove_file(root.join("small/a"))?;
+        std::fs::write(root.join("at the root"), "x".repeat(100))?;
+        fsync(&root.join("at the root"))?;
+        cut()?;
+        std::fs::create_dir(root.join("new"))?;
+        for index in 0..9 {
+            let path = root.join(format!("new/a name that soon fills an inode {index}"));
+            std::fs::write(&path, "y".repeat(index * 30))?;
+            fsync(&path)?;
+        }
+        Ok(())
+    })?;
+    for (_, records) in &examined {
+        ensure!(*records > 0, "no fast commit");
+    }
+    compare_with_kernel(&examined[0].0)?;
+    compare_with_kernel(&examined[1].0)
+}
+
 /// The records that are left of a cut in which one byte of the fast commit area was changed.
 fn records_after(cut: &Cut, block: usize, offset: usize, resealed: bool) -> Result<u64> {
     let mut image = cut.image.clone();

@@ -1,6 +1,8 @@
 //! Extended attributes as stored: a list of entries from the front and values from the back, in
 //! the space behind an inode or in a block of its own. Spec: `ext4/attributes`.
 
+mod edit;
+
 use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
@@ -10,6 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::corrupt::{Corrupt, Rule, Structure};
 use super::types::InodeNr;
+
+pub use edit::remove_from_inode;
 
 /// `h_magic` of both the block's and the inode's header.
 pub const XATTR_MAGIC: u32 = 0xea02_0000;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use platter_ondisk::Locus;
 use platter_vfs::{FileKind, Result};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::file_map::FileMap;
 use super::inode_slot;
@@ -17,17 +17,15 @@ use super::names::Names;
 use super::space::Space;
 use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
-use crate::ondisk::extent::{Extent, encode_node};
+use crate::ondisk::extent::Extent;
 use crate::ondisk::features::Incompat;
-use crate::ondisk::inode::{BLOCK_AREA_BYTES, DiskInode};
+use crate::ondisk::inode::DiskInode;
 use crate::ondisk::jbd2::fast_commit::{AddRange, Entry, FastCommitRule, Record};
 use crate::ondisk::xattr::{DiskXattrHeader, XattrBlockVerifier};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 
 /// Names a directory can have before its count of links says 1 for "many".
 const DIRECTORY_LINKS_MAX: u32 = 65_000;
-/// Entries of the extent root.
-const ROOT_ENTRIES: usize = 4;
 /// Records after which what they changed goes to the device.
 const RECORDS_IN_MEMORY_MAX: u32 = 256;
 
@@ -154,7 +152,7 @@ impl<'v> Apply<'v> {
         let block = match DiskInode::ref_from_prefix(&bytes) {
             Ok((disk, _)) if keeps_map && !carries_block(new) => disk.block,
             _ if carries_block(new) => new.block,
-            _ => empty_map(new),
+            _ => inode_slot::empty_map(flags_of(new)),
         };
         if let Some(slot) = bytes.get_mut(..raw.len()) {
             slot.copy_from_slice(raw);
@@ -223,6 +221,7 @@ impl<'v> Apply<'v> {
         let Some(parent) = self.directory(entry.parent)? else {
             return Ok(());
         };
+        self.changed.insert(entry.parent.get());
         let mut names = Names::open(self.volume, &self.space, parent)?;
         let Some(found) = names.find(entry.name)? else {
             return Ok(());
@@ -270,7 +269,7 @@ impl<'v> Apply<'v> {
         inode_slot::edit(self.volume, number, |disk| {
             let generation = disk.generation;
             *disk = DiskInode {
-                block: empty_map(disk),
+                block: inode_slot::empty_map(flags_of(disk)),
                 links: 0.into(),
                 size_lo: 0.into(),
                 size_hi: 0.into(),
@@ -429,10 +428,14 @@ fn has_map(volume: &Volume, inode: &Inode) -> bool {
         && !inode.flags.contains(InodeFlags::INLINE_DATA)
 }
 
+fn flags_of(disk: &DiskInode) -> InodeFlags {
+    InodeFlags::from_bits_retain(disk.flags.get())
+}
+
 /// Whether `i_block` of an inode record is no block map, which such a record does not bring, but
 /// contents: inline data, a short link target, a device number.
 fn carries_block(disk: &DiskInode) -> bool {
-    let flags = InodeFlags::from_bits_retain(disk.flags.get());
+    let flags = flags_of(disk);
     if flags.contains(InodeFlags::INLINE_DATA) {
         return true;
     }
@@ -442,16 +445,6 @@ fn carries_block(disk: &DiskInode) -> bool {
         Some(FileKind::Regular | FileKind::Directory | FileKind::Fifo | FileKind::Socket)
         | None => false,
     }
-}
-
-/// `i_block` of a file without blocks.
-fn empty_map(disk: &DiskInode) -> [u8; BLOCK_AREA_BYTES] {
-    let mut block = [0; BLOCK_AREA_BYTES];
-    if InodeFlags::from_bits_retain(disk.flags.get()).contains(InodeFlags::EXTENTS) {
-        encode_node(&mut block, 0, ROOT_ENTRIES, &[]);
-    }
-    debug_assert_eq!(block.len(), disk.block.as_bytes().len());
-    block
 }
 
 #[cfg(test)]

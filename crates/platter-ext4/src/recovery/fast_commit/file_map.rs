@@ -9,7 +9,7 @@ use platter_ondisk::Locus;
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::inode_slot;
+use super::inode_slot::{self, ROOT_ENTRIES};
 use super::space::Space;
 use crate::Volume;
 use crate::mapping::{Backing, BlockMap, Piece};
@@ -22,8 +22,6 @@ use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags};
 
 /// The longest extent that is not yet written, in blocks.
 const UNWRITTEN_LEN_MAX: u32 = EXTENT_LEN_MAX as u32 - 1;
-/// Entries of the root, in the inode.
-const ROOT_ENTRIES: usize = 4;
 
 /// The map of one file.
 #[derive(Debug)]

@@ -9,9 +9,13 @@ use crate::Volume;
 use crate::groups;
 use crate::inode;
 use crate::ondisk::corrupt::Corrupt;
-use crate::ondisk::inode::{self as ondisk_inode, DiskInode};
+use crate::ondisk::extent::encode_node;
+use crate::ondisk::inode::{self as ondisk_inode, BLOCK_AREA_BYTES, DiskInode};
 use crate::ondisk::jbd2::fast_commit::FastCommitRule;
-use crate::ondisk::{Inode, InodeNr};
+use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
+
+/// Entries of the extent root, in the inode.
+pub(super) const ROOT_ENTRIES: usize = 4;
 
 /// The inode with this number, if there is a sound one with names.
 pub(super) fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
@@ -54,7 +58,16 @@ pub(super) fn edit(
     write(volume, number, &mut bytes)
 }
 
-fn place(volume: &Volume, number: InodeNr) -> Result<(crate::ondisk::BlockNr, usize)> {
+/// `i_block` of a file without blocks.
+pub(super) fn empty_map(flags: InodeFlags) -> [u8; BLOCK_AREA_BYTES] {
+    let mut block = [0; BLOCK_AREA_BYTES];
+    if flags.contains(InodeFlags::EXTENTS) {
+        encode_node(&mut block, 0, ROOT_ENTRIES, &[]);
+    }
+    block
+}
+
+fn place(volume: &Volume, number: InodeNr) -> Result<(BlockNr, usize)> {
     let slot = groups::find_inode(volume, number)?.ok_or(outside(number))?;
     Ok((slot.block, slot.offset))
 }

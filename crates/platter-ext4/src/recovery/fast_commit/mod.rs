@@ -9,6 +9,7 @@ mod apply;
 mod space;
 mod inode_slot;
 mod file_map;
+mod inline;
 mod names;
 
 use std::ops::ControlFlow;

@@ -9,6 +9,7 @@ use platter_ondisk::Locus;
 use platter_vfs::{Error, FileKind, Result, Unsupported};
 
 use super::file_map::FileMap;
+use super::inline;
 use super::inode_slot;
 use super::space::Space;
 use crate::Volume;
@@ -49,14 +50,19 @@ impl<'v> Names<'v> {
     /// The names of a directory.
     pub(super) fn open(volume: &'v Volume, space: &'v Space<'v>, inode: Inode) -> Result<Self> {
         let hashed = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
-        if inode.flags.contains(InodeFlags::INLINE_DATA) || inode.flags.contains(hashed) {
+        if inode.flags.contains(hashed) {
             return Err(Unsupported {
                 filesystem: "ext4",
-                feature: "fast commit to an inline or an encrypted casefolded directory".into(),
-                reason: Some("e2fsck can replay it"),
+                feature: "fast commit to an encrypted casefolded directory".into(),
+                reason: Some("its records lack the hashes of names"),
             }
             .into());
         }
+        let inode = if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            inline::expand(volume, space, &inode)?
+        } else {
+            inode
+        };
         let mut blocks = Vec::new();
         let limit = inode.size_bytes / u64::from(volume.geometry.block_bytes);
         BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {

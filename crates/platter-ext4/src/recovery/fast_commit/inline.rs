@@ -1,0 +1,90 @@
+//! A directory whose names lie in its inode gets blocks of its own, so that names can come and go
+//! as in any other. That is always valid, and a kernel does so, too, when an inode is full.
+
+use platter_ondisk::Locus;
+use platter_vfs::{FileKind, Result};
+use zerocopy::FromBytes;
+
+use super::inode_slot;
+use super::names::Names;
+use super::space::Space;
+use crate::Volume;
+use crate::mapping::InlineData;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::dir_entry::EntryFormat;
+use crate::ondisk::inode::{DiskInode, DiskInodeExtra};
+use crate::ondisk::jbd2::fast_commit::FastCommitRule;
+use crate::ondisk::xattr::remove_from_inode;
+use crate::ondisk::{Inode, InodeFlags, InodeNr};
+
+/// The attribute that holds inline data beyond the inode's block area: `system.data`.
+const INLINE_DATA_NAME: (u8, &[u8]) = (7, b"data");
+
+/// A name and what it names.
+type NamedInode = (Vec<u8>, InodeNr, FileKind);
+
+/// The same directory with its names in a block.
+pub(super) fn expand(volume: &Volume, space: &Space<'_>, inode: &Inode) -> Result<Inode> {
+    let number = inode.number;
+    let gone = Corrupt::new(
+        Locus::inode(u64::from(number.get())),
+        FastCommitRule::Parent,
+    );
+    let (parent, entries) = contents(volume, inode)?;
+    let parent = parent.ok_or(gone)?;
+    clear(volume, number)?;
+    let emptied = inode_slot::find(volume, number)?.ok_or(gone)?;
+    let mut names = Names::open(volume, space, emptied)?;
+    names.begin(parent)?;
+    for (name, target, kind) in entries {
+        names.insert(&name, target, kind)?;
+    }
+    Ok(inode_slot::find(volume, number)?.ok_or(gone)?)
+}
+
+fn contents(volume: &Volume, inode: &Inode) -> Result<(Option<InodeNr>, Vec<NamedInode>)> {
+    let data = InlineData::decode(inode, &volume.geometry)?;
+    let (parent, area) = data.first.split_at(size_of::<u32>());
+    let parent = zerocopy::little_endian::U32::read_from_bytes(parent);
+    let parent = parent.ok().and_then(|parent| InodeNr::new(parent.get()));
+    let format = EntryFormat::new(&volume.geometry, false);
+    let mut names = Vec::new();
+    for region in [area, data.rest] {
+        for entry in format.entries(region).map_while(std::result::Result::ok) {
+            let Some(target) = entry.inode else {
+                continue;
+            };
+            let kind = match entry.kind {
+                Some(kind) => Some(kind),
+                None => inode_slot::find(volume, target)?.map(|inode| inode.kind),
+            };
+            names.push((
+                entry.name.to_vec(),
+                target,
+                kind.unwrap_or(FileKind::Regular),
+            ));
+        }
+    }
+    Ok((parent, names))
+}
+
+/// Makes the inode one without contents.
+fn clear(volume: &Volume, number: InodeNr) -> Result<()> {
+    let mut bytes = inode_slot::read(volume, number)?;
+    let Ok((disk, rest)) = DiskInode::mut_from_prefix(&mut bytes) else {
+        return Ok(());
+    };
+    let mut flags = InodeFlags::from_bits_retain(disk.flags.get());
+    flags.remove(InodeFlags::INLINE_DATA);
+    flags.insert(InodeFlags::EXTENTS);
+    disk.flags = flags.bits().into();
+    disk.size_lo = 0.into();
+    disk.size_hi = 0.into();
+    disk.block = inode_slot::empty_map(flags);
+    let extra_bytes = DiskInodeExtra::ref_from_prefix(rest)
+        .map_or(0, |(extra, _)| usize::from(extra.extra_size.get()));
+    if let Some(tail) = rest.get_mut(extra_bytes..) {
+        remove_from_inode(tail, INLINE_DATA_NAME.0, INLINE_DATA_NAME.1);
+    }
+    inode_slot::write(volume, number, &mut bytes)
+}
