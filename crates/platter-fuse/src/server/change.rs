@@ -1,6 +1,7 @@
 //! Requests that change something.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Attr, CreateKind, FallocateMode, FileKind, RenameMode, SetAttr, XattrMode};
@@ -155,7 +156,7 @@ impl Server {
     }
 
     pub(super) fn must_be_writable(&self) -> Answer<()> {
-        if self.options.read_only {
+        if self.options.read_only || self.broken.load(Ordering::Relaxed) {
             return Err(Errno::ROFS);
         }
         Ok(())

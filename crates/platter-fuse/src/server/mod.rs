@@ -7,7 +7,9 @@ mod read;
 mod change;
 mod ioctl;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_vfs::{Attr, Condition, Context, Credentials, Error, Filesystem, Inode, Name};
 use rustix::io::Errno;
@@ -64,6 +66,8 @@ pub(crate) struct Server {
     nodes: NodeTable,
     counters: Counters,
     options: MountOptions,
+    /// An operation broke off in the middle, so what is in memory may be half changed.
+    broken: AtomicBool,
 }
 
 impl Server {
@@ -74,6 +78,7 @@ impl Server {
             nodes,
             counters: Counters::default(),
             options,
+            broken: AtomicBool::new(false),
         })
     }
 
@@ -87,6 +92,15 @@ impl Server {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The answer of `run`, or an I/O error if it panics. That is a bug, which costs its caller the
+    /// answer, and everybody the right to change anything; reading goes on.
+    pub(crate) fn guarded<T>(&self, run: impl FnOnce(&Self) -> Answer<T>) -> Answer<T> {
+        catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|_| {
+            self.broken.store(true, Ordering::Relaxed);
+            Err(Errno::IO)
+        })
     }
 
     /// How many inodes the kernel holds, the root left out.

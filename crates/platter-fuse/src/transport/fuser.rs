@@ -306,7 +306,10 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.server.lookup(NodeId(parent.0), name.as_bytes()) {
+        match self
+            .server
+            .guarded(|server| server.lookup(NodeId(parent.0), name.as_bytes()))
+        {
             Ok(Looked::Found(told)) => reply_told(reply, Ok(told)),
             // Node 0 says that there is no such file, and for how long.
             Ok(Looked::Missing(Validity::Always)) => {
@@ -319,11 +322,21 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
-        self.server.forget(NodeId(node.0), lookups);
+        let forgotten = self.server.guarded(|server| {
+            server.forget(NodeId(node.0), lookups);
+            Ok(())
+        });
+        // A request without an answer has nobody to tell.
+        let _ = forgotten;
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(reply, node, self.server.attributes(NodeId(node.0)));
+        reply_attr(
+            reply,
+            node,
+            self.server
+                .guarded(|server| server.attributes(NodeId(node.0))),
+        );
     }
 
     fn setattr(
@@ -357,12 +370,15 @@ impl Filesystem for Adapter {
         };
         let answer = self
             .server
-            .set_attributes(caller(request), NodeId(node.0), &changes);
+            .guarded(|server| server.set_attributes(caller(request), NodeId(node.0), &changes));
         reply_attr(reply, node, answer);
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        match self.server.link_target(NodeId(node.0)) {
+        match self
+            .server
+            .guarded(|server| server.link_target(NodeId(node.0)))
+        {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
         }
@@ -383,7 +399,7 @@ impl Filesystem for Adapter {
         reply_told(
             reply,
             self.server
-                .make(caller(request), parent, name, kind, mode, umask),
+                .guarded(|server| server.make(caller(request), parent, name, kind, mode, umask)),
         );
     }
 
@@ -400,7 +416,7 @@ impl Filesystem for Adapter {
         reply_told(
             reply,
             self.server
-                .make(caller(request), parent, name, kind, mode, umask),
+                .guarded(|server| server.make(caller(request), parent, name, kind, mode, umask)),
         );
     }
 
@@ -417,18 +433,26 @@ impl Filesystem for Adapter {
         reply_told(
             reply,
             self.server
-                .make(caller(request), parent, name, kind, 0o777, 0),
+                .guarded(|server| server.make(caller(request), parent, name, kind, 0o777, 0)),
         );
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (parent, name) = (NodeId(parent.0), name.as_bytes());
-        reply_empty(reply, self.server.unlink(caller(request), parent, name));
+        reply_empty(
+            reply,
+            self.server
+                .guarded(|server| server.unlink(caller(request), parent, name)),
+        );
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (parent, name) = (NodeId(parent.0), name.as_bytes());
-        reply_empty(reply, self.server.remove_dir(caller(request), parent, name));
+        reply_empty(
+            reply,
+            self.server
+                .guarded(|server| server.remove_dir(caller(request), parent, name)),
+        );
     }
 
     fn rename(
@@ -443,7 +467,10 @@ impl Filesystem for Adapter {
     ) {
         let from = (NodeId(parent.0), name.as_bytes());
         let to = (NodeId(new_parent.0), new_name.as_bytes());
-        let rename = |mode| self.server.rename(caller(request), from, to, mode);
+        let rename = |mode| {
+            self.server
+                .guarded(|server| server.rename(caller(request), from, to, mode))
+        };
         reply_empty(reply, rename_mode(flags).and_then(rename));
     }
 
@@ -459,7 +486,7 @@ impl Filesystem for Adapter {
         reply_told(
             reply,
             self.server
-                .link(caller(request), target, parent, name.as_bytes()),
+                .guarded(|server| server.link(caller(request), target, parent, name.as_bytes())),
         );
     }
 
@@ -484,7 +511,10 @@ impl Filesystem for Adapter {
                 buffer.resize(size, 0);
             }
             let buffer = &mut buffer[..size];
-            match self.server.read(NodeId(node.0), offset, buffer) {
+            match self
+                .server
+                .guarded(|server| server.read(NodeId(node.0), offset, buffer))
+            {
                 Ok(len) => reply.data(&buffer[..len]),
                 Err(error) => reply.error(errno(error)),
             }
@@ -503,7 +533,10 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.server.write(NodeId(node.0), offset, data) {
+        match self
+            .server
+            .guarded(|server| server.write(NodeId(node.0), offset, data))
+        {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(error)),
         }
@@ -516,7 +549,8 @@ impl Filesystem for Adapter {
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
         reply_empty(
             reply,
-            self.server.sync(NodeId(node.0), data, Operation::Fsync),
+            self.server
+                .guarded(|server| server.sync(NodeId(node.0), data, Operation::Fsync)),
         );
     }
 
@@ -532,19 +566,21 @@ impl Filesystem for Adapter {
         from: u64,
         mut reply: ReplyDirectory,
     ) {
-        let listing = self.server.list(NodeId(node.0), from, |line| {
-            let DirLine {
-                name,
-                inode,
-                kind,
-                next,
-            } = line;
-            reply.add(
-                INodeNo(inode),
-                next,
-                file_type(kind),
-                OsStr::from_bytes(name),
-            )
+        let listing = self.server.guarded(|server| {
+            server.list(NodeId(node.0), from, |line| {
+                let DirLine {
+                    name,
+                    inode,
+                    kind,
+                    next,
+                } = line;
+                reply.add(
+                    INodeNo(inode),
+                    next,
+                    file_type(kind),
+                    OsStr::from_bytes(name),
+                )
+            })
         });
         match listing {
             Ok(()) => reply.ok(),
@@ -581,7 +617,10 @@ impl Filesystem for Adapter {
                 Generation(generation),
             )
         };
-        match self.server.list_plus(NodeId(node.0), from, &mut add) {
+        match self
+            .server
+            .guarded(|server| server.list_plus(NodeId(node.0), from, &mut add))
+        {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(errno(error)),
         }
@@ -590,12 +629,13 @@ impl Filesystem for Adapter {
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, data: bool, reply: ReplyEmpty) {
         reply_empty(
             reply,
-            self.server.sync(NodeId(node.0), data, Operation::FsyncDir),
+            self.server
+                .guarded(|server| server.sync(NodeId(node.0), data, Operation::FsyncDir)),
         );
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.server.space() {
+        match self.server.guarded(Server::space) {
             Ok(stat) => reply.statfs(
                 stat.blocks,
                 stat.blocks_free,
@@ -623,7 +663,7 @@ impl Filesystem for Adapter {
         let (node, name) = (NodeId(node.0), name.as_bytes());
         let set = |mode| {
             self.server
-                .set_xattr(caller(request), node, name, value, mode)
+                .guarded(|server| server.set_xattr(caller(request), node, name, value, mode))
         };
         reply_empty(reply, xattr_mode(flags).and_then(set));
     }
@@ -632,7 +672,8 @@ impl Filesystem for Adapter {
         reply_value(
             reply,
             size,
-            self.server.xattr(NodeId(node.0), name.as_bytes()),
+            self.server
+                .guarded(|server| server.xattr(NodeId(node.0), name.as_bytes())),
         );
     }
 
@@ -640,13 +681,18 @@ impl Filesystem for Adapter {
         reply_value(
             reply,
             size,
-            self.server.xattr_names(NodeId(node.0), caller(request)),
+            self.server
+                .guarded(|server| server.xattr_names(NodeId(node.0), caller(request))),
         );
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (node, name) = (NodeId(node.0), name.as_bytes());
-        reply_empty(reply, self.server.remove_xattr(caller(request), node, name));
+        reply_empty(
+            reply,
+            self.server
+                .guarded(|server| server.remove_xattr(caller(request), node, name)),
+        );
     }
 
     fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
@@ -680,7 +726,7 @@ impl Filesystem for Adapter {
     ) {
         match self
             .server
-            .ioctl(caller(request), NodeId(node.0), command, input)
+            .guarded(|server| server.ioctl(caller(request), NodeId(node.0), command, input))
         {
             Ok(output) => {
                 let len = output.len().min(output_bytes as usize);
@@ -701,7 +747,10 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let range = offset..offset.saturating_add(len);
-        let allocate = |mode| self.server.allocate(NodeId(node.0), range, mode);
+        let allocate = |mode| {
+            self.server
+                .guarded(|server| server.allocate(NodeId(node.0), range, mode))
+        };
         reply_empty(reply, fallocate_mode(mode).and_then(allocate));
     }
 
@@ -722,7 +771,10 @@ impl Filesystem for Adapter {
             _ => Err(Errno::INVAL),
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::NXIO);
-        let found = target.and_then(|target| self.server.seek(NodeId(node.0), offset?, target));
+        let found = target.and_then(|target| {
+            self.server
+                .guarded(|server| server.seek(NodeId(node.0), offset?, target))
+        });
         match found.and_then(|found| i64::try_from(found).map_err(|_| Errno::OVERFLOW)) {
             Ok(found) => reply.offset(found),
             Err(error) => reply.error(errno(error)),

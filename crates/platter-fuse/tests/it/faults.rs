@@ -26,6 +26,8 @@ struct Bends {
     unreadable: Vec<u64>,
     /// Contents that cannot be read.
     unreadable_contents: Vec<u64>,
+    /// Inodes whose contents make the driver panic.
+    panicking_contents: Vec<u64>,
     /// Listings break off after so many entries.
     listed_at_most: Option<usize>,
     /// Entries do not tell the kind of file.
@@ -133,6 +135,10 @@ impl Inode for BentInode {
         if self.bends.unreadable_contents.contains(&number) {
             return Err(damage(number));
         }
+        assert!(
+            !self.bends.panicking_contents.contains(&number),
+            "a bug in the driver"
+        );
         self.inode.read_at(offset, buf)
     }
 
@@ -263,6 +269,21 @@ fn unreadable_contents_are_an_error_for_their_reader_only() {
     assert_eq!(fs::metadata(mounted.path("f3")).unwrap().size(), 8);
     assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
     assert!(rustix::fs::statvfs(mounted.root()).is_err());
+    mounted.unmount();
+}
+
+#[test]
+fn a_bug_in_the_driver_costs_its_caller_the_answer_only() {
+    let (mounted, _) = mounted(|fs| Bends {
+        panicking_contents: vec![number_of(fs, "f3")],
+        ..Bends::default()
+    });
+    // More often than there are threads that could be lost by it.
+    for _ in 0..40 {
+        let error = fs::read(mounted.path("f3")).unwrap_err();
+        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+    }
+    assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
     mounted.unmount();
 }
 
