@@ -9,5 +9,6 @@ mod requests;
 mod semantics;
 mod permissions;
 mod faults;
+mod against_linux;
 mod lifecycle;
 mod ordinary_user;
