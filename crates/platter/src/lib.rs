@@ -16,6 +16,10 @@ pub mod probe;
 pub mod open;
 pub mod accounts;
 pub mod archive;
+pub mod copy;
+
+#[cfg(test)]
+mod sample;
 
 pub use accounts::Accounts;
 pub use error::{Cause, Error, Result};

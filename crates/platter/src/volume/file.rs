@@ -147,6 +147,16 @@ impl File {
         }
     }
 
+    /// An entry of this directory, whose inode is there already.
+    pub(crate) fn entry_file(&self, name: &[u8], inode: Arc<dyn Inode>) -> Self {
+        Self::new(&self.volume, &self.path_of_entry(name), inode)
+    }
+
+    /// An error of an entry of this directory.
+    pub(crate) fn entry_error(&self, name: &[u8], error: platter_vfs::Error) -> Error {
+        Error::at_path(self.volume.name(), &self.path_of_entry(name), error)
+    }
+
     /// The contents as a stream, from the beginning.
     #[must_use]
     pub fn reader(&self) -> FileReader {

@@ -5,8 +5,8 @@ use platter_vfs::tree_walk::DirListing;
 use platter_vfs::{Attr, FileKind, InodeId, NameBuf, WalkOrder};
 
 use super::File;
+use crate::Result;
 use crate::entries::{DirEntries, Shares};
-use crate::{Error, Result};
 
 /// Memory for entries that are being listed, in bytes.
 const LISTED_BYTES: usize = 16 << 20;
@@ -70,10 +70,10 @@ impl Iterator for LoadedEntries {
             Ok(entry) => entry,
             Err(error) => return Some(Err(dir.error(error))),
         };
-        let path = dir.path_of_entry(&entry.entry.name);
+        let name = &entry.entry.name;
         let file = match entry.file {
-            Ok((inode, attr)) => Ok((File::new(dir.volume(), &path, inode), attr)),
-            Err(error) => Err(Error::at_path(dir.volume().name(), &path, error)),
+            Ok((inode, attr)) => Ok((dir.entry_file(name, inode), attr)),
+            Err(error) => Err(dir.entry_error(name, error)),
         };
         let OwnedDirEntry { name, id, kind } = entry.entry;
         Some(Ok(LoadedEntry {

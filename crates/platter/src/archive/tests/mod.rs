@@ -7,46 +7,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use platter_vfs::clock::FixedClock;
-use platter_vfs::memory::{MemFs, MemFsLimits};
-use platter_vfs::{
-    Context, CreateKind, Credentials, Filesystem, Inode, SetAttr, SetTime, Timestamp, XattrMode,
-};
+use platter_vfs::memory::MemFs;
+use platter_vfs::{CreateKind, Filesystem, SetAttr, SetTime};
 
 use super::*;
-
-pub(super) fn root() -> Context {
-    Context {
-        credentials: Credentials::root(),
-        umask: 0,
-    }
-}
-
-pub(super) fn time(seconds: i64, nanoseconds: u32) -> Timestamp {
-    Timestamp {
-        seconds,
-        nanoseconds,
-    }
-}
-
-pub(super) fn empty() -> Arc<MemFs> {
-    let clock = FixedClock::new(time(1_700_000_000, 0), 1);
-    Arc::new(MemFs::new(Arc::new(clock), MemFsLimits::default()))
-}
-
-pub(super) fn regular(fs: &MemFs, path: &[u8], contents: &[u8]) -> Arc<dyn Inode> {
-    let inode = fs.plant(path, CreateKind::Regular, 0o644).unwrap();
-    inode.write_at(0, contents).unwrap();
-    inode
-}
-
-pub(super) fn dir(fs: &MemFs, path: &[u8]) -> Arc<dyn Inode> {
-    fs.plant(path, CreateKind::Directory, 0o755).unwrap()
-}
-
-pub(super) fn set(inode: &Arc<dyn Inode>, changes: SetAttr) {
-    inode.set_attr(&root(), &changes).unwrap();
-}
+use crate::sample::{dir, empty, regular, set, time};
 
 /// The archive of everything, with the problems that were told.
 pub(super) fn archive_with(

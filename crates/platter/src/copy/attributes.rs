@@ -1,0 +1,166 @@
+//! Owner, mode, times and extended attributes of what was copied.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
+use platter_vfs::{Attr, FileKind, Timestamp};
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::place::Place;
+use super::{Copier, CopyObserver, host_error};
+use crate::problem::Effect;
+use crate::{Error, File, Result};
+
+/// Set-user-ID and set-group-ID.
+const SET_ID_BITS: u32 = 0o6000;
+
+/// What attributes are put on.
+pub(super) enum Target<'a> {
+    /// A file or directory that is open.
+    Open(BorrowedFd<'a>, &'a Path),
+    /// What cannot be opened: a symbolic link or special file.
+    Named(&'a Place, FileKind),
+}
+
+impl Copier {
+    /// Puts on what is to be preserved, in the order in which nothing undoes another: owners first,
+    /// since a change of them takes set-id bits and capabilities away, and times last.
+    pub(super) fn put_attributes(
+        &mut self,
+        source: &File,
+        attr: &Attr,
+        target: &Target<'_>,
+        observer: &mut CopyObserver<'_>,
+    ) {
+        let preserve = self.options.preserve;
+        let mut permissions = attr.permissions;
+        let mut failures = Vec::new();
+        if preserve.ownership && !put_owner(target, attr, &mut failures) {
+            permissions &= !SET_ID_BITS;
+        }
+        if !preserve.ownership {
+            permissions &= !SET_ID_BITS;
+        }
+        if preserve.mode {
+            failures.extend(target.put_mode(permissions).err());
+        }
+        if preserve.xattrs {
+            let put = put_xattrs(source, target, &mut failures);
+            if let Err(error) = put {
+                self.tell_damage(observer, error, Effect::AttributesLost);
+            }
+        }
+        if preserve.timestamps {
+            failures.extend(target.put_times(attr).err());
+        }
+        for failure in failures {
+            let error = target.error(failure);
+            self.tell_damage(observer, error, Effect::AttributesLost);
+        }
+    }
+}
+
+/// Sets owner and group; whether they are now those of the source. As with `cp -a`, it is no
+/// failure that an ordinary user may not give files away.
+fn put_owner(target: &Target<'_>, attr: &Attr, failures: &mut Vec<Errno>) -> bool {
+    let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
+    match target.put_owner(Some(uid), Some(gid)) {
+        Ok(()) => true,
+        Err(Errno::PERM | Errno::INVAL) => {
+            // The group alone may still be one of the caller's.
+            let _ = target.put_owner(None, Some(gid));
+            false
+        }
+        Err(error) => {
+            failures.push(error);
+            false
+        }
+    }
+}
+
+fn put_xattrs(source: &File, target: &Target<'_>, failures: &mut Vec<Errno>) -> Result<()> {
+    for name in source.list_xattrs()? {
+        let value = source.get_xattr(&name)?;
+        match target.put_xattr(&name, &value) {
+            Ok(()) => {}
+            // As `cp -a`, silently where only the superuser may, or the host has no such thing.
+            Err(Errno::PERM | Errno::NOTSUP) if !is_for_everyone(&name) => {}
+            Err(error) => failures.push(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an ordinary user may set the attribute on what is theirs.
+fn is_for_everyone(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || [ACL_ACCESS_NAME, ACL_DEFAULT_NAME].contains(&name)
+}
+
+impl Target<'_> {
+    fn put_owner(&self, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Errno> {
+        match self {
+            Self::Open(file, _) => rustix::fs::fchown(file, uid, gid),
+            Self::Named(place, _) => {
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::chownat(place.dir(), place.name(), uid, gid, flags)
+            }
+        }
+    }
+
+    fn put_mode(&self, permissions: u32) -> Result<(), Errno> {
+        let mode = Mode::from_raw_mode(permissions & 0o7777);
+        match self {
+            Self::Open(file, _) => rustix::fs::fchmod(file, mode),
+            // Linux knows no modes of symbolic links.
+            Self::Named(_, FileKind::Symlink) => Ok(()),
+            Self::Named(place, _) => {
+                rustix::fs::chmodat(place.dir(), place.name(), mode, AtFlags::empty())
+            }
+        }
+    }
+
+    fn put_times(&self, attr: &Attr) -> Result<(), Errno> {
+        let times = Timestamps {
+            last_access: timespec(attr.accessed),
+            last_modification: timespec(attr.modified),
+        };
+        match self {
+            Self::Open(file, _) => rustix::fs::futimens(file, &times),
+            Self::Named(place, _) => {
+                let flags = AtFlags::SYMLINK_NOFOLLOW;
+                rustix::fs::utimensat(place.dir(), place.name(), &times, flags)
+            }
+        }
+    }
+
+    fn put_xattr(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        let flags = XattrFlags::empty();
+        match self {
+            Self::Open(file, _) => rustix::fs::fsetxattr(file, name, value, flags),
+            Self::Named(place, _) => {
+                let dir = place.dir().as_fd().as_raw_fd();
+                let mut path = format!("/proc/self/fd/{dir}/").into_bytes();
+                path.extend_from_slice(place.name().as_encoded_bytes());
+                let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+                rustix::fs::lsetxattr(path, name, value, flags)
+            }
+        }
+    }
+
+    fn error(&self, error: Errno) -> Error {
+        match self {
+            Self::Open(_, path) => host_error(path, error),
+            Self::Named(place, _) => place.error(error),
+        }
+    }
+}
+
+fn timespec(time: Timestamp) -> Timespec {
+    Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: i64::from(time.nanoseconds),
+    }
+}

@@ -1,0 +1,228 @@
+//! Copies of trees in memory.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+
+use platter_vfs::{CreateKind, Filesystem, SetAttr};
+
+use super::*;
+use crate::Volume;
+use crate::sample::{self, DamagedFs, Fault};
+
+const ALL: CopyOptions = CopyOptions {
+    recursive: true,
+    preserve: Preserve::ALL,
+    no_clobber: false,
+};
+
+const PLAIN: CopyOptions = CopyOptions {
+    recursive: true,
+    preserve: Preserve {
+        mode: false,
+        ownership: false,
+        timestamps: false,
+        links: false,
+        xattrs: false,
+    },
+    no_clobber: false,
+};
+
+/// Copies `path` of `fs` to `name` in `dir`; returns the problems.
+fn copy(
+    fs: Arc<dyn Filesystem>,
+    path: &str,
+    dir: &Path,
+    name: &str,
+    options: CopyOptions,
+) -> Result<Vec<String>> {
+    let volume = Volume::new("memory", fs);
+    let mut problems = Vec::new();
+    let mut observer = |event: CopyEvent<'_>| {
+        if let CopyEvent::Problem(problem) = event {
+            problems.push(problem.to_string().replace(dir.to_str().unwrap(), "DIR"));
+        }
+    };
+    let source = volume.open_no_follow(path)?;
+    Copier::new(options).copy_into(&source, dir, OsStr::new(name), &mut observer)?;
+    Ok(problems)
+}
+
+#[test]
+fn everything_is_preserved_when_asked_for() {
+    let fs = sample::rich_tree();
+    let dir = tempfile::tempdir().unwrap();
+    let problems = copy(fs.clone(), "/", dir.path(), "copy", ALL).unwrap();
+    assert_eq!(problems, [""; 0]);
+    sample::assert_same(&fs, &dir.path().join("copy"), true);
+}
+
+#[test]
+fn without_preserving_new_files_are_the_callers() {
+    let fs = sample::empty();
+    let file = sample::regular(&fs, b"/file", b"x");
+    let changes = SetAttr {
+        permissions: Some(0o6777),
+        ..SetAttr::default()
+    };
+    sample::set(&file, changes);
+    let locked = sample::dir(&fs, b"/locked");
+    sample::regular(&fs, b"/locked/inside", b"y");
+    let permissions = Some(0o500);
+    sample::set(
+        &locked,
+        SetAttr {
+            permissions,
+            ..SetAttr::default()
+        },
+    );
+    let dir = tempfile::tempdir().unwrap();
+    copy(fs, "/", dir.path(), "copy", PLAIN).unwrap();
+    let mode = |name: &str| dir.path().join(name).metadata().unwrap().mode() & 0o7777;
+    // The umask took something away, and set-id bits are not the caller's to give.
+    assert_eq!(mode("copy/file") & !0o777, 0);
+    assert_eq!(mode("copy/locked"), 0o500 & mode("copy/locked"));
+    assert_eq!(
+        fs::read(dir.path().join("copy/locked/inside")).unwrap(),
+        b"y"
+    );
+    fs::set_permissions(
+        dir.path().join("copy/locked"),
+        fs::Permissions::from_mode(0o700),
+    )
+    .unwrap();
+}
+
+#[test]
+fn no_link_of_the_host_or_the_image_leads_out() {
+    let fs = sample::empty();
+    sample::dir(&fs, b"/a");
+    sample::regular(&fs, b"/a/file", b"from the image");
+    sample::dir(&fs, b"/b");
+    sample::regular(&fs, b"/b/file", b"from the image");
+    let dir = tempfile::tempdir().unwrap();
+    let outside = dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "precious").unwrap();
+    let copied = dir.path().join("copy");
+    fs::create_dir_all(copied.join("b")).unwrap();
+    symlink(&outside, copied.join("a")).unwrap();
+    symlink(outside.join("file"), copied.join("b/file")).unwrap();
+    let problems = copy(fs, "/", dir.path(), "copy", ALL).unwrap();
+    assert_eq!(problems, ["DIR/copy/a: Not a directory (left out)"]);
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"precious");
+    let replaced = copied.join("b/file");
+    assert!(replaced.symlink_metadata().unwrap().is_file());
+    assert_eq!(fs::read(replaced).unwrap(), b"from the image");
+}
+
+#[test]
+fn what_is_there_is_replaced_or_left_alone_as_asked() {
+    let fs = sample::empty();
+    sample::regular(&fs, b"/file", b"new");
+    sample::dir(&fs, b"/dir");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "old").unwrap();
+    fs::hard_link(dir.path().join("file"), dir.path().join("other")).unwrap();
+    let no_clobber = CopyOptions {
+        no_clobber: true,
+        ..PLAIN
+    };
+    copy(fs.clone(), "/file", dir.path(), "file", no_clobber).unwrap();
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"old");
+    copy(fs.clone(), "/file", dir.path(), "file", PLAIN).unwrap();
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"new");
+    assert_eq!(fs::read(dir.path().join("other")).unwrap(), b"old");
+
+    let error = copy(fs.clone(), "/dir", dir.path(), "file", PLAIN).unwrap_err();
+    assert!(
+        error.to_string().ends_with("/file: Not a directory"),
+        "{error}"
+    );
+    fs::create_dir(dir.path().join("taken")).unwrap();
+    let error = copy(fs, "/file", dir.path(), "taken", PLAIN).unwrap_err();
+    assert!(
+        error.to_string().ends_with("/taken: Is a directory"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_target_named_by_the_caller_is_written_through() {
+    let fs = sample::empty();
+    sample::regular(&fs, b"/file", b"contents");
+    let dir = tempfile::tempdir().unwrap();
+    let (link, target) = (dir.path().join("link"), dir.path().join("target"));
+    fs::write(&target, "something longer than the new contents").unwrap();
+    symlink(&target, &link).unwrap();
+    let volume = Volume::new("memory", fs as Arc<dyn Filesystem>);
+    let source = volume.open("/file").unwrap();
+    let mut copier = Copier::new(PLAIN);
+    let observer: &mut CopyObserver<'_> = &mut |_| {};
+    copier.copy_over(&source, &link, observer).unwrap();
+    copier
+        .copy_over(&source, Path::new("/dev/null"), observer)
+        .unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"contents");
+    assert!(
+        fs::metadata("/dev/null")
+            .unwrap()
+            .file_type()
+            .is_char_device()
+    );
+    assert!(
+        copier
+            .copy_over(&volume.open("/").unwrap(), &link, observer)
+            .is_err()
+    );
+}
+
+#[test]
+fn only_what_is_asked_for_recursively_is_copied_so() {
+    let fs = sample::empty();
+    sample::dir(&fs, b"/dir");
+    fs.plant(b"/fifo", CreateKind::Fifo, 0o644).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let flat = CopyOptions {
+        recursive: false,
+        ..PLAIN
+    };
+    let refused = |path: &str| copy(fs.clone(), path, dir.path(), "x", flat).unwrap_err();
+    assert_eq!(refused("/dir").to_string(), "memory:/dir: is a directory");
+    assert_eq!(
+        refused("/fifo").to_string(),
+        "memory:/fifo: operation not supported"
+    );
+}
+
+#[test]
+fn damage_costs_only_what_is_damaged() {
+    let fs = sample::empty();
+    sample::dir(&fs, b"/dir");
+    for path in [&b"/dir/a"[..], b"/dir/b", b"/dir/c"] {
+        sample::regular(&fs, path, &[b'x'; 10_000]);
+    }
+    let dir_id = fs.root().unwrap().id();
+    let faults = [
+        (&b"/dir/a"[..], Fault::Inode),
+        (b"/dir/b", Fault::Data(4096..4097)),
+        (b"/dir/c", Fault::Xattrs),
+        (b"/dir", Fault::Entry(dir_id)),
+    ];
+    let damaged = DamagedFs::new(&fs, &faults);
+    let dir = tempfile::tempdir().unwrap();
+    let problems = copy(damaged, "/", dir.path(), "copy", ALL).unwrap();
+    assert_eq!(
+        problems,
+        [
+            "memory:/dir/a: test at unknown place: broken on purpose (left out)",
+            "memory:/dir/b: test at unknown place: broken on purpose (4096 bytes filled with zeros)",
+            "memory:/dir/c: test at unknown place: broken on purpose (some attributes left out)",
+            "memory:/dir/loop: directory at inode 1: more than one entry names it (left out)",
+        ]
+    );
+    let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
+    let mut expected = vec![b'x'; 10_000];
+    assert_eq!(read("copy/dir/c"), expected);
+    expected[4096..8192].fill(0);
+    assert_eq!(read("copy/dir/b"), expected);
+}
