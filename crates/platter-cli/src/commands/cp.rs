@@ -1,0 +1,220 @@
+//! `platter cp`: files out of an image.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{Write, stderr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use platter::copy::{Copier, CopyEvent, CopyOptions, Preserve};
+use platter::vfs::FileKind;
+use platter::{Escaped, File, ImageSpec};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::operands::Volumes;
+use crate::args::ImageOptions;
+use crate::console::{Console, complain, in_one_line};
+use crate::output::progress::Progress;
+use crate::output::size::human;
+
+/// Copy files out of an image
+///
+/// Below the target, no symbolic link is followed: files that are there are replaced, not written
+/// through. What cannot be read is reported and left out or, within a file, replaced by zeros.
+#[derive(Debug, clap::Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
+pub(crate) struct Cp {
+    /// The files, as IMAGE[@PARTITION]:PATH, and last where they go
+    #[arg(required = true, value_name = "IMAGE:PATH... TARGET")]
+    operands: Vec<OsString>,
+    /// Copy directories with all that is in them, and special files
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// As -r --preserve=all: keep everything, owners as far as the caller may set them
+    #[arg(short, long)]
+    archive: bool,
+    /// As --preserve=mode,ownership,timestamps
+    #[arg(short = 'p')]
+    preserve_basic: bool,
+    /// What to keep besides contents
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    preserve: Vec<Kept>,
+    /// Follow symbolic links that are operands, even with -r
+    #[arg(short = 'H')]
+    follow: bool,
+    /// Leave alone what is there already
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Copy into this directory; all operands are files
+    #[arg(short, long, value_name = "DIR")]
+    target_directory: Option<PathBuf>,
+    /// Take the target for the file itself, even if it is a directory
+    #[arg(short = 'T', long, conflicts_with = "target_directory")]
+    no_target_directory: bool,
+    /// Tell each file on standard error
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// A word of `--preserve`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kept {
+    Mode,
+    Ownership,
+    Timestamps,
+    Links,
+    Xattr,
+    All,
+}
+
+/// Where files go.
+enum Target<'a> {
+    /// Into this directory, under their own names.
+    Directory(&'a Path),
+    /// A single file becomes this.
+    File(&'a Path),
+}
+
+impl Cp {
+    pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        let (sources, target) = self.take_apart()?;
+        allow_many_descriptors();
+        let mut volumes = Volumes::new(options);
+        let mut console = Console::new();
+        let mut copier = Copier::new(CopyOptions {
+            recursive: self.recursive || self.archive,
+            preserve: self.preserved(),
+            no_clobber: self.no_clobber,
+        });
+        let mut progress = Progress::new(true);
+        for operand in sources {
+            let follow = self.follow || !(self.recursive || self.archive);
+            let copied = volumes
+                .file(operand, follow)
+                .map_err(anyhow::Error::from)
+                .and_then(|(_, file)| self.copy(&mut copier, &file, &target, &mut progress));
+            if let Err(error) = copied {
+                progress.suspend(|| console.trouble(1, in_one_line(&error)))?;
+            }
+        }
+        progress.finish();
+        let status = console.finish()?;
+        Ok(if copier.summary().problems > 0 {
+            1
+        } else {
+            status
+        })
+    }
+
+    /// The sources and the target that the operands name.
+    fn take_apart(&self) -> anyhow::Result<(&[OsString], Target<'_>)> {
+        if let Some(directory) = &self.target_directory {
+            refuse_image(directory.as_os_str())?;
+            return Ok((&self.operands, Target::Directory(directory)));
+        }
+        let Some((target, sources)) = self.operands.split_last() else {
+            bail!("nothing to copy");
+        };
+        if sources.is_empty() {
+            bail!("no target after '{}'", Escaped(target.as_bytes()));
+        }
+        refuse_image(target)?;
+        let target = Path::new(target);
+        if target.is_dir() && !self.no_target_directory {
+            return Ok((sources, Target::Directory(target)));
+        }
+        if sources.len() > 1 {
+            bail!(
+                "target '{}' is not a directory",
+                Escaped(target.as_os_str().as_bytes())
+            );
+        }
+        Ok((sources, Target::File(target)))
+    }
+
+    fn copy(
+        &self,
+        copier: &mut Copier,
+        source: &File,
+        target: &Target<'_>,
+        progress: &mut Progress,
+    ) -> anyhow::Result<()> {
+        let mut observer = |event: CopyEvent<'_>| match event {
+            CopyEvent::Copying(source, target) if self.verbose => {
+                let image = source.volume().name();
+                let (path, target) = (Escaped(source.path()), target.as_os_str().as_bytes());
+                let line = format!("{image}:{path} -> {}", Escaped(target));
+                // Nothing is left to do where this cannot be written.
+                progress.suspend(|| drop(writeln!(stderr(), "{line}")));
+            }
+            CopyEvent::Copying(..) => {}
+            CopyEvent::Problem(problem) => progress.suspend(|| complain(problem)),
+            CopyEvent::Progress(summary) => {
+                let (files, bytes) = (summary.files, human(summary.bytes));
+                progress.update(summary.bytes, None, &format!("{files} files, {bytes}"));
+            }
+        };
+        match *target {
+            Target::Directory(directory) => {
+                copier.copy_into(source, directory, name_of(source), &mut observer)?;
+            }
+            Target::File(target) => {
+                let exists = target.exists();
+                let is_directory = source.attr()?.kind == FileKind::Directory;
+                if exists && !is_directory && !self.no_clobber {
+                    copier.copy_over(source, target, &mut observer)?;
+                } else {
+                    let name = target.file_name().context("the target has no name")?;
+                    let parent = target.parent().filter(|path| !path.as_os_str().is_empty());
+                    let parent = parent.unwrap_or(Path::new("."));
+                    copier.copy_into(source, parent, name, &mut observer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn preserved(&self) -> Preserve {
+        let kept = |what| {
+            let words = &self.preserve;
+            self.archive || words.contains(&what) || words.contains(&Kept::All)
+        };
+        Preserve {
+            mode: kept(Kept::Mode) || self.preserve_basic,
+            ownership: kept(Kept::Ownership) || self.preserve_basic,
+            timestamps: kept(Kept::Timestamps) || self.preserve_basic,
+            links: kept(Kept::Links),
+            xattrs: kept(Kept::Xattr),
+        }
+    }
+}
+
+/// The last name of a path; that of the root, of `.` and of `..` is the target itself.
+fn name_of(source: &File) -> &OsStr {
+    let mut names = source.path().split(|&byte| byte == b'/').rev();
+    let name = names.find(|name| !name.is_empty()).unwrap_or(b".");
+    OsStr::from_bytes(if name == b".." { b"." } else { name })
+}
+
+fn refuse_image(target: &OsStr) -> anyhow::Result<()> {
+    if ImageSpec::is_inside_image(target) {
+        let shown = Escaped(target.as_bytes());
+        bail!("{shown}: writing into images is not supported");
+    }
+    Ok(())
+}
+
+/// A deep tree keeps a descriptor for each of its levels.
+fn allow_many_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    // Without it, only very deep trees are refused.
+    let _ = setrlimit(Resource::Nofile, raised);
+}

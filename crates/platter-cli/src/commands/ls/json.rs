@@ -1,0 +1,115 @@
+//! Listings for programs: one object for each file.
+
+use std::collections::HashSet;
+use std::io;
+
+use platter::vfs::FileKind;
+use platter::vfs::tree_walk::second_name;
+use platter::{Accounts, Error, File};
+use serde::Serialize;
+
+use super::list::{Operand, STATUS_MINOR};
+use super::record::{Known, Mark, Record};
+use super::{Ls, STATUS_SERIOUS};
+use crate::console::Console;
+use crate::output::attributes::Attributes;
+use crate::output::json::{JsonArray, NameField};
+
+#[derive(Serialize)]
+struct Object<'a> {
+    #[serde(flatten)]
+    name: NameField<'a>,
+    #[serde(flatten)]
+    path: NameField<'a>,
+    #[serde(flatten)]
+    attributes: Attributes<'a>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    target: Option<NameField<'a>>,
+    acl: bool,
+}
+
+/// Writes an array of all files, directories before what is in them. What cannot be had is told
+/// on standard error and left out.
+pub(super) fn list(ls: &Ls, operands: Vec<Operand>, console: &mut Console) -> io::Result<()> {
+    let mut writer = Writer {
+        ls,
+        array: JsonArray::default(),
+        console,
+    };
+    for Operand { file, .. } in operands {
+        let accounts = Accounts::read(file.volume());
+        match file.attr() {
+            Ok(attr) if attr.kind == FileKind::Directory && !ls.directory => {
+                writer.list_tree(file, &accounts)?;
+            }
+            Ok(attr) => {
+                let name = file.path().rsplit(|&byte| byte == b'/').next();
+                let name = name.unwrap_or_default().to_vec();
+                let (record, problem) = Record::of_file(name, &file, attr);
+                writer.tell(problem)?;
+                writer.push(&record, file.path(), &accounts)?;
+            }
+            Err(error) => writer.console.trouble(STATUS_SERIOUS, error)?,
+        }
+    }
+    writer.array.end(&mut writer.console.out)
+}
+
+struct Writer<'a> {
+    ls: &'a Ls,
+    array: JsonArray,
+    console: &'a mut Console,
+}
+
+impl Writer<'_> {
+    fn list_tree(&mut self, top: File, accounts: &Accounts) -> io::Result<()> {
+        let mut seen = HashSet::from([top.inode().id()]);
+        let mut pending = vec![top];
+        while let Some(dir) = pending.pop() {
+            for entry in self.ls.records(&dir) {
+                let record = match entry {
+                    Ok((record, problem)) => {
+                        self.tell(problem)?;
+                        record
+                    }
+                    Err(error) => {
+                        self.tell(Some(error))?;
+                        continue;
+                    }
+                };
+                self.push(&record, &dir.path_of_entry(&record.name), accounts)?;
+                let is_below = !matches!(&record.name[..], b"." | b"..");
+                if self.ls.recursive && is_below && record.kind == Some(FileKind::Directory) {
+                    match dir.open_entry(&record.name, record.id) {
+                        Ok(file) if seen.insert(record.id) => pending.push(file),
+                        Ok(file) => self.tell(Some(file.error(second_name(record.id))))?,
+                        Err(error) => self.tell(Some(error))?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, record: &Record, path: &[u8], accounts: &Accounts) -> io::Result<()> {
+        let Some(Known { attr, target, mark }) = record.known() else {
+            return Ok(());
+        };
+        let field = |key, bytes| NameField { key, bytes };
+        let object = Object {
+            name: field("name", &record.name),
+            path: field("path", path),
+            attributes: Attributes::new(attr, accounts),
+            target: target.as_deref().map(|target| field("target", target)),
+            acl: *mark == Mark::Acl,
+        };
+        self.array.push(&mut self.console.out, &object)
+    }
+
+    fn tell(&mut self, problem: Option<Error>) -> io::Result<()> {
+        match problem {
+            Some(problem) => self.console.trouble(STATUS_MINOR, problem),
+            None => Ok(()),
+        }
+    }
+}

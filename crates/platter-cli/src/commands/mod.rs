@@ -1,0 +1,34 @@
+//! The commands: one module for each, with its arguments.
+
+pub(crate) mod cat;
+pub(crate) mod check;
+pub(crate) mod cp;
+pub(crate) mod generate;
+pub(crate) mod info;
+pub(crate) mod ls;
+pub(crate) mod mount;
+pub(crate) mod stat;
+pub(crate) mod tar;
+pub(crate) mod tree;
+pub(crate) mod umount;
+mod operands;
+
+use crate::args::{Cli, Command};
+
+/// Runs the command and gives its exit status.
+pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
+    let options = &cli.image;
+    match &cli.command {
+        Command::Info(info) => info.run(options),
+        Command::Ls(ls) => ls.run(options),
+        Command::Tree(tree) => tree.run(options),
+        Command::Stat(stat) => stat.run(options),
+        Command::Cat(cat) => cat.run(options),
+        Command::Cp(cp) => cp.run(options),
+        Command::Tar(tar) => tar.run(options),
+        Command::Mount(mount) => mount.run(options),
+        Command::Umount(umount) => Ok(umount.run()),
+        Command::Check(check) => check.run(options),
+        Command::Generate(generate) => generate.run(),
+    }
+}

@@ -1,0 +1,89 @@
+//! Operands that name files in images: each image is opened once.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use platter::{Cause, Error, File, ImageSpec, Volume};
+
+use crate::args::ImageOptions;
+use crate::console;
+
+/// Opens volumes for operands, and keeps the last one open, since operands mostly name the same.
+pub(crate) struct Volumes<'a> {
+    options: &'a ImageOptions,
+    open: Option<(ImageSpec, Volume)>,
+}
+
+impl<'a> Volumes<'a> {
+    pub(crate) fn new(options: &'a ImageOptions) -> Self {
+        Self {
+            options,
+            open: None,
+        }
+    }
+
+    /// What an operand names, and the volume.
+    pub(crate) fn find(&mut self, operand: &OsStr) -> platter::Result<(ImageSpec, Volume)> {
+        let spec = parse(operand)?;
+        let volume = self.open(spec.clone())?;
+        Ok((spec, volume))
+    }
+
+    /// The file that an operand names, a symbolic link itself if not to be followed.
+    pub(crate) fn file(
+        &mut self,
+        operand: &OsStr,
+        follow: bool,
+    ) -> platter::Result<(ImageSpec, File)> {
+        let (spec, volume) = self.find(operand)?;
+        let path = spec.path_or_root();
+        let file = if follow {
+            volume.open(path)
+        } else {
+            volume.open_no_follow(path)
+        };
+        Ok((spec, file?))
+    }
+
+    fn open(&mut self, mut spec: ImageSpec) -> platter::Result<Volume> {
+        spec.path = None;
+        if let Some((_, volume)) = self.open.as_ref().filter(|(open, _)| *open == spec) {
+            return Ok(volume.clone());
+        }
+        self.close();
+        let volume = self.options.open_options().open(&spec)?;
+        self.open = Some((spec, volume.clone()));
+        Ok(volume)
+    }
+
+    fn close(&mut self) {
+        if let Some((_, volume)) = self.open.take() {
+            tell_requests(&volume);
+        }
+    }
+}
+
+impl Drop for Volumes<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Tells how many requests reached the image, if they were to be counted.
+pub(crate) fn tell_requests(volume: &Volume) {
+    if let Some(counts) = volume.request_counts() {
+        let (reads, bytes, hints) = (counts.reads, counts.read_bytes, counts.hints);
+        let name = volume.name();
+        console::complain(format_args!(
+            "{name}: {reads} read requests of {bytes} bytes, {hints} announcements"
+        ));
+    }
+}
+
+/// Reads an operand that names an image, or a file in one.
+pub(crate) fn parse(operand: &OsStr) -> platter::Result<ImageSpec> {
+    ImageSpec::parse(operand).map_err(|error| {
+        let image = platter::Escaped(operand.as_encoded_bytes()).to_string();
+        Error::new(&Arc::from(image), Cause::Spec(error))
+    })
+}

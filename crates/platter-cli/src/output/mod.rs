@@ -1,0 +1,11 @@
+//! How things are shown.
+
+pub(crate) mod attributes;
+pub(crate) mod base64;
+pub(crate) mod columns;
+pub(crate) mod json;
+pub(crate) mod kind;
+pub(crate) mod progress;
+pub(crate) mod quoting;
+pub(crate) mod size;
+pub(crate) mod time;

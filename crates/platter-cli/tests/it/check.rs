@@ -1,0 +1,58 @@
+//! `check`.
+
+use serde_json::Value;
+
+use super::*;
+
+#[test]
+fn exit_statuses_are_those_of_fsck() {
+    let workshop = Workshop::new();
+    let text = workshop.read(&["check", "disk.img"]);
+    assert!(text.starts_with("disk.img: clean; checked "), "{text}");
+    assert_eq!(workshop.read(&["check", "-q", "disk.img"]), "");
+
+    // The free block count of the superblock is not covered without its checksum.
+    damage(&workshop.path("disk.img"), 1024 + 0x100, b"x");
+    let ran = workshop.run(&["check", "disk.img"]);
+    assert_eq!(ran.status, 4);
+    let finding = "disk.img: error: superblock at byte 1024: checksum does not match\n";
+    assert!(ran.out.starts_with(finding), "{}", ran.out);
+    assert!(
+        ran.out.ends_with("disk.img: not clean, 1 error\n"),
+        "{}",
+        ran.out
+    );
+
+    assert_eq!(workshop.run(&["check", "none.img"]).status, 8);
+    assert_eq!(workshop.run(&["check"]).status, 16);
+    assert_eq!(
+        workshop.run(&["check", "--nonsense", "disk.img"]).status,
+        16
+    );
+}
+
+#[test]
+fn findings_are_for_programs_too() {
+    let workshop = Workshop::new();
+    let report: Value =
+        serde_json::from_str(&workshop.read(&["check", "--json", "disk.img"])).unwrap();
+    assert_eq!(report["summary"]["clean"], true);
+    assert_eq!(report["findings"], Value::Array(Vec::new()));
+
+    let image = fs::read(workshop.path("disk.img")).unwrap();
+    let at = image
+        .windows(6)
+        .position(|bytes| bytes == b"passwd")
+        .unwrap() as u64;
+    damage(&workshop.path("disk.img"), at, b"pass/d");
+    let ran = workshop.run(&["check", "--json", "disk.img"]);
+    assert_eq!(ran.status, 4);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let finding = &report["findings"][0];
+    assert_eq!(finding["severity"], "error");
+    assert!(finding["structure"].is_string() && finding["rule"].is_string());
+    assert_eq!(report["summary"]["exit_status"], 4);
+
+    let ran = workshop.run(&["check", "--max-findings", "1", "disk.img"]);
+    assert_eq!(ran.status, 4 | 32);
+}

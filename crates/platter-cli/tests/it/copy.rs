@@ -1,0 +1,96 @@
+//! `cp`.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+
+#[test]
+fn files_land_where_cp_puts_them() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("into")).unwrap();
+    workshop.read(&["cp", "disk.img:/dir/file", "new"]);
+    workshop.read(&["cp", "disk.img:/dir/file", "disk.img:/etc/passwd", "into"]);
+    workshop.read(&["cp", "-t", "into", "disk.img:/dir/hard"]);
+    workshop.read(&["cp", "disk.img:/etc/group", "new"]);
+    let read = |name: &str| fs::read_to_string(workshop.path(name)).unwrap();
+    assert_eq!(read("new"), "root:x:0:\nstaff:x:0:\n");
+    assert_eq!(read("into/file"), "contents\n");
+    assert_eq!(read("into/hard"), "contents\n");
+    assert!(read("into/passwd").starts_with("root:"));
+
+    workshop.read(&["cp", "-r", "disk.img:/dir", "fresh"]);
+    workshop.read(&["cp", "-r", "disk.img:/dir", "into"]);
+    workshop.read(&["cp", "-r", "disk.img:/dir/.", "into"]);
+    workshop.read(&["cp", "-rT", "disk.img:/etc", "into"]);
+    for name in [
+        "fresh/file",
+        "into/dir/link",
+        "into/.hidden",
+        "into/sub",
+        "into/group",
+    ] {
+        assert!(workshop.path(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn an_archive_copy_keeps_links_times_and_holes() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&["cp", "-a", "-v", "disk.img:/", "out"]);
+    assert_eq!(ran.status, 0);
+    assert!(
+        ran.err.contains("disk.img:/dir/file -> out/dir/file\n"),
+        "{}",
+        ran.err
+    );
+    let of = |name: &str| workshop.path(name).symlink_metadata().unwrap();
+    assert_eq!(of("out/dir/file").ino(), of("out/dir/hard").ino());
+    assert!(of("out/dir/link").is_symlink());
+    assert_eq!(of("out/sparse").mtime(), i64::try_from(MODIFIED).unwrap());
+    assert_eq!(of("out/dir").mtime(), i64::try_from(MODIFIED).unwrap());
+    assert!(of("out/sparse").blocks() * 512 < of("out/sparse").size());
+    fs::remove_dir(workshop.path("out/lost+found")).unwrap();
+    let mut diff = Command::new("diff");
+    diff.args(["-r", "--no-dereference", "source", "out"])
+        .current_dir(workshop.0.path());
+    run_tool(&mut diff, "");
+}
+
+#[test]
+fn what_cannot_be_copied_is_told() {
+    let workshop = Workshop::new();
+    for (arguments, reason) in [
+        (
+            &["cp", "disk.img:/dir", "x"][..],
+            "disk.img:/dir: is a directory",
+        ),
+        (
+            &["cp", "disk.img:/none", "x"],
+            "disk.img:/none: no such file or directory",
+        ),
+        (
+            &["cp", "disk.img:/dir/file"],
+            "no target after 'disk.img:/dir/file'",
+        ),
+        (
+            &["cp", "disk.img:/dir/file", "disk.img:/etc/group", "x"],
+            "target 'x' is not a directory",
+        ),
+        (
+            &["cp", "disk.img:/dir/file", "none/x"],
+            "none: No such file or directory",
+        ),
+        (
+            &["cp", "source/dir/file", "disk.img:/x"],
+            "disk.img:/x: writing into images is not supported",
+        ),
+        (
+            &["cp", "source/sparse", "x"],
+            "source/sparse: no filesystem and no partition table was recognised",
+        ),
+    ] {
+        let ran = workshop.run(arguments);
+        assert_eq!(ran.status, 1, "{arguments:?}");
+        assert_eq!(ran.err, format!("platter: {reason}\n"));
+    }
+}

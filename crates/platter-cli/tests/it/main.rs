@@ -1,0 +1,169 @@
+//! The command as people and scripts use it: words in, text and exit status out.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod check;
+mod copy;
+mod info;
+mod list;
+mod mount;
+mod stream;
+mod usage;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use tempfile::TempDir;
+
+/// A folder with images, in which the command runs.
+struct Workshop(TempDir);
+
+/// What the command did.
+struct Ran {
+    status: i32,
+    out: String,
+    err: String,
+}
+
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+/// 2001-02-03 04:05:06 UTC.
+const MODIFIED: u64 = 981_173_106;
+
+impl Workshop {
+    /// A folder with `disk.img`, an ext4 filesystem with a small tree.
+    fn new() -> Self {
+        let workshop = Self(tempfile::tempdir().unwrap());
+        let source = workshop.path("source");
+        fs::create_dir_all(source.join("etc")).unwrap();
+        fs::create_dir_all(source.join("dir/sub")).unwrap();
+        fs::write(
+            source.join("etc/passwd"),
+            "root:x:0:0::/:/bin/sh\nuser:x:1000:1000\n",
+        )
+        .unwrap();
+        fs::write(source.join("etc/group"), "root:x:0:\nstaff:x:0:\n").unwrap();
+        fs::write(source.join("dir/file"), "contents\n").unwrap();
+        fs::write(source.join("dir/.hidden"), "").unwrap();
+        fs::write(source.join("dir/esc\x1b[31m"), "red").unwrap();
+        symlink("file", source.join("dir/link")).unwrap();
+        fs::hard_link(source.join("dir/file"), source.join("dir/hard")).unwrap();
+        let sparse = fs::File::create(source.join("sparse")).unwrap();
+        sparse.set_len(1 << 20).unwrap();
+        sparse.write_all_at(b"end", (1 << 20) - 3).unwrap();
+        set_times(&source);
+        workshop.mke2fs("disk.img", &source, "8M");
+        workshop
+    }
+
+    fn mke2fs(&self, name: &str, source: &Path, size: &str) {
+        let arguments = ["-q", "-F", "-t", "ext4", "-L", "data", "-U", UUID, "-d"];
+        let mut mke2fs = Command::new("mke2fs");
+        mke2fs
+            .args(arguments)
+            .arg(source)
+            .arg(self.path(name))
+            .arg(size);
+        run_tool(&mut mke2fs, "");
+    }
+
+    /// Puts `disk.img` into partition 2 of a new `gpt.img`, with swap before it.
+    fn partition(&self) {
+        let filesystem = fs::read(self.path("disk.img")).unwrap();
+        let disk = fs::File::create(self.path("gpt.img")).unwrap();
+        disk.set_len(16 << 20).unwrap();
+        disk.write_all_at(&filesystem, 4096 * 512).unwrap();
+        disk.write_all_at(b"SWAPSPACE2", 2048 * 512 + 4086).unwrap();
+        let script = "label: gpt\nstart=2048, size=2048, type=swap\n\
+                      start=4096, size=16384, type=linux, name=root\n";
+        run_tool(
+            Command::new("sfdisk").arg("-q").arg(self.path("gpt.img")),
+            script,
+        );
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_platter"));
+        command
+            .args(arguments)
+            .current_dir(self.0.path())
+            .env("TZ", "UTC");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::of(
+            &self
+                .command(arguments)
+                .stdin(Stdio::null())
+                .output()
+                .unwrap(),
+        )
+    }
+
+    /// What the command writes when all is well.
+    fn read(&self, arguments: &[&str]) -> String {
+        let ran = self.run(arguments);
+        assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
+        ran.out
+    }
+}
+
+impl Ran {
+    fn of(output: &Output) -> Self {
+        Self {
+            status: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Gives everything below `path` the same time.
+fn set_times(path: &Path) {
+    if path.is_symlink() {
+        return;
+    }
+    if path.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            set_times(&entry.unwrap().path());
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    } else {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED);
+    fs::File::open(path).unwrap().set_modified(time).unwrap();
+}
+
+fn run_tool(command: &mut Command, input: &str) {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {told}");
+}
+
+/// Overwrites bytes of an image.
+fn damage(image: &Path, offset: u64, bytes: &[u8]) {
+    let file = fs::File::options().write(true).open(image).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}

@@ -1,0 +1,96 @@
+//! `mount` and `umount`: in the background, with the errors still told in the foreground.
+//!
+//! Needs the FUSE device and the superuser.
+
+use super::*;
+
+/// Takes the mount off however the test ends.
+struct Mounted<'a>(&'a Workshop);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.run(&["umount", "-l", "mnt"]);
+    }
+}
+
+#[test]
+fn a_mount_is_there_when_the_command_returns_and_ends_with_umount() {
+    let workshop = Workshop::new();
+    workshop.partition();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    assert_eq!(
+        workshop.read(&["mount", "-o", "ro", "gpt.img@2", "mnt"]),
+        ""
+    );
+    let mounted = Mounted(&workshop);
+    let file = workshop.path("mnt/dir/file");
+    assert_eq!(fs::read_to_string(file).unwrap(), "contents\n");
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    let source = workshop.path("gpt.img").canonicalize().unwrap();
+    let line = table
+        .lines()
+        .find(|line| line.contains("/mnt fuse.platter ro,"));
+    assert!(
+        table.contains(&format!("{}@2 ", source.display())),
+        "{line:?}"
+    );
+    assert_eq!(workshop.read(&["umount", "mnt"]), "");
+    drop(mounted);
+    assert!(!workshop.path("mnt/dir").exists());
+}
+
+#[test]
+fn mount_helpers_are_understood() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    let mounted = Mounted(&workshop);
+    // As mount(8) calls /sbin/mount.platter, and as mount.fuse3(8) calls the type's program.
+    for words in [
+        &[
+            "mount.platter",
+            "disk.img",
+            "mnt",
+            "-n",
+            "-o",
+            "rw,nosuid,nofail",
+        ][..],
+        &["platter", "disk.img", "mnt", "-o", "rw,dev,suid"],
+    ] {
+        use std::os::unix::process::CommandExt;
+        let mut helper = workshop.command(&words[1..]);
+        let ran = Ran::of(&helper.arg0(words[0]).output().unwrap());
+        assert_eq!((ran.status, &*ran.err), (0, ""), "{words:?}");
+        assert!(workshop.path("mnt/dir/file").exists());
+        workshop.read(&["umount", "mnt"]);
+    }
+    drop(mounted);
+}
+
+#[test]
+fn errors_reach_the_caller_with_their_status() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    for (arguments, status, reason) in [
+        (
+            &["mount", "none.img", "mnt"][..],
+            32,
+            "none.img: No such file or directory",
+        ),
+        (
+            &["mount", "-o", "nonsense", "disk.img", "mnt"],
+            1,
+            "mount option nonsense is not known",
+        ),
+        (&["umount", "mnt"], 32, "mnt: not mounted"),
+    ] {
+        let ran = workshop.run(arguments);
+        assert_eq!(
+            (ran.status, ran.err),
+            (status, format!("platter: {reason}\n"))
+        );
+    }
+    let ran = workshop.run(&["mount", "-f", "disk.img", "nowhere"]);
+    assert_eq!(ran.status, 32);
+    assert!(ran.err.starts_with("platter: nowhere: "), "{}", ran.err);
+    assert_eq!(workshop.run(&["mount", "disk.img"]).status, 1);
+}

@@ -1,0 +1,108 @@
+//! `cat` and `tar`.
+
+use super::*;
+
+#[test]
+fn cat_goes_on_after_an_error() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&[
+        "cat",
+        "disk.img:/dir/file",
+        "disk.img:/none",
+        "disk.img:dir/link",
+    ]);
+    assert_eq!(ran.status, 1);
+    assert_eq!(ran.out, "contents\ncontents\n");
+    assert_eq!(
+        ran.err,
+        "platter: disk.img:/none: no such file or directory\n"
+    );
+    let ran = workshop.run(&["cat", "disk.img:/dir"]);
+    assert_eq!(
+        (ran.status, &*ran.err),
+        (1, "platter: disk.img:/dir: is a directory\n")
+    );
+}
+
+#[test]
+fn a_closed_pipe_ends_the_command_quietly() {
+    let workshop = Workshop::new();
+    for arguments in [&["cat", "disk.img:/sparse"][..], &["tar", "disk.img"]] {
+        let mut child = workshop
+            .command(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let ran = Ran::of(&child.wait_with_output().unwrap());
+        assert_eq!((ran.status, &*ran.err), (141, ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_archive_restores_the_tree() {
+    let workshop = Workshop::new();
+    workshop.read(&["tar", "-o", "all.tar", "disk.img"]);
+    let piped = workshop
+        .command(&["tar", "--threads", "1", "disk.img:/"])
+        .output()
+        .unwrap();
+    assert!(piped.stdout == fs::read(workshop.path("all.tar")).unwrap());
+    fs::create_dir(workshop.path("out")).unwrap();
+    let mut tar = Command::new("tar");
+    tar.arg("-xf")
+        .arg(workshop.path("all.tar"))
+        .arg("-C")
+        .arg(workshop.path("out"));
+    run_tool(&mut tar, "");
+    fs::remove_dir(workshop.path("out/lost+found")).unwrap();
+    let mut diff = Command::new("diff");
+    diff.args(["-r", "--no-dereference", "source", "out"])
+        .current_dir(workshop.0.path());
+    run_tool(&mut diff, "");
+
+    workshop.read(&["tar", "-o", "some.tar", "disk.img:/dir", "file", "sub"]);
+    let mut list = Command::new("tar");
+    let listed = list
+        .arg("-tf")
+        .arg(workshop.path("some.tar"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(listed.stdout).unwrap(), "file\nsub/\n");
+}
+
+#[test]
+fn damage_is_told_and_the_archive_is_whole() {
+    let workshop = Workshop::new();
+    let image = fs::read(workshop.path("disk.img")).unwrap();
+    // The directory block of /etc, the only place where its names stand.
+    let at = image
+        .windows(6)
+        .position(|bytes| bytes == b"passwd")
+        .unwrap() as u64;
+    damage(&workshop.path("disk.img"), at / 1024 * 1024 + 4, &[0xff; 2]);
+    let ran = workshop.run(&["tar", "-o", "all.tar", "disk.img"]);
+    assert_eq!(ran.status, 2);
+    assert!(
+        ran.err.starts_with("platter: disk.img:./etc/: "),
+        "{}",
+        ran.err
+    );
+    assert!(
+        ran.err.ends_with(" (some entries left out)\n"),
+        "{}",
+        ran.err
+    );
+    let listed = Command::new("tar")
+        .arg("-tf")
+        .arg(workshop.path("all.tar"))
+        .output()
+        .unwrap();
+    assert!(listed.status.success());
+    assert!(
+        String::from_utf8(listed.stdout)
+            .unwrap()
+            .ends_with("./etc/\n./lost+found/\n./sparse\n")
+    );
+}

@@ -1,0 +1,62 @@
+//! Help, wrong words, and what packages are made of.
+
+use super::*;
+
+#[test]
+fn help_and_version_are_there() {
+    let workshop = Workshop::new();
+    assert!(workshop.read(&["--help"]).contains("Usage: platter"));
+    assert!(workshop.read(&["--version"]).starts_with("platter "));
+    for command in [
+        "info", "ls", "tree", "stat", "cat", "cp", "tar", "mount", "umount", "check",
+    ] {
+        assert!(
+            workshop
+                .read(&[command, "--help"])
+                .contains("Usage: platter"),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn wrong_words_have_the_status_of_the_standard_tool() {
+    let workshop = Workshop::new();
+    for (arguments, status) in [
+        (&["nonsense"][..], 2),
+        (&["ls", "--nonsense"], 2),
+        (&["tar"], 2),
+        (&["cat"], 1),
+        (&["cp"], 1),
+        (&["mount"], 1),
+        (&["check"], 16),
+    ] {
+        let ran = workshop.run(arguments);
+        assert_eq!(ran.status, status, "{arguments:?}");
+        assert!(ran.err.contains("Usage"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn pages_and_completions_are_generated() {
+    let workshop = Workshop::new();
+    workshop.read(&["generate", "man", "man"]);
+    let page = fs::read_to_string(workshop.path("man/platter-ls.1")).unwrap();
+    assert!(page.contains("IMAGE"), "{page}");
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            workshop
+                .read(&["generate", "completions", shell])
+                .contains("platter")
+        );
+    }
+}
+
+#[test]
+fn requests_are_told_when_asked_for() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&["--count-requests", "cat", "disk.img:/dir/file"]);
+    assert_eq!(ran.out, "contents\n");
+    assert!(ran.err.starts_with("platter: disk.img: "), "{}", ran.err);
+    assert!(ran.err.contains(" read requests of "), "{}", ran.err);
+}
