@@ -109,6 +109,8 @@ pub enum FastCommitRule {
     Parent,
     /// A created inode is there when it gets its name.
     Missing,
+    /// A directory has at most as many blocks as the filesystem.
+    DirectorySize,
 }
 
 impl Rule for FastCommitRule {
@@ -124,6 +126,7 @@ impl Rule for FastCommitRule {
             Self::Name => "name is not one of a directory entry",
             Self::Parent => "directory does not begin with . and ..",
             Self::Missing => "created inode is not in use",
+            Self::DirectorySize => "directory has more blocks than the filesystem",
         }
     }
 }

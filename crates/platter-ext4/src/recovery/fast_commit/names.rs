@@ -63,22 +63,7 @@ impl<'v> Names<'v> {
         } else {
             inode
         };
-        let mut blocks = Vec::new();
-        let limit = inode.size_bytes / u64::from(volume.geometry.block_bytes);
-        BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
-            if let Piece::Run(run) = piece
-                && let Backing::Written(start) = run.backing
-            {
-                for index in 0..run.count {
-                    let block = FileBlock(run.first.0.saturating_add(index));
-                    if u64::from(block.0) >= limit {
-                        return ControlFlow::Break(());
-                    }
-                    blocks.push((block, BlockNr(start.0 + u64::from(index))));
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
+        let blocks = blocks_of(volume, &inode)?;
         Ok(Self {
             volume,
             space,
@@ -421,5 +406,72 @@ impl<'v> Names<'v> {
             fill(&mut bytes);
         }
         self.write(block, bytes)
+    }
+}
+
+/// The blocks of a directory. Extents may name one block again and again, so that their number
+/// alone bounds nothing.
+fn blocks_of(volume: &Volume, inode: &Inode) -> Result<Vec<(FileBlock, BlockNr)>> {
+    let mut blocks = Vec::new();
+    let blocks_max = volume.geometry.blocks_count;
+    let end = inode.size_bytes / u64::from(volume.geometry.block_bytes);
+    BlockMap::decode(volume, inode)?.visit(volume, &mut |piece| {
+        let Piece::Run(run) = piece else {
+            return ControlFlow::Continue(());
+        };
+        let Backing::Written(start) = run.backing else {
+            return ControlFlow::Continue(());
+        };
+        for index in 0..run.count {
+            let block = FileBlock(run.first.0.saturating_add(index));
+            if u64::from(block.0) >= end || blocks.len() as u64 > blocks_max {
+                return ControlFlow::Break(());
+            }
+            blocks.push((block, BlockNr(start.0 + u64::from(index))));
+        }
+        ControlFlow::Continue(())
+    })?;
+    if blocks.len() as u64 > blocks_max {
+        let locus = Locus::inode(u64::from(inode.number.get()));
+        return Err(Corrupt::new(locus, FastCommitRule::DirectorySize).into());
+    }
+    Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::Error;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::ondisk::corrupt::Rule;
+    use crate::ondisk::extent::encode_node;
+    use crate::ondisk::inode::tests::sample;
+    use crate::volume::tests::sample_volume;
+
+    #[test]
+    fn directory_larger_than_its_filesystem_is_corrupt() {
+        let volume = sample_volume(&[]);
+        let extent = |first: u32| {
+            let extent = Extent {
+                first: FileBlock(first),
+                count: 8000,
+                start: BlockNr(100),
+                unwritten: false,
+            };
+            extent.encode()
+        };
+        let extents = [extent(0), extent(8000)];
+        let bytes = sample(&volume.geometry, InodeNr::ROOT, |disk, _| {
+            disk.mode = 0o4_0755.into();
+            disk.size_lo = u32::MAX.into();
+            disk.flags = InodeFlags::EXTENTS.bits().into();
+            encode_node(&mut disk.block, 0, 4, extents.as_bytes());
+        });
+        let inode = Inode::decode(&bytes, InodeNr::ROOT, &volume.geometry).unwrap();
+        let Err(Error::Corrupt(report)) = blocks_of(&volume, &inode) else {
+            panic!("was taken for a directory");
+        };
+        assert_eq!(report.rule, FastCommitRule::DirectorySize.text());
     }
 }
