@@ -14,7 +14,9 @@ use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::group_desc::GroupDescRule;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
 
-pub use space::{FreeSpace, free_space, metadata_clusters, stored_overhead_clusters};
+pub use space::{
+    FreeSpace, GROUPS_SUMMED_MAX, free_space, metadata_clusters, stored_overhead_clusters,
+};
 
 /// The inode table blocks that are read with one that is needed: a power of two.
 const INODE_READ_AHEAD_BLOCKS: u32 = 32;

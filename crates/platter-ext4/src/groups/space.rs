@@ -11,7 +11,7 @@ use crate::ondisk::{BlockNr, Geometry, GroupNr};
 const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
 
 /// Beyond so many groups, 128 TiB of them at the usual size, the superblock's counts are used.
-const GROUPS_SUMMED_MAX: u32 = 1 << 20;
+pub const GROUPS_SUMMED_MAX: u32 = 1 << 20;
 
 /// Free clusters and inodes, by the descriptors of all groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

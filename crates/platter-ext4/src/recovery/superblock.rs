@@ -48,7 +48,9 @@ impl Primary<'_> {
         if journal_errno != 0 {
             disk.state = (disk.state.get() | STATE_ERRORS).into();
         }
-        if let Ok((clusters, inodes)) = free_counts(&volume) {
+        if volume.geometry.groups_count <= groups::GROUPS_SUMMED_MAX
+            && let Ok((clusters, inodes)) = free_counts(&volume)
+        {
             let blocks = clusters.saturating_mul(u64::from(volume.geometry.cluster_blocks));
             disk.set_free_counts(blocks, inodes);
         }
