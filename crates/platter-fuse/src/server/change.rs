@@ -4,7 +4,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use platter_vfs::attr::DeviceNumber;
-use platter_vfs::{Attr, CreateKind, FallocateMode, FileKind, RenameMode, SetAttr, XattrMode};
+use platter_vfs::permission::without_set_ids;
+use platter_vfs::{
+    Attr, CreateKind, FallocateMode, FileKind, Inode, RenameMode, SetAttr, XattrMode,
+};
 use rustix::io::Errno;
 
 use super::{Answer, Caller, Server, Told};
@@ -107,25 +110,66 @@ impl Server {
             }
         }
         let inode = self.inode(node)?;
+        let new_owner = changes.uid.is_some() || changes.gid.is_some();
+        if new_owner || changes.size_bytes.is_some() && !caller.keeps_set_ids() {
+            let kept = self.permissions_kept(&*inode)?;
+            changes.permissions = changes.permissions.or(kept);
+        }
         let attr = self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
         Ok(self.as_shown(attr))
     }
 
-    pub(crate) fn write(&self, node: NodeId, offset: u64, data: &[u8]) -> Answer<()> {
+    /// Writes; with `drops_set_ids`, the kernel asks for it because of who does.
+    pub(crate) fn write(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        drops_set_ids: bool,
+    ) -> Answer<()> {
         self.counters.count(Operation::Write);
         self.must_be_writable()?;
-        self.check(self.inode(node)?.write_at(offset, data))
+        let inode = self.inode(node)?;
+        if drops_set_ids {
+            self.drop_set_ids(caller, &*inode)?;
+        }
+        self.check(inode.write_at(offset, data))
     }
 
     pub(crate) fn allocate(
         &self,
+        caller: Caller,
         node: NodeId,
         range: Range<u64>,
         mode: FallocateMode,
     ) -> Answer<()> {
         self.counters.count(Operation::Fallocate);
         self.must_be_writable()?;
-        self.check(self.inode(node)?.fallocate(range, mode))
+        let inode = self.inode(node)?;
+        if !caller.keeps_set_ids() {
+            self.drop_set_ids(caller, &*inode)?;
+        }
+        self.check(inode.fallocate(range, mode))
+    }
+
+    fn drop_set_ids(&self, caller: Caller, inode: &dyn Inode) -> Answer<()> {
+        if let Some(permissions) = self.permissions_kept(inode)? {
+            let changes = Changes {
+                permissions: Some(permissions),
+                ..Changes::default()
+            };
+            self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
+        }
+        Ok(())
+    }
+
+    /// The permission bits that a change of contents or owner leaves a file, if not all.
+    fn permissions_kept(&self, inode: &dyn Inode) -> Answer<Option<u32>> {
+        let attr = self.check(inode.attr())?;
+        let kept = without_set_ids(attr.permissions);
+        let changes = kept != attr.permissions && attr.kind != FileKind::Directory;
+        Ok(changes.then_some(kept))
     }
 
     pub(crate) fn set_xattr(

@@ -33,6 +33,13 @@ pub(crate) struct Caller {
     pub(crate) gid: u32,
 }
 
+impl Caller {
+    /// Whether set-id bits outlive what this caller does to contents (`CAP_FSETID`).
+    fn keeps_set_ids(self) -> bool {
+        self.uid == 0
+    }
+}
+
 /// How long the kernel may go on without asking again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Validity {

@@ -1,7 +1,6 @@
 //! The FUSE crate as transport: requests come as its types and are answered through its replies.
 //!
-//! What it lacks: `statx` (so no creation times), `O_TMPFILE`, `syncfs`, set-id bits cleared by the
-//! filesystem on writing, and node ids apart from inode numbers.
+//! What it lacks is listed in `docs/design/mount.md`.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -295,7 +294,9 @@ impl Filesystem for Adapter {
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA
             | InitFlags::FUSE_HAS_IOCTL_DIR
-            | InitFlags::FUSE_DONT_MASK;
+            | InitFlags::FUSE_DONT_MASK
+            // Without it the kernel asks for file capabilities before every single write.
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, !options.read_only);
         wanted.set(InitFlags::FUSE_POSIX_ACL, self.server.uses_acls());
         // What this kernel does not know is left out; all of it only saves requests.
@@ -523,20 +524,20 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self
-            .server
-            .guarded(|server| server.write(NodeId(node.0), offset, data))
-        {
+        let drops_set_ids = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let (caller, node) = (caller(request), NodeId(node.0));
+        let write = |server: &Server| server.write(caller, node, offset, data, drops_set_ids);
+        match self.server.guarded(write) {
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
             Err(error) => reply.error(errno(error)),
         }
@@ -738,7 +739,7 @@ impl Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -749,7 +750,7 @@ impl Filesystem for Adapter {
         let range = offset..offset.saturating_add(len);
         let allocate = |mode| {
             self.server
-                .guarded(|server| server.allocate(NodeId(node.0), range, mode))
+                .guarded(|server| server.allocate(caller(request), NodeId(node.0), range, mode))
         };
         reply_empty(reply, fallocate_mode(mode).and_then(allocate));
     }

@@ -168,3 +168,41 @@ fn with_owners_shown_as_another_acls_do_not_count() {
     assert_eq!(rights(2000, "5", &mounted.path("f")), "---");
     mounted.unmount();
 }
+
+#[test]
+fn programs_changed_by_others_no_longer_run_as_their_owner() {
+    let mounted = Mounted::with("allow_other", |_| {});
+    open_way(&mounted);
+    let (path, shown) = (mounted.path("f"), mounted.path("f").display().to_string());
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    let change = |user: u32, script: &str| {
+        fs::write(&path, vec![b'x'; 8192]).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+        assert_eq!(mode(), 0o6777);
+        let who = format!("--reuid={user}");
+        run(
+            "setpriv",
+            &[
+                &who,
+                "--clear-groups",
+                "sh",
+                "-c",
+                &script.replace("FILE", &shown),
+            ],
+        );
+        mode()
+    };
+    for script in [
+        "echo x >> FILE",
+        "truncate -s 5 FILE",
+        ": > FILE",
+        "dd if=/dev/zero of=FILE bs=1 count=1 conv=notrunc 2> /dev/null",
+        "fallocate -p -o 0 -l 4096 FILE",
+    ] {
+        assert_eq!(change(1234, script), 0o777, "{script}");
+        assert_eq!(change(0, script), 0o6777, "{script}");
+    }
+    assert_eq!(change(0, "chown 5 FILE"), 0o777);
+    assert_eq!(change(0, "chgrp 5 FILE"), 0o777);
+    mounted.unmount();
+}

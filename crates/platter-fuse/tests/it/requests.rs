@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 
@@ -223,5 +223,22 @@ fn the_kernel_forgets_what_it_was_told() {
     }
     let all_forgotten = || mounted.session().nodes_held() == 0;
     assert!(soon(all_forgotten), "unlinked inodes are forgotten");
+    mounted.unmount();
+}
+
+#[test]
+fn writing_asks_for_file_capabilities_once() {
+    let mounted = Mounted::new();
+    let file = File::create(mounted.path("f")).unwrap();
+    let requests = mounted.requests_of(|| {
+        for offset in 0..100 {
+            file.write_all_at(b"x", offset).unwrap();
+        }
+        file.sync_all().unwrap();
+    });
+    // The times that the kernel kept come with the SETATTR.
+    let expected = [("SETATTR", 1), ("WRITE", 1), ("FSYNC", 1), ("GETXATTR", 1)];
+    assert_eq!(requests.all(), expected);
+    drop(file);
     mounted.unmount();
 }

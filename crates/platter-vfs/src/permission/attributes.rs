@@ -117,6 +117,14 @@ fn check_new_flags(attr: &Attr, credentials: &Credentials, changes: &SetAttr) ->
     Ok(())
 }
 
+/// The permission bits of a file after its contents or its owner changed: it no longer runs as
+/// somebody else. Without the group's right to run it, the set-group-id bit means something else.
+#[must_use]
+pub fn without_set_ids(permissions: u32) -> u32 {
+    let runs_as_group = permissions & GROUP_EXECUTE != 0;
+    permissions & !(SET_USER_ID | if runs_as_group { SET_GROUP_ID } else { 0 })
+}
+
 fn drop_set_ids(attr: &Attr, credentials: &Credentials, changes: &mut SetAttr) {
     let new_owner = changes.uid.is_some() || changes.gid.is_some();
     let new_contents = changes.size_bytes.is_some() && !credentials.is_superuser();
@@ -124,10 +132,8 @@ fn drop_set_ids(attr: &Attr, credentials: &Credentials, changes: &mut SetAttr) {
         return;
     }
     let before = changes.permissions.unwrap_or(attr.permissions);
-    let mut after = before & !SET_USER_ID;
-    // Without the group's right to run it, the bit does not mean that a program runs as the group.
-    let may_keep = credentials.is_superuser() || credentials.is_in_group(attr.gid);
-    if before & GROUP_EXECUTE != 0 || !may_keep {
+    let mut after = without_set_ids(before);
+    if !credentials.is_superuser() && !credentials.is_in_group(attr.gid) {
         after &= !SET_GROUP_ID;
     }
     if after != before {

@@ -10,7 +10,7 @@ mod tests;
 
 use bitflags::bitflags;
 
-pub use self::attributes::prepare_set_attr;
+pub use self::attributes::{prepare_set_attr, without_set_ids};
 pub use self::names::{check_create, check_delete, permissions_of_new};
 use crate::acl::ACL_ACCESS_NAME;
 use crate::{Attr, Condition, Credentials, Error, FileKind, Inode, PosixAcl, Result};
