@@ -94,4 +94,61 @@ mod tests {
         let refused = IoError::read_only(device.name(), Operation::Write, 0, 0);
         assert_eq!(Error::from(refused).errno(), Errno::ROFS);
     }
+
+    /// Every condition with the number of its errno on Linux.
+    const CONDITIONS: [(Condition, i32); 27] = [
+        (Condition::NotFound, 2),
+        (Condition::Exists, 17),
+        (Condition::NotDirectory, 20),
+        (Condition::IsDirectory, 21),
+        (Condition::NotEmpty, 39),
+        (Condition::TooManyLinksFollowed, 40),
+        (Condition::NameTooLong, 36),
+        (Condition::InvalidArgument, 22),
+        (Condition::AccessDenied, 13),
+        (Condition::NotPermitted, 1),
+        (Condition::ReadOnly, 30),
+        (Condition::NoSpace, 28),
+        (Condition::QuotaExceeded, 122),
+        (Condition::FileTooLarge, 27),
+        (Condition::TooManyLinks, 31),
+        (Condition::CrossDevice, 18),
+        (Condition::Busy, 16),
+        (Condition::NoAttribute, 61),
+        (Condition::OutOfRange, 34),
+        (Condition::TooBig, 7),
+        (Condition::Overflow, 75),
+        (Condition::Stale, 116),
+        (Condition::NoSuchAddress, 6),
+        (Condition::NoKey, 126),
+        (Condition::NotSupported, 95),
+        (Condition::WouldBlock, 11),
+        (Condition::TextBusy, 26),
+    ];
+
+    #[test]
+    fn every_condition_has_its_own_errno() {
+        for (condition, number) in CONDITIONS {
+            assert_eq!(condition.errno().raw_os_error(), number, "{condition:?}");
+            assert_eq!(Error::from(condition).errno(), condition.errno());
+        }
+        let mut numbers = CONDITIONS.map(|(_, number)| number);
+        numbers.sort_unstable();
+        assert!(
+            numbers.is_sorted_by(|left, right| left < right),
+            "two share one"
+        );
+    }
+
+    #[test]
+    fn damage_and_unknown_features_have_errnos_of_their_own() {
+        let damage = crate::Corruption::new("inode", crate::Locus::inode(1), "is damaged");
+        assert_eq!(Error::from(damage).errno().raw_os_error(), 117);
+        let unsupported = crate::Unsupported {
+            filesystem: "ext4",
+            feature: "a_new_one".to_owned(),
+            reason: None,
+        };
+        assert_eq!(Error::from(unsupported).errno(), Errno::OPNOTSUPP);
+    }
 }
