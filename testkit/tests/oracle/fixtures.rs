@@ -103,6 +103,7 @@ fixtures! {
     dirty_revoked,
     dirty_wrapped,
     dirty_wrapped_data,
+    dirty_fast_commit,
     dirty_orphan_list,
     dirty_orphan_file,
     dirty_orphan_ext3,
@@ -144,7 +145,7 @@ fn examine(fixture: &Fixture) -> Result<()> {
     let written = std::fs::metadata(&built.image)?.modified()?;
     let volume = volume::open(&built)?;
     let outcome = match fixture.truth {
-        Truth::Kernel(_) => {
+        Truth::Kernel(_) | Truth::KernelAfterE2fsck => {
             let view = KernelView::of(fixture, &built)?;
             compare(&**volume.filesystem(), view.root(), Rules::KERNEL_MOUNT)?
         }
