@@ -30,13 +30,23 @@ pub struct Mutant {
 /// Makes image `number`: half of them have their checksums put right.
 #[must_use]
 pub fn mutate(seeds: &[Seed], number: u64) -> Mutant {
+    mutate_with(seeds, number, CHANGES_MAX)
+}
+
+/// Makes image `number` by one change, so that what comes of it can be explained.
+#[must_use]
+pub fn mutate_once(seeds: &[Seed], number: u64) -> Mutant {
+    mutate_with(seeds, number, 1)
+}
+
+fn mutate_with(seeds: &[Seed], number: u64, changes_max: u64) -> Mutant {
     let mut prng = Prng::new(number);
     let seed = &seeds[pick(&mut prng, seeds.len())];
     let mut image = seed.image.clone();
     let is_sealed = prng.below(2) == 0;
     let mut changes = Vec::new();
     let mut touched = Vec::new();
-    for _ in 0..=prng.below(CHANGES_MAX) {
+    for _ in 0..=prng.below(changes_max) {
         let change = Change::choose(&mut prng, seed);
         let range = change.apply(&mut image);
         touched.extend(seed.layout.touched(range.start, range.end).cloned());

@@ -52,6 +52,10 @@ fn verdict(finished: &Finished) -> Result<Verdict> {
     let code = finished.code()?;
     let has_summary = text.lines().any(is_summary);
     match code {
+        // It exits with 0 when all that is wrong is the size, or descriptors with a good backup.
+        0 if has_summary && text.lines().any(is_complaint) => {
+            Ok(Verdict::NotClean(problems(&text)))
+        }
         0 if has_summary => Ok(Verdict::Clean),
         _ if code & ERRORS_LEFT != 0 => Ok(Verdict::NotClean(problems(&text))),
         OPERATIONAL => match refusal(&text) {
@@ -65,6 +69,11 @@ fn verdict(finished: &Finished) -> Result<Verdict> {
 /// The last line of a finished check: `name: 11/64 files (0.0% non-contiguous), 20/512 blocks`.
 fn is_summary(line: &str) -> bool {
     line.contains(" files (") && line.contains("% non-contiguous), ") && line.ends_with(" blocks")
+}
+
+/// A question answered with no, or word of a structure that was not usable.
+fn is_complaint(line: &str) -> bool {
+    line.ends_with("? no") || line.ends_with("trying backup blocks...")
 }
 
 fn problems(text: &str) -> Vec<String> {
@@ -134,6 +143,17 @@ mod tests {
             problems.iter().any(|line| line.contains("ref count is 9")),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn problem_that_leaves_the_exit_code_alone_is_one() {
+        for report in [
+            include_str!("reports/short_device.txt"),
+            include_str!("reports/backup_descriptors.txt"),
+        ] {
+            let verdict = verdict(&recorded(report)).unwrap();
+            assert!(matches!(verdict, Verdict::NotClean(_)), "{verdict:?}");
+        }
     }
 
     #[test]
