@@ -1,7 +1,7 @@
 //! The locks and atomics of the caches, in one place: the race tests compile the same sources
 //! against a module of this name that a model checker drives.
 
-pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };

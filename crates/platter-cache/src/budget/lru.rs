@@ -28,6 +28,16 @@ impl LruId {
         Self(shard << 56 | u64::from(generation & 0x00ff_ffff) << 32 | u64::from(index))
     }
 
+    /// The place as a number, to be kept in an atomic.
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The place that [`to_bits`](Self::to_bits) gave.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     fn shard(self) -> usize {
         usize::from(self.0.to_be_bytes()[0])
     }

@@ -6,6 +6,7 @@
 
 mod heat;
 mod lru;
+mod shadow;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +14,15 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
 
+use crate::page::frame::Arena;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
+use crate::xarray::NODE_BYTES;
+use lru::{Candidate, Lru};
+use shadow::Ages;
 
 pub(crate) use heat::Heat;
-pub(crate) use lru::{Candidate, List, Lru, LruId};
+pub(crate) use lru::{List, LruId};
+pub(crate) use shadow::Shadow;
 
 /// Entries an evictor takes off a list at a time.
 const ISOLATE_COUNT: usize = 32;
@@ -38,6 +44,14 @@ pub(crate) enum Verdict {
     Gone,
 }
 
+/// The size of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct NodeCounts {
+    pub(crate) nodes: usize,
+    /// Of these, nodes that hold nothing but shadows.
+    pub(crate) shadow_nodes: usize,
+}
+
 /// A cache whose entries are in the eviction order.
 pub(crate) trait Owner: Send + Sync {
     /// Whether the entry was used since this was last asked.
@@ -45,6 +59,9 @@ pub(crate) trait Owner: Send + Sync {
 
     /// Lets the entry go if nobody uses it.
     fn evict(&self, key: u64, id: LruId) -> Verdict;
+
+    /// Forgets what was evicted, where it remembers that.
+    fn drop_shadows(&self) {}
 }
 
 /// Names an [`Owner`] in the eviction order.
@@ -70,6 +87,14 @@ pub struct BudgetStats {
     pub evictions: u64,
     /// Charges refused because nothing could be evicted.
     pub refusals: u64,
+    /// Of the bytes charged, those of the nodes that index pages.
+    pub node_bytes: u64,
+    /// Bytes of pages that are dirty or being written.
+    pub dirty_bytes: u64,
+    /// Pages that came back after their eviction.
+    pub refaults: u64,
+    /// Of these, pages that came back so soon that they are kept as active.
+    pub activations: u64,
 }
 
 /// How many bytes the caches that share it may hold together.
@@ -78,9 +103,16 @@ pub struct MemoryBudget {
     used_bytes: CachePadded<AtomicU64>,
     lru: Lru,
     next_shard: AtomicUsize,
+    next_owner: AtomicUsize,
     owners: RwLock<Owners>,
     evictions: AtomicU64,
     refusals: AtomicU64,
+    ages: Ages,
+    frames: Arc<Arena>,
+    node_count: AtomicUsize,
+    /// Nodes that hold nothing but shadows.
+    shadow_node_count: AtomicUsize,
+    dirty_bytes: AtomicU64,
 }
 
 impl MemoryBudget {
@@ -92,9 +124,15 @@ impl MemoryBudget {
             used_bytes: CachePadded::new(AtomicU64::new(0)),
             lru: Lru::default(),
             next_shard: AtomicUsize::new(0),
+            next_owner: AtomicUsize::new(0),
             owners: RwLock::new(Owners::default()),
             evictions: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
+            ages: Ages::default(),
+            frames: Arc::new(Arena::new(limit_bytes)),
+            node_count: AtomicUsize::new(0),
+            shadow_node_count: AtomicUsize::new(0),
+            dirty_bytes: AtomicU64::new(0),
         }
     }
 
@@ -119,7 +157,23 @@ impl MemoryBudget {
             inactive_bytes: self.lru.bytes(List::Inactive),
             evictions: self.evictions.load(Ordering::Relaxed),
             refusals: self.refusals.load(Ordering::Relaxed),
+            node_bytes: (self.node_count.load(Ordering::Relaxed) * NODE_BYTES) as u64,
+            dirty_bytes: self.dirty_bytes(),
+            refaults: self.ages.refaults(),
+            activations: self.ages.activations(),
         }
+    }
+
+    /// Bytes of pages that are dirty or being written.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// From how many dirty bytes on a writer has to write some back itself: a quarter of all.
+    #[must_use]
+    pub fn dirty_limit_bytes(&self) -> u64 {
+        self.limit_bytes / 4
     }
 
     /// Takes `bytes` out of the budget, evicting what it must; `None` when that does not help.
@@ -145,12 +199,60 @@ impl MemoryBudget {
     /// a version of a block that no device has yet. Evicts first.
     pub(crate) fn charge_beyond(self: &Arc<Self>, bytes: u64) -> Charge {
         self.charge(bytes).unwrap_or_else(|| {
+            if bytes > self.limit_bytes {
+                self.reclaim(bytes);
+            }
             self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
             Charge {
                 budget: Arc::clone(self),
                 bytes,
             }
         })
+    }
+
+    /// Where the memory of pages comes from.
+    pub(crate) fn frames(&self) -> &Arc<Arena> {
+        &self.frames
+    }
+
+    /// What an entry of `bytes` that is being evicted leaves behind.
+    pub(crate) fn shadow(&self, bytes: u64) -> Shadow {
+        self.ages.shadow(bytes)
+    }
+
+    /// The list for an entry of `bytes` that comes in where an evicted one left `shadow`: active
+    /// if it would not have been evicted, had the active list given way.
+    pub(crate) fn list_after(&self, shadow: Option<Shadow>, bytes: u64) -> List {
+        let active_bytes = self.lru.bytes(List::Active);
+        match shadow {
+            Some(shadow) if self.ages.refault(shadow, bytes, active_bytes) => List::Active,
+            Some(_) | None => List::Inactive,
+        }
+    }
+
+    /// Follows an index from one size to another, both in nodes and nodes of shadows only.
+    /// Nodes are charged beyond the ceiling: pages give way at the next charge.
+    pub(crate) fn recount_nodes(&self, before: NodeCounts, after: NodeCounts) {
+        let bytes = |nodes: usize| (nodes * NODE_BYTES) as u64;
+        let relaxed = Ordering::Relaxed;
+        self.used_bytes.fetch_add(bytes(after.nodes), relaxed);
+        self.used_bytes.fetch_sub(bytes(before.nodes), relaxed);
+        self.node_count.fetch_add(after.nodes, relaxed);
+        self.node_count.fetch_sub(before.nodes, relaxed);
+        self.shadow_node_count
+            .fetch_add(after.shadow_nodes, relaxed);
+        self.shadow_node_count
+            .fetch_sub(before.shadow_nodes, relaxed);
+    }
+
+    /// Counts bytes that turned dirty.
+    pub(crate) fn add_dirty(&self, bytes: u64) {
+        self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that are clean again, or gone.
+    pub(crate) fn sub_dirty(&self, bytes: u64) {
+        self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// The eviction order.
@@ -215,7 +317,28 @@ impl MemoryBudget {
                 self.lru.put_back_oldest(candidate.id, List::Inactive);
             }
         }
+        self.limit_shadows();
         freed > 0
+    }
+
+    /// Has owners forget what was evicted once that takes a thirty-second of the budget.
+    fn limit_shadows(&self) {
+        let limit = usize::try_from(self.limit_bytes / 32).unwrap_or(usize::MAX) / NODE_BYTES;
+        let count = || self.shadow_node_count.load(Ordering::Relaxed);
+        if count() <= limit {
+            return;
+        }
+        let owners = self.owners.read().slots.len();
+        for _ in 0..owners {
+            let turn = self.next_owner.fetch_add(1, Ordering::Relaxed) % owners;
+            let id = OwnerId(u32::try_from(turn).unwrap_or_default());
+            if let Some(owner) = self.owner(id) {
+                owner.drop_shadows();
+            }
+            if count() <= limit / 2 {
+                return;
+            }
+        }
     }
 
     fn age_active(&self, shard: usize, batch: &mut Vec<Candidate>) {
@@ -272,6 +395,27 @@ impl std::fmt::Debug for MemoryBudget {
 pub(crate) struct Charge {
     budget: Arc<MemoryBudget>,
     bytes: u64,
+}
+
+impl Charge {
+    /// Adds a charge to the same budget to this one.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "one budget");
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
+    /// Takes `bytes` of this charge apart.
+    ///
+    /// # Panics
+    /// If it is not so much.
+    pub(crate) fn split(&mut self, bytes: u64) -> Self {
+        assert!(bytes <= self.bytes, "a part is not larger than the whole");
+        self.bytes -= bytes;
+        Self {
+            budget: Arc::clone(&self.budget),
+            bytes,
+        }
+    }
 }
 
 impl Drop for Charge {

@@ -1,12 +1,48 @@
 //! The page cache: a file's contents by page index.
+//!
+//! A [`Mapping`] holds the cached pages of one file in folios of several sizes, indexed by an
+//! [`XArray`]. What is missing is filled through the driver's [`AddressSpace`], straight into the
+//! folios' memory; what was written goes back through its [`WritableSpace`].
+//!
+//! Locks, in the order they are taken: a mapping's `fills`, a folio's content, a mapping's index,
+//! the eviction order. The content of a folio is locked while it is read from or written to the
+//! device, which is how others wait for it; no other lock is held meanwhile but `fills`, shared.
 
-use std::io::IoSliceMut;
-use std::marker::PhantomData;
-use std::sync::Arc;
+mod errors;
+mod fill;
+mod folio;
+pub(crate) mod frame;
+mod insert;
+mod read;
+mod readahead;
+#[cfg(test)]
+mod tests;
+mod truncate;
+mod write;
+mod writeback;
+
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock, Weak};
 
 use crate::MemoryBudget;
+use crate::budget::Registration;
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, RwLock};
+use crate::xarray::{Order, XArray};
+use errors::ErrorSequence;
+use folio::Folio;
+use readahead::Streams;
+
+pub use errors::ErrorCursor;
+
+/// The size of a page in bytes.
+pub const PAGE_BYTES: usize = 4096;
 
 /// What a mapping is filled from: the driver's side of one file.
+///
+/// Called with pages of the file locked: an implementation takes no lock that is held while a
+/// mapping of this file is used.
 pub trait AddressSpace {
     /// The driver's error. A clone reaches every reader that waited for the failed page.
     type Error: Clone + Send + Sync + 'static;
@@ -18,23 +54,57 @@ pub trait AddressSpace {
     /// file holds: holes and bytes beyond the end of the file are zeros. `offset` is a multiple of
     /// the page size and so is the length of every buffer.
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Self::Error>;
+
+    /// Announces that a range will probably be read soon. A hint, without effect on what is read.
+    fn will_need(&self, range: Range<u64>) {
+        let _ = range;
+    }
+}
+
+/// What a mapping writes its dirty pages to.
+pub trait WritableSpace: AddressSpace {
+    /// Moves the end of the file to byte `end` if it is before that: so far was written into the
+    /// cache. Called before anything of it can be written back, with pages of the file locked: an
+    /// implementation takes no lock that is held while a mapping is used.
+    fn extend(&self, end: u64);
+
+    /// Writes `bufs`, which lie one after the other in the file from byte `offset`, a multiple of
+    /// the page size. Every length but the last is a multiple of the page size too; the last ends
+    /// at the end of the file if that comes earlier.
+    fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Self::Error>;
 }
 
 /// The cached pages of one file, whose driver fails with `E`.
-#[derive(Debug)]
-pub struct Mapping<E> {
+///
+/// The driver passes its side of the file to each call; the mapping keeps no reference to it.
+/// Dropping the mapping gives all its memory back, and what was not written is lost.
+pub struct Mapping<E: Clone + Send + Sync + 'static> {
     budget: Arc<MemoryBudget>,
-    error: PhantomData<fn() -> E>,
+    /// Made when the first page comes in: most files that are listed are never read.
+    core: OnceLock<Arc<Core<E>>>,
+}
+
+/// What the eviction order reaches the pages by.
+struct Core<E: Clone + Send + Sync + 'static> {
+    pages: XArray<Folio<E>>,
+    budget: Arc<MemoryBudget>,
+    registration: Registration,
+    /// Held shared by whoever brings pages in, exclusively by whoever takes a range away.
+    fills: RwLock<()>,
+    streams: Mutex<Streams>,
+    errors: Mutex<ErrorSequence<E>>,
+    /// How many writebacks have ended, for those who wait for one.
+    writebacks: Mutex<u64>,
+    writeback_ended: Condvar,
+    page_count: AtomicU64,
 }
 
 impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// An empty mapping whose pages are charged to `budget`.
     #[must_use]
     pub fn new(budget: Arc<MemoryBudget>) -> Self {
-        Self {
-            budget,
-            error: PhantomData,
-        }
+        let core = OnceLock::new();
+        Self { budget, core }
     }
 
     /// The budget its pages are charged to.
@@ -43,27 +113,80 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         &self.budget
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`, from the cache or from `source`.
-    ///
-    /// Returns how many bytes there were before the end of the file.
-    pub fn read_at<S: AddressSpace<Error = E>>(
-        &self,
-        source: &S,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<usize, E> {
-        let end = source
-            .size_bytes()
-            .min(offset.saturating_add(buf.len() as u64));
-        let Some(count) = end.checked_sub(offset).filter(|&count| count > 0) else {
-            return Ok(0);
-        };
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(buf.len());
-        let first = offset - offset % 4096;
-        let skip = usize::try_from(offset - first).unwrap_or_default();
-        let mut pages = vec![0; (skip + count).next_multiple_of(4096)];
-        source.read_folios(first, &mut [IoSliceMut::new(&mut pages)])?;
-        buf[..count].copy_from_slice(&pages[skip..skip + count]);
-        Ok(count)
+    /// How many pages are cached.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        let core = self.core.get();
+        core.map_or(0, |core| core.page_count.load(Ordering::Relaxed))
     }
+
+    fn core(&self) -> &Arc<Core<E>> {
+        if let Some(core) = self.core.get() {
+            return core;
+        }
+        let core = Core::new(Arc::clone(&self.budget));
+        self.core.get_or_init(|| core)
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> fmt::Debug for Mapping<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Mapping")
+            .field("page_count", &self.page_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Drop for Mapping<E> {
+    fn drop(&mut self) {
+        // An evictor may hold the core a moment longer; the memory goes back now.
+        if let Some(core) = self.core.get() {
+            core.remove_all();
+        }
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Core<E> {
+    fn new(budget: Arc<MemoryBudget>) -> Arc<Self> {
+        Arc::new_cyclic(|core: &Weak<Self>| Self {
+            pages: XArray::new(),
+            registration: budget.register(Weak::<Self>::clone(core)),
+            budget,
+            fills: RwLock::new(()),
+            streams: Mutex::default(),
+            errors: Mutex::default(),
+            writebacks: Mutex::default(),
+            writeback_ended: Condvar::default(),
+            page_count: AtomicU64::new(0),
+        })
+    }
+
+    /// Takes everything out of the index, written or not.
+    fn remove_all(&self) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let (batch, after) = self.change(|locked| {
+                let mut cursor = locked.cursor(from, Order::ZERO);
+                let mut batch = Vec::new();
+                let mut found = cursor.find(u64::MAX);
+                while found.is_some() && batch.len() < REMOVE_BATCH {
+                    batch.extend(self.remove_at(&mut cursor));
+                    found = cursor.find_next(u64::MAX);
+                }
+                (batch, found.map(|found| found.index))
+            });
+            for folio in batch {
+                self.budget.lru().remove(folio.lru());
+            }
+            next = after;
+        }
+    }
+}
+
+/// Folios that are taken out under one hold of the lock.
+const REMOVE_BATCH: usize = 256;
+
+/// The page that byte `offset` lies in.
+fn page_of(offset: u64) -> u64 {
+    offset / PAGE_BYTES as u64
 }

@@ -12,10 +12,16 @@ pub struct Occupied<T: 'static>(pub Ref<T>);
 /// Nodes an insertion takes at most, but for the first of a high index.
 const NODES_OF_AN_ADD: usize = 4;
 
+/// Takes the nodes that an insertion may need into the thread's magazine, so that none is
+/// allocated under a lock.
+pub(crate) fn reserve_nodes() {
+    raw::fill_magazine(NODES_OF_AN_ADD);
+}
+
 impl<T> XArray<T> {
     /// Adds one item: see [`Cursor::add`].
     pub fn add(&self, index: u64, order: Order, item: Ref<T>) -> Result<Option<u64>, Occupied<T>> {
-        raw::fill_magazine(NODES_OF_AN_ADD);
+        reserve_nodes();
         self.lock().cursor(index, order).add(item)
     }
 }

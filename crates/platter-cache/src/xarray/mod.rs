@@ -42,6 +42,9 @@ pub use raw::{Frozen, ItemRef, Ref};
 pub use split::{SplitPlan, SplitReserve};
 pub use store::{Larger, New, Old};
 
+pub(crate) use add::reserve_nodes;
+pub(crate) use raw::NODE_BYTES;
+
 /// Levels of a 64-bit index, six bits each.
 const LEVELS_MAX: usize = 11;
 /// Optimistic lookups before a reader waits for the writer that is in its way.

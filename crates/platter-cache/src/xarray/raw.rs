@@ -23,6 +23,9 @@ pub(super) const SLOTS: u8 = 64;
 /// Bits of an index that one level decides.
 pub(super) const SLOT_BITS: u8 = 6;
 
+/// Memory of a node in bytes.
+pub(crate) const NODE_BYTES: usize = size_of::<Node>();
+
 const FROZEN: u32 = 1 << 31;
 const REFS_MAX: u32 = 1 << 30;
 const MAGAZINE_NODES: usize = 16;

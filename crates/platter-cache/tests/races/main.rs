@@ -23,6 +23,8 @@ mod sync;
 mod budget;
 #[path = "../../src/buffer/mod.rs"]
 mod buffer;
+#[path = "../../src/page/mod.rs"]
+mod page;
 #[path = "../../src/xarray/mod.rs"]
 mod xarray;
 mod array_models;

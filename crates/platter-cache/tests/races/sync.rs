@@ -50,6 +50,10 @@ impl<T> RwLock<T> {
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap()
     }
+
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.0.try_write().ok()
+    }
 }
 
 /// An epoch scheme that runs what was deferred the moment the last older pin ends: the earliest

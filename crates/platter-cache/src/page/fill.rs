@@ -1,0 +1,231 @@
+//! Filling what is missing: one request for a window of pages, straight into their folios.
+
+use std::io::IoSliceMut;
+use std::ops::Range;
+
+use super::folio::Folio;
+use super::readahead::{WINDOW_PAGES_MAX, folio_orders};
+use super::{AddressSpace, Core, PAGE_BYTES};
+use crate::xarray::{Content, Order, Ref};
+
+/// What came of an attempt to bring a page in.
+pub(super) enum Filled<E: 'static> {
+    /// The folio of the page, up to date.
+    Folio(Ref<Folio<E>>),
+    /// Another thread was faster, or has just undone its own attempt: look again.
+    Raced,
+    /// The budget has no room for a single page.
+    NoRoom,
+}
+
+impl<E: Clone + Send + Sync + 'static> Core<E> {
+    /// The folio that covers page `index`, up to date: from the index, after waiting for who fills
+    /// it, or filled now with `needed` pages and what should be read ahead. `None` without room.
+    pub(super) fn uptodate_folio<S>(
+        &self,
+        source: &S,
+        index: u64,
+        needed: u64,
+    ) -> Result<Option<Ref<Folio<E>>>, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        loop {
+            let Some(folio) = self.pages.get_item(index) else {
+                match self.fill(source, index, needed)? {
+                    Filled::Folio(folio) => return Ok(Some(folio)),
+                    Filled::Raced => continue,
+                    Filled::NoRoom => return Ok(None),
+                }
+            };
+            debug_assert!(folio.covers(index), "the index leads to the right folio");
+            if folio.wait_filled()? {
+                return Ok(Some(folio));
+            }
+        }
+    }
+
+    /// Reads the missing page `index` with what its reader will want next.
+    fn fill<S>(&self, source: &S, index: u64, needed: u64) -> Result<Filled<E>, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let _shared = self.fills.read();
+        let pages = source.size_bytes().div_ceil(PAGE_BYTES as u64);
+        let pages_max = (self.budget.limit_bytes() / 8 / PAGE_BYTES as u64).max(1);
+        let window = self.streams.lock().window(index, needed);
+        let end = index.saturating_add(window.min(pages_max)).min(pages);
+        let window = index..end.max(index + 1);
+        let wide = window.end - window.start > 1;
+        let filled = self.fill_window(source, window.clone());
+        if filled.is_err() && wide {
+            // The fault may lie in a page that nobody asked for.
+            self.streams.lock().forget(index);
+            return self.fill_window(source, index..index + 1);
+        }
+        if wide {
+            let ahead = window.end
+                ..window
+                    .end
+                    .saturating_add(window.end - window.start)
+                    .min(pages);
+            source.will_need(bytes_of(ahead));
+        }
+        filled
+    }
+
+    /// Reads the missing pages at the beginning of `window` as one request.
+    pub(super) fn fill_window<S>(&self, source: &S, window: Range<u64>) -> Result<Filled<E>, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let folios = self.new_folios(self.missing_at(window.clone()));
+        if folios.is_empty() {
+            let is_present = self.pages.get_item(window.start).is_some();
+            return Ok(if is_present {
+                Filled::Raced
+            } else {
+                Filled::NoRoom
+            });
+        }
+        self.fill_folios(source, &folios)
+    }
+
+    /// Puts new folios, which lie side by side, into the index up to the first that meets
+    /// another, and fills them by one request.
+    pub(super) fn fill_folios<S>(
+        &self,
+        source: &S,
+        folios: &[Ref<Folio<E>>],
+    ) -> Result<Filled<E>, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        // Locked before anybody can find them, so that whoever does waits.
+        let mut contents: Vec<_> = folios.iter().map(|folio| folio.write()).collect();
+        let count = self.add_folios(folios);
+        contents.truncate(count);
+        let (Some(first), Some(alone)) = (folios[..count].first(), contents.first_mut()) else {
+            return Ok(Filled::Raced);
+        };
+        let offset = first.offset();
+        let mut filling = Filling {
+            core: self,
+            folios: &folios[..count],
+        };
+        if count == 1 {
+            let mut bufs = [IoSliceMut::new(alone.bytes_mut())];
+            if let Err(error) = source.read_folios(offset, &mut bufs) {
+                // Those who wait asked for the same: they get the same answer. A larger folio
+                // may have failed for the sake of another page.
+                alone.failure = (first.order() == Order::ZERO).then(|| error.clone());
+                return Err(error);
+            }
+        } else {
+            let mut bufs: Vec<_> = contents
+                .iter_mut()
+                .map(|content| IoSliceMut::new(content.bytes_mut()))
+                .collect();
+            source.read_folios(offset, &mut bufs)?;
+        }
+        for folio in std::mem::take(&mut filling.folios) {
+            folio.set_uptodate();
+        }
+        Ok(Filled::Folio(first.clone()))
+    }
+
+    /// The part of `window` before its first present page.
+    pub(super) fn missing_at(&self, window: Range<u64>) -> Range<u64> {
+        if window.end - window.start <= 1 {
+            return window;
+        }
+        let mut locked = self.pages.lock();
+        let mut cursor = locked.cursor(window.start, Order::ZERO);
+        let mut found = cursor.find(window.end - 1);
+        while let Some(entry) = found {
+            if let Content::Item(_) = entry.content {
+                return window.start..entry.index.max(window.start);
+            }
+            found = cursor.find_next(window.end - 1);
+        }
+        window
+    }
+
+    /// New folios for the pages of `window`, as far as the budget has room.
+    fn new_folios(&self, window: Range<u64>) -> Vec<Ref<Folio<E>>> {
+        let mut folios = Vec::new();
+        let mut index = window.start;
+        while index < window.end {
+            let mut room = false;
+            for order in folio_orders(index..window.end) {
+                let Some(folio) = Folio::new(&self.budget, index, order) else {
+                    break;
+                };
+                room = true;
+                index += order.span();
+                folios.push(folio);
+            }
+            if room {
+                continue;
+            }
+            // No large folio is to be had; a page may be.
+            let Some(folio) = Folio::new(&self.budget, index, Order::ZERO) else {
+                break;
+            };
+            index += 1;
+            folios.push(folio);
+        }
+        folios
+    }
+
+    /// Reads ahead the missing pages of a range, up to an eighth of the budget. Failures are left
+    /// to who reads.
+    pub(super) fn will_need<S>(&self, source: &S, range: Range<u64>)
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let size = source.size_bytes();
+        let bytes_max = self.budget.limit_bytes() / 8;
+        let end = range
+            .end
+            .min(size)
+            .min(range.start.saturating_add(bytes_max));
+        let last = end.div_ceil(PAGE_BYTES as u64);
+        let mut index = super::page_of(range.start);
+        let _shared = self.fills.read();
+        while index < last {
+            let window = index..last.min(index.saturating_add(WINDOW_PAGES_MAX));
+            let missing = self.missing_at(window.clone());
+            if missing.is_empty() {
+                let folio = self.pages.get_item(index);
+                index = folio.map_or(index + 1, |folio| folio.index() + folio.order().span());
+                continue;
+            }
+            match self.fill_window(source, missing.clone()) {
+                Ok(Filled::Folio(_) | Filled::Raced) => index = missing.end,
+                Ok(Filled::NoRoom) | Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Folios that are being filled. What is left when this is dropped, after an error or a panic of
+/// the source, leaves the index: whoever waits for it reads anew.
+struct Filling<'a, E: Clone + Send + Sync + 'static> {
+    core: &'a Core<E>,
+    folios: &'a [Ref<Folio<E>>],
+}
+
+impl<E: Clone + Send + Sync + 'static> Drop for Filling<'_, E> {
+    fn drop(&mut self) {
+        for folio in self.folios {
+            self.core.detach(folio);
+        }
+    }
+}
+
+/// The bytes of a range of pages.
+pub(super) fn bytes_of(pages: Range<u64>) -> Range<u64> {
+    let page = PAGE_BYTES as u64;
+    pages.start.saturating_mul(page)..pages.end.saturating_mul(page)
+}

@@ -1,0 +1,150 @@
+//! Reading a file through its cached pages: copied out, or shown in place.
+
+use std::io::IoSliceMut;
+use std::ops::Range;
+
+use super::fill::bytes_of;
+use super::folio::Folio;
+use super::{AddressSpace, Core, Mapping, PAGE_BYTES, page_of};
+use crate::xarray::Ref;
+
+/// The most that is shown in place at once.
+const SHOW_BYTES_MAX: usize = 2 << 20;
+/// Pages that are read at once when the budget has no room to cache them.
+const UNCACHED_PAGES: usize = 16;
+
+impl<E: Clone + Send + Sync + 'static> Mapping<E> {
+    /// Reads up to `buf.len()` bytes at `offset`, from the cache or from `source`.
+    ///
+    /// Returns how many bytes there were before the end of the file.
+    pub fn read_at<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let range = within(source, offset, buf.len());
+        let core = self.core();
+        let mut at = range.start;
+        let mut done = 0;
+        while at < range.end {
+            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let wanted = &mut buf[done..][..left];
+            let copied = match core.uptodate_folio(source, page_of(at), pages_left(at, &range))? {
+                Some(folio) => copy_out(&folio, at, wanted),
+                None => core.read_uncached(source, at, wanted)?,
+            };
+            at += copied as u64;
+            done += copied;
+        }
+        Ok(done)
+    }
+
+    /// Shows up to `len` bytes at `offset` in place, one slice after the other, to `visit`.
+    ///
+    /// There are fewer bytes at the end of the file, or when they would be more than 2 MiB: then
+    /// the next call goes on where this one ended. `visit` must not use the mapping; it keeps
+    /// writers of these pages waiting, not readers.
+    pub fn read_with<S, R>(
+        &self,
+        source: &S,
+        offset: u64,
+        len: usize,
+        visit: impl FnOnce(&[&[u8]]) -> R,
+    ) -> Result<R, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let range = within(source, offset, len.min(SHOW_BYTES_MAX));
+        let core = self.core();
+        let mut folios = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let folio = core.uptodate_folio(source, page_of(at), pages_left(at, &range))?;
+            if let Some(folio) = folio {
+                at = folio.offset() + folio.bytes();
+                folios.push(folio);
+                continue;
+            }
+            if !folios.is_empty() {
+                break;
+            }
+            let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+            let mut buf = vec![0; left.min(UNCACHED_PAGES * PAGE_BYTES)];
+            let count = core.read_uncached(source, at, &mut buf)?;
+            if count > 0 {
+                return Ok(visit(&[&buf[..count]]));
+            }
+        }
+        let contents: Vec<_> = folios.iter().map(|folio| folio.read()).collect();
+        let mut slices = Vec::with_capacity(folios.len());
+        for (folio, content) in folios.iter().zip(&contents) {
+            let start = in_folio(folio, range.start.max(folio.offset()));
+            let end = in_folio(folio, range.end.min(folio.offset() + folio.bytes()));
+            folio.touch(start, end);
+            slices.push(&content.bytes()[start..end]);
+        }
+        Ok(visit(&slices))
+    }
+
+    /// Brings the pages of a range in, with as few requests as possible. A hint: what cannot be
+    /// read ahead is read, and fails, when it is asked for. At most an eighth of the budget.
+    pub fn will_need<S>(&self, source: &S, range: Range<u64>)
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        self.core().will_need(source, range);
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Core<E> {
+    /// Reads at `offset` past the cache, because the budget has no room for a page. Bytes of
+    /// cached pages are not touched: the read ends before the first of them, and gives at least
+    /// one byte, or none if the first page was cached meanwhile.
+    fn read_uncached<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let _shared = self.fills.read();
+        let first = page_of(offset);
+        let skip = usize::try_from(offset - bytes_of(first..first).start).unwrap_or_default();
+        let wanted = (skip + buf.len()).div_ceil(PAGE_BYTES).min(UNCACHED_PAGES);
+        let is_missing = |&page: &u64| self.pages.get_item(page).is_none();
+        let missing = (first..).take(wanted).take_while(is_missing).count();
+        let mut pages = vec![0; missing * PAGE_BYTES];
+        if missing == 0 {
+            return Ok(0);
+        }
+        let bufs = &mut [IoSliceMut::new(&mut pages)];
+        source.read_folios(bytes_of(first..first).start, bufs)?;
+        let read = &pages[skip..];
+        let count = read.len().min(buf.len());
+        buf[..count].copy_from_slice(&read[..count]);
+        Ok(count)
+    }
+}
+
+/// Copies what a folio holds from byte `at` of the file on.
+fn copy_out<E>(folio: &Ref<Folio<E>>, at: u64, buf: &mut [u8]) -> usize {
+    let start = in_folio(folio, at);
+    let content = folio.read();
+    let bytes = &content.bytes()[start..];
+    let count = bytes.len().min(buf.len());
+    buf[..count].copy_from_slice(&bytes[..count]);
+    folio.touch(start, start + count);
+    count
+}
+
+/// The bytes of the file among `len` from `offset` on.
+fn within<S: AddressSpace + ?Sized>(source: &S, offset: u64, len: usize) -> Range<u64> {
+    let end = source.size_bytes().min(offset.saturating_add(len as u64));
+    offset..end.max(offset)
+}
+
+/// How many pages a reader at `at` wants of the rest of its range.
+fn pages_left(at: u64, range: &Range<u64>) -> u64 {
+    range.end.div_ceil(PAGE_BYTES as u64) - page_of(at)
+}
+
+/// Where byte `at` of the file lies in a folio that covers it, or ends at it.
+pub(super) fn in_folio<E>(folio: &Folio<E>, at: u64) -> usize {
+    usize::try_from(at - folio.offset()).unwrap_or(usize::MAX)
+}

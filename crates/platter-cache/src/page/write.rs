@@ -1,0 +1,209 @@
+//! Writing into cached pages: what is not wholly overwritten is read first.
+
+use super::fill::{Filled, bytes_of};
+use super::folio::{Content, Folio};
+use super::insert::{DIRTY, is_at};
+use super::read::in_folio;
+use super::{Core, Mapping, PAGE_BYTES, WritableSpace, page_of};
+use crate::sync::RwLockWriteGuard;
+use crate::xarray::{Order, Ref};
+
+/// The largest folio that is made for a write: a writer of one page should not have to write
+/// back many.
+const WRITE_ORDER_MAX: u8 = 4;
+/// Pages that a writer writes back when there are too many dirty ones.
+const THROTTLE_PAGES: u64 = 256;
+
+impl<E: Clone + Send + Sync + 'static> Mapping<E> {
+    /// Writes `data` at `offset` into the cache. It reaches the file by
+    /// [`write_back`](Self::write_back) or [`sync`](Self::sync), or when there are too many dirty
+    /// pages in the process: then the writer writes some back first, and fails if that does.
+    ///
+    /// What lies in the same pages and was in the file before is kept. The end of the file moves
+    /// on as the bytes come in, by [`WritableSpace::extend`].
+    pub fn write_at<S>(&self, source: &S, offset: u64, data: &[u8]) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        let core = self.core();
+        let mut at = offset;
+        let mut left = data;
+        while !left.is_empty() {
+            core.throttle(source)?;
+            let count = core.write_some(source, at, left)?;
+            at += count as u64;
+            left = &left[count..];
+        }
+        Ok(())
+    }
+
+    /// Whether a page is dirty that no writeback has taken yet.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        let core = self.core.get();
+        core.is_some_and(|core| core.pages.is_any_marked(DIRTY))
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Core<E> {
+    /// Writes into the folio of the first byte. Returns how many bytes went there.
+    fn write_some<S>(&self, source: &S, at: u64, data: &[u8]) -> Result<usize, E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        loop {
+            let index = page_of(at);
+            let Some(folio) = self.pages.get_item(index) else {
+                if let Some(count) = self.write_new(source, at, data)? {
+                    return Ok(count);
+                }
+                continue;
+            };
+            if !folio.wait_filled()? {
+                continue;
+            }
+            let mut content = folio.write();
+            if let Some(count) = self.copy_in(&folio, &mut content, at, data) {
+                source.extend(at + count as u64);
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Copies into a folio that is up to date, and makes it dirty. `None` if it has left the
+    /// index.
+    fn copy_in(
+        &self,
+        folio: &Ref<Folio<E>>,
+        content: &mut RwLockWriteGuard<'_, Content<E>>,
+        at: u64,
+        data: &[u8],
+    ) -> Option<usize> {
+        let start = in_folio(folio, at);
+        let count = data.len().min(folio.len() - start);
+        if folio.is_detached() {
+            return None;
+        }
+        content.bytes_mut()[start..start + count].copy_from_slice(&data[..count]);
+        folio.touch(start, start + count);
+        self.make_dirty(folio, start, start + count)
+            .then_some(count)
+    }
+
+    /// Makes bytes of a folio, whose content the caller has locked, dirty. Whether it is still in
+    /// the index.
+    pub(super) fn make_dirty(&self, folio: &Ref<Folio<E>>, start: usize, end: usize) -> bool {
+        let page = |byte: usize| u32::try_from(byte / PAGE_BYTES).unwrap_or(u32::MAX);
+        let pages = page(start)..page(end.max(1) - 1) + 1;
+        // Before looking whether the folio is dirty: a writeback clears the flag before it takes
+        // the pages, so that either it takes these or the flag is set again.
+        folio.add_dirty_pages(pages.clone());
+        if folio.is_dirty() {
+            return true;
+        }
+        self.change(|locked| {
+            let mut cursor = locked.cursor(folio.index(), folio.order());
+            if !is_at(&mut cursor, folio) {
+                return false;
+            }
+            if !folio.is_unwritten() {
+                self.budget.add_dirty(folio.bytes());
+            }
+            folio.set_dirty(true);
+            folio.add_dirty_pages(pages);
+            cursor.set_mark(DIRTY);
+            true
+        })
+    }
+
+    /// Writes to a page that is not cached. `None` if another thread was faster.
+    fn write_new<S>(&self, source: &S, at: u64, data: &[u8]) -> Result<Option<usize>, E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        let index = page_of(at);
+        let start = usize::try_from(at % PAGE_BYTES as u64).unwrap_or_default();
+        let _shared = self.fills.read();
+        let is_whole = start == 0 && data.len() >= PAGE_BYTES;
+        let is_beyond = bytes_of(index..index).start >= source.size_bytes();
+        if !is_whole && !is_beyond {
+            return self.fill_for_write(source, index);
+        }
+        let whole_pages = if is_whole { data.len() / PAGE_BYTES } else { 1 };
+        let pages = whole_pages.min(1 << WRITE_ORDER_MAX) as u64;
+        let missing = self.missing_at(index..index.saturating_add(pages));
+        let order = order_for(index, missing.end.saturating_sub(index));
+        let Some(folio) = self.folio_for_write(source, index, order)? else {
+            return Ok(None);
+        };
+        let mut content = folio.write();
+        if self.add_folio(&folio).is_err() {
+            return Ok(None);
+        }
+        let count = data.len().min(folio.len() - start);
+        let bytes = content.bytes_mut();
+        bytes[..start].fill(0);
+        bytes[start..start + count].copy_from_slice(&data[..count]);
+        bytes[start + count..].fill(0);
+        folio.set_uptodate();
+        folio.touch(start, start + count);
+        source.extend(at + count as u64);
+        Ok(self.make_dirty(&folio, 0, folio.len()).then_some(count))
+    }
+
+    /// Reads the page that is to be written in part. Always `None`: the caller looks again.
+    fn fill_for_write<S>(&self, source: &S, index: u64) -> Result<Option<usize>, E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        match self.fill_window(source, index..index + 1)? {
+            Filled::Folio(_) | Filled::Raced => {}
+            Filled::NoRoom => {
+                self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
+                if let Some(folio) = Folio::new_beyond(&self.budget, index) {
+                    self.fill_folios(source, &[folio])?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// A folio to be written to, whatever the budget says: clean pages first give way, then dirty
+    /// ones are written, and in the end a single page goes beyond it.
+    fn folio_for_write<S>(
+        &self,
+        source: &S,
+        index: u64,
+        order: Order,
+    ) -> Result<Option<Ref<Folio<E>>>, E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        for order in [order, Order::ZERO] {
+            let folio = Folio::new(&self.budget, index, order);
+            if folio.is_some() {
+                return Ok(folio);
+            }
+        }
+        self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
+        Ok(Folio::new_beyond(&self.budget, index))
+    }
+
+    /// Has a writer write back while too much of the budget is dirty.
+    fn throttle<S>(&self, source: &S) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        if self.budget.dirty_bytes() > self.budget.dirty_limit_bytes() {
+            self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
+        }
+        Ok(())
+    }
+}
+
+/// The order of a new folio for up to `pages` pages from `index` on.
+fn order_for(index: u64, pages: u64) -> Order {
+    let order = index.trailing_zeros().min(pages.max(1).ilog2());
+    let order = u8::try_from(order).ok().and_then(Order::new);
+    order.unwrap_or_default()
+}

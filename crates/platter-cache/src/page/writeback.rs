@@ -1,0 +1,291 @@
+//! Getting dirty pages to the file: runs of neighbours in one request each, and who waits for it.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use super::folio::{Content, Folio};
+use super::insert::{DIRTY, TOWRITE, WRITEBACK};
+use super::{Core, ErrorCursor, Mapping, PAGE_BYTES, WritableSpace, page_of};
+use crate::sync::RwLockReadGuard;
+use crate::xarray::{Content as Entry, Order, Ref};
+
+/// Pages that one request writes at most: 1 MiB.
+const BATCH_PAGES: u64 = 256;
+/// Entries that are marked or looked at under one hold of the lock.
+const SWEEP_ENTRIES: usize = 1024;
+
+impl<E: Clone + Send + Sync + 'static> Mapping<E> {
+    /// Writes the pages of `range` that are dirty now to the file, and waits for those that others
+    /// write. Pages made dirty meanwhile are left.
+    ///
+    /// Ends at the first error: what was not written stays dirty, and whoever has an error cursor
+    /// learns of it at the next [`check_errors`](Self::check_errors).
+    pub fn write_back<S>(&self, source: &S, range: Range<u64>) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        let Some(core) = self.core.get() else {
+            return Ok(());
+        };
+        let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
+        core.mark_to_write(pages.clone());
+        core.wait_for_writeback(pages.clone());
+        core.write_marked(source, pages.clone())?;
+        core.wait_for_writeback(pages);
+        Ok(())
+    }
+
+    /// Writes the dirty pages of `range`, and tells the holder of `cursor` of an error it does not
+    /// know yet, be it of this writeback or of an earlier one.
+    ///
+    /// The file's metadata, and a flush of the device, are the driver's to add.
+    pub fn sync<S>(&self, source: &S, range: Range<u64>, cursor: &mut ErrorCursor) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        // Its error is recorded, and comes back from the check.
+        let _ = self.write_back(source, range);
+        self.check_errors(cursor)
+    }
+
+    /// Where one who opens the file now begins to learn of errors.
+    #[must_use]
+    pub fn error_cursor(&self) -> ErrorCursor {
+        self.core().errors.lock().cursor()
+    }
+
+    /// The last error of a writeback, once for each cursor.
+    pub fn check_errors(&self, cursor: &mut ErrorCursor) -> Result<(), E> {
+        self.core().errors.lock().check(cursor)
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Core<E> {
+    /// Writes up to `count` dirty pages of a range, whoever wants it.
+    pub(super) fn write_back_some<S>(
+        &self,
+        source: &S,
+        pages: Range<u64>,
+        count: u64,
+    ) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        let batch = self.begin_writeback(pages, Some(count), DIRTY);
+        self.write_batch(source, &batch.folios)
+    }
+
+    /// Marks what is dirty now, so that a writer that goes on making pages dirty cannot keep a
+    /// sync busy for ever.
+    fn mark_to_write(&self, pages: Range<u64>) {
+        let Some(last) = pages.end.checked_sub(1) else {
+            return;
+        };
+        let mut next = Some(pages.start);
+        while let Some(from) = next {
+            next = self.change(|locked| {
+                let mut cursor = locked.cursor(from, Order::ZERO);
+                let mut found = cursor.find_marked(last, DIRTY);
+                for _ in 0..SWEEP_ENTRIES {
+                    found?;
+                    cursor.set_mark(TOWRITE);
+                    found = cursor.find_next_marked(last, DIRTY);
+                }
+                found.map(|found| found.index)
+            });
+        }
+    }
+
+    fn write_marked<S>(&self, source: &S, pages: Range<u64>) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        let mut from = pages.start;
+        loop {
+            let batch = self.begin_writeback(from..pages.end, None, TOWRITE);
+            self.write_batch(source, &batch.folios)?;
+            match batch.next {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Takes the next folios with `mark`, which are dirty, into writeback: about as many pages as
+    /// one request writes, or `count`.
+    fn begin_writeback(
+        &self,
+        pages: Range<u64>,
+        count: Option<u64>,
+        mark: crate::xarray::Mark,
+    ) -> Batch<E> {
+        let mut folios: Vec<Ref<Folio<E>>> = Vec::new();
+        let Some(last) = pages.end.checked_sub(1) else {
+            return Batch { folios, next: None };
+        };
+        let mut left = count.unwrap_or(BATCH_PAGES);
+        let next = self.change(|locked| {
+            let mut cursor = locked.cursor(pages.start, Order::ZERO);
+            let mut found = cursor.find_marked(last, mark);
+            let mut looks = 0;
+            while let Some(entry) = found {
+                if left == 0 || looks == SWEEP_ENTRIES {
+                    return Some(entry.index);
+                }
+                looks += 1;
+                // One that is being written was marked after that began, by a sync that waits for
+                // the end of it before it comes here.
+                if let Entry::Item(item) = entry.content
+                    && let Some(folio) = item.try_get()
+                    && !folio.is_in_writeback()
+                {
+                    cursor.clear_mark(TOWRITE);
+                    folio.set_writeback(true);
+                    folio.set_dirty(false);
+                    cursor.set_mark(WRITEBACK);
+                    cursor.clear_mark(DIRTY);
+                    left = left.saturating_sub(folio.order().span());
+                    folios.push(folio);
+                }
+                found = cursor.find_next_marked(last, mark);
+            }
+            None
+        });
+        Batch { folios, next }
+    }
+
+    /// Writes folios that were taken into writeback. After an error none of the rest is written.
+    fn write_batch<S>(&self, source: &S, folios: &[Ref<Folio<E>>]) -> Result<(), E>
+    where
+        S: WritableSpace<Error = E> + ?Sized,
+    {
+        let mut writing = Writing { core: self, folios };
+        let mut result = Ok(());
+        for run in folios.chunk_by(|left, right| ends_at(left) == right.index()) {
+            result = write_run(source, run);
+            if let Err(error) = &result {
+                self.errors.lock().record(error.clone());
+                break;
+            }
+            writing.end(run.len());
+        }
+        result
+    }
+
+    /// Waits until nothing in a range is being written.
+    pub(super) fn wait_for_writeback(&self, pages: Range<u64>) {
+        let Some(last) = pages.end.checked_sub(1) else {
+            return;
+        };
+        loop {
+            let seen = *self.writebacks.lock();
+            let found = {
+                let mut locked = self.pages.lock();
+                let mut cursor = locked.cursor(pages.start, Order::ZERO);
+                cursor.find_marked(last, WRITEBACK).is_some()
+            };
+            if !found {
+                return;
+            }
+            let mut ended = self.writebacks.lock();
+            while *ended == seen {
+                ended = self.writeback_ended.wait(ended);
+            }
+        }
+    }
+
+    /// Ends the writeback of folios; those that were not written are dirty again.
+    fn end_writeback(&self, folios: &[Ref<Folio<E>>], is_written: bool) {
+        self.change(|locked| {
+            for folio in folios {
+                let mut cursor = locked.cursor(folio.index(), folio.order());
+                folio.set_writeback(false);
+                cursor.clear_mark(WRITEBACK);
+                if !is_written {
+                    folio.add_dirty_pages(folio.all_pages());
+                    folio.set_dirty(true);
+                    cursor.set_mark(DIRTY);
+                }
+                if !folio.is_unwritten() {
+                    self.budget.sub_dirty(folio.bytes());
+                }
+            }
+        });
+        *self.writebacks.lock() += 1;
+        self.writeback_ended.notify_all();
+    }
+}
+
+/// Folios taken into writeback, and where to go on.
+struct Batch<E: 'static> {
+    folios: Vec<Ref<Folio<E>>>,
+    next: Option<u64>,
+}
+
+/// Folios in writeback. Those that are left when this is dropped, after an error or a panic of the
+/// source, are dirty again.
+struct Writing<'a, E: Clone + Send + Sync + 'static> {
+    core: &'a Core<E>,
+    folios: &'a [Ref<Folio<E>>],
+}
+
+impl<E: Clone + Send + Sync + 'static> Writing<'_, E> {
+    /// The first `count` folios are written.
+    fn end(&mut self, count: usize) {
+        let (written, left) = self.folios.split_at(count);
+        self.folios = left;
+        self.core.end_writeback(written, true);
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Drop for Writing<'_, E> {
+    fn drop(&mut self) {
+        if !self.folios.is_empty() {
+            self.core.end_writeback(self.folios, false);
+        }
+    }
+}
+
+fn ends_at<E>(folio: &Folio<E>) -> u64 {
+    folio.index() + folio.order().span()
+}
+
+/// Writes neighbouring folios, of each only what was written to. Writers of these pages wait.
+fn write_run<S>(source: &S, run: &[Ref<Folio<S::Error>>]) -> Result<(), S::Error>
+where
+    S: WritableSpace + ?Sized,
+{
+    let contents: Vec<_> = run.iter().map(|folio| folio.read()).collect();
+    let size = source.size_bytes();
+    let mut pieces: Vec<(u64, &[u8])> = Vec::with_capacity(run.len());
+    for (folio, content) in run.iter().zip(&contents) {
+        pieces.extend(dirty_piece(folio, content, size));
+    }
+    for request in pieces.chunk_by(|(at, bytes), (next, _)| at + bytes.len() as u64 == *next) {
+        let Some((offset, _)) = request.first() else {
+            continue;
+        };
+        let bufs: Vec<_> = request
+            .iter()
+            .map(|(_, bytes)| IoSlice::new(bytes))
+            .collect();
+        source.write_folios(*offset, &bufs)?;
+    }
+    Ok(())
+}
+
+/// Where the pages lie that were written to, and their bytes, none beyond the end of the file.
+fn dirty_piece<'a, E>(
+    folio: &Folio<E>,
+    content: &'a RwLockReadGuard<'_, Content<E>>,
+    size: u64,
+) -> Option<(u64, &'a [u8])> {
+    let pages = folio.take_dirty_pages();
+    let first = pages.start as usize * PAGE_BYTES;
+    let end = pages.end as usize * PAGE_BYTES;
+    let offset = folio.offset() + first as u64;
+    let bytes = content.bytes().get(first..end)?;
+    let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let bytes = &bytes[..bytes.len().min(left)];
+    (!bytes.is_empty()).then_some((offset, bytes))
+}
