@@ -1,16 +1,12 @@
 //! `platter cat`: contents to standard output.
 
 use std::ffi::OsString;
-use std::io::Write;
 
-use platter::File;
+use platter::Cause;
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
 use crate::console::{Console, raw_stdout};
-
-/// How much is read at once.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Write the contents of files to standard output
 #[derive(Debug, clap::Args)]
@@ -25,35 +21,17 @@ impl Cat {
         let mut volumes = Volumes::new(options);
         let mut console = Console::new();
         let mut out = raw_stdout()?;
-        let mut buf = vec![0; CHUNK_BYTES];
         for operand in &self.files {
-            let opened = volumes.file(operand, true);
-            let copied = opened.map(|(_, file)| copy(&file, &mut buf, &mut out));
-            match copied {
-                Ok(Ok(None)) => {}
-                Ok(Ok(Some(error))) | Err(error) => console.trouble(1, error)?,
-                Ok(Err(error)) => return Err(error.into()),
+            let written = volumes
+                .file(operand, true)
+                .and_then(|(_, file)| file.write_to(&mut out));
+            if let Err(error) = written {
+                if matches!(error.cause, Cause::Host(_)) {
+                    return Err(error.into());
+                }
+                console.trouble(1, error)?;
             }
         }
         Ok(console.finish()?)
-    }
-}
-
-/// Copies to `out` until the end, or the error in the image that is returned.
-fn copy(
-    file: &File,
-    buf: &mut [u8],
-    out: &mut std::fs::File,
-) -> std::io::Result<Option<platter::Error>> {
-    let mut offset = 0;
-    loop {
-        match file.read_at(offset, buf) {
-            Ok(0) => return Ok(None),
-            Ok(count) => {
-                out.write_all(&buf[..count])?;
-                offset += count as u64;
-            }
-            Err(error) => return Ok(Some(error)),
-        }
     }
 }

@@ -1,12 +1,18 @@
 //! One open file.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, WalkOrder};
 
 use super::{Entries, LoadedEntries, Volume};
 use crate::{Cause, Error, Result};
+
+/// How much a stream reads at once.
+const STREAM_BYTES: usize = 1 << 20;
+
+/// How far ahead of it the contents are announced.
+const STREAM_AHEAD_BYTES: u64 = 8 << 20;
 
 /// A file of a [`Volume`], with the path it was opened by for its errors.
 #[derive(Debug, Clone)]
@@ -83,6 +89,30 @@ impl File {
         let filled = self.read_at(0, &mut bytes)?;
         bytes.truncate(filled);
         Ok(bytes)
+    }
+
+    /// Writes the whole contents to `out`, and gives how many bytes that were. What comes next is
+    /// announced while something is written.
+    ///
+    /// # Errors
+    /// Those of `out` have [`Cause::Host`].
+    pub fn write_to(&self, out: &mut dyn Write) -> Result<u64> {
+        let mut buf = vec![0; STREAM_BYTES];
+        let (mut offset, mut announced) = (0_u64, 0_u64);
+        loop {
+            if announced.saturating_sub(offset) < STREAM_AHEAD_BYTES / 2 {
+                let ahead = offset.saturating_add(STREAM_AHEAD_BYTES);
+                self.inode.will_need(announced.max(offset)..ahead);
+                announced = ahead;
+            }
+            let count = self.read_at(offset, &mut buf)?;
+            if count == 0 {
+                return Ok(offset);
+            }
+            out.write_all(&buf[..count])
+                .map_err(|error| Error::at_path(self.volume.name(), &self.path, error))?;
+            offset += count as u64;
+        }
     }
 
     /// The target of a symbolic link.

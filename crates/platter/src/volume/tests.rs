@@ -66,6 +66,17 @@ fn a_file_is_read_at_offsets_and_as_a_stream() {
 }
 
 #[test]
+fn contents_are_written_out_whole() {
+    let file = volume().open("link").unwrap();
+    let mut out = Vec::new();
+    assert_eq!(file.write_to(&mut out).unwrap(), (1 << 20) + 3);
+    assert!(out == file.read_all(1 << 21).unwrap());
+    let full = &mut [0; 5][..];
+    let error = file.write_to(&mut { full }).unwrap_err();
+    assert!(matches!(error.cause, crate::Cause::Host(_)), "{error}");
+}
+
+#[test]
 fn errors_name_image_and_path() {
     let volume = volume();
     for (error, shown) in [

@@ -148,7 +148,10 @@ impl Lister<'_> {
         seen: &mut HashSet<InodeId>,
     ) -> io::Result<Option<Operand>> {
         let name = &record.name;
-        if matches!(&name[..], b"." | b"..") {
+        let is_dot = matches!(&name[..], b"." | b"..");
+        // A name whose inode is lost was told of already.
+        if is_dot || record.is_lost() || record.kind.is_some_and(|kind| kind != FileKind::Directory)
+        {
             return Ok(None);
         }
         let opened = parent.file.open_entry(name, record.id).and_then(|file| {
@@ -170,14 +173,11 @@ impl Lister<'_> {
                 }))
             }
             Ok((file, _)) => {
-                let error = file.error(second_name(record.id));
-                self.console.trouble(STATUS_MINOR, error)?;
+                self.tell(Some(file.error(second_name(record.id))))?;
                 Ok(None)
             }
-            // A name whose inode is lost was told of already.
-            Err(_) if record.is_lost() => Ok(None),
             Err(error) => {
-                self.console.trouble(STATUS_MINOR, error)?;
+                self.tell(Some(error))?;
                 Ok(None)
             }
         }
