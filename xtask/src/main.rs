@@ -8,6 +8,7 @@ mod workspace;
 mod packages;
 mod tidy;
 mod fuzz;
+mod demo;
 mod test;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn dispatch(arguments: &[String]) -> Result<()> {
     let workspace = Workspace::find()?;
     match name {
         "test" | "ci" => test::run(&workspace),
+        "demo" => demo::run(&workspace),
         "tidy" => tidy::run(&workspace),
         "fuzz" => fuzz::run(&workspace, rest),
         "help" | "--help" | "-h" => {

@@ -70,6 +70,11 @@ impl Workspace {
         })
     }
 
+    /// Where cargo puts what it builds.
+    pub(crate) fn target(&self) -> PathBuf {
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.root.join("target"), PathBuf::from)
+    }
+
     /// Packages of the workspace alone.
     pub(crate) fn members(&self) -> Result<Metadata> {
         self.metadata(&["--no-deps"])

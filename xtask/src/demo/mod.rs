@@ -1,0 +1,51 @@
+//! What platter does, shown on a real image: it is opened, listed, copied out of, streamed and
+//! mounted, and everything that comes out is compared with what went in.
+
+mod stage;
+mod source;
+mod mounted;
+
+use anyhow::{Result, ensure};
+
+use crate::packages;
+use crate::workspace::Workspace;
+use stage::Stage;
+
+/// Runs every scene; the first difference ends the demonstration.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    packages::require()?;
+    let stage = Stage::set(workspace)?;
+    title("A disk image is made from a folder by mke2fs");
+    source::fill(workspace, &stage.source())?;
+    stage.make_image()?;
+    title("What is in it");
+    stage.platter(&["info", "disk.img"])?;
+    stage.platter(&["ls", "-l", "disk.img:/"])?;
+    stage.platter(&["tree", "-L", "2", "disk.img:/project"])?;
+    stage.platter(&["stat", "disk.img:/project/README.md"])?;
+    title("Files come out as they went in");
+    let cat = stage.output(&["cat", "disk.img:/project/README.md"])?;
+    let readme = std::fs::read(stage.source().join("project/README.md"))?;
+    ensure!(cat == readme, "cat gives other bytes than went in");
+    println!("cat: {} bytes, the same as in the folder", cat.len());
+    stage.platter(&["cp", "-a", "disk.img:/", "copied"])?;
+    stage.compare("copied")?;
+    stage.verify_hole("copied/odd/sparse")?;
+    title("The whole image as a tar archive");
+    stage.platter(&["tar", "-o", "out/disk.tar", "disk.img"])?;
+    stage.unpack()?;
+    stage.compare("unpacked")?;
+    stage.verify_hole("unpacked/odd/sparse")?;
+    title("A check, as fsck would do it");
+    stage.platter(&["check", "disk.img"])?;
+    title("A read-only mount through FUSE");
+    mounted::show(&stage)?;
+    title("The image is as it was");
+    stage.verify_untouched()?;
+    println!("\neverything that came out is what went in");
+    Ok(())
+}
+
+fn title(text: &str) {
+    println!("\n== {text}");
+}

@@ -1,0 +1,77 @@
+//! The mount: by an ordinary user where FUSE is there, else told and left out.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::stage::Stage;
+use crate::command::{self, command};
+use crate::packages;
+
+/// Mounts, compares with the folder through the kernel, and unmounts. Where the device is closed
+/// to users, as in many containers, root opens a copy of it in a mount namespace of its own.
+const SCRIPT: &str = r#"
+set -e
+if [ "$(id -u)" = 0 ] && [ "$(stat -L -c %a /dev/fuse)" != 666 ]; then
+    mount -t tmpfs -o mode=755 tmpfs "$1/out"
+    mknod -m 666 "$1/out/fuse" c 10 229
+    mount --bind "$1/out/fuse" /dev/fuse
+fi
+shift
+exec "$@"
+"#;
+
+/// What the ordinary user does.
+const SCENE: &str = r#"
+set -e
+cd "$1"
+echo "$ platter mount disk.img mountpoint"
+./platter mount disk.img mountpoint
+trap './platter umount --lazy mountpoint' EXIT
+grep mountpoint /proc/self/mounts
+echo "$ ls -l mountpoint/odd | head -5"
+ls -l mountpoint/odd | head -5
+diff --recursive --no-dereference --exclude lost+found source mountpoint
+echo "diff: the mount is the same as the folder the image was made from"
+if touch mountpoint/new 2>/dev/null; then echo "a read-only mount took a file"; exit 1; fi
+trap - EXIT
+echo "$ platter umount mountpoint"
+./platter umount mountpoint
+if grep mountpoint /proc/self/mounts; then echo "still mounted"; exit 1; fi
+"#;
+
+pub(super) fn show(stage: &Stage) -> Result<()> {
+    if let Some(reason) = obstacle()? {
+        println!("{reason}: nothing is mounted");
+        return Ok(());
+    }
+    let folder = stage.path("");
+    let user = stage.as_user(Path::new("sh"));
+    let mut scene = command("sh");
+    if packages::is_root()? {
+        scene = command("unshare");
+        scene.args(["--mount", "--propagation", "private", "--", "sh"]);
+    }
+    scene.args(["-c", SCRIPT, "sh"]).arg(&folder);
+    scene.arg(user.get_program()).args(user.get_args());
+    scene.args(["-c", SCENE, "sh"]).arg(&folder);
+    let output = command::output(&mut scene)?;
+    print!("{}", String::from_utf8_lossy(&output));
+    Ok(())
+}
+
+/// Why this machine lets nobody mount here, if it does not.
+fn obstacle() -> Result<Option<&'static str>> {
+    let device = Path::new("/dev/fuse");
+    if !device.exists() || command::find("fusermount3").is_none() {
+        return Ok(Some("there is no FUSE on this machine"));
+    }
+    if packages::is_root()? {
+        let mut unshare = command("unshare");
+        unshare.args(["--mount", "--propagation", "private", "--", "true"]);
+        let may_mount = command::output(&mut unshare).is_ok();
+        return Ok((!may_mount).then_some("root may not mount in this container"));
+    }
+    let opened = std::fs::File::options().read(true).write(true).open(device);
+    Ok(opened.is_err().then_some("FUSE is closed to this user"))
+}
