@@ -215,11 +215,11 @@ impl<E> Folio<E> {
     }
 
     pub(crate) fn lru(&self) -> LruId {
-        LruId::from_bits(self.lru.load(Ordering::SeqCst))
+        LruId::from_bits(self.lru.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_lru(&self, id: LruId) {
-        self.lru.store(id.to_bits(), Ordering::SeqCst);
+        self.lru.store(id.to_bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Content<E>> {

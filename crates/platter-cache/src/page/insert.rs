@@ -55,10 +55,6 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let lru = self.budget.lru();
         let owner = self.registration.id();
         folio.set_lru(lru.insert(owner, folio.index(), folio.bytes(), list));
-        // Whoever detached it meanwhile may have looked for its place before there was one.
-        if folio.is_detached() {
-            lru.remove(folio.lru());
-        }
     }
 
     /// Takes a folio out of the index if it is still there. Whether it was.
@@ -131,6 +127,10 @@ impl<E: Clone + Send + Sync + 'static> Owner for Core<E> {
             let Some(folio) = item.try_get() else {
                 return Verdict::Busy;
             };
+            if folio.lru() == LruId::NONE {
+                // In the order already, while whoever added it has yet to note where.
+                return Verdict::Busy;
+            }
             if folio.lru() != id {
                 return Verdict::Gone;
             }

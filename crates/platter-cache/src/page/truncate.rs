@@ -149,9 +149,6 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         for part in parts {
             let owner = self.registration.id();
             part.set_lru(lru.insert(owner, part.index(), part.bytes(), List::Inactive));
-            if part.is_detached() {
-                lru.remove(part.lru());
-            }
         }
         true
     }

@@ -20,7 +20,8 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// pages in the process: then the writer writes some back first, and fails if that does.
     ///
     /// What lies in the same pages and was in the file before is kept. The end of the file moves
-    /// on as the bytes come in, by [`WritableSpace::extend`].
+    /// on as the bytes come in, by [`WritableSpace::extend`]. The caller keeps writes and
+    /// truncations of one file apart.
     pub fn write_at<S>(&self, source: &S, offset: u64, data: &[u8]) -> Result<(), E>
     where
         S: WritableSpace<Error = E> + ?Sized,
@@ -95,9 +96,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     pub(super) fn make_dirty(&self, folio: &Ref<Folio<E>>, start: usize, end: usize) -> bool {
         let page = |byte: usize| u32::try_from(byte / PAGE_BYTES).unwrap_or(u32::MAX);
         let pages = page(start)..page(end.max(1) - 1) + 1;
-        // Before looking whether the folio is dirty: a writeback clears the flag before it takes
-        // the pages, so that either it takes these or the flag is set again.
-        folio.add_dirty_pages(pages.clone());
+        // A writeback takes the pages under the content's lock, after it has cleared the flag.
+        folio.add_dirty_pages(pages);
         if folio.is_dirty() {
             return true;
         }
@@ -110,7 +110,6 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
                 self.budget.add_dirty(folio.bytes());
             }
             folio.set_dirty(true);
-            folio.add_dirty_pages(pages);
             cursor.set_mark(DIRTY);
             true
         })

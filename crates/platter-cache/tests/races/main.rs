@@ -29,6 +29,7 @@ mod page;
 mod xarray;
 mod array_models;
 mod buffer_models;
+mod page_models;
 
 use std::time::Duration;
 
@@ -51,7 +52,12 @@ const SEED: u64 = 0x706c_6174_7465_7200;
 fn main() {
     let filter = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let factor = std::env::var("RACES").map_or(1, |factor| factor.parse().unwrap());
-    let models = array_models::MODELS.iter().chain(buffer_models::MODELS);
+    let models = [
+        array_models::MODELS,
+        buffer_models::MODELS,
+        page_models::MODELS,
+    ];
+    let models = models.into_iter().flatten();
     let wanted = |model: &&Model| filter.as_ref().is_none_or(|name| model.name.contains(name));
     for model in models.filter(wanted) {
         let schedules = model.schedules * factor;
