@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod tool;
+pub mod program;
 pub mod oracle;
 pub mod loopdev;
 pub mod prng;

@@ -10,7 +10,7 @@ mod content;
 
 pub use report::Outcome;
 pub use rules::Rules;
-pub use walk::compare;
+pub use walk::{compare, compare_below};
 
 #[cfg(test)]
 mod tests;

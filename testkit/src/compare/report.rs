@@ -21,6 +21,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Adds what another walk saw.
+    pub fn add(&mut self, other: Self) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.xattrs += other.xattrs;
+        self.differences += other.differences;
+        self.kept.extend(other.kept);
+        self.kept.truncate(DIFFERENCES_KEPT);
+    }
+
     /// Notes a difference at the current path.
     pub(super) fn differ(&mut self, what: impl fmt::Display) {
         self.differences += 1;

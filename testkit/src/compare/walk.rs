@@ -22,6 +22,20 @@ const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// Compares the whole of `filesystem` with the tree below `root`.
 pub fn compare(filesystem: &dyn Filesystem, root: &Path, rules: Rules) -> Result<Outcome> {
+    let mut outcome = compare_below(filesystem, &filesystem.root()?, root, rules)?;
+    if rules.statfs {
+        outcome.same("statfs", filesystem.stat_fs()?, host::stat_fs(root)?);
+    }
+    Ok(outcome)
+}
+
+/// Compares what lies below `inode` with the tree below `root`.
+pub fn compare_below(
+    filesystem: &dyn Filesystem,
+    inode: &Arc<dyn Inode>,
+    root: &Path,
+    rules: Rules,
+) -> Result<Outcome> {
     let mut walk = Walk {
         filesystem,
         root,
@@ -29,11 +43,7 @@ pub fn compare(filesystem: &dyn Filesystem, root: &Path, rules: Rules) -> Result
         first_path_of_inode: BTreeMap::new(),
     };
     let mut outcome = Outcome::default();
-    if rules.statfs {
-        outcome.same("statfs", filesystem.stat_fs()?, host::stat_fs(root)?);
-    }
-    let inode = filesystem.root()?;
-    walk.file(&inode, 0, &mut outcome);
+    walk.file(inode, 0, &mut outcome);
     Ok(outcome)
 }
 

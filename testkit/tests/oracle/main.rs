@@ -5,6 +5,7 @@
 )]
 
 mod fixtures;
+mod usr;
 mod image;
 mod directories;
 mod attributes;

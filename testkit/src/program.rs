@@ -1,0 +1,52 @@
+//! The `platter` program, as built from the tree that is tested.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+
+use crate::tool;
+
+/// `nobody`, who may do nothing but what everyone may.
+pub const ORDINARY_USER: &str = "65534";
+
+/// A command that runs platter as whoever runs the test.
+pub fn platter() -> Result<Command> {
+    Ok(tool::command(path()?))
+}
+
+/// A command that runs platter as an ordinary user. The program is copied into `folder`, which
+/// that user can reach wherever the tree lies.
+pub fn platter_as_user(folder: &Path) -> Result<Command> {
+    let copy = folder.join("platter");
+    if !copy.exists() {
+        std::fs::copy(path()?, &copy)?;
+    }
+    let mut command = tool::command("setpriv");
+    command.args(["--reuid", ORDINARY_USER, "--regid", ORDINARY_USER]);
+    command.args(["--clear-groups", "--"]).arg(copy);
+    Ok(command)
+}
+
+/// Where the program is, built now if it is out of date.
+fn path() -> Result<&'static Path> {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = PATH.get() {
+        return Ok(path);
+    }
+    let mut cargo = tool::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--package",
+        "platter-cli",
+    ]);
+    tool::succeed(&mut cargo)?;
+    // This test lies in the folder beside: target/debug/deps.
+    let test = std::env::current_exe()?;
+    let folder = test.parent().and_then(Path::parent);
+    let path = folder.context("a test lies in no folder")?.join("platter");
+    Ok(PATH.get_or_init(|| path))
+}

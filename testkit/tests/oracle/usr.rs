@@ -1,0 +1,182 @@
+//! This machine's own `/usr`, or as much of it as is read in reasonable time, as an image: read
+//! back byte for byte, as root by the library and as an ordinary user by the program.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use platter::block::Access;
+use platter::{Image, OpenOptions};
+use testkit::compare::{Outcome, Rules, compare_below};
+use testkit::{program, tool};
+
+/// As much of `/usr` goes into the image, unless `PLATTER_TEST_WHOLE_USR` is set.
+const BYTES_MAX: u64 = 512 << 20;
+
+/// Links and times of directories differ where only a part of the tree is copied.
+const RULES: Rules = Rules {
+    links: false,
+    ..Rules::SOURCE_FOLDER
+};
+
+#[test]
+fn usr_is_read_back_byte_for_byte() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?;
+    let parts = parts(Path::new("/usr"))?;
+    let image = make_image(folder.path(), &parts)?;
+    as_root(&image, &parts)?;
+    as_ordinary_user(folder.path(), &image)
+}
+
+/// A folder below `/usr`, and what it takes.
+struct Part {
+    path: PathBuf,
+    bytes: u64,
+    files: u64,
+}
+
+/// The folders of `root` that fit together; of one that does not fit, its own folders.
+fn parts(root: &Path) -> Result<Vec<Part>> {
+    let is_whole = std::env::var_os("PLATTER_TEST_WHOLE_USR").is_some();
+    let mut left = if is_whole { u64::MAX } else { BYTES_MAX };
+    let mut parts = Vec::new();
+    let mut take = |part: Part| {
+        let fits = part.bytes <= left;
+        if fits {
+            left -= part.bytes;
+            parts.push(part);
+        }
+        fits
+    };
+    for folder in folders(root)? {
+        if !take(Part::measure(&folder)?) {
+            for folder in folders(&folder)? {
+                take(Part::measure(&folder)?);
+            }
+        }
+    }
+    Ok(parts)
+}
+
+fn folders(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            folders.push(entry.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+impl Part {
+    fn measure(path: &Path) -> Result<Self> {
+        let (mut bytes, mut files) = (0, 0);
+        let mut pending = vec![path.to_owned()];
+        while let Some(folder) = pending.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                let entry = entry?;
+                files += 1;
+                if entry.file_type()?.is_dir() {
+                    pending.push(entry.path());
+                }
+                bytes += entry.metadata()?.blocks() * 512;
+            }
+        }
+        let path = path.to_owned();
+        Ok(Self { path, bytes, files })
+    }
+}
+
+/// Has `mke2fs` copy the parts, brought together by bind mounts that go with its namespace.
+fn make_image(folder: &Path, parts: &[Part]) -> Result<PathBuf> {
+    const SCRIPT: &str = r#"
+set -e
+root=$1; image=$2; size=$3; inodes=$4; shift 4
+for part; do
+    mkdir -p "$root$part"
+    mount --bind "$part" "$root$part"
+done
+mke2fs -q -F -t ext4 -b 4096 -m 0 -N "$inodes" -d "$root/usr" "$image" "$size"
+"#;
+    let image = folder.join("usr.img");
+    let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+    let files: u64 = parts.iter().map(|part| part.files).sum();
+    let size = format!("{}k", (bytes + bytes / 8 + files * 512) / 1024 + 65_536);
+    let mut make = tool::command("unshare");
+    make.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "--",
+        "sh",
+        "-c",
+        SCRIPT,
+        "sh",
+    ])
+    .arg(folder.join("root"))
+    .arg(&image)
+    .args([size, (files + files / 10 + 1000).to_string()])
+    .args(parts.iter().map(|part| &part.path));
+    tool::succeed(&mut make)?;
+    Ok(image)
+}
+
+fn as_root(image: &Path, parts: &[Part]) -> Result<()> {
+    let image = Image::open(image, Access::Read)?;
+    let volume = OpenOptions::new().mount(&image)?;
+    let mut outcome = Outcome::default();
+    for part in parts {
+        let inside = part.path.strip_prefix("/usr")?;
+        let file = volume.open(inside.as_os_str().as_encoded_bytes())?;
+        outcome.add(compare_below(
+            &**volume.filesystem(),
+            file.inode(),
+            &part.path,
+            RULES,
+        )?);
+    }
+    outcome.assert_equal();
+    Ok(())
+}
+
+/// `tar --compare` reads what the program, run by an ordinary user, makes of the image.
+fn as_ordinary_user(folder: &Path, image: &Path) -> Result<()> {
+    let mut platter = program::platter_as_user(folder)?;
+    let mut platter = platter
+        .arg("tar")
+        .arg(image)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("platter cannot be run")?;
+    let archive = platter.stdout.take().context("platter's output")?;
+    let mut tar = tool::command("tar");
+    tar.args([
+        "--compare",
+        "--directory",
+        "/usr",
+        "--exclude",
+        "./lost+found",
+    ]);
+    tar.args(["--exclude", "lost+found", "--file", "-"]);
+    let compared = compare_archive(tar.stdin(archive))?;
+    ensure!(platter.wait()?.success(), "platter tar failed");
+    ensure!(compared.is_empty(), "tar --compare: {compared:#?}");
+    Ok(())
+}
+
+/// The differences that `tar` names, but for directories that only a part of was copied.
+fn compare_archive(tar: &mut Command) -> Result<Vec<String>> {
+    let compared = tool::finish(tar)?;
+    let is_counted = |line: &&str| !line.ends_with(": Mod time differs");
+    Ok(compared
+        .text()
+        .lines()
+        .filter(is_counted)
+        .take(20)
+        .map(str::to_owned)
+        .collect())
+}
