@@ -215,11 +215,15 @@ impl Inode {
     }
 
     /// Whether this is a symbolic link whose target lies in `block`: it has no blocks but for
-    /// attributes.
+    /// attributes. Where attribute values may lie in inodes, which count as space of their owner,
+    /// the length of the target decides.
     #[must_use]
     pub fn has_target_inside(&self, geometry: &Geometry) -> bool {
         if self.kind != FileKind::Symlink || self.flags.contains(InodeFlags::INLINE_DATA) {
             return false;
+        }
+        if geometry.features.incompat.contains(Incompat::EA_INODE) {
+            return (1..BLOCK_AREA_BYTES as u64).contains(&self.size_bytes);
         }
         let cluster_bytes =
             u64::from(geometry.block_bytes).saturating_mul(u64::from(geometry.cluster_blocks));

@@ -134,6 +134,24 @@ fn attribute_block_does_not_make_a_short_link_long() {
 }
 
 #[test]
+fn attribute_value_in_an_inode_does_not_make_a_short_link_long() {
+    let mut geometry = sample_geometry();
+    geometry.features.incompat |= Incompat::EA_INODE;
+    let link = |size: u32, sectors: u32| {
+        let bytes = sample(&geometry, number(), |disk, _| {
+            disk.mode.set(0o12_0777);
+            disk.size_lo.set(size);
+            disk.block[..59].fill(b'a');
+            disk.blocks_lo.set(sectors);
+        });
+        Inode::decode(&bytes, number(), &geometry).unwrap()
+    };
+    assert!(link(59, 0).has_target_inside(&geometry));
+    assert!(link(59, 18).has_target_inside(&geometry));
+    assert!(!link(60, 2).has_target_inside(&geometry));
+}
+
+#[test]
 fn device_numbers_have_two_forms() {
     let device = |old: u32, new: u32| {
         let inode = decode(move |disk, _| {
