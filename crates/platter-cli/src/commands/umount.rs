@@ -62,15 +62,13 @@ impl Umount {
         if self.lazy {
             helper.arg("-z");
         }
-        // It tells itself what is wrong.
-        let status = helper
+        let output = helper
             .arg("--")
             .arg(mountpoint)
-            .status()
+            .output()
             .context("fusermount3")?;
-        if !status.success() {
-            let shown = Escaped(mountpoint.as_os_str().as_bytes()).to_string();
-            bail!("{shown}: fusermount3 could not unmount it");
+        if !output.status.success() {
+            bail!("{}", Escaped(output.stderr.trim_ascii()));
         }
         Ok(())
     }
