@@ -1,4 +1,23 @@
-//! Linux filesystems in user space.
+//! Linux filesystems in user space: open ext2, ext3 and ext4 images and disks, read and walk them,
+//! copy files out, stream them as tar, check them. No root, no mount, nothing written to the image.
+//!
+//! An [`ImageSpec`] names an image, [`OpenOptions`] open it as a [`Volume`], and the volume gives
+//! [`File`]s by path. An [`Image`] is what lies below: bytes to [probe](Image::probe), with
+//! partitions. Paths and names are bytes; errors name image, path, structure, place and rule.
+//!
+//! ```no_run
+//! use platter::vfs::{FileKind, WalkOrder};
+//!
+//! let volume = platter::OpenOptions::new().open(&"disk.img@2".parse()?)?;
+//! for entry in volume.open("/etc")?.loaded_entries(WalkOrder::Name) {
+//!     let entry = entry?;
+//!     let (file, attr) = entry.file?;
+//!     if attr.kind == FileKind::Regular {
+//!         println!("{} {}", attr.size_bytes, platter::Escaped(file.path()));
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod escape;
