@@ -20,7 +20,8 @@ use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 /// What a whole map must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockMapRule {
-    /// It maps no more blocks than the filesystem has: no two file blocks share one.
+    /// It takes no more blocks than the filesystem has: no two file blocks share one, nor do two
+    /// of its own blocks.
     TooManyBlocks,
 }
 
@@ -29,7 +30,7 @@ impl Rule for BlockMapRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::TooManyBlocks => "maps more blocks than the filesystem has",
+            Self::TooManyBlocks => "takes more blocks than the filesystem has",
         }
     }
 }
@@ -165,7 +166,7 @@ impl Contents<'_> {
         blocks: Range<FileBlock>,
         sink: &mut dyn FnMut(Run) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut budget = self.volume.geometry.blocks_count;
+        let mut budget = RunBudget::new(self.volume.geometry.blocks_count);
         let mut at = blocks.start;
         while at < blocks.end {
             let run = self.counted_run(at, &mut budget)?;
@@ -177,17 +178,42 @@ impl Contents<'_> {
         Ok(())
     }
 
-    /// The run that `block` lies in, from `block` on, within what `budget` allows: blocks that are
-    /// taken count against it, and a sound file never takes more than the filesystem has.
-    fn counted_run(&self, block: FileBlock, budget: &mut u64) -> Result<Run> {
+    /// The run that `block` lies in, from `block` on, within what `budget` allows.
+    fn counted_run(&self, block: FileBlock, budget: &mut RunBudget) -> Result<Run> {
         let run = self.map.lookup(self.volume, block)?;
-        if run.backing != Backing::Hole {
-            *budget = budget.checked_sub(u64::from(run.count)).ok_or_else(|| {
-                let locus = Locus::inode(u64::from(self.inode.number.get()));
-                Corrupt::new(locus, BlockMapRule::TooManyBlocks)
-            })?;
-        }
+        budget.spend(&run).map_err(|rule| {
+            let locus = Locus::inode(u64::from(self.inode.number.get()));
+            Corrupt::new(locus, rule)
+        })?;
         Ok(run)
+    }
+}
+
+/// What a walk over the runs of one file may still meet before they are more than a sound file has.
+#[derive(Debug, Clone, Copy)]
+struct RunBudget {
+    /// Blocks of the file that are taken: never more than the filesystem has.
+    blocks: u64,
+    /// Holes. Each ends at a block that is taken, by the file or by its map, or at the end of a
+    /// block of the map or of one of its four parts.
+    holes: u64,
+}
+
+impl RunBudget {
+    fn new(filesystem_blocks: u64) -> Self {
+        Self {
+            blocks: filesystem_blocks,
+            holes: filesystem_blocks.saturating_mul(2).saturating_add(4),
+        }
+    }
+
+    fn spend(&mut self, run: &Run) -> Result<(), BlockMapRule> {
+        let (left, cost) = match run.backing {
+            Backing::Hole => (&mut self.holes, 1),
+            Backing::Written(_) | Backing::Unwritten(_) => (&mut self.blocks, run.count.into()),
+        };
+        *left = left.checked_sub(cost).ok_or(BlockMapRule::TooManyBlocks)?;
+        Ok(())
     }
 }
 

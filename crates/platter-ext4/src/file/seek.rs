@@ -2,7 +2,7 @@
 
 use platter_vfs::{Condition, Result, SeekTarget};
 
-use super::Contents;
+use super::{Contents, RunBudget};
 use crate::mapping::Backing;
 use crate::ondisk::{FileBlock, InodeFlags};
 
@@ -28,7 +28,7 @@ impl Contents<'_> {
             };
         }
         let bits = self.volume.geometry.block_bits;
-        let mut budget = self.volume.geometry.blocks_count;
+        let mut budget = RunBudget::new(self.volume.geometry.blocks_count);
         let mut at = offset;
         while at < size {
             // Behind the last block that can be mapped there is a hole.

@@ -185,3 +185,29 @@ fn file_that_maps_one_block_again_and_again_is_corrupt() {
     };
     assert_eq!(corruption.rule, BlockMapRule::TooManyBlocks.text());
 }
+
+#[test]
+fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
+    let row = |number: u32| number.to_le_bytes().repeat(256);
+    let volume = sample_volume(&[(110, &row(111)), (111, &row(112))]);
+    let number = InodeNr::new(12).unwrap();
+    let bytes = sample(&volume.geometry, number, |disk, _| {
+        disk.size_hi.set(4);
+        disk.block[56..].copy_from_slice(&110u32.to_le_bytes());
+    });
+    let inode = Inode::decode(&bytes, number, &volume.geometry).unwrap();
+    let map = BlockMap::decode(&volume, &inode).unwrap();
+    let file = File { volume, inode, map };
+    let rule = |result: Result<()>| match result {
+        Err(Error::Corrupt(report)) => report.rule.into_owned(),
+        other => panic!("expected corruption, got {other:?}"),
+    };
+    let too_many = BlockMapRule::TooManyBlocks.text();
+    let mut sink = |_: Extent| ControlFlow::Continue(());
+    assert_eq!(
+        rule(file.contents().extents(0..1 << 34, &mut sink)),
+        too_many
+    );
+    let sought = file.contents().seek(0, SeekTarget::Data);
+    assert_eq!(rule(sought.map(drop)), too_many);
+}

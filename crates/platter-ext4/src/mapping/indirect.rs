@@ -61,7 +61,7 @@ impl IndirectMap {
         }
     }
 
-    /// The run from `block` on, within one block of numbers.
+    /// The run from `block` on, within one block of numbers; a hole goes on over all zeros in it.
     pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
         let geometry = &volume.geometry;
         let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
@@ -76,11 +76,13 @@ impl IndirectMap {
             return Ok(Run::hole(block, None));
         };
         let mut pointer = *root;
+        // Zeros in a row, from `pointer` on where it is one.
+        let mut zeros = 1;
         let mut inside = u64::from(block.0) - tree.first;
         for level in (0..tree.levels).rev() {
             let below = per_block.pow(level);
             if pointer.get() == 0 {
-                let rest = per_block.pow(level + 1) - inside;
+                let rest = zeros * per_block.pow(level + 1) - inside;
                 return Ok(hole(block, rest));
             }
             let at = self.prove(volume, pointer, None)?;
@@ -91,7 +93,9 @@ impl IndirectMap {
                 return self.run(volume, numbers, index, block, Some(at));
             }
             inside %= below;
-            pointer = numbers.get(index).copied().unwrap_or_default();
+            let behind = numbers.get(index..).unwrap_or_default();
+            pointer = behind.first().copied().unwrap_or_default();
+            zeros = behind.iter().take_while(|next| next.get() == 0).count() as u64;
         }
         Ok(Run::hole(block, None))
     }

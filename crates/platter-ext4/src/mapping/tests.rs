@@ -172,6 +172,7 @@ fn indirect_blocks_are_found_to_the_third_level() {
     // Behind the first tree: 256 blocks of hole, then the second block of numbers.
     assert_eq!(lookup(268), run(268, 256, Backing::Hole));
     assert_eq!(lookup(525), run(525, 2, Backing::Written(BlockNr(900))));
+    assert_eq!(lookup(12 + 256 + 512), run(780, 65536 - 512, Backing::Hole));
     let third = 12 + 256 + 65536;
     assert_eq!(lookup(third), run(third, 256, Backing::Hole));
     assert_eq!(
