@@ -12,6 +12,9 @@ impl Contents<'_> {
     /// Gives what backs `range` to `sink` in order, until it breaks; space behind the end of the
     /// file included, holes left out.
     pub fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
         if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
             let file = range.start..range.end.min(self.inode.size_bytes);
             if !file.is_empty() {

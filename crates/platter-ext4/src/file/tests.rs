@@ -211,3 +211,14 @@ fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
     let sought = file.contents().seek(0, SeekTarget::Data);
     assert_eq!(rule(sought.map(drop)), too_many);
 }
+
+#[test]
+fn empty_range_has_no_extents() {
+    let file = mixed();
+    assert_eq!(file.all_extents(100..100), []);
+    let backwards = Range {
+        start: 6900,
+        end: 6200,
+    };
+    assert_eq!(file.all_extents(backwards), []);
+}
