@@ -8,12 +8,13 @@ use platter_ondisk::Locus;
 use platter_vfs::{FileKind, Result, Unsupported};
 
 use crate::Volume;
+use crate::file::BlockMapRule;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap, Piece, Run};
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
-use crate::txn::{Journal, JournalMapBuilder};
+use crate::txn::{Journal, JournalMap, JournalMapBuilder};
 
 /// What the inode of a journal must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,13 +57,26 @@ pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) ->
 
 fn open_internal(volume: &Volume, number: InodeNr) -> Result<Journal> {
     let inode = inode::read(volume, number)?;
-    let corrupt = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
-    check_kind(&inode).map_err(corrupt)?;
+    let locus = Locus::inode(u64::from(number.get()));
+    check_kind(&inode).map_err(|rule| Corrupt::new(locus, rule))?;
+    Journal::open(map_of(volume, &inode)?)
+}
+
+/// Where the blocks of a journal lie, by the map of its inode.
+fn map_of(volume: &Volume, inode: &Inode) -> Result<JournalMap> {
+    let locus = Locus::inode(u64::from(inode.number.get()));
     let geometry = &volume.geometry;
     let len_blocks = u32::try_from(inode.size_bytes >> geometry.block_bits).unwrap_or(u32::MAX);
     let mut map = JournalMapBuilder::new(Arc::clone(volume.device()), geometry.block_bytes);
     let mut pushed = Ok(());
-    BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
+    // A sound map has no more pieces than there are blocks.
+    let mut pieces_left = geometry.blocks_count;
+    BlockMap::decode(volume, inode)?.visit(volume, &mut |piece| {
+        let Some(left) = pieces_left.checked_sub(1) else {
+            pushed = Err(Corrupt::new(locus, BlockMapRule::TooManyBlocks).into());
+            return ControlFlow::Break(());
+        };
+        pieces_left = left;
         let Piece::Run(run) = piece else {
             return ControlFlow::Continue(());
         };
@@ -71,7 +85,7 @@ fn open_internal(volume: &Volume, number: InodeNr) -> Result<Journal> {
         };
         pushed = match place(&run) {
             Ok(start) => map.push(LogBlock(run.first.0), start, run.count),
-            Err(rule) => Err(corrupt(rule).into()),
+            Err(rule) => Err(Corrupt::new(locus, rule).into()),
         };
         match pushed {
             Ok(()) => ControlFlow::Continue(()),
@@ -79,7 +93,7 @@ fn open_internal(volume: &Volume, number: InodeNr) -> Result<Journal> {
         }
     })?;
     pushed?;
-    Journal::open(map.finish())
+    Ok(map.finish())
 }
 
 /// The part of a run before `end`.
@@ -105,9 +119,12 @@ fn place(run: &Run) -> Result<BlockNr, JournalInodeRule> {
 
 #[cfg(test)]
 mod tests {
+    use platter_vfs::Error;
+
     use super::*;
     use crate::ondisk::geometry::tests::sample_geometry;
     use crate::ondisk::inode::tests::sample;
+    use crate::volume::tests::sample_volume;
 
     fn inode(mode: u16, links: u16) -> Inode {
         let geometry = sample_geometry();
@@ -134,6 +151,21 @@ mod tests {
             backing: Backing::Unwritten(BlockNr(5)),
         };
         assert_eq!(place(&run), Err(JournalInodeRule::Unwritten));
+    }
+
+    #[test]
+    fn journal_whose_map_leads_into_itself_is_refused() {
+        let row = |number: u32| number.to_le_bytes().repeat(256);
+        let volume = sample_volume(&[(110, &row(111)), (111, &row(112))]);
+        let bytes = sample(&volume.geometry, InodeNr::JOURNAL, |disk, _| {
+            disk.size_hi = 4.into();
+            disk.block[56..].copy_from_slice(&110u32.to_le_bytes());
+        });
+        let inode = Inode::decode(&bytes, InodeNr::JOURNAL, &volume.geometry).unwrap();
+        let Err(Error::Corrupt(report)) = map_of(&volume, &inode) else {
+            panic!("was taken for a journal");
+        };
+        assert_eq!(report.rule, BlockMapRule::TooManyBlocks.text());
     }
 
     #[test]
