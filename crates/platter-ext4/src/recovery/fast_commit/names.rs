@@ -319,12 +319,7 @@ impl<'v> Names<'v> {
         };
         let mut map = FileMap::load(self.volume, self.inode.clone())?;
         let cluster = geometry.cluster_blocks;
-        let mate = map
-            .extents()
-            .iter()
-            .find(|extent| extent.first.0 / cluster == index / cluster)
-            .map(|extent| extent.start.0 - u64::from(extent.first.0 % cluster));
-        let start = if let Some(start) = mate {
+        let start = if let Some(start) = cluster_of(map.extents(), index, cluster) {
             start
         } else {
             let goal = geometry.group_of_inode(self.inode.number);
@@ -409,6 +404,16 @@ impl<'v> Names<'v> {
     }
 }
 
+/// Where the cluster begins in which file block `index` lies, if an extent has a part of it and
+/// keeps to the bounds of clusters.
+fn cluster_of(extents: &[Extent], index: u32, cluster_blocks: u32) -> Option<u64> {
+    let mate = extents
+        .iter()
+        .find(|extent| extent.first.0 / cluster_blocks == index / cluster_blocks)?;
+    let inside = u64::from(mate.first.0 % cluster_blocks);
+    mate.start.0.checked_sub(inside)
+}
+
 /// The blocks of a directory. Extents may name one block again and again, so that their number
 /// alone bounds nothing.
 fn blocks_of(volume: &Volume, inode: &Inode) -> Result<Vec<(FileBlock, BlockNr)>> {
@@ -448,6 +453,19 @@ mod tests {
     use crate::ondisk::extent::encode_node;
     use crate::ondisk::inode::tests::sample;
     use crate::volume::tests::sample_volume;
+
+    #[test]
+    fn extent_before_the_first_cluster_has_no_cluster() {
+        let extent = |first: u32, start: u64| Extent {
+            first: FileBlock(first),
+            count: 1,
+            start: BlockNr(start),
+            unwritten: false,
+        };
+        assert_eq!(cluster_of(&[extent(14, 46)], 15, 16), Some(32));
+        assert_eq!(cluster_of(&[extent(14, 46)], 16, 16), None);
+        assert_eq!(cluster_of(&[extent(14, 3)], 15, 16), None);
+    }
 
     #[test]
     fn directory_larger_than_its_filesystem_is_corrupt() {
