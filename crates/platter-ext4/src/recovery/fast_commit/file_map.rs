@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 use super::inode_slot::{self, ROOT_ENTRIES};
 use super::space::Space;
 use crate::Volume;
+use crate::file::BlockMapRule;
 use crate::mapping::{Backing, BlockMap, Piece};
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::{
@@ -42,7 +43,14 @@ impl FileMap {
         }
         let (mut extents, mut nodes) = (Vec::<Extent>::new(), Vec::new());
         let mut is_ordered = true;
+        // A sound map takes no more blocks than there are, which bounds the work of each record.
+        let mut blocks_left = Some(volume.geometry.blocks_count);
         BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
+            let count = match piece {
+                Piece::Node(..) => 1,
+                Piece::Run(run) => u64::from(run.count),
+            };
+            blocks_left = blocks_left.and_then(|left| left.checked_sub(count));
             match piece {
                 Piece::Node(_, block) => nodes.push(block),
                 Piece::Run(run) => {
@@ -62,14 +70,17 @@ impl FileMap {
                     });
                 }
             }
-            if is_ordered {
+            if is_ordered && blocks_left.is_some() {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())
             }
         })?;
+        let locus = Locus::inode(u64::from(inode.number.get()));
+        if blocks_left.is_none() {
+            return Err(Corrupt::new(locus, BlockMapRule::TooManyBlocks).into());
+        }
         if !is_ordered {
-            let locus = Locus::inode(u64::from(inode.number.get()));
             return Err(Corrupt::new(locus, ExtentRule::Order).into());
         }
         Ok(Self {

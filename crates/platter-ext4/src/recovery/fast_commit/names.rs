@@ -449,6 +449,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::file::BlockMapRule;
     use crate::ondisk::corrupt::Rule;
     use crate::ondisk::extent::encode_node;
     use crate::ondisk::inode::tests::sample;
@@ -491,5 +492,9 @@ mod tests {
             panic!("was taken for a directory");
         };
         assert_eq!(report.rule, FastCommitRule::DirectorySize.text());
+        let Err(Error::Corrupt(report)) = FileMap::load(&volume, inode) else {
+            panic!("was taken for a file");
+        };
+        assert_eq!(report.rule, BlockMapRule::TooManyBlocks.text());
     }
 }
