@@ -17,7 +17,8 @@ pub(super) fn stat_fs(tree: &Tree) -> Result<StatFs> {
     let geometry = &volume.geometry;
     let ratio = u64::from(geometry.cluster_blocks);
     let free = groups::free_space(volume)?;
-    let blocks_free = (free.clusters + tree.orphans.freed_clusters).saturating_mul(ratio);
+    let blocks_free = free.clusters.saturating_add(tree.orphans.freed_clusters);
+    let blocks_free = blocks_free.saturating_mul(ratio);
     let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
     let split_reserve = if has_extents {
         (geometry.blocks_count / ratio / 50).min(SPLIT_RESERVE_CLUSTERS_MAX)
