@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter_block::partition::read_table;
+use platter_block::partition::{Fault, read_table};
 use platter_block::{
     Access, BlockDevice, FileDevice, IoError, PartitionTable, TableError, WindowDevice,
 };
@@ -77,15 +77,22 @@ impl Image {
         self.partition_of(&table, number)
     }
 
-    /// The partition of this number.
+    /// The partition of this number, as much of it as the device holds.
     pub(crate) fn partition_of(&self, table: &PartitionTable, number: u32) -> Result<Self> {
-        let window = table
-            .open(Arc::clone(&self.device), number)
-            .map_err(|error| self.table_error(error))?;
-        Ok(Self::new(
-            format!("{}@{number}", self.name),
-            Arc::new(window),
-        ))
+        let name = format!("{}@{number}", self.name);
+        let end = self.device.geometry().len_bytes;
+        let cut_off = table.get(number).filter(|partition| {
+            partition.fault == Some(Fault::BeyondEnd) && partition.range.start < end
+        });
+        let device = Arc::clone(&self.device);
+        let window = match cut_off {
+            Some(partition) => WindowDevice::new(&name, device, partition.range.start..end)
+                .map_err(|error| Error::new(&self.name, error))?,
+            None => table
+                .open(device, number)
+                .map_err(|error| self.table_error(error))?,
+        };
+        Ok(Self::new(name, Arc::new(window)))
     }
 
     /// What begins `offset` bytes into it.

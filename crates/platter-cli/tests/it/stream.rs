@@ -106,3 +106,26 @@ fn damage_is_told_and_the_archive_is_whole() {
             .ends_with("./etc/\n./lost+found/\n./sparse\n")
     );
 }
+
+#[test]
+fn what_an_image_that_was_cut_off_still_holds_can_be_read() {
+    let workshop = Workshop::new();
+    workshop.partition();
+    let cut = |name: &str, length| {
+        let file = fs::File::options().write(true).open(workshop.path(name));
+        file.unwrap().set_len(length).unwrap();
+    };
+    cut("disk.img", 3 << 20);
+    cut("gpt.img", 5 << 20);
+    for image in ["disk.img", "gpt.img@2"] {
+        let file = format!("{image}:/dir/file");
+        assert_eq!(workshop.read(&["cat", &file]), "contents\n");
+        let info = workshop.read(&["info", image]);
+        assert!(info.contains("Cut off:               the last 5242880 bytes are missing"));
+        let ran = workshop.run(&["check", image]);
+        let rule = "block count is beyond the end of the device";
+        let finding = format!("{image}: error: superblock at byte 1024: {rule}\n");
+        assert_eq!(ran.status, 4);
+        assert!(ran.out.starts_with(&finding), "{}", ran.out);
+    }
+}

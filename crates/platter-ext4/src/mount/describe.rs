@@ -54,6 +54,11 @@ impl Ext4 {
             ("directory hash", hash_name(superblock.default_hash_version)),
             ("directory hash seed", self.hash_seed()),
         ];
+        let held = volume.device().geometry().len_bytes;
+        if let Some(missing @ 1..) = geometry.len_bytes().checked_sub(held) {
+            let text = format!("the last {missing} bytes are missing");
+            details.insert(0, ("cut off", text));
+        }
         if geometry.features.has_bigalloc() {
             let bytes = u64::from(geometry.cluster_blocks) * u64::from(geometry.block_bytes);
             details.push(("cluster size", bytes.to_string()));

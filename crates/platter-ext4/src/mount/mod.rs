@@ -48,6 +48,9 @@ pub struct MountOptions {
     pub journal: Option<Arc<dyn BlockDevice>>,
     /// Where to find the superblock instead of byte 1024, in units of 1 KiB (`-o sb=`).
     pub superblock_kib: Option<u64>,
+    /// Open a filesystem although the device ends before it does, as a copy that was broken off:
+    /// what is there can be read, and the rest gives I/O errors.
+    pub cut_off: bool,
 }
 
 impl Default for MountOptions {
@@ -58,6 +61,7 @@ impl Default for MountOptions {
             recovery: Recovery::InMemory,
             journal: None,
             superblock_kib: None,
+            cut_off: false,
         }
     }
 }
@@ -85,14 +89,14 @@ impl Ext4 {
             return Err(unsupported("writing".into(), Some("only reading is")));
         }
         let at = superblock_offset(options);
-        let mut opened = Opened::read(&*device, at)?;
+        let mut opened = Opened::read(&*device, at, options)?;
         let mut device = device;
         let mut recovery = None;
         if opened.needs_recovery() && options.recovery != Recovery::Skip {
             let recovered = recovery::recover(device, &opened, options, at, &budget, clock)?;
             device = recovered.device;
             recovery = Some(recovered.report);
-            opened = Opened::read(&*device, at)?;
+            opened = Opened::read(&*device, at, options)?;
         }
         let volume = Volume::new(
             device,
@@ -185,13 +189,13 @@ struct Opened {
 }
 
 impl Opened {
-    fn read(device: &dyn BlockDevice, at: u64) -> Result<Self> {
+    fn read(device: &dyn BlockDevice, at: u64, options: &MountOptions) -> Result<Self> {
         let disk = read_superblock(device, at)?;
         let superblock = Superblock::decode(&disk)?;
         refuse_unreadable(&superblock.features)?;
         refuse_unknown_encoding(&superblock)?;
         let mut geometry = Geometry::decode(&disk, &superblock)?;
-        if geometry.len_bytes() > device.geometry().len_bytes {
+        if !options.cut_off && geometry.len_bytes() > device.geometry().len_bytes {
             return Err(Corrupt::new(LOCUS, SuperblockRule::DeviceTooShort).into());
         }
         geometry.superblock_block.0 = at >> geometry.block_bits;

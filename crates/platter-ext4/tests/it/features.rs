@@ -121,6 +121,23 @@ fn image_that_was_cut_off_is_refused() {
 }
 
 #[test]
+fn image_that_was_cut_off_is_read_as_far_as_it_goes_when_asked() {
+    let image = with_file(EXT4, b"there");
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.set_len(3 << 20).unwrap();
+    let options = MountOptions {
+        cut_off: true,
+        ..MountOptions::default()
+    };
+    let filesystem = image.try_mount(&options).unwrap();
+    let details = filesystem.describe().details;
+    let told = details.iter().find(|(name, _)| *name == "cut off");
+    assert_eq!(told.unwrap().1, "the last 5242880 bytes are missing");
+    let inode = walk(&filesystem, "file").unwrap();
+    assert_eq!(read_all(&*inode, 100), b"there");
+}
+
+#[test]
 fn writing_is_refused_for_now() {
     let image = with_file(EXT4, b"");
     let options = MountOptions {

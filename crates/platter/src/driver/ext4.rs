@@ -27,14 +27,17 @@ fn identify(device: &dyn BlockDevice) -> Result<Identity> {
 }
 
 fn mount(request: MountRequest) -> Result<Arc<dyn Filesystem>> {
-    Ok(Arc::new(open(request)?))
+    let cut_off = true;
+    Ok(Arc::new(open(request, cut_off)?))
 }
 
 fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
-    Ok(open(request)?.check(sink))
+    // Where the end is missing there is no use in telling each structure that lay there.
+    let cut_off = false;
+    Ok(open(request, cut_off)?.check(sink))
 }
 
-fn open(request: MountRequest) -> Result<Ext4> {
+fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
     let options = MountOptions {
         read_only: true,
         recovery: match request.recovery {
@@ -43,6 +46,7 @@ fn open(request: MountRequest) -> Result<Ext4> {
         },
         journal: request.journal,
         superblock_kib: request.superblock_kib,
+        cut_off,
     };
     Ext4::mount(request.device, &options, request.budget, &*request.clock)
 }
