@@ -30,6 +30,20 @@ pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
     line
 }
 
+/// An error that names nothing is one of writing to standard output; all others name their place.
+pub(crate) fn name_output(error: anyhow::Error) -> anyhow::Error {
+    // The outermost only: what stands around an error names its place.
+    let is_nameless = error.chain().next().is_some_and(|error| {
+        let of_image = error.downcast_ref::<platter::Error>();
+        of_image.is_some_and(|error| error.image.is_empty() && error.path.is_none())
+            || error.is::<io::Error>()
+    });
+    if is_nameless {
+        return error.context("standard output");
+    }
+    error
+}
+
 /// Whether `error` says that nobody reads the output any more.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|error| {

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(error) if console::is_broken_pipe(&error) => BROKEN_PIPE,
         Err(error) => {
-            console::complain(console::in_one_line(&error));
+            console::complain(console::in_one_line(&console::name_output(error)));
             invocation.cli.command.failure_status()
         }
     };

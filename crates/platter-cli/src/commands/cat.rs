@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 
-use platter::Cause;
+use platter::vfs::FileKind;
+use platter::{Cause, Escaped};
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
 use crate::console::{Console, raw_stdout};
+use crate::output::kind::kind_text;
 
 /// Write the contents of files to standard output
 #[derive(Debug, clap::Args)]
@@ -22,16 +24,32 @@ impl Cat {
         let mut console = Console::new();
         let mut out = raw_stdout()?;
         for operand in &self.files {
-            let written = volumes
-                .file(operand, true)
-                .and_then(|(_, file)| file.write_to(&mut out));
+            let opened = volumes.file(operand, true);
+            let opened = opened.and_then(|(_, file)| Ok((file.attr()?, file)));
+            let written = match opened {
+                Ok((attr, file)) if !has_contents(attr.kind) => {
+                    let (image, path) = (file.volume().name(), Escaped(file.path()));
+                    let kind = kind_text(&attr);
+                    let text = format!("{image}:{path}: is a {kind} and has no contents");
+                    console.trouble(1, text)?;
+                    continue;
+                }
+                Ok((_, file)) => file.write_to(&mut out).map(drop),
+                Err(error) => Err(error),
+            };
             if let Err(error) = written {
-                if matches!(error.cause, Cause::Host(_)) {
-                    return Err(error.into());
+                if let Cause::Host(error) = error.cause {
+                    // The output failed, not the file.
+                    return Err(platter::Error::new(&"".into(), Cause::Host(error)).into());
                 }
                 console.trouble(1, error)?;
             }
         }
         Ok(console.finish()?)
     }
+}
+
+/// Whether it can be read; that a directory cannot has an errno of its own.
+fn has_contents(kind: FileKind) -> bool {
+    matches!(kind, FileKind::Regular | FileKind::Directory)
 }

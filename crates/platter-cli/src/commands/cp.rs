@@ -15,6 +15,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::operands::Volumes;
 use crate::args::ImageOptions;
 use crate::console::{Console, complain, in_one_line};
+use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
 use crate::output::size::human;
 
@@ -158,13 +159,19 @@ impl Cp {
                 progress.update(summary.bytes, None, &format!("{files} files, {bytes}"));
             }
         };
+        let attr = source.attr()?;
+        if !(self.recursive || self.archive) && attr.kind != FileKind::Regular {
+            let (image, path) = (source.volume().name(), Escaped(source.path()));
+            let kind = kind_text(&attr);
+            bail!("{image}:{path}: is a {kind}; copy it with -r or -a");
+        }
         match *target {
             Target::Directory(directory) => {
                 copier.copy_into(source, directory, name_of(source), &mut observer)?;
             }
             Target::File(target) => {
                 let exists = target.exists();
-                let is_directory = source.attr()?.kind == FileKind::Directory;
+                let is_directory = attr.kind == FileKind::Directory;
                 if exists && !is_directory && !self.no_clobber {
                     copier.copy_over(source, target, &mut observer)?;
                 } else {

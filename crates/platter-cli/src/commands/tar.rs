@@ -77,7 +77,7 @@ impl Tar {
         let base = spec.path_or_root();
         let written = write_tar(&volume, base, &members, &mut out, &options, &mut observer);
         progress.finish();
-        let summary = written?;
+        let summary = written.map_err(|error| self.name_output(error))?;
         Ok(if summary.damaged > 0 {
             STATUS_DAMAGED
         } else {
@@ -88,6 +88,18 @@ impl Tar {
     /// Whether the archive would go to a terminal.
     fn is_shown(&self) -> bool {
         self.output.is_none() && std::io::stdout().is_terminal()
+    }
+
+    /// An error of the archive itself with the name of its file.
+    fn name_output(&self, error: platter::Error) -> anyhow::Error {
+        let is_nameless = error.image.is_empty() && error.path.is_none();
+        match &self.output {
+            Some(path) if is_nameless && path.as_os_str() != "-" => {
+                let shown = Escaped(path.as_os_str().as_bytes()).to_string();
+                anyhow::Error::from(error).context(shown)
+            }
+            _ => error.into(),
+        }
     }
 
     fn open_output(&self) -> anyhow::Result<File> {

@@ -62,7 +62,7 @@ fn what_cannot_be_copied_is_told() {
     for (arguments, reason) in [
         (
             &["cp", "disk.img:/dir", "x"][..],
-            "disk.img:/dir: is a directory",
+            "disk.img:/dir: is a directory; copy it with -r or -a",
         ),
         (
             &["cp", "disk.img:/none", "x"],

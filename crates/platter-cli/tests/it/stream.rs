@@ -108,6 +108,58 @@ fn damage_is_told_and_the_archive_is_whole() {
 }
 
 #[test]
+fn an_output_that_cannot_be_written_is_named() {
+    let workshop = Workshop::new();
+    for arguments in [
+        &["cat", "disk.img:/dir/file"][..],
+        &["ls", "disk.img"],
+        &["tar", "disk.img"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = workshop.command(arguments);
+        let ran = Ran::of(&command.stdout(full).output().unwrap());
+        let expected = "platter: standard output: No space left on device\n";
+        assert_eq!(ran.err, expected, "{arguments:?}");
+        assert_ne!(ran.status, 0, "{arguments:?}");
+    }
+    let ran = workshop.run(&["tar", "-o", "/dev/full", "disk.img"]);
+    let expected = "platter: /dev/full: No space left on device\n";
+    assert_eq!((ran.status, &*ran.err), (2, expected));
+}
+
+#[test]
+fn what_has_no_contents_is_called_by_its_kind() {
+    let workshop = Workshop::new();
+    let mut debugfs = Command::new("debugfs");
+    debugfs
+        .args(["-w", "-R", "mknod pipe p"])
+        .arg(workshop.path("disk.img"));
+    run_tool(&mut debugfs, "");
+    for (arguments, reason) in [
+        (
+            &["cat", "disk.img:/pipe"][..],
+            "is a fifo and has no contents",
+        ),
+        (
+            &["cp", "disk.img:/pipe", "x"],
+            "is a fifo; copy it with -r or -a",
+        ),
+    ] {
+        let ran = workshop.run(arguments);
+        let expected = format!("platter: disk.img:/pipe: {reason}\n");
+        assert_eq!((ran.status, ran.err), (1, expected));
+    }
+}
+
+#[test]
+fn a_member_that_is_not_there_is_told_by_its_path() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&["tar", "disk.img", "none"]);
+    let expected = "platter: disk.img:/none: no such file or directory\n";
+    assert_eq!((ran.status, &*ran.err), (2, expected));
+}
+
+#[test]
 fn what_an_image_that_was_cut_off_still_holds_can_be_read() {
     let workshop = Workshop::new();
     workshop.partition();

@@ -192,7 +192,8 @@ fn find_root(volume: &Volume, base: &[u8], member: &[u8]) -> Result<(Vec<u8>, Ar
         .split(|&byte| byte == b'/')
         .filter(|name| !name.is_empty())
         .collect();
-    let file_path = [base, b"/", member].concat();
+    let slash: &[u8] = if base.ends_with(b"/") { b"" } else { b"/" };
+    let file_path = [base, slash, member].concat();
     if components.contains(&&b".."[..]) {
         let cause = platter_vfs::Error::from(Condition::InvalidArgument);
         return Err(Error::at_path(volume.name(), &file_path, cause));

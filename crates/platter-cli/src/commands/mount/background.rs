@@ -31,10 +31,11 @@ pub(super) fn respawn() -> anyhow::Result<u8> {
         .context("starting in the background")?;
     let mut word = [0];
     let mut pipe = child.stdout.take().context("no pipe to the background")?;
-    if pipe.read(&mut word)? == 1 {
+    let told = pipe.read(&mut word).context("waiting for the background")?;
+    if told == 1 {
         return Ok(0);
     }
-    let status = child.wait()?;
+    let status = child.wait().context("waiting for the background")?;
     match status.code() {
         Some(code) => Ok(u8::try_from(code).unwrap_or(1)),
         None => bail!("the process in the background ended: {status}"),
