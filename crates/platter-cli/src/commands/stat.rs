@@ -162,7 +162,10 @@ impl Seen {
                 attr.device.major, attr.device.minor
             )?;
         }
-        let named = |id: u32, name: Option<&str>| format!("{id:5}/{:>8}", name.unwrap_or("?"));
+        let named = |id: u32, name: Option<&str>| match name {
+            Some(name) => format!("{id:5}/{name:>8}"),
+            None => id.to_string(),
+        };
         writeln!(
             out,
             "\nAccess: ({:04o}/{})  Uid: ({})   Gid: ({})",

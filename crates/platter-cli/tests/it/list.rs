@@ -123,3 +123,19 @@ fn stat_tells_all_there_is() {
     assert_eq!(value[0]["image"], "disk.img");
     assert_eq!(workshop.run(&["stat", "disk.img:/none"]).status, 1);
 }
+
+#[test]
+fn stat_shows_owners_that_the_image_does_not_name_as_numbers_alone() {
+    let workshop = Workshop::new();
+    let set_owner = "set_inode_field /dir/file uid 7000";
+    let mut debugfs = Command::new("debugfs");
+    debugfs
+        .args(["-w", "-R", set_owner])
+        .arg(workshop.path("disk.img"));
+    run_tool(&mut debugfs, "");
+    let text = workshop.read(&["stat", "disk.img:/dir/file"]);
+    assert!(
+        text.contains("Uid: (7000)   Gid: (    0/    root)"),
+        "{text}"
+    );
+}
