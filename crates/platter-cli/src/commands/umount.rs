@@ -42,15 +42,18 @@ impl Umount {
 
     fn unmount(&self, mountpoint: &Path) -> anyhow::Result<()> {
         let shown = Escaped(mountpoint.as_os_str().as_bytes()).to_string();
+        // As the table of mounts and the set-id helper name it. Resolving asks nothing of the
+        // mount itself, which may be dead.
+        let place = mountpoint.canonicalize().with_context(|| shown.clone())?;
         let flags = if self.lazy {
             UnmountFlags::DETACH
         } else {
             UnmountFlags::empty()
         };
-        match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
+        match rustix::mount::unmount(&place, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => Ok(()),
             // Not the superuser: the set-id helper knows who mounted what.
-            Err(Errno::PERM) => self.ask_helper(mountpoint),
+            Err(Errno::PERM) => self.ask_helper(&place).context(shown),
             Err(Errno::INVAL) => bail!("{shown}: not mounted"),
             Err(error) => Err(error).context(shown),
         }

@@ -67,6 +67,19 @@ fn mount_helpers_are_understood() {
 }
 
 #[test]
+fn a_mount_is_taken_off_by_a_symbolic_link_to_it() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    symlink("mnt", workshop.path("link")).unwrap();
+    let mounted = Mounted(&workshop);
+    workshop.read(&["mount", "disk.img", "link"]);
+    assert!(workshop.path("mnt/dir/file").exists());
+    workshop.read(&["umount", "link"]);
+    assert!(!workshop.path("mnt/dir").exists());
+    drop(mounted);
+}
+
+#[test]
 fn errors_reach_the_caller_with_their_status() {
     let workshop = Workshop::new();
     fs::create_dir(workshop.path("mnt")).unwrap();
