@@ -8,7 +8,7 @@ use platter::Escaped;
 use platter::vfs::{CheckProgress, CheckReport, CheckSink, Finding};
 use serde_json::{Map, Value, json};
 
-use super::operands::parse;
+use super::operands::parse_image;
 use crate::args::ImageOptions;
 use crate::console::Console;
 use crate::output::progress::Progress;
@@ -37,7 +37,7 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
-        let spec = parse(&self.image)?;
+        let spec = parse_image(&self.image)?;
         let open_options = options.open_options();
         let image = open_options.open_image(&spec)?;
         let mut console = Console::new();

@@ -10,9 +10,9 @@ use platter::{Escaped, Image, Probe, Signature, Volume};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::operands::{parse, tell_requests};
+use super::operands::{parse_image, tell_requests};
 use crate::args::ImageOptions;
-use crate::console::Console;
+use crate::console::{Console, in_one_line};
 use crate::output::json::{JsonArray, NameField};
 use crate::output::size::human;
 
@@ -41,13 +41,13 @@ impl Info {
         let mut console = Console::new();
         let mut array = JsonArray::default();
         for (index, operand) in self.images.iter().enumerate() {
-            let found = match parse(operand).and_then(|spec| {
+            let found = match parse_image(operand).and_then(|spec| {
                 let image = options.open_options().open_image(&spec)?;
-                Found::look(image, options)
+                Ok(Found::look(image, options)?)
             }) {
                 Ok(found) => found,
                 Err(error) => {
-                    console.trouble(1, error)?;
+                    console.trouble(1, in_one_line(&error))?;
                     continue;
                 }
             };

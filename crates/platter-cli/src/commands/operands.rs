@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use anyhow::bail;
 use platter::{Cause, Error, File, ImageSpec, Volume};
 
 use crate::args::ImageOptions;
@@ -86,4 +87,14 @@ pub(crate) fn parse(operand: &OsStr) -> platter::Result<ImageSpec> {
         let image = platter::Escaped(operand.as_encoded_bytes()).to_string();
         Error::new(&Arc::from(image), Cause::Spec(error))
     })
+}
+
+/// Reads an operand that names an image as a whole.
+pub(crate) fn parse_image(operand: &OsStr) -> anyhow::Result<ImageSpec> {
+    let spec = parse(operand)?;
+    if spec.path_or_root().iter().any(|&byte| byte != b'/') {
+        let operand = platter::Escaped(operand.as_encoded_bytes());
+        bail!("{operand}: names a file in an image, where the image itself is asked for");
+    }
+    Ok(spec)
 }

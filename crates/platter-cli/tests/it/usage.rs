@@ -60,3 +60,21 @@ fn requests_are_told_when_asked_for() {
     assert!(ran.err.starts_with("platter: disk.img: "), "{}", ran.err);
     assert!(ran.err.contains(" read requests of "), "{}", ran.err);
 }
+
+#[test]
+fn a_file_in_an_image_is_not_taken_for_the_image() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    for (arguments, status) in [
+        (&["check", "disk.img:/dir"][..], 8),
+        (&["info", "disk.img:/dir"], 1),
+        (&["mount", "-f", "disk.img:/dir", "mnt"], 32),
+    ] {
+        let ran = workshop.run(arguments);
+        assert_eq!(ran.status, status, "{arguments:?}");
+        let expected = "platter: disk.img:/dir: names a file in an image, \
+                        where the image itself is asked for\n";
+        assert_eq!(ran.err, expected);
+    }
+    workshop.read(&["check", "disk.img:/"]);
+}

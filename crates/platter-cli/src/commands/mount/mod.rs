@@ -10,7 +10,7 @@ use platter::{Escaped, ImageSpec};
 use platter_fuse::ErrorSink;
 
 use self::options::MountWords;
-use super::operands::{parse, tell_requests};
+use super::operands::{parse_image, tell_requests};
 use crate::args::ImageOptions;
 use crate::console::{complain, in_one_line};
 
@@ -79,7 +79,7 @@ impl Mount {
         if self.detached {
             background::leave_session();
         }
-        let spec = parse(&self.image)?;
+        let spec = parse_image(&self.image)?;
         let volume = words.image_options(given).open_options().open(&spec)?;
         let mut options = words.fuse;
         options.source.get_or_insert_with(|| source(&spec));
