@@ -43,10 +43,16 @@ fn path() -> Result<&'static Path> {
         "--package",
         "platter-cli",
     ]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
     tool::succeed(&mut cargo)?;
-    // This test lies in the folder beside: target/debug/deps.
-    let test = std::env::current_exe()?;
-    let folder = test.parent().and_then(Path::parent);
-    let path = folder.context("a test lies in no folder")?.join("platter");
+    // Programs lie in target/debug, tests in target/debug/deps.
+    let this = std::env::current_exe()?;
+    let mut folder = this.parent().context("a program lies in no folder")?;
+    if folder.ends_with("deps") {
+        folder = folder.parent().context("a test lies in no folder")?;
+    }
+    let path = folder.join("platter");
     Ok(PATH.get_or_init(|| path))
 }

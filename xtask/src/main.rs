@@ -8,6 +8,7 @@ mod workspace;
 mod packages;
 mod tidy;
 mod fuzz;
+mod bench;
 mod demo;
 mod test;
 
@@ -48,6 +49,7 @@ fn dispatch(arguments: &[String]) -> Result<()> {
         "test" | "ci" => test::run(&workspace),
         "demo" => demo::run(&workspace),
         "tidy" => tidy::run(&workspace),
+        "bench" => bench::run(&workspace, rest),
         "fuzz" => fuzz::run(&workspace, rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{command, fuzz, packages, tidy};
+use crate::{bench, command, fuzz, packages, tidy};
 
 /// One thing that must succeed.
 struct Step {
@@ -46,6 +46,10 @@ const STEPS: &[Step] = &[
     Step {
         title: "mutations",
         action: fuzz::of_test,
+    },
+    Step {
+        title: "requests",
+        action: bench::count_requests,
     },
     Step {
         title: "documentation",

@@ -1,0 +1,83 @@
+//! How many read requests reach the device. Counts are exact, the same on any machine.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use platter::block::{Access, Counts};
+use platter::{Image, OpenOptions, Volume};
+use serde::Serialize;
+
+use crate::record::Keep;
+use crate::{forest, record};
+
+const FILES: u32 = 5000;
+/// A file deep in the tree.
+const FILE: u32 = 4321;
+/// More bytes than any file of the image has.
+const FILE_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Serialize)]
+struct Row {
+    what: &'static str,
+    reads: u64,
+    bytes: u64,
+}
+
+pub(crate) fn run(keep: Keep) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let image = forest::plant(folder.path(), FILES)?;
+    let rows = [
+        count("open", &image, |_| Ok(()))?,
+        count("ls -R", &image, list)?,
+        count("cat of a file 4 folders deep", &image, |volume| {
+            let path = forest::path_of(FILE);
+            volume.read(path.as_os_str().as_encoded_bytes(), FILE_BYTES_MAX)?;
+            Ok(())
+        })?,
+    ];
+    println!("an image of {FILES} files in {} folders:", FILES / 50);
+    for row in &rows {
+        println!(
+            "{:>6} reads {:>9} bytes  {}",
+            row.reads, row.bytes, row.what
+        );
+    }
+    record::keep(keep, "requests", &rows)
+}
+
+/// Counts what a newly opened image is asked for, opening included.
+fn count(
+    what: &'static str,
+    image: &Path,
+    action: impl FnOnce(&Volume) -> Result<()>,
+) -> Result<Row> {
+    let image = Image::open(image, Access::Read)?;
+    let volume = OpenOptions::new().count_requests().mount(&image)?;
+    action(&volume)?;
+    let counts: Counts = volume.request_counts().context("requests are counted")?;
+    Ok(Row {
+        what,
+        reads: counts.reads,
+        bytes: counts.read_bytes,
+    })
+}
+
+/// Lists every directory, as `ls -R` does without `-l`.
+fn list(volume: &Volume) -> Result<()> {
+    let mut pending = vec![b"/".to_vec()];
+    while let Some(folder) = pending.pop() {
+        for entry in volume.read_dir(&folder)? {
+            let mut path = folder.clone();
+            path.push(b'/');
+            path.extend_from_slice(&entry.name);
+            let is_folder = match entry.kind {
+                Some(kind) => kind == platter::vfs::FileKind::Directory,
+                None => volume.symlink_metadata(&path)?.kind == platter::vfs::FileKind::Directory,
+            };
+            if is_folder {
+                pending.push(path);
+            }
+        }
+    }
+    Ok(())
+}
