@@ -391,67 +391,92 @@ pub(crate) mod tests {
 
     #[test]
     fn sizes_outside_the_format_are_corrupt() {
-        use SuperblockRule as Rule;
-        assert_eq!(broken(|d| d.log_block_size.set(7)), Rule::BlockSize);
-        assert_eq!(broken(|d| d.log_block_size.set(u32::MAX)), Rule::BlockSize);
-        assert_eq!(broken(|d| d.inode_size.set(0)), Rule::InodeSize);
-        assert_eq!(broken(|d| d.inode_size.set(192)), Rule::InodeSize);
-        assert_eq!(broken(|d| d.inode_size.set(2048)), Rule::InodeSize);
-        assert_eq!(broken(|d| d.first_inode.set(10)), Rule::FirstInode);
+        assert_eq!(
+            broken(|d| d.log_block_size.set(7)),
+            SuperblockRule::BlockSize
+        );
+        assert_eq!(
+            broken(|d| d.log_block_size.set(u32::MAX)),
+            SuperblockRule::BlockSize
+        );
+        assert_eq!(broken(|d| d.inode_size.set(0)), SuperblockRule::InodeSize);
+        assert_eq!(broken(|d| d.inode_size.set(192)), SuperblockRule::InodeSize);
+        assert_eq!(
+            broken(|d| d.inode_size.set(2048)),
+            SuperblockRule::InodeSize
+        );
+        assert_eq!(
+            broken(|d| d.first_inode.set(10)),
+            SuperblockRule::FirstInode
+        );
         let rule = broken(|disk| {
             with(disk, Incompat::BIT64, RoCompat::empty());
             disk.descriptor_size.set(32);
         });
-        assert_eq!(rule, Rule::DescriptorSize);
+        assert_eq!(rule, SuperblockRule::DescriptorSize);
         let rule = broken(|disk| {
             with(disk, Incompat::EXTENTS, RoCompat::BIGALLOC);
             disk.log_block_size.set(2);
             disk.log_cluster_size.set(1);
         });
-        assert_eq!(rule, Rule::ClusterSize);
+        assert_eq!(rule, SuperblockRule::ClusterSize);
     }
 
     #[test]
     fn counts_that_disagree_are_corrupt() {
-        use SuperblockRule as Rule;
-        assert_eq!(broken(|d| d.blocks_per_group.set(0)), Rule::BlocksPerGroup);
+        assert_eq!(
+            broken(|d| d.blocks_per_group.set(0)),
+            SuperblockRule::BlocksPerGroup
+        );
         assert_eq!(
             broken(|d| d.blocks_per_group.set(8193)),
-            Rule::BlocksPerGroup
+            SuperblockRule::BlocksPerGroup
         );
-        assert_eq!(broken(|d| d.inodes_per_group.set(0)), Rule::InodesPerGroup);
+        assert_eq!(
+            broken(|d| d.inodes_per_group.set(0)),
+            SuperblockRule::InodesPerGroup
+        );
         assert_eq!(
             broken(|d| d.inodes_per_group.set(8193)),
-            Rule::InodesPerGroup
+            SuperblockRule::InodesPerGroup
         );
-        assert_eq!(broken(|d| d.inodes_count.set(2049)), Rule::InodesCount);
-        assert_eq!(broken(|d| d.blocks_count_lo.set(0)), Rule::BlocksCount);
-        assert_eq!(broken(|d| d.first_data_block.set(0)), Rule::FirstDataBlock);
+        assert_eq!(
+            broken(|d| d.inodes_count.set(2049)),
+            SuperblockRule::InodesCount
+        );
+        assert_eq!(
+            broken(|d| d.blocks_count_lo.set(0)),
+            SuperblockRule::BlocksCount
+        );
+        assert_eq!(
+            broken(|d| d.first_data_block.set(0)),
+            SuperblockRule::FirstDataBlock
+        );
         assert_eq!(
             broken(|d| d.first_data_block.set(8192)),
-            Rule::FirstDataBlock
+            SuperblockRule::FirstDataBlock
         );
         assert_eq!(
             broken(|d| d.reserved_gdt_blocks.set(257)),
-            Rule::ReservedGdtBlocks
+            SuperblockRule::ReservedGdtBlocks
         );
         let rule = broken(|disk| {
             with(disk, Incompat::EXTENTS, RoCompat::BIGALLOC);
             disk.log_cluster_size.set(4);
             disk.clusters_per_group.set(511);
         });
-        assert_eq!(rule, Rule::ClustersPerGroup);
+        assert_eq!(rule, SuperblockRule::ClustersPerGroup);
         let rule = broken(|disk| {
             with(disk, Incompat::META_BG, RoCompat::empty());
             disk.first_meta_block_group.set(2);
         });
-        assert_eq!(rule, Rule::FirstMetaBlockGroup);
+        assert_eq!(rule, SuperblockRule::FirstMetaBlockGroup);
         let rule = broken(|disk| {
             with(disk, Incompat::BIT64, RoCompat::empty());
             disk.descriptor_size.set(64);
             disk.blocks_count_hi.set(u32::MAX);
         });
-        assert_eq!(rule, Rule::BlocksCount);
+        assert_eq!(rule, SuperblockRule::BlocksCount);
     }
 
     #[test]
