@@ -39,13 +39,18 @@ impl Workshop {
 
     /// An ext4 filesystem of 8 MiB labelled `data` with `/dir/file` in it.
     fn ext4(&self, name: &str) -> PathBuf {
+        self.ext4_of(name, "8M")
+    }
+
+    /// The same filesystem in another size.
+    fn ext4_of(&self, name: &str, size: &str) -> PathBuf {
         let source = self.path("source");
         fs::create_dir_all(source.join("dir")).unwrap();
         fs::write(source.join("dir/file"), "contents\n").unwrap();
         let path = self.path(name);
         let arguments = ["-q", "-F", "-t", "ext4", "-L", "data", "-U", UUID, "-d"];
         let mut mke2fs = Command::new("mke2fs");
-        mke2fs.args(arguments).arg(&source).arg(&path).arg("8M");
+        mke2fs.args(arguments).arg(&source).arg(&path).arg(size);
         run(&mut mke2fs, "");
         path
     }

@@ -104,3 +104,41 @@ fn a_writer_elsewhere_is_waited_out_or_passed_by() {
     let unlocked = OpenOptions::new().without_lock();
     assert!(unlocked.open(&spec(&image, "")).is_ok());
 }
+
+#[test]
+fn partitions_of_an_mbr_are_found_by_its_signature() {
+    let workshop = Workshop::new();
+    let filesystem = fs::read(workshop.ext4("part")).unwrap();
+    let disk = workshop.file("mbr.img", 12 << 20, &[(PARTITION_1, &filesystem)]);
+    let script = "label: dos\nlabel-id: 0xc0ffee01\nstart=2048, size=16384, type=83\n";
+    run(Command::new("sfdisk").arg("-q").arg(&disk), script);
+    let volume = open(&disk, "@PARTUUID=c0ffee01-01").unwrap();
+    assert_eq!(volume.read("dir/file", 100).unwrap(), b"contents\n");
+    let reason = refusal(&workshop, open(&disk, "@PARTUUID=c0ffee02-01"));
+    assert_eq!(reason, "mbr.img: has no such partition; there are: 1 ext4");
+}
+
+#[test]
+fn an_offset_beyond_the_end_is_refused() {
+    let workshop = Workshop::new();
+    let image = workshop.ext4("disk.img");
+    let options = OpenOptions::new().offset(8 << 20);
+    let reason = refusal(&workshop, options.open(&spec(&image, "")));
+    assert_eq!(
+        reason,
+        "disk.img: the offset 8388608 is beyond its 8388608 bytes"
+    );
+}
+
+#[test]
+fn a_copy_of_the_superblock_serves_where_the_first_is_gone() {
+    let workshop = Workshop::new();
+    let image = workshop.ext4_of("disk.img", "16M");
+    let file = fs::File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&[0; 1024], 1024).unwrap();
+    assert!(open(&image, "").is_err());
+    // Blocks of 1 KiB: the second group, and with it the first copy, begins at block 8193.
+    let options = OpenOptions::new().superblock_kib(8193);
+    let volume = options.open(&spec(&image, "")).unwrap();
+    assert_eq!(volume.read("dir/file", 100).unwrap(), b"contents\n");
+}
