@@ -3,10 +3,13 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter::Escaped;
 use platter::vfs::{CheckProgress, CheckReport, CheckSink, Finding};
 use serde_json::{Map, Value, json};
+use signal_hook::consts::SIGINT;
 
 use super::operands::parse_image;
 use crate::args::ImageOptions;
@@ -45,7 +48,10 @@ impl Check {
             let name = serde_json::to_string(&**image.name())?;
             write!(console.out, "{{\n\"image\": {name},\n\"findings\": [")?;
         }
+        let interrupted = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
         let mut listener = Listener {
+            interrupted: &interrupted,
             name: image.name(),
             json: self.json,
             left: self.max_findings,
@@ -92,6 +98,8 @@ struct Listener<'a> {
     progress: Progress,
     out: &'a mut dyn Write,
     failed: Option<io::Error>,
+    /// Somebody wants the check to end.
+    interrupted: &'a AtomicBool,
 }
 
 impl CheckSink for Listener<'_> {
@@ -133,6 +141,9 @@ impl CheckSink for Listener<'_> {
     fn progress(&mut self, progress: CheckProgress) -> ControlFlow<()> {
         let CheckProgress { pass, done, total } = progress;
         self.progress.update(done, Some(total), pass);
+        if self.interrupted.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
         ControlFlow::Continue(())
     }
 }
