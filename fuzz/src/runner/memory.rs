@@ -34,15 +34,20 @@ impl Resident {
 mod tests {
     use super::*;
 
+    /// The memory is the process's, which other tests share: a try that one of them disturbed is
+    /// made again.
     #[test]
     fn peak_shows_memory_that_was_given_back() {
         const LARGE: usize = 96 << 20;
-        Resident::reset_peak().unwrap();
-        let before = Resident::read().unwrap();
-        drop(std::hint::black_box(vec![1_u8; LARGE]));
-        let after = Resident::read().unwrap();
-        assert!(after.peak - before.now > (LARGE as u64) / 10 * 9);
-        Resident::reset_peak().unwrap();
-        assert!(Resident::read().unwrap().peak < after.peak);
+        let shows = || {
+            Resident::reset_peak().unwrap();
+            let before = Resident::read().unwrap();
+            drop(std::hint::black_box(vec![1_u8; LARGE]));
+            let after = Resident::read().unwrap();
+            Resident::reset_peak().unwrap();
+            let grown = after.peak.saturating_sub(before.now);
+            grown > (LARGE as u64) / 10 * 9 && Resident::read().unwrap().peak < after.peak
+        };
+        assert!((0..20).any(|_| shows()));
     }
 }
