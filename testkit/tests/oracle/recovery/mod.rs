@@ -90,7 +90,7 @@ impl Scene {
         };
         workload(mount.root(), &mut cut)?;
         cut()?;
-        drop(mount);
+        mount.unmount(&self.image())?;
         Ok(cuts)
     }
 }
