@@ -5,6 +5,7 @@
 
 mod abba;
 mod record;
+mod m3;
 mod forest;
 mod requests;
 mod tar;
@@ -20,6 +21,11 @@ struct Benchmark {
 }
 
 const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "m3",
+        about: "page cache insertion in three walks, in one, and batched: walks, nodes, time",
+        run: m3::run,
+    },
     Benchmark {
         name: "requests",
         about: "read requests that listing a tree and reading one file issue to the device",
