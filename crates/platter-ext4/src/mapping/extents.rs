@@ -6,7 +6,7 @@ use platter_cache::Buffer;
 use platter_ondisk::Locus;
 use platter_vfs::Result;
 
-use super::{Backing, Piece, PieceSink, Run};
+use super::{Backing, Piece, Run, Visitor};
 use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::{Child, Extent, ExtentBlockRules, ExtentNode, ExtentRule, Found};
@@ -60,10 +60,12 @@ impl ExtentMap {
         }
     }
 
-    /// See [`super::BlockMap::visit`].
-    pub(super) fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
-        let root = self.node(&self.root, None)?;
-        self.visit_node(volume, &root, sink).map(|_| ())
+    /// See [`super::BlockMap::visit_sound`].
+    pub(super) fn visit(&self, volume: &Volume, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
+        match self.node(&self.root, None) {
+            Ok(root) => self.visit_node(volume, &root, visitor),
+            Err(corrupt) => visitor(Err(corrupt.into())),
+        }
     }
 
     /// Recurses at most [`EXTENT_DEPTH_MAX`](crate::ondisk::extent::EXTENT_DEPTH_MAX) deep, since
@@ -72,24 +74,22 @@ impl ExtentMap {
         &self,
         volume: &Volume,
         node: &ExtentNode<'_>,
-        sink: &mut PieceSink<'_>,
-    ) -> Result<ControlFlow<()>> {
+        visitor: &mut Visitor<'_>,
+    ) -> ControlFlow<()> {
         for extent in node.extents() {
-            if sink(Piece::Run(run_of(extent))).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
+            visitor(Ok(Piece::Run(run_of(extent))))?;
         }
         for child in node.children() {
-            if sink(Piece::Node(child.first, child.block)).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-            let buffer = self.read(volume, child, node.depth)?;
-            let below = self.node(&buffer, Some(child))?;
-            if self.visit_node(volume, &below, sink)?.is_break() {
-                return Ok(ControlFlow::Break(()));
+            visitor(Ok(Piece::Node(child.first, child.block)))?;
+            match self.read(volume, child, node.depth) {
+                Err(error) => visitor(Err(error))?,
+                Ok(buffer) => match self.node(&buffer, Some(child)) {
+                    Err(corrupt) => visitor(Err(corrupt.into()))?,
+                    Ok(below) => self.visit_node(volume, &below, visitor)?,
+                },
             }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     /// A child of a node of `depth`, proven by itself and against its parent.

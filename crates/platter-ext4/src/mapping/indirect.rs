@@ -9,10 +9,11 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::Result;
 use zerocopy::{FromBytes, FromZeros};
 
-use super::{Backing, Piece, PieceSink, Run};
+use super::{Backing, Piece, Run, Visitor};
 use crate::Volume;
 use crate::ondisk::corrupt::{Corrupt, Rule};
-use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
+use crate::ondisk::inode::BLOCK_AREA_BYTES;
+use crate::ondisk::{BlockNr, FileBlock, InodeNr};
 
 /// Block numbers in the inode that name blocks of the file.
 const DIRECT_COUNT: u32 = 12;
@@ -53,11 +54,11 @@ struct Tree {
 }
 
 impl IndirectMap {
-    pub(super) fn decode(inode: &Inode) -> Self {
-        let pointers = <[Le32; POINTERS]>::read_from_bytes(&inode.block);
+    pub(super) fn decode(inode: InodeNr, block: &[u8; BLOCK_AREA_BYTES]) -> Self {
+        let pointers = <[Le32; POINTERS]>::read_from_bytes(block);
         Self {
             pointers: pointers.unwrap_or_else(|_| FromZeros::new_zeroed()),
-            inode: inode.number,
+            inode,
         }
     }
 
@@ -135,19 +136,15 @@ impl IndirectMap {
         Err(Corrupt::new(locus, IndirectRule::Outside).into())
     }
 
-    /// See [`super::BlockMap::visit`].
-    pub(super) fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
+    /// See [`super::BlockMap::visit_sound`].
+    pub(super) fn visit(&self, volume: &Volume, visitor: &mut Visitor<'_>) -> ControlFlow<()> {
         let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
-        if self.visit_runs(volume, direct, 0, None, sink)?.is_break() {
-            return Ok(());
-        }
+        self.visit_runs(volume, direct, 0, None, visitor)?;
         let per_block = u64::from(volume.geometry.block_bytes / 4);
         for (tree, &root) in trees(per_block).zip(roots) {
-            if self.visit_tree(volume, root, tree, sink)?.is_break() {
-                return Ok(());
-            }
+            self.visit_tree(volume, root, tree, visitor)?;
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 
     /// Recurses at most three deep: each call has one level less.
@@ -156,21 +153,25 @@ impl IndirectMap {
         volume: &Volume,
         root: Le32,
         tree: Tree,
-        sink: &mut PieceSink<'_>,
-    ) -> Result<ControlFlow<()>> {
+        visitor: &mut Visitor<'_>,
+    ) -> ControlFlow<()> {
         // A tree may begin beyond the last file block: then nothing of it is the file's.
         let first = u32::try_from(tree.first).ok().filter(|_| root.get() != 0);
         let Some(first) = first.map(FileBlock) else {
-            return Ok(ControlFlow::Continue(()));
+            return ControlFlow::Continue(());
         };
-        let at = self.prove(volume, root, None)?;
-        if sink(Piece::Node(first, at)).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-        let buffer = volume.read_block(at, &Unverified)?;
+        let at = match self.prove(volume, root, None) {
+            Ok(at) => at,
+            Err(error) => return visitor(Err(error)),
+        };
+        visitor(Ok(Piece::Node(first, at)))?;
+        let buffer = match volume.read_block(at, &Unverified) {
+            Ok(buffer) => buffer,
+            Err(error) => return visitor(Err(error)),
+        };
         let numbers = <[Le32]>::ref_from_bytes(&buffer).unwrap_or_default();
         if tree.levels == 1 {
-            return self.visit_runs(volume, numbers, first.0, Some(at), sink);
+            return self.visit_runs(volume, numbers, first.0, Some(at), visitor);
         }
         let per_block = u64::from(volume.geometry.block_bytes / 4);
         let below = per_block.pow(tree.levels - 1);
@@ -179,11 +180,9 @@ impl IndirectMap {
                 first: tree.first + index * below,
                 levels: tree.levels - 1,
             };
-            if self.visit_tree(volume, number, child, sink)?.is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
+            self.visit_tree(volume, number, child, visitor)?;
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     fn visit_runs(
@@ -192,21 +191,28 @@ impl IndirectMap {
         numbers: &[Le32],
         first: u32,
         place: Option<BlockNr>,
-        sink: &mut PieceSink<'_>,
-    ) -> Result<ControlFlow<()>> {
+        visitor: &mut Visitor<'_>,
+    ) -> ControlFlow<()> {
         let mut index = 0;
         while index < numbers.len() {
             let skipped = u32::try_from(index).unwrap_or(u32::MAX);
             let Some(block) = FileBlock(first).checked_add(skipped) else {
                 break;
             };
-            let run = self.run(volume, numbers, index, block, place)?;
-            if run.backing != Backing::Hole && sink(Piece::Run(run)).is_break() {
-                return Ok(ControlFlow::Break(()));
+            match self.run(volume, numbers, index, block, place) {
+                Ok(run) => {
+                    if run.backing != Backing::Hole {
+                        visitor(Ok(Piece::Run(run)))?;
+                    }
+                    index += run.count as usize;
+                }
+                Err(error) => {
+                    visitor(Err(error))?;
+                    index += 1;
+                }
             }
-            index += run.count as usize;
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 }
 

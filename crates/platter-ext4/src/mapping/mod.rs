@@ -12,7 +12,8 @@ use std::ops::ControlFlow;
 use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
-use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
+use crate::ondisk::inode::BLOCK_AREA_BYTES;
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 use extents::ExtentMap;
 use indirect::IndirectMap;
 use recent::RecentRuns;
@@ -104,6 +105,9 @@ pub enum Piece {
 /// Takes the pieces of a map until it breaks.
 pub type PieceSink<'a> = dyn FnMut(Piece) -> ControlFlow<()> + 'a;
 
+/// Takes what is met in a map: pieces, and errors in the place of what lies below them.
+type Visitor<'a> = dyn FnMut(Result<Piece>) -> ControlFlow<()> + 'a;
+
 /// The map of one inode, with the runs found last.
 #[derive(Debug)]
 pub struct BlockMap {
@@ -129,7 +133,7 @@ impl BlockMap {
         } else if inode.flags.contains(InodeFlags::EXTENTS) {
             Form::Extents(ExtentMap::decode(volume, inode)?)
         } else {
-            Form::Indirect(IndirectMap::decode(inode))
+            Form::Indirect(IndirectMap::decode(inode.number, &inode.block))
         };
         Ok(Self {
             form,
@@ -171,12 +175,41 @@ impl BlockMap {
     }
 
     /// Gives every metadata block and every run of the map to `sink`, in file order and parents
-    /// first, until it breaks.
+    /// first, until it breaks or the map does.
     pub fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
-        match &self.form {
-            Form::Empty => Ok(()),
-            Form::Extents(map) => map.visit(volume, sink),
-            Form::Indirect(map) => map.visit(volume, sink),
+        let mut broken = Ok(());
+        self.visit_sound(volume, &mut |met| match met {
+            Ok(piece) => sink(piece),
+            Err(error) => {
+                broken = Err(error);
+                ControlFlow::Break(())
+            }
+        });
+        broken
+    }
+
+    /// As [`visit`](Self::visit), but goes on behind what is broken: the visitor is told of each
+    /// error, in the place of the pieces below it.
+    pub fn visit_sound(
+        &self,
+        volume: &Volume,
+        visitor: &mut dyn FnMut(Result<Piece>) -> ControlFlow<()>,
+    ) {
+        // How the visit ended is known to the visitor.
+        let _ = match &self.form {
+            Form::Empty => ControlFlow::Continue(()),
+            Form::Extents(map) => map.visit(volume, visitor),
+            Form::Indirect(map) => map.visit(volume, visitor),
+        };
+    }
+
+    /// The map that 15 block numbers make, whatever else the inode says of itself.
+    #[must_use]
+    pub fn indirect(number: InodeNr, block: &[u8; BLOCK_AREA_BYTES]) -> Self {
+        Self {
+            form: Form::Indirect(IndirectMap::decode(number, block)),
+            recent: RecentRuns::default(),
+            end: None,
         }
     }
 }
