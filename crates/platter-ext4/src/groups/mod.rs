@@ -12,7 +12,7 @@ use platter_vfs::Result;
 use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::group_desc::GroupDescRule;
-use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
+use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, InodeNr};
 
 pub use space::{
     FreeSpace, GROUPS_SUMMED_MAX, free_space, metadata_clusters, stored_overhead_clusters,
@@ -23,6 +23,18 @@ const INODE_READ_AHEAD_BLOCKS: u32 = 32;
 
 /// The descriptor of a group.
 pub fn read_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
+    read_with(volume, group, GroupDesc::decode)
+}
+
+/// The descriptor of a group whose checksum is wrong, for checks.
+pub fn read_unsummed_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
+    read_with(volume, group, GroupDesc::decode_unsummed)
+}
+
+type DecodeDescriptor =
+    fn(&[u8], GroupNr, &Geometry) -> std::result::Result<GroupDesc, Corrupt<GroupDescRule>>;
+
+fn read_with(volume: &Volume, group: GroupNr, decode: DecodeDescriptor) -> Result<GroupDesc> {
     let geometry = &volume.geometry;
     let per_block = geometry.descriptors_per_block;
     let block = geometry.descriptor_block(group.0 / per_block);
@@ -33,7 +45,7 @@ pub fn read_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
         let locus = Locus::group(u64::from(group.0)).at_block(block.0);
         return Err(Corrupt::new(locus, GroupDescRule::Truncated).into());
     };
-    Ok(GroupDesc::decode(bytes, group, geometry)?)
+    Ok(decode(bytes, group, geometry)?)
 }
 
 /// Where an inode lies.

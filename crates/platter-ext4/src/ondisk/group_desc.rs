@@ -151,6 +151,26 @@ impl GroupDesc {
         group: GroupNr,
         geometry: &Geometry,
     ) -> Result<Self, Corrupt<GroupDescRule>> {
+        let desc = Self::decode_unsummed(bytes, group, geometry);
+        let bytes = bytes.get(..usize::from(geometry.descriptor_bytes));
+        let bytes = bytes.unwrap_or_default();
+        let stored = DiskGroupDesc::ref_from_prefix(bytes).map(|(low, _)| low.checksum.get());
+        let is_wrong =
+            stored.is_ok_and(|stored| stored != expected_checksum(bytes, group, geometry));
+        if geometry.features.has_group_csum() && is_wrong {
+            let locus = Locus::group(u64::from(group.0));
+            return Err(Corrupt::new(locus, GroupDescRule::Checksum));
+        }
+        desc
+    }
+
+    /// As [`decode`](Self::decode), but for the checksum: what a check can still say of a group
+    /// whose checksum is wrong.
+    pub fn decode_unsummed(
+        bytes: &[u8],
+        group: GroupNr,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt<GroupDescRule>> {
         let broken = |rule| Corrupt::new(Locus::group(u64::from(group.0)), rule);
         let bytes = bytes
             .get(..usize::from(geometry.descriptor_bytes))
@@ -160,11 +180,6 @@ impl GroupDesc {
         let high = DiskGroupDescHigh::ref_from_prefix(rest)
             .ok()
             .map(|(high, _)| high);
-        if geometry.features.has_group_csum()
-            && low.checksum.get() != expected_checksum(bytes, group, geometry)
-        {
-            return Err(broken(GroupDescRule::Checksum));
-        }
         let desc = Self::join(low, high, geometry);
         desc.prove_places(group, geometry).map_err(broken)?;
         Ok(desc)

@@ -19,6 +19,7 @@ pub mod extent;
 pub mod jbd2;
 pub mod orphan;
 pub mod mmp;
+pub mod quota;
 pub mod htree;
 pub mod dir_entry;
 pub mod xattr;

@@ -111,6 +111,25 @@ impl Inode {
         number: InodeNr,
         geometry: &Geometry,
     ) -> Result<Self, Corrupt<InodeRule>> {
+        Self::decode_with(bytes, number, geometry, true)
+    }
+
+    /// As [`decode`](Self::decode), but for the checksum: what a check can still say of an inode
+    /// whose checksum is wrong.
+    pub fn decode_unsummed(
+        bytes: &[u8],
+        number: InodeNr,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt<InodeRule>> {
+        Self::decode_with(bytes, number, geometry, false)
+    }
+
+    fn decode_with(
+        bytes: &[u8],
+        number: InodeNr,
+        geometry: &Geometry,
+        proves_checksum: bool,
+    ) -> Result<Self, Corrupt<InodeRule>> {
         let broken = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
         let bytes = bytes
             .get(..usize::from(geometry.inode_bytes))
@@ -122,7 +141,8 @@ impl Inode {
         }
         let extra = Extra::decode(rest).ok_or(broken(InodeRule::ExtraSize))?;
         let seed = checksum_seed(number, disk.generation, geometry);
-        if geometry.features.has_metadata_csum() && !checksum_holds(bytes, disk, &extra, seed) {
+        let has_checksum = geometry.features.has_metadata_csum() && proves_checksum;
+        if has_checksum && !checksum_holds(bytes, disk, &extra, seed) {
             return Err(broken(InodeRule::Checksum));
         }
         let inode = Self::take(disk, &extra, number, seed, geometry).map_err(broken)?;
