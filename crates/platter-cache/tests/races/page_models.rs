@@ -240,7 +240,11 @@ fn readers_against_eviction() {
     let budget = Arc::clone(cached.mapping.budget());
     let stats = budget.stats();
     let evictable = stats.inactive_bytes + stats.active_bytes;
-    assert_eq!(evictable, cached.mapping.page_count() * PAGE, "each page has its place");
+    assert_eq!(
+        evictable,
+        cached.mapping.page_count() * PAGE,
+        "each page has its place"
+    );
     drop(cached);
     assert_eq!(budget.used_bytes(), 0);
 }

@@ -1,14 +1,18 @@
 //! Attributes: their spaces, blocks that inodes share, and inodes that hold values.
 
 use platter_ondisk::Locus;
+use platter_vfs::FileKind;
 
 use super::{AttributeUseRule, Checker, Flow, InodeUseRule, locus_of};
+use crate::file::Contents;
+use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::{
-    DiskXattrHeader, ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace,
+    DiskXattrHeader, ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace, value_hash,
 };
-use crate::ondisk::{BlockNr, Inode, InodeNr};
+use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
+use crate::xattr::{VALUE_BYTES_MAX, ValueInodeRule};
 use zerocopy::FromBytes;
 
 /// What is known of a block of attributes.
@@ -27,35 +31,61 @@ struct ValueReference {
     size_bytes: u32,
 }
 
+/// What is known of an inode that holds a value.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ValueHolder {
+    size_bytes: u64,
+    /// The hash of the value, if the inode knows it; one made by Lustre knows its owner instead.
+    hash: Option<u32>,
+    owner: (u64, u32),
+}
+
+/// Values of an inode's attributes that lie in other inodes, and count as its own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Values {
+    pub(super) clusters: u64,
+    pub(super) inodes: u64,
+}
+
+impl std::ops::AddAssign for Values {
+    fn add_assign(&mut self, other: Self) {
+        self.clusters += other.clusters;
+        self.inodes += other.inodes;
+    }
+}
+
 impl Checker<'_> {
-    /// Checks the attributes of an inode and counts what they refer to. Returns the clusters of
-    /// the values that lie in other inodes, which count as the inode's own.
-    pub(super) fn check_attributes(&mut self, inode: &Inode) -> Flow<u64> {
+    /// Checks the attributes of an inode and counts what they refer to.
+    pub(super) fn check_attributes(&mut self, inode: &Inode) -> Flow<Values> {
         let locus = locus_of(inode.number);
         let has_ea_inode = self.has_ea_inode();
-        let mut clusters = 0;
+        let mut values = Values::default();
         if let Some(space) = XattrSpace::decode_inode(&inode.tail, has_ea_inode) {
             let space = space.map_err(|(offset, rule)| {
                 Corrupt::new(locus.at_offset(offset as u64), rule).into()
             });
             if let Some(space) = self.tolerate("extended attributes", locus, space)? {
-                self.check_entries(&space, locus, false)?;
-                clusters += self.value_clusters(&space);
+                self.check_entries(&space, inode, locus, false)?;
+                values += self.values(&space);
             }
         }
         if let Some(block) = inode.xattr_block {
-            clusters += self.check_attribute_block(inode.number, block)?;
+            values += self.check_attribute_block(inode, block)?;
         }
-        Ok(clusters)
+        Ok(values)
     }
 
-    fn value_clusters(&self, space: &XattrSpace<'_>) -> u64 {
+    fn values(&self, space: &XattrSpace<'_>) -> Values {
         let geometry = &self.volume.geometry;
         let cluster_bytes = u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks);
-        let references = space.entries().iter().filter_map(value_reference);
-        references
-            .map(|reference| u64::from(reference.size_bytes).div_ceil(cluster_bytes))
-            .sum()
+        let mut values = Values::default();
+        for reference in space.entries().iter().filter_map(value_reference) {
+            values += Values {
+                clusters: u64::from(reference.size_bytes).div_ceil(cluster_bytes),
+                inodes: 1,
+            };
+        }
+        values
     }
 
     pub(super) fn has_ea_inode(&self) -> bool {
@@ -63,19 +93,19 @@ impl Checker<'_> {
         features.incompat.contains(Incompat::EA_INODE)
     }
 
-    fn check_attribute_block(&mut self, inode: InodeNr, block: BlockNr) -> Flow<u64> {
+    fn check_attribute_block(&mut self, inode: &Inode, block: BlockNr) -> Flow<Values> {
         if let Some(known) = self.attribute_blocks.get_mut(&block.0) {
             known.found += 1;
             return Ok(self.count_values_again(block));
         }
         let volume = self.volume;
-        let locus = locus_of(inode).at_block(block.0);
-        if !self.claims.claim(&volume.geometry, block, true) {
+        let locus = locus_of(inode.number).at_block(block.0);
+        if self.claims.claim(&volume.geometry, block, 1).count > 0 {
             self.found(locus, InodeUseRule::SharedBlock)?;
         }
         let read = volume.read_block(block, &self.block_verifier());
         let buffer = self.tolerate("extended attributes", locus, read)?;
-        let mut clusters = 0;
+        let mut values = Values::default();
         let mut known = AttributeBlock {
             stored: None,
             found: 1,
@@ -84,29 +114,29 @@ impl Checker<'_> {
             let header = DiskXattrHeader::ref_from_prefix(buffer).ok();
             known.stored = header.map(|(header, _)| header.references.get());
             if let Ok(space) = XattrSpace::decode_block(buffer, self.has_ea_inode()) {
-                self.check_entries(&space, locus, true)?;
-                clusters = self.value_clusters(&space);
+                self.check_entries(&space, inode, locus, true)?;
+                values = self.values(&space);
             }
         }
         self.attribute_blocks.insert(block.0, known);
-        Ok(clusters)
+        Ok(values)
     }
 
     /// Each inode that shares a block refers to the values of the block.
-    fn count_values_again(&mut self, block: BlockNr) -> u64 {
+    fn count_values_again(&mut self, block: BlockNr) -> Values {
         if !self.has_ea_inode() {
-            return 0;
+            return Values::default();
         }
         let Ok(buffer) = self.volume.read_block(block, &self.block_verifier()) else {
-            return 0; // Reported when it was first met.
+            return Values::default(); // Reported when it was first met.
         };
         let Ok(space) = XattrSpace::decode_block(&buffer, true) else {
-            return 0;
+            return Values::default();
         };
         for reference in space.entries().iter().filter_map(value_reference) {
             *self.attribute_values.entry(reference.number).or_default() += 1;
         }
-        self.value_clusters(&space)
+        self.values(&space)
     }
 
     fn block_verifier(&self) -> XattrBlockVerifier {
@@ -118,7 +148,13 @@ impl Checker<'_> {
         }
     }
 
-    fn check_entries(&mut self, space: &XattrSpace<'_>, locus: Locus, in_block: bool) -> Flow {
+    fn check_entries(
+        &mut self,
+        space: &XattrSpace<'_>,
+        owner: &Inode,
+        locus: Locus,
+        in_block: bool,
+    ) -> Flow {
         let mut ranges: Vec<_> = space.entries().iter().filter_map(value_range).collect();
         ranges.sort_unstable();
         if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
@@ -126,6 +162,9 @@ impl Checker<'_> {
         }
         for entry in space.entries() {
             let at = locus.at_offset(entry.offset as u64);
+            if in_block && entry.name_index == 0 {
+                self.found(at, AttributeUseRule::NoPrefix)?;
+            }
             match entry.value {
                 // Entries beside an inode need no hash; what is there is right, though.
                 ValuePlace::Here(value) if in_block || entry.hash != 0 => {
@@ -136,7 +175,7 @@ impl Checker<'_> {
                 ValuePlace::Here(_) => {}
                 ValuePlace::Inode { .. } => {
                     if let Some(reference) = value_reference(entry) {
-                        self.check_value_inode(reference, at)?;
+                        self.check_value(entry, reference, owner, at)?;
                     }
                 }
             }
@@ -144,18 +183,71 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_value_inode(&mut self, reference: ValueReference, at: Locus) -> Flow {
-        *self.attribute_values.entry(reference.number).or_default() += 1;
-        let read = crate::inode::read(self.volume, reference.number);
-        let Some(holder) = self.tolerate("attribute value inode", at, read)? else {
-            return Ok(());
+    fn check_value(
+        &mut self,
+        entry: &XattrEntry<'_>,
+        reference: ValueReference,
+        owner: &Inode,
+        at: Locus,
+    ) -> Flow {
+        let number = reference.number;
+        *self.attribute_values.entry(number).or_default() += 1;
+        let known = self.value_holders.get(&number).copied();
+        let holder = if let Some(known) = known {
+            known
+        } else {
+            let holder = self.read_value_holder(number, at)?;
+            self.value_holders.insert(number, holder);
+            holder
         };
-        if !holder.flags.contains(crate::ondisk::InodeFlags::EA_INODE) {
-            self.found(at, AttributeUseRule::ValueInode)?;
-        } else if holder.size_bytes != u64::from(reference.size_bytes) {
-            self.found(at, AttributeUseRule::ValueSize)?;
+        let Some(holder) = holder else {
+            return Ok(()); // Reported when it was first met.
+        };
+        let is_proven = match holder.hash {
+            Some(hash) => entry.verify_hash_of_inode(hash).is_ok(),
+            None => holder.owner == (u64::from(owner.number.get()), owner.generation),
+        };
+        if holder.size_bytes != u64::from(reference.size_bytes) {
+            self.found(at, ValueInodeRule::Size)?;
+        } else if !is_proven {
+            self.found(at, ValueInodeRule::Hash)?;
         }
         Ok(())
+    }
+
+    /// Reads an inode that holds a value, and the value.
+    fn read_value_holder(&mut self, number: InodeNr, at: Locus) -> Flow<Option<ValueHolder>> {
+        let volume = self.volume;
+        let Some(inode) = self.inode(number) else {
+            self.found(at, ValueInodeRule::Flag)?;
+            return Ok(None);
+        };
+        let read = BlockMap::decode(volume, &inode).and_then(|map| {
+            let size = inode.size_bytes.min(u64::from(VALUE_BYTES_MAX));
+            let mut value = vec![0; usize::try_from(size).unwrap_or(0)];
+            let contents = Contents {
+                volume,
+                inode: &inode,
+                map: &map,
+            };
+            contents.read_at(0, &mut value)?;
+            Ok(value_hash(volume.geometry.checksum_seed, &value))
+        });
+        let Some(hash) = self.tolerate("attribute value inode", at, read)? else {
+            return Ok(None);
+        };
+        if inode.kind != FileKind::Regular || !inode.flags.contains(InodeFlags::EA_INODE) {
+            self.found(at, ValueInodeRule::Flag)?;
+            return Ok(None);
+        }
+        // The hash stands in the place of the access time, the owner in that of the modification.
+        let low_half = |seconds: i64| seconds.cast_unsigned() & u64::from(u32::MAX);
+        let is_hashed = low_half(inode.accessed.seconds) == u64::from(hash);
+        Ok(Some(ValueHolder {
+            size_bytes: inode.size_bytes,
+            hash: is_hashed.then_some(hash),
+            owner: (low_half(inode.modified.seconds), inode.generation),
+        }))
     }
 
     /// Compares the references that were found with what blocks and inodes say of themselves.
@@ -180,7 +272,9 @@ impl Checker<'_> {
         holders.sort_unstable();
         for (number, stored) in holders {
             let found = self.attribute_values.get(&number).copied().unwrap_or(0);
-            if stored != found {
+            if found == 0 {
+                self.found(locus_of(number), InodeUseRule::Unattached)?;
+            } else if stored != found {
                 self.found(locus_of(number), InodeUseRule::ValueReferences)?;
             }
         }

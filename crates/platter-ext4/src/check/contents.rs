@@ -4,58 +4,82 @@ use std::ops::ControlFlow;
 
 use platter_vfs::FileKind;
 
-use super::{Checker, Flow, InodeUseRule, locus_of};
-use crate::mapping::{Backing, BlockMap, Piece, Run};
+use super::attributes::Values;
+use super::{Cancelled, Checker, Flow, InodeUseRule, locus_of};
+use crate::mapping::{Backing, BlockMap, InlineData, Piece, Run};
 use crate::ondisk::features::Compat;
+use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
+
+/// Broken places of one map that are reported.
+const BROKEN_MAX: u32 = 16;
 
 /// What the pieces of one map added up to.
 #[derive(Debug, Default)]
 struct Extent {
     clusters: u64,
-    /// The cluster of contents claimed last: with bigalloc, runs in a row share clusters.
-    last_cluster: Option<u64>,
+    /// The cluster of the file claimed last, and where it lies: with bigalloc, runs in a row may
+    /// share it.
+    last_cluster: Option<(u64, u64)>,
     /// The block behind the last run.
     end: u64,
-    /// The last block that is initialized.
-    last_written: Option<u64>,
+    /// The block behind the last one that is initialized.
+    written_end: u64,
     shared: Option<BlockNr>,
-    disordered: bool,
-    unwritten: bool,
+    is_disordered: bool,
+    is_misaligned: bool,
+    has_unwritten: bool,
+    /// Places where the map is broken.
+    broken: u32,
+    cancelled: Option<Cancelled>,
 }
 
 impl Checker<'_> {
-    /// Claims the blocks of an inode and compares them with its counts. `value_clusters` are
-    /// those of its attributes in other inodes.
-    pub(super) fn check_contents(&mut self, inode: &Inode, value_clusters: u64) -> Flow {
+    /// Claims the blocks of an inode and compares them with its counts. `values` are those of its
+    /// attributes that lie in other inodes.
+    pub(super) fn check_contents(&mut self, inode: &Inode, values: Values) -> Flow {
         let volume = self.volume;
-        let locus = locus_of(inode.number);
+        if self.is_resize_inode(inode.number) {
+            return self.check_resize_inode(inode);
+        }
         let map = BlockMap::decode(volume, inode);
-        let Some(map) = self.tolerate("block map", locus, map)? else {
+        let Some(map) = self.tolerate("block map", locus_of(inode.number), map)? else {
+            self.is_blind = true;
             return Ok(());
         };
-        let is_resize = self.is_resize_inode(inode.number);
-        let mut extent = Extent::default();
-        let visited = map.visit(volume, &mut |piece| {
-            self.claim_piece(piece, is_resize, &mut extent)
-        });
-        if self.tolerate("block map", locus, visited)?.is_none() {
+        let extent = self.claim_map(inode.number, &map)?;
+        self.report_map(inode, &extent)?;
+        if extent.broken > 0 {
+            // What is missing of the map explains whatever differs.
+            self.is_blind = true;
             return Ok(());
         }
-        if let Some(block) = extent.shared {
-            return self.found(locus.at_block(block.0), InodeUseRule::SharedBlock);
-        }
-        if extent.disordered {
-            self.found(locus, InodeUseRule::ExtentOrder)?;
-        }
-        if extent.unwritten && inode.kind == FileKind::Directory {
-            self.found(locus, InodeUseRule::DirectoryUnwritten)?;
-        }
-        // The resize inode counts blocks, and shares their clusters with other metadata.
-        if !is_resize {
-            self.check_block_count(inode, extent.clusters + value_clusters)?;
+        let own = extent.clusters + u64::from(inode.xattr_block.is_some());
+        let geometry = &volume.geometry;
+        let cluster_bytes = u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks);
+        let space_bytes = (own + values.clusters).saturating_mul(cluster_bytes);
+        self.count_usage(inode, space_bytes, values.inodes);
+        if inode.sectors != space_bytes >> 9 {
+            self.found(locus_of(inode.number), InodeUseRule::BlockCount)?;
         }
         self.check_size(inode, &extent)
+    }
+
+    fn report_map(&mut self, inode: &Inode, extent: &Extent) -> Flow {
+        let locus = locus_of(inode.number);
+        if let Some(block) = extent.shared {
+            self.found(locus.at_block(block.0), InodeUseRule::SharedBlock)?;
+        }
+        if extent.is_disordered {
+            self.found(locus, InodeUseRule::ExtentOrder)?;
+        }
+        if extent.is_misaligned {
+            self.found(locus, InodeUseRule::ClusterAlign)?;
+        }
+        if extent.has_unwritten && inode.kind == FileKind::Directory {
+            self.found(locus, InodeUseRule::DirectoryUnwritten)?;
+        }
+        Ok(())
     }
 
     fn is_resize_inode(&self, inode: InodeNr) -> bool {
@@ -63,71 +87,95 @@ impl Checker<'_> {
         inode == InodeNr::RESIZE && features.compat.contains(Compat::RESIZE_INODE)
     }
 
-    fn claim_piece(
-        &mut self,
-        piece: Piece,
-        is_resize: bool,
-        extent: &mut Extent,
-    ) -> ControlFlow<()> {
+    /// Claims the blocks known to be bad: all that the map of their inode holds.
+    pub(super) fn check_bad_blocks(&mut self, numbers: &[u8; BLOCK_AREA_BYTES]) -> Flow {
+        let number = InodeNr::BAD_BLOCKS;
+        let extent = self.claim_map(number, &BlockMap::indirect(number, numbers))?;
+        match extent.shared {
+            Some(block) => {
+                let locus = locus_of(number).at_block(block.0);
+                self.found(locus, InodeUseRule::SharedBlock)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn claim_map(&mut self, number: InodeNr, map: &BlockMap) -> Flow<Extent> {
+        let volume = self.volume;
+        let mut extent = Extent::default();
+        map.visit_sound(volume, &mut |met| match met {
+            Ok(piece) => self.claim_piece(piece, &mut extent),
+            Err(error) => {
+                extent.broken = extent.broken.saturating_add(1);
+                if extent.broken > BROKEN_MAX {
+                    return ControlFlow::Continue(());
+                }
+                match self.tolerate::<()>("block map", locus_of(number), Err(error)) {
+                    Ok(_) => ControlFlow::Continue(()),
+                    Err(cancelled) => {
+                        extent.cancelled = Some(cancelled);
+                        ControlFlow::Break(())
+                    }
+                }
+            }
+        });
+        match extent.cancelled.take() {
+            Some(cancelled) => Err(cancelled),
+            None => Ok(extent),
+        }
+    }
+
+    fn claim_piece(&mut self, piece: Piece, extent: &mut Extent) -> ControlFlow<()> {
         match piece {
-            Piece::Node(_, block) => self.claim_cluster(block, is_resize, extent),
+            Piece::Node(_, block) => self.claim(block, 1, extent),
             Piece::Run(run) => {
                 extent.take(run);
                 match run.backing {
                     Backing::Hole => ControlFlow::Continue(()),
                     Backing::Written(start) | Backing::Unwritten(start) => {
-                        self.claim_blocks(start, run.count, is_resize, extent)
+                        self.claim_run(run.first, start, u64::from(run.count), extent)
                     }
                 }
             }
         }
     }
 
-    fn claim_blocks(
+    fn claim_run(
         &mut self,
-        first: BlockNr,
-        count: u32,
-        is_resize: bool,
+        first: FileBlock,
+        start: BlockNr,
+        count: u64,
         extent: &mut Extent,
     ) -> ControlFlow<()> {
-        let geometry = &self.volume.geometry;
-        for block in first.0..first.0.saturating_add(u64::from(count)) {
-            let cluster = block / u64::from(geometry.cluster_blocks);
-            if geometry.cluster_blocks > 1 && extent.last_cluster == Some(cluster) {
-                continue;
-            }
-            extent.last_cluster = Some(cluster);
-            self.claim_cluster(BlockNr(block), is_resize, extent)?;
+        let ratio = u64::from(self.volume.geometry.cluster_blocks);
+        let first = u64::from(first.0);
+        if ratio == 1 {
+            return self.claim(start, count, extent);
         }
-        ControlFlow::Continue(())
+        extent.is_misaligned |= first % ratio != start.0 % ratio;
+        let is_begun = extent.last_cluster == Some((first / ratio, start.0 / ratio));
+        let skipped = if is_begun { ratio - start.0 % ratio } else { 0 };
+        let last = count - 1;
+        extent.last_cluster = Some(((first + last) / ratio, (start.0 + last) / ratio));
+        if skipped >= count {
+            return ControlFlow::Continue(());
+        }
+        self.claim(BlockNr(start.0 + skipped), count - skipped, extent)
     }
 
-    fn claim_cluster(
-        &mut self,
-        block: BlockNr,
-        is_resize: bool,
-        extent: &mut Extent,
-    ) -> ControlFlow<()> {
+    fn claim(&mut self, first: BlockNr, count: u64, extent: &mut Extent) -> ControlFlow<()> {
         let geometry = &self.volume.geometry;
-        extent.clusters += 1;
-        // The resize inode's blocks are those that stand behind the descriptors already.
-        let is_new = self.claims.claim(geometry, block, true);
+        let ratio = u64::from(geometry.cluster_blocks);
+        let end = first.0.saturating_add(count).div_ceil(ratio);
+        extent.clusters += end.saturating_sub(first.0 / ratio);
+        let shared = self.claims.claim(geometry, first, count);
+        extent.shared = extent.shared.or(shared.first);
+        self.shared_left = self.shared_left.saturating_sub(shared.count);
         let is_endless = extent.clusters > geometry.blocks_count;
-        if (!is_new && !is_resize) || is_endless {
-            extent.shared = Some(block);
+        if is_endless || (shared.count > 0 && self.shared_left == 0) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
-    }
-
-    fn check_block_count(&mut self, inode: &Inode, clusters: u64) -> Flow {
-        let geometry = &self.volume.geometry;
-        let clusters = clusters + u64::from(inode.xattr_block.is_some());
-        let cluster_bytes = u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks);
-        if inode.sectors != clusters.saturating_mul(cluster_bytes >> 9) {
-            self.found(locus_of(inode.number), InodeUseRule::BlockCount)?;
-        }
-        Ok(())
     }
 
     fn check_size(&mut self, inode: &Inode, extent: &Extent) -> Flow {
@@ -137,16 +185,19 @@ impl Checker<'_> {
         if inode.size_bytes > self.size_bytes_max(inode) {
             self.found(locus, InodeUseRule::SizeTooLarge)?;
         }
+        if is_inline {
+            return self.check_inline_size(inode);
+        }
         match inode.kind {
-            FileKind::Directory if !is_inline => {
+            FileKind::Directory => {
                 if inode.size_bytes != extent.end.saturating_mul(block_bytes) || extent.end == 0 {
                     self.found(locus, InodeUseRule::DirectorySize)?;
                 }
             }
             FileKind::Regular if !inode.flags.contains(InodeFlags::VERITY) => {
-                let covered = extent.last_written.unwrap_or(0).saturating_mul(block_bytes);
+                let last = extent.written_end.saturating_sub(1);
                 let is_being_truncated = self.orphans.contains(&inode.number);
-                if inode.size_bytes < covered && !is_being_truncated {
+                if inode.size_bytes < last.saturating_mul(block_bytes) && !is_being_truncated {
                     self.found(locus, InodeUseRule::SizeTooSmall)?;
                 }
             }
@@ -160,7 +211,21 @@ impl Checker<'_> {
                     self.found(locus, InodeUseRule::SpecialSize)?;
                 }
             }
-            FileKind::Directory | FileKind::Regular | FileKind::Symlink => {}
+            FileKind::Regular | FileKind::Symlink => {}
+        }
+        Ok(())
+    }
+
+    fn check_inline_size(&mut self, inode: &Inode) -> Flow {
+        let locus = locus_of(inode.number);
+        let decoded = InlineData::decode(inode, &self.volume.geometry);
+        let Some(data) = self.tolerate("inline data", locus, decoded)? else {
+            return Ok(());
+        };
+        let room = (data.first.len() + data.rest.len()) as u64;
+        let is_whole = inode.kind != FileKind::Directory || inode.size_bytes == room;
+        if inode.size_bytes > room || !is_whole {
+            self.found(locus, InodeUseRule::InlineSize)?;
         }
         Ok(())
     }
@@ -181,11 +246,11 @@ impl Checker<'_> {
 impl Extent {
     fn take(&mut self, run: Run) {
         let FileBlock(first) = run.first;
-        self.disordered |= u64::from(first) < self.end;
+        self.is_disordered |= u64::from(first) < self.end;
         self.end = self.end.max(u64::from(first) + u64::from(run.count));
         match run.backing {
-            Backing::Written(_) => self.last_written = Some(self.end - 1),
-            Backing::Unwritten(_) => self.unwritten = true,
+            Backing::Written(_) => self.written_end = self.end,
+            Backing::Unwritten(_) => self.has_unwritten = true,
             Backing::Hole => {}
         }
     }

@@ -9,19 +9,13 @@ use platter_vfs::FileKind;
 use super::index::Index;
 use super::inode_states::Use;
 use super::{Checker, DirectoryUseRule, Flow, locus_of};
+use crate::directory::casefold;
 use crate::mapping::{Backing, BlockMap, InlineData};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::dir_entry::{DirBlockVerifier, DirEntryRule, Entry, EntryFormat};
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 
-/// Who a directory's parent is.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Parents {
-    /// By the entry that names the directory.
-    pub(super) by_name: Option<InodeNr>,
-    /// By its own entry `..`.
-    pub(super) by_dotdot: Option<InodeNr>,
-}
+/// Bytes of the shortest encrypted name.
+const ENCRYPTED_NAME_BYTES_MIN: usize = 16;
 
 /// A directory while its entries are looked at.
 struct Scan<'a> {
@@ -30,8 +24,6 @@ struct Scan<'a> {
     /// Hashes of the names so far, which take less memory than names.
     names: HashSet<u64>,
     hasher: std::hash::RandomState,
-    /// Names are stored as they are looked up.
-    is_plain: bool,
 }
 
 impl Checker<'_> {
@@ -42,7 +34,7 @@ impl Checker<'_> {
             if done.is_multiple_of(64) {
                 self.progress("directories", done, total)?;
             }
-            if let Ok(inode) = crate::inode::read(self.volume, number) {
+            if let Some(inode) = self.inode(number) {
                 self.check_directory(&inode)?;
             }
         }
@@ -53,13 +45,11 @@ impl Checker<'_> {
 
     fn check_directory(&mut self, inode: &Inode) -> Flow {
         let volume = self.volume;
-        let is_encrypted = inode.is_encrypted();
         let mut scan = Scan {
             inode,
             index: None,
             names: HashSet::new(),
             hasher: std::hash::RandomState::new(),
-            is_plain: !is_encrypted && !inode.flags.contains(InodeFlags::CASEFOLD),
         };
         if inode.flags.contains(InodeFlags::INLINE_DATA) {
             return self.check_inline(&mut scan);
@@ -68,7 +58,7 @@ impl Checker<'_> {
             return Ok(()); // Reported with the inode.
         };
         if inode.flags.contains(InodeFlags::INDEX) {
-            scan.index = self.check_index(inode, &map, scan.is_plain)?;
+            scan.index = self.check_index(inode, &map)?;
         }
         let block_bytes = u64::from(volume.geometry.block_bytes);
         let end = u32::try_from(inode.size_bytes / block_bytes).unwrap_or(u32::MAX);
@@ -86,7 +76,13 @@ impl Checker<'_> {
                 // An unwritten run was reported with the inode.
                 Backing::Unwritten(_) => {}
                 Backing::Written(start) => {
-                    volume.read_ahead(start, u64::from(run_end.0 - block.0));
+                    let count = u64::from(run_end.0 - block.0);
+                    if self.dir_blocks_left < count {
+                        let locus = locus_of(inode.number);
+                        return self.found(locus, DirectoryUseRule::TooLarge);
+                    }
+                    self.dir_blocks_left -= count;
+                    volume.read_ahead(start, count);
                     for block in (block.0..run_end.0).map(FileBlock) {
                         self.check_dir_block(&mut scan, &map, block)?;
                     }
@@ -161,11 +157,16 @@ impl Checker<'_> {
         };
         // The first four bytes are the parent; there is no entry of `.` and `..`.
         let (parent, first) = data.first.split_at(4);
-        let parent = parent.try_into().map_or(0, u32::from_le_bytes);
-        self.parents.entry(scan.inode.number).or_default().by_dotdot = InodeNr::new(parent);
-        self.inodes.get_mut(scan.inode.number).names += 1;
-        if let Some(parent) = InodeNr::new(parent).filter(|&parent| self.is_in_use(parent)) {
-            self.inodes.get_mut(parent).names += 1;
+        let parent = InodeNr::new(parent.try_into().map_or(0, u32::from_le_bytes));
+        self.inodes.get_mut(scan.inode.number).add_name();
+        match parent {
+            Some(parent) => {
+                self.dotdots.insert(scan.inode.number, parent);
+                if self.is_in_use(parent) {
+                    self.inodes.get_mut(parent).add_name();
+                }
+            }
+            None => self.found(locus, DirectoryUseRule::DotDot)?,
         }
         self.check_entries_of(scan, first, 4, None, false)?;
         self.check_entries_of(scan, data.rest, data.first.len() as u64, None, false)
@@ -203,7 +204,7 @@ impl Checker<'_> {
         if entry.name != b"." || entry.inode != Some(directory) {
             return self.found(at, DirectoryUseRule::Dot);
         }
-        self.inodes.get_mut(directory).names += 1;
+        self.inodes.get_mut(directory).add_name();
         self.check_kind(directory, entry, at)
     }
 
@@ -211,9 +212,9 @@ impl Checker<'_> {
         let Some(parent) = entry.inode.filter(|_| entry.name == b"..") else {
             return self.found(at, DirectoryUseRule::DotDot);
         };
-        self.parents.entry(directory).or_default().by_dotdot = Some(parent);
+        self.dotdots.insert(directory, parent);
         if self.is_in_use(parent) {
-            self.inodes.get_mut(parent).names += 1;
+            self.inodes.get_mut(parent).add_name();
             self.check_kind(parent, entry, at)?;
         }
         Ok(())
@@ -233,8 +234,9 @@ impl Checker<'_> {
         let Some(target) = entry.inode else {
             return Ok(());
         };
-        if !scan.inode.is_encrypted() {
-            self.check_name(scan, entry, at, leaf)?;
+        self.check_name(scan, entry, at, leaf)?;
+        if self.is_lost(target) {
+            return Ok(());
         }
         match self.inodes.get(target).used_as {
             Use::Unused | Use::Orphan | Use::AttributeValue => {
@@ -244,15 +246,21 @@ impl Checker<'_> {
             Use::Named => {}
         }
         self.check_kind(target, entry, at)?;
+        let directory = scan.inode.number;
         let state = self.inodes.get_mut(target);
-        state.names = state.names.saturating_add(1);
-        if state.kind == Some(FileKind::Directory) {
-            let parents = self.parents.entry(target).or_default();
-            let has_name = parents.by_name.is_some() || target == InodeNr::ROOT;
-            parents.by_name.get_or_insert(scan.inode.number);
-            if has_name {
-                self.found(at, DirectoryUseRule::SecondName)?;
-            }
+        state.add_name();
+        let has_name = state.parent.is_some() || target == InodeNr::ROOT;
+        state.parent.get_or_insert(directory);
+        let state = *state;
+        if state.kind == Some(FileKind::Directory) && has_name {
+            self.found(at, DirectoryUseRule::SecondName)?;
+        }
+        let can_be_encrypted = matches!(
+            state.kind,
+            Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink)
+        );
+        if scan.inode.is_encrypted() && can_be_encrypted && !state.is_encrypted {
+            self.found(at, DirectoryUseRule::NotEncrypted)?;
         }
         Ok(())
     }
@@ -264,21 +272,25 @@ impl Checker<'_> {
         at: Locus,
         leaf: Option<FileBlock>,
     ) -> Flow {
+        let is_encrypted = scan.inode.is_encrypted();
         if matches!(entry.name, b"." | b"..") {
             self.found(at, DirectoryUseRule::StrayDot)?;
+        } else if is_encrypted {
+            if entry.name.len() < ENCRYPTED_NAME_BYTES_MIN {
+                self.found(at, DirectoryUseRule::EncryptedName)?;
+            }
         } else if entry.name.iter().any(|&byte| byte == b'/' || byte == 0) {
-            let corrupt: Corrupt<DirEntryRule> = Corrupt::new(at, DirEntryRule::NameBytes);
-            self.found(corrupt.locus, corrupt.rule)?;
+            self.found(at, DirEntryRule::NameBytes)?;
         }
-        let fingerprint = std::hash::BuildHasher::hash_one(&scan.hasher, entry.name);
+        let is_folded = scan.inode.flags.contains(InodeFlags::CASEFOLD) && !is_encrypted;
+        let folded = is_folded.then(|| casefold::fold(entry.name).ok()).flatten();
+        let compared = folded.as_deref().unwrap_or(entry.name);
+        let fingerprint = std::hash::BuildHasher::hash_one(&scan.hasher, compared);
         if !scan.names.insert(fingerprint) {
             self.found(at, DirectoryUseRule::DuplicateName)?;
         }
-        let index = scan.index.as_ref().filter(|_| scan.is_plain);
-        if leaf
-            .zip(index)
-            .is_some_and(|(leaf, index)| !index.allows(leaf, entry.name))
-        {
+        let placed = leaf.zip(scan.index.as_ref());
+        if placed.is_some_and(|(leaf, index)| !index.allows(leaf, entry.name)) {
             self.found(at, DirectoryUseRule::Placement)?;
         }
         Ok(())

@@ -5,6 +5,7 @@ use platter_ondisk::Locus;
 use super::{Checker, Flow, GroupUseRule};
 use crate::groups;
 use crate::ondisk::features::Incompat;
+use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
 /// Blocks of a fixed structure.
@@ -25,7 +26,12 @@ impl Checker<'_> {
             let group = GroupNr(number);
             let locus = Locus::group(u64::from(number));
             let read = groups::read_descriptor(volume, group);
-            let desc = self.tolerate("group descriptor", locus, read)?;
+            let mut desc = self.tolerate("group descriptor", locus, read)?;
+            if desc.is_none() {
+                desc = groups::read_unsummed_descriptor(volume, group)
+                    .ok()
+                    .map(trusted);
+            }
             if let Some(desc) = &desc {
                 if desc.unused_inodes > geometry.inodes_per_group {
                     self.found(locus, GroupUseRule::UnusedInodes)?;
@@ -78,12 +84,21 @@ impl Checker<'_> {
                 }
             }
             let end = structure.first.0.saturating_add(structure.count);
-            for block in structure.first.0..end {
-                self.claims.claim(&volume.geometry, BlockNr(block), false);
-            }
+            let blocks = structure.count;
+            self.claims
+                .claim_fixed(&volume.geometry, structure.first, blocks);
             claimed_to = claimed_to.max(end);
         }
         Ok(())
+    }
+}
+
+/// What is taken of a descriptor whose checksum is wrong: places that lie where they may.
+fn trusted(desc: GroupDesc) -> GroupDesc {
+    GroupDesc {
+        flags: GroupFlags::empty(),
+        unused_inodes: 0,
+        ..desc
     }
 }
 

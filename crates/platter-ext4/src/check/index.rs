@@ -4,17 +4,21 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::{Checker, DirectoryUseRule, Flow, locus_of};
+use crate::directory::casefold;
 use crate::directory::hash::{HashSeed, HashVersion};
 use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::htree::{HtreeRoot, HtreeRule, IndexEntries, decode_node};
-use crate::ondisk::{FileBlock, Inode};
+use crate::ondisk::{FileBlock, Inode, InodeFlags};
 
 /// What an index says of its directory's blocks.
 #[derive(Debug)]
 pub(super) struct Index {
+    /// How names are hashed; `None` where that is not known.
     version: Option<HashVersion>,
     seed: HashSeed,
+    /// Names are folded first.
+    is_casefolded: bool,
     /// Blocks of the index itself.
     nodes: HashSet<FileBlock>,
     /// The hashes of the names in each block of entries; the upper bound is excluded.
@@ -35,18 +39,18 @@ impl Index {
         let Some((version, hashes)) = self.version.zip(self.leaves.get(&block)) else {
             return true;
         };
+        let folded = self
+            .is_casefolded
+            .then(|| casefold::fold(name).ok())
+            .flatten();
+        let name = folded.as_deref().unwrap_or(name);
         hashes.contains(&u64::from(version.hash(self.seed, name).major))
     }
 }
 
 impl Checker<'_> {
     /// Reads the whole index of a directory; `None` if it is broken.
-    pub(super) fn check_index(
-        &mut self,
-        inode: &Inode,
-        map: &BlockMap,
-        hashes_names: bool,
-    ) -> Flow<Option<Index>> {
+    pub(super) fn check_index(&mut self, inode: &Inode, map: &BlockMap) -> Flow<Option<Index>> {
         let volume = self.volume;
         let locus = locus_of(inode.number);
         let Some(root) = self.read_dir_block(inode, map, FileBlock(0))? else {
@@ -62,9 +66,13 @@ impl Checker<'_> {
         if version.is_none() {
             self.found(locus, HtreeRule::HashVersion)?;
         }
+        let is_casefolded = inode.flags.contains(InodeFlags::CASEFOLD);
+        // Where both are on, the hash is one of the name nobody can read without the key.
+        let is_hidden = is_casefolded && inode.is_encrypted();
         let mut index = Index {
-            version: version.filter(|_| hashes_names),
+            version: version.filter(|_| !is_hidden),
             seed: HashSeed(volume.superblock.hash_seed),
+            is_casefolded,
             nodes: HashSet::from([FileBlock(0)]),
             leaves: HashMap::new(),
         };

@@ -1,4 +1,4 @@
-//! What is known of every inode: eight bytes each, and only where inodes are in use.
+//! What is known of every inode: twelve bytes each, and only where inodes are in use.
 
 use platter_vfs::FileKind;
 
@@ -28,10 +28,22 @@ pub(super) struct InodeState {
     pub(super) used_as: Use,
     /// Its type; `None` if it is broken.
     pub(super) kind: Option<FileKind>,
+    pub(super) is_encrypted: bool,
     /// Names it should have.
     pub(super) links: u16,
-    /// Names that were found.
-    pub(super) names: u32,
+    /// Names that were found, as far as they can be counted.
+    pub(super) names: u16,
+    /// The directory that names it, the first of those there are.
+    pub(super) parent: Option<InodeNr>,
+}
+
+const _: () = assert!(size_of::<InodeState>() == 12);
+
+impl InodeState {
+    /// Counts a name.
+    pub(super) fn add_name(&mut self) {
+        self.names = self.names.saturating_add(1);
+    }
 }
 
 /// The states of all inodes.

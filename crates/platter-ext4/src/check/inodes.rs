@@ -11,7 +11,7 @@ use super::{Checker, Flow, InodeUseRule, locus_of};
 use crate::inode::is_reserved;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::group_desc::GroupFlags;
-use crate::ondisk::inode::DiskInode;
+use crate::ondisk::inode::{DiskInode, InodeRule};
 use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeFlags, InodeNr};
 
 /// Blocks of an inode table that are read together.
@@ -75,7 +75,7 @@ impl Checker<'_> {
         let is_orphan = self.orphans.contains(&number);
         if is_own {
             self.inodes.get_mut(number).used_as = Use::Reserved;
-            if !has_mode && disk.links.get() == 0 {
+            if number == InodeNr::BAD_BLOCKS || (!has_mode && disk.links.get() == 0) {
                 return self.check_idle(number, bytes, disk);
             }
         } else if disk.links.get() == 0 && !is_orphan {
@@ -88,19 +88,42 @@ impl Checker<'_> {
             state.used_as = Use::Named;
             state.links = disk.links.get();
         }
-        let decoded = Inode::decode(bytes, number, &self.volume.geometry);
-        let decoded = decoded.map_err(Into::into);
-        match self.tolerate("inode", locus_of(number), decoded)? {
-            Some(inode) => {
-                if inode.flags.contains(InodeFlags::EA_INODE) {
-                    // The upper half of the count lies in the time, the lower in the version.
-                    let count = join_u32(disk.changed.get(), disk.version_lo.get());
-                    self.attribute_holders.insert(number, count);
-                }
-                self.check_inode(&inode, is_own, is_orphan)
-            }
-            None => Ok(()),
+        let geometry = &self.volume.geometry;
+        let mut decoded = Inode::decode(bytes, number, geometry);
+        if decoded
+            .as_ref()
+            .is_err_and(|corrupt| corrupt.rule == InodeRule::Checksum)
+        {
+            self.found(locus_of(number), InodeRule::Checksum)?;
+            decoded = Inode::decode_unsummed(bytes, number, &self.volume.geometry);
         }
+        let decoded = decoded.map_err(Into::into);
+        let Some(inode) = self.tolerate("inode", locus_of(number), decoded)? else {
+            // What it holds is not known.
+            self.is_blind = true;
+            return Ok(());
+        };
+        if inode.flags.contains(InodeFlags::EA_INODE) {
+            // The upper half of the count lies in the time, the lower in the version.
+            let count = join_u32(disk.changed.get(), disk.version_lo.get());
+            self.attribute_holders.insert(number, count);
+        }
+        self.check_high_halves(number, disk)?;
+        self.check_inode(&inode, is_own, is_orphan)
+    }
+
+    /// Fields that mean nothing without their feature are zero.
+    fn check_high_halves(&mut self, number: InodeNr, disk: &DiskInode) -> Flow {
+        let features = self.volume.geometry.features;
+        let wide = features.incompat.contains(Incompat::BIT64);
+        let huge = features.ro_compat.contains(RoCompat::HUGE_FILE);
+        let is_unused = disk.fragment.get() == 0
+            && (wide || disk.xattr_block_hi.get() == 0)
+            && (huge || disk.blocks_hi.get() == 0);
+        if !is_unused {
+            self.found(locus_of(number), InodeUseRule::UnusedField)?;
+        }
+        Ok(())
     }
 
     /// A reserved inode that is not in use.
@@ -108,8 +131,10 @@ impl Checker<'_> {
         let verified = Inode::verify_checksum(bytes, number, &self.volume.geometry);
         let verified = verified.map_err(Into::into);
         self.tolerate("inode", locus_of(number), verified)?;
-        let is_empty = disk.size_lo.get() == 0 && disk.blocks_lo.get() == 0;
-        if !is_empty && number != InodeNr::BAD_BLOCKS {
+        if number == InodeNr::BAD_BLOCKS {
+            return self.check_bad_blocks(&disk.block);
+        }
+        if disk.blocks_lo.get() != 0 {
             self.found(locus_of(number), InodeUseRule::ReservedContents)?;
         }
         Ok(())
@@ -120,6 +145,7 @@ impl Checker<'_> {
         let holds_value = inode.flags.contains(InodeFlags::EA_INODE) && self.has_ea_inode();
         let state = self.inodes.get_mut(inode.number);
         state.kind = Some(inode.kind);
+        state.is_encrypted = inode.is_encrypted();
         if is_orphan && !is_own {
             if inode.links == 0 {
                 state.used_as = Use::Orphan;
@@ -139,8 +165,8 @@ impl Checker<'_> {
         if inode.kind == FileKind::Directory && !is_own && !is_removed {
             self.directories.push(inode.number);
         }
-        let value_clusters = self.check_attributes(inode)?;
-        self.check_contents(inode, value_clusters)
+        let values = self.check_attributes(inode)?;
+        self.check_contents(inode, values)
     }
 
     fn has_flag_without_feature(&self, inode: &Inode) -> bool {
@@ -165,11 +191,10 @@ impl Checker<'_> {
             if state.used_as != Use::Named {
                 continue;
             }
-            let links = u32::from(state.links);
-            let uncounted = state.kind == Some(FileKind::Directory) && links == 1;
+            let uncounted = state.kind == Some(FileKind::Directory) && state.links == 1;
             if state.names == 0 {
                 self.found(locus_of(number), InodeUseRule::Unattached)?;
-            } else if state.names != links && !(uncounted && self.has_dir_nlink()) {
+            } else if state.names != state.links && !(uncounted && self.has_dir_nlink()) {
                 self.found(locus_of(number), InodeUseRule::Links)?;
             }
         }

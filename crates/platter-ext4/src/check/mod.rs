@@ -6,11 +6,17 @@
 mod claims;
 mod inode_states;
 mod rules;
+mod paths;
 mod superblock;
 mod groups;
+mod backups;
 mod contents;
+mod resize;
 mod attributes;
+mod quota;
 mod inodes;
+mod journal;
+mod orphan_file;
 mod index;
 mod directories;
 mod tree;
@@ -20,17 +26,19 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 
+use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
 use platter_vfs::{Error, Result};
 
 use crate::ondisk::corrupt::{Corrupt, Rule};
-use crate::ondisk::{GroupDesc, InodeNr};
+use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeNr};
 use crate::{Ext4, Volume};
-use attributes::AttributeBlock;
+use attributes::{AttributeBlock, ValueHolder};
 use claims::Claims;
-use directories::Parents;
 use inode_states::InodeStates;
+use paths::Paths;
+use quota::Usages;
 
 pub use rules::*;
 
@@ -62,10 +70,16 @@ fn check(
         groups: Vec::new(),
         inodes: InodeStates::default(),
         directories: Vec::new(),
-        parents: HashMap::new(),
+        dotdots: HashMap::new(),
+        dir_blocks_left: volume.geometry.blocks_count.saturating_mul(2),
+        shared_left: volume.geometry.blocks_count.saturating_mul(2),
+        is_blind: false,
         attribute_blocks: HashMap::new(),
         attribute_values: HashMap::new(),
         attribute_holders: HashMap::new(),
+        value_holders: HashMap::new(),
+        usages: Usages::default(),
+        paths: Paths::default(),
     };
     // A cancelled check has a report, too.
     let _ = checker.run();
@@ -89,23 +103,39 @@ struct Checker<'a> {
     inodes: InodeStates,
     /// The directories, in ascending order.
     directories: Vec<InodeNr>,
-    parents: HashMap<InodeNr, Parents>,
+    /// What the entries `..` of directories name.
+    dotdots: HashMap<InodeNr, InodeNr>,
+    /// Blocks of directories still to be read before there are more than sound ones can have.
+    dir_blocks_left: u64,
+    /// Blocks of two owners still to be followed: how often blocks are shared has no bound.
+    shared_left: u64,
+    /// Blocks that are in use may be unknown: the map that leads there is broken.
+    is_blind: bool,
     attribute_blocks: HashMap<u64, AttributeBlock>,
     /// References found to inodes that hold attribute values.
     attribute_values: HashMap<InodeNr, u64>,
     /// The references that those inodes say they have.
     attribute_holders: HashMap<InodeNr, u64>,
+    /// The inodes that hold values, as far as they were read.
+    value_holders: HashMap<InodeNr, Option<ValueHolder>>,
+    usages: Usages,
+    paths: Paths,
 }
 
 impl Checker<'_> {
     fn run(&mut self) -> Flow {
         self.check_superblock()?;
         self.check_groups()?;
+        self.check_backups()?;
+        self.check_journal()?;
         self.check_inodes()?;
         self.check_attribute_counts()?;
+        self.check_orphan_file()?;
         self.check_directories()?;
+        self.report_waiting()?;
         self.check_tree()?;
         self.check_links()?;
+        self.check_quota()?;
         self.check_bitmaps()
     }
 
@@ -115,13 +145,6 @@ impl Checker<'_> {
 
     fn noticed<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
         self.report_finding(Finding::notice(Corrupt::new(locus, rule).into()))
-    }
-
-    fn report_finding(&mut self, finding: Finding) -> Flow {
-        if self.report.finding(finding).is_break() {
-            return Err(Cancelled);
-        }
-        Ok(())
     }
 
     fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
@@ -152,6 +175,28 @@ impl Checker<'_> {
         };
         self.report_finding(finding)?;
         Ok(None)
+    }
+}
+
+impl Checker<'_> {
+    /// An inode, also where its checksum or its group's is wrong. `None` if it is broken, which
+    /// was reported with its table.
+    fn inode(&self, number: InodeNr) -> Option<Inode> {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        let (group, index) = geometry.group_of_inode(number)?;
+        let desc = self.groups.get(group.0 as usize)?.as_ref()?;
+        let block = BlockNr(desc.inode_table.0 + u64::from(index / geometry.inodes_per_block));
+        let buffer = volume.read_block(block, &Unverified).ok()?;
+        let offset = (index % geometry.inodes_per_block) as usize;
+        let bytes = buffer.get(offset * usize::from(geometry.inode_bytes)..)?;
+        Inode::decode_unsummed(bytes, number, geometry).ok()
+    }
+
+    /// Whether nothing is known of an inode, since its table was not found.
+    fn is_lost(&self, number: InodeNr) -> bool {
+        let place = self.volume.geometry.group_of_inode(number);
+        place.is_some_and(|(group, _)| matches!(self.groups.get(group.0 as usize), Some(None)))
     }
 }
 

@@ -47,6 +47,64 @@ rules! {
         Revision => "revision is not 0 or 1",
         /// A journal is named only with the feature, and only in one place.
         Journal => "names a journal it does not have, or two",
+        /// Cluster sizes are block sizes without `bigalloc`.
+        ClusterSize => "cluster size is not the block size, without bigalloc",
+        /// `s_r_blocks_count` is at most half the blocks.
+        ReservedBlocks => "more than half of the blocks are reserved",
+        /// Upper halves of block counts are zero without `64bit`.
+        HighHalves => "counts have upper halves, without 64bit",
+        /// All features are known, also those that may be ignored.
+        UnknownFeature => "has a feature that this check does not know",
+        /// `s_state` tells of no errors.
+        Errors => "is marked as having errors",
+        /// `s_state` tells of an unmount.
+        Unclean => "was not unmounted",
+    }
+}
+
+rules! {
+    /// What the copies in other groups must hold to.
+    BackupRule of "backup" {
+        /// The copy of the superblock agrees with the first.
+        Superblock => "copy of the superblock is damaged or not of this filesystem",
+        /// The copy of the descriptors agrees with the first.
+        Descriptors => "copy of the group descriptors is damaged or not of this filesystem",
+    }
+}
+
+rules! {
+    /// What a journal must hold to beside its superblock.
+    JournalUseRule of "journal" {
+        /// It has at least 1024 blocks.
+        Length => "is shorter than 1024 blocks",
+        /// What waits for replay is marked in the superblock.
+        NotMarked => "holds transactions, but the superblock does not say so",
+        /// `s_errno`.
+        Aborted => "was aborted after an error",
+    }
+}
+
+rules! {
+    /// What the orphan file must hold to beside its blocks.
+    OrphanFileRule of "orphan file" {
+        /// The superblock names it.
+        Missing => "is not named by the superblock",
+        /// It is a regular file of whole blocks.
+        Inode => "is no regular file of 1 to 512 whole blocks",
+        /// There is a block for each part of the size.
+        Hole => "has a hole",
+        /// Orphans are marked in the superblock.
+        Unmarked => "holds orphans, but the superblock does not say so",
+    }
+}
+
+rules! {
+    /// What quota files must hold to.
+    QuotaUseRule of "quota file" {
+        /// Usage is what the inodes take.
+        Usage => "tells another usage than the inodes",
+        /// Every id in use has an entry.
+        Missing => "has no entry of an id in use",
     }
 }
 
@@ -87,6 +145,14 @@ rules! {
         OrphanWaits => "is an orphan that waits to be deleted or truncated",
         /// `i_blocks` counts the blocks.
         BlockCount => "block count is not the number of its blocks",
+        /// Fields that mean nothing are zero.
+        UnusedField => "field without a meaning is not zero",
+        /// The resize inode maps the blocks kept for descriptors, and their copies.
+        ResizeMap => "map of the resize inode is not that of the reserved descriptor blocks",
+        /// With clusters, blocks lie in their clusters as in the file.
+        ClusterAlign => "blocks lie in clusters otherwise than in the file",
+        /// Contents in the inode are as long as the size says.
+        InlineSize => "size is not that of the contents in the inode",
         /// No block is anyone else's.
         SharedBlock => "block has another owner, too",
         /// `i_size` is within what the map can reach.
@@ -123,10 +189,8 @@ rules! {
         Overlap => "values overlap",
         /// `h_refcount`.
         References => "reference count is not the number of inodes that share the block",
-        /// A value's inode is one that holds values.
-        ValueInode => "value inode does not hold an attribute value",
-        /// A value is as long as the entry says.
-        ValueSize => "value inode is not as long as the value",
+        /// `e_name_index` tells a prefix.
+        NoPrefix => "name has no prefix",
     }
 }
 
@@ -157,6 +221,14 @@ rules! {
         Unreachable => "is not reached from the root",
         /// The root is a directory.
         Root => "root is not a directory",
+        /// The root holds `lost+found`.
+        LostFound => "has no entry lost+found",
+        /// All directories together are no larger than the filesystem.
+        TooLarge => "is larger than what the filesystem can hold",
+        /// Encrypted names have at least one block of the cipher.
+        EncryptedName => "encrypted name is shorter than 16 bytes",
+        /// What an encrypted directory holds is encrypted.
+        NotEncrypted => "entry of an encrypted directory names an inode that is not encrypted",
         /// The index names each block of entries once.
         IndexedTwice => "index names a block twice",
         /// The index names each block of entries.

@@ -3,7 +3,9 @@
 use platter_ondisk::Locus;
 
 use super::{Checker, Flow, SuperblockUseRule};
-use crate::ondisk::features::Compat;
+use crate::Volume;
+use crate::ondisk::features::{Compat, Incompat, RoCompat};
+use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
 
 /// The newest `s_rev_level`.
 const REVISION_MAX: u32 = 1;
@@ -23,6 +25,67 @@ impl Checker<'_> {
         if journals != expected {
             self.found(locus, SuperblockUseRule::Journal)?;
         }
+        self.check_features(locus)?;
+        if superblock.state.has_errors() {
+            self.noticed(locus, SuperblockUseRule::Errors)?;
+        }
+        if !superblock.state.is_clean() {
+            self.noticed(locus, SuperblockUseRule::Unclean)?;
+        }
+        let read = read_stored(volume).map_err(Into::into);
+        match self.tolerate("superblock", locus, read)? {
+            Some(disk) => self.check_stored(locus, &disk),
+            None => Ok(()),
+        }
+    }
+
+    /// A feature nobody knows may have changed the meaning of what is checked.
+    fn check_features(&mut self, locus: Locus) -> Flow {
+        let features = self.volume.geometry.features;
+        let compat = features.compat.difference(Compat::all()).bits();
+        let ro_compat = features.ro_compat.difference(RoCompat::all()).bits();
+        if compat != 0 || ro_compat != 0 {
+            self.found(locus, SuperblockUseRule::UnknownFeature)?;
+        }
         Ok(())
     }
+
+    /// Fields that a mount does not need, since others say the same.
+    fn check_stored(&mut self, locus: Locus, disk: &DiskSuperblock) -> Flow {
+        let geometry = &self.volume.geometry;
+        let is_equal = disk.log_cluster_size == disk.log_block_size
+            && disk.clusters_per_group == disk.blocks_per_group;
+        if !geometry.features.has_bigalloc() && !is_equal {
+            self.found(locus, SuperblockUseRule::ClusterSize)?;
+        }
+        let reserved_blocks = self.volume.superblock.reserved_blocks;
+        if reserved_blocks > self.volume.geometry.blocks_count / 2 {
+            self.found(locus, SuperblockUseRule::ReservedBlocks)?;
+        }
+        let wide = self
+            .volume
+            .geometry
+            .features
+            .incompat
+            .contains(Incompat::BIT64);
+        let is_wide = disk.blocks_count_hi.get() != 0 || disk.free_blocks_count_hi.get() != 0;
+        if !wide && is_wide {
+            self.found(locus, SuperblockUseRule::HighHalves)?;
+        }
+        Ok(())
+    }
+}
+
+/// The superblock in use, as it is stored.
+fn read_stored(volume: &Volume) -> Result<DiskSuperblock, platter_block::IoError> {
+    let geometry = &volume.geometry;
+    let primary = SUPERBLOCK_OFFSET_BYTES >> geometry.block_bits;
+    let at = if geometry.superblock_block.0 == primary {
+        SUPERBLOCK_OFFSET_BYTES
+    } else {
+        geometry.offset_bytes(geometry.superblock_block)
+    };
+    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
+    volume.device().read_at(at, &mut bytes)?;
+    Ok(zerocopy::transmute!(bytes))
 }

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
-use platter_vfs::FileKind;
+use platter_vfs::{Condition, Error, FileKind, Name};
 
 use super::{Checker, DirectoryUseRule, Flow, locus_of};
+use crate::directory::Directory;
+use crate::mapping::BlockMap;
 use crate::ondisk::InodeNr;
 
 impl Checker<'_> {
@@ -17,19 +19,36 @@ impl Checker<'_> {
         let mut reached = HashSet::from([root]);
         for &directory in &directories {
             self.check_reached(directory, &mut reached)?;
-            let parents = self.parents.get(&directory).copied().unwrap_or_default();
             let parent = if directory == root {
                 Some(root)
             } else {
-                parents.by_name
+                self.inodes.get(directory).parent
             };
             // A directory nobody names, or that does not begin with `..`, was reported as such.
-            let both = parent.zip(parents.by_dotdot);
-            if both.is_some_and(|(by_name, by_dotdot)| by_name != by_dotdot) {
+            let dotdot = self.dotdots.get(&directory).copied();
+            let both = parent.zip(dotdot);
+            if both.is_some_and(|(parent, dotdot)| parent != dotdot) {
                 self.found(locus_of(directory), DirectoryUseRule::Parent)?;
             }
         }
         self.directories = directories;
+        self.check_lost_found()
+    }
+
+    /// Repairs put there what they find without a name.
+    fn check_lost_found(&mut self) -> Flow {
+        let volume = self.volume;
+        let Some(inode) = self.inode(InodeNr::ROOT) else {
+            return Ok(());
+        };
+        let found = BlockMap::decode(volume, &inode).and_then(|map| {
+            let directory = Directory::open(volume, &inode, &map)?;
+            directory.lookup(Name::new(b"lost+found")?)
+        });
+        let is_missing = matches!(found, Err(Error::Condition(Condition::NotFound)));
+        if is_missing {
+            self.noticed(locus_of(InodeNr::ROOT), DirectoryUseRule::LostFound)?;
+        }
         Ok(())
     }
 
@@ -41,7 +60,7 @@ impl Checker<'_> {
         while !reached.contains(&at) {
             way.push(at);
             on_way.insert(at);
-            match self.parents.get(&at).and_then(|parents| parents.by_name) {
+            match self.inodes.get(at).parent {
                 Some(parent) if !on_way.contains(&parent) => at = parent,
                 Some(_) | None => {
                     self.found(locus_of(at), DirectoryUseRule::Unreachable)?;

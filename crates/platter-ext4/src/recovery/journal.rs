@@ -13,7 +13,7 @@ use crate::inode;
 use crate::mapping::{Backing, BlockMap, Piece, Run};
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::jbd2::LogBlock;
-use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
+use crate::ondisk::{BlockNr, FileBlock, Inode};
 use crate::txn::{Journal, JournalMap, JournalMapBuilder};
 
 /// What the inode of a journal must hold to.
@@ -39,7 +39,7 @@ impl Rule for JournalInodeRule {
 /// Opens the journal of a filesystem that has one. `external` is the device of an external one.
 pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) -> Result<Journal> {
     match (volume.superblock.journal_inode, external) {
-        (Some(inode), _) => open_internal(volume, inode),
+        (Some(number), _) => open_internal_journal(volume, &inode::read(volume, number)?),
         (None, Some(device)) => {
             let device = Arc::clone(device);
             Journal::open_external(device, &volume.superblock, &volume.geometry)
@@ -55,11 +55,11 @@ pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) ->
     }
 }
 
-fn open_internal(volume: &Volume, number: InodeNr) -> Result<Journal> {
-    let inode = inode::read(volume, number)?;
-    let locus = Locus::inode(u64::from(number.get()));
-    check_kind(&inode).map_err(|rule| Corrupt::new(locus, rule))?;
-    Journal::open(map_of(volume, &inode)?)
+/// Opens the journal that lies in an inode.
+pub fn open_internal_journal(volume: &Volume, inode: &Inode) -> Result<Journal> {
+    let locus = Locus::inode(u64::from(inode.number.get()));
+    check_kind(inode).map_err(|rule| Corrupt::new(locus, rule))?;
+    Journal::open(map_of(volume, inode)?)
 }
 
 /// Where the blocks of a journal lie, by the map of its inode.
@@ -122,6 +122,7 @@ mod tests {
     use platter_vfs::Error;
 
     use super::*;
+    use crate::ondisk::InodeNr;
     use crate::ondisk::geometry::tests::sample_geometry;
     use crate::ondisk::inode::tests::sample;
     use crate::volume::tests::sample_volume;

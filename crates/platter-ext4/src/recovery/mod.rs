@@ -15,7 +15,7 @@ use platter_vfs::{Result, Timestamp};
 
 use crate::txn::{self, Journal, ReplayReport};
 use fast_commit::FastCommitReport;
-pub use journal::{JournalInodeRule, open_journal};
+pub use journal::{JournalInodeRule, open_internal_journal, open_journal};
 use superblock::Primary;
 
 /// What a recovery did.

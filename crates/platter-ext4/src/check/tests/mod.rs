@@ -1,5 +1,8 @@
 //! One damage for each rule, done to images that mke2fs made.
 
+mod own_files;
+mod paths;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
@@ -10,6 +13,7 @@ use platter_block::MemoryDevice;
 use platter_cache::MemoryBudget;
 use platter_ondisk::endian::Le16;
 use platter_vfs::Name;
+use platter_vfs::check::Severity;
 use zerocopy::FromBytes;
 
 use super::*;
@@ -17,14 +21,17 @@ use crate::directory::Directory;
 use crate::mapping::{Backing, BlockMap};
 use crate::ondisk::dir_entry::DirEntryRule;
 use crate::ondisk::group_desc::{DiskGroupDesc, GroupDescRule};
+use crate::ondisk::htree::HtreeRule;
 use crate::ondisk::inode::DiskInode;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::xattr::{DiskXattrEntry, DiskXattrHeader, ValuePlace, XattrRule, XattrSpace};
 use crate::ondisk::{FileBlock, Geometry, GroupNr, InodeFlags, Superblock};
+use crate::xattr::ValueInodeRule;
 use crate::{groups, inode};
 
 const BLOCK: usize = 1024;
 
+#[derive(Clone)]
 /// An image without checksums and journal, so that only the rule at hand is broken.
 struct Image {
     bytes: Vec<u8>,
@@ -46,7 +53,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?} failed: {said}");
 }
 
-fn make(features: &str) -> Vec<u8> {
+fn make(features: &str, options: &[&str]) -> Vec<u8> {
     let place = tempfile::tempdir().unwrap();
     let tree = place.path().join("tree");
     fs::create_dir_all(tree.join("sub/below")).unwrap();
@@ -61,7 +68,7 @@ fn make(features: &str) -> Vec<u8> {
     mke2fs.args([
         "-q", "-F", "-t", "ext4", "-b", "1024", "-N", "512", "-O", features, "-d",
     ]);
-    run(mke2fs.arg(&tree).arg(&image));
+    run(mke2fs.arg(&tree).args(options).arg(&image));
     let many = (0..200).map(|n| format!("mkdir many/{n:0>40}"));
     let many = many.collect::<Vec<_>>().join("\n");
     let script = place.path().join("script");
@@ -99,12 +106,16 @@ impl Image {
     fn plain() -> Self {
         static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
         let features = "^metadata_csum,^has_journal,^resize_inode,^64bit,^huge_file";
-        let bytes = BYTES.get_or_init(|| make(features)).clone();
+        let bytes = BYTES.get_or_init(|| make(features, &[])).clone();
         Self { bytes }
     }
 
     fn with(features: &str) -> Self {
-        let bytes = make(features);
+        Self::with_options(features, &[])
+    }
+
+    fn with_options(features: &str, options: &[&str]) -> Self {
+        let bytes = make(features, options);
         Self { bytes }
     }
 
@@ -189,12 +200,16 @@ impl Image {
 
     /// Where a block of a file lies.
     fn place(&self, path: &str, block: u32) -> u64 {
+        self.place_of(self.find(path), block)
+    }
+
+    fn place_of(&self, inode: InodeNr, block: u32) -> u64 {
         let volume = self.volume();
-        let inode = inode::read(&volume, self.find(path)).unwrap();
+        let inode = inode::read(&volume, inode).unwrap();
         let map = BlockMap::decode(&volume, &inode).unwrap();
         match map.lookup(&volume, FileBlock(block)).unwrap().backing {
             Backing::Written(place) => place.0,
-            Backing::Hole | Backing::Unwritten(_) => panic!("{path} has no block {block}"),
+            Backing::Hole | Backing::Unwritten(_) => panic!("there is no block {block}"),
         }
     }
 
@@ -262,6 +277,18 @@ damage! {
     unknown_revision: SuperblockUseRule::Revision => |image| image.superblock().revision.set(2);
     journal_without_the_feature: SuperblockUseRule::Journal =>
         |image| image.superblock().journal_uuid = [9; 16];
+    cluster_size_without_clusters: SuperblockUseRule::ClusterSize =>
+        |image| image.superblock().log_cluster_size.set(3);
+    clusters_per_group_without_clusters: SuperblockUseRule::ClusterSize =>
+        |image| image.superblock().clusters_per_group.set(4096);
+    most_blocks_reserved: SuperblockUseRule::ReservedBlocks =>
+        |image| image.superblock().reserved_blocks_count_lo.set(2049);
+    upper_half_without_64bit: SuperblockUseRule::HighHalves =>
+        |image| image.superblock().free_blocks_count_hi.set(1);
+    feature_nobody_knows: SuperblockUseRule::UnknownFeature =>
+        |image| image.superblock().feature_ro_compat.set(0x8000_0000);
+    marked_errors: SuperblockUseRule::Errors => |image| image.superblock().state.set(3);
+    not_unmounted: SuperblockUseRule::Unclean => |image| image.superblock().state.set(0);
     wrong_total_of_free_blocks: TotalsRule::FreeBlocks =>
         |image| image.superblock().free_blocks_count_lo.set(1);
     wrong_total_of_free_inodes: TotalsRule::FreeInodes =>
@@ -312,10 +339,14 @@ damage! {
         let inode = image.inode("file");
         inode.flags.set(inode.flags.get() | InodeFlags::VERITY.bits());
     };
+    fragment_of_an_inode: InodeUseRule::UnusedField =>
+        |image| image.inode("file").fragment.set(1);
+    upper_half_of_an_inode: InodeUseRule::UnusedField =>
+        |image| image.inode("file").xattr_block_hi.set(1);
     wrong_links: InodeUseRule::Links => |image| image.inode("other").links.set(3);
     file_without_a_name: InodeUseRule::Unattached => |image| image.entry("", "file")[..4].fill(0);
     reserved_inode_with_contents: InodeUseRule::ReservedContents =>
-        |image| image.number(6).size_lo.set(1);
+        |image| image.number(6).blocks_lo.set(2);
 
     directory_with_a_hole: DirectoryUseRule::Hole => |image| {
         let inode = image.inode("sub");
@@ -349,6 +380,9 @@ damage! {
         |image| image.entry("", "sub")[..4].fill(0);
     root_is_a_file: DirectoryUseRule::Root => |image| image.number(2).mode.set(0o100_755);
 
+    root_without_lost_found: DirectoryUseRule::LostFound =>
+        |image| image.entry("", "lost+found")[8] = b'L';
+    unknown_hash: HtreeRule::HashVersion => |image| image.dir_block("many", 0)[0x1c] = 9;
     index_with_a_block_twice: DirectoryUseRule::IndexedTwice => |image| {
         let block: [u8; 4] = image.dir_block("many", 0)[44..48].try_into().unwrap();
         image.dir_block("many", 0)[52..56].copy_from_slice(&block);
@@ -367,6 +401,10 @@ damage! {
         let block = u64::from(image.inode("sub").xattr_block_lo.get());
         let (header, _) = DiskXattrHeader::mut_from_prefix(image.block(block)).unwrap();
         header.references.set(2);
+    };
+    name_without_a_prefix: AttributeUseRule::NoPrefix => |image| {
+        let block = u64::from(image.inode("sub").xattr_block_lo.get());
+        image.block(block)[33] = 0;
     };
     overlapping_values: AttributeUseRule::Overlap => |image| {
         let block = u64::from(image.inode("sub").xattr_block_lo.get());
@@ -425,8 +463,8 @@ fn orphan_is_a_notice_and_not_an_error() {
 #[test]
 fn removed_directory_that_waits_is_in_the_tree_no_more() {
     let mut image = Image::plain();
-    let removed = image.find("lost+found");
-    image.entry("", "lost+found")[..4].fill(0);
+    let removed = image.find("empty");
+    image.entry("", "empty")[..4].fill(0);
     image.number(removed.get()).links.set(0);
     let links = &mut image.number(2).links;
     links.set(links.get() - 1);
@@ -457,23 +495,16 @@ fn value_inodes_are_counted_and_measured() {
     image.breaks(InodeUseRule::ValueReferences);
     let (mut image, number) = image_with_value_inode();
     image.number(number).size_lo.set(7);
-    image.breaks(AttributeUseRule::ValueSize);
+    image.breaks(ValueInodeRule::Size);
     let (mut image, number) = image_with_value_inode();
     let flags = image.number(number).flags.get() & !InodeFlags::EA_INODE.bits();
     image.number(number).flags.set(flags);
-    image.breaks(AttributeUseRule::ValueInode);
+    image.breaks(ValueInodeRule::Flag);
 }
 
 #[test]
 fn extents_of_neighbouring_leaves_do_not_overlap() {
     let mut image = Image::plain();
-    let node = |depth: u16, entries: &[[u32; 3]]| {
-        let mut bytes = vec![0x0a, 0xf3, entries.len().to_le_bytes()[0], 0, 4, 0];
-        bytes.extend(depth.to_le_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(entries.iter().flatten().flat_map(|word| word.to_le_bytes()));
-        bytes
-    };
     let root = node(1, &[[0, 3900, 0], [5, 3901, 0]]);
     image.inode("file").block[..root.len()].copy_from_slice(&root);
     for (place, leaf) in [(3900, [0, 10, 3910]), (3901, [5, 10, 3930])] {
@@ -481,6 +512,89 @@ fn extents_of_neighbouring_leaves_do_not_overlap() {
         image.block(place)[..leaf.len()].copy_from_slice(&leaf);
     }
     image.breaks(InodeUseRule::ExtentOrder);
+}
+
+/// An extent node; an entry is its first block, its length or child, and its place.
+fn node(depth: u16, entries: &[[u32; 3]]) -> Vec<u8> {
+    let mut bytes = vec![0x0a, 0xf3, entries.len().to_le_bytes()[0], 0, 4, 0];
+    bytes.extend(depth.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(entries.iter().flatten().flat_map(|word| word.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn broken_subtree_hides_no_other() {
+    let mut image = Image::plain();
+    let root = node(1, &[[0, 3900, 0], [5, 3901, 0], [9, 3902, 0]]);
+    image.inode("file").block[..root.len()].copy_from_slice(&root);
+    let other = u32::try_from(image.place("other", 0)).unwrap();
+    let leaf = node(0, &[[5, 2, other]]);
+    image.block(3901)[..leaf.len()].copy_from_slice(&leaf);
+    let findings = image.findings(&[]);
+    let nodes = findings
+        .iter()
+        .filter(|finding| finding.corruption.structure == "extent node");
+    let places: Vec<_> = nodes
+        .map(|finding| finding.corruption.locus.block)
+        .collect();
+    assert_eq!(places, [Some(3900), Some(3902)]);
+    // What the sound one holds is another file's.
+    image.breaks(InodeUseRule::SharedBlock);
+}
+
+#[test]
+fn directories_of_the_same_blocks_are_bounded() {
+    let mut image = Image::plain();
+    let extents: Vec<_> = (0..4).map(|index| [index * 3000, 3000, 900]).collect();
+    let root = node(0, &extents);
+    let many = image.inode("sub/below");
+    many.block[..root.len()].copy_from_slice(&root);
+    many.size_lo.set(12_000 * 1024);
+    image.breaks(DirectoryUseRule::TooLarge);
+    image.breaks(InodeUseRule::SharedBlock);
+}
+
+#[test]
+fn clusters_hold_blocks_as_the_file_does() {
+    let mut image = Image::with("bigalloc,^metadata_csum,^has_journal,^resize_inode");
+    assert_eq!(image.findings(&[]), []);
+    image.inode("file").block[20] += 1;
+    image.breaks(InodeUseRule::ClusterAlign);
+}
+
+#[test]
+fn inline_directory_is_as_long_as_it_says() {
+    let mut image = Image::with("inline_data,^metadata_csum,^has_journal,^resize_inode");
+    image.inode("sub/below").size_lo.set(61);
+    image.breaks(InodeUseRule::InlineSize);
+}
+
+#[test]
+fn encrypted_directories_hold_what_is_encrypted() {
+    let mut image = Image::with("encrypt,^metadata_csum,^has_journal,^resize_inode");
+    let directory = image.inode("sub");
+    directory
+        .flags
+        .set(directory.flags.get() | InodeFlags::ENCRYPT.bits());
+    image.breaks(DirectoryUseRule::EncryptedName);
+    image.breaks(DirectoryUseRule::NotEncrypted);
+}
+
+#[test]
+fn damaged_copies_are_told_and_no_error() {
+    let features = "^metadata_csum,^uninit_bg,^has_journal,^resize_inode";
+    let mut image = Image::with_options(features, &["-g", "1024"]);
+    image.block(1025)[0] ^= 1;
+    image.block(1026)[0] ^= 1;
+    image.breaks(BackupRule::Superblock);
+    image.breaks(BackupRule::Descriptors);
+    let findings = image.findings(&[]);
+    assert!(
+        findings
+            .iter()
+            .all(|finding| finding.severity == Severity::Notice)
+    );
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! The copies of superblock and descriptors. Nobody reads them while the first ones are sound, so
+//! what is wrong with them is worth knowing, but no error.
+
+use platter_ondisk::Locus;
+use platter_ondisk::verify::Unverified;
+use zerocopy::FromBytes;
+
+use super::{BackupRule, Checker, Flow};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::superblock::DiskSuperblock;
+use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, Superblock};
+
+/// Copies that are compared, from the first on.
+const COPIES_MAX: usize = 32;
+
+impl Checker<'_> {
+    pub(super) fn check_backups(&mut self) -> Flow {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        let groups = (1..geometry.groups_count).map(GroupNr);
+        let holders = groups.filter(|&group| geometry.has_superblock(group));
+        for group in holders.take(COPIES_MAX) {
+            let block = geometry.group_first_block(group);
+            let locus = Locus::group(u64::from(group.0)).at_block(block.0);
+            // After the last group's few blocks, the filesystem may end.
+            let Ok(buffer) = volume.read_block(block, &Unverified) else {
+                continue;
+            };
+            if !self.is_copy(&buffer, group) {
+                self.noticed(locus, BackupRule::Superblock)?;
+            }
+            let has_table = !geometry.features.incompat.contains(Incompat::META_BG);
+            if has_table && !self.are_descriptors_copied(group) {
+                self.noticed(locus, BackupRule::Descriptors)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What must be the same in every copy, since recovery goes by it.
+    fn is_copy(&self, bytes: &[u8], group: GroupNr) -> bool {
+        let Ok((disk, _)) = DiskSuperblock::read_from_prefix(bytes) else {
+            return false;
+        };
+        let Ok(superblock) = Superblock::decode(&disk) else {
+            return false;
+        };
+        let Ok(decoded) = Geometry::decode(&disk, &superblock) else {
+            return false;
+        };
+        let own = &self.volume.geometry;
+        let as_own = Geometry {
+            superblock_block: own.superblock_block,
+            features: own.features,
+            ..decoded
+        };
+        as_own == *own && u32::from(disk.block_group.get()) == group.0 & 0xffff
+    }
+
+    /// Whether the places of all groups' metadata are the same in the copy.
+    fn are_descriptors_copied(&self, group: GroupNr) -> bool {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        let table = geometry.group_first_block(group).0 + 1;
+        let size = usize::from(geometry.descriptor_bytes);
+        let mut groups = (0u32..).map(GroupNr).zip(&self.groups);
+        (0..geometry.descriptor_blocks()).all(|index| {
+            let block = BlockNr(table + u64::from(index));
+            let Ok(buffer) = volume.read_block(block, &Unverified) else {
+                return false;
+            };
+            let copies = buffer.chunks_exact(size);
+            let mut pairs = groups.by_ref().zip(copies);
+            pairs.all(|((number, own), bytes)| {
+                let copy = GroupDesc::decode_unsummed(bytes, number, geometry).ok();
+                let places =
+                    |desc: &GroupDesc| (desc.block_bitmap, desc.inode_bitmap, desc.inode_table);
+                own.is_none() || copy.as_ref().map(places) == own.as_ref().map(places)
+            })
+        })
+    }
+}

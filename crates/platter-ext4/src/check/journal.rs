@@ -1,0 +1,48 @@
+//! The journal that lies in the filesystem: its inode and its superblock.
+
+use platter_vfs::Error;
+
+use super::{Checker, Flow, JournalUseRule, locus_of};
+use crate::ondisk::features::Incompat;
+use crate::recovery::open_internal_journal;
+
+/// Blocks that the shortest journal has.
+const LEN_BLOCKS_MIN: u64 = 1024;
+
+impl Checker<'_> {
+    pub(super) fn check_journal(&mut self) -> Flow {
+        let volume = self.volume;
+        let features = volume.geometry.features;
+        let number = volume
+            .superblock
+            .journal_inode
+            .filter(|_| features.has_journal());
+        let Some(number) = number else {
+            return Ok(());
+        };
+        let locus = locus_of(number);
+        // A broken one is reported with its table.
+        let Some(inode) = self.inode(number) else {
+            return Ok(());
+        };
+        let len_blocks = inode.size_bytes >> volume.geometry.block_bits;
+        if len_blocks < LEN_BLOCKS_MIN {
+            self.found(locus, JournalUseRule::Length)?;
+        }
+        let opened = open_internal_journal(volume, &inode);
+        let Some(journal) = self.tolerate("journal", locus, opened)? else {
+            return Ok(());
+        };
+        let supported = journal.superblock().check_supported();
+        self.tolerate("journal", locus, supported.map_err(Error::from))?;
+        let superblock = journal.superblock();
+        let waits = features.incompat.contains(Incompat::RECOVER);
+        if superblock.start.is_some() && !waits {
+            self.found(locus, JournalUseRule::NotMarked)?;
+        }
+        if superblock.errno != 0 {
+            self.noticed(locus, JournalUseRule::Aborted)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Paths of findings: until all directories are read, findings about inodes wait for theirs.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use platter_vfs::DirCursor;
+use platter_vfs::check::Finding;
+
+use super::{Cancelled, Checker, Flow};
+use crate::directory::Directory;
+use crate::mapping::BlockMap;
+use crate::ondisk::InodeNr;
+
+/// Findings that wait; further ones go out without a path.
+const WAITING_MAX: usize = 4096;
+/// Directories whose paths are remembered.
+const KNOWN_MAX: usize = 1024;
+/// Names of one path.
+const DEPTH_MAX: usize = 256;
+/// Bytes of one path.
+const PATH_BYTES_MAX: usize = 4096;
+/// Entries looked at for all paths together; findings after that have none.
+const ENTRIES_MAX: u64 = 4 << 20;
+
+/// What is known of paths.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    waiting: Vec<Finding>,
+    /// All directories were read.
+    is_known: bool,
+    known: HashMap<InodeNr, Vec<u8>>,
+    entries_seen: u64,
+}
+
+impl Checker<'_> {
+    /// Reports a finding with its path, or keeps it until there is one.
+    pub(super) fn report_finding(&mut self, finding: Finding) -> Flow {
+        let number = finding.corruption.locus.inode;
+        let inode = number.and_then(|number| InodeNr::new(u32::try_from(number).ok()?));
+        let Some(inode) = inode else {
+            return self.pass_on(finding);
+        };
+        if self.paths.is_known {
+            let path = self.path(inode);
+            return self.pass_on(match path {
+                Some(path) => finding.at_path(path),
+                None => finding,
+            });
+        }
+        if self.paths.waiting.len() >= WAITING_MAX {
+            return self.pass_on(finding);
+        }
+        self.paths.waiting.push(finding);
+        Ok(())
+    }
+
+    /// Reports what waited. All directories have been read.
+    pub(super) fn report_waiting(&mut self) -> Flow {
+        self.paths.is_known = true;
+        for finding in std::mem::take(&mut self.paths.waiting) {
+            self.report_finding(finding)?;
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, finding: Finding) -> Flow {
+        if self.report.finding(finding).is_break() {
+            return Err(Cancelled);
+        }
+        Ok(())
+    }
+
+    /// A path to an inode, from its parent to the root and down again.
+    fn path(&mut self, inode: InodeNr) -> Option<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = inode;
+        let mut path = loop {
+            if at == InodeNr::ROOT {
+                break Vec::new();
+            }
+            if let Some(known) = self.paths.known.get(&at) {
+                break known.clone();
+            }
+            let parent = self.inodes.get(at).parent?;
+            if names.len() >= DEPTH_MAX {
+                return None;
+            }
+            names.push(self.name_in(parent, at)?);
+            at = parent;
+        };
+        let parent = if names.is_empty() {
+            None
+        } else {
+            self.inodes.get(inode).parent
+        };
+        for (left, name) in names.iter().enumerate().rev() {
+            if left == 0 {
+                self.remember(parent, &path);
+            }
+            path.push(b'/');
+            path.extend(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        (path.len() <= PATH_BYTES_MAX).then_some(path)
+    }
+
+    fn remember(&mut self, directory: Option<InodeNr>, path: &[u8]) {
+        if let Some(directory) = directory.filter(|_| path.len() <= PATH_BYTES_MAX) {
+            if self.paths.known.len() >= KNOWN_MAX {
+                self.paths.known.clear();
+            }
+            self.paths.known.insert(directory, path.to_vec());
+        }
+    }
+
+    /// The name by which a directory names an inode.
+    fn name_in(&mut self, directory: InodeNr, wanted: InodeNr) -> Option<Vec<u8>> {
+        let volume = self.volume;
+        let inode = self.inode(directory)?;
+        let map = BlockMap::decode(volume, &inode).ok()?;
+        let directory = Directory::open(volume, &inode, &map).ok()?;
+        let mut found = None;
+        let seen = &mut self.paths.entries_seen;
+        let mut sink = |entry: platter_vfs::DirEntry<'_>| {
+            *seen += 1;
+            let is_wanted = entry.id == wanted.id() && !entry.name.is_dot_or_dotdot();
+            if is_wanted {
+                found = Some(entry.name.as_bytes().to_vec());
+            }
+            if is_wanted || *seen > ENTRIES_MAX {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        };
+        // Damage elsewhere in the directory hides no name.
+        let _ = directory.read(DirCursor::START, &mut sink);
+        found
+    }
+}

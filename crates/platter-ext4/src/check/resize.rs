@@ -1,0 +1,110 @@
+//! The resize inode: one doubly indirect block whose entries are the blocks kept for growth of the
+//! descriptor table, each of which lists its copies in the groups that have a backup.
+//! Spec: `ext4/special_inodes`, `ext4/blockgroup`.
+
+use platter_ondisk::endian::Le32;
+use platter_ondisk::verify::Unverified;
+use zerocopy::FromBytes;
+
+use super::{Checker, Flow, InodeUseRule, locus_of};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::{BlockNr, GroupNr, Inode};
+
+/// Which of the numbers in an inode is that of the doubly indirect block.
+const DOUBLY_INDIRECT: usize = 13;
+
+impl Checker<'_> {
+    pub(super) fn check_resize_inode(&mut self, inode: &Inode) -> Flow {
+        let locus = locus_of(inode.number);
+        let numbers = <[Le32]>::ref_from_bytes(&inode.block).unwrap_or_default();
+        let others = numbers
+            .iter()
+            .enumerate()
+            .filter(|&(at, _)| at != DOUBLY_INDIRECT);
+        let has_others = others.into_iter().any(|(_, number)| number.get() != 0);
+        let root = numbers
+            .get(DOUBLY_INDIRECT)
+            .map_or(0, |number| number.get());
+        let reserved = u64::from(self.volume.geometry.reserved_gdt_blocks);
+        if root == 0 && reserved == 0 && !has_others {
+            return self.check_resize_blocks(inode, 0);
+        }
+        let root = BlockNr(u64::from(root));
+        let geometry = &self.volume.geometry;
+        if has_others || !geometry.contains(root, 1) {
+            return self.found(locus, InodeUseRule::ResizeMap);
+        }
+        if self.claims.claim(geometry, root, 1).count > 0 {
+            self.found(locus.at_block(root.0), InodeUseRule::SharedBlock)?;
+        }
+        if !self.is_resize_map(root) {
+            return self.found(locus, InodeUseRule::ResizeMap);
+        }
+        self.check_resize_blocks(
+            inode,
+            1 + reserved * (1 + self.backup_groups().len() as u64),
+        )
+    }
+
+    /// Groups that hold a copy of the descriptor table.
+    fn backup_groups(&self) -> Vec<GroupNr> {
+        let geometry = &self.volume.geometry;
+        let groups = (1..geometry.groups_count).map(GroupNr);
+        groups
+            .filter(|&group| geometry.has_superblock(group))
+            .collect()
+    }
+
+    /// Whether the map is the one that the geometry gives.
+    fn is_resize_map(&self, root: BlockNr) -> bool {
+        let geometry = &self.volume.geometry;
+        if geometry.features.incompat.contains(Incompat::META_BG) {
+            return true;
+        }
+        let Some(root) = self.read_numbers(root) else {
+            return false;
+        };
+        let table = u64::from(geometry.descriptor_blocks()) + 1;
+        let backups = self.backup_groups();
+        let mut expected = vec![0; root.len()];
+        for index in 0..u64::from(geometry.reserved_gdt_blocks) {
+            let block = geometry.superblock_block.0 + table + index;
+            let slot = usize::try_from(table - 1 + index).unwrap_or(0) % root.len();
+            expected[slot] = block;
+            let Some(copies) = self.read_numbers(BlockNr(block)) else {
+                return false;
+            };
+            let places = backups
+                .iter()
+                .map(|&group| geometry.group_first_block(group).0 + table + index);
+            let mut rest = copies.iter().copied();
+            if !places.into_iter().all(|place| rest.next() == Some(place))
+                || rest.any(|number| number != 0)
+            {
+                return false;
+            }
+        }
+        root == expected
+    }
+
+    fn read_numbers(&self, block: BlockNr) -> Option<Vec<u64>> {
+        let buffer = self.volume.read_block(block, &Unverified).ok()?;
+        let numbers = <[Le32]>::ref_from_bytes(&buffer).ok()?;
+        Some(
+            numbers
+                .iter()
+                .map(|number| u64::from(number.get()))
+                .collect(),
+        )
+    }
+
+    fn check_resize_blocks(&mut self, inode: &Inode, blocks: u64) -> Flow {
+        let geometry = &self.volume.geometry;
+        let sectors = blocks.saturating_mul(u64::from(geometry.block_bytes >> 9));
+        // With larger clusters, tools do not agree on what to count.
+        if geometry.cluster_blocks == 1 && inode.sectors != sectors {
+            self.found(locus_of(inode.number), InodeUseRule::BlockCount)?;
+        }
+        Ok(())
+    }
+}

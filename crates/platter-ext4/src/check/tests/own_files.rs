@@ -1,0 +1,110 @@
+//! Damage to the filesystem's own files: journal, orphan file, quota, resize inode, bad blocks.
+
+use super::*;
+use crate::mapping::IndirectRule;
+use crate::ondisk::jbd2::superblock::DiskJournalSuperblock;
+
+fn with_journal() -> Image {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let features = "has_journal,orphan_file,quota,resize_inode,^metadata_csum,^64bit";
+    let bytes = BYTES.get_or_init(|| make(features, &[])).clone();
+    Image { bytes }
+}
+
+impl Image {
+    fn journal(&mut self) -> &mut DiskJournalSuperblock {
+        let block = self.place_of(InodeNr::JOURNAL, 0);
+        let bytes = self.block(block);
+        DiskJournalSuperblock::mut_from_bytes(bytes).unwrap()
+    }
+
+    fn orphan_file(&mut self) -> InodeNr {
+        InodeNr::new(self.superblock().orphan_file_inode.get()).unwrap()
+    }
+}
+
+#[test]
+fn own_files_are_clean() {
+    assert_eq!(with_journal().findings(&[]), []);
+}
+
+#[test]
+fn journal_has_a_least_length() {
+    let mut image = with_journal();
+    image.number(8).size_lo.set(1023 * 1024);
+    image.breaks(JournalUseRule::Length);
+}
+
+#[test]
+fn transactions_are_marked_in_the_superblock() {
+    let mut image = with_journal();
+    image.journal().start = 1.into();
+    image.breaks(JournalUseRule::NotMarked);
+}
+
+#[test]
+fn aborted_journal_is_told() {
+    let mut image = with_journal();
+    image.journal().errno = (-5i32).cast_unsigned().into();
+    image.breaks(JournalUseRule::Aborted);
+}
+
+#[test]
+fn orphan_file_is_named_by_the_superblock() {
+    let mut image = with_journal();
+    image.superblock().orphan_file_inode.set(0);
+    image.breaks(OrphanFileRule::Missing);
+}
+
+#[test]
+fn orphan_file_has_whole_blocks() {
+    let mut image = with_journal();
+    let number = image.orphan_file();
+    image.number(number.get()).size_lo.set(1000);
+    image.breaks(OrphanFileRule::Inode);
+    let mut image = with_journal();
+    image.number(number.get()).block[2] = 0;
+    image.breaks(OrphanFileRule::Hole);
+}
+
+#[test]
+fn orphans_are_marked_in_the_superblock() {
+    let mut image = with_journal();
+    let block = image.place_of(image.clone().orphan_file(), 0);
+    image.block(block)[0] = 13;
+    image.breaks(OrphanFileRule::Unmarked);
+}
+
+#[test]
+fn quota_is_what_inodes_take() {
+    let mut image = with_journal();
+    image.inode("file").uid_lo.set(1000);
+    image.breaks(QuotaUseRule::Usage);
+    image.breaks(QuotaUseRule::Missing);
+}
+
+#[test]
+fn resize_inode_maps_what_is_reserved() {
+    let mut image = with_journal();
+    image.number(7).block[0] = 9;
+    image.breaks(InodeUseRule::ResizeMap);
+    let mut image = with_journal();
+    let root = u32::from_le_bytes(image.number(7).block[52..56].try_into().unwrap());
+    image.block(u64::from(root))[1020] = 1;
+    image.breaks(InodeUseRule::ResizeMap);
+    let mut image = with_journal();
+    image.number(7).blocks_lo.set(2);
+    image.breaks(InodeUseRule::BlockCount);
+}
+
+#[test]
+fn bad_blocks_are_in_use() {
+    let mut image = Image::plain();
+    image.number(1).block[..4].copy_from_slice(&4000u32.to_le_bytes());
+    image.breaks(BitmapUseRule::BlockMarkedFree);
+    image.number(1).block[..4].copy_from_slice(&40_000u32.to_le_bytes());
+    image.breaks(IndirectRule::Outside);
+    let file = u32::try_from(image.place("file", 0)).unwrap();
+    image.number(1).block[..4].copy_from_slice(&file.to_le_bytes());
+    image.breaks(InodeUseRule::SharedBlock);
+}
