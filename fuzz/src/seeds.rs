@@ -1,7 +1,7 @@
 //! The images that mutation starts from.
 
 use anyhow::{Context, Result};
-use testkit::fixtures::catalogue;
+use testkit::fixtures::{Fixture, catalogue};
 
 use crate::layout::Layout;
 
@@ -18,27 +18,33 @@ pub struct Seed {
 
 /// Every seed, with all times set to one moment.
 pub fn all() -> Result<Vec<Seed>> {
-    files()?
-        .into_iter()
-        .map(|(name, mut image)| {
-            let layout = Layout::read(&image).context(name)?;
-            layout.make_still(&mut image);
-            Ok(Seed {
-                name,
-                image,
-                layout,
-            })
-        })
-        .collect()
+    fixtures().map(seed).collect()
+}
+
+/// A fixture as a seed, with all times set to one moment.
+pub fn seed(fixture: &Fixture) -> Result<Seed> {
+    let mut image = read(fixture)?;
+    let layout = Layout::read(&image).context(fixture.name)?;
+    layout.make_still(&mut image);
+    Ok(Seed {
+        name: fixture.name,
+        image,
+        layout,
+    })
 }
 
 /// The seeds as the tools made them.
+#[cfg(test)]
 pub(crate) fn files() -> Result<Vec<(&'static str, Vec<u8>)>> {
-    catalogue::all()
-        .filter(|fixture| fixture.name.starts_with("seed_"))
-        .map(|fixture| {
-            let built = fixture.build()?;
-            Ok((fixture.name, std::fs::read(built.image)?))
-        })
+    fixtures()
+        .map(|fixture| Ok((fixture.name, read(fixture)?)))
         .collect()
+}
+
+fn fixtures() -> impl Iterator<Item = &'static Fixture> {
+    catalogue::all().filter(|fixture| fixture.name.starts_with("seed_"))
+}
+
+fn read(fixture: &Fixture) -> Result<Vec<u8>> {
+    Ok(std::fs::read(fixture.build()?.image)?)
 }

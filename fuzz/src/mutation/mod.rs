@@ -30,18 +30,18 @@ pub struct Mutant {
 /// Makes image `number`: half of them have their checksums put right.
 #[must_use]
 pub fn mutate(seeds: &[Seed], number: u64) -> Mutant {
-    mutate_with(seeds, number, CHANGES_MAX)
-}
-
-/// Makes image `number` by one change, so that what comes of it can be explained.
-#[must_use]
-pub fn mutate_once(seeds: &[Seed], number: u64) -> Mutant {
-    mutate_with(seeds, number, 1)
-}
-
-fn mutate_with(seeds: &[Seed], number: u64, changes_max: u64) -> Mutant {
     let mut prng = Prng::new(number);
     let seed = &seeds[pick(&mut prng, seeds.len())];
+    mutate_seed(seed, CHANGES_MAX, number, prng)
+}
+
+/// Makes image `number` of one seed by one change, so that what comes of it can be explained.
+#[must_use]
+pub fn mutate_once(seed: &Seed, number: u64) -> Mutant {
+    mutate_seed(seed, 1, number, Prng::new(number))
+}
+
+fn mutate_seed(seed: &Seed, changes_max: u64, number: u64, mut prng: Prng) -> Mutant {
     let mut image = seed.image.clone();
     let is_sealed = prng.below(2) == 0;
     let mut changes = Vec::new();

@@ -33,9 +33,14 @@ const OPERATIONAL: i32 = 8;
 
 /// Judges an image without changing it.
 pub fn check(image: &Path) -> Result<Verdict> {
+    Ok(report(image)?.0)
+}
+
+/// Judges an image without changing it, and gives all that was printed.
+pub fn report(image: &Path) -> Result<(Verdict, String)> {
     File::open(image).with_context(|| image.display().to_string())?;
     let finished = tool::finish(tool::command("e2fsck").args(["-f", "-n"]).arg(image))?;
-    verdict(&finished)
+    Ok((verdict(&finished)?, finished.text()))
 }
 
 /// Mends an image, for fixtures that `e2fsck` brings into shape.
@@ -58,7 +63,7 @@ fn verdict(finished: &Finished) -> Result<Verdict> {
         }
         0 if has_summary => Ok(Verdict::Clean),
         _ if code & ERRORS_LEFT != 0 => Ok(Verdict::NotClean(problems(&text))),
-        OPERATIONAL => match refusal(&text) {
+        _ if code & OPERATIONAL != 0 => match refusal(&text) {
             Some(line) => Ok(Verdict::Refused(line)),
             None => bail!("e2fsck could not check:\n{text}"),
         },
@@ -160,6 +165,13 @@ mod tests {
     fn recorded_refusal_is_told_from_failure() {
         let report = recorded(include_str!("reports/no_superblock.txt"));
         assert!(matches!(verdict(&report).unwrap(), Verdict::Refused(_)));
+    }
+
+    #[test]
+    fn check_that_gives_up_midway_is_a_refusal() {
+        let report = recorded("exit 9\nPass 1: Checking inodes\ne2fsck: aborted\n");
+        assert!(matches!(verdict(&report).unwrap(), Verdict::Refused(_)));
+        assert!(verdict(&recorded("exit 9\nPass 1: Checking inodes\n")).is_err());
     }
 
     #[test]
