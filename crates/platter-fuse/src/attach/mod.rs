@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
@@ -51,6 +52,8 @@ pub enum AttachError {
 pub(crate) struct Attachment {
     mountpoint: PathBuf,
     device: MountedDevice,
+    /// What tells it from a later mount with its device number, where the kernel knows.
+    unique_id: Option<u64>,
     by_helper: bool,
 }
 
@@ -81,6 +84,7 @@ pub(crate) fn attach(
         .map_err(|error| system(&mountpoint, "reading the table of mounts", error))?
         .ok_or_else(|| system(&mountpoint, "mount", Errno::NOENT.into()))?;
     let attachment = Attachment {
+        unique_id: unique_mount_id(&mountpoint),
         mountpoint,
         device,
         by_helper,
@@ -152,6 +156,7 @@ impl Attachment {
     fn is_attached(&self) -> bool {
         let mounted = mount_table::device_at(&self.mountpoint);
         mounted.is_ok_and(|mounted| mounted == Some(self.device))
+            && unique_mount_id(&self.mountpoint) == self.unique_id
     }
 
     /// Lets the kernel read ahead as far as one request goes, where we may: only the superuser can,
@@ -169,6 +174,16 @@ impl MountOptions {
     fn source_shown(&self) -> &str {
         self.source.as_deref().unwrap_or("platter")
     }
+}
+
+/// The number that no other mount gets until the next boot, unlike its device number
+/// (`STATX_MNT_ID_UNIQUE`, Linux 6.8). Asks nothing of the mount itself.
+fn unique_mount_id(mountpoint: &Path) -> Option<u64> {
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
+    let status = rustix::fs::statx(rustix::fs::CWD, mountpoint, flags, UNIQUE).ok()?;
+    let is_told = status.stx_mask & UNIQUE.bits() != 0;
+    is_told.then_some(status.stx_mnt_id)
 }
 
 fn system(path: &Path, action: &'static str, source: io::Error) -> AttachError {
