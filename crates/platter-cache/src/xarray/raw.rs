@@ -16,7 +16,7 @@ use std::ptr::{self, NonNull};
 
 use super::{Mark, count};
 use crate::sync::epoch::{self, Guard};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Slots of a node.
 pub(super) const SLOTS: u8 = 64;
@@ -125,7 +125,8 @@ impl<T> Drop for Ref<T> {
         if self.counter().fetch_sub(1, Ordering::Release) & !FROZEN != 1 {
             return;
         }
-        fence(Ordering::Acquire);
+        // Whatever other holders did with the item happened before it is dropped.
+        self.counter().load(Ordering::Acquire);
         // SAFETY: the allocation is live until the deferred deallocation below.
         let value = unsafe { &mut (*self.counted.as_ptr()).value };
         // SAFETY: the count is zero for good, so nobody has, and nobody gets, a way to the value.

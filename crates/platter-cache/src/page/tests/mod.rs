@@ -3,6 +3,7 @@
 mod evicting;
 mod model;
 mod reading;
+mod stress;
 mod writing;
 
 use std::collections::HashSet;

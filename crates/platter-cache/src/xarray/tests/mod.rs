@@ -3,4 +3,5 @@
 mod bugs;
 mod costs;
 mod model;
+mod stress;
 mod structure;
