@@ -1,206 +1,323 @@
-//! Page cache insertion: how an item enters an XArray over eviction shadows, in the form that
-//! walks the tree three times, in one walk, and many items under one lock hold.
+//! Adding pages to the page cache's index: how many walks and nodes it takes, and how long, when
+//! evicted pages have left shadows, small or large, or when there are none.
 
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
-use platter_cache::xarray::{Content, Counts, New, Order, Ref, SplitPlan, SplitReserve, XArray};
+use anyhow::{Result, ensure};
+use platter_cache::xarray::{
+    Content, Counts, Locked, New, Order, Ref, SplitPlan, SplitReserve, XArray,
+};
 use serde::Serialize;
 
-use crate::abba::{Times, alternate, time};
-use crate::record::{self, Keep};
+use crate::abba::{self, Times};
+use crate::record;
+use crate::record::Keep;
 
-/// Items of a run: pages of a file of 512 MiB.
-const ITEMS: u64 = 1 << 17;
-/// Shadows of a run with splits, each of `SPLIT_ORDER`.
-const SPLITS: u64 = 256;
-/// A large folio of 2 MiB.
-const SPLIT_ORDER: u8 = 9;
-/// Runs of each form are twice this.
-const ROUNDS: usize = 5;
+/// Pages added in one run; fewer where each splits.
+const ADDS: u64 = 1 << 16;
+const SPLITTING_ADDS: u64 = 1 << 10;
+const ROUNDS: usize = 10;
+/// Pages that readahead adds at once.
+const BATCH: usize = 64;
 
-/// A way of adding an item of order 0.
+type Array = XArray<u64>;
+
+/// A way to add pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum Form {
-    /// Looks the order up, walks again for conflicts, and once more to store. A larger shadow is
-    /// split wholly. Only here, to compare with.
-    ThreeWalk,
-    /// One walk; a larger shadow is split wholly, with nodes taken without the lock.
+enum Way {
+    /// The order of what is there, without the lock; then under it that order again, and the
+    /// conflicts, each by a walk of its own. Larger shadows are split wholly.
+    ThreeWalks,
+    /// One scan that yields the order, a whole split with nodes prepared without the lock.
     OneWalk,
-    /// One walk; a larger shadow is split as little as needed.
-    OneWalkMinimalSplit,
-    /// All items under one lock hold.
+    /// One scan, a minimal split on the way.
+    MinimalSplit,
+    /// As that, with one lock hold and one descent for 64 pages.
     Batched,
 }
 
-const FORMS: [Form; 4] = [
-    Form::ThreeWalk,
-    Form::OneWalk,
-    Form::OneWalkMinimalSplit,
-    Form::Batched,
-];
+/// What the pages meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum Before {
+    /// Nothing.
+    Nothing,
+    /// A shadow of one page each.
+    Pages,
+    /// A shadow of 512 pages each, which has to be split.
+    LargeFolios,
+    /// Shadows of one page each, and the new pages come in order.
+    Sequence,
+}
 
-/// Exact costs of one insertion, as averages over a run in which all are alike.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Costs {
+impl Before {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "no shadows, random pages",
+            Self::Pages => "page shadows, random pages",
+            Self::LargeFolios => "2 MiB shadows, a page in each",
+            Self::Sequence => "page shadows, pages in order",
+        }
+    }
+
+    /// How many pages are added in one run.
+    const fn adds(self) -> u64 {
+        match self {
+            Self::Nothing | Self::Pages | Self::Sequence => ADDS,
+            Self::LargeFolios => SPLITTING_ADDS,
+        }
+    }
+
+    /// An array as an eviction left it.
+    fn array(self) -> Result<Array> {
+        let array = Array::new();
+        let (entries, order) = match self {
+            Self::Nothing => (0, Order::ZERO),
+            Self::Pages | Self::Sequence => (self.adds(), Order::ZERO),
+            Self::LargeFolios => (self.adds(), large()),
+        };
+        let mut locked = array.lock();
+        let mut cursor = locked.cursor(0, order);
+        for number in 0..entries {
+            cursor.seek(number * order.span(), order);
+            ensure!(
+                cursor.store(New::Value(number)).is_ok(),
+                "shadows do not overlap"
+            );
+        }
+        drop(locked);
+        Ok(array)
+    }
+
+    /// Where the pages go.
+    fn indexes(self) -> Vec<u64> {
+        // Multiplication by an odd number permutes the numbers below a power of two.
+        let random = |number: u64| number.wrapping_mul(0x9e37_79b1) % self.adds();
+        let index = |number| match self {
+            Self::Nothing | Self::Pages => random(number),
+            Self::LargeFolios => random(number) * large().span() + number % large().span(),
+            Self::Sequence => number,
+        };
+        (0..self.adds()).map(index).collect()
+    }
+}
+
+const fn large() -> Order {
+    match Order::new(9) {
+        Some(order) => order,
+        None => Order::MAX,
+    }
+}
+
+impl Way {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ThreeWalks => "three walks",
+            Self::OneWalk => "one walk",
+            Self::MinimalSplit => "one walk, minimal split",
+            Self::Batched => "64 pages at once",
+        }
+    }
+
+    fn add_all(self, array: &Array, indexes: &[u64], page: &Ref<u64>) -> Result<()> {
+        let refused = match self {
+            Self::ThreeWalks => indexes
+                .iter()
+                .any(|&index| !three_walks(array, index, page.clone())),
+            Self::OneWalk => indexes.iter().any(|&index| {
+                let added = array.add_with_reserve(index, Order::ZERO, page.clone());
+                added.is_err()
+            }),
+            Self::MinimalSplit => indexes
+                .iter()
+                .any(|&index| array.add(index, Order::ZERO, page.clone()).is_err()),
+            Self::Batched => indexes.chunks(BATCH).any(|batch| {
+                let pages = batch.iter().map(|_| (page.clone(), Order::ZERO));
+                let added = array.lock().add_range(batch[0], pages, |_, _| {});
+                added != batch.len()
+            }),
+        };
+        ensure!(!refused, "no page is added twice");
+        Ok(())
+    }
+}
+
+/// As page caches did it before: whether the page was added.
+fn three_walks(array: &Array, index: u64, page: Ref<u64>) -> bool {
+    let mut reserve = plan_at(&mut array.lock(), index).map(SplitReserve::new);
+    loop {
+        let mut locked = array.lock();
+        let mut cursor = locked.cursor(index, Order::ZERO);
+        let mut has_shadow = false;
+        while let Some(found) = cursor.next_conflict() {
+            if let Content::Item(_) = found.content {
+                return false;
+            }
+            has_shadow = true;
+        }
+        if has_shadow {
+            cursor = locked.cursor(index, Order::ZERO);
+        }
+        let larger = cursor.load().filter(|found| found.order > Order::ZERO);
+        let Some(larger) = larger else {
+            return cursor.store(New::Item(page)).is_ok();
+        };
+        // What was seen without the lock may be out of date: safe only because this looks.
+        let plan = SplitPlan::new(&larger, Order::ZERO);
+        let split = reserve.take().map(|reserve| cursor.split(reserve));
+        if let Some(Ok(())) = split {
+            return cursor.store(New::Item(page)).is_ok();
+        }
+        drop(locked);
+        reserve = Some(SplitReserve::new(plan));
+    }
+}
+
+/// A split of what is larger than a page at `index`.
+fn plan_at(locked: &mut Locked<'_, u64>, index: u64) -> Option<SplitPlan> {
+    let mut cursor = locked.cursor(index, Order::ZERO);
+    let found = cursor.load()?;
+    (found.order > Order::ZERO).then(|| SplitPlan::new(&found, Order::ZERO))
+}
+
+/// What adding a page took.
+#[derive(Serialize)]
+struct Count {
+    way: Way,
+    before: Before,
     walks_per_add: f64,
     nodes_per_add: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
+struct Comparison {
+    before: Before,
+    times: [Times; 2],
+    ns_per_add: [f64; 2],
+}
+
+#[derive(Serialize)]
 struct Measured {
-    form: Form,
-    over_shadows: Costs,
-    over_larger_shadows: Costs,
-    times: Vec<Times>,
+    counts: Vec<Count>,
+    comparisons: Vec<Comparison>,
 }
 
 pub(crate) fn run(keep: Keep) -> Result<()> {
-    println!("{ITEMS} items over shadows; {SPLITS} over shadows of order {SPLIT_ORDER}");
+    let mut measured = Measured {
+        counts: Vec::new(),
+        comparisons: Vec::new(),
+    };
+    let random = [Way::ThreeWalks, Way::OneWalk, Way::MinimalSplit];
+    let sequence = [Way::ThreeWalks, Way::MinimalSplit, Way::Batched];
+    println!("{:<31}{:<25}{:>7}{:>9}", "", "", "walks", "nodes");
+    for before in [Before::Nothing, Before::Pages, Before::LargeFolios] {
+        count(before, &random, &mut measured)?;
+    }
+    count(Before::Sequence, &sequence, &mut measured)?;
     println!(
-        "{:<22}{:>10}{:>16}{:>16}",
-        "form", "walks", "walks (split)", "nodes (split)"
+        "\nper page added; times in turns, {} runs each, medians with 95 % intervals:",
+        2 * ROUNDS
     );
-    let mut measured = Vec::new();
-    for form in FORMS {
-        let over_shadows = costs(form, ITEMS, Order::ZERO)?;
-        let over_larger_shadows = costs(form, SPLITS, split_order())?;
-        println!(
-            "{:<22}{:>10.3}{:>16.3}{:>16.3}",
-            format!("{form:?}"),
-            over_shadows.walks_per_add,
-            over_larger_shadows.walks_per_add,
-            over_larger_shadows.nodes_per_add,
-        );
-        measured.push(Measured {
-            form,
-            over_shadows,
-            over_larger_shadows,
-            times: Vec::new(),
-        });
+    for before in [Before::Nothing, Before::Pages, Before::LargeFolios] {
+        compare(before, [Way::ThreeWalks, Way::OneWalk], &mut measured)?;
+        compare(before, [Way::OneWalk, Way::MinimalSplit], &mut measured)?;
     }
-    for result in measured.iter_mut().skip(1) {
-        let form = result.form;
-        let times = alternate(["ThreeWalk", "this form"], ROUNDS, |way| {
-            timed(if way == 0 { Form::ThreeWalk } else { form })
-        })?;
-        let [reference, own] = &times;
-        let (low, high) = own.interval();
-        println!(
-            "{form:?}: {:.1} ns an item [{:.1}, {:.1}], ThreeWalk {:.1} ns, ratio {:.2}",
-            per_item(own.median()),
-            per_item(low),
-            per_item(high),
-            per_item(reference.median()),
-            reference.median() / own.median(),
-        );
-        result.times = times.into();
-    }
+    compare(
+        Before::Sequence,
+        [Way::MinimalSplit, Way::Batched],
+        &mut measured,
+    )?;
     record::keep(keep, "m3", &measured)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers of items are small")]
-fn per_item(seconds: f64) -> f64 {
-    seconds * 1e9 / ITEMS as f64
-}
-
-fn split_order() -> Order {
-    Order::new(SPLIT_ORDER).unwrap_or(Order::MAX)
-}
-
-/// An array of `count` shadows of `order`, side by side.
-fn shadows(count: u64, order: Order) -> Result<XArray<u64>> {
-    let array = XArray::new();
-    for index in (0..count).map(|number| number * order.span()) {
-        let mut locked = array.lock();
-        if locked.cursor(index, order).store(New::Value(1)).is_err() {
-            bail!("a shadow meets another");
-        }
-    }
-    Ok(array)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are small")]
-fn costs(form: Form, count: u64, order: Order) -> Result<Costs> {
-    let array = shadows(count, order)?;
-    let before = Counts::now();
-    add_all(form, &array, count, order)?;
-    let costs = Counts::now().since(before);
-    Ok(Costs {
-        walks_per_add: costs.walks as f64 / count as f64,
-        nodes_per_add: costs.nodes as f64 / count as f64,
-    })
-}
-
-fn timed(form: Form) -> Result<Duration> {
-    let array = shadows(ITEMS, Order::ZERO)?;
-    let (taken, ()) = time(|| add_all(form, &array, ITEMS, Order::ZERO))?;
-    Ok(taken)
-}
-
-/// Adds one item at the start of each of `count` shadows of `order`.
-fn add_all(form: Form, array: &XArray<u64>, count: u64, order: Order) -> Result<()> {
-    let places = (0..count).map(|number| number * order.span());
-    if form == Form::Batched && order == Order::ZERO {
-        let items = places.map(|index| (Ref::new(index), Order::ZERO));
-        let added = array.lock().add_range(0, items, |_, _| {});
-        ensure!(added as u64 == count, "an item was in the way");
-        return Ok(());
-    }
-    for index in places {
-        let item = Ref::new(index);
-        let is_added = match form {
-            Form::ThreeWalk => add_in_three_walks(array, index, item),
-            Form::OneWalk => array.add_with_reserve(index, Order::ZERO, item).is_ok(),
-            Form::OneWalkMinimalSplit | Form::Batched => {
-                array.add(index, Order::ZERO, item).is_ok()
-            }
+fn count(before: Before, ways: &[Way], measured: &mut Measured) -> Result<()> {
+    for &way in ways {
+        let array = before.array()?;
+        let indexes = before.indexes();
+        let start = Counts::now();
+        way.add_all(&array, &indexes, &Ref::new(0))?;
+        let counts = Counts::now().since(start);
+        array.lock().assert_invariants();
+        let count = Count {
+            way,
+            before,
+            walks_per_add: per_add(counts.walks, before),
+            nodes_per_add: per_add(counts.nodes, before),
         };
-        ensure!(is_added, "an item was in the way");
+        let (name, way) = (before.name(), way.name());
+        let (walks, nodes) = (count.walks_per_add, count.nodes_per_add);
+        println!("{name:<31}{way:<25}{walks:>7.3}{nodes:>9.3}");
+        measured.counts.push(count);
     }
     Ok(())
 }
 
-fn add_in_three_walks(array: &XArray<u64>, index: u64, item: Ref<u64>) -> bool {
-    let larger = |found: &platter_cache::xarray::Found<'_, u64>| found.order > Order::ZERO;
-    let plan = {
-        let mut locked = array.lock();
-        let found = locked.cursor(index, Order::ZERO).load();
-        found
-            .filter(larger)
-            .map(|found| SplitPlan::new(&found, Order::ZERO))
-    };
-    let reserve = plan.map(SplitReserve::new);
-    let mut locked = array.lock();
-    let mut conflicts = locked.cursor(index, Order::ZERO);
-    while let Some(found) = conflicts.next_conflict() {
-        if matches!(found.content, Content::Item(_)) {
-            return false;
-        }
+fn compare(before: Before, ways: [Way; 2], measured: &mut Measured) -> Result<()> {
+    let indexes = before.indexes();
+    let page = Ref::new(0);
+    let times = abba::alternate(ways.map(Way::name), ROUNDS, |way| {
+        let array = before.array()?;
+        let (taken, ()) = abba::time(|| ways[way].add_all(&array, &indexes, &page))?;
+        Ok::<Duration, _>(taken)
+    })?;
+    let ns = |seconds: f64| seconds * 1e9 / float(before.adds());
+    println!("{}", before.name());
+    for times in &times {
+        let (low, high) = times.interval();
+        let (median, low, high) = (ns(times.median()), ns(low), ns(high));
+        println!("{median:>10.1} ns ({low:.1} to {high:.1})  {}", times.name);
     }
-    let mut cursor = locked.cursor(index, Order::ZERO);
-    if cursor.load().is_some_and(|found| larger(&found)) {
-        let Some(Ok(())) = reserve.map(|reserve| cursor.split(reserve)) else {
-            return false;
-        };
+    let [first, second] = &times;
+    let disjoint =
+        second.interval().1 < first.interval().0 || first.interval().1 < second.interval().0;
+    let change = (second.median() / first.median() - 1.0) * 100.0;
+    if disjoint {
+        println!("{change:>+10.1} %");
+    } else {
+        println!("    no effect ({change:+.1} % within the intervals)");
     }
-    cursor.store(New::Item(item)).is_ok()
+    let ns_per_add = [ns(first.median()), ns(second.median())];
+    measured.comparisons.push(Comparison {
+        before,
+        times,
+        ns_per_add,
+    });
+    Ok(())
+}
+
+fn per_add(count: u64, before: Before) -> f64 {
+    float(count) / float(before.adds())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn float(number: u64) -> f64 {
+    number as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn counted(way: Way, before: Before) -> (u64, u64) {
+        let array = before.array().unwrap();
+        let indexes = before.indexes();
+        let start = Counts::now();
+        way.add_all(&array, &indexes, &Ref::new(0)).unwrap();
+        let counts = Counts::now().since(start);
+        array.lock().assert_invariants();
+        (counts.walks / before.adds(), counts.nodes / before.adds())
+    }
+
     #[test]
     fn walks_and_nodes_are_those_of_the_mechanism() {
-        let walks = |form, order| costs(form, 64, order).unwrap().walks_per_add;
-        assert!((walks(Form::ThreeWalk, Order::ZERO) - 3.0).abs() < 1e-9);
-        assert!((walks(Form::OneWalk, Order::ZERO) - 1.0).abs() < 1e-9);
-        assert!((walks(Form::OneWalkMinimalSplit, Order::ZERO) - 1.0).abs() < 1e-9);
-        assert!(walks(Form::Batched, Order::ZERO) <= 1.0 / 64.0 + 1e-9);
-        assert!(walks(Form::OneWalk, split_order()) <= 3.0);
-        let nodes = |form| costs(form, 8, split_order()).unwrap().nodes_per_add;
-        assert!((nodes(Form::OneWalk) - 8.0).abs() < 1e-9);
-        assert!((nodes(Form::OneWalkMinimalSplit) - 1.0).abs() < 1e-9);
+        let all = [Way::ThreeWalks, Way::OneWalk, Way::MinimalSplit];
+        let counts = |before| all.map(|way| counted(way, before));
+        assert_eq!(counts(Before::Nothing), [(2, 0), (1, 0), (1, 0)]);
+        assert_eq!(counts(Before::Pages), [(3, 0), (1, 0), (1, 0)]);
+        assert_eq!(counts(Before::LargeFolios), [(4, 8), (3, 8), (1, 1)]);
+        assert_eq!(
+            counted(Way::Batched, Before::Sequence),
+            (0, 0),
+            "one for 64 pages"
+        );
     }
 }
