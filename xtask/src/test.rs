@@ -57,6 +57,8 @@ const STEPS: &[Step] = &[
             command::run(
                 command::cargo(&workspace.root)
                     .args(["doc", "--locked", "--workspace", "--no-deps"])
+                    // The program's comments are its help texts, not documentation.
+                    .args(["--exclude", "platter-cli"])
                     .env("RUSTDOCFLAGS", "-D warnings"),
             )
         },
