@@ -5,10 +5,11 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
 use platter_ondisk::{Locus, Verify};
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, Geometry, Superblock};
+use crate::txn::{Handle, Log};
 
 /// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
 /// but the cache.
@@ -18,7 +19,9 @@ pub struct Volume {
     pub geometry: Geometry,
     /// The rest of the superblock.
     pub superblock: Superblock,
-    buffers: BufferCache,
+    buffers: Arc<BufferCache>,
+    /// Absent where nothing may be changed.
+    log: Option<Log>,
 }
 
 /// What holds for every block that metadata points to.
@@ -47,12 +50,35 @@ impl Volume {
         geometry: Geometry,
         budget: Arc<MemoryBudget>,
     ) -> Self {
-        let buffers = BufferCache::new(device, geometry.block_bytes, budget);
+        let buffers = Arc::new(BufferCache::new(device, geometry.block_bytes, budget));
         Self {
             geometry,
             superblock,
             buffers,
+            log: None,
         }
+    }
+
+    /// The same volume, to be changed through transactions that `log` makes for its buffers.
+    #[must_use]
+    pub fn writable(mut self, log: impl FnOnce(Arc<BufferCache>) -> Log) -> Self {
+        self.log = Some(log(Arc::clone(&self.buffers)));
+        self
+    }
+
+    /// The transactions of a volume that may be changed.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
+    }
+
+    /// Takes part in the running transaction; see [`Log::begin`].
+    ///
+    /// # Errors
+    /// `ReadOnly` where nothing may be changed.
+    pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
+        let log = self.log.as_ref().ok_or(Condition::ReadOnly)?;
+        log.begin(credits)
     }
 
     /// The device below.

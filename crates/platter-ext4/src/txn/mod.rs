@@ -3,9 +3,11 @@
 //! Spec: `ext4/journal`.
 
 pub mod journal;
+pub mod log;
 pub mod replay;
 
 pub use journal::{Journal, JournalMap, JournalMapBuilder, JournalState};
+pub use log::{CommitClient, Handle, Log};
 pub use replay::{ReplayReport, replay};
 
 #[cfg(test)]

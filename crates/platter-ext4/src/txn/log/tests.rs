@@ -1,0 +1,78 @@
+use std::sync::Arc;
+
+use platter_block::{BlockDevice, MemoryDevice};
+use platter_cache::MemoryBudget;
+use platter_ondisk::verify::Unverified;
+
+use super::*;
+
+const BLOCK: u32 = 1024;
+
+fn log() -> (Arc<MemoryDevice>, Log) {
+    let device = Arc::new(MemoryDevice::new("memory", vec![0; 64 << 10]));
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+    let buffers = Arc::new(BufferCache::new(below, BLOCK, budget));
+    (device, Log::without_journal(buffers))
+}
+
+fn first_byte(device: &MemoryDevice, block: u64) -> u8 {
+    let mut byte = [0];
+    device.read_at(block * u64::from(BLOCK), &mut byte).unwrap();
+    byte[0]
+}
+
+#[test]
+fn a_commit_writes_what_handles_changed() {
+    let (device, log) = log();
+    let mut handle = log.begin(2).unwrap();
+    for block in [3, 5] {
+        handle
+            .edit(BlockNr(block), &Unverified, |bytes| {
+                bytes[0] = 7;
+                Ok(())
+            })
+            .unwrap();
+    }
+    let transaction = handle.transaction();
+    drop(handle);
+    assert_eq!(first_byte(&device, 3), 0);
+    log.commit(transaction).unwrap();
+    assert_eq!((first_byte(&device, 3), first_byte(&device, 5)), (7, 7));
+}
+
+#[test]
+fn a_failed_change_leaves_the_block_alone() {
+    let (_, log) = log();
+    let mut handle = log.begin(1).unwrap();
+    let result: Result<()> = handle.edit(BlockNr(3), &Unverified, |bytes| {
+        bytes[0] = 7;
+        Err(Condition::NoSpace.into())
+    });
+    assert!(result.is_err());
+    assert_eq!(log.buffers.read(3, &Unverified).unwrap()[0], 0);
+}
+
+#[test]
+fn nothing_begins_after_an_abort() {
+    let (device, log) = log();
+    let mut handle = log.begin(1).unwrap();
+    handle
+        .create(BlockNr(3), &Unverified, vec![7; BLOCK as usize])
+        .unwrap();
+    handle.abort(Condition::InvalidArgument.into());
+    drop(handle);
+    assert!(matches!(
+        log.begin(1),
+        Err(Error::Condition(Condition::ReadOnly))
+    ));
+    assert!(log.commit_all().is_err());
+    assert_eq!(first_byte(&device, 3), 0);
+}
+
+#[test]
+fn an_idle_commit_asks_nothing_of_the_device() {
+    let (_, log) = log();
+    log.commit_all().unwrap();
+    assert_eq!(log.running(), Sequence(1));
+}
