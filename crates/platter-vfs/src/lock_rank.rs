@@ -1,5 +1,6 @@
 //! Locks with a rank, taken in one order only. Debug builds panic where the order is broken, before
-//! a schedule comes that deadlocks.
+//! a schedule comes that deadlocks. Who needs several locks of one rank at once has an order of his
+//! own among them, and numbers them as he takes them.
 //!
 //! The table of all ranks is in `ARCHITECTURE.md`; those below are the ones at and above this crate.
 //! Locks of the caches and devices come after all of them, and call nothing up here.
@@ -79,7 +80,18 @@ impl<T> RankedRwLock<T> {
     /// deadlocks too, as soon as a writer waits in between.
     #[track_caller]
     pub fn read(&self) -> Ranked<RwLockReadGuard<'_, T>> {
-        let held = Held::new(self.rank);
+        self.read_nth(0)
+    }
+
+    /// As [`read`](Self::read), as number `nth` of several locks of this rank. The caller sees to it
+    /// that all who take several of them do so in one order.
+    ///
+    /// # Panics
+    /// In debug builds, when the thread holds a lock of this rank with the same number or a higher
+    /// one, or a lock further down.
+    #[track_caller]
+    pub fn read_nth(&self, nth: u8) -> Ranked<RwLockReadGuard<'_, T>> {
+        let held = Held::nth(self.rank, nth);
         let guard = self.inner.read();
         Ranked { guard, _held: held }
     }
@@ -90,7 +102,14 @@ impl<T> RankedRwLock<T> {
     /// As [`read`](Self::read).
     #[track_caller]
     pub fn write(&self) -> Ranked<RwLockWriteGuard<'_, T>> {
-        let held = Held::new(self.rank);
+        self.write_nth(0)
+    }
+
+    /// As [`write`](Self::write), as number `nth` of several locks of this rank; see
+    /// [`read_nth`](Self::read_nth).
+    #[track_caller]
+    pub fn write_nth(&self, nth: u8) -> Ranked<RwLockWriteGuard<'_, T>> {
+        let held = Held::nth(self.rank, nth);
         let guard = self.inner.write();
         Ranked { guard, _held: held }
     }
@@ -141,30 +160,43 @@ mod order {
 
     use super::LockRank;
 
+    /// A rank, and which of several locks of that rank it is.
+    type Place = (LockRank, u8);
+
     thread_local! {
         /// What this thread holds, in the order it was taken.
-        static HELD: RefCell<Vec<LockRank>> = const { RefCell::new(Vec::new()) };
+        static HELD: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
     }
 
     /// One entry of [`HELD`], as long as it lives.
-    pub(super) struct Held(LockRank);
+    pub(super) struct Held(Place);
 
     impl Held {
         #[track_caller]
         pub(super) fn new(rank: LockRank) -> Self {
+            Self::nth(rank, 0)
+        }
+
+        #[track_caller]
+        pub(super) fn nth(rank: LockRank, nth: u8) -> Self {
+            let place = (rank, nth);
             let lowest = HELD.with_borrow(|held| held.iter().max().copied());
             if let Some(lowest) = lowest {
-                assert!(lowest < rank, "{rank:?} is taken while {lowest:?} is held");
+                assert!(
+                    lowest < place,
+                    "{rank:?} is taken while {:?} is held",
+                    lowest.0
+                );
             }
-            HELD.with_borrow_mut(|held| held.push(rank));
-            Self(rank)
+            HELD.with_borrow_mut(|held| held.push(place));
+            Self(place)
         }
     }
 
     impl Drop for Held {
         fn drop(&mut self) {
             HELD.with_borrow_mut(|held| {
-                let place = held.iter().rposition(|&rank| rank == self.0);
+                let place = held.iter().rposition(|&place| place == self.0);
                 held.remove(place.expect("a lock is given up by the thread that took it"));
             });
         }
@@ -179,6 +211,10 @@ mod order {
 
     impl Held {
         pub(super) fn new(_: LockRank) -> Self {
+            Self
+        }
+
+        pub(super) fn nth(_: LockRank, _: u8) -> Self {
             Self
         }
     }
@@ -229,6 +265,21 @@ mod tests {
         assert!(catch_unwind(std::panic::AssertUnwindSafe(|| drop(second.lock()))).is_err());
         drop(held);
         drop(second.lock());
+    }
+
+    #[test]
+    fn several_of_one_rank_are_taken_in_the_order_of_their_numbers() {
+        let (first, second) = (two().1, two().1);
+        let _first = first.write();
+        let held = second.write_nth(1);
+        drop(held);
+        let _second = second.read_nth(2);
+        #[cfg(debug_assertions)]
+        {
+            let third = two().1;
+            let wrong = catch_unwind(std::panic::AssertUnwindSafe(|| drop(third.read_nth(1))));
+            assert!(wrong.is_err());
+        }
     }
 
     #[test]
