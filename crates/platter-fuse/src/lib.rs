@@ -3,7 +3,7 @@
 //! [`mount`] attaches it to a directory, as the superuser or, with the help of `fusermount3`, as
 //! anyone. We are the only one who changes the filesystem, so the kernel may keep names, attributes
 //! and pages for as long as it likes, and most system calls never reach us.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod node;
 mod statistics;

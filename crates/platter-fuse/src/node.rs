@@ -37,27 +37,9 @@ pub(crate) struct NodeTable {
 
 #[derive(Debug)]
 struct Node {
-    inode: Held,
+    inode: Arc<dyn Inode>,
     /// How often the kernel was told of it and did not forget it since.
     lookups: u64,
-}
-
-/// What a node id stands for.
-#[derive(Debug, Clone)]
-pub(crate) enum Held {
-    /// An inode in memory.
-    Inode(Arc<dyn Inode>),
-    /// One that could not be read when a listing told of it.
-    Unreadable(InodeId),
-}
-
-impl Held {
-    pub(crate) fn id(&self) -> InodeId {
-        match self {
-            Self::Inode(inode) => inode.id(),
-            Self::Unreadable(id) => *id,
-        }
-    }
 }
 
 /// Ids of inodes whose own number belongs to another inode, as with two trees in one filesystem.
@@ -77,16 +59,16 @@ impl NodeTable {
     }
 
     /// The inode of a node the kernel holds.
-    pub(crate) fn get(&self, node: NodeId) -> Option<Held> {
+    pub(crate) fn get(&self, node: NodeId) -> Option<Arc<dyn Inode>> {
         if node == NodeId::ROOT {
-            return Some(Held::Inode(Arc::clone(&self.root)));
+            return Some(Arc::clone(&self.root));
         }
         let shard = self.shard(node).lock();
-        shard.get(&node).map(|node| node.inode.clone())
+        shard.get(&node).map(|node| Arc::clone(&node.inode))
     }
 
     /// The node of an inode the kernel is about to be told of, held once more.
-    pub(crate) fn hold(&self, inode: &Held) -> NodeId {
+    pub(crate) fn hold(&self, inode: &Arc<dyn Inode>) -> NodeId {
         let id = inode.id();
         if id == self.root.id() {
             return NodeId::ROOT;
@@ -145,20 +127,16 @@ impl NodeTable {
     }
 
     /// Counts the inode in as `node`, unless that stands for another inode.
-    fn try_hold(&self, node: NodeId, inode: &Held) -> bool {
+    fn try_hold(&self, node: NodeId, inode: &Arc<dyn Inode>) -> bool {
         let mut shard = self.shard(node).lock();
         match shard.entry(node) {
             Entry::Vacant(entry) => {
-                let inode = inode.clone();
+                let inode = Arc::clone(inode);
                 entry.insert(Node { inode, lookups: 1 });
                 true
             }
             Entry::Occupied(mut entry) if entry.get().inode.id() == inode.id() => {
-                let node = entry.get_mut();
-                node.lookups += 1;
-                if let (Held::Unreadable(_), Held::Inode(_)) = (&node.inode, inode) {
-                    node.inode = inode.clone();
-                }
+                entry.get_mut().lookups += 1;
                 true
             }
             Entry::Occupied(_) => false,
@@ -183,8 +161,13 @@ impl NodeTable {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use platter_vfs::memory::{MemFs, MemFsLimits};
-    use platter_vfs::{CreateKind, Filesystem, FixedClock, Timestamp};
+    use platter_vfs::{
+        Attr, CreateKind, DirCursor, DirSink, ExtentSink, Filesystem, FixedClock, Name, Result,
+        SeekTarget, Timestamp,
+    };
 
     use super::*;
 
@@ -198,8 +181,53 @@ mod tests {
     }
 
     /// An inode of which only the id matters.
-    fn inode(tree: u64, number: u64) -> Held {
-        Held::Unreadable(InodeId { tree, number })
+    fn inode(tree: u64, number: u64) -> Arc<dyn Inode> {
+        Arc::new(OnlyId(InodeId { tree, number }))
+    }
+
+    #[derive(Debug)]
+    struct OnlyId(InodeId);
+
+    impl Inode for OnlyId {
+        fn id(&self) -> InodeId {
+            self.0
+        }
+
+        fn attr(&self) -> Result<Attr> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn lookup(&self, _: Name<'_>) -> Result<Arc<dyn Inode>> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn read_dir(&self, _: DirCursor, _: &mut DirSink<'_>) -> Result<()> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn read_link(&self) -> Result<Vec<u8>> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn seek(&self, _: u64, _: SeekTarget) -> Result<u64> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn extents(&self, _: Range<u64>, _: &mut ExtentSink<'_>) -> Result<()> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn get_xattr(&self, _: &[u8]) -> Result<Vec<u8>> {
+            unreachable!("the table asks for the id alone")
+        }
+
+        fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+            unreachable!("the table asks for the id alone")
+        }
     }
 
     #[test]
@@ -270,25 +298,16 @@ mod tests {
         let inode = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
         let table = NodeTable::new(fs.root().unwrap());
         let held = Arc::downgrade(&inode);
-        let node = table.hold(&Held::Inode(inode));
+        let node = table.hold(&inode);
+        drop(inode);
         assert!(held.upgrade().is_some());
         table.forget(node, 1);
         assert!(held.upgrade().is_none());
         let inode = fs.plant(b"g", CreateKind::Regular, 0o644).unwrap();
         let held = Arc::downgrade(&inode);
-        table.hold(&Held::Inode(inode));
+        table.hold(&inode);
+        drop(inode);
         table.clear();
         assert!(held.upgrade().is_none());
-    }
-
-    #[test]
-    fn an_unreadable_inode_that_was_read_after_all_stays_read() {
-        let fs = fs();
-        let file = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
-        let table = NodeTable::new(fs.root().unwrap());
-        let node = table.hold(&Held::Unreadable(file.id()));
-        assert!(matches!(table.get(node), Some(Held::Unreadable(_))));
-        assert_eq!(table.hold(&Held::Inode(file)), node);
-        assert!(matches!(table.get(node), Some(Held::Inode(_))));
     }
 }

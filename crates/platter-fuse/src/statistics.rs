@@ -65,6 +65,8 @@ operations! {
     Fallocate => "FALLOCATE",
     Lseek => "LSEEK",
     CopyFileRange => "COPY_FILE_RANGE",
+    TmpFile => "TMPFILE",
+    Statx => "STATX",
 }
 
 const OPERATIONS: usize = Operation::ALL.len();

@@ -193,8 +193,3 @@ fn system(path: &Path, action: &'static str, source: io::Error) -> AttachError {
         source,
     }
 }
-
-/// Whether a second connection to the kernel can be opened for each thread.
-pub(crate) fn device_can_be_opened() -> bool {
-    File::options().read(true).write(true).open(DEVICE).is_ok()
-}

@@ -14,6 +14,9 @@ use super::{Answer, Caller, Server, Told};
 use crate::Operation;
 use crate::node::NodeId;
 
+/// `S_ISGID`.
+const SET_GROUP_ID: u32 = 0o2000;
+
 /// What to make.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum MakeKind<'a> {
@@ -44,7 +47,23 @@ impl Server {
         let context = Self::context(caller, umask);
         let (name, kind) = (self.name(name)?, kind.to_create()?);
         let made = self.check(dir.create(&context, name, kind, mode & 0o7777))?;
-        self.tell(&*dir, made)
+        self.tell(&*dir, &made)
+    }
+
+    /// Makes a file without a name, which lives as long as the kernel holds it or until it gets one.
+    pub(crate) fn make_unnamed(
+        &self,
+        caller: Caller,
+        dir: NodeId,
+        mode: u32,
+        umask: u32,
+    ) -> Answer<Told> {
+        self.counters.count(Operation::TmpFile);
+        self.must_be_writable()?;
+        let dir = self.inode(dir)?;
+        let context = Self::context(caller, umask);
+        let made = self.check(dir.create_unnamed(&context, mode & 0o7777))?;
+        self.tell(&*dir, &made)
     }
 
     pub(crate) fn link(
@@ -59,7 +78,7 @@ impl Server {
         let (dir, target) = (self.inode(parent)?, self.inode(target)?);
         let context = Self::context(caller, 0);
         self.check(dir.link(&context, self.name(name)?, target.id()))?;
-        self.tell(&*dir, target)
+        self.tell(&*dir, &target)
     }
 
     pub(crate) fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -172,6 +191,7 @@ impl Server {
         Ok(changes.then_some(kept))
     }
 
+    /// Sets an attribute; with `drops_set_group`, the kernel asks for it because of who sets an ACL.
     pub(crate) fn set_xattr(
         &self,
         caller: Caller,
@@ -179,11 +199,22 @@ impl Server {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
+        drops_set_group: bool,
     ) -> Answer<()> {
         self.counters.count(Operation::SetXattr);
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
-        self.check(self.inode(node)?.set_xattr(&context, name, value, mode))
+        let inode = self.inode(node)?;
+        self.check(inode.set_xattr(&context, name, value, mode))?;
+        if drops_set_group {
+            let permissions = self.check(inode.attr())?.permissions;
+            let changes = Changes {
+                permissions: Some(permissions & !SET_GROUP_ID),
+                ..Changes::default()
+            };
+            self.check(inode.set_attr(&context, &changes))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn remove_xattr(&self, caller: Caller, node: NodeId, name: &[u8]) -> Answer<()> {

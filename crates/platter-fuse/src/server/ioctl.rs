@@ -16,6 +16,8 @@ const GET_FLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
 const SET_FLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
 /// `FS_IOC_FSGETXATTR`.
 const GET_XFLAGS: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
+const SET_XFLAGS: u32 = 0x401c_5820;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -52,18 +54,42 @@ impl Server {
             let attr = self.check(inode.attr())?;
             return Ok(fsxattr(attr.flags, attr.project).to_vec());
         }
-        if SET_FLAGS.contains(&command) {
-            self.must_be_writable()?;
-            let flags = input.first_chunk().ok_or(Errno::INVAL)?;
-            let changes = SetAttr {
-                flags: Some(u32::from_ne_bytes(*flags)),
+        let changes = if SET_FLAGS.contains(&command) {
+            SetAttr {
+                flags: Some(word(input, 0)?),
                 ..SetAttr::default()
-            };
-            self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
-            return Ok(Vec::new());
-        }
-        Err(Errno::NOTTY)
+            }
+        } else if command == SET_XFLAGS {
+            let attr = self.check(inode.attr())?;
+            SetAttr {
+                flags: Some(with_xflags(attr.flags, word(input, 0)?)),
+                project: Some(word(input, FSXATTR_PROJECT)?),
+                ..SetAttr::default()
+            }
+        } else {
+            return Err(Errno::NOTTY);
+        };
+        self.must_be_writable()?;
+        self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
+        Ok(Vec::new())
     }
+}
+
+/// The 32 bits at byte `at`.
+fn word(bytes: &[u8], at: usize) -> Answer<u32> {
+    let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    Ok(u32::from_ne_bytes(*word.ok_or(Errno::INVAL)?))
+}
+
+/// `flags` with those that have a counterpart as `xflags` has them.
+fn with_xflags(flags: u32, xflags: u32) -> u32 {
+    XFLAGS.iter().fold(flags, |flags, (flag, xflag)| {
+        if xflags & xflag == 0 {
+            flags & !flag
+        } else {
+            flags | flag
+        }
+    })
 }
 
 fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
@@ -85,5 +111,11 @@ mod tests {
         assert_eq!(bytes[..4], 0x0000_0248_u32.to_ne_bytes());
         assert_eq!(bytes[12..16], 0x0102_0304_u32.to_ne_bytes());
         assert!(bytes[16..].iter().all(|&byte| byte == 0));
+    }
+
+    #[test]
+    fn flags_without_a_counterpart_are_kept() {
+        assert_eq!(with_xflags(0x0008_0090, 0x0000_0010), 0x0008_0020);
+        assert!(word(&[0; 15], FSXATTR_PROJECT).is_err());
     }
 }

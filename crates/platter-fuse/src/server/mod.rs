@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 pub(crate) use self::change::{Changes, MakeKind};
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
-use crate::node::{Held, NodeId, NodeTable};
+use crate::node::{NodeId, NodeTable};
 use crate::statistics::Counters;
 use crate::{MountOptions, Operation};
 
@@ -139,7 +139,7 @@ impl Server {
             }
             Err(error) => return Err(self.refuse(&error)),
         };
-        self.tell(&*dir, found).map(Looked::Found)
+        self.tell(&*dir, &found).map(Looked::Found)
     }
 
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
@@ -148,9 +148,9 @@ impl Server {
     }
 
     /// Tells the kernel of a file that a name in `dir` names.
-    fn tell(&self, dir: &dyn Inode, inode: Arc<dyn Inode>) -> Answer<Told> {
-        let attr = self.shown_attr(&*inode)?;
-        let node = self.nodes.hold(&Held::Inode(inode));
+    fn tell(&self, dir: &dyn Inode, inode: &Arc<dyn Inode>) -> Answer<Told> {
+        let attr = self.shown_attr(&**inode)?;
+        let node = self.nodes.hold(inode);
         Ok(Told {
             node,
             attr,
@@ -171,11 +171,7 @@ impl Server {
     }
 
     fn inode(&self, node: NodeId) -> Answer<Arc<dyn Inode>> {
-        match self.nodes.get(node) {
-            Some(Held::Inode(inode)) => Ok(inode),
-            Some(Held::Unreadable(id)) => self.check(self.fs.inode(id)),
-            None => Err(Errno::STALE),
-        }
+        self.nodes.get(node).ok_or(Errno::STALE)
     }
 
     /// The attributes of an inode, as this mount shows them.

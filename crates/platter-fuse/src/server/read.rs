@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{Answer, Caller, Server, Told};
 use crate::Operation;
-use crate::node::{Held, NodeId};
+use crate::node::NodeId;
 
 /// How many entries are read of a directory at once, at first and at most: a reply has an unknown
 /// room, and what does not fit was read for nothing.
@@ -32,14 +32,12 @@ pub(crate) struct PlusLine<'a> {
 }
 
 /// What a listing tells of a file.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum PlusFile<'a> {
     /// The file, which the kernel holds from now on.
     Told(&'a Told),
-    /// `.` or `..`, which the kernel knows.
-    Known { inode: u64 },
-    /// A file that cannot be read now: the kernel holds its node, and has to ask again.
-    Unreadable { node: NodeId, kind: FileKind },
+    /// No more than the entry itself says: of `.` and `..`, and of a file that cannot be read now.
+    Named { inode: u64, kind: FileKind },
 }
 
 /// An entry on its way into a listing. Its inode cannot be asked for anything in the middle of the
@@ -54,6 +52,12 @@ struct Pending {
 impl Server {
     pub(crate) fn attributes(&self, node: NodeId) -> Answer<Attr> {
         self.counters.count(Operation::GetAttr);
+        self.shown_attr(&*self.inode(node)?)
+    }
+
+    /// As [`attributes`](Self::attributes), asked for with the time of creation.
+    pub(crate) fn extended_attributes(&self, node: NodeId) -> Answer<Attr> {
+        self.counters.count(Operation::Statx);
         self.shown_attr(&*self.inode(node)?)
     }
 
@@ -73,6 +77,11 @@ impl Server {
     pub(crate) fn not_needed(&self, operation: Operation) -> Errno {
         self.counters.count(operation);
         Errno::NOSYS
+    }
+
+    /// The kernel let go of what it opened with `TMPFILE`.
+    pub(crate) fn released(&self) {
+        self.counters.count(Operation::Release);
     }
 
     /// Gives the entries after `from` to `add` until it says that its reply is full.
@@ -159,20 +168,27 @@ impl Server {
     ) -> bool {
         let (name, next) = (&*entry.name, entry.next.0);
         let mut line = |file| add(PlusLine { name, next, file });
-        if entry.name.as_name().is_dot_or_dotdot() {
-            let inode = entry.id.number;
-            return line(PlusFile::Known { inode });
-        }
-        let loaded = self.check(self.fs.inode(entry.id));
-        let (node, full) = if let Ok(told) = loaded.and_then(|inode| self.tell(dir, inode)) {
-            (told.node, line(PlusFile::Told(&told)))
+        let is_dot = entry.name.as_name().is_dot_or_dotdot();
+        let told = if is_dot {
+            None
         } else {
-            let node = self.nodes.hold(&Held::Unreadable(entry.id));
-            let kind = entry.kind.unwrap_or(FileKind::Regular);
-            (node, line(PlusFile::Unreadable { node, kind }))
+            let loaded = self.check(self.fs.inode(entry.id));
+            loaded.and_then(|inode| self.tell(dir, &inode)).ok()
         };
+        let Some(told) = told else {
+            let unknown = if is_dot {
+                FileKind::Directory
+            } else {
+                FileKind::Regular
+            };
+            return line(PlusFile::Named {
+                inode: entry.id.number,
+                kind: entry.kind.unwrap_or(unknown),
+            });
+        };
+        let full = line(PlusFile::Told(&told));
         if full {
-            self.nodes.forget(node, 1);
+            self.nodes.forget(told.node, 1);
         }
         full
     }

@@ -1,21 +1,24 @@
-//! The way requests come in and answers go out. Nothing outside this folder knows which it is.
+//! The way requests come in and answers go out: the FUSE protocol over its device.
+//!
+//! `protocol` has the bytes, `exchange` turns one request into a call of the server and what that
+//! returns into an answer, `device` carries both.
 
-mod fuser;
+mod protocol;
+mod reply;
+mod exchange;
+mod greeting;
+mod clone;
+mod device;
 
-use std::fmt::Debug;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::server::Server;
 
-/// A connection to the kernel that was greeted and can serve.
-pub(crate) trait Connection: Send + Debug {
-    /// Serves until the mount is gone.
-    fn serve(self: Box<Self>) -> io::Result<()>;
-}
+pub(crate) use device::Connection;
 
 /// Greets the kernel over `device` on behalf of `server`.
-pub(crate) fn connect(server: Arc<Server>, device: OwnedFd) -> io::Result<Box<dyn Connection>> {
-    fuser::connect(server, device)
+pub(crate) fn connect(server: Arc<Server>, device: OwnedFd) -> io::Result<Connection> {
+    Connection::greet(server, device)
 }

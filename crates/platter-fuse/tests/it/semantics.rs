@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{
     FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
@@ -12,14 +13,14 @@ use std::path::Path;
 use platter_fuse::MountOptions;
 use platter_vfs::{CreateKind, Filesystem};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, RenameFlags, Timespec, Timestamps, Uid,
-    XattrFlags, chownat, fallocate, getxattr, getxattr_query, ioctl_getflags, listxattr,
-    listxattr_query, lremovexattr, mknodat, removexattr, renameat_with, setxattr, statvfs,
-    utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    Uid, XattrFlags, chownat, fallocate, getxattr, getxattr_query, ioctl_getflags, linkat,
+    listxattr, listxattr_query, lremovexattr, mknodat, openat, removexattr, renameat_with,
+    setxattr, statvfs, utimensat,
 };
 use rustix::io::Errno;
 
-use crate::mounted::{Mounted, plant, run};
+use crate::mounted::{Mounted, plant, run, soon};
 
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or_else(|| panic!("{error} has no errno"))
@@ -183,6 +184,46 @@ fn links_hard_and_symbolic() {
     fs::remove_file(&file).unwrap();
     assert_eq!(fs::metadata(&hard).unwrap().nlink(), 1);
     refused(fs::read(&soft), Errno::NOENT);
+    mounted.unmount();
+}
+
+#[test]
+fn a_file_without_a_name_can_get_one() {
+    let mounted = Mounted::new();
+    let unnamed = |mode| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        File::from(openat(CWD, mounted.root(), flags, Mode::from_raw_mode(mode)).unwrap())
+    };
+    let before = mounted.fs.stat_fs().unwrap().inodes_free;
+    let mut file = unnamed(0o640);
+    file.write_all(b"contents").unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert_eq!(fs::read_dir(mounted.root()).unwrap().count(), 0);
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let named = mounted.path("named");
+    linkat(CWD, by_descriptor, CWD, &named, AtFlags::SYMLINK_FOLLOW).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 1);
+    drop(file);
+    assert_eq!(fs::read(&named).unwrap(), b"contents");
+    drop(unnamed(0o600));
+    let is_gone = || mounted.fs.stat_fs().unwrap().inodes_free == before - 1;
+    assert!(soon(is_gone), "the one without a name is freed");
+    mounted.unmount();
+}
+
+#[test]
+fn the_time_of_creation_is_told() {
+    let mounted = Mounted::new();
+    let path = mounted.path("f");
+    fs::write(&path, b"x").unwrap();
+    let inode = mounted.fs.root().unwrap();
+    let inode = inode.lookup(platter_vfs::Name::new(b"f").unwrap()).unwrap();
+    let below = inode.attr().unwrap().created.unwrap();
+    let created = fs::metadata(&path).unwrap().created().unwrap();
+    let since = created.duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(since.as_secs().cast_signed(), below.seconds);
+    assert_eq!(since.subsec_nanos(), below.nanoseconds);
+    drop(inode);
     mounted.unmount();
 }
 

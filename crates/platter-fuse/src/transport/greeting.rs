@@ -1,0 +1,97 @@
+//! The first exchange: which revision both sides speak, and what they agree to do.
+
+use std::io;
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::protocol::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, Opcode};
+use crate::server::Server;
+
+/// Requests the kernel may have under way on its own account, such as readahead.
+const BACKGROUND_MAX: u16 = 64;
+const PAGE_BYTES: u32 = 4096;
+
+/// The answer to the kernel's greeting.
+pub(super) enum Greeting {
+    /// This is what was agreed.
+    Agreed(u64, InitOut, InitFlags),
+    /// The kernel speaks a later version, and will greet again in ours.
+    Again(u64, InitOut),
+}
+
+/// Reads the kernel's greeting and makes the answer to it.
+pub(super) fn greet(server: &Server, request: &[u8]) -> io::Result<Greeting> {
+    let broken = |text| io::Error::new(io::ErrorKind::InvalidData, text);
+    let (header, body) = InHeader::read_from_prefix(request)
+        .map_err(|_| broken("the kernel's first request is cut off"))?;
+    if Opcode::decode(header.opcode) != Some(Opcode::Init) {
+        return Err(broken("the kernel's first request is no greeting"));
+    }
+    let (kernel, rest) =
+        InitIn::read_from_prefix(body).map_err(|_| broken("the kernel's greeting is cut off"))?;
+    let mut out = InitOut::new_zeroed();
+    (out.major, out.minor) = (MAJOR, MINOR.min(kernel.minor));
+    if kernel.major > MAJOR {
+        out.minor = MINOR;
+        return Ok(Greeting::Again(header.unique, out));
+    }
+    if kernel.major < MAJOR || kernel.minor < MINOR_MIN {
+        let text = format!(
+            "the kernel speaks FUSE {}.{}; {MAJOR}.{MINOR_MIN} is needed",
+            kernel.major, kernel.minor
+        );
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    let upper = match u32::read_from_prefix(rest) {
+        Ok((upper, _)) if kernel.flags & half(InitFlags::INIT_EXT, 0) != 0 => upper,
+        _ => 0,
+    };
+    let offered = u64::from(kernel.flags) | u64::from(upper) << 32;
+    let agreed = wanted(server) & InitFlags::from_bits_truncate(offered);
+    let request_bytes = server.options().request_bytes_max;
+    out.readahead_max = kernel.readahead_max;
+    out.flags = half(agreed, 0);
+    out.flags_hi = half(agreed, 32);
+    out.background_max = BACKGROUND_MAX;
+    out.congestion_threshold = BACKGROUND_MAX / 4 * 3;
+    out.write_max = request_bytes;
+    out.time_granularity = 1;
+    out.pages_max = u16::try_from(request_bytes.div_ceil(PAGE_BYTES)).unwrap_or(u16::MAX);
+    Ok(Greeting::Agreed(header.unique, out, agreed))
+}
+
+/// What is asked of the kernel. All of it only saves requests, so what it does not know is left out.
+fn wanted(server: &Server) -> InitFlags {
+    let mut wanted = InitFlags::ASYNC_READ
+        | InitFlags::BIG_WRITES
+        | InitFlags::MAX_PAGES
+        | InitFlags::PARALLEL_DIROPS
+        | InitFlags::DO_READDIRPLUS
+        | InitFlags::READDIRPLUS_AUTO
+        | InitFlags::ASYNC_DIO
+        | InitFlags::CACHE_SYMLINKS
+        | InitFlags::NO_OPEN_SUPPORT
+        | InitFlags::NO_OPENDIR_SUPPORT
+        | InitFlags::EXPLICIT_INVAL_DATA
+        | InitFlags::HAS_IOCTL_DIR
+        | InitFlags::DONT_MASK
+        | InitFlags::SETXATTR_EXT
+        | InitFlags::INIT_EXT
+        // Without it the kernel asks for file capabilities before every single write.
+        | InitFlags::HANDLE_KILLPRIV_V2;
+    wanted.set(InitFlags::WRITEBACK_CACHE, !server.options().read_only);
+    wanted.set(InitFlags::POSIX_ACL, server.uses_acls());
+    wanted
+}
+
+/// 32 of the flags.
+fn half(flags: InitFlags, shift: u32) -> u32 {
+    u32::try_from(flags.bits() >> shift & u64::from(u32::MAX)).unwrap_or_default()
+}
+
+impl InitOut {
+    /// The bytes of the answer.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
