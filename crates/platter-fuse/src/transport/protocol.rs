@@ -1,5 +1,5 @@
 //! The structures of the FUSE protocol, version 7.45, in the byte order of the machine.
-//! Spec: `linux/fuse.h`.
+//! Follows `linux/fuse.h`.
 
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Attr, Timestamp};

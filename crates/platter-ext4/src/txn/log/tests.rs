@@ -1,3 +1,5 @@
+//! Handles, commits and their failures on a memory device.
+
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, MemoryDevice};
