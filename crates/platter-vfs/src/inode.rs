@@ -154,7 +154,8 @@ pub trait Inode: Send + Sync + Debug {
     /// The file that `name` names in this directory; `.` and `..` included.
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>>;
 
-    /// Gives the entries after `from` to `sink`, in the driver's order, until it breaks.
+    /// Gives the entries after `from` to `sink`, in the driver's order, until it breaks. The
+    /// directory is locked meanwhile: `sink` must not use the filesystem.
     ///
     /// What breaks a rule is left out, and the listing goes on where it can: it ends with an error
     /// then, after all that could be given. A listing that is taken up again from

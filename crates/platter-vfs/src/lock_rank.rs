@@ -17,6 +17,8 @@ pub enum LockRank {
     NodeNumbers,
     /// A part of a FUSE session's node table.
     NodeTable,
+    /// What orders the operations on one inode: changes of a directory's names, of a file's size.
+    InodeOrder,
     /// A part of an inode cache.
     InodeCache,
     /// A part of a dentry cache.

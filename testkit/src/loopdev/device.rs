@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
 use crate::loopdev::Access;
 use crate::tool;
@@ -15,10 +13,6 @@ use crate::tool;
 const ATTEMPTS_MAX: u32 = 40;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often a device is looked at until no filesystem holds it: a minute on a busy machine.
-const LOOKS_MAX: u32 = 12_000;
-/// The pause between two looks.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// An attached loop device. The kernel is told at once to detach it when its last user is gone,
 /// and this is one of them, so that it does not outlive the process either.
@@ -80,24 +74,11 @@ impl LoopDevice {
             rustix::fs::minor(stat.st_rdev),
         ))
     }
-
-    /// Waits until no filesystem holds the device. Its mount was let go by whoever had it, but a
-    /// program that another thread is starting keeps a copy of every descriptor until it runs.
-    fn await_unmount(&self) {
-        let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
-        for _ in 0..LOOKS_MAX {
-            match rustix::fs::open(&self.path, flags, Mode::empty()) {
-                Err(Errno::BUSY) => std::thread::sleep(LOOK_PAUSE),
-                _ => return,
-            }
-        }
-    }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // What was written reaches the image before anyone else opens it.
-        self.await_unmount();
         let _ = self.node.sync_all();
     }
 }

@@ -1,12 +1,24 @@
 //! A kernel mount held by a descriptor.
 
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use platter_ext4::ondisk::features::Incompat;
+use platter_ext4::ondisk::superblock::{
+    DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES, State,
+};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::loopdev::LoopDevice;
+
+/// How often an image is looked at until it is at rest.
+const REST_CHECKS_MAX: u32 = 2000;
+/// Time between two looks.
+const REST_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Whether the kernel may change what it mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +31,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A mounted filesystem that nobody else sees. An image is at rest again when its mount is dropped.
+/// A mounted filesystem that nobody else sees.
 #[derive(Debug)]
 pub struct Mount {
     root: PathBuf,
@@ -76,11 +88,36 @@ impl Mount {
         &self.descriptor
     }
 
+    /// Gives the mount of an image up, and returns when the image is at rest.
+    ///
+    /// Another thread that is about to start a program holds a copy of the descriptor until the
+    /// program runs, and the kernel unmounts with the last copy: after a mere drop, the image may
+    /// still be changing.
+    pub fn unmount(self, image: &Path) -> Result<()> {
+        drop(self);
+        for _ in 0..REST_CHECKS_MAX {
+            if is_at_rest(image)? {
+                return Ok(());
+            }
+            std::thread::sleep(REST_CHECK_INTERVAL);
+        }
+        bail!("{} is not at rest after its unmount", image.display())
+    }
+
     /// Writes everything out to the device.
     pub fn sync(&self) -> Result<()> {
         let root = std::fs::File::open(&self.root)?;
         Ok(rustix::fs::syncfs(&root)?)
     }
+}
+
+/// The kernel writes the superblock last: with its state clean, and no journal to replay.
+fn is_at_rest(image: &Path) -> Result<bool> {
+    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
+    File::open(image)?.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
+    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    let incompat = Incompat::from_bits_retain(disk.feature_incompat.get());
+    Ok(State(disk.state.get()).is_clean() && !incompat.contains(Incompat::RECOVER))
 }
 
 fn configure(context: &OwnedFd, device: &Path, options: &str, access: Access) -> Result<()> {

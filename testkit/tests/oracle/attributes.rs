@@ -116,7 +116,7 @@ fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
     mke2fs::make(&path, 16 << 10, options, None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     populate(mount.root(), value_max);
-    drop(mount);
+    mount.unmount(&path).unwrap();
     let mount = Mount::image(&path, "noload", Access::ReadOnly).unwrap();
     let image = Image::open(&path);
     let mut met = 0;
@@ -185,7 +185,7 @@ fn inline_contents_are_no_attribute() {
     mke2fs::make(&path, 4 << 10, &["-t", "ext4", "-O", "inline_data"], None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     fs::write(mount.root().join("inline"), [b'x'; 100]).unwrap();
-    drop(mount);
+    mount.unmount(&path).unwrap();
     let image = Image::open(&path);
     let inode = image.at("inline").inode;
     assert!(xattr::list(&image.volume, &inode).unwrap().is_empty());
@@ -212,7 +212,7 @@ fn changed_value_in_an_inode_does_not_pass() {
     let file = mount.root().join("file");
     fs::write(&file, b"").unwrap();
     set(&file, b"user.large", &vec![b'x'; 20_000]);
-    drop(mount);
+    mount.unmount(&path).unwrap();
     let rule = |image: &Image| {
         let inode = image.at("file").inode;
         match xattr::get(&image.volume, &inode, b"user.large") {

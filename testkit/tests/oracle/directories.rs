@@ -117,7 +117,7 @@ fn assert_listed_as_the_kernel_does(options: &[&str]) {
     mke2fs::make(&path, 24 << 10, options, None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     populate(mount.root());
-    drop(mount);
+    mount.unmount(&path).unwrap();
     assert_image_listed_as_the_kernel_does(&path, &FOLDERS, options);
 }
 
@@ -159,7 +159,7 @@ fn every_hash_orders_as_the_kernel_does() {
         let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
         fill(&mount.root().join("many"), 2000, |number| 5 + number % 80);
         fill(&mount.root().join("few"), 5, |_| 5);
-        drop(mount);
+        mount.unmount(&path).unwrap();
         assert_image_listed_as_the_kernel_does(&path, &["", "many", "few"], &[hash]);
     }
 }
@@ -194,7 +194,7 @@ fn a_hundred_thousand_names_are_listed_and_found() {
     mke2fs::make(&path, 32 << 10, &["-t", "ext4"], None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     fill(&mount.root().join("huge"), 100_000, |_| 20);
-    drop(mount);
+    mount.unmount(&path).unwrap();
     assert_image_listed_as_the_kernel_does(&path, &["huge"], &["100,000 names"]);
 }
 
@@ -206,7 +206,7 @@ fn index_of_three_levels_is_listed_and_searched() {
     mke2fs::make(&path, 96 << 10, &options, None).unwrap();
     let mount = Mount::image(&path, "", Access::ReadWrite).unwrap();
     fill(&mount.root().join("deep"), 40_000, |_| 255);
-    drop(mount);
+    mount.unmount(&path).unwrap();
     let dump = debugfs::ask(&path, "htree /deep").unwrap();
     let dump = String::from_utf8_lossy(&dump);
     assert!(

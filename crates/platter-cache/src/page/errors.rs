@@ -11,8 +11,6 @@ pub(super) struct ErrorSequence<E> {
     sequence: u64,
     /// Somebody has seen the last one: the next counts as another.
     is_seen: bool,
-    /// How many were recorded, seen or not.
-    recorded: u64,
 }
 
 impl<E> Default for ErrorSequence<E> {
@@ -21,7 +19,6 @@ impl<E> Default for ErrorSequence<E> {
             last: None,
             sequence: 0,
             is_seen: true,
-            recorded: 0,
         }
     }
 }
@@ -31,21 +28,6 @@ impl<E: Clone> ErrorSequence<E> {
         self.sequence += u64::from(self.is_seen);
         self.is_seen = false;
         self.last = Some(error);
-        self.recorded += 1;
-    }
-
-    /// How many errors there were so far.
-    pub(super) fn recorded(&self) -> u64 {
-        self.recorded
-    }
-
-    /// The last error, if there were only `before` at some earlier time. Nobody counts as having
-    /// seen it.
-    pub(super) fn since(&self, before: u64) -> Result<(), E> {
-        match &self.last {
-            Some(error) if self.recorded != before => Err(error.clone()),
-            _ => Ok(()),
-        }
     }
 
     /// Where one who comes now begins: an error that nobody has seen is still ahead.
@@ -89,18 +71,6 @@ mod tests {
         assert_eq!(errors.check(&mut late), Err("a"));
         let mut later = errors.cursor();
         assert_eq!(errors.check(&mut later), Ok(()));
-    }
-
-    #[test]
-    fn looking_for_new_errors_does_not_hide_them() {
-        let mut errors = ErrorSequence::default();
-        let mut holder = errors.cursor();
-        let before = errors.recorded();
-        assert_eq!(errors.since(before), Ok(()));
-        errors.record("a");
-        assert_eq!(errors.since(before), Err("a"));
-        assert_eq!(errors.since(errors.recorded()), Ok(()));
-        assert_eq!(errors.check(&mut holder), Err("a"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! A folio: one or more pages of a file that are cached, dirtied and evicted as a whole.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::PAGE_BYTES;
-use super::dirty::DirtyPages;
 use super::frame::Frame;
 use crate::budget::{Charge, Heat, LruId, MemoryBudget};
 use crate::sync::RwLockWriteGuard;
@@ -17,6 +17,9 @@ const UPTODATE: u8 = 1;
 const DIRTY: u8 = 2;
 const WRITEBACK: u8 = 4;
 const DETACHED: u8 = 8;
+
+/// No range of pages, as it is kept in an atomic.
+const NO_PAGES: u64 = u32::MAX as u64;
 
 /// Pages `index..index + 2^order` of a file whose driver fails with `E`.
 ///
@@ -36,7 +39,8 @@ pub(crate) struct Folio<E> {
     /// Where the last read ended: one that goes forward from there is the same use.
     read_end: AtomicU32,
     lru: AtomicU64,
-    dirty_pages: DirtyPages,
+    /// Pages written to since the last writeback, first and end in one number.
+    dirty_pages: AtomicU64,
     content: RwLock<Content<E>>,
 }
 
@@ -74,7 +78,7 @@ impl<E> Folio<E> {
             heat: Heat::default(),
             read_end: AtomicU32::new(u32::MAX),
             lru: AtomicU64::new(LruId::NONE.to_bits()),
-            dirty_pages: DirtyPages::none(order),
+            dirty_pages: AtomicU64::new(NO_PAGES),
             content: RwLock::new(Content {
                 frame: Some(frame),
                 charge: Some(charge),
@@ -161,21 +165,39 @@ impl<E> Folio<E> {
         }
     }
 
-    /// The pages that a writeback has to write.
-    pub(crate) fn dirty_pages(&self) -> &DirtyPages {
-        &self.dirty_pages
+    /// Adds pages of this folio to those a writeback has to write.
+    pub(crate) fn add_dirty_pages(&self, pages: Range<u32>) {
+        let add = |now: u64| {
+            let now = unpack(now);
+            let joined = if now.is_empty() {
+                pages.clone()
+            } else {
+                now.start.min(pages.start)..now.end.max(pages.end)
+            };
+            Some(pack(&joined))
+        };
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.dirty_pages.fetch_update(set, fetch, add);
     }
 
-    /// Takes over the state of the folio this one is a part of.
+    /// Takes over the state of the folio this one is a part of. Whatever was to be written of it
+    /// is to be written of each part.
     pub(crate) fn inherit(&self, whole: &Self) {
         let flags = whole.flags.load(Ordering::SeqCst) & (UPTODATE | DIRTY);
         self.flags.store(flags, Ordering::SeqCst);
-        let first = u32::try_from(self.index - whole.index).unwrap_or(u32::MAX);
-        let own = self.dirty_pages.all();
-        for run in whole.dirty_pages.runs() {
-            let within = |page: u32| page.saturating_sub(first).min(own.end);
-            self.dirty_pages.add(within(run.start)..within(run.end));
+        if self.is_dirty() {
+            self.add_dirty_pages(self.all_pages());
         }
+    }
+
+    /// Takes the pages to be written.
+    pub(crate) fn take_dirty_pages(&self) -> Range<u32> {
+        unpack(self.dirty_pages.swap(NO_PAGES, Ordering::SeqCst))
+    }
+
+    /// All pages of the folio.
+    pub(crate) fn all_pages(&self) -> Range<u32> {
+        0..1 << self.order.get()
     }
 
     /// Counts a use, unless it goes forward from where the last one ended.
@@ -283,4 +305,13 @@ pub(crate) fn split_cost_bytes(order: Order) -> u64 {
 /// What a folio of this order is charged.
 fn cost_bytes(order: Order) -> u64 {
     (PAGE_BYTES as u64) * order.span() + OVERHEAD_BYTES
+}
+
+fn pack(pages: &Range<u32>) -> u64 {
+    u64::from(pages.end) << 32 | u64::from(pages.start)
+}
+
+fn unpack(pages: u64) -> Range<u32> {
+    let half = |half: u64| u32::try_from(half & u64::from(u32::MAX)).unwrap_or_default();
+    half(pages)..half(pages >> 32)
 }

@@ -8,7 +8,6 @@
 //! the eviction order. The content of a folio is locked while it is read from or written to the
 //! device, which is how others wait for it; no other lock is held meanwhile but `fills`, shared.
 
-mod dirty;
 mod errors;
 mod fill;
 mod folio;

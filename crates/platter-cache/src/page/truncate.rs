@@ -154,15 +154,11 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 }
 
-/// Clears bytes of a folio, which need not be written then. Waits for who reads, writes or fills it.
+/// Clears bytes of a folio. Waits for who reads, writes or fills it.
 fn zero<E>(folio: &Folio<E>, range: Range<u64>) {
     let start = in_folio(folio, range.start);
     let end = in_folio(folio, range.end);
-    let mut content = folio.write();
-    if let Some(bytes) = content.bytes_mut().get_mut(start..end) {
+    if let Some(bytes) = folio.write().bytes_mut().get_mut(start..end) {
         bytes.fill(0);
-        let page = |page: usize| u32::try_from(page).unwrap_or(u32::MAX);
-        let whole = page(start.div_ceil(PAGE_BYTES))..page(end / PAGE_BYTES);
-        folio.dirty_pages().remove(whole);
     }
 }

@@ -96,10 +96,10 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     pub(super) fn make_dirty(&self, folio: &Ref<Folio<E>>, start: usize, end: usize) -> bool {
         let page = |byte: usize| u32::try_from(byte / PAGE_BYTES).unwrap_or(u32::MAX);
         let pages = page(start)..page(end.max(1) - 1) + 1;
-        // A writeback looks at the pages under the content's lock, after it has cleared the flag.
-        folio.dirty_pages().add(pages);
+        // A writeback takes the pages under the content's lock, after it has cleared the flag.
+        folio.add_dirty_pages(pages);
         if folio.is_dirty() {
-            return !folio.is_detached();
+            return true;
         }
         self.change(|locked| {
             let mut cursor = locked.cursor(folio.index(), folio.order());
@@ -168,7 +168,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// A folio to be written to, whatever the budget says: clean pages first give way, then dirty
-    /// ones are written, be it by others, and in the end a single page goes beyond it.
+    /// ones are written, and in the end a single page goes beyond it.
     fn folio_for_write<S>(
         &self,
         source: &S,
@@ -185,15 +185,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             }
         }
         self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
-        loop {
-            let folio = Folio::new(&self.budget, index, Order::ZERO);
-            if folio.is_some() {
-                return Ok(folio);
-            }
-            if !self.wait_for_any_writeback(0..u64::MAX) {
-                return Ok(Folio::new_beyond(&self.budget, index));
-            }
-        }
+        Ok(Folio::new_beyond(&self.budget, index))
     }
 
     /// Has a writer write back while too much of the budget is dirty.

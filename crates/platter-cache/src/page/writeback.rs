@@ -18,9 +18,8 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// Writes the pages of `range` that are dirty now to the file, and waits for those that others
     /// write. Pages made dirty meanwhile are left.
     ///
-    /// Ends at the first error, and fails too if another thread's writeback of the file did
-    /// meanwhile: what was not written stays dirty, and whoever has an error cursor learns of it
-    /// at the next [`check_errors`](Self::check_errors).
+    /// Ends at the first error: what was not written stays dirty, and whoever has an error cursor
+    /// learns of it at the next [`check_errors`](Self::check_errors).
     pub fn write_back<S>(&self, source: &S, range: Range<u64>) -> Result<(), E>
     where
         S: WritableSpace<Error = E> + ?Sized,
@@ -29,13 +28,11 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
             return Ok(());
         };
         let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
-        let errors_before = core.errors.lock().recorded();
         core.mark_to_write(pages.clone());
         core.wait_for_writeback(pages.clone());
         core.write_marked(source, pages.clone())?;
         core.wait_for_writeback(pages);
-        // Another thread may have failed with a page that this one left to it.
-        core.errors.lock().since(errors_before)
+        Ok(())
     }
 
     /// Writes the dirty pages of `range`, and tells the holder of `cursor` of an error it does not
@@ -142,7 +139,6 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
                     && let Some(folio) = item.try_get()
                     && !folio.is_in_writeback()
                 {
-                    debug_assert!(folio.is_dirty(), "both marks are for dirty folios only");
                     cursor.clear_mark(TOWRITE);
                     folio.set_writeback(true);
                     folio.set_dirty(false);
@@ -178,28 +174,24 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
 
     /// Waits until nothing in a range is being written.
     pub(super) fn wait_for_writeback(&self, pages: Range<u64>) {
-        while self.wait_for_any_writeback(pages.clone()) {}
-    }
-
-    /// Waits until a writeback ends, if something in a range is being written. Whether it was.
-    pub(super) fn wait_for_any_writeback(&self, pages: Range<u64>) -> bool {
         let Some(last) = pages.end.checked_sub(1) else {
-            return false;
+            return;
         };
-        let seen = *self.writebacks.lock();
-        let found = {
-            let mut locked = self.pages.lock();
-            let mut cursor = locked.cursor(pages.start, Order::ZERO);
-            cursor.find_marked(last, WRITEBACK).is_some()
-        };
-        if !found {
-            return false;
+        loop {
+            let seen = *self.writebacks.lock();
+            let found = {
+                let mut locked = self.pages.lock();
+                let mut cursor = locked.cursor(pages.start, Order::ZERO);
+                cursor.find_marked(last, WRITEBACK).is_some()
+            };
+            if !found {
+                return;
+            }
+            let mut ended = self.writebacks.lock();
+            while *ended == seen {
+                ended = self.writeback_ended.wait(ended);
+            }
         }
-        let mut ended = self.writebacks.lock();
-        while *ended == seen {
-            ended = self.writeback_ended.wait(ended);
-        }
-        true
     }
 
     /// Ends the writeback of folios; those that were not written are dirty again.
@@ -210,6 +202,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
                 folio.set_writeback(false);
                 cursor.clear_mark(WRITEBACK);
                 if !is_written {
+                    folio.add_dirty_pages(folio.all_pages());
                     folio.set_dirty(true);
                     cursor.set_mark(DIRTY);
                 }
@@ -266,9 +259,7 @@ where
     let size = source.size_bytes();
     let mut pieces: Vec<(u64, &[u8])> = Vec::with_capacity(run.len());
     for (folio, content) in run.iter().zip(&contents) {
-        for pages in folio.dirty_pages().runs() {
-            pieces.extend(piece(folio, content, pages, size));
-        }
+        pieces.extend(dirty_piece(folio, content, size));
     }
     for request in pieces.chunk_by(|(at, bytes), (next, _)| at + bytes.len() as u64 == *next) {
         let Some((offset, _)) = request.first() else {
@@ -280,20 +271,16 @@ where
             .collect();
         source.write_folios(*offset, &bufs)?;
     }
-    // Only now, and still locked: what was not written is written next time.
-    for folio in run {
-        folio.dirty_pages().remove(folio.dirty_pages().all());
-    }
     Ok(())
 }
 
-/// Where pages of a folio lie, and their bytes, none beyond the end of the file.
-fn piece<'a, E>(
+/// Where the pages lie that were written to, and their bytes, none beyond the end of the file.
+fn dirty_piece<'a, E>(
     folio: &Folio<E>,
     content: &'a RwLockReadGuard<'_, Content<E>>,
-    pages: Range<u32>,
     size: u64,
 ) -> Option<(u64, &'a [u8])> {
+    let pages = folio.take_dirty_pages();
     let first = pages.start as usize * PAGE_BYTES;
     let end = pages.end as usize * PAGE_BYTES;
     let offset = folio.offset() + first as u64;

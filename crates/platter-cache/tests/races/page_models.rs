@@ -46,31 +46,6 @@ pub(crate) const MODELS: &[Model] = &[
         run: truncation_against_writeback,
     },
     Model {
-        name: "writes_and_truncations_take_effect_in_their_order_during_a_writeback",
-        schedules: 1500,
-        run: writer_and_truncation_against_writeback,
-    },
-    Model {
-        name: "no_write_is_lost_to_an_eviction",
-        schedules: 1000,
-        run: writer_against_eviction,
-    },
-    Model {
-        name: "a_sync_that_succeeds_has_written_although_others_fail",
-        schedules: 1500,
-        run: writers_against_failing_writeback,
-    },
-    Model {
-        name: "nothing_is_written_into_a_hole_once_its_making_returned",
-        schedules: 1000,
-        run: hole_against_writeback,
-    },
-    Model {
-        name: "writers_of_a_full_budget_wait_for_the_writeback_of_others",
-        schedules: 1000,
-        run: writers_against_a_full_budget,
-    },
-    Model {
         name: "a_dropped_mapping_gives_its_memory_back_under_an_evictor",
         schedules: 1000,
         run: drop_against_eviction,
@@ -93,10 +68,6 @@ struct File {
     fails: AtomicBool,
     /// Set when a truncation has returned.
     is_cut: AtomicBool,
-    /// Requests to write that still fail.
-    write_faults: AtomicUsize,
-    /// A page nobody may write to any more, and 0 for none.
-    hole: AtomicU64,
 }
 
 impl File {
@@ -148,27 +119,15 @@ impl WritableSpace for File {
 
     fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Failed> {
         let mut at = usize::try_from(offset).unwrap();
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        let fault = |left: usize| left.checked_sub(1);
-        if self.write_faults.fetch_update(set, fetch, fault).is_ok() {
-            thread::yield_now();
-            return Err(Failed);
-        }
         for buf in bufs {
             thread::yield_now();
             let end = (at + buf.len()) as u64;
-            let hole = self.hole.load(Ordering::Relaxed) * PAGE;
-            let is_outside = hole == 0 || end <= hole || at as u64 >= hole + PAGE;
-            assert!(is_outside, "blocks of a hole");
             let is_cut = self.is_cut.load(Ordering::Relaxed);
             assert!(
                 !is_cut || end <= self.size_bytes(),
                 "blocks that may be another file's"
             );
-            let mut bytes = self.bytes.lock().unwrap();
-            let len = bytes.len().max(at + buf.len());
-            bytes.resize(len, 0);
-            bytes[at..at + buf.len()].copy_from_slice(buf);
+            self.bytes.lock().unwrap()[at..at + buf.len()].copy_from_slice(buf);
             at += buf.len();
         }
         Ok(())
@@ -343,158 +302,6 @@ fn truncation_against_writeback() {
     reader.join().unwrap();
     assert_eq!(cached.file.byte(0), 50);
     assert_eq!(cached.mapping.budget().dirty_bytes(), 0);
-}
-
-fn writer_and_truncation_against_writeback() {
-    let cached = Cached::new(File::of_pages(3), 64 * COST);
-    cached.write(0, 50);
-    cached.write(2 * PAGE, 60);
-    // What keeps writes and truncations apart is the caller's; here it tells which came last.
-    let last = Arc::new(shuttle::sync::Mutex::new(""));
-    let writeback = spawn(&cached, Cached::write_back);
-    let write = {
-        let last = Arc::clone(&last);
-        spawn(&cached, move |cached| {
-            let mut last = last.lock().unwrap();
-            cached.write(PAGE + 7, 70);
-            cached.write(20, 80);
-            *last = "write";
-        })
-    };
-    {
-        let mut last = last.lock().unwrap();
-        cached.file.size.store(10, Ordering::Relaxed);
-        cached.mapping.truncate(10);
-        cached.file.bytes.lock().unwrap().truncate(10);
-        cached.file.is_cut.store(true, Ordering::Relaxed);
-        *last = "truncation";
-    }
-    writeback.join().unwrap();
-    write.join().unwrap();
-    cached.write_back();
-    assert_eq!(cached.mapping.budget().dirty_bytes(), 0);
-    let mut expected = vec![1; 10];
-    expected[0] = 50;
-    if *last.lock().unwrap() == "write" {
-        expected.resize(PAGE_BYTES + 8, 0);
-        expected[20] = 80;
-        expected[PAGE_BYTES + 7] = 70;
-    }
-    assert_eq!(cached.file.size_bytes(), expected.len() as u64);
-    let read = cached.read(0, 3);
-    assert!(read[..expected.len()] == expected, "as it reads");
-    assert!(
-        *cached.file.bytes.lock().unwrap() == expected,
-        "as it was written"
-    );
-}
-
-fn writer_against_eviction() {
-    let cached = Cached::new(File::of_pages(4), 2 * COST + 600);
-    let write = |first: u64| {
-        move |cached: &Cached| {
-            for page in [first, first + 2] {
-                let byte = 100 + u8::try_from(page).unwrap();
-                cached.write(page * PAGE, byte);
-                assert_eq!(cached.byte(page), Ok(byte));
-            }
-        }
-    };
-    let writers = [spawn(&cached, write(0)), spawn(&cached, write(1))];
-    assert!(cached.read(3, 1).iter().skip(1).all(|&byte| byte == 4));
-    for writer in writers {
-        writer.join().unwrap();
-    }
-    cached.write_back();
-    for page in 0..4 {
-        let at = usize::from(page) * PAGE_BYTES;
-        assert_eq!(
-            (cached.file.byte(at), cached.file.byte(at + 1)),
-            (100 + page, page + 1)
-        );
-    }
-    let budget = Arc::clone(cached.mapping.budget());
-    assert_eq!(budget.dirty_bytes(), 0);
-    drop(cached);
-    assert_eq!(budget.used_bytes(), 0);
-}
-
-fn writers_against_failing_writeback() {
-    let cached = Cached::new(File::of_pages(2), 64 * COST);
-    cached.file.write_faults.store(1, Ordering::Relaxed);
-    let write = |at: u64| {
-        move |cached: &Cached| {
-            let mut cursor = cached.mapping.error_cursor();
-            cached.write(at, 77);
-            let is_synced = if at < PAGE {
-                let whole = 0..u64::MAX;
-                cached
-                    .mapping
-                    .sync(&cached.file, whole, &mut cursor)
-                    .is_ok()
-            } else {
-                cached.mapping.write_back(&cached.file, 0..u64::MAX).is_ok()
-            };
-            if is_synced {
-                assert_eq!(cached.file.byte(usize::try_from(at).unwrap()), 77);
-            }
-        }
-    };
-    let writers = [5, PAGE + 5].map(|at| spawn(&cached, write(at)));
-    write(6)(&cached);
-    for writer in writers {
-        writer.join().unwrap();
-    }
-    cached.write_back();
-    for at in [5, 6, PAGE_BYTES + 5] {
-        assert_eq!(cached.file.byte(at), 77);
-    }
-    assert_eq!(cached.mapping.budget().dirty_bytes(), 0);
-}
-
-fn hole_against_writeback() {
-    let cached = Cached::new(File::of_pages(4), 64 * COST);
-    let written = [9; 4 * PAGE_BYTES];
-    cached.mapping.write_at(&cached.file, 0, &written).unwrap();
-    let writeback = spawn(&cached, Cached::write_back);
-    let reader = spawn(&cached, |cached| assert_eq!(cached.byte(3), Ok(9)));
-    cached.mapping.remove_range(2 * PAGE..3 * PAGE);
-    cached.file.bytes.lock().unwrap()[2 * PAGE_BYTES..3 * PAGE_BYTES].fill(0);
-    cached.file.hole.store(2, Ordering::Relaxed);
-    writeback.join().unwrap();
-    reader.join().unwrap();
-    cached.write_back();
-    for (page, byte) in [(0, 9), (1, 9), (2, 0), (3, 9)] {
-        assert_eq!(cached.file.byte(page * PAGE_BYTES), byte);
-        assert_eq!(cached.byte(page as u64), Ok(byte));
-    }
-    assert_eq!(cached.mapping.budget().dirty_bytes(), 0);
-}
-
-fn writers_against_a_full_budget() {
-    let cached = Cached::new(File::of_pages(6), COST);
-    let write = |first: u64| {
-        move |cached: &Cached| {
-            for page in first..first + 3 {
-                let whole = [200; PAGE_BYTES];
-                cached
-                    .mapping
-                    .write_at(&cached.file, page * PAGE, &whole)
-                    .unwrap();
-                let budget = cached.mapping.budget();
-                // Two writers at once may each go a page beyond it.
-                let beyond_max = 2 * COST + 2 * crate::xarray::NODE_BYTES as u64;
-                assert!(budget.used_bytes() <= budget.limit_bytes() + beyond_max);
-            }
-        }
-    };
-    let writer = spawn(&cached, write(0));
-    write(3)(&cached);
-    writer.join().unwrap();
-    cached.write_back();
-    for page in 0..6 {
-        assert_eq!(cached.file.byte(page * PAGE_BYTES), 200);
-    }
 }
 
 fn drop_against_eviction() {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ext4::Volume;
@@ -27,11 +27,7 @@ struct Scene {
     external: bool,
 }
 
-/// How often the devices are copied until two copies in a row are equal.
-const COPIES_MAX: u32 = 100;
-
 /// What was on the devices at one moment.
-#[derive(PartialEq, Eq)]
 struct Cut {
     image: Vec<u8>,
     journal: Option<Vec<u8>>,
@@ -83,35 +79,19 @@ impl Scene {
         let mount = Mount::image(&self.image(), &options, Access::ReadWrite)?;
         let mut cuts = Vec::new();
         let mut cut = || -> Result<()> {
-            cuts.push(self.at_rest()?);
+            cuts.push(Cut {
+                image: std::fs::read(self.image())?,
+                journal: self
+                    .external
+                    .then(|| std::fs::read(self.journal()))
+                    .transpose()?,
+            });
             Ok(())
         };
         workload(mount.root(), &mut cut)?;
         cut()?;
-        drop(mount);
+        mount.unmount(&self.image())?;
         Ok(cuts)
-    }
-
-    /// What the devices hold at a moment when nothing writes: any `sync` on this machine commits
-    /// here too, and a copy that it overtakes is of no moment at all. Two equal ones are.
-    fn at_rest(&self) -> Result<Cut> {
-        let mut before = self.copy()?;
-        for _ in 0..COPIES_MAX {
-            let after = self.copy()?;
-            if after == before {
-                return Ok(after);
-            }
-            before = after;
-        }
-        bail!("the devices never came to rest")
-    }
-
-    fn copy(&self) -> Result<Cut> {
-        let journal = self.external.then(|| std::fs::read(self.journal()));
-        Ok(Cut {
-            image: std::fs::read(self.image())?,
-            journal: journal.transpose()?,
-        })
     }
 }
 
