@@ -6,6 +6,7 @@
 pub mod ondisk;
 pub mod txn;
 pub mod volume;
+pub mod superblock;
 pub mod groups;
 pub mod inode;
 pub mod mapping;

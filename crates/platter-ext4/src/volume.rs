@@ -124,9 +124,12 @@ pub(crate) mod tests {
     use platter_block::MemoryDevice;
     use platter_ondisk::verify::Unverified;
     use platter_vfs::Error;
+    use zerocopy::{FromBytes, IntoBytes};
 
     use super::*;
+    use crate::ondisk::GroupNr;
     use crate::ondisk::geometry::tests::sample_geometry;
+    use crate::ondisk::group_desc::{self, DiskGroupDesc};
     use crate::ondisk::superblock::tests::sample;
 
     /// The sample geometry on a device that holds these blocks and zeros.
@@ -141,6 +144,20 @@ pub(crate) mod tests {
         let superblock = Superblock::decode(&sample()).unwrap();
         let budget = Arc::new(MemoryBudget::new(1 << 20));
         Volume::new(device, superblock, geometry, budget)
+    }
+
+    /// The sample geometry with its superblock and group descriptor, to be changed without a
+    /// journal. The inode table begins at block 5.
+    pub(crate) fn sample_writable() -> Volume {
+        let geometry = sample_geometry();
+        let mut descriptor = vec![0; usize::from(geometry.descriptor_bytes)];
+        let (low, _) = DiskGroupDesc::mut_from_prefix(&mut descriptor).unwrap();
+        low.block_bitmap_lo.set(3);
+        low.inode_bitmap_lo.set(4);
+        low.inode_table_lo.set(5);
+        group_desc::seal(&mut descriptor, GroupNr(0), &geometry);
+        let volume = sample_volume(&[(1, sample().as_bytes()), (2, &descriptor)]);
+        volume.writable(Log::without_journal)
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Inodes in memory: found in their table, read, and shown as attributes.
 
 mod attr;
+mod store;
 
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
@@ -13,6 +14,7 @@ use crate::ondisk::inode::InodeRule;
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 
 pub use attr::attr;
+pub use store::{STORE_CREDITS, initialize, read_slot, store};
 
 /// What every number of an inode must hold to, wherever it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -83,7 +83,7 @@ impl Ext4 {
         device: Arc<dyn BlockDevice>,
         options: &MountOptions,
         budget: Arc<MemoryBudget>,
-        clock: &dyn Clock,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         if !options.read_only {
             return Err(unsupported("writing".into(), Some("only reading is")));
@@ -93,7 +93,7 @@ impl Ext4 {
         let mut device = device;
         let mut recovery = None;
         if opened.needs_recovery() && options.recovery != Recovery::Skip {
-            let recovered = recovery::recover(device, &opened, options, at, &budget, clock)?;
+            let recovered = recovery::recover(device, &opened, options, at, &budget, &*clock)?;
             device = recovered.device;
             recovery = Some(recovered.report);
             opened = Opened::read(&*device, at, options)?;
@@ -106,7 +106,7 @@ impl Ext4 {
         );
         let orphans = Orphans::collect(&volume)?;
         Ok(Self {
-            tree: Tree::new(volume, orphans, budget),
+            tree: Tree::new(volume, orphans, budget, clock),
             recovery,
         })
     }

@@ -71,6 +71,8 @@ pub enum Structure {
     OrphanBlock,
     /// The multiple mount protection block.
     Mmp,
+    /// The block that the superblock in use lies in.
+    Superblock,
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Reading contents.
 
+use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
-use platter_vfs::{Condition, FileKind, Result};
+use platter_cache::AddressSpace;
+use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::Node;
 
@@ -12,8 +14,10 @@ const ANNOUNCED_EXTENTS_MAX: u32 = 64;
 impl Node {
     /// Only regular files have contents to read, and without a key encrypted ones are refused.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        match self.inode.kind {
-            FileKind::Regular if self.inode.is_encrypted() => Err(Condition::NoKey.into()),
+        match self.kind {
+            FileKind::Regular if self.core.read().inode.is_encrypted() => {
+                Err(Condition::NoKey.into())
+            }
             FileKind::Regular => Ok(()),
             FileKind::Directory => Err(Condition::IsDirectory.into()),
             FileKind::Symlink
@@ -29,9 +33,10 @@ impl Node {
         if self.refuse_without_contents().is_err() {
             return;
         }
-        let range = range.start..range.end.min(self.inode.size_bytes);
+        let range = range.start..range.end.min(self.size_bytes());
         let mut left = ANNOUNCED_EXTENTS_MAX;
-        let _ = self.contents().extents(range, &mut |extent| {
+        let core = self.core.read();
+        let _ = core.contents(self.volume()).extents(range, &mut |extent| {
             if let (Some(start), false) = (extent.device_offset, extent.unwritten) {
                 let length = extent.file.end - extent.file.start;
                 self.volume().device().will_need(start..start + length);
@@ -42,5 +47,19 @@ impl Node {
             }
             ControlFlow::Continue(())
         });
+    }
+}
+
+/// What the page cache fills a file's pages from.
+impl AddressSpace for Node {
+    type Error = Error;
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes()
+    }
+
+    fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let core = self.core.read();
+        core.contents(self.volume()).read_folios(offset, bufs)
     }
 }

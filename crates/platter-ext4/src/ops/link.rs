@@ -28,23 +28,25 @@ impl Rule for LinkRule {
 
 impl Node {
     pub(super) fn link_target(&self) -> Result<Vec<u8>> {
-        if self.inode.kind != FileKind::Symlink {
+        if self.kind != FileKind::Symlink {
             return Err(Condition::InvalidArgument.into());
         }
-        if self.inode.is_encrypted() {
+        let core = self.core.read();
+        let inode = &core.inode;
+        if inode.is_encrypted() {
             return Err(Condition::NoKey.into());
         }
         let geometry = &self.volume().geometry;
-        if self.inode.has_target_inside(geometry) {
-            return Ok(self.inode.target_inside().unwrap_or_default().to_vec());
+        if inode.has_target_inside(geometry) {
+            return Ok(inode.target_inside().unwrap_or_default().to_vec());
         }
-        let broken = |rule| Corrupt::new(Locus::inode(u64::from(self.inode.number.get())), rule);
-        let length = self.inode.size_bytes;
+        let broken = |rule| Corrupt::new(Locus::inode(u64::from(self.number.get())), rule);
+        let length = inode.size_bytes;
         if length == 0 || length >= u64::from(geometry.block_bytes) {
             return Err(broken(LinkRule::Length).into());
         }
         let mut target = vec![0; usize::try_from(length).unwrap_or_default()];
-        self.contents().read_at(0, &mut target)?;
+        core.contents(self.volume()).read_at(0, &mut target)?;
         // A NUL ends the target, as it does where a path is a string.
         if let Some(end) = target.iter().position(|&byte| byte == 0) {
             target.truncate(end);

@@ -2,6 +2,8 @@
 //!
 //! Each family has a file; this one holds the object they work on.
 
+mod dirty;
+mod attr;
 mod data;
 mod link;
 mod names;
@@ -12,20 +14,26 @@ pub use link::LinkRule;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
-use platter_vfs::{Attr, DirCursor, DirSink, Error, ExtentSink, InodeId, Name, Result, SeekTarget};
+use platter_vfs::lock_rank::{LockRank, RankedRwLock};
+use platter_vfs::{
+    Attr, Clock, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result, SeekTarget,
+};
 
 use crate::Volume;
 use crate::file::Contents;
-use crate::inode::{self, InodeNumberRule};
+use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, Orphans};
+use crate::txn::{Handle, Log};
+use dirty::DirtyNodes;
 
 /// Inodes that are kept in memory though nobody uses them.
 const RECENT_INODES_MAX: usize = 4096;
@@ -36,8 +44,12 @@ pub struct Tree {
     pub volume: Volume,
     /// What a crash left half done.
     pub orphans: Orphans,
+    /// The time of every change, and random numbers.
+    pub clock: Arc<dyn Clock>,
     budget: Arc<MemoryBudget>,
     nodes: InodeCache<Node>,
+    /// Inodes with contents that are not on the device yet.
+    dirty: DirtyNodes,
     /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
     is_closed: AtomicBool,
 }
@@ -45,22 +57,48 @@ pub struct Tree {
 /// One inode in use.
 pub struct Node {
     tree: Arc<Tree>,
-    inode: Inode,
-    map: BlockMap,
+    number: InodeNr,
+    kind: FileKind,
+    /// Held alone by who changes a directory's names or a file's size or map, shared by who needs
+    /// them to stay.
+    order: RankedRwLock<()>,
+    /// Never held over a call of the page cache, nor by who begins a handle.
+    core: RankedRwLock<Core>,
     pages: Mapping<Error>,
+    /// A file's size as its readers see it: ahead of `core` while contents are only in the cache.
+    size_bytes: AtomicU64,
+    /// Whether it is among the tree's dirty nodes.
+    is_dirty: AtomicBool,
     /// Last, so that nobody loads the inode again before this object is gone.
     _seat: Seat<Self>,
+}
+
+/// What the medium knows of an inode, as of the running transaction.
+struct Core {
+    inode: Inode,
+    map: BlockMap,
+    /// The last transaction that changed the inode.
+    sync: Sequence,
+    /// The last transaction that changed what is needed to reach its contents.
+    data_sync: Sequence,
 }
 
 impl Tree {
     /// The tree of a volume.
     #[must_use]
-    pub fn new(volume: Volume, orphans: Orphans, budget: Arc<MemoryBudget>) -> Arc<Self> {
+    pub fn new(
+        volume: Volume,
+        orphans: Orphans,
+        budget: Arc<MemoryBudget>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             volume,
             orphans,
+            clock,
             budget,
             nodes: InodeCache::new(RECENT_INODES_MAX),
+            dirty: DirtyNodes::default(),
             is_closed: AtomicBool::new(false),
         })
     }
@@ -113,18 +151,39 @@ impl Tree {
         if self.orphans.is_truncated(number) {
             orphan::finish_truncation(volume, &mut inode, &mut map)?;
         }
-        Ok(Node {
+        Ok(self.node(inode, map, seat))
+    }
+
+    /// The object of an inode.
+    fn node(self: &Arc<Self>, inode: Inode, map: BlockMap, seat: Seat<Node>) -> Node {
+        // Changes of an earlier object of this inode may be among the latest.
+        let latest = self.volume.log().map_or(Sequence(0), Log::latest);
+        Node {
             tree: Arc::clone(self),
-            inode,
-            map,
+            number: inode.number,
+            kind: inode.kind,
+            order: RankedRwLock::new(LockRank::InodeOrder, ()),
             pages: Mapping::new(Arc::clone(&self.budget)),
+            size_bytes: AtomicU64::new(inode.size_bytes),
+            is_dirty: AtomicBool::new(false),
+            core: RankedRwLock::new(
+                LockRank::InodeState,
+                Core {
+                    inode,
+                    map,
+                    sync: latest,
+                    data_sync: latest,
+                },
+            ),
             _seat: seat,
-        })
+        }
     }
 
     /// Lets go of all inodes that nobody uses, now and from now on.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
+        // What they hold that was not written is lost, as by a power cut.
+        drop(self.take_dirty());
         self.nodes.release_all();
     }
 }
@@ -148,22 +207,63 @@ impl Node {
         &self.tree.volume
     }
 
-    fn contents(&self) -> Contents<'_> {
+    /// The size as readers see it.
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    #[allow(dead_code, reason = "the operations that change are yet to come")]
+    /// Changes the inode, and up to `credits` blocks beside it, in one transaction.
+    ///
+    /// `change` asks for all it needs before its first change: an error it returns says that nothing
+    /// was changed, or that the handle was aborted.
+    fn change<R>(
+        &self,
+        credits: u32,
+        change: impl FnOnce(&mut Handle<'_>, &mut Core) -> Result<R>,
+    ) -> Result<R> {
+        let volume = self.volume();
+        // What cannot be stored is not changed either.
+        inode::read_slot(volume, self.number)?;
+        let mut handle = volume.begin(credits.saturating_add(STORE_CREDITS))?;
+        let mut core = self.core.write();
+        let result = change(&mut handle, &mut core)?;
+        core.store(volume, &mut handle)?;
+        Ok(result)
+    }
+}
+
+impl Core {
+    fn contents<'c>(&'c self, volume: &'c Volume) -> Contents<'c> {
         Contents {
-            volume: self.volume(),
+            volume,
             inode: &self.inode,
             map: &self.map,
         }
+    }
+
+    /// Takes the inode as it is now into its table. Without that, the changes that led to it must
+    /// not become durable.
+    fn store(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
+        self.sync = handle.transaction();
+        inode::store(volume, handle, &self.inode).map_err(|error| handle.abort(error))
+    }
+
+    /// As [`store`](Self::store), after a change of size or map.
+    #[allow(dead_code, reason = "the operations that change are yet to come")]
+    fn store_data(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
+        self.data_sync = handle.transaction();
+        self.store(volume, handle)
     }
 }
 
 impl platter_vfs::Inode for Node {
     fn id(&self) -> InodeId {
-        self.inode.number.id()
+        self.number.id()
     }
 
     fn attr(&self) -> Result<Attr> {
-        Ok(inode::attr(&self.inode, &self.volume().geometry))
+        self.attributes()
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
@@ -180,16 +280,22 @@ impl platter_vfs::Inode for Node {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.refuse_without_contents()?;
-        self.pages.read_at(&self.contents(), offset, buf)
+        self.pages.read_at(self, offset, buf)
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
         self.refuse_without_contents()?;
-        self.contents().seek(offset, target)
+        self.core
+            .read()
+            .contents(self.volume())
+            .seek(offset, target)
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.contents().extents(range, sink)
+        self.core
+            .read()
+            .contents(self.volume())
+            .extents(range, sink)
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
@@ -217,8 +323,8 @@ impl fmt::Debug for Tree {
 impl fmt::Debug for Node {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Node")
-            .field("number", &self.inode.number)
-            .field("kind", &self.inode.kind)
+            .field("number", &self.number)
+            .field("kind", &self.kind)
             .finish_non_exhaustive()
     }
 }

@@ -65,8 +65,8 @@ impl Image {
 /// Opens the filesystem on a device.
 pub(crate) fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Ext4> {
     let budget = Arc::new(MemoryBudget::new(32 << 20));
-    let clock = FixedClock::new(Timestamp::default(), 1);
-    Ext4::mount(device, options, budget, &clock)
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
+    Ext4::mount(device, options, budget, clock)
 }
 
 /// The inode that a path of names from the root leads to.

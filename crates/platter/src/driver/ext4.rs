@@ -48,5 +48,5 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
         superblock_kib: request.superblock_kib,
         cut_off,
     };
-    Ext4::mount(request.device, &options, request.budget, &*request.clock)
+    Ext4::mount(request.device, &options, request.budget, request.clock)
 }

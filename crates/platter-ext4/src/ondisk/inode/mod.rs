@@ -2,6 +2,7 @@
 //! Spec: `ext4/inodes`.
 
 mod disk;
+mod encode;
 mod time;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -10,7 +11,7 @@ use std::mem::offset_of;
 
 use platter_ondisk::Locus;
 use platter_ondisk::checksum::crc32c;
-use platter_ondisk::endian::{Le16, Le32, join_u16, join_u32};
+use platter_ondisk::endian::{Le32, join_u16, join_u32};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,6 +21,7 @@ use super::features::{Incompat, RoCompat};
 use super::geometry::Geometry;
 use super::types::{BlockNr, InodeNr};
 pub use disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
+pub use encode::seal;
 
 /// What an inode must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,6 +42,8 @@ pub enum InodeRule {
     XattrBlock,
     /// A link target in the inode is as long as `i_size` says.
     LinkTarget,
+    /// The space it takes can be told in `i_blocks`.
+    Sectors,
 }
 
 impl Rule for InodeRule {
@@ -55,6 +59,7 @@ impl Rule for InodeRule {
             Self::Size => "size is negative",
             Self::XattrBlock => "attribute block lies outside the filesystem",
             Self::LinkTarget => "link target is not as long as the size",
+            Self::Sectors => "takes more space than can be told",
         }
     }
 }
@@ -98,6 +103,10 @@ pub struct Inode {
     pub xattr_block: Option<BlockNr>,
     /// `i_block`.
     pub block: [u8; BLOCK_AREA_BYTES],
+    /// `i_version`: moves on with every change, where somebody counts them.
+    pub version: u64,
+    /// How many of the bytes behind the first 128 hold fields; 0 in inodes of 128 bytes.
+    pub extra_bytes: u16,
     /// Bytes behind the fields of the inode, where attributes may lie; empty if there are none.
     pub tail: Box<[u8]>,
     /// What the checksums of this inode's blocks start from.
@@ -212,7 +221,9 @@ impl Inode {
             deleted: disk.deleted.get(),
             xattr_block: (xattr_block != 0).then_some(BlockNr(xattr_block)),
             block: disk.block,
-            tail: extra.tail.into(),
+            version: join_u32(extra.version_hi(), disk.version_lo.get()),
+            extra_bytes: u16::try_from(extra.in_use).unwrap_or_default(),
+            tail: extra.tail(),
             checksum_seed,
         })
     }
@@ -322,11 +333,7 @@ impl<'a> Extra<'a> {
         Some(Self {
             fields: Some(fields),
             in_use,
-            tail: if stored == 0 {
-                &[]
-            } else {
-                rest.get(stored..)?
-            },
+            tail: rest.get(in_use..)?,
         })
     }
 
@@ -340,6 +347,14 @@ impl<'a> Extra<'a> {
         let fits = offset.saturating_add(size_of::<Le32>()) <= self.in_use;
         let fields = self.fields.filter(|_| wanted && fits)?;
         Some(field(fields).get())
+    }
+
+    /// What lies behind the fields; nothing was ever put there where they are not known to be fields.
+    fn tail(&self) -> Box<[u8]> {
+        match self.fields {
+            Some(fields) if fields.extra_size.get() == 0 => vec![0; self.tail.len()].into(),
+            _ => self.tail.into(),
+        }
     }
 
     fn accessed(&self) -> Option<u32> {
@@ -368,6 +383,12 @@ impl<'a> Extra<'a> {
         Some(time::decode(seconds, extra))
     }
 
+    fn version_hi(&self) -> u32 {
+        let offset = offset_of!(DiskInodeExtra, version_hi);
+        self.field(true, |extra| extra.version_hi, offset)
+            .unwrap_or(0)
+    }
+
     fn has_checksum(&self) -> bool {
         self.fields.is_some_and(|fields| {
             let end = offset_of!(DiskInodeExtra, checksum_hi).saturating_add(2);
@@ -381,29 +402,6 @@ impl<'a> Extra<'a> {
 pub fn checksum_seed(number: InodeNr, generation: Le32, geometry: &Geometry) -> u32 {
     let seed = crc32c(geometry.checksum_seed, Le32::new(number.get()).as_bytes());
     crc32c(seed, generation.as_bytes())
-}
-
-/// Puts the checksum into the bytes of an inode, one slot of the inode table.
-pub fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
-    if !geometry.features.has_metadata_csum() {
-        return;
-    }
-    let Ok((disk, rest)) = DiskInode::ref_from_prefix(bytes) else {
-        return;
-    };
-    let has_high = Extra::decode(rest).is_some_and(|extra| extra.has_checksum());
-    let seed = checksum_seed(number, disk.generation, geometry);
-    let sum = expected_checksum(bytes, seed, has_high);
-    let Ok((disk, rest)) = DiskInode::mut_from_prefix(bytes) else {
-        return;
-    };
-    let [b0, b1, b2, b3] = sum.to_le_bytes();
-    disk.checksum_lo = Le16::from_bytes([b0, b1]);
-    if let Ok((extra, _)) = DiskInodeExtra::mut_from_prefix(rest)
-        && has_high
-    {
-        extra.checksum_hi = Le16::from_bytes([b2, b3]);
-    }
 }
 
 /// The checksum of an inode's bytes, with the checksum fields taken as zero.

@@ -20,24 +20,8 @@ pub(crate) fn sample(
     disk.links.set(1);
     extra.extra_size.set(32);
     change(disk, extra);
-    seal(&mut bytes, number, geometry);
+    super::seal(&mut bytes, number, geometry);
     bytes
-}
-
-pub(crate) fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
-    let (disk, rest) = DiskInode::ref_from_prefix(bytes).unwrap();
-    let seed = checksum_seed(number, disk.generation, geometry);
-    let has_high = Extra::decode(rest).is_some_and(|extra| extra.has_checksum());
-    let checksum = expected_checksum(bytes, seed, has_high);
-    let (disk, rest) = DiskInode::mut_from_prefix(bytes).unwrap();
-    disk.checksum_lo
-        .set(u16::try_from(checksum & 0xffff).unwrap());
-    if has_high {
-        let (extra, _) = DiskInodeExtra::mut_from_prefix(rest).unwrap();
-        extra
-            .checksum_hi
-            .set(u16::try_from(checksum >> 16).unwrap());
-    }
 }
 
 fn number() -> InodeNr {
@@ -195,4 +179,61 @@ fn fields_behind_the_extra_size_are_not_there() {
     assert_eq!(inode.created, None);
     assert_eq!(inode.accessed.nanoseconds, 1);
     assert_eq!(inode.tail.len(), 112);
+}
+
+#[test]
+fn what_is_encoded_is_decoded_again() {
+    for (size, extra_size) in [
+        (128, 0),
+        (256, 0),
+        (256, 4),
+        (256, 28),
+        (256, 32),
+        (1024, 60),
+    ] {
+        let mut geometry = sample_geometry();
+        geometry.inode_bytes = size;
+        geometry.features.incompat |= Incompat::BIT64;
+        geometry.features.ro_compat |= RoCompat::HUGE_FILE | RoCompat::PROJECT;
+        let bytes = sample(&geometry, number(), |disk, extra| {
+            disk.as_mut_bytes()[2..].fill(0x11);
+            disk.links.set(1);
+            disk.xattr_block_lo.set(2000);
+            disk.xattr_block_hi.set(0);
+            disk.flags.set(0x8_0000);
+            extra.as_mut_bytes()[4..].fill(0x22);
+            extra.extra_size.set(extra_size);
+        });
+        let inode = Inode::decode(&bytes, number(), &geometry).unwrap();
+        let mut again = bytes.clone();
+        inode.encode(&mut again, &geometry).unwrap();
+        if extra_size == 0 && size > 128 {
+            let decoded = Inode::decode(&again, number(), &geometry).unwrap();
+            assert_eq!(format!("{decoded:?}"), format!("{inode:?}"));
+        } else {
+            assert_eq!(again, bytes, "inode of {size} bytes, {extra_size} more");
+        }
+    }
+}
+
+#[test]
+fn space_is_told_in_blocks_where_sectors_are_too_many() {
+    let mut geometry = sample_geometry();
+    let mut inode = decode(|_, _| ()).unwrap();
+    let mut slot = vec![0; 256];
+    inode.sectors = 1 << 32;
+    let corrupt = inode.encode(&mut slot, &geometry).unwrap_err();
+    assert_eq!(corrupt.rule, InodeRule::Sectors);
+    geometry.features.ro_compat |= RoCompat::HUGE_FILE;
+    for sectors in [1 << 32, 1 << 48] {
+        inode.sectors = sectors;
+        inode.encode(&mut slot, &geometry).unwrap();
+        let decoded = Inode::decode(&slot, number(), &geometry).unwrap();
+        assert_eq!(decoded.sectors, sectors);
+        let in_blocks = decoded.flags.contains(InodeFlags::HUGE_FILE);
+        assert_eq!(in_blocks, sectors == 1 << 48);
+    }
+    inode.sectors = u64::MAX;
+    let corrupt = inode.encode(&mut slot, &geometry).unwrap_err();
+    assert_eq!(corrupt.rule, InodeRule::Sectors);
 }

@@ -20,6 +20,34 @@ pub(super) fn decode(seconds: u32, extra: Option<u32>) -> Timestamp {
     }
 }
 
+/// The two words of a time; without the second one only what a signed 32-bit number of seconds
+/// can tell. Times beyond become the nearest.
+pub(super) fn encode(time: Timestamp, has_extra: bool) -> (u32, u32) {
+    let Timestamp {
+        seconds,
+        nanoseconds,
+    } = storable(time, has_extra);
+    let [b0, b1, b2, b3, ..] = seconds.to_le_bytes();
+    let low = u32::from_le_bytes([b0, b1, b2, b3]);
+    let epoch = seconds.saturating_sub(i64::from(low.cast_signed())) >> 32;
+    let epoch = u32::try_from(epoch & 3).unwrap_or_default();
+    (low, epoch | nanoseconds << 2)
+}
+
+/// The nearest time that can be stored.
+pub(super) fn storable(time: Timestamp, has_extra: bool) -> Timestamp {
+    const EARLIEST: i64 = i32::MIN as i64;
+    const LATEST: i64 = i32::MAX as i64;
+    const LATEST_WITH_EXTRA: i64 = LATEST.saturating_add(3 << 32);
+    let latest = if has_extra { LATEST_WITH_EXTRA } else { LATEST };
+    let seconds = time.seconds.clamp(EARLIEST, latest);
+    let is_held = has_extra && seconds == time.seconds;
+    Timestamp {
+        seconds,
+        nanoseconds: if is_held { time.nanoseconds } else { 0 },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,5 +65,41 @@ mod tests {
         assert_eq!(decode(0xffff_ffff, None).seconds, -1);
         assert_eq!(decode(0, Some(999_999_999 << 2)).nanoseconds, 999_999_999);
         assert_eq!(decode(0, Some(u32::MAX)).nanoseconds, 999_999_999);
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded_again() {
+        for seconds in [
+            i64::from(i32::MIN),
+            -1,
+            0,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_ffff,
+            0x1_0000_0000,
+            0x3_7fff_ffff,
+        ] {
+            let time = Timestamp {
+                seconds,
+                nanoseconds: 999_999_999,
+            };
+            let (low, extra) = encode(time, true);
+            assert_eq!(decode(low, Some(extra)), time);
+        }
+    }
+
+    #[test]
+    fn times_that_cannot_be_stored_become_the_nearest() {
+        let at = |seconds, nanoseconds| Timestamp {
+            seconds,
+            nanoseconds,
+        };
+        let far = at(i64::MAX, 5);
+        assert_eq!(storable(far, true), at(0x3_7fff_ffff, 0));
+        assert_eq!(storable(far, false), at(0x7fff_ffff, 0));
+        assert_eq!(storable(at(i64::MIN, 5), true), at(-0x8000_0000, 0));
+        assert_eq!(storable(at(7, 5), false), at(7, 0));
+        let (low, _) = encode(far, false);
+        assert_eq!(decode(low, None), at(0x7fff_ffff, 0));
     }
 }

@@ -2,6 +2,7 @@
 //! Spec: `ext4/super`.
 
 mod disk;
+mod verifier;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -15,6 +16,7 @@ use super::features::{Compat, Features, Incompat, RoCompat};
 use super::types::InodeNr;
 
 pub use disk::DiskSuperblock;
+pub use verifier::SuperblockVerifier;
 
 /// `s_magic`.
 pub const SUPERBLOCK_MAGIC: u16 = 0xef53;
@@ -166,6 +168,8 @@ pub struct Superblock {
     pub max_mount_count: u16,
     /// Errors the kernel counted.
     pub error_count: u32,
+    /// How many bytes of fields behind the first 128 new inodes have.
+    pub inode_extra_bytes: u16,
     /// `s_default_mount_opts`.
     pub default_mount_options: u32,
     /// `s_flags`: how the directory hash treats characters.
@@ -248,6 +252,7 @@ impl Superblock {
             mount_count: disk.mount_count.get(),
             max_mount_count: disk.max_mount_count.get(),
             error_count: disk.error_count.get(),
+            inode_extra_bytes: inode_extra_bytes(disk, features),
             default_mount_options: disk.default_mount_options.get(),
             flags: disk.flags.get(),
             hash_seed: disk.hash_seed.map(Le32::get),
@@ -322,6 +327,31 @@ pub(crate) const LOCUS: Locus = Locus {
     inode: None,
     group: None,
 };
+
+/// What is asked for counts where inodes are that long; else all fields known here are in use.
+fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {
+    const KNOWN_BYTES: u16 = 32;
+    let Some(behind @ 1..) = disk.inode_size.get().checked_sub(128) else {
+        return 0;
+    };
+    if disk.revision.get() == 0 {
+        return 0;
+    }
+    let asked = if features.ro_compat.contains(RoCompat::EXTRA_ISIZE) {
+        disk.want_extra_isize
+            .get()
+            .max(disk.min_extra_isize.get())
+            .max(KNOWN_BYTES)
+    } else {
+        KNOWN_BYTES
+    };
+    let is_sound = asked <= behind && asked % 4 == 0;
+    if is_sound {
+        asked
+    } else {
+        KNOWN_BYTES.min(behind)
+    }
+}
 
 fn until_nul(bytes: &[u8]) -> Vec<u8> {
     bytes

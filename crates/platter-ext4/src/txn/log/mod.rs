@@ -143,6 +143,17 @@ impl Log {
         self.state.lock().running.sequence
     }
 
+    /// The last transaction that anything was done in.
+    #[must_use]
+    pub fn latest(&self) -> Sequence {
+        let state = self.state.lock();
+        if state.running.is_empty() && state.running.handles == 0 {
+            Sequence(state.running.sequence.0.wrapping_sub(1))
+        } else {
+            state.running.sequence
+        }
+    }
+
     /// Returns when `transaction` and all before it are durable: at once, without I/O, if they are.
     /// Of several callers one does the work for all.
     ///
@@ -181,15 +192,7 @@ impl Log {
 
     /// Makes everything that was done so far durable.
     pub fn commit_all(&self) -> Result<()> {
-        let running = {
-            let state = self.state.lock();
-            if state.running.is_empty() && state.running.handles == 0 {
-                Sequence(state.running.sequence.0.wrapping_sub(1))
-            } else {
-                state.running.sequence
-            }
-        };
-        self.commit(running)
+        self.commit(self.latest())
     }
 
     /// Ends all writing because of `error`: nothing that is not durable yet will be.

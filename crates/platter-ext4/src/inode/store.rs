@@ -1,0 +1,137 @@
+//! Inodes on their way into their table.
+
+use platter_ondisk::Locus;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{FileKind, Result};
+
+use crate::Volume;
+use crate::groups::{self, InodeSlot};
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::features::RoCompat;
+use crate::ondisk::inode::InodeRule;
+use crate::ondisk::{Inode, InodeNr};
+use crate::superblock;
+use crate::txn::Handle;
+
+/// Blocks that storing an inode changes at most: the one of its table, and the superblock where
+/// the inode is the first of its kind.
+pub const STORE_CREDITS: u32 = 2;
+
+/// The largest size that needs no word of its existence in the superblock.
+const SMALL_FILE_BYTES_MAX: u64 = 0x7fff_ffff;
+
+/// Takes an inode as it is now into its table. What this driver does not know of it stays.
+pub fn store(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    put(volume, handle, inode, false)
+}
+
+/// Takes a new inode into its table, over whatever was there.
+pub fn initialize(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    put(volume, handle, inode, true)
+}
+
+/// Brings the block of an inode's slot into memory, so that [`store`] finds it there.
+pub fn read_slot(volume: &Volume, number: InodeNr) -> Result<()> {
+    let place = slot(volume, number)?;
+    volume.read_block(place.block, &Unverified)?;
+    Ok(())
+}
+
+fn put(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode, is_new: bool) -> Result<()> {
+    let geometry = &volume.geometry;
+    announce_large_file(volume, handle, inode)?;
+    let InodeSlot { block, offset, .. } = slot(volume, inode.number)?;
+    handle.edit(block, &Unverified, |bytes| {
+        let end = offset.saturating_add(usize::from(geometry.inode_bytes));
+        let bytes = bytes
+            .get_mut(offset..end)
+            .ok_or(broken(inode.number, InodeRule::Truncated))?;
+        if is_new {
+            bytes.fill(0);
+        }
+        Ok(inode.encode(bytes, geometry)?)
+    })
+}
+
+fn slot(volume: &Volume, number: InodeNr) -> Result<InodeSlot> {
+    let slot = groups::find_inode(volume, number)?;
+    Ok(slot.ok_or(broken(number, InodeRule::Truncated))?)
+}
+
+fn broken(number: InodeNr, rule: InodeRule) -> Corrupt<InodeRule> {
+    Corrupt::new(Locus::inode(u64::from(number.get())), rule)
+}
+
+/// A filesystem says in its superblock whether it ever had a file of 2 GiB.
+fn announce_large_file(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
+    let is_large = inode.kind == FileKind::Regular && inode.size_bytes > SMALL_FILE_BYTES_MAX;
+    let features = volume.geometry.features.ro_compat;
+    if !is_large || features.contains(RoCompat::LARGE_FILE) || volume.superblock.revision == 0 {
+        return Ok(());
+    }
+    superblock::edit(volume, handle, |disk| {
+        let bits = disk.feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
+        disk.feature_ro_compat.set(bits);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::Timestamp;
+    use zerocopy::FromBytes;
+
+    use super::*;
+    use crate::inode;
+    use crate::ondisk::inode::DiskInode;
+    use crate::ondisk::superblock::DiskSuperblock;
+    use crate::volume::tests::sample_writable;
+
+    #[test]
+    fn an_inode_is_found_as_it_was_stored() {
+        let volume = sample_writable();
+        let number = InodeNr::new(12).unwrap();
+        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, &volume.geometry);
+        inode.links = 1;
+        inode.uid = 0x1_0002;
+        inode.created = Some(Timestamp::default());
+        let mut handle = volume.begin(STORE_CREDITS).unwrap();
+        initialize(&volume, &mut handle, &inode).unwrap();
+        inode.modified = Timestamp {
+            seconds: 1 << 33,
+            nanoseconds: 5,
+        };
+        inode.size_bytes = 1 << 31;
+        store(&volume, &mut handle, &inode).unwrap();
+        drop(handle);
+        let found = inode::read(&volume, number).unwrap();
+        assert_eq!(format!("{found:?}"), format!("{inode:?}"));
+        let superblock = volume.geometry.superblock_block.0;
+        let superblock = volume.buffers().read(superblock, &Unverified).unwrap();
+        let (disk, _) = DiskSuperblock::ref_from_prefix(&superblock).unwrap();
+        let features = disk.feature_ro_compat.get();
+        assert_ne!(features & RoCompat::LARGE_FILE.bits(), 0);
+        assert_eq!(disk.checksum.get(), disk.expected_checksum());
+    }
+
+    #[test]
+    fn what_is_not_known_of_an_inode_stays_when_it_is_stored() {
+        let volume = sample_writable();
+        let number = InodeNr::new(12).unwrap();
+        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, &volume.geometry);
+        inode.links = 1;
+        let place = slot(&volume, number).unwrap();
+        let mut handle = volume.begin(STORE_CREDITS).unwrap();
+        for (is_new, expected) in [(false, 9), (true, 0)] {
+            handle
+                .edit(place.block, &Unverified, |bytes| {
+                    bytes[place.offset + 0x70] = 9;
+                    Ok(())
+                })
+                .unwrap();
+            put(&volume, &mut handle, &inode, is_new).unwrap();
+            let buffer = volume.read_block(place.block, &Unverified).unwrap();
+            let (disk, _) = DiskInode::ref_from_prefix(&buffer[place.offset..]).unwrap();
+            assert_eq!(disk.fragment.get() & 0xff, expected);
+        }
+    }
+}
