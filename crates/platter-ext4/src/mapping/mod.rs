@@ -1,5 +1,6 @@
 //! From blocks of a file to blocks of the device: by extents or by indirect blocks.
 
+mod change;
 mod extents;
 mod indirect;
 mod inline;
@@ -7,17 +8,19 @@ mod recent;
 #[cfg(test)]
 mod tests;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use platter_vfs::{FileKind, Result};
+use platter_vfs::{Condition, FileKind, Result};
 
 use crate::Volume;
+use crate::ondisk::extent::Extent;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 use extents::ExtentMap;
 use indirect::IndirectMap;
 use recent::RecentRuns;
 
+pub use change::{BlockSource, MapChange, Progress, SPACE_CREDITS};
 pub use indirect::IndirectRule;
 pub use inline::{InlineData, InlineDataRule};
 
@@ -210,6 +213,138 @@ impl BlockMap {
             form: Form::Indirect(IndirectMap::decode(number, block)),
             recent: RecentRuns::default(),
             end: None,
+        }
+    }
+}
+
+/// Changes. The caller stores the inode afterwards, whose block area and space they keep right.
+impl BlockMap {
+    /// The map of a new inode, whose block area is made to fit.
+    #[must_use]
+    pub fn begin(volume: &Volume, inode: &mut Inode) -> Self {
+        let form = if !has_blocks(volume, inode) {
+            Form::Empty
+        } else if inode.flags.contains(InodeFlags::EXTENTS) {
+            let map = ExtentMap::empty(inode.number, inode.checksum_seed);
+            inode.block = map.root();
+            Form::Extents(map)
+        } else {
+            inode.block = [0; BLOCK_AREA_BYTES];
+            Form::Indirect(IndirectMap::decode(inode.number, &inode.block))
+        };
+        Self {
+            form,
+            recent: RecentRuns::default(),
+            end: None,
+        }
+    }
+
+    /// Credits of one step of any change below, but for the inode and for space of the file that is
+    /// taken. A handle with fewer makes no progress.
+    #[must_use]
+    pub fn step_credits(&self) -> u32 {
+        let tree = match &self.form {
+            Form::Empty => 0,
+            // It may have grown by a level until the handle has begun.
+            Form::Extents(map) => extents::splice_credits(map.depth().saturating_add(1)),
+            Form::Indirect(_) => indirect::STEP_CREDITS,
+        };
+        tree + SPACE_CREDITS
+    }
+
+    /// Maps the first blocks of `run`, which are a hole, as many as one step can. Gives how many.
+    ///
+    /// # Errors
+    /// `NoSpace` before anything is changed, and `FileTooLarge` for blocks that no map has room
+    /// for.
+    pub fn insert(&mut self, change: &mut MapChange<'_, '_>, run: Run) -> Result<u32> {
+        let (start, unwritten) = match run.backing {
+            Backing::Hole => return Ok(run.count),
+            Backing::Written(start) => (start, false),
+            Backing::Unwritten(start) => (start, true),
+        };
+        self.recent = RecentRuns::default();
+        match &mut self.form {
+            Form::Empty => Err(Condition::InvalidArgument.into()),
+            Form::Extents(map) => {
+                let count = run.count.min(Extent::count_max(unwritten));
+                let extent = Extent {
+                    first: run.first,
+                    count,
+                    start,
+                    unwritten,
+                };
+                map.insert(change, extent).map(|()| count)
+            }
+            Form::Indirect(_) if unwritten => Err(Condition::NotSupported.into()),
+            Form::Indirect(map) => map.insert(change, run.first, start, run.count),
+        }
+    }
+
+    /// Has what is mapped in a range read as what was written to its blocks, or as zeros where it
+    /// is to be `unwritten`. Holes stay. Goes from the start to the end.
+    ///
+    /// # Errors
+    /// `NoSpace` before a step.
+    pub fn convert(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        range: Range<FileBlock>,
+        unwritten: bool,
+    ) -> Result<Progress> {
+        self.recent = RecentRuns::default();
+        match &mut self.form {
+            Form::Empty | Form::Indirect(_) => Ok(Progress::Done),
+            Form::Extents(map) => map.convert(change, range, unwritten),
+        }
+    }
+
+    /// Takes the blocks of a range out of the map and gives them back, from the end to the start.
+    ///
+    /// # Errors
+    /// `NoSpace` before a step.
+    pub fn remove(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        range: Range<FileBlock>,
+    ) -> Result<Progress> {
+        self.recent = RecentRuns::default();
+        match &mut self.form {
+            Form::Empty => Ok(Progress::Done),
+            Form::Extents(map) => map.remove(change, range),
+            Form::Indirect(map) => map.remove(change, range),
+        }
+    }
+
+    /// Moves what is mapped from `from` on down by `count` blocks, which are a hole. Goes from the
+    /// start to the end.
+    pub fn shift_down(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        from: FileBlock,
+        count: u32,
+    ) -> Result<Progress> {
+        self.recent = RecentRuns::default();
+        match &mut self.form {
+            Form::Empty => Ok(Progress::Done),
+            Form::Extents(map) => map.shift_down(change, from, count),
+            Form::Indirect(_) => Err(Condition::NotSupported.into()),
+        }
+    }
+
+    /// Moves what is mapped of `range` up by `count` blocks; an extent that begins before the range
+    /// is parted. Goes from the end to the start.
+    pub fn shift_up(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        range: Range<FileBlock>,
+        count: u32,
+    ) -> Result<Progress> {
+        self.recent = RecentRuns::default();
+        match &mut self.form {
+            Form::Empty => Ok(Progress::Done),
+            Form::Extents(map) => map.shift_up(change, range.start, range.end, count),
+            Form::Indirect(_) => Err(Condition::NotSupported.into()),
         }
     }
 }

@@ -5,6 +5,7 @@
 pub(crate) mod tests;
 
 use std::mem::offset_of;
+use std::ops::Range;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, join_u32};
@@ -309,6 +310,44 @@ impl DiskExtent {
 }
 
 impl Extent {
+    /// The first file block behind it, or the last one there is.
+    #[must_use]
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.first.0.saturating_add(self.count))
+    }
+
+    /// The most blocks that an extent of this kind can have.
+    #[must_use]
+    pub fn count_max(unwritten: bool) -> u32 {
+        u32::from(EXTENT_LEN_MAX).saturating_sub(u32::from(unwritten))
+    }
+
+    /// The part of it within `range`, if there is one.
+    #[must_use]
+    pub fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
+        let first = self.first.max(range.start);
+        let count = self.end().min(range.end).checked_since(first)?;
+        let skipped = u64::from(first.checked_since(self.first)?);
+        (count > 0).then(|| Self {
+            first,
+            count,
+            start: BlockNr(self.start.0.saturating_add(skipped)),
+            unwritten: self.unwritten,
+        })
+    }
+
+    /// Both as one, if `next` goes on where this one ends, in the file and on the device, and one
+    /// extent has room for them.
+    #[must_use]
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let follows = self.first.checked_add(self.count) == Some(next.first)
+            && self.start.checked_add(u64::from(self.count)) == Some(next.start)
+            && self.unwritten == next.unwritten;
+        let count = self.count.checked_add(next.count)?;
+        let fits = count <= Self::count_max(self.unwritten);
+        (follows && fits).then_some(Self { count, ..*self })
+    }
+
     /// The stored form. An extent is at most [`EXTENT_LEN_MAX`] blocks long, one less if
     /// unwritten.
     #[must_use]
@@ -341,6 +380,13 @@ impl Child {
             unused: 0.into(),
         }
     }
+}
+
+/// Entries that a node of `size_bytes` has room for.
+#[must_use]
+pub fn node_room(size_bytes: usize) -> usize {
+    let rest = size_bytes.saturating_sub(size_of::<DiskExtentHeader>());
+    rest.checked_div(size_of::<DiskExtent>()).unwrap_or(0)
 }
 
 /// The 48 bits that an entry has for a block.

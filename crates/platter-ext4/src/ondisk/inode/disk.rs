@@ -105,6 +105,8 @@ bitflags! {
         const ENCRYPT = 0x800;
         /// The directory is hashed.
         const INDEX = 0x1000;
+        /// Contents are journaled.
+        const JOURNAL_DATA = 0x4000;
         /// `i_blocks` counts filesystem blocks, not sectors.
         const HUGE_FILE = 0x4_0000;
         /// Mapped by extents.

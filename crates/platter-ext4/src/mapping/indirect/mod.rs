@@ -1,6 +1,8 @@
 //! Maps of ext2 and ext3: twelve block numbers in the inode, then trees of blocks full of numbers,
 //! one, two and three levels deep. Zero stands for a hole. Spec: `ext4/ifork`, "Direct/Indirect".
 
+mod change;
+
 use std::ops::ControlFlow;
 
 use platter_ondisk::Locus;
@@ -10,10 +12,12 @@ use platter_vfs::Result;
 use zerocopy::{FromBytes, FromZeros};
 
 use super::{Backing, Piece, Run, Visitor};
+
 use crate::Volume;
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, InodeNr};
+pub(super) use change::STEP_CREDITS;
 
 /// Block numbers in the inode that name blocks of the file.
 const DIRECT_COUNT: u32 = 12;

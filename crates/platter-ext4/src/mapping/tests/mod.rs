@@ -1,5 +1,7 @@
 //! Maps made in memory: what they find, and what breaks them.
 
+mod model;
+
 use platter_ondisk::Verify;
 use platter_vfs::Error;
 

@@ -1,17 +1,26 @@
 //! Maps made of extents: a tree of at most five levels below its root in the inode.
 
+mod insert;
+mod node;
+mod path;
+mod remove;
+mod shift;
+mod splice;
+
 use std::ops::ControlFlow;
 
 use platter_cache::Buffer;
 use platter_ondisk::Locus;
 use platter_vfs::Result;
 
-use super::{Backing, Piece, Run, Visitor};
+use super::{Backing, Piece, Progress, Run, Visitor};
+
 use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::{Child, Extent, ExtentBlockRules, ExtentNode, ExtentRule, Found};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{FileBlock, Inode, InodeNr};
+pub(super) use splice::splice_credits;
 
 /// The tree of one inode.
 ///
@@ -115,6 +124,20 @@ impl ExtentMap {
         place: Option<Child>,
     ) -> Result<ExtentNode<'a>, Corrupt<ExtentRule>> {
         ExtentNode::decode(bytes).map_err(|rule| self.corrupt(place, rule))
+    }
+
+    fn no_child(&self) -> Corrupt<ExtentRule> {
+        self.corrupt(None, ExtentRule::Entries)
+    }
+
+    /// The root's bytes.
+    pub(super) fn root(&self) -> [u8; BLOCK_AREA_BYTES] {
+        self.root
+    }
+
+    /// Levels below the root.
+    pub(super) fn depth(&self) -> u16 {
+        self.node(&self.root, None).map_or(0, |root| root.depth)
     }
 
     fn corrupt(&self, place: Option<Child>, rule: ExtentRule) -> Corrupt<ExtentRule> {

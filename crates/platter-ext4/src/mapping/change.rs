@@ -1,0 +1,116 @@
+//! What changes of a block map work with: a transaction, and who keeps the filesystem's space.
+
+use std::ops::Range;
+
+use platter_vfs::{FileKind, Result};
+
+use crate::Volume;
+use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags};
+use crate::txn::Handle;
+
+/// Metadata blocks that taking or giving back blocks of one group changes at most: its bitmap and
+/// its descriptor.
+pub const SPACE_CREDITS: u32 = 2;
+
+/// Who keeps the filesystem's space, as maps see it. Both record what they do in the transaction.
+pub trait BlockSource: std::fmt::Debug + Send + Sync {
+    /// Takes a cluster for a metadata block, near `goal`, and gives its first block.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr>;
+
+    /// Gives back whole clusters.
+    ///
+    /// # Errors
+    /// `Corrupt` where they are free already.
+    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()>;
+}
+
+/// One change of the map of an inode, within a handle.
+///
+/// What can fail for want of space fails before anything was changed. An error behind the first
+/// change aborts the transactions.
+#[derive(Debug)]
+pub struct MapChange<'a, 'h> {
+    /// The filesystem.
+    pub volume: &'a Volume,
+    /// Its space.
+    pub space: &'a dyn BlockSource,
+    /// The transaction.
+    pub handle: &'a mut Handle<'h>,
+    /// The inode, which the caller stores afterwards.
+    pub inode: &'a mut Inode,
+}
+
+/// How far a change came that may take more than one handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    /// It is done.
+    Done,
+    /// The map is in order; with a new handle the change goes on from (what goes from the end to
+    /// the start: before) this block.
+    More(FileBlock),
+}
+
+impl MapChange<'_, '_> {
+    /// Whether the handle has `credits` left, or got them.
+    pub(super) fn ensure(&mut self, credits: u32) -> bool {
+        let left = self.handle.credits();
+        left >= credits || self.handle.extend(credits - left)
+    }
+
+    /// Takes a block for the map itself.
+    pub(super) fn alloc_node(&mut self, goal: BlockNr) -> Result<BlockNr> {
+        let block = self.space.alloc(self.volume, self.handle, goal)?;
+        self.inode.sectors = self.inode.sectors.saturating_add(self.cluster_sectors());
+        Ok(block)
+    }
+
+    /// Gives back a block of the map itself.
+    pub(super) fn free_node(&mut self, block: BlockNr) -> Result<()> {
+        self.free_clusters(block, 1, true)
+    }
+
+    /// Gives back the clusters that blocks of the file lie in.
+    pub(super) fn free_data(&mut self, first: BlockNr, count: u64) -> Result<()> {
+        // Directories and link targets are metadata, of which the journal may have copies.
+        let is_metadata = self.inode.kind != FileKind::Regular
+            || self.inode.flags.contains(InodeFlags::JOURNAL_DATA);
+        self.free_clusters(first, count, is_metadata)
+    }
+
+    fn free_clusters(&mut self, first: BlockNr, count: u64, is_metadata: bool) -> Result<()> {
+        let ratio = u64::from(self.volume.geometry.cluster_blocks);
+        let start = first.0 - first.0 % ratio;
+        let end = (first.0 + count).next_multiple_of(ratio);
+        let end = end.min(self.volume.geometry.blocks_count);
+        let blocks = BlockNr(start)..BlockNr(end);
+        if is_metadata {
+            self.handle.forget(blocks.clone());
+        }
+        self.space.free(self.volume, self.handle, blocks)?;
+        let clusters = (end - start).div_ceil(ratio);
+        let freed = clusters.saturating_mul(self.cluster_sectors());
+        self.inode.sectors = self.inode.sectors.saturating_sub(freed);
+        Ok(())
+    }
+
+    /// The space of a cluster in units of 512 bytes.
+    pub(super) fn cluster_sectors(&self) -> u64 {
+        let geometry = &self.volume.geometry;
+        u64::from(geometry.block_bytes >> 9) * u64::from(geometry.cluster_blocks)
+    }
+
+    /// The last piece of the `count` blocks from `first` that lies within one group: how many
+    /// blocks it has, and the group.
+    pub(super) fn last_piece(&self, first: BlockNr, count: u32) -> (u32, GroupNr) {
+        let geometry = &self.volume.geometry;
+        let last = BlockNr(first.0 + u64::from(count) - 1);
+        let group = geometry.group_of_block(last).unwrap_or_default();
+        let start = geometry.group_first_block(group).max(first);
+        let blocks = last.0 - start.0 + 1;
+        (u32::try_from(blocks).unwrap_or(count).min(count), group)
+    }
+}

@@ -1,0 +1,97 @@
+//! Extents that come into the map, and those that change their kind.
+
+use std::ops::Range;
+
+use platter_vfs::Result;
+
+use super::splice::{coalesce, splice_credits};
+use super::{ExtentMap, Progress};
+use crate::mapping::change::MapChange;
+use crate::ondisk::FileBlock;
+use crate::ondisk::extent::{Extent, ExtentRule};
+
+impl ExtentMap {
+    /// Maps blocks that are a hole. The extent is no longer than its kind may be.
+    pub(in crate::mapping) fn insert(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        extent: Extent,
+    ) -> Result<()> {
+        let path = self.descend(change.volume, extent.first)?;
+        let before = path.before();
+        let is_hole = before.is_none_or(|(_, before)| before.end() <= extent.first)
+            && path.next().is_none_or(|next| extent.end() <= next);
+        if !is_hole {
+            return Err(self.corrupt(None, ExtentRule::Order).into());
+        }
+        let at = path.leaf.at;
+        let mut old = at..at;
+        let mut new = vec![extent];
+        if let Some((at, before)) = before {
+            old.start = at;
+            new.insert(0, before);
+        }
+        if let Some(after) = path.after() {
+            old.end += 1;
+            new.push(after);
+        }
+        coalesce(&mut new);
+        self.splice(change, path, old, new)
+    }
+
+    /// Has the extents of a range read as what was written to their blocks, or as zeros. Holes are
+    /// left.
+    pub(in crate::mapping) fn convert(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        range: Range<FileBlock>,
+        unwritten: bool,
+    ) -> Result<Progress> {
+        let mut block = range.start;
+        while block < range.end {
+            let path = self.descend(change.volume, block)?;
+            let found = path.before().filter(|(_, extent)| block < extent.end());
+            let Some((at, extent)) = found else {
+                let Some(next) = path.next() else {
+                    break;
+                };
+                block = next;
+                continue;
+            };
+            let part = extent.within(&(block..range.end));
+            let Some(part) = part.filter(|_| extent.unwritten != unwritten) else {
+                block = extent.end();
+                continue;
+            };
+            if !change.ensure(splice_credits(path.depth())) {
+                return Ok(Progress::More(block));
+            }
+            let mut old = at..at + 1;
+            let mut new = parted(&extent, &part, unwritten);
+            if let Some(before) = at.checked_sub(1) {
+                new.splice(0..0, path.extents().get(before).copied());
+                old.start = before;
+            }
+            if let Some(after) = path.after() {
+                new.push(after);
+                old.end += 1;
+            }
+            coalesce(&mut new);
+            block = part.end();
+            self.splice(change, path, old, new)?;
+        }
+        Ok(Progress::Done)
+    }
+}
+
+/// What becomes of `extent` when `part` of it changes its kind.
+fn parted(extent: &Extent, part: &Extent, unwritten: bool) -> Vec<Extent> {
+    let mut parts = Vec::with_capacity(5);
+    parts.extend(extent.within(&(FileBlock(0)..part.first)));
+    let middle = part.first.0.saturating_add(Extent::count_max(unwritten));
+    for range in [part.first..FileBlock(middle), FileBlock(middle)..part.end()] {
+        parts.extend(part.within(&range).map(|part| Extent { unwritten, ..part }));
+    }
+    parts.extend(extent.within(&(part.end()..FileBlock::MAX)));
+    parts
+}

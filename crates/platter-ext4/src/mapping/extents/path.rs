@@ -1,0 +1,92 @@
+//! The nodes from the root to the leaf of a file block.
+
+use platter_vfs::Result;
+
+use super::ExtentMap;
+use super::node::Node;
+use crate::Volume;
+use crate::ondisk::extent::{Child, Extent};
+use crate::ondisk::{BlockNr, FileBlock};
+
+/// One node of a path.
+#[derive(Debug)]
+pub(super) struct Level {
+    /// Where it lies; `None` for the root, in the inode.
+    pub(super) place: Option<BlockNr>,
+    pub(super) node: Node,
+    /// Of an inner node: the child that the path goes on with. Of a leaf: the first extent behind
+    /// the block.
+    pub(super) at: usize,
+}
+
+/// The way to the leaf that holds a file block, or would hold it.
+#[derive(Debug)]
+pub(super) struct Path {
+    /// The nodes above the leaf, the root first.
+    pub(super) above: Vec<Level>,
+    pub(super) leaf: Level,
+    /// The first block of the next leaf.
+    pub(super) bound: Option<FileBlock>,
+}
+
+impl Path {
+    pub(super) fn extents(&self) -> &[Extent] {
+        self.leaf.node.extents()
+    }
+
+    /// The last extent that begins at or before the block.
+    pub(super) fn before(&self) -> Option<(usize, Extent)> {
+        let at = self.leaf.at.checked_sub(1)?;
+        Some((at, *self.extents().get(at)?))
+    }
+
+    /// The first extent behind the block, in the same leaf.
+    pub(super) fn after(&self) -> Option<Extent> {
+        self.extents().get(self.leaf.at).copied()
+    }
+
+    /// Where the first extent behind the block begins.
+    pub(super) fn next(&self) -> Option<FileBlock> {
+        self.after().map(|extent| extent.first).or(self.bound)
+    }
+
+    /// Levels below the root.
+    pub(super) fn depth(&self) -> u16 {
+        u16::try_from(self.above.len()).unwrap_or(u16::MAX)
+    }
+}
+
+impl ExtentMap {
+    /// The way to the leaf of `block`; of one before all others, to the first leaf.
+    pub(super) fn descend(&self, volume: &Volume, block: FileBlock) -> Result<Path> {
+        let root = self.node(&self.root, None)?;
+        let mut node = Node::new(&root, &self.root);
+        let mut place: Option<Child> = None;
+        let mut above = Vec::new();
+        let mut bound = None;
+        // Ends: `read` only lets a node pass that is one level further down.
+        while node.depth > 0 {
+            let children = node.children();
+            let behind = children.partition_point(|child| child.first <= block);
+            let at = behind.saturating_sub(1);
+            let child = children.get(at).copied();
+            bound = children.get(at + 1).map(|next| next.first).or(bound);
+            let depth = node.depth;
+            above.push(Level {
+                place: place.map(|place| place.block),
+                node,
+                at,
+            });
+            place = child;
+            let child = child.ok_or_else(|| self.no_child())?;
+            let buffer = self.read(volume, child, depth)?;
+            node = Node::new(&self.node(&buffer, Some(child))?, &buffer);
+        }
+        let at = node
+            .extents()
+            .partition_point(|extent| extent.first <= block);
+        let place = place.map(|place| place.block);
+        let leaf = Level { place, node, at };
+        Ok(Path { above, leaf, bound })
+    }
+}

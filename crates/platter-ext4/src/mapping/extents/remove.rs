@@ -1,0 +1,151 @@
+//! Extents that leave the map, from the end of a range to its start, in pieces that a handle can
+//! hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use platter_vfs::Result;
+
+use super::path::Path;
+use super::splice::splice_credits;
+use super::{ExtentMap, Progress};
+use crate::mapping::Backing;
+use crate::mapping::change::{MapChange, SPACE_CREDITS};
+use crate::ondisk::extent::Extent;
+use crate::ondisk::{BlockNr, FileBlock, GroupNr};
+
+/// What one step takes out of a leaf.
+struct Cut {
+    /// The pieces, each within one group, from the last to the first.
+    pieces: Vec<Extent>,
+    /// The first block that is taken out.
+    first: FileBlock,
+    /// Extents of the leaf that are taken out or cut.
+    old: Range<usize>,
+    /// The handle has no room for more.
+    is_full: bool,
+}
+
+impl ExtentMap {
+    /// Takes the blocks of a range out of the map and gives them back. With [`Progress::More`],
+    /// what lies before that block is left.
+    pub(in crate::mapping) fn remove(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        range: Range<FileBlock>,
+    ) -> Result<Progress> {
+        let mut groups = BTreeSet::new();
+        let mut end = range.end;
+        while let Some(last) = end.0.checked_sub(1).filter(|_| range.start < end) {
+            let path = self.descend(change.volume, FileBlock(last))?;
+            let (Some(leaf_first), true) = (path.leaf.node.first(), path.leaf.at > 0) else {
+                break;
+            };
+            let cut = plan(change, &path, &(range.start..end), &mut groups);
+            let is_full = cut.is_full;
+            let rest = cut.first;
+            if !cut.pieces.is_empty() {
+                self.cut(change, path, end, cut)?;
+            }
+            if is_full {
+                return Ok(Progress::More(rest));
+            }
+            end = leaf_first;
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Takes what was planned out of a leaf.
+    fn cut(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        path: Path,
+        end: FileBlock,
+        cut: Cut,
+    ) -> Result<()> {
+        let extents = path.extents().get(cut.old.clone()).unwrap_or_default();
+        let head = extents.first();
+        let head = head.and_then(|extent| extent.within(&(FileBlock(0)..cut.first)));
+        let tail = extents.last();
+        let tail = tail.and_then(|extent| extent.within(&(end..FileBlock::MAX)));
+        let left = head.into_iter().chain(tail).collect();
+        self.splice(change, path, cut.old, left)?;
+        self.free_pieces(change, &cut.pieces)
+            .map_err(|error| change.handle.abort(error))
+    }
+
+    /// Gives back the blocks of pieces that were taken out. Of clusters that other blocks of the
+    /// file lie in too, the last one gives them back.
+    fn free_pieces(&self, change: &mut MapChange<'_, '_>, pieces: &[Extent]) -> Result<()> {
+        let ratio = change.volume.geometry.cluster_blocks;
+        let mut edges = BTreeMap::new();
+        for piece in pieces {
+            let start = piece.first.0.next_multiple_of(ratio);
+            let end = piece.end().0 - piece.end().0 % ratio;
+            if let Some(whole) = piece.within(&(FileBlock(start)..FileBlock(end))) {
+                change.free_data(whole.start, u64::from(whole.count))?;
+            }
+            let last = BlockNr(piece.start.0 + u64::from(piece.count) - 1);
+            for (block, place) in [(piece.first.0, piece.start), (piece.end().0 - 1, last)] {
+                if block < start || block >= end {
+                    edges.insert(block / ratio, place);
+                }
+            }
+        }
+        for (cluster, place) in edges {
+            if !self.is_cluster_mapped(change, cluster * ratio)? {
+                change.free_data(place, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any block of the cluster of the file that begins at `first` is mapped.
+    fn is_cluster_mapped(&self, change: &MapChange<'_, '_>, first: u32) -> Result<bool> {
+        let run = self.lookup(change.volume, FileBlock(first))?;
+        let end = first.saturating_add(change.volume.geometry.cluster_blocks);
+        Ok(run.backing != Backing::Hole || run.end() < FileBlock(end))
+    }
+}
+
+/// Finds what of a range, which ends at the path's block, its leaf holds and the handle has room
+/// for. The first piece always fits.
+fn plan(
+    change: &mut MapChange<'_, '_>,
+    path: &Path,
+    range: &Range<FileBlock>,
+    groups: &mut BTreeSet<GroupNr>,
+) -> Cut {
+    let mut cut = Cut {
+        pieces: Vec::new(),
+        first: range.end,
+        old: path.leaf.at..path.leaf.at,
+        is_full: false,
+    };
+    let mut credits = splice_credits(path.depth());
+    for (at, extent) in path.extents().iter().enumerate().take(path.leaf.at).rev() {
+        let Some(mut part) = extent.within(range) else {
+            break;
+        };
+        while part.count > 0 {
+            let (count, group) = change.last_piece(part.start, part.count);
+            let is_new = !groups.contains(&group);
+            credits += if is_new { SPACE_CREDITS } else { 0 };
+            if !change.ensure(credits) && !cut.pieces.is_empty() {
+                cut.is_full = true;
+                return cut;
+            }
+            groups.insert(group);
+            part.count -= count;
+            cut.pieces.push(Extent {
+                first: FileBlock(part.first.0 + part.count),
+                count,
+                start: BlockNr(part.start.0 + u64::from(part.count)),
+                unwritten: part.unwritten,
+            });
+            cut.first = FileBlock(part.first.0 + part.count);
+            cut.old.start = at;
+        }
+    }
+    cut
+}

@@ -1,0 +1,92 @@
+//! Extents that move within the file, as collapsing and inserting ranges moves them.
+
+use platter_vfs::Result;
+
+use super::splice::{coalesce, splice_credits};
+use super::{ExtentMap, Progress};
+use crate::mapping::change::MapChange;
+use crate::ondisk::FileBlock;
+use crate::ondisk::extent::{Extent, ExtentRule};
+
+impl ExtentMap {
+    /// Moves what begins at or behind `from` down by `count` blocks, which are a hole. With
+    /// [`Progress::More`], what begins before that block was moved.
+    pub(in crate::mapping) fn shift_down(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        from: FileBlock,
+        count: u32,
+    ) -> Result<Progress> {
+        let mut next = Some(from);
+        while let Some(block) = next {
+            let path = self.descend(change.volume, block)?;
+            if !change.ensure(splice_credits(path.depth())) {
+                return Ok(Progress::More(block));
+            }
+            next = path.bound.filter(|&bound| bound > block);
+            let extents = path.extents();
+            let at = extents.partition_point(|extent| extent.first < block);
+            let (stay, moved) = extents.split_at(at);
+            if moved.is_empty() {
+                continue;
+            }
+            let last = stay.last();
+            let mut new: Vec<Extent> = last.into_iter().copied().collect();
+            for extent in moved {
+                let first = extent.first.0.checked_sub(count).map(FileBlock);
+                let is_free = first
+                    .is_some_and(|first| new.last().is_none_or(|before| before.end() <= first));
+                let Some(first) = first.filter(|_| is_free) else {
+                    return Err(self.corrupt(None, ExtentRule::Order).into());
+                };
+                new.push(Extent { first, ..*extent });
+            }
+            let old = at - stay.len().min(1)..extents.len();
+            coalesce(&mut new);
+            self.splice(change, path, old, new)?;
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Moves what begins at or behind `from` up by `count` blocks; an extent that `from` lies in is
+    /// parted there. With [`Progress::More`], what begins at or behind that block was moved.
+    pub(in crate::mapping) fn shift_up(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        from: FileBlock,
+        before: FileBlock,
+        count: u32,
+    ) -> Result<Progress> {
+        let mut end = before;
+        while let Some(last) = end.0.checked_sub(1).filter(|_| from < end) {
+            let path = self.descend(change.volume, FileBlock(last))?;
+            if !change.ensure(splice_credits(path.depth())) {
+                return Ok(Progress::More(end));
+            }
+            let (Some(leaf_first), true) = (path.leaf.node.first(), path.leaf.at > 0) else {
+                break;
+            };
+            let extents = path.extents().get(..path.leaf.at).unwrap_or_default();
+            let at = extents.partition_point(|extent| extent.end() <= from);
+            let mut new = Vec::new();
+            for extent in extents.get(at..).unwrap_or_default() {
+                new.extend(extent.within(&(FileBlock(0)..from)));
+                let Some(moved) = extent.within(&(from..FileBlock::MAX)) else {
+                    continue;
+                };
+                let first = moved.first.checked_add(count);
+                let first = first.filter(|first| first.checked_add(moved.count).is_some());
+                let Some(first) = first else {
+                    return Err(self.corrupt(None, ExtentRule::Length).into());
+                };
+                new.push(Extent { first, ..moved });
+            }
+            let old = at..path.leaf.at;
+            if !new.is_empty() {
+                self.splice(change, path, old, new)?;
+            }
+            end = leaf_first;
+        }
+        Ok(Progress::Done)
+    }
+}

@@ -1,0 +1,234 @@
+//! The one way in which a tree changes: extents of a leaf give way to others, and the nodes above
+//! follow. Full nodes split, empty ones go, and the root takes in its only child when that fits.
+
+use std::ops::Range;
+
+use platter_vfs::Result;
+
+use super::ExtentMap;
+use super::node::{Entries, Node};
+use super::path::{Level, Path};
+use crate::mapping::change::{MapChange, SPACE_CREDITS};
+use crate::ondisk::extent::node_room;
+use crate::ondisk::extent::{Child, EXTENT_DEPTH_MAX, Extent, ExtentBlockRules, ExtentRule};
+use crate::ondisk::{BlockNr, InodeNr};
+
+/// Blocks that a splice changes at most in a tree of this depth: on every level a node, its new
+/// neighbour, and what taking or giving back a block changes.
+pub(in crate::mapping) fn splice_credits(depth: u16) -> u32 {
+    (u32::from(depth) + 1) * (SPACE_CREDITS + 2)
+}
+
+/// Makes neighbours that go on where the one before ends one extent.
+pub(super) fn coalesce(extents: &mut Vec<Extent>) {
+    extents.dedup_by(|next, before| {
+        let joined = before.joined(next);
+        if let Some(joined) = joined {
+            *before = joined;
+        }
+        joined.is_some()
+    });
+}
+
+impl ExtentMap {
+    /// Puts `new` in the place of the extents `old` of the path's leaf.
+    ///
+    /// # Errors
+    /// `NoSpace` before anything is changed.
+    pub(super) fn splice(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        mut path: Path,
+        old: Range<usize>,
+        new: Vec<Extent>,
+    ) -> Result<()> {
+        let Entries::Leaf(extents) = &mut path.leaf.node.entries else {
+            return Err(self.corrupt(None, ExtentRule::Depth).into());
+        };
+        let is_at_end = old.end >= extents.len();
+        let end = old.end.min(extents.len());
+        extents.splice(old.start.min(end)..end, new);
+        let spare = take_nodes(change, &path)?;
+        self.store(change, path, is_at_end, spare)
+            .map_err(|error| change.handle.abort(error))
+    }
+
+    /// Stores the leaf and what changes above it, from below.
+    fn store(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        path: Path,
+        is_at_end: bool,
+        spare: Vec<BlockNr>,
+    ) -> Result<()> {
+        let mut spare = spare.into_iter();
+        let Path {
+            mut above, leaf, ..
+        } = path;
+        let mut level = leaf;
+        let mut is_at_end = is_at_end;
+        while let Some(mut parent) = above.pop() {
+            let (at, is_root, room) = (parent.at, above.is_empty(), parent.node.room);
+            let Some((children, place)) = parent.node.children_mut().zip(level.place) else {
+                return Err(self.corrupt(None, ExtentRule::Depth).into());
+            };
+            let Some(first) = level.node.first() else {
+                change.free_node(place)?;
+                children.remove(at);
+                level = parent;
+                continue;
+            };
+            let mut is_changed = is_root && children.len() == 1 && level.node.len() <= room;
+            if let Some(child) = children.get_mut(at) {
+                is_changed |= child.first != first;
+                child.first = first;
+            }
+            if level.node.overflows() {
+                is_at_end = self.split(change, &mut level, children, at, is_at_end, &mut spare)?;
+                is_changed = true;
+            }
+            self.write(change, place, &level.node)?;
+            if !is_changed {
+                return Ok(());
+            }
+            level = parent;
+        }
+        self.store_root(change, level.node, &mut spare)
+    }
+
+    /// Moves entries of a node that overflows into a new one behind it. Whether that is the last
+    /// of its parent.
+    fn split(
+        &self,
+        change: &mut MapChange<'_, '_>,
+        level: &mut Level,
+        siblings: &mut Vec<Child>,
+        at: usize,
+        is_at_end: bool,
+        spare: &mut impl Iterator<Item = BlockNr>,
+    ) -> Result<bool> {
+        // A file that grows leaves full nodes behind.
+        let kept = if is_at_end {
+            level.node.room
+        } else {
+            level.node.len() / 2
+        };
+        let right = level.node.split_off(kept);
+        let (Some(block), Some(first)) = (spare.next(), right.first()) else {
+            return Err(self.corrupt(None, ExtentRule::Capacity).into());
+        };
+        self.create(change, block, &right)?;
+        let is_last = at + 1 >= siblings.len();
+        siblings.insert(at + 1, Child { first, block });
+        Ok(is_last)
+    }
+
+    /// Stores the root; one that overflows moves into a block, one level further down.
+    fn store_root(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        mut root: Node,
+        spare: &mut impl Iterator<Item = BlockNr>,
+    ) -> Result<()> {
+        if let Some(first) = root.first().filter(|_| root.overflows()) {
+            let Some(block) = spare.next() else {
+                return Err(self.corrupt(None, ExtentRule::Capacity).into());
+            };
+            let room = root.room;
+            root.room = node_room(change.volume.geometry.block_bytes as usize);
+            self.create(change, block, &root)?;
+            root = Node {
+                depth: root.depth + 1,
+                room,
+                entries: Entries::Inner(vec![Child { first, block }]),
+            };
+        } else if root.len() == 0 {
+            root = Node::empty(root.room);
+        }
+        let root = self.absorb(change, root)?;
+        root.encode(&mut self.root);
+        change.inode.block = self.root;
+        Ok(())
+    }
+
+    /// Takes the only child of a root into it, as long as it fits.
+    fn absorb(&self, change: &mut MapChange<'_, '_>, mut root: Node) -> Result<Node> {
+        while let [child] = *root.children() {
+            let buffer = self.read(change.volume, child, root.depth)?;
+            let node = Node::new(&self.node(&buffer, Some(child))?, &buffer);
+            if node.len() > root.room {
+                break;
+            }
+            change.free_node(child.block)?;
+            root = Node {
+                room: root.room,
+                ..node
+            };
+        }
+        Ok(root)
+    }
+
+    fn write(&self, change: &mut MapChange<'_, '_>, block: BlockNr, node: &Node) -> Result<()> {
+        let rules = ExtentBlockRules {
+            geometry: &change.volume.geometry,
+            inode_seed: self.inode_seed,
+        };
+        change.handle.edit(block, &rules, |bytes| {
+            node.encode(bytes);
+            Ok(())
+        })
+    }
+
+    fn create(&self, change: &mut MapChange<'_, '_>, block: BlockNr, node: &Node) -> Result<()> {
+        let rules = ExtentBlockRules {
+            geometry: &change.volume.geometry,
+            inode_seed: self.inode_seed,
+        };
+        let mut bytes = vec![0; change.volume.geometry.block_bytes as usize];
+        node.encode(&mut bytes);
+        change.handle.create(block, &rules, bytes)?;
+        Ok(())
+    }
+
+    /// The root of a map without blocks.
+    pub(in crate::mapping) fn empty(inode: InodeNr, inode_seed: u32) -> Self {
+        let mut root = [0; crate::ondisk::inode::BLOCK_AREA_BYTES];
+        Node::empty(node_room(root.len())).encode(&mut root);
+        Self {
+            root,
+            inode,
+            inode_seed,
+        }
+    }
+}
+
+/// Takes the blocks that storing the path will need.
+fn take_nodes(change: &mut MapChange<'_, '_>, path: &Path) -> Result<Vec<BlockNr>> {
+    let mut count = 0;
+    if path.leaf.node.overflows() {
+        let full = |level: &&Level| level.node.len() >= level.node.room;
+        count = 1 + path.above.iter().rev().take_while(full).count();
+    }
+    if count > path.above.len() && path.depth() >= EXTENT_DEPTH_MAX {
+        // As many extents as there can be.
+        return Err(platter_vfs::Condition::NoSpace.into());
+    }
+    let near = path.leaf.place;
+    let near = near.or_else(|| path.extents().first().map(|extent| extent.start));
+    let goal = near.unwrap_or_default();
+    let mut taken = Vec::with_capacity(count);
+    for _ in 0..count {
+        match change.alloc_node(goal) {
+            Ok(block) => taken.push(block),
+            Err(error) => {
+                for block in taken {
+                    change
+                        .free_node(block)
+                        .map_err(|error| change.handle.abort(error))?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(taken)
+}

@@ -1,0 +1,360 @@
+//! Blocks that come into an indirect map and leave it, with the blocks of numbers above them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use platter_ondisk::endian::Le32;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{Condition, Result};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{DIRECT_COUNT, IndirectMap, Tree, trees};
+use crate::Volume;
+use crate::mapping::change::{MapChange, Progress, SPACE_CREDITS};
+use crate::ondisk::{BlockNr, FileBlock, GroupNr};
+
+/// The most levels of blocks of numbers.
+const LEVELS_MAX: u32 = 3;
+/// Blocks that one step changes at most: each block of numbers, and what taking it or giving it
+/// back changes.
+pub(in crate::mapping) const STEP_CREDITS: u32 = LEVELS_MAX * (SPACE_CREDITS + 1) + 1;
+
+/// One row of numbers on the way to a file block: in the inode, or a block of them.
+#[derive(Debug)]
+struct Row {
+    /// Where it lies; `None` for the inode.
+    place: Option<BlockNr>,
+    numbers: Vec<Le32>,
+    /// The number that the way goes on with.
+    at: usize,
+    /// The first file block below the number `at`.
+    first: u64,
+    /// File blocks below each number.
+    span: u64,
+}
+
+impl Row {
+    fn number(&self) -> Option<Le32> {
+        self.numbers
+            .get(self.at)
+            .copied()
+            .filter(|number| number.get() != 0)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbers.iter().all(|number| number.get() == 0)
+    }
+}
+
+/// Where a way ends.
+enum Found {
+    /// Its last row names the file block, or would.
+    Whole,
+    /// The last row has no block of numbers; so many levels are missing below it.
+    Missing(u32),
+}
+
+impl IndirectMap {
+    /// The rows on the way to `block`; `None` behind the last block that a map can have.
+    fn way(&self, volume: &Volume, block: FileBlock) -> Result<Option<(Vec<Row>, Found)>> {
+        let per_block = u64::from(volume.geometry.block_bytes / 4);
+        let block = u64::from(block.0);
+        let tree = trees(per_block).zip(DIRECT_COUNT as usize..);
+        let mut tree = tree.filter(|(tree, _)| block < tree.end(per_block));
+        let (tree, at) = if block < u64::from(DIRECT_COUNT) {
+            let tree = Tree {
+                first: block,
+                levels: 0,
+            };
+            (tree, usize::try_from(block).unwrap_or_default())
+        } else {
+            match tree.next() {
+                Some(found) => found,
+                None => return Ok(None),
+            }
+        };
+        let mut rows = vec![Row {
+            place: None,
+            numbers: self.pointers.to_vec(),
+            at,
+            first: tree.first,
+            span: per_block.pow(tree.levels),
+        }];
+        for level in (0..tree.levels).rev() {
+            let Some(above) = rows.last() else {
+                break;
+            };
+            let Some(number) = above.number() else {
+                return Ok(Some((rows, Found::Missing(level + 1))));
+            };
+            let place = self.prove(volume, number, above.place)?;
+            let buffer = volume.read_block(place, &Unverified)?;
+            let span = per_block.pow(level);
+            let index = (block - above.first) / span;
+            let first = above.first + index * span;
+            rows.push(Row {
+                place: Some(place),
+                numbers: <[Le32]>::ref_from_bytes(&buffer)
+                    .unwrap_or_default()
+                    .to_vec(),
+                at: usize::try_from(index).unwrap_or(usize::MAX),
+                first,
+                span,
+            });
+        }
+        Ok(Some((rows, Found::Whole)))
+    }
+
+    /// Maps blocks that are a hole, as many of `count` as one row holds. Gives how many.
+    pub(in crate::mapping) fn insert(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        first: FileBlock,
+        start: BlockNr,
+        count: u32,
+    ) -> Result<u32> {
+        let Some((mut rows, found)) = self.way(change.volume, first)? else {
+            return Err(Condition::FileTooLarge.into());
+        };
+        let numbers = block_numbers(start, count)?;
+        let Found::Missing(levels) = found else {
+            let is_direct = rows.len() == 1;
+            let Some(row) = rows.last_mut() else {
+                return Ok(0);
+            };
+            let end = if is_direct {
+                DIRECT_COUNT as usize
+            } else {
+                row.numbers.len()
+            };
+            let free = row.numbers.get_mut(row.at..end).unwrap_or_default();
+            let free = free.iter_mut().zip(&numbers);
+            let mut count = 0;
+            for (slot, number) in free.take_while(|(slot, _)| slot.get() == 0) {
+                *slot = *number;
+                count += 1;
+            }
+            return self.write_last(change, &rows).map(|()| count);
+        };
+        let nodes = take_nodes(change, levels, start)?;
+        let grown = self.grow(change, &mut rows, first, &nodes, &numbers);
+        grown.map_err(|error| change.handle.abort(error))
+    }
+
+    /// Makes `nodes`, the highest first, the missing rows on the way to `block`.
+    fn grow(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        rows: &mut [Row],
+        block: FileBlock,
+        nodes: &[BlockNr],
+        numbers: &[Le32],
+    ) -> Result<u32> {
+        let (Some(row), Some(&top)) = (rows.last_mut(), nodes.first()) else {
+            return Ok(0);
+        };
+        let per_block = u64::from(change.volume.geometry.block_bytes / 4);
+        let mut inside = u64::from(block.0) - row.first;
+        let mut span = row.span;
+        let mut count = 0;
+        let below = nodes.iter().skip(1).copied().map(Some).chain([None]);
+        for (&node, below) in nodes.iter().zip(below) {
+            span /= per_block;
+            let index = usize::try_from(inside / span).unwrap_or_default();
+            inside %= span;
+            let mut row = vec![Le32::new(0); usize::try_from(per_block).unwrap_or_default()];
+            let rest = row.get_mut(index..).unwrap_or_default();
+            if let Some(below) = below {
+                rest.iter_mut().zip(block_numbers(below, 1)?).for_each(set);
+            } else {
+                count = u32::try_from(rest.len().min(numbers.len())).unwrap_or(u32::MAX);
+                rest.iter_mut().zip(numbers.iter().copied()).for_each(set);
+            }
+            change.handle.create(node, &Unverified, row.as_bytes())?;
+        }
+        if let Some(slot) = row.numbers.get_mut(row.at) {
+            slot.set(u32::try_from(top.0).map_err(|_| Condition::FileTooLarge)?);
+        }
+        self.write_last(change, rows)?;
+        Ok(count)
+    }
+
+    /// Takes the blocks of a range out of the map and gives them back, with the blocks of numbers
+    /// that name nothing any more. With [`Progress::More`], what lies before that block is left.
+    pub(in crate::mapping) fn remove(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        range: Range<FileBlock>,
+    ) -> Result<Progress> {
+        let per_block = u64::from(change.volume.geometry.block_bytes / 4);
+        let capacity = trees(per_block)
+            .last()
+            .map_or(0, |tree| tree.end(per_block));
+        let mut groups = BTreeSet::new();
+        let start = u64::from(range.start.0);
+        let mut end = u64::from(range.end.0).min(capacity);
+        while start < end {
+            let Some((mut rows, found)) = self.way(change.volume, file_block(end - 1))? else {
+                break;
+            };
+            let Some(row) = rows.last_mut() else {
+                break;
+            };
+            if let Found::Missing(_) = found {
+                end = row.first;
+                continue;
+            }
+            let row_start = row.first - row.at as u64;
+            let from = usize::try_from(start.saturating_sub(row_start)).unwrap_or(usize::MAX);
+            let plan = self.plan(change, row, from, &mut groups)?;
+            end = row_start + plan.from as u64;
+            if !plan.runs.is_empty() {
+                self.cut(change, &mut rows, &plan.runs)
+                    .map_err(|error| change.handle.abort(error))?;
+            }
+            if plan.is_full {
+                return Ok(Progress::More(file_block(end)));
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Clears the numbers of a row from its `at` down to `from`, as far as the handle has room for
+    /// giving their blocks back. The first run always fits.
+    fn plan(
+        &self,
+        change: &mut MapChange<'_, '_>,
+        row: &mut Row,
+        from: usize,
+        groups: &mut BTreeSet<GroupNr>,
+    ) -> Result<Plan> {
+        let mut plan = Plan {
+            runs: Vec::new(),
+            from,
+            is_full: false,
+        };
+        let mut credits = STEP_CREDITS;
+        let numbers = row.numbers.iter_mut().enumerate();
+        for (at, slot) in numbers.take(row.at + 1).skip(from).rev() {
+            if slot.get() == 0 {
+                continue;
+            }
+            let block = self.prove(change.volume, *slot, row.place)?;
+            let (_, group) = change.last_piece(block, 1);
+            let is_new = !groups.contains(&group);
+            credits += if is_new { SPACE_CREDITS } else { 0 };
+            if !change.ensure(credits) && !plan.runs.is_empty() {
+                plan.from = at + 1;
+                plan.is_full = true;
+                break;
+            }
+            groups.insert(group);
+            slot.set(0);
+            match plan.runs.last_mut() {
+                Some((start, count)) if start.0 == block.0 + 1 && !is_new => {
+                    *start = block;
+                    *count += 1;
+                }
+                _ => plan.runs.push((block, 1)),
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Stores the last of `rows`, which was changed; a row that names nothing any more goes, and
+    /// its number above. Then gives back the blocks of `runs`.
+    fn cut(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        rows: &mut Vec<Row>,
+        runs: &[(BlockNr, u64)],
+    ) -> Result<()> {
+        while let Some(row) = rows.last() {
+            let Some(place) = row.place.filter(|_| row.is_empty()) else {
+                break;
+            };
+            change.free_node(place)?;
+            rows.pop();
+            if let Some(slot) = rows.last_mut().and_then(|row| row.numbers.get_mut(row.at)) {
+                slot.set(0);
+            }
+        }
+        self.write_last(change, rows)?;
+        runs.iter()
+            .try_for_each(|&(start, count)| change.free_data(start, count))
+    }
+
+    /// Stores the last row.
+    fn write_last(&mut self, change: &mut MapChange<'_, '_>, rows: &[Row]) -> Result<()> {
+        let Some(row) = rows.last() else {
+            return Ok(());
+        };
+        let bytes = row.numbers.as_bytes();
+        if let Some(place) = row.place {
+            return change.handle.edit(place, &Unverified, |block| {
+                block
+                    .iter_mut()
+                    .zip(bytes)
+                    .for_each(|(to, from)| *to = *from);
+                Ok(())
+            });
+        }
+        let slots = self.pointers.iter_mut().zip(&row.numbers);
+        slots.for_each(|(slot, number)| *slot = *number);
+        let block = change.inode.block.iter_mut().zip(bytes);
+        block.for_each(|(to, from)| *to = *from);
+        Ok(())
+    }
+}
+
+/// Takes `count` blocks of numbers.
+fn take_nodes(change: &mut MapChange<'_, '_>, count: u32, goal: BlockNr) -> Result<Vec<BlockNr>> {
+    let mut nodes = Vec::new();
+    for _ in 0..count {
+        let taken = change.alloc_node(goal).and_then(|block| {
+            nodes.push(block);
+            block_numbers(block, 1)
+        });
+        let Err(error) = taken else {
+            continue;
+        };
+        for node in nodes {
+            change
+                .free_node(node)
+                .map_err(|error| change.handle.abort(error))?;
+        }
+        return Err(error);
+    }
+    Ok(nodes)
+}
+
+/// What one step takes out of a row.
+struct Plan {
+    /// Device blocks in a row within one group, the last ones of the file first.
+    runs: Vec<(BlockNr, u64)>,
+    /// The numbers from here on were looked at.
+    from: usize,
+    /// The handle has no room for more.
+    is_full: bool,
+}
+
+/// The numbers of `count` blocks from `start`.
+///
+/// # Errors
+/// `NoSpace` for blocks that 32 bits cannot name.
+fn block_numbers(start: BlockNr, count: u32) -> Result<Vec<Le32>> {
+    let end = start.0.saturating_add(u64::from(count));
+    if end > u64::from(u32::MAX) {
+        return Err(Condition::NoSpace.into());
+    }
+    let number = |block| Le32::new(u32::try_from(block).unwrap_or(u32::MAX));
+    Ok((start.0..end).map(number).collect())
+}
+
+fn set((slot, number): (&mut Le32, Le32)) {
+    *slot = number;
+}
+
+fn file_block(block: u64) -> FileBlock {
+    FileBlock(u32::try_from(block).unwrap_or(u32::MAX))
+}

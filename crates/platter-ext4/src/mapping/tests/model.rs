@@ -1,0 +1,475 @@
+//! Random changes of maps beside a simple model: which device block each file block has. After
+//! each change the map, walked whole, says the same, and what it uses is what was taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use platter_block::MemoryDevice;
+use platter_cache::MemoryBudget;
+
+use super::*;
+use crate::mapping::{BlockSource, MapChange, Progress};
+use crate::ondisk::Superblock;
+use crate::ondisk::superblock::tests::sample as sample_superblock;
+use crate::txn::{Handle, Log};
+
+/// Blocks below are for the map, the others, which no device has, for data.
+const DATA_START: u64 = 8192;
+const BLOCKS_COUNT: u64 = 1 << 20;
+const FILE_BLOCKS: u64 = 400;
+
+/// Reproducible numbers (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// The clusters in use, by number.
+#[derive(Debug)]
+struct Space {
+    ratio: u64,
+    used: Mutex<BTreeSet<u64>>,
+    /// Clusters of the map's own.
+    nodes: Mutex<BTreeSet<u64>>,
+}
+
+impl BlockSource for Space {
+    fn alloc(&self, _: &Volume, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
+        let mut used = self.used.lock();
+        let free = (16..DATA_START / self.ratio).find(|cluster| !used.contains(cluster));
+        let cluster = free.ok_or(Condition::NoSpace)?;
+        used.insert(cluster);
+        self.nodes.lock().insert(cluster);
+        Ok(BlockNr(cluster * self.ratio))
+    }
+
+    fn free(&self, _: &Volume, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        assert!(blocks.start.0.is_multiple_of(self.ratio));
+        assert!(blocks.end.0.is_multiple_of(self.ratio));
+        for cluster in blocks.start.0 / self.ratio..blocks.end.0 / self.ratio {
+            assert!(self.used.lock().remove(&cluster), "freed what is free");
+            self.nodes.lock().remove(&cluster);
+        }
+        Ok(())
+    }
+}
+
+struct Bench {
+    volume: Volume,
+    space: Space,
+    inode: Inode,
+    map: BlockMap,
+    /// File block to device block, and whether it is unwritten.
+    model: BTreeMap<u64, (u64, bool)>,
+    next_data: u64,
+    random: Random,
+    /// Handles get no credits beyond those they begin with.
+    is_tight: bool,
+}
+
+impl Bench {
+    fn new(seed: u64, block_bytes: u32, cluster_blocks: u32, flags: InodeFlags) -> Self {
+        let mut geometry = sample_geometry();
+        geometry.block_bytes = block_bytes;
+        geometry.block_bits = block_bytes.ilog2();
+        geometry.cluster_blocks = cluster_blocks;
+        geometry.blocks_count = BLOCKS_COUNT;
+        geometry.first_data_block = BlockNr(0);
+        geometry.blocks_per_group = 64;
+        geometry.groups_count = u32::try_from(BLOCKS_COUNT / 64).unwrap();
+        let len = usize::try_from(DATA_START * u64::from(block_bytes)).unwrap();
+        let device = Arc::new(MemoryDevice::new("memory", vec![0; len]));
+        let superblock = Superblock::decode(&sample_superblock()).unwrap();
+        let budget = Arc::new(MemoryBudget::new(32 << 20));
+        let volume =
+            Volume::new(device, superblock, geometry, budget).writable(Log::without_journal);
+        let mut inode = inode(flags, &[]);
+        inode.sectors = 0;
+        let map = BlockMap::begin(&volume, &mut inode);
+        Self {
+            volume,
+            space: Space {
+                ratio: u64::from(cluster_blocks),
+                used: Mutex::default(),
+                nodes: Mutex::default(),
+            },
+            inode,
+            map,
+            model: BTreeMap::new(),
+            next_data: DATA_START,
+            random: Random(seed),
+            is_tight: false,
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    /// Runs one step in a handle of its own, which has as few credits as it may.
+    fn step<R>(&mut self, step: impl FnOnce(&mut BlockMap, &mut MapChange<'_, '_>) -> R) -> R {
+        const ALL: u32 = 8192;
+        let credits = self.map.step_credits();
+        let log = self.volume.log().unwrap();
+        let mut others = Vec::new();
+        if self.is_tight {
+            log.commit_all().unwrap();
+            others.push(log.begin(ALL / 2).unwrap());
+            others.push(log.begin(ALL / 2 - credits).unwrap());
+        }
+        let mut handle = log.begin(credits).unwrap();
+        let mut change = MapChange {
+            volume: &self.volume,
+            space: &self.space,
+            handle: &mut handle,
+            inode: &mut self.inode,
+        };
+        step(&mut self.map, &mut change)
+    }
+
+    /// The hole from `block` on, of at most `count` blocks.
+    fn hole(&self, block: u64, count: u64) -> u64 {
+        let next = self.model.range(block..).next();
+        next.map_or(count, |(&next, _)| count.min(next - block))
+    }
+
+    /// Takes data blocks for a hole; those of a cluster that the file has are there already.
+    fn take(&mut self, block: u64, count: u64) -> (u64, u64) {
+        let ratio = self.space.ratio;
+        let cluster = block / ratio * ratio;
+        let neighbour = self.model.range(cluster..cluster + ratio).next();
+        if let Some((&other, &(place, _))) = neighbour {
+            let end = (cluster + ratio).min(block + count);
+            return (place + block - other, end - block);
+        }
+        // No further than to a cluster that is there.
+        let mut end = block + count;
+        let last = (end - 1) / ratio * ratio;
+        if last > cluster && self.model.range(last..last + ratio).next().is_some() {
+            end = last;
+        }
+        if self.random.below(3) > 0 {
+            self.next_data += ratio * (1 + self.random.below(3));
+        }
+        let start = self.next_data + block % ratio;
+        self.next_data = (start + end - block).next_multiple_of(ratio);
+        if self.next_data > BLOCKS_COUNT - 1000 {
+            self.next_data = DATA_START;
+        }
+        let mut used = self.space.used.lock();
+        for cluster in start / ratio..(start + end - block).div_ceil(ratio) {
+            assert!(used.insert(cluster), "data blocks ran out");
+            self.inode.sectors += ratio * u64::from(self.volume.geometry.block_bytes >> 9);
+        }
+        (start, end - block)
+    }
+
+    fn insert(&mut self, block: u64, count: u64, unwritten: bool) {
+        let mut at = block;
+        let end = block + self.hole(block, count);
+        while at < end {
+            let (start, count) = self.take(at, end - at);
+            let mut done = 0;
+            while done < count {
+                let place = BlockNr(start + done);
+                let first = file_block(at + done);
+                let rest = u32::try_from(count - done).unwrap();
+                let backing = if unwritten {
+                    Backing::Unwritten(place)
+                } else {
+                    Backing::Written(place)
+                };
+                let part = run(first.0, rest, backing);
+                let inserted = self.step(|map, change| map.insert(change, part));
+                let inserted = match inserted {
+                    Ok(inserted) => u64::from(inserted),
+                    Err(Error::Condition(Condition::NoSpace)) => {
+                        return self.give_back(at + done, start + done, count - done);
+                    }
+                    Err(error) => panic!("{error}"),
+                };
+                for nth in done..done + inserted {
+                    self.model.insert(at + nth, (start + nth, unwritten));
+                }
+                done += inserted;
+            }
+            at += count;
+        }
+    }
+
+    /// Gives back what was taken for blocks that could not be mapped.
+    fn give_back(&mut self, block: u64, start: u64, count: u64) {
+        let ratio = self.space.ratio;
+        for nth in 0..count {
+            let cluster = (block + nth) / ratio * ratio;
+            let is_mapped = self.model.range(cluster..cluster + ratio).next().is_some();
+            if !is_mapped && self.space.used.lock().remove(&((start + nth) / ratio)) {
+                self.inode.sectors -= ratio * u64::from(self.volume.geometry.block_bytes >> 9);
+            }
+        }
+    }
+
+    fn convert(&mut self, range: Range<u64>, unwritten: bool) {
+        let mut at = range.start;
+        loop {
+            let blocks = file_block(at)..file_block(range.end);
+            match self.step(|map, change| map.convert(change, blocks, unwritten)) {
+                Ok(Progress::Done) => break,
+                Ok(Progress::More(next)) => at = u64::from(next.0),
+                Err(Error::Condition(Condition::NoSpace)) => return self.reload(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for (_, state) in self.model.range_mut(range) {
+            state.1 = unwritten;
+        }
+    }
+
+    fn remove(&mut self, range: Range<u64>) -> bool {
+        let mut end = range.end;
+        loop {
+            let blocks = file_block(range.start)..file_block(end);
+            match self.step(|map, change| map.remove(change, blocks)) {
+                Ok(Progress::Done) => break,
+                Ok(Progress::More(next)) => {
+                    assert!(u64::from(next.0) < end, "each step comes further");
+                    end = u64::from(next.0);
+                }
+                Err(Error::Condition(Condition::NoSpace)) => {
+                    self.reload();
+                    return false;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.model.retain(|block, _| !range.contains(block));
+        true
+    }
+
+    fn collapse(&mut self, range: Range<u64>) {
+        if !self.remove(range.clone()) {
+            return;
+        }
+        let count = range.end - range.start;
+        let mut at = file_block(range.end);
+        let shift = u32::try_from(count).unwrap();
+        while let Progress::More(next) = self
+            .step(|map, change| map.shift_down(change, at, shift))
+            .unwrap()
+        {
+            at = next;
+        }
+        let moved = self.model.split_off(&range.end);
+        let moved = moved
+            .into_iter()
+            .map(|(block, state)| (block - count, state));
+        self.model.extend(moved);
+    }
+
+    fn make_room(&mut self, block: u64, count: u64) {
+        let mut end = FileBlock::MAX;
+        let shift = u32::try_from(count).unwrap();
+        loop {
+            let range = file_block(block)..end;
+            match self.step(|map, change| map.shift_up(change, range, shift)) {
+                Ok(Progress::Done) => break,
+                Ok(Progress::More(next)) => end = next,
+                Err(Error::Condition(Condition::NoSpace)) => return self.reload(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let moved = self.model.split_off(&block);
+        let moved = moved
+            .into_iter()
+            .map(|(block, state)| (block + count, state));
+        self.model.extend(moved);
+    }
+
+    /// Makes the model what the map says, after a change that ran out of space half way.
+    fn reload(&mut self) {
+        self.model = self.walk().0;
+    }
+
+    /// Everything the map says, and its own blocks.
+    fn walk(&self) -> (BTreeMap<u64, (u64, bool)>, BTreeSet<u64>) {
+        let (mut blocks, mut nodes) = (BTreeMap::new(), BTreeSet::new());
+        let map = BlockMap::decode(&self.volume, &self.inode).unwrap();
+        let visited = map.visit(&self.volume, &mut |piece| {
+            match piece {
+                Piece::Node(_, block) => {
+                    assert!(nodes.insert(block.0 / self.space.ratio));
+                }
+                Piece::Run(run) => {
+                    let (start, unwritten) = match run.backing {
+                        Backing::Written(start) => (start.0, false),
+                        Backing::Unwritten(start) => (start.0, true),
+                        Backing::Hole => unreachable!(),
+                    };
+                    for nth in 0..u64::from(run.count) {
+                        let state = (start + nth, unwritten);
+                        let old = blocks.insert(u64::from(run.first.0) + nth, state);
+                        assert_eq!(old, None);
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        visited.unwrap();
+        (blocks, nodes)
+    }
+
+    fn check(&self) {
+        let (blocks, nodes) = self.walk();
+        assert_eq!(blocks, self.model);
+        assert_eq!(nodes, *self.space.nodes.lock());
+        let ratio = self.space.ratio;
+        let data = blocks.values().map(|(block, _)| block / ratio);
+        let used: BTreeSet<u64> = data.chain(nodes).collect();
+        assert_eq!(used, *self.space.used.lock());
+        let sectors = ratio * u64::from(self.volume.geometry.block_bytes >> 9);
+        assert_eq!(self.inode.sectors, used.len() as u64 * sectors);
+        for &block in self.model.keys().take(50) {
+            let run = self.map.lookup(&self.volume, file_block(block)).unwrap();
+            let (place, unwritten) = self.model[&block];
+            let expected = if unwritten {
+                Backing::Unwritten(BlockNr(place))
+            } else {
+                Backing::Written(BlockNr(place))
+            };
+            assert_eq!(run.backing, expected);
+        }
+    }
+
+    fn random_change(&mut self) {
+        let ratio = self.space.ratio;
+        let is_indirect = !self.inode.flags.contains(InodeFlags::EXTENTS);
+        self.is_tight = self.below(4) == 0;
+        let block = self.below(FILE_BLOCKS);
+        let count_max = if self.below(8) == 0 { 200 } else { 6 };
+        let count = 1 + self.below(count_max);
+        let range = block..block + count;
+        match self.below(if is_indirect { 16 } else { 20 }) {
+            0..12 => {
+                let unwritten = !is_indirect && self.below(3) == 0;
+                self.insert(block, count, unwritten);
+            }
+            12..16 => {
+                self.remove(range);
+            }
+            16..18 => {
+                let unwritten = self.below(2) == 0;
+                self.convert(range, unwritten);
+            }
+            18 => self.collapse(block / ratio * ratio..(block + count).next_multiple_of(ratio)),
+            _ => self.make_room(block / ratio * ratio, count.next_multiple_of(ratio)),
+        }
+    }
+
+    fn run(&mut self, changes: usize) {
+        for _ in 0..changes {
+            self.random_change();
+            self.check();
+        }
+        self.is_tight = false;
+        assert!(self.remove(0..u64::from(u32::MAX)));
+        self.check();
+        assert_eq!(self.inode.sectors, 0);
+        self.volume.log().unwrap().commit_all().unwrap();
+    }
+}
+
+fn file_block(block: u64) -> FileBlock {
+    FileBlock(u32::try_from(block).unwrap())
+}
+
+/// A block with a node of six entries, two more than the root has: trees of all depths from few
+/// extents.
+const TINY_NODE: u32 = 88;
+
+#[test]
+fn extent_trees_follow_the_model_in_small_nodes() {
+    for seed in 0..1500 {
+        Bench::new(seed, TINY_NODE, 1, InodeFlags::EXTENTS).run(60);
+    }
+}
+
+#[test]
+fn extent_trees_follow_the_model() {
+    for seed in 0..150 {
+        Bench::new(seed, 1024, 1, InodeFlags::EXTENTS).run(200);
+    }
+}
+
+#[test]
+fn extent_trees_of_clusters_follow_the_model() {
+    for seed in 0..400 {
+        Bench::new(seed, TINY_NODE, 4, InodeFlags::EXTENTS).run(60);
+        Bench::new(seed, 1024, 16, InodeFlags::EXTENTS).run(10);
+    }
+}
+
+/// Rows of 16 numbers: the third tree begins at block 284.
+#[test]
+fn indirect_maps_follow_the_model() {
+    for seed in 0..1000 {
+        Bench::new(seed, 64, 1, InodeFlags::empty()).run(60);
+    }
+    for seed in 0..50 {
+        Bench::new(seed, 1024, 1, InodeFlags::empty()).run(100);
+    }
+}
+
+#[test]
+fn a_tree_as_full_as_it_can_be_has_no_space() {
+    let mut bench = Bench::new(1, TINY_NODE, 1, InodeFlags::EXTENTS);
+    let refused = (0..50_000).map(|nth| nth * 2).find(|&block| {
+        bench.insert(block, 1, false);
+        !bench.model.contains_key(&block)
+    });
+    // A tree that grows at its end has full nodes: the root, and five levels below.
+    assert_eq!(refused, Some(2 * 4 * 6_u64.pow(5)));
+    bench.check();
+}
+
+#[test]
+fn extents_grow_to_their_limits_and_are_parted_there() {
+    let mut bench = Bench::new(1, 1024, 1, InodeFlags::EXTENTS);
+    let mut map = |first: u32, count: u32| {
+        let part = run(
+            first,
+            count,
+            Backing::Written(BlockNr(10_000 + u64::from(first))),
+        );
+        assert_eq!(
+            bench.step(|map, change| map.insert(change, part)).unwrap(),
+            count
+        );
+    };
+    map(0, 32767);
+    map(32768, 32767);
+    map(32767, 1);
+    let whole = |bench: &Bench, block| bench.map.lookup(&bench.volume, FileBlock(block)).unwrap();
+    // Joined with the one before; both together are too long for one.
+    assert_eq!(whole(&bench, 0).count, 32768);
+    assert_eq!(whole(&bench, 32768).count, 32767);
+    let all = FileBlock(0)..FileBlock(65535);
+    let step = bench.step(|map, change| map.convert(change, all, true));
+    assert_eq!(step.unwrap(), Progress::Done);
+    assert_eq!(whole(&bench, 0).count, 32767);
+    assert_eq!(whole(&bench, 32767).count, 1);
+    assert!(matches!(
+        whole(&bench, 32767).backing,
+        Backing::Unwritten(_)
+    ));
+    let longest = run(70_000, 40_000, Backing::Unwritten(BlockNr(100_000)));
+    let inserted = bench.step(|map, change| map.insert(change, longest));
+    assert_eq!(inserted.unwrap(), 32767);
+}
