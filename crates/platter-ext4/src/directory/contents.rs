@@ -164,13 +164,7 @@ impl<'a> DirBlocks<'a> {
         let Some(device) = self.map.block(self.volume, block)? else {
             return Ok(None);
         };
-        let has_checksum = self.volume.geometry.features.has_metadata_csum();
-        let verifier = DirBlockVerifier {
-            inode: self.inode.number,
-            checksum_seed: has_checksum.then_some(self.inode.checksum_seed),
-            is_indexed: self.inode.flags.contains(InodeFlags::INDEX),
-            is_first: block.0 == 0,
-        };
+        let verifier = verifier(self.volume, self.inode, block);
         Ok(Some(self.volume.read_block(device, &verifier)?))
     }
 
@@ -212,6 +206,17 @@ impl<'a> DirBlocks<'a> {
             }
             at = at.saturating_add(count);
         }
+    }
+}
+
+/// What a block of the directory `inode` must hold to.
+pub(super) fn verifier(volume: &Volume, inode: &Inode, block: FileBlock) -> DirBlockVerifier {
+    let has_checksum = volume.geometry.features.has_metadata_csum();
+    DirBlockVerifier {
+        inode: inode.number,
+        checksum_seed: has_checksum.then_some(inode.checksum_seed),
+        is_indexed: inode.flags.contains(InodeFlags::INDEX),
+        is_first: block.0 == 0,
     }
 }
 

@@ -6,7 +6,7 @@ use platter_vfs::Result;
 
 use super::contents::{Contents, DirBlocks};
 use super::naming::{Hashing, Wanted};
-use super::{Directory, Found, HtreeRule, linear};
+use super::{Directory, HtreeRule, Slot, linear};
 use crate::ondisk::FileBlock;
 use crate::ondisk::htree::{HtreeRoot, IndexEntries, decode_node};
 
@@ -37,6 +37,15 @@ struct Frame {
     announced: usize,
 }
 
+/// A block of the index on the way to a leaf.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PathBlock<'w> {
+    pub(super) block: FileBlock,
+    pub(super) entries: IndexEntries<'w>,
+    /// The entry that leads to the leaf.
+    pub(super) index: usize,
+}
+
 /// The number of the hash function of an index.
 pub(super) fn hash_version(directory: &Directory<'_>) -> Result<u8> {
     let (_, buffer) = read_root(directory)?;
@@ -50,7 +59,7 @@ pub(super) fn lookup(
     directory: &Directory<'_>,
     hashing: &Hashing,
     wanted: &Wanted<'_>,
-) -> Result<Option<Found>> {
+) -> Result<Option<Slot>> {
     let major = wanted.hash(hashing).major;
     let mut walker = Walker::seek(directory, major)?;
     loop {
@@ -166,6 +175,18 @@ impl<'a, 'b> Walker<'a, 'b> {
             }
         }
         Ok(None)
+    }
+
+    /// The path to the leaf at hand, from the root on: each block, its entries, and the one that the
+    /// path takes.
+    pub(super) fn path(&self) -> impl DoubleEndedIterator<Item = Result<PathBlock<'_>>> {
+        self.frames.iter().map(|frame| {
+            Ok(PathBlock {
+                block: frame.block,
+                entries: self.entries(frame)?,
+                index: frame.index,
+            })
+        })
     }
 
     /// The leaf at hand.

@@ -5,7 +5,7 @@ use platter_vfs::{DirSink, Error, FileKind, Result};
 use super::contents::Contents;
 use super::naming::Wanted;
 use super::position::Position;
-use super::{DirEntryRule, Directory, Found, listed};
+use super::{DirEntryRule, Directory, Found, Slot, listed};
 
 /// Where `..` begins in a directory, if only implied.
 const DOTDOT_PLACE: u64 = 12;
@@ -13,7 +13,7 @@ const DOTDOT_PLACE: u64 = 12;
 const DOTS_END: u64 = 24;
 
 /// Looks through all blocks. An error is given only if the name was not found elsewhere.
-pub(super) fn lookup(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Option<Found>> {
+pub(super) fn lookup(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Option<Slot>> {
     let contents = &directory.contents;
     let mut damage = None;
     for number in 0..contents.chunk_count() {
@@ -42,14 +42,18 @@ pub(super) fn find(
     chunk: u32,
     bytes: &[u8],
     wanted: &Wanted<'_>,
-) -> Result<Option<Found>> {
+) -> Result<Option<Slot>> {
     for entry in directory.format.entries(bytes) {
         let entry = entry.map_err(|broken| directory.broken_entry(chunk, broken))?;
         if let Some(inode) = entry.inode
             && wanted.matches(entry.name)
         {
             let kind = entry.kind;
-            return Ok(Some(Found { inode, kind }));
+            return Ok(Some(Slot {
+                found: Found { inode, kind },
+                chunk,
+                offset: entry.offset,
+            }));
         }
     }
     Ok(None)

@@ -11,6 +11,7 @@ mod position;
 mod linear;
 mod index;
 mod ordered;
+mod change;
 
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name, Result};
@@ -27,6 +28,8 @@ use hash::HashVersion;
 use naming::{Hashing, Wanted};
 use ordered::Ordered;
 use position::Position;
+
+pub use change::{CHANGE_CREDITS, DirectoryMut, GROWTH_BLOCKS_MAX, Grow, GrowTarget};
 
 /// What a directory as a whole must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +58,16 @@ pub struct Found {
     pub inode: InodeNr,
     /// The type as the entry tells it.
     pub kind: Option<FileKind>,
+}
+
+/// Where an entry lies.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    found: Found,
+    /// The block or region.
+    chunk: u32,
+    /// The entry's offset in it.
+    offset: usize,
 }
 
 /// A directory opened for reading.
@@ -100,20 +113,44 @@ impl<'a> Directory<'a> {
         if name.is_dot_or_dotdot() {
             return self.lookup_dots(name);
         }
+        Ok(self.locate(name)?.found)
+    }
+
+    /// Where the entry of `name` lies, which is neither `.` nor `..`.
+    fn locate(&self, name: Name<'_>) -> Result<Slot> {
         self.refuse_encrypted()?;
-        let wanted = Wanted::new(name, self.is_casefolded(), self.is_strict())?;
+        let wanted = self.wanted(name)?;
         let mut damage = None;
         if let Some(hashing) = self.index_hashing(&mut damage)? {
             match index::lookup(self, &hashing, &wanted) {
-                Ok(found) => return found.ok_or(Condition::NotFound.into()),
+                Ok(slot) => return slot.ok_or(Condition::NotFound.into()),
                 Err(error) => damage = Some(error),
             }
         }
         match linear::lookup(self, &wanted) {
-            Ok(Some(found)) => Ok(found),
+            Ok(Some(slot)) => Ok(slot),
             Ok(None) => Err(damage.unwrap_or(Condition::NotFound.into())),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether it has no names but `.` and `..`.
+    ///
+    /// # Errors
+    /// `Corrupt` where something is damaged: there might be more.
+    pub fn is_empty(&self) -> Result<bool> {
+        for number in 0..self.contents.chunk_count() {
+            let Some(chunk) = self.contents.read_in_order(number)? else {
+                continue;
+            };
+            for entry in self.format.entries(&chunk) {
+                let entry = entry.map_err(|broken| self.broken_entry(number, broken))?;
+                if entry.inode.is_some() && !matches!(entry.name, b"." | b"..") {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Gives the entries after `from` to `sink`: in the order of their hashes where the kernel
@@ -133,6 +170,10 @@ impl<'a> Directory<'a> {
             Some(hashing) => Ordered::new(self, hashing).read(from, sink),
             None => linear::read(self, from, damage, sink),
         }
+    }
+
+    fn wanted<'n>(&self, name: Name<'n>) -> Result<Wanted<'n>> {
+        Wanted::new(name, self.is_casefolded(), self.is_strict())
     }
 
     fn lookup_dots(&self, name: Name<'_>) -> Result<Found> {

@@ -7,35 +7,91 @@ use zerocopy::{FromBytes, IntoBytes};
 use platter_vfs::FileKind;
 
 use super::{
-    DiskDirEntry, DiskDirTail, ENTRY_ALIGN, ENTRY_HEADER_BYTES, EntryFormat, InodeNr, TAIL_BYTES,
-    TAIL_FILE_TYPE, decode_rec_len,
+    DiskDirEntry, DiskDirTail, ENTRY_ALIGN, ENTRY_HEADER_BYTES, Entry, EntryFormat, InodeNr,
+    TAIL_BYTES, TAIL_FILE_TYPE, decode_rec_len,
 };
 
 impl EntryFormat {
     /// Puts an entry into the first gap that holds it; false when there is none, or an entry is
     /// broken. `name` has 1 to 255 bytes, and no hash goes with it.
     pub fn insert(self, bytes: &mut [u8], name: &[u8], inode: InodeNr, kind: FileKind) -> bool {
-        let needed = stored_len(name.len());
-        let gap = self.entries(bytes).map_while(Result::ok).find_map(|entry| {
+        let Some(gap) = self.gap(bytes, name.len()) else {
+            return false;
+        };
+        if gap.start > gap.offset {
+            self.set_len(bytes, gap.offset, gap.start.saturating_sub(gap.offset));
+        }
+        self.put(bytes, gap.start..gap.end, name, Some(inode), kind);
+        true
+    }
+
+    /// Whether [`insert`](Self::insert) would find a gap for a name of this length.
+    #[must_use]
+    pub fn has_room(self, bytes: &[u8], name_len: usize) -> bool {
+        self.gap(bytes, name_len).is_some()
+    }
+
+    fn gap(self, bytes: &[u8], name_len: usize) -> Option<Gap> {
+        let needed = stored_len(name_len);
+        self.entries(bytes).map_while(Result::ok).find_map(|entry| {
             let used = match entry.inode {
                 Some(_) => stored_len(entry.name.len()),
                 None => 0,
             };
             let start = entry.offset.checked_add(used)?;
             let room = entry.end.checked_sub(start)?;
-            (room >= needed).then_some((entry.offset, start, entry.end))
-        });
-        let Some((offset, start, end)) = gap else {
-            return false;
-        };
-        if start > offset {
-            self.set_len(bytes, offset, start.saturating_sub(offset));
-        }
-        self.put(bytes, start..end, name, Some(inode), kind);
-        true
+            let (offset, end) = (entry.offset, entry.end);
+            (room >= needed).then_some(Gap { offset, start, end })
+        })
     }
 
-    /// Takes the entry at `offset` out: the entry before it takes over its place.
+    /// Makes the entry at `offset` name another inode.
+    pub fn replace(self, bytes: &mut [u8], offset: usize, inode: InodeNr, kind: FileKind) {
+        if let Some((disk, _)) = disk_at(bytes, offset) {
+            disk.inode = inode.get().into();
+            if self.has_file_type {
+                disk.file_type = encode_kind(kind);
+            }
+        }
+    }
+
+    /// Makes `bytes` hold these entries in this order and nothing else. Each is what an entry in use
+    /// [stores](Self::stored); together they fit, and the last takes what is left.
+    pub fn fill<'e>(self, bytes: &mut [u8], entries: impl IntoIterator<Item = &'e [u8]>) {
+        self.clear(bytes);
+        let (mut at, mut last) = (0usize, 0);
+        for entry in entries {
+            let end = at.saturating_add(entry.len());
+            let Some(place) = bytes.get_mut(at..end) else {
+                debug_assert!(false, "entries fit their block");
+                break;
+            };
+            place.copy_from_slice(entry);
+            self.set_len(bytes, at, entry.len());
+            (last, at) = (at, end);
+        }
+        self.set_len(bytes, last, bytes.len().saturating_sub(last));
+    }
+
+    /// The bytes of an entry in use, without the gap behind its name.
+    #[must_use]
+    pub fn stored<'b>(self, bytes: &'b [u8], entry: &Entry<'_>) -> &'b [u8] {
+        let end = entry.offset.saturating_add(stored_len(entry.name.len()));
+        bytes.get(entry.offset..end).unwrap_or_default()
+    }
+
+    /// Makes the entries that filled the first `filled` of `bytes` fill all of them.
+    pub fn stretch(self, bytes: &mut [u8], filled: usize) {
+        let content = bytes.get(..filled).unwrap_or_default();
+        let last = self.entries(content).map_while(Result::ok).last();
+        match last.map(|entry| entry.offset) {
+            Some(last) => self.set_len(bytes, last, bytes.len().saturating_sub(last)),
+            None => self.clear(bytes),
+        }
+    }
+
+    /// Takes the entry at `offset` out: the entry before it takes over its place. Nothing of the
+    /// name stays behind.
     pub fn remove(self, bytes: &mut [u8], offset: usize) {
         let mut before = None;
         let mut end = None;
@@ -49,14 +105,11 @@ impl EntryFormat {
         let Some(end) = end else {
             return;
         };
-        match before {
-            Some(before) => self.set_len(bytes, before, end.saturating_sub(before)),
-            None => {
-                if let Some((disk, _)) = disk_at(bytes, offset) {
-                    disk.inode = 0.into();
-                }
-            }
+        if let Some(place) = bytes.get_mut(offset..end) {
+            place.fill(0);
         }
+        let from = before.unwrap_or(offset);
+        self.set_len(bytes, from, end.saturating_sub(from));
     }
 
     /// Makes `bytes` hold no names.
@@ -111,6 +164,15 @@ impl EntryFormat {
     }
 }
 
+/// A place for a new entry.
+#[derive(Debug, Clone, Copy)]
+struct Gap {
+    /// The entry that has the place now: in use before `start`, if that lies behind it.
+    offset: usize,
+    start: usize,
+    end: usize,
+}
+
 /// Splits off the tail from a block of entries and makes it a valid one without a checksum.
 pub fn split_new_tail(block: &mut [u8]) -> &mut [u8] {
     let tail = DiskDirTail {
@@ -128,7 +190,8 @@ pub fn split_new_tail(block: &mut [u8]) -> &mut [u8] {
 }
 
 /// Bytes of an entry with a name of this length.
-fn stored_len(name_len: usize) -> usize {
+#[must_use]
+pub fn stored_len(name_len: usize) -> usize {
     ENTRY_HEADER_BYTES
         .saturating_add(name_len)
         .next_multiple_of(ENTRY_ALIGN)
@@ -222,5 +285,60 @@ mod tests {
         format.remove(content, 0);
         assert_eq!(names(format, content), Vec::<Vec<u8>>::new());
         assert_eq!(format.entries(&block).map(Result::unwrap).count(), 2);
+    }
+
+    #[test]
+    fn replaced_entry_keeps_its_name_and_place() {
+        let format = format(1024);
+        let mut block = vec![0; 1024];
+        format.clear(&mut block);
+        format.insert(&mut block, b"a", number(13), FileKind::Regular);
+        format.insert(&mut block, b"b", number(14), FileKind::Regular);
+        format.replace(&mut block, 12, number(15), FileKind::Directory);
+        let entry = format.entries(&block).nth(1).unwrap().unwrap();
+        assert_eq!((entry.name, entry.inode), (&b"b"[..], Some(number(15))));
+        assert_eq!(entry.kind, Some(FileKind::Directory));
+    }
+
+    #[test]
+    fn filled_block_has_just_the_entries_it_was_given() {
+        let format = format(1024);
+        let mut old = vec![0; 1024];
+        format.begin(&mut old, number(12), InodeNr::ROOT);
+        for name in [&b"first"[..], b"second", b"third"] {
+            format.insert(&mut old, name, number(13), FileKind::Socket);
+        }
+        let entries = format.entries(&old).map(Result::unwrap);
+        let stored: Vec<_> = entries.map(|entry| format.stored(&old, &entry)).collect();
+        let mut new = vec![0xff; 512];
+        format.fill(&mut new, [stored[4], stored[2]]);
+        assert_eq!(names(format, &new), [&b"third"[..], b"first"]);
+        assert!(format.has_room(&new, 255) && !format.has_room(&new[..28], 1));
+        format.fill(&mut new, []);
+        assert_eq!(names(format, &new), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn stretched_entries_fill_what_was_added() {
+        let format = format(1024);
+        let mut bytes = vec![0; 24];
+        format.clear(&mut bytes);
+        assert!(format.insert(&mut bytes, b"name", number(13), FileKind::Regular));
+        assert!(!format.has_room(&bytes, 8));
+        bytes.resize(40, 0);
+        format.stretch(&mut bytes, 24);
+        assert!(format.insert(&mut bytes, b"other", number(13), FileKind::Regular));
+        format.stretch(&mut bytes, 0);
+        assert_eq!(names(format, &bytes), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn nothing_stays_behind_of_a_removed_name() {
+        let format = format(1024);
+        let mut bytes = vec![0; 64];
+        format.clear(&mut bytes);
+        format.insert(&mut bytes, b"secret", number(13), FileKind::Regular);
+        format.remove(&mut bytes, 0);
+        assert!(bytes[6..].iter().all(|&byte| byte == 0));
     }
 }

@@ -17,7 +17,7 @@ use super::geometry::Geometry;
 use super::htree;
 use super::types::InodeNr;
 
-pub use edit::split_new_tail;
+pub use edit::{split_new_tail, stored_len};
 
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 8;
@@ -318,8 +318,10 @@ pub struct DirBlockVerifier {
 }
 
 impl DirBlockVerifier {
-    /// An inner block of an index hides behind one unused entry as long as the block.
-    fn is_index_block(&self, bytes: &[u8]) -> bool {
+    /// Whether these bytes are a part of the index: an inner block of one hides behind one unused
+    /// entry as long as the block.
+    #[must_use]
+    pub fn is_index_block(&self, bytes: &[u8]) -> bool {
         self.is_indexed && (self.is_first || htree::is_node(bytes))
     }
 }

@@ -1,6 +1,8 @@
 //! The index of a hashed directory: a root in the directory's first block and up to two levels of
 //! inner blocks, each an array of hash and block. Spec: `ext4/directory` (hash tree directories).
 
+mod edit;
+
 use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
@@ -12,6 +14,8 @@ use super::dir_entry::{DiskDirEntry, decode_rec_len};
 use super::features::Incompat;
 use super::geometry::Geometry;
 use super::types::{FileBlock, InodeNr};
+
+pub use edit::{IndexEntry, RootHead, add_level, set_entries, write_node, write_root};
 
 /// Levels of blocks below the root with `large_dir`: inner blocks, then entries.
 pub const HTREE_LEVELS_MAX: u8 = 3;
@@ -173,13 +177,7 @@ impl<'a> HtreeRoot<'a> {
         {
             return Err(HtreeRule::Info);
         }
-        let incompat = geometry.features.incompat;
-        let levels_max = if incompat.contains(Incompat::LARGE_DIR) {
-            HTREE_LEVELS_MAX
-        } else {
-            HTREE_LEVELS_MAX_SMALL
-        };
-        if disk.indirect_levels >= levels_max {
+        if usize::from(disk.indirect_levels) >= levels_max(geometry) {
             return Err(HtreeRule::Levels);
         }
         let has_checksum = geometry.features.has_metadata_csum();
@@ -192,6 +190,18 @@ impl<'a> HtreeRoot<'a> {
                 .prove_order()?,
         })
     }
+}
+
+/// Levels of index blocks that an index of this filesystem has at most, the root being one.
+#[must_use]
+pub fn levels_max(geometry: &Geometry) -> usize {
+    usize::from(
+        if geometry.features.incompat.contains(Incompat::LARGE_DIR) {
+            HTREE_LEVELS_MAX
+        } else {
+            HTREE_LEVELS_MAX_SMALL
+        },
+    )
 }
 
 /// Proves an inner block of an index.
@@ -266,6 +276,13 @@ impl<'a> IndexEntries<'a> {
             0 => 0,
             _ => self.0.get(index).map_or(u32::MAX, |entry| entry.hash.get()),
         }
+    }
+
+    /// The most entries that the block holds.
+    #[must_use]
+    pub fn limit(self) -> usize {
+        let header = self.0.first().map(|first| first.hash.get() & 0xffff);
+        header.map_or(0, |limit| limit as usize)
     }
 
     /// The block of the directory that an entry points to.

@@ -1,0 +1,306 @@
+//! Changing a directory: names come, go, and come to name something else. Spec: `ext4/directory`.
+//!
+//! What can be refused is refused before the first change; an error behind that aborts the
+//! transaction. A directory whose index is damaged is not changed where checksums tell of damage,
+//! and goes on without its index where there are none.
+
+mod linear;
+mod index;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use platter_ondisk::Locus;
+use platter_vfs::{Condition, Error, FileKind, Name, Result};
+
+use super::contents::{Contents, verifier};
+use super::{DirEntryRule, Directory, Found, Slot};
+use crate::Volume;
+use crate::mapping::BlockMap;
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::dir_entry::{EntryFormat, TAIL_BYTES, split_new_tail};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::htree::HtreeRule;
+use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
+use crate::txn::Handle;
+
+/// Blocks of a directory that one change of a name changes at most: two leaves, three levels of
+/// index blocks that split but for the root, and the root.
+pub const CHANGE_CREDITS: u32 = 8;
+/// Blocks that a directory grows by at most when a name is added: a leaf and two index blocks.
+pub const GROWTH_BLOCKS_MAX: u32 = 3;
+
+/// What a directory gets new blocks from.
+pub trait Grow {
+    /// Takes space for these blocks of a directory, which are holes, and maps them. The directory's
+    /// size stays as it is.
+    ///
+    /// # Errors
+    /// `NoSpace`; with an error, nothing was changed.
+    fn grow(&mut self, target: &mut GrowTarget<'_, '_>, blocks: Range<FileBlock>) -> Result<()>;
+}
+
+/// The directory that grows, and the transaction that it grows in.
+#[derive(Debug)]
+pub struct GrowTarget<'a, 'h> {
+    /// The filesystem.
+    pub volume: &'a Volume,
+    /// The transaction.
+    pub handle: &'a mut Handle<'h>,
+    /// The directory.
+    pub inode: &'a mut Inode,
+    /// Its map.
+    pub map: &'a mut BlockMap,
+}
+
+/// A directory opened for changing. The caller keeps all others out of it, and stores the inode
+/// afterwards.
+pub struct DirectoryMut<'a, 'h> {
+    target: GrowTarget<'a, 'h>,
+    space: &'a mut dyn Grow,
+    format: EntryFormat,
+}
+
+impl<'a, 'h> DirectoryMut<'a, 'h> {
+    /// The directory that is to change.
+    ///
+    /// # Errors
+    /// `NotDirectory`, and `NoKey` for one whose names are encrypted.
+    pub fn open(target: GrowTarget<'a, 'h>, space: &'a mut dyn Grow) -> Result<Self> {
+        if target.inode.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        if target.inode.is_encrypted() {
+            return Err(Condition::NoKey.into());
+        }
+        let format = EntryFormat::new(&target.volume.geometry, false);
+        Ok(Self {
+            target,
+            space,
+            format,
+        })
+    }
+
+    /// Makes a new directory, which has no contents yet, one without names.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn begin(&mut self, parent: InodeNr) -> Result<()> {
+        let number = self.target.inode.number;
+        self.grow(1)?;
+        let format = self.format;
+        self.write_leaf(FileBlock(0), |content| {
+            format.begin(content, number, parent);
+        })
+    }
+
+    /// Adds a name.
+    ///
+    /// # Errors
+    /// `Exists`; `NoSpace`, also where the index can take no more names; `Corrupt` where something is
+    /// damaged that might hold the name.
+    pub fn insert(&mut self, name: Name<'_>, inode: InodeNr, kind: FileKind) -> Result<()> {
+        if name.is_dot_or_dotdot() {
+            return Err(Condition::Exists.into());
+        }
+        let new = NewName { name, inode, kind };
+        if !self.is_indexed() {
+            return self.insert_linear(&new);
+        }
+        match self.insert_indexed(&new) {
+            // Without checksums a directory may do without its damaged index.
+            Err(Error::Corrupt(_)) if !self.has_checksums() => self.insert_linear(&new),
+            result => result,
+        }
+    }
+
+    /// Removes a name, and tells what it named.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn remove(&mut self, name: Name<'_>) -> Result<Found> {
+        let slot = self.view()?.locate(name)?;
+        let format = self.format;
+        self.edit_chunk(slot.chunk, |content| format.remove(content, slot.offset))?;
+        Ok(slot.found)
+    }
+
+    /// Makes a name that is there name another inode, and tells what it named before.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn replace(&mut self, name: Name<'_>, inode: InodeNr, kind: FileKind) -> Result<Found> {
+        let slot = self.view()?.locate(name)?;
+        self.replace_at(&slot, inode, kind)?;
+        Ok(slot.found)
+    }
+
+    /// Makes `..` name another directory.
+    pub fn set_parent(&mut self, parent: InodeNr) -> Result<()> {
+        let view = self.view()?;
+        let slot = view.locate_dotdot()?;
+        self.replace_at(&slot, parent, FileKind::Directory)
+    }
+
+    fn replace_at(&mut self, slot: &Slot, inode: InodeNr, kind: FileKind) -> Result<()> {
+        let (format, offset) = (self.format, slot.offset);
+        self.edit_chunk(slot.chunk, |content| {
+            format.replace(content, offset, inode, kind);
+        })
+    }
+
+    /// The directory as it is.
+    fn view(&self) -> Result<Directory<'_>> {
+        Directory::open(self.target.volume, self.target.inode, self.target.map)
+    }
+
+    fn is_indexed(&self) -> bool {
+        self.view().is_ok_and(|view| view.is_indexed())
+    }
+
+    fn has_checksums(&self) -> bool {
+        self.target.volume.geometry.features.has_metadata_csum()
+    }
+
+    /// Changes a block of names or of the index.
+    fn edit_chunk(&mut self, chunk: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        self.edit_block(FileBlock(chunk), |content| {
+            change(content);
+            Ok(())
+        })
+    }
+
+    /// Changes a block; of one of names, all but its tail.
+    fn edit_block(
+        &mut self,
+        block: FileBlock,
+        change: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let verifier = verifier(self.target.volume, self.target.inode, block);
+        let place = self.place(block)?;
+        let has_checksums = self.has_checksums();
+        self.target.handle.edit(place, &verifier, |bytes| {
+            let tail = if has_checksums && !verifier.is_index_block(bytes) {
+                TAIL_BYTES
+            } else {
+                0
+            };
+            let end = bytes.len().saturating_sub(tail);
+            change(bytes.get_mut(..end).unwrap_or_default())
+        })
+    }
+
+    /// Writes a block of names anew.
+    fn write_leaf(&mut self, block: FileBlock, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let mut bytes = self.blank();
+        if self.has_checksums() {
+            fill(split_new_tail(&mut bytes));
+        } else {
+            fill(&mut bytes);
+        }
+        self.write_block(block, bytes)
+    }
+
+    /// Writes a block anew, with its tail if it has one.
+    fn write_block(&mut self, block: FileBlock, bytes: Vec<u8>) -> Result<()> {
+        let verifier = verifier(self.target.volume, self.target.inode, block);
+        let place = self.place(block)?;
+        let written = self.target.handle.create(place, &verifier, bytes);
+        written.map(|_| ())
+    }
+
+    fn blank(&self) -> Vec<u8> {
+        vec![0; self.target.volume.geometry.block_bytes as usize]
+    }
+
+    fn place(&self, block: FileBlock) -> Result<BlockNr> {
+        let place = self.target.map.block(self.target.volume, block)?;
+        place.ok_or_else(|| self.broken_index(block, HtreeRule::Block))
+    }
+
+    /// The number of blocks.
+    fn block_count(&self) -> FileBlock {
+        let bits = self.target.volume.geometry.block_bits;
+        let count = u32::try_from(self.target.inode.size_bytes >> bits);
+        FileBlock(count.unwrap_or(u32::MAX))
+    }
+
+    /// Adds blocks at the end, which hold nothing yet. Returns the first.
+    fn grow(&mut self, count: u32) -> Result<FileBlock> {
+        let first = self.block_count();
+        let geometry = &self.target.volume.geometry;
+        let end = first.0.saturating_add(count);
+        let size_bytes = u64::from(end) << geometry.block_bits;
+        let has_wide_size = geometry.features.incompat.contains(Incompat::LARGE_DIR);
+        if end > BLOCKS_MAX || !has_wide_size && size_bytes > u64::from(u32::MAX) {
+            return Err(Condition::NoSpace.into());
+        }
+        self.space.grow(&mut self.target, first..FileBlock(end))?;
+        self.target.inode.size_bytes = size_bytes;
+        Ok(first)
+    }
+
+    /// What happens to an error behind the first change.
+    fn abort_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.target.handle.abort(error))
+    }
+
+    fn broken_index(&self, block: FileBlock, rule: HtreeRule) -> Error {
+        let bits = self.target.volume.geometry.block_bits;
+        let number = u64::from(self.target.inode.number.get());
+        let locus = Locus::inode(number).at_offset(u64::from(block.0) << bits);
+        Corrupt::new(locus, rule).into()
+    }
+}
+
+/// Blocks that an index can point to.
+const BLOCKS_MAX: u32 = 1 << 28;
+
+/// A name to add.
+struct NewName<'n> {
+    name: Name<'n>,
+    inode: InodeNr,
+    kind: FileKind,
+}
+
+impl NewName<'_> {
+    fn len(&self) -> usize {
+        self.name.as_bytes().len()
+    }
+
+    /// Puts it into a block that has room for it.
+    fn put(&self, format: EntryFormat, content: &mut [u8]) {
+        let is_in = format.insert(content, self.name.as_bytes(), self.inode, self.kind);
+        debug_assert!(is_in, "room was found before");
+    }
+}
+
+impl Directory<'_> {
+    fn locate_dotdot(&self) -> Result<Slot> {
+        let broken = || self.broken_entry(0, (0, DirEntryRule::Dots));
+        let first = match &self.contents {
+            Contents::Blocks(_) => self.contents.read(0)?.ok_or_else(broken)?,
+            Contents::Inline(_) => return Err(broken()),
+        };
+        let entry = self.format.entries(&first).nth(1).ok_or_else(broken)?;
+        let entry = entry.map_err(|broken| self.broken_entry(0, broken))?;
+        let inode = entry.inode.filter(|_| entry.name == b"..");
+        Ok(Slot {
+            found: Found {
+                inode: inode.ok_or_else(broken)?,
+                kind: entry.kind,
+            },
+            chunk: 0,
+            offset: entry.offset,
+        })
+    }
+}
+
+impl std::fmt::Debug for DirectoryMut<'_, '_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("DirectoryMut")
+            .field(&self.target.inode.number)
+            .finish()
+    }
+}

@@ -1,0 +1,543 @@
+//! Directories that grow and shrink, against an ordered map.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use platter_block::MemoryDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::DirCursor;
+
+use super::*;
+use crate::ondisk::InodeFlags;
+use crate::ondisk::Superblock;
+use crate::ondisk::extent::tests::leaf;
+use crate::ondisk::features::{Compat, RoCompat};
+use crate::ondisk::geometry::tests::sample_geometry;
+use crate::ondisk::htree::HtreeRoot;
+use crate::ondisk::inode::tests::sample;
+use crate::ondisk::superblock::tests::sample as sample_superblock;
+use crate::txn::Log;
+
+const NUMBER: u32 = 12;
+/// Where the blocks of the directory lie on the device, all of them in a row.
+const DEVICE: u32 = 100;
+const BLOCKS: u16 = 30_000;
+
+/// A directory and the filesystem it is in.
+struct Bench {
+    volume: Volume,
+    inode: Inode,
+    map: BlockMap,
+    /// Blocks that may still be had.
+    space: Space,
+    names: BTreeMap<Vec<u8>, u32>,
+    random: u64,
+}
+
+/// Blocks are all mapped from the start: growing counts them.
+struct Space(u32);
+
+impl Grow for Space {
+    fn grow(&mut self, target: &mut GrowTarget<'_, '_>, blocks: Range<FileBlock>) -> Result<()> {
+        let count = blocks.end.0 - blocks.start.0;
+        self.0 = self.0.checked_sub(count).ok_or(Condition::NoSpace)?;
+        *target.map = BlockMap::decode(target.volume, target.inode)?;
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    has_checksums: bool,
+    has_index: bool,
+    has_large: bool,
+    hash_version: u8,
+    flags: InodeFlags,
+}
+
+const PLAIN: Kind = Kind {
+    has_checksums: false,
+    has_index: true,
+    has_large: false,
+    hash_version: 1,
+    flags: InodeFlags::EXTENTS,
+};
+
+fn number(number: u32) -> InodeNr {
+    InodeNr::new(number).unwrap()
+}
+
+impl Bench {
+    fn new(kind: Kind) -> Self {
+        let mut geometry = sample_geometry();
+        geometry.blocks_count = 1 << 15;
+        geometry.inodes_count = 1 << 20;
+        let features = &mut geometry.features;
+        features.compat.set(Compat::DIR_INDEX, kind.has_index);
+        features.incompat.set(Incompat::LARGE_DIR, kind.has_large);
+        let sealed = kind.has_checksums;
+        features.ro_compat.set(RoCompat::METADATA_CSUM, sealed);
+        let mut superblock = Superblock::decode(&sample_superblock()).unwrap();
+        superblock.default_hash_version = kind.hash_version;
+        superblock.hash_seed = [1, 2, 3, 4];
+        let device = MemoryDevice::new("memory", vec![0; 32 << 20]);
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let bytes = sample(&geometry, number(NUMBER), |disk, _| {
+            disk.mode.set(0o04_0755);
+            disk.flags.set(kind.flags.bits());
+            disk.block
+                .copy_from_slice(&leaf(60, &[(0, BLOCKS, DEVICE)]));
+        });
+        let inode = Inode::decode(&bytes, number(NUMBER), &geometry).unwrap();
+        let volume = Volume::new(Arc::new(device), superblock, geometry, budget);
+        let volume = volume.writable(Log::without_journal);
+        let map = BlockMap::decode(&volume, &inode).unwrap();
+        let mut bench = Self {
+            volume,
+            inode,
+            map,
+            space: Space(u32::from(BLOCKS)),
+            names: BTreeMap::new(),
+            random: 88_172_645_463_325_252,
+        };
+        bench.change(|dir| dir.begin(InodeNr::ROOT)).unwrap();
+        bench
+    }
+
+    fn change<R>(
+        &mut self,
+        change: impl FnOnce(&mut DirectoryMut<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut handle = self.volume.begin(CHANGE_CREDITS)?;
+        let target = GrowTarget {
+            volume: &self.volume,
+            handle: &mut handle,
+            inode: &mut self.inode,
+            map: &mut self.map,
+        };
+        change(&mut DirectoryMut::open(target, &mut self.space)?)
+    }
+
+    fn directory(&self) -> Directory<'_> {
+        Directory::open(&self.volume, &self.inode, &self.map).unwrap()
+    }
+
+    fn insert(&mut self, name: &[u8], inode: u32) -> Result<()> {
+        let key = Name::new(name).unwrap();
+        self.change(|dir| dir.insert(key, number(inode), FileKind::Regular))?;
+        self.names.insert(name.to_vec(), inode);
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let key = Name::new(name).unwrap();
+        let found = self.change(|dir| dir.remove(key)).unwrap();
+        assert_eq!(Some(found.inode.get()), self.names.remove(name));
+    }
+
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn random_name(&mut self, len_max: u64) -> Vec<u8> {
+        let number = self.next();
+        let mut name = format!("{number:016x}").into_bytes();
+        let len = 1 + self.next() % len_max;
+        name.resize(usize::try_from(len).unwrap(), b'n');
+        name
+    }
+
+    fn levels(&self) -> u8 {
+        let root = self.volume.read_block(
+            BlockNr(u64::from(DEVICE)),
+            &verifier(&self.volume, &self.inode, FileBlock(0)),
+        );
+        let root = root.unwrap();
+        HtreeRoot::decode(&root, &self.volume.geometry)
+            .unwrap()
+            .levels
+    }
+
+    /// Every name is listed once and found, and an index holds to all its rules.
+    fn prove(&self) {
+        let directory = self.directory();
+        let mut listed = BTreeMap::new();
+        directory
+            .read(DirCursor::START, &mut |entry| {
+                let name = entry.name.as_bytes().to_vec();
+                let inode = u32::try_from(entry.id.number).unwrap();
+                assert_eq!(listed.insert(name, inode), None, "a name is listed twice");
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(listed.remove(&b"."[..]), Some(NUMBER));
+        assert_eq!(listed.remove(&b".."[..]), Some(2));
+        assert!(
+            listed == self.names,
+            "{} of {}",
+            listed.len(),
+            self.names.len()
+        );
+        for (name, &inode) in &self.names {
+            let found = directory.lookup(Name::new(name).unwrap()).unwrap();
+            assert_eq!(found.inode.get(), inode);
+        }
+        assert_eq!(directory.is_empty().unwrap(), self.names.is_empty());
+    }
+
+    /// `steps` changes, by the end of which the directory has about `count` names.
+    fn churn(&mut self, steps: u32, count: usize, len_max: u64) {
+        for step in 0..steps {
+            let pick = self.next();
+            let is_full = self.names.len() >= count;
+            if is_full || pick.is_multiple_of(8) && !self.names.is_empty() {
+                let start = self.random_name(16);
+                let after = self.names.range(start..).next();
+                let name = after.or(self.names.first_key_value()).unwrap().0.clone();
+                if pick.is_multiple_of(16) {
+                    let key = Name::new(&name).unwrap();
+                    let inode = 1 + step;
+                    self.change(|dir| dir.replace(key, number(inode), FileKind::Fifo))
+                        .unwrap();
+                    self.names.insert(name.clone(), inode);
+                    let again = self.insert(&name, 1).unwrap_err();
+                    assert!(matches!(again, Error::Condition(Condition::Exists)));
+                } else {
+                    self.remove(&name);
+                }
+                continue;
+            }
+            let name = self.random_name(len_max);
+            let is_new = !self.names.contains_key(&name);
+            assert_eq!(self.insert(&name, 1 + step).is_ok(), is_new);
+        }
+    }
+}
+
+#[test]
+fn names_come_and_go_as_in_a_map_in_every_kind_of_directory() {
+    for has_checksums in [false, true] {
+        for hash_version in 0..6 {
+            let mut bench = Bench::new(Kind {
+                has_checksums,
+                hash_version,
+                ..PLAIN
+            });
+            bench.churn(3000, 1500, 60);
+            assert!(bench.inode.flags.contains(InodeFlags::INDEX));
+            bench.prove();
+        }
+        let mut bench = Bench::new(Kind {
+            has_checksums,
+            has_index: false,
+            ..PLAIN
+        });
+        bench.churn(1500, 400, 255);
+        assert!(!bench.inode.flags.contains(InodeFlags::INDEX));
+        bench.prove();
+    }
+}
+
+#[test]
+fn emptied_directory_is_empty_and_is_used_again() {
+    for has_checksums in [false, true] {
+        let mut bench = Bench::new(Kind {
+            has_checksums,
+            ..PLAIN
+        });
+        bench.churn(400, 400, 100);
+        for name in bench.names.keys().cloned().collect::<Vec<_>>() {
+            bench.remove(&name);
+        }
+        bench.prove();
+        let size_bytes = bench.inode.size_bytes;
+        bench.churn(100, 100, 20);
+        bench.prove();
+        assert_eq!(bench.inode.size_bytes, size_bytes);
+    }
+}
+
+#[test]
+fn index_grows_by_levels_until_it_is_full() {
+    let mut bench = Bench::new(Kind {
+        has_checksums: true,
+        ..PLAIN
+    });
+    let mut count = 0;
+    let error = loop {
+        let name = bench.random_name(1);
+        let mut name = [&name[..], &count.to_string().into_bytes()].concat();
+        name.resize(255, b'-');
+        match bench.insert(&name, 13) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Condition(Condition::NoSpace)));
+    assert_eq!(bench.levels(), 1);
+    // A root of 123 inner blocks of 126 entries, each at least half full: names of 255 bytes lie
+    // by two or three in a leaf.
+    assert!(count > 123 * 63 * 2, "{count} names");
+    bench.prove();
+    let size_bytes = bench.inode.size_bytes;
+    bench.volume.geometry.features.incompat |= Incompat::LARGE_DIR;
+    for number in 0..500 {
+        let mut name = format!("more-{number}").into_bytes();
+        name.resize(255, b'-');
+        bench.insert(&name, 14).unwrap();
+    }
+    assert_eq!(bench.levels(), 2);
+    assert!(bench.inode.size_bytes > size_bytes);
+    bench.prove();
+}
+
+#[test]
+fn no_space_changes_nothing() {
+    for kind in [
+        PLAIN,
+        Kind {
+            has_index: false,
+            ..PLAIN
+        },
+    ] {
+        for spare in 0..2 {
+            let mut bench = Bench::new(kind);
+            bench.space.0 = spare;
+            let error = loop {
+                let name = bench.random_name(60);
+                let inode = bench.inode.clone();
+                if let Err(error) = bench.insert(&name, 13) {
+                    assert_eq!(inode.size_bytes, bench.inode.size_bytes);
+                    assert_eq!(inode.flags, bench.inode.flags);
+                    break error;
+                }
+            };
+            assert!(matches!(error, Error::Condition(Condition::NoSpace)));
+            bench.prove();
+            assert!(bench.volume.log().unwrap().failure().is_none());
+        }
+    }
+}
+
+/// Names of 255 bytes that all have one legacy hash, more than fit a leaf of 1 KiB.
+fn colliding() -> Vec<Vec<u8>> {
+    const TAIL: usize = 4;
+    /// The hashes looked for have this many leading zeros.
+    const ZEROS: u32 = 12;
+    let step = |(last, before): (u32, u32), byte: u8| {
+        let byte = i32::from(byte.cast_signed()).cast_unsigned();
+        let sum = before.wrapping_add(last ^ byte.wrapping_mul(0x006d_22f5));
+        let sum = if sum >> 31 == 1 {
+            sum.wrapping_sub(0x7fff_ffff)
+        } else {
+            sum
+        };
+        (sum, last)
+    };
+    let alphabet = || (b'0'..=b'z').filter(|&byte| byte != b'/');
+    let prefix = vec![b'x'; 255 - TAIL];
+    let start = prefix
+        .iter()
+        .fold((0x12a3_fe2d, 0x37ab_e8f9), |state, &byte| step(state, byte));
+    let mut by_hash: BTreeMap<u32, Vec<[u8; TAIL]>> = BTreeMap::new();
+    for salt in (1..=255u8).filter(|&byte| byte != b'/') {
+        let salted = step(start, salt);
+        for a in alphabet() {
+            let state = step(salted, a);
+            for b in alphabet() {
+                let state = step(state, b);
+                for c in alphabet() {
+                    let hash = step(state, c).0;
+                    if (hash << 1).leading_zeros() >= ZEROS {
+                        by_hash.entry(hash).or_default().push([salt, a, b, c]);
+                    }
+                }
+            }
+        }
+    }
+    let most = by_hash.into_values().max_by_key(Vec::len).unwrap();
+    most.iter()
+        .map(|tail| [&prefix[..], tail].concat())
+        .collect()
+}
+
+#[test]
+fn names_of_one_hash_go_on_in_the_next_leaf() {
+    let names = colliding();
+    assert!(names.len() > 3, "{} names of one hash", names.len());
+    for has_checksums in [false, true] {
+        let mut bench = Bench::new(Kind {
+            has_checksums,
+            hash_version: 0,
+            ..PLAIN
+        });
+        bench.churn(300, 300, 255);
+        for name in &names {
+            bench.insert(name, 77).unwrap();
+        }
+        for name in &names {
+            assert!(bench.insert(name, 78).is_err());
+        }
+        bench.prove();
+        bench.churn(300, 300, 255);
+        for name in &names {
+            bench.remove(name);
+        }
+        bench.prove();
+    }
+}
+
+#[test]
+fn names_that_differ_in_case_are_one_in_a_casefolded_directory() {
+    let mut bench = Bench::new(Kind {
+        has_checksums: true,
+        flags: InodeFlags::EXTENTS.union(InodeFlags::CASEFOLD),
+        ..PLAIN
+    });
+    for number in 0..400 {
+        bench
+            .insert(format!("Straße-{number}").as_bytes(), 13)
+            .unwrap();
+    }
+    let other = Name::new("STRASSE-77".as_bytes()).unwrap();
+    let error = bench.insert(other.as_bytes(), 14).unwrap_err();
+    assert!(matches!(error, Error::Condition(Condition::Exists)));
+    bench.prove();
+    bench
+        .change(|dir| dir.replace(other, number(15), FileKind::Regular))
+        .unwrap();
+    bench.names.insert("Straße-77".into(), 15);
+    bench.prove();
+    bench.change(|dir| dir.remove(other)).unwrap();
+    bench.names.remove("Straße-77".as_bytes());
+    bench.prove();
+}
+
+#[test]
+fn parent_is_changed_with_and_without_index() {
+    for count in [3, 300] {
+        let mut bench = Bench::new(Kind {
+            has_checksums: true,
+            ..PLAIN
+        });
+        bench.churn(count, 300, 30);
+        bench.change(|dir| dir.set_parent(number(99))).unwrap();
+        let dotdot = Name::new(b"..").unwrap();
+        assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
+        bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
+        bench.prove();
+    }
+}
+
+#[test]
+fn damaged_index_is_refused_with_checksums_and_left_behind_without() {
+    let mut sealed = Bench::new(Kind {
+        has_checksums: true,
+        ..PLAIN
+    });
+    let mut plain = Bench::new(PLAIN);
+    for bench in [&mut sealed, &mut plain] {
+        bench.churn(300, 300, 30);
+        assert!(bench.inode.flags.contains(InodeFlags::INDEX));
+        bench
+            .change(|dir| {
+                dir.edit_block(FileBlock(0), |bytes| {
+                    bytes[30] = 9;
+                    Ok(())
+                })
+            })
+            .unwrap();
+    }
+    let error = sealed.insert(b"new", 13).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)));
+    for number in 0..300 {
+        let name = format!("new-{number}").into_bytes();
+        plain.insert(&name, 13).unwrap();
+    }
+    assert!(!plain.inode.flags.contains(InodeFlags::INDEX));
+    plain.prove();
+    let known = sealed.names.keys().next().unwrap().clone();
+    sealed.remove(&known);
+    let key = Name::new(&known).unwrap();
+    assert!(sealed.directory().lookup(key).is_err());
+}
+
+#[test]
+fn listing_goes_on_while_names_come_and_go() {
+    for has_index in [true, false] {
+        let mut bench = Bench::new(Kind { has_index, ..PLAIN });
+        for number in 0..20 {
+            bench
+                .insert(format!("stays-{number}").as_bytes(), 13)
+                .unwrap();
+        }
+        let (mut cursor, mut seen) = (DirCursor::START, BTreeMap::new());
+        for round in 0.. {
+            let mut step = 0;
+            let before = cursor;
+            bench
+                .directory()
+                .read(cursor, &mut |entry| {
+                    *seen.entry(entry.name.as_bytes().to_vec()).or_insert(0) += 1;
+                    cursor = entry.next;
+                    step += 1;
+                    if step == 3 {
+                        return ControlFlow::Break(());
+                    }
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+            if cursor == before {
+                break;
+            }
+            if round < 200 {
+                bench
+                    .insert(format!("comes-{round}").as_bytes(), 13)
+                    .unwrap();
+            }
+            if round % 2 == 1 && round < 200 {
+                bench.remove(format!("comes-{}", round - 1).as_bytes());
+            }
+        }
+        for number in 0..20 {
+            assert_eq!(seen.get(format!("stays-{number}").as_bytes()), Some(&1));
+        }
+        assert!(seen.values().all(|&count| count == 1));
+        bench.prove();
+    }
+}
+
+#[test]
+fn hole_gets_the_name_that_no_block_has_room_for() {
+    let mut bench = Bench::new(Kind {
+        has_index: false,
+        has_checksums: true,
+        ..PLAIN
+    });
+    let name = |number: u32| {
+        let mut name = format!("name-{number}").into_bytes();
+        name.resize(255, b'-');
+        name
+    };
+    for number in 0..6 {
+        bench.insert(&name(number), 13).unwrap();
+    }
+    assert_eq!(bench.inode.size_bytes, 2048);
+    bench.inode.size_bytes = 3072;
+    bench.map.cut(FileBlock(2));
+    bench.insert(&name(6), 13).unwrap();
+    assert_eq!(bench.inode.size_bytes, 3072);
+    bench.prove();
+    bench.inode.size_bytes = 4096;
+    bench.map.cut(FileBlock(0));
+    let key = name(7);
+    let error = bench.insert(&key, 13).unwrap_err();
+    assert!(
+        matches!(error, Error::Corrupt(_)),
+        "no block is known to begin with dots"
+    );
+}
