@@ -1,13 +1,17 @@
-//! Caches below every driver: the page cache for file contents and the metadata buffer cache.
+//! Caches below every driver: the page cache for file contents, the metadata buffer cache, and the
+//! cache of metadata blocks that can be shared.
 //!
-//! Both take their memory from one [`MemoryBudget`], the ceiling for the whole process.
+//! The first two take their memory from one [`MemoryBudget`], the ceiling for the whole process.
 
 mod sync;
+mod hash;
 pub mod budget;
 pub mod buffer;
+pub mod mbcache;
 pub mod xarray;
 pub mod page;
 
 pub use budget::MemoryBudget;
 pub use buffer::{Buffer, BufferCache, BufferError};
+pub use mbcache::MbCache;
 pub use page::{AddressSpace, Mapping};

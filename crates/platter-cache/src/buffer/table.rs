@@ -11,6 +11,7 @@ use hashbrown::hash_table::Entry as TableEntry;
 use super::flight::Flight;
 use super::version::Version;
 use crate::budget::{Heat, List, LruId, MemoryBudget, OwnerId, Verdict};
+use crate::hash::spread;
 use crate::sync::{Mutex, RwLock};
 
 const SHARD_COUNT: usize = 16;
@@ -81,7 +82,7 @@ impl Table {
     /// The block's current version, if it is cached.
     pub(super) fn find(&self, block: u64) -> Option<Arc<Version>> {
         let shard = self.shard(block).read();
-        let entry = shard.find(hash(block), |entry| entry.block == block)?;
+        let entry = shard.find(spread(block), |entry| entry.block == block)?;
         let version = entry.version()?;
         entry.heat.touch();
         Some(Arc::clone(version))
@@ -93,7 +94,7 @@ impl Table {
             return Claim::Cached(version);
         }
         let mut shard = self.shard(block).write();
-        match shard.entry(hash(block), |entry| entry.block == block, hash_entry) {
+        match shard.entry(spread(block), |entry| entry.block == block, hash_entry) {
             TableEntry::Occupied(entry) => match &entry.get().state {
                 State::Reading(flight) => Claim::Wait(Arc::clone(flight)),
                 State::Clean(version) | State::Dirty(version) => {
@@ -124,7 +125,7 @@ impl Table {
         read: Arc<Version>,
     ) -> Arc<Version> {
         let mut shard = self.shard(block).write();
-        let Ok(mut found) = shard.find_entry(hash(block), |entry| entry.block == block) else {
+        let Ok(mut found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
             return read;
         };
         let entry = found.get_mut();
@@ -143,7 +144,7 @@ impl Table {
     /// Ends a claim without a version.
     pub(super) fn give_up(&self, block: u64, flight: &Arc<Flight>) {
         let mut shard = self.shard(block).write();
-        if let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block)
+        if let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block)
             && is_flight(found.get(), flight)
         {
             found.remove();
@@ -153,7 +154,7 @@ impl Table {
     /// Makes `version` the block's current one, dirty.
     pub(super) fn publish(&self, block: u64, version: Arc<Version>) {
         let mut shard = self.shard(block).write();
-        let slot = shard.entry(hash(block), |entry| entry.block == block, hash_entry);
+        let slot = shard.entry(spread(block), |entry| entry.block == block, hash_entry);
         let replaced = match slot {
             TableEntry::Occupied(mut found) => {
                 let entry = found.get_mut();
@@ -178,7 +179,7 @@ impl Table {
     /// Turns `version` clean if it is still the block's current one.
     pub(super) fn written(&self, owner: OwnerId, block: u64, version: &Arc<Version>) {
         let mut shard = self.shard(block).write();
-        if let Some(entry) = shard.find_mut(hash(block), |entry| entry.block == block)
+        if let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block)
             && let State::Dirty(current) = &entry.state
             && Arc::ptr_eq(current, version)
         {
@@ -199,7 +200,7 @@ impl Table {
             .collect();
         let version = |block: u64| {
             let shard = self.shard(block).read();
-            let entry = shard.find(hash(block), |entry| entry.block == block)?;
+            let entry = shard.find(spread(block), |entry| entry.block == block)?;
             match &entry.state {
                 State::Dirty(version) => Some((block, Arc::clone(version))),
                 State::Reading(_) | State::Clean(_) => None,
@@ -215,7 +216,7 @@ impl Table {
     /// Forgets the block if its current version is `version`, clean, and proven to be nothing.
     pub(super) fn distrust(&self, block: u64, version: &Arc<Version>) {
         let mut shard = self.shard(block).write();
-        let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block) else {
+        let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
             return;
         };
         let is_this = matches!(&found.get().state, State::Clean(current)
@@ -232,7 +233,7 @@ impl Table {
         if span <= SHARD_COUNT as u64 {
             for block in range {
                 let mut shard = self.shard(block).write();
-                if let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block) {
+                if let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block) {
                     let (entry, _) = found.remove();
                     self.forget(&entry);
                 }
@@ -252,13 +253,13 @@ impl Table {
 
     pub(super) fn take_heat(&self, block: u64, id: LruId) -> bool {
         let shard = self.shard(block).read();
-        let entry = shard.find(hash(block), |entry| entry.block == block);
+        let entry = shard.find(spread(block), |entry| entry.block == block);
         entry.is_some_and(|entry| entry.lru == id && entry.heat.take_any())
     }
 
     pub(super) fn evict(&self, block: u64, id: LruId) -> Verdict {
         let mut shard = self.shard(block).write();
-        let Ok(found) = shard.find_entry(hash(block), |entry| entry.block == block) else {
+        let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
             return Verdict::Gone;
         };
         let entry = found.get();
@@ -304,7 +305,7 @@ impl Table {
 
     fn shard(&self, block: u64) -> &RwLock<HashTable<Entry>> {
         // The table takes its bits from both ends of the hash, the shard from the middle.
-        &self.shards[(hash(block) >> 32) as usize % SHARD_COUNT]
+        &self.shards[(spread(block) >> 32) as usize % SHARD_COUNT]
     }
 }
 
@@ -313,14 +314,5 @@ fn is_flight(entry: &Entry, flight: &Arc<Flight>) -> bool {
 }
 
 fn hash_entry(entry: &Entry) -> u64 {
-    hash(entry.block)
-}
-
-/// A folded multiplication: neighbouring blocks land far apart, in all bits.
-#[expect(clippy::cast_possible_truncation, reason = "the low half is wanted")]
-pub(super) fn hash(block: u64) -> u64 {
-    let product = u128::from(block ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
-    let low = product as u64;
-    let high = (product >> 64) as u64;
-    low ^ high
+    spread(entry.block)
 }

@@ -406,7 +406,7 @@ fn blocks_spread_over_all_shards() {
     cache.read_ahead(0..200);
     assert_eq!(cache.len(), 200);
     let bits: HashSet<_> = (0..200)
-        .map(|block| table::hash(block) >> 32 & 15)
+        .map(|block| crate::hash::spread(block) >> 32 & 15)
         .collect();
     assert_eq!(bits.len(), 16);
 }

@@ -23,12 +23,17 @@ mod sync;
 mod budget;
 #[path = "../../src/buffer/mod.rs"]
 mod buffer;
+#[path = "../../src/hash.rs"]
+mod hash;
+#[path = "../../src/mbcache/mod.rs"]
+mod mbcache;
 #[path = "../../src/page/mod.rs"]
 mod page;
 #[path = "../../src/xarray/mod.rs"]
 mod xarray;
 mod array_models;
 mod buffer_models;
+mod mbcache_models;
 mod page_models;
 
 use std::time::Duration;
@@ -55,6 +60,7 @@ fn main() {
     let models = [
         array_models::MODELS,
         buffer_models::MODELS,
+        mbcache_models::MODELS,
         page_models::MODELS,
     ];
     let models = models.into_iter().flatten();

@@ -1,0 +1,253 @@
+//! The metadata block cache: from what a block contains to where an equal one lies, so that many
+//! files can share it.
+//!
+//! It only suggests. Whoever finds an [`EntryRef`] reads the block and compares, and under the
+//! block's own lock looks once more whether it may be shared: an entry that is lost costs space,
+//! never correctness.
+//!
+//! The rules between those who share a block and those who free or rewrite it:
+//! - Whoever frees a block, or rewrites it in place, first takes its entry out with
+//!   [`MbCache::delete_or_get`]. While somebody else has the entry in hand that gives
+//!   [`Removal::InUse`]: then the block stays as it is until [`EntryRef::wait_unused`] returns, with
+//!   no lock held that the other needs, and everything is looked at anew.
+//! - An entry is reusable exactly as long as the block can take one more user. That changes only
+//!   under the block's own lock.
+
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use crate::hash::spread;
+use crate::sync::{AtomicU8, AtomicU32, Ordering};
+use shard::Shard;
+
+/// Shards, each with a lock and a clock hand of its own. A power of two.
+const SHARDS: usize = 16;
+/// Of so many entries, one gives way when there are too many.
+const SHRINK_SHARE: usize = 16;
+/// Entries that whoever adds one drops when there are twice too many.
+const SHRINK_AT_ONCE: usize = 64;
+
+const REUSABLE: u8 = 1 << 0;
+const REFERENCED: u8 = 1 << 1;
+const AWAITED: u8 = 1 << 2;
+
+/// What is known of a block's contents before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint {
+    /// The hash that the format itself keeps. Equal blocks have equal keys.
+    pub key: u32,
+    /// A hash of all of the contents: where it differs, the block need not be read.
+    pub contents: u64,
+}
+
+/// Blocks by their contents; see the [module](self).
+///
+/// # Invariants
+/// - A pair of key and value is there once at most.
+/// - An entry leaves only when nobody has it in hand; leaving the table and being freed are one.
+/// - [`len`](Self::len) is the number of entries in the table.
+pub struct MbCache {
+    shards: [CachePadded<Shard>; SHARDS],
+    shard_limit: usize,
+}
+
+/// One block that was seen.
+#[derive(Debug)]
+struct Entry {
+    fingerprint: Fingerprint,
+    value: u64,
+    /// Apart from each other: each bit is set and cleared by an operation of its own.
+    flags: AtomicU8,
+    /// Who has it in hand. Grows only under the shard's lock.
+    users: AtomicU32,
+}
+
+/// Why an entry was not added: the pair is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the block is in the cache already")]
+pub struct Exists;
+
+/// What became of an entry that was to be taken out.
+#[derive(Debug)]
+#[must_use = "a block whose entry is in use must not be freed or rewritten"]
+pub enum Removal<'c> {
+    /// It is not in the table, and nobody comes by it any more.
+    Deleted,
+    /// Somebody has it in hand and may be about to share the block.
+    InUse(EntryRef<'c>),
+}
+
+/// An entry in somebody's hand: it stays until this is dropped.
+pub struct EntryRef<'c> {
+    shard: &'c Shard,
+    entry: Arc<Entry>,
+    slot: usize,
+}
+
+impl MbCache {
+    /// A cache of about `limit` entries.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| CachePadded::new(Shard::default())),
+            shard_limit: limit.div_ceil(SHARDS).max(1),
+        }
+    }
+
+    /// Adds the block `value`, which others may share if `reusable`.
+    ///
+    /// With twice too many entries it first drops some that nobody used lately.
+    pub fn create(
+        &self,
+        fingerprint: Fingerprint,
+        value: u64,
+        reusable: bool,
+    ) -> Result<(), Exists> {
+        let shard = self.shard(fingerprint.key);
+        if shard.len() >= 2 * self.shard_limit {
+            shard.shrink(SHRINK_AT_ONCE.div_ceil(SHARDS));
+        }
+        let flags = if reusable { REUSABLE } else { 0 };
+        let entry = Entry {
+            fingerprint,
+            value,
+            flags: AtomicU8::new(flags),
+            users: AtomicU32::new(0),
+        };
+        shard.insert(entry)
+    }
+
+    /// The first block to share for these contents.
+    #[must_use]
+    pub fn find_first(&self, fingerprint: Fingerprint) -> Option<EntryRef<'_>> {
+        self.shard(fingerprint.key).find_from(fingerprint, 0)
+    }
+
+    /// The entry of one block.
+    #[must_use]
+    pub fn get(&self, key: u32, value: u64) -> Option<EntryRef<'_>> {
+        self.shard(key).get(key, value)
+    }
+
+    /// Takes the entry of a block out that is about to be freed or rewritten in place.
+    pub fn delete_or_get(&self, key: u32, value: u64) -> Removal<'_> {
+        self.shard(key).delete_or_get(key, value)
+    }
+
+    /// Drops a part of the entries that nobody used since their last chance, if there are too many.
+    /// Returns how many went. For a thread that has nothing better to do.
+    pub fn shrink(&self) -> usize {
+        let too_large = |shard: &&CachePadded<Shard>| shard.len() >= self.shard_limit;
+        let count = self.shard_limit.div_ceil(SHRINK_SHARE);
+        let shards = self.shards.iter().filter(too_large);
+        shards.map(|shard| shard.shrink(count)).sum()
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.len()).sum()
+    }
+
+    /// Whether there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn shard(&self, key: u32) -> &Shard {
+        // The table takes its bits from both ends of the hash, the shard from the middle.
+        &self.shards[(spread(key.into()) >> 32) as usize % SHARDS]
+    }
+}
+
+impl fmt::Debug for MbCache {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("MbCache")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    fn is_reusable(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & REUSABLE != 0
+    }
+
+    /// Whether it was used since this was last asked.
+    fn take_referenced(&self) -> bool {
+        self.flags.fetch_and(!REFERENCED, Ordering::Relaxed) & REFERENCED != 0
+    }
+}
+
+impl<'c> EntryRef<'c> {
+    /// The next block to share for the same contents, instead of this one.
+    #[must_use]
+    pub fn find_next(self) -> Option<Self> {
+        let shard: &'c Shard = self.shard;
+        shard.find_from(self.fingerprint(), self.slot + 1)
+    }
+
+    /// What it was found by.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.entry.fingerprint
+    }
+
+    /// Where the block lies.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.entry.value
+    }
+
+    /// Whether the block can take one more user. Certain only under the block's lock.
+    #[must_use]
+    pub fn is_reusable(&self) -> bool {
+        self.entry.is_reusable()
+    }
+
+    /// Says whether the block can take one more user. Called under the block's lock.
+    pub fn set_reusable(&self, reusable: bool) {
+        let flags = &self.entry.flags;
+        if reusable {
+            flags.fetch_or(REUSABLE, Ordering::Release);
+        } else {
+            flags.fetch_and(!REUSABLE, Ordering::Release);
+        }
+    }
+
+    /// Gives the entry a second chance when its turn to be dropped comes.
+    pub fn touch(&self) {
+        self.entry.flags.fetch_or(REFERENCED, Ordering::Relaxed);
+    }
+
+    /// Lets go of the entry and waits until nobody has it in hand. The caller holds no lock that
+    /// they may want.
+    pub fn wait_unused(self) {
+        let (shard, entry) = (self.shard, Arc::clone(&self.entry));
+        drop(self);
+        shard.wait_unused(&entry);
+    }
+}
+
+impl Drop for EntryRef<'_> {
+    fn drop(&mut self) {
+        // Ordered against `wait_unused`, which says that it waits and then looks at the count.
+        self.entry.users.fetch_sub(1, Ordering::SeqCst);
+        if self.entry.flags.load(Ordering::SeqCst) & AWAITED != 0 {
+            self.shard.notify();
+        }
+    }
+}
+
+impl fmt::Debug for EntryRef<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.entry.fmt(out)
+    }
+}
