@@ -8,6 +8,7 @@ pub mod txn;
 pub mod volume;
 pub mod superblock;
 pub mod groups;
+pub mod alloc;
 pub mod inode;
 pub mod mapping;
 pub mod file;

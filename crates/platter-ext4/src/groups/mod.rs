@@ -3,6 +3,7 @@
 //! Nothing is read at mount: a descriptor costs a lookup in the buffer cache, and a large
 //! filesystem has a hundred thousand of them.
 
+pub mod layout;
 mod space;
 
 use platter_ondisk::Locus;
@@ -13,9 +14,11 @@ use crate::Volume;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::group_desc::GroupDescRule;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, InodeNr};
+use crate::txn::Handle;
 
 pub use space::{
-    FreeSpace, GROUPS_SUMMED_MAX, free_space, metadata_clusters, stored_overhead_clusters,
+    FreeSpace, GROUPS_SUMMED_MAX, free_space, metadata_clusters, read_table_ahead,
+    stored_overhead_clusters,
 };
 
 /// The inode table blocks that are read with one that is needed: a power of two.
@@ -36,16 +39,39 @@ type DecodeDescriptor =
 
 fn read_with(volume: &Volume, group: GroupNr, decode: DecodeDescriptor) -> Result<GroupDesc> {
     let geometry = &volume.geometry;
-    let per_block = geometry.descriptors_per_block;
-    let block = geometry.descriptor_block(group.0 / per_block);
+    let (block, offset) = descriptor_place(geometry, group);
     // Descriptors of one block are proven one by one, so that a bad one takes no other with it.
     let buffer = volume.read_block(block, &Unverified)?;
-    let offset = (group.0 % per_block) as usize * usize::from(geometry.descriptor_bytes);
-    let Some(bytes) = buffer.get(offset..) else {
-        let locus = Locus::group(u64::from(group.0)).at_block(block.0);
-        return Err(Corrupt::new(locus, GroupDescRule::Truncated).into());
-    };
+    let bytes = buffer.get(offset..).ok_or(cut_off(group))?;
     Ok(decode(bytes, group, geometry)?)
+}
+
+/// Changes the descriptor of a group. When `change` fails, it stays as it was.
+pub fn edit_descriptor<R>(
+    handle: &mut Handle<'_>,
+    geometry: &Geometry,
+    group: GroupNr,
+    change: impl FnOnce(&mut GroupDesc) -> Result<R>,
+) -> Result<R> {
+    let (block, offset) = descriptor_place(geometry, group);
+    handle.edit(block, &Unverified, |bytes| {
+        let bytes = bytes.get_mut(offset..).ok_or(cut_off(group))?;
+        let mut desc = GroupDesc::decode(bytes, group, geometry)?;
+        let result = change(&mut desc)?;
+        desc.encode_into(bytes, group, geometry);
+        Ok(result)
+    })
+}
+
+/// The block of a group's descriptor, and its first byte there.
+fn descriptor_place(geometry: &Geometry, group: GroupNr) -> (BlockNr, usize) {
+    let per_block = geometry.descriptors_per_block;
+    let offset = (group.0 % per_block) as usize * usize::from(geometry.descriptor_bytes);
+    (geometry.descriptor_block(group.0 / per_block), offset)
+}
+
+fn cut_off(group: GroupNr) -> Corrupt<GroupDescRule> {
+    Corrupt::new(Locus::group(u64::from(group.0)), GroupDescRule::Truncated)
 }
 
 /// Where an inode lies.

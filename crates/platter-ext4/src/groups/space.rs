@@ -2,10 +2,11 @@
 
 use platter_vfs::{Error, Result};
 
+use super::layout::head_blocks;
 use super::read_descriptor;
 use crate::Volume;
 use crate::ondisk::features::Incompat;
-use crate::ondisk::{BlockNr, Geometry, GroupNr};
+use crate::ondisk::{BlockNr, GroupNr};
 
 /// Blocks of the descriptor table that are read at once when all of them are needed.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
@@ -31,16 +32,9 @@ pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
             inodes: u64::from(volume.superblock.free_inodes),
         });
     }
-    let in_a_row = !geometry.features.incompat.contains(Incompat::META_BG);
     let mut free = FreeSpace::default();
     for group in 0..geometry.groups_count {
-        let block = group / geometry.descriptors_per_block;
-        let is_first = group % (geometry.descriptors_per_block * TABLE_READ_AHEAD_BLOCKS) == 0;
-        if in_a_row && is_first {
-            let rest = geometry.descriptor_blocks() - block;
-            let count = rest.min(TABLE_READ_AHEAD_BLOCKS);
-            volume.read_ahead(geometry.descriptor_block(block), u64::from(count));
-        }
+        read_table_ahead(volume, GroupNr(group));
         match read_descriptor(volume, GroupNr(group)) {
             Ok(desc) => {
                 free.clusters += u64::from(desc.free_clusters);
@@ -51,6 +45,19 @@ pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
         }
     }
     Ok(free)
+}
+
+/// Announces, for who reads the descriptors of all groups one after the other, those from `group` on.
+pub fn read_table_ahead(volume: &Volume, group: GroupNr) {
+    let geometry = &volume.geometry;
+    let in_a_row = !geometry.features.incompat.contains(Incompat::META_BG);
+    let at_once = u64::from(geometry.descriptors_per_block) * u64::from(TABLE_READ_AHEAD_BLOCKS);
+    if in_a_row && u64::from(group.0).is_multiple_of(at_once) {
+        let block = group.0 / geometry.descriptors_per_block;
+        let rest = geometry.descriptor_blocks() - block;
+        let count = rest.min(TABLE_READ_AHEAD_BLOCKS);
+        volume.read_ahead(geometry.descriptor_block(block), u64::from(count));
+    }
 }
 
 /// The superblock's count of clusters that hold the filesystem's own structures, its journal
@@ -76,31 +83,9 @@ pub fn metadata_clusters(volume: &Volume) -> Result<u64> {
     let groups = (0..geometry.groups_count).map(GroupNr);
     let tables = u64::from(geometry.inode_table_blocks) + 2;
     let blocks: u64 = groups
-        .map(|group| base_blocks(geometry, group) + tables)
+        .map(|group| head_blocks(geometry, group) + tables)
         .sum();
     Ok(geometry.first_data_block.0 + blocks)
-}
-
-/// Blocks of the superblock copy and the descriptors in a group.
-fn base_blocks(geometry: &Geometry, group: GroupNr) -> u64 {
-    let copy = u64::from(geometry.has_superblock(group));
-    let meta = geometry.features.incompat.contains(Incompat::META_BG);
-    let own_block = group.0 / geometry.descriptors_per_block;
-    if meta && own_block >= geometry.first_meta_block_group {
-        // The first, second and last group of a meta block group hold its one block.
-        let place = group.0 % geometry.descriptors_per_block;
-        let holds = place <= 1 || place == geometry.descriptors_per_block - 1;
-        return copy + u64::from(holds);
-    }
-    if copy == 0 {
-        return 0;
-    }
-    let table = if meta {
-        geometry.first_meta_block_group
-    } else {
-        geometry.descriptor_blocks()
-    };
-    copy + u64::from(table) + u64::from(geometry.reserved_gdt_blocks)
 }
 
 fn count_metadata_clusters(volume: &Volume) -> Result<u64> {
@@ -108,7 +93,7 @@ fn count_metadata_clusters(volume: &Volume) -> Result<u64> {
     let mut used = Vec::new();
     for group in (0..geometry.groups_count).map(GroupNr) {
         let first = geometry.group_first_block(group);
-        used.push((first, base_blocks(geometry, group)));
+        used.push((first, head_blocks(geometry, group)));
         match read_descriptor(volume, group) {
             Ok(desc) => used.extend([
                 (desc.block_bitmap, 1),

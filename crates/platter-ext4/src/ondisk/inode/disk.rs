@@ -107,6 +107,8 @@ bitflags! {
         const INDEX = 0x1000;
         /// Contents are journaled.
         const JOURNAL_DATA = 0x4000;
+        /// `EXT4_TOPDIR_FL`: the directories in it begin trees of their own.
+        const TOP_DIR = 0x2_0000;
         /// `i_blocks` counts filesystem blocks, not sectors.
         const HUGE_FILE = 0x4_0000;
         /// Mapped by extents.

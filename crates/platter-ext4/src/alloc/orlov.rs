@@ -1,0 +1,176 @@
+//! Which group a new inode goes to: directories apart from each other, files with their directory.
+//!
+//! The policy is Orlov's: a directory near the root begins a tree of its own and goes where there is
+//! room for one, any other stays near its parent unless that place is crowded.
+
+use platter_vfs::FileKind;
+
+use super::{FLEX_GROUPS_MIN, Space};
+use crate::ondisk::{GroupNr, Inode, InodeFlags, InodeNr};
+
+/// Groups that are looked at as one, where they keep their metadata together.
+#[derive(Debug, Clone, Copy)]
+struct Region {
+    first: u32,
+    groups: u32,
+}
+
+/// What is free in a region.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    free_inodes: u64,
+    free_clusters: u64,
+    directories: u64,
+}
+
+impl Space {
+    /// The group in which a new inode is looked for first.
+    pub(super) fn inode_group(&self, parent: &Inode, kind: FileKind, random: u64) -> GroupNr {
+        let place = self.geometry.group_of_inode(parent.number);
+        let home = place.map_or(GroupNr(0), |(group, _)| group);
+        if kind != FileKind::Directory {
+            return self.group_of_file(parent.number, home);
+        }
+        let is_top = parent.number == InodeNr::ROOT || parent.flags.contains(InodeFlags::TOP_DIR);
+        let region = if is_top {
+            self.roomiest_region(random)
+        } else {
+            None
+        };
+        let region = region.or_else(|| self.near_region(home));
+        let region = region.or_else(|| self.any_region(home));
+        // The caller goes on from here in any case.
+        region.map_or(home, |region| {
+            self.first_with_inodes(region).unwrap_or(home)
+        })
+    }
+
+    /// Of the regions with more than their share of inodes and space, the one with the fewest
+    /// directories; which of several, chance tells.
+    fn roomiest_region(&self, random: u64) -> Option<Region> {
+        let regions = u64::from(self.regions());
+        let start = random % regions;
+        let average = self.average();
+        let mut best: Option<(u64, Region)> = None;
+        for step in 0..regions {
+            let region = self.region((start + step) % regions);
+            let room = self.room(region);
+            let has_share = room.free_inodes > 0
+                && room.free_inodes >= average.free_inodes
+                && room.free_clusters >= average.free_clusters;
+            let is_better = best.is_none_or(|(fewest, _)| room.directories < fewest);
+            if has_share && is_better {
+                best = Some((room.directories, region));
+            }
+        }
+        best.map(|(_, region)| region)
+    }
+
+    /// The next region from the parent's on that is not crowded.
+    fn near_region(&self, home: GroupNr) -> Option<Region> {
+        let average = self.average();
+        let groups = u64::from(self.region_groups());
+        let inodes = u64::from(self.geometry.inodes_per_group) * groups;
+        let clusters = u64::from(self.geometry.clusters_per_group) * groups;
+        let directories_max = average.directories + inodes / 16;
+        let inodes_min = average.free_inodes.saturating_sub(inodes / 4).max(1);
+        let clusters_min = average.free_clusters.saturating_sub(clusters / 4);
+        self.regions_from(home).find(|&region| {
+            let room = self.room(region);
+            room.directories < directories_max
+                && room.free_inodes >= inodes_min
+                && room.free_clusters >= clusters_min
+        })
+    }
+
+    fn any_region(&self, home: GroupNr) -> Option<Region> {
+        let average = self.average().free_inodes;
+        let with = |least: u64| {
+            let mut regions = self.regions_from(home);
+            regions.find(|&region| self.room(region).free_inodes >= least.max(1))
+        };
+        with(average).or_else(|| with(1))
+    }
+
+    /// A file goes to its directory's group, or to one of the same region; failing that, to groups
+    /// that the files of one directory reach in the same order, and those of others in another.
+    fn group_of_file(&self, parent: InodeNr, home: GroupNr) -> GroupNr {
+        let near = self.region(u64::from(home.0 / self.region_groups()));
+        let end = near.first + near.groups;
+        let mut in_region = (home.0..end).chain(near.first..home.0);
+        let fits = |group: &u32| {
+            let slot = self.slot(GroupNr(*group));
+            slot.has_inodes() && slot.free() > 0
+        };
+        if let Some(group) = in_region.find(fits) {
+            return GroupNr(group);
+        }
+        let count = u64::from(self.geometry.groups_count);
+        let mut group = (u64::from(home.0) + u64::from(parent.get())) % count;
+        let mut step = 1;
+        while step < count {
+            group = (group + step) % count;
+            let candidate = u32::try_from(group).unwrap_or(0);
+            if fits(&candidate) {
+                return GroupNr(candidate);
+            }
+            step *= 2;
+        }
+        home
+    }
+
+    fn first_with_inodes(&self, region: Region) -> Option<GroupNr> {
+        let groups = region.first..region.first + region.groups;
+        let mut groups = groups.map(GroupNr);
+        groups.find(|&group| self.slot(group).has_inodes())
+    }
+
+    /// Groups of a region; the last one may have fewer.
+    fn region_groups(&self) -> u32 {
+        let flex = self.geometry.groups_per_flex;
+        if flex >= FLEX_GROUPS_MIN { flex } else { 1 }
+    }
+
+    fn regions(&self) -> u32 {
+        self.geometry.groups_count.div_ceil(self.region_groups())
+    }
+
+    fn region(&self, index: u64) -> Region {
+        let groups = self.region_groups();
+        let last = self.geometry.groups_count - 1;
+        let first = u32::try_from(index).unwrap_or(u32::MAX);
+        let first = first.saturating_mul(groups).min(last);
+        Region {
+            first,
+            groups: groups.min(self.geometry.groups_count - first),
+        }
+    }
+
+    /// All regions, that of `home` first.
+    fn regions_from(&self, home: GroupNr) -> impl Iterator<Item = Region> + '_ {
+        let regions = u64::from(self.regions());
+        let start = u64::from(home.0 / self.region_groups());
+        (0..regions).map(move |step| self.region((start + step) % regions))
+    }
+
+    fn room(&self, region: Region) -> Room {
+        let mut room = Room::default();
+        for group in region.first..region.first + region.groups {
+            let slot = self.slot(GroupNr(group));
+            room.free_inodes += u64::from(slot.free_inodes());
+            room.free_clusters += u64::from(slot.free());
+            room.directories += u64::from(slot.directories());
+        }
+        room
+    }
+
+    /// What a region has on average.
+    fn average(&self) -> Room {
+        let regions = u64::from(self.regions());
+        Room {
+            free_inodes: self.counters.free_inodes.get() / regions,
+            free_clusters: self.counters.available() / regions,
+            directories: self.counters.directories.get() / regions,
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What is taken and freed, as transactions change it on the medium: bitmap, descriptor, and the
+//! superblock's counts.
+
+use std::ops::Range;
+
+use platter_ondisk::Locus;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::Result;
+use zerocopy::FromBytes;
+
+use super::group::{Clusters, assign, clusters_counted, count};
+use super::{Space, SpaceRule, Taken};
+use crate::Volume;
+use crate::groups;
+use crate::ondisk::bitmap::{self, BitmapVerifier};
+use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
+use crate::ondisk::{BlockNr, Corrupt, GroupDesc, GroupNr};
+use crate::txn::{CommitClient, Handle};
+
+impl Space {
+    /// Records taken blocks in the bitmap and what counts it, as part of a transaction. Changes
+    /// [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
+    ///
+    /// # Errors
+    /// The blocks are given back, unless the transaction was aborted.
+    pub fn record(&self, volume: &Volume, handle: &mut Handle<'_>, taken: Taken) -> Result<()> {
+        for (group, clusters) in self.clusters_of(taken.clusters.clone()) {
+            let recorded = self.record_in(volume, handle, group, clusters);
+            if let Err(error) = recorded {
+                self.give_back(taken);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn record_in(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        group: GroupNr,
+        clusters: Range<u32>,
+    ) -> Result<()> {
+        let mut held = self.clusters(volume, group)?;
+        let recorded = count(&clusters);
+        self.write_bitmap(handle, group, &mut held, clusters, true)?;
+        held.unsettled = held.unsettled.saturating_sub(recorded);
+        self.counters.free.sub(u64::from(recorded));
+        Ok(())
+    }
+
+    /// Frees blocks, which may be used again once the transaction is durable. With clusters of
+    /// several blocks, all that the range touches are freed whole. Changes
+    /// [`free_credits`](Self::free_credits) blocks.
+    ///
+    /// Blocks that held metadata have to be [forgotten](Handle::forget) as well.
+    ///
+    /// # Errors
+    /// `Corrupt` if one of them is free already, or cannot be anybody's: nothing is changed.
+    pub fn free(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        blocks: Range<BlockNr>,
+    ) -> Result<()> {
+        self.prove_freeable(volume, &blocks)?;
+        let mut is_changed = false;
+        for (group, clusters) in self.clusters_of(blocks) {
+            if let Err(error) = self.free_in(volume, handle, group, clusters) {
+                // Only others that free the same blocks at the same time come between.
+                return Err(if is_changed {
+                    handle.abort(error)
+                } else {
+                    error
+                });
+            }
+            is_changed = true;
+        }
+        Ok(())
+    }
+
+    fn prove_freeable(&self, volume: &Volume, blocks: &Range<BlockNr>) -> Result<()> {
+        let length = blocks.end.0.saturating_sub(blocks.start.0);
+        let is_inside = self.geometry.contains(blocks.start, length);
+        let own = self.fixed.within(blocks.start.0..blocks.end.0).next();
+        if !is_inside || own.is_some() {
+            let locus = Locus::block(own.map_or(blocks.start.0, |own| own.start));
+            return Err(Corrupt::new(locus, SpaceRule::FreedOwn).into());
+        }
+        for (group, clusters) in self.clusters_of(blocks.clone()) {
+            let held = self.clusters(volume, group)?;
+            self.prove_taken(group, &held, &clusters)?;
+        }
+        Ok(())
+    }
+
+    fn prove_taken(&self, group: GroupNr, held: &Clusters, clusters: &Range<u32>) -> Result<()> {
+        if held.is_recorded(clusters.clone(), true) {
+            return Ok(());
+        }
+        let first = self.blocks_of(group, clusters).start.0;
+        let locus = Locus::group(u64::from(group.0)).at_block(first);
+        Err(Corrupt::new(locus, SpaceRule::BlockFreedTwice).into())
+    }
+
+    fn free_in(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        group: GroupNr,
+        clusters: Range<u32>,
+    ) -> Result<()> {
+        let freed = count(&clusters);
+        let blocks = self.blocks_of(group, &clusters);
+        let mut held = self.clusters(volume, group)?;
+        self.prove_taken(group, &held, &clusters)?;
+        self.write_bitmap(handle, group, &mut held, clusters, false)?;
+        held.unsettled += freed;
+        self.counters.free.add(u64::from(freed));
+        self.counters.pending.add(u64::from(freed));
+        self.counters.release(u64::from(freed));
+        handle.free_when_durable(blocks);
+        Ok(())
+    }
+
+    /// Gives a group without a block bitmap one. Changes at most two blocks.
+    pub(super) fn initialize_bitmap(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        group: GroupNr,
+    ) -> Result<()> {
+        let mut held = self.clusters(volume, group)?;
+        self.write_bitmap(handle, group, &mut held, 0..0, true)
+    }
+
+    /// Sets or clears bits of a group's bitmap, all of which change, with the descriptor.
+    fn write_bitmap(
+        &self,
+        handle: &mut Handle<'_>,
+        group: GroupNr,
+        held: &mut Clusters,
+        clusters: Range<u32>,
+        taken: bool,
+    ) -> Result<()> {
+        debug_assert!(
+            held.is_recorded(clusters.clone(), !taken),
+            "bits change that are written"
+        );
+        let geometry = &self.geometry;
+        let mut bits = held.recorded.clone();
+        assign(&mut bits, clusters, taken);
+        let free = bitmap::count_clear(&bits, clusters_counted(geometry, group));
+        let sum = bitmap::expected_checksum(&bits, geometry.clusters_per_group, geometry);
+        let desc = groups::edit_descriptor(handle, geometry, group, |desc| {
+            desc.free_clusters = free;
+            desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+            desc.block_bitmap_checksum = sum.unwrap_or(desc.block_bitmap_checksum);
+            Ok(*desc)
+        })?;
+        self.publish_bitmap(handle, group, &desc, bits.clone())?;
+        held.recorded = bits;
+        Ok(())
+    }
+
+    fn publish_bitmap(
+        &self,
+        handle: &mut Handle<'_>,
+        group: GroupNr,
+        desc: &GroupDesc,
+        bits: Box<[u8]>,
+    ) -> Result<()> {
+        let verifier = BitmapVerifier::of_blocks(group, desc, &self.geometry);
+        match handle.create(desc.block_bitmap, &verifier, bits) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(handle.abort(error)),
+        }
+    }
+
+    /// Makes freed clusters free for use.
+    fn reuse(&self, blocks: Range<BlockNr>) {
+        for (group, clusters) in self.clusters_of(blocks) {
+            let freed = count(&clusters);
+            // What is pending in a group keeps its bitmap in memory.
+            if let Some(mut held) = self.loaded_clusters(group) {
+                held.untake(clusters);
+                self.slot(group).note(&held);
+            }
+            self.counters.pending.sub(u64::from(freed));
+        }
+    }
+}
+
+impl CommitClient for Space {
+    fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let geometry = &self.geometry;
+        let ratio = u64::from(geometry.cluster_blocks);
+        let blocks = self.counters.free.get().saturating_mul(ratio);
+        let inodes = self.counters.free_inodes.get();
+        let mut stored = self.stored.lock();
+        if *stored == (blocks, inodes) {
+            return Ok(());
+        }
+        let offset = if geometry.superblock_block.0 == 0 {
+            usize::try_from(SUPERBLOCK_OFFSET_BYTES).unwrap_or(usize::MAX)
+        } else {
+            0
+        };
+        handle.edit(geometry.superblock_block, &Unverified, |bytes| {
+            let bytes = bytes.get_mut(offset..).unwrap_or_default();
+            if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(bytes) {
+                disk.set_free_counts(blocks, u32::try_from(inodes).unwrap_or(u32::MAX));
+                disk.seal();
+            }
+            Ok(())
+        })?;
+        *stored = (blocks, inodes);
+        Ok(())
+    }
+
+    fn committed(&self, freed: &[Range<BlockNr>]) {
+        for blocks in freed {
+            self.reuse(blocks.clone());
+        }
+    }
+}

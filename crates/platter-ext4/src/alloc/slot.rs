@@ -1,0 +1,183 @@
+//! What is kept of every group: its lock, its bitmap while it is in use, and hints that let a search
+//! pass it by.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use platter_vfs::{Error, Result};
+
+use super::Space;
+use super::group::Clusters;
+use crate::Volume;
+use crate::ondisk::{GroupDesc, GroupNr};
+
+/// The largest free chunk is not known: the bitmap was not read yet.
+const ORDER_UNKNOWN: u8 = u8::MAX;
+
+/// One group. Groups do not share cache lines.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Slot {
+    clusters: Mutex<Option<Box<Clusters>>>,
+    /// Held while the inode bitmap changes; taken before the lock of the clusters.
+    pub(super) inodes: Mutex<()>,
+    /// Free clusters, as of the last change.
+    free: AtomicU32,
+    /// One more than the order of the largest free chunk.
+    order: AtomicU8,
+    /// The bitmap was found corrupt: what is free here is not counted as available.
+    is_lost: AtomicBool,
+    /// Free inodes, as of the last change.
+    free_inodes: AtomicU32,
+    /// Directories, as of the last change.
+    directories: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+impl Slot {
+    pub(super) fn new(desc: &GroupDesc) -> Self {
+        Self {
+            clusters: Mutex::default(),
+            inodes: Mutex::default(),
+            free: AtomicU32::new(desc.free_clusters),
+            order: AtomicU8::new(ORDER_UNKNOWN),
+            is_lost: AtomicBool::new(false),
+            free_inodes: AtomicU32::new(desc.free_inodes),
+            directories: AtomicU32::new(desc.used_dirs),
+        }
+    }
+
+    /// Whether a run of `need` clusters may be found here: always, if there is one.
+    pub(super) fn may_hold(&self, need: u32) -> bool {
+        if self.free.load(Ordering::Relaxed) < need {
+            return false;
+        }
+        match self.order.load(Ordering::Relaxed) {
+            ORDER_UNKNOWN => true,
+            // A run holds an aligned chunk of more than a quarter of its length.
+            order => u64::from(need) < 1 << (u32::from(order).min(32) + 1),
+        }
+    }
+
+    /// Free clusters, as of the last change.
+    pub(super) fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Whether the bitmap was ever brought in.
+    pub(super) fn is_known(&self) -> bool {
+        self.order.load(Ordering::Relaxed) != ORDER_UNKNOWN
+    }
+
+    /// Free inodes, as of the last change.
+    pub(super) fn free_inodes(&self) -> u32 {
+        self.free_inodes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_inodes(&self) -> bool {
+        self.free_inodes() > 0
+    }
+
+    /// Directories, as of the last change.
+    pub(super) fn directories(&self) -> u32 {
+        self.directories.load(Ordering::Relaxed)
+    }
+
+    /// Updates the hints about inodes, whose lock is held.
+    pub(super) fn note_inodes(&self, desc: &GroupDesc) {
+        self.free_inodes.store(desc.free_inodes, Ordering::Relaxed);
+        self.directories.store(desc.used_dirs, Ordering::Relaxed);
+    }
+
+    /// Has searches for inodes pass by: the bitmap cannot be used.
+    pub(super) fn lose_inodes(&self) {
+        self.free_inodes.store(0, Ordering::Relaxed);
+    }
+
+    /// Updates the hints from the clusters, whose lock is held.
+    pub(super) fn note(&self, clusters: &Clusters) {
+        let order = clusters.free.order().map_or(0, |order| order + 1);
+        self.free.store(clusters.free.free(), Ordering::Relaxed);
+        self.order
+            .store(u8::try_from(order).unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+impl Space {
+    pub(super) fn slot(&self, group: GroupNr) -> &Slot {
+        &self.slots[group.0 as usize]
+    }
+
+    /// The clusters of a group, brought in if need be. The lock is held over that.
+    pub(super) fn clusters(
+        &self,
+        volume: &Volume,
+        group: GroupNr,
+    ) -> Result<MappedMutexGuard<'_, Clusters>> {
+        let slot = self.slot(group);
+        let mut held = slot.clusters.lock();
+        if held.is_none() {
+            match Clusters::load(volume, &self.fixed, group) {
+                Ok(clusters) => {
+                    slot.note(&clusters);
+                    *held = Some(Box::new(clusters));
+                    self.keep_bounded(group);
+                }
+                Err(error) => {
+                    self.lose(slot, &error);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(MutexGuard::map(held, |held| {
+            let Some(clusters) = held else {
+                unreachable!("the clusters are loaded");
+            };
+            &mut **clusters
+        }))
+    }
+
+    /// The clusters of a group that are in memory already.
+    pub(super) fn loaded_clusters(&self, group: GroupNr) -> Option<MappedMutexGuard<'_, Clusters>> {
+        let held = self.slot(group).clusters.lock();
+        MutexGuard::try_map(held, Option::as_deref_mut).ok()
+    }
+
+    /// Counts what is free in a group with a corrupt bitmap as lost.
+    fn lose(&self, slot: &Slot, error: &Error) {
+        if matches!(error, Error::Corrupt(_)) && !slot.is_lost.swap(true, Ordering::Relaxed) {
+            let free = slot.free.swap(0, Ordering::Relaxed);
+            slot.order.store(0, Ordering::Relaxed);
+            self.counters.write_off(u64::from(free));
+        }
+    }
+
+    /// Notes that the bitmap of `group`, whose lock is held, came in, and drops those of other
+    /// groups beyond the limit that nobody uses and nothing is pending in.
+    fn keep_bounded(&self, group: GroupNr) {
+        let mut loaded = self.loaded.lock();
+        loaded.push_back(group);
+        let mut tries = loaded.len();
+        while loaded.len() > self.loaded_max && tries > 0 {
+            tries -= 1;
+            let Some(oldest) = loaded.pop_front() else {
+                break;
+            };
+            let dropped = self
+                .slot(oldest)
+                .clusters
+                .try_lock()
+                .is_some_and(|mut held| {
+                    let is_idle = held.as_ref().is_none_or(|clusters| clusters.unsettled == 0);
+                    if is_idle {
+                        *held = None;
+                    }
+                    is_idle
+                });
+            if !dropped {
+                loaded.push_back(oldest);
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Inodes taken and freed.
+
+use std::collections::BTreeSet;
+
+use super::sample::{Sample, Shape};
+use super::*;
+use crate::ondisk::Inode;
+use crate::ondisk::inode::tests::sample as sample_inode;
+
+impl Sample {
+    fn parent(&self, number: u32) -> Inode {
+        let number = InodeNr::new(number).unwrap();
+        let geometry = &self.volume.geometry;
+        let bytes = sample_inode(geometry, number, |disk, _| disk.mode.set(0o4_0755));
+        Inode::decode(&bytes, number, geometry).unwrap()
+    }
+
+    fn alloc_inode(&self, parent: u32, kind: FileKind, random: u64) -> Result<u32> {
+        let mut handle = self.volume.begin(ALLOC_INODE_CREDITS)?;
+        let parent = self.parent(parent);
+        let number = self
+            .space
+            .alloc_inode(&self.volume, &mut handle, &parent, kind, random)?;
+        Ok(number.get())
+    }
+
+    fn free_inode(&self, number: u32, was_dir: bool) -> Result<()> {
+        let mut handle = self.volume.begin(FREE_INODE_CREDITS)?;
+        let number = InodeNr::new(number).unwrap();
+        self.space
+            .free_inode(&self.volume, &mut handle, number, was_dir)
+    }
+}
+
+#[test]
+fn inodes_are_given_out_to_the_last_and_come_back() {
+    for (uninit, ro_compat) in [
+        (false, RoCompat::METADATA_CSUM),
+        (true, RoCompat::METADATA_CSUM),
+        (true, RoCompat::GDT_CSUM),
+        (true, RoCompat::empty()),
+    ] {
+        let sample = Sample::new(Shape {
+            ro_compat,
+            uninit,
+            ..Shape::PLAIN
+        });
+        let before = sample.space.stat();
+        let mut numbers = BTreeSet::new();
+        while let Ok(number) = sample.alloc_inode(100, FileKind::Regular, 0) {
+            assert!(number >= 11 && numbers.insert(number));
+        }
+        assert_eq!(numbers.len() as u64, before.free_inodes);
+        assert_eq!(sample.space.stat().free_inodes, 0);
+        sample.commit();
+        sample.proven();
+        let sample = Sample::on(sample.device);
+        assert!(refused(&sample.alloc_inode(2, FileKind::Regular, 0)));
+        for number in numbers {
+            sample.free_inode(number, false).unwrap();
+        }
+        sample.commit();
+        sample.proven();
+        assert_eq!(sample.space.stat(), before);
+    }
+}
+
+#[test]
+fn file_gets_the_lowest_inode_of_its_directory_s_group() {
+    let sample = Sample::new(Shape::PLAIN);
+    let first = sample.alloc_inode(100, FileKind::Regular, 0).unwrap();
+    let second = sample.alloc_inode(100, FileKind::Symlink, 0).unwrap();
+    assert_eq!((first, second), (97, 98));
+    sample.free_inode(97, false).unwrap();
+    assert_eq!(sample.alloc_inode(100, FileKind::Fifo, 0).unwrap(), 97);
+}
+
+#[test]
+fn directories_of_the_root_spread_and_others_stay() {
+    let sample = Sample::new(Shape::PLAIN);
+    let group = |number: u32| (number - 1) / 32;
+    let groups: BTreeSet<_> = (0..6)
+        .map(|random| {
+            sample
+                .alloc_inode(2, FileKind::Directory, random * 77)
+                .unwrap()
+        })
+        .map(group)
+        .collect();
+    assert_eq!(groups.len(), 6);
+    let below = sample.alloc_inode(100, FileKind::Directory, 5).unwrap();
+    assert_eq!(group(below), 3);
+    sample.commit();
+    sample.proven();
+    assert_eq!(sample.space.counters.directories.get(), 8);
+}
+
+#[test]
+fn block_of_inodes_never_used_is_zeroed() {
+    let sample = Sample::new(Shape {
+        uninit: true,
+        ..Shape::PLAIN
+    });
+    for _ in 0..5 {
+        sample.alloc_inode(100, FileKind::Regular, 0).unwrap();
+    }
+    sample.commit();
+    sample.proven();
+    let desc = groups::read_descriptor(&sample.volume, GroupNr(3)).unwrap();
+    assert_eq!(desc.unused_inodes, 27);
+    let buffer = |index| {
+        let block = desc.inode_table.0 + index;
+        let unverified = platter_ondisk::verify::Unverified;
+        sample
+            .volume
+            .read_block(BlockNr(block), &unverified)
+            .unwrap()
+    };
+    for index in 0..2 {
+        assert!(buffer(index).iter().all(|&byte| byte == 0));
+    }
+    assert!(buffer(2).iter().all(|&byte| byte == 0xa5));
+}

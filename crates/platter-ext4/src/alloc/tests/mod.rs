@@ -1,0 +1,181 @@
+mod inodes;
+pub(crate) mod sample;
+
+use std::sync::Arc;
+
+use platter_vfs::{Condition, Error};
+
+use super::*;
+use crate::ondisk::features::RoCompat;
+use sample::{Sample, Shape};
+
+fn refused<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::Condition(Condition::NoSpace)))
+}
+
+#[test]
+fn blocks_are_taken_at_the_goal() {
+    let sample = Sample::new(Shape::PLAIN);
+    let taken = sample
+        .space
+        .take(&sample.volume, BlockNr(700), 20, Reserve::Ordinary)
+        .unwrap();
+    assert_eq!(taken.blocks(), BlockNr(700)..BlockNr(720));
+    let next = sample
+        .space
+        .take(&sample.volume, BlockNr(720), 5, Reserve::Ordinary)
+        .unwrap();
+    assert_eq!(next.start(), BlockNr(720));
+    let again = sample
+        .space
+        .take(&sample.volume, BlockNr(700), 5, Reserve::Ordinary)
+        .unwrap();
+    assert_eq!(again.start(), BlockNr(725));
+    for taken in [taken, next, again] {
+        sample.space.give_back(taken);
+    }
+    sample.commit();
+    assert_eq!(sample.proven(), []);
+}
+
+#[test]
+fn freed_blocks_come_back_with_the_commit() {
+    let sample = Sample::new(Shape::PLAIN);
+    let free = sample.space.stat().free_blocks;
+    let mut handle = sample.volume.begin(8).unwrap();
+    let goal = BlockNr(700);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let blocks = space
+        .alloc(volume, &mut handle, goal, 20, Reserve::Ordinary)
+        .unwrap();
+    assert_eq!(space.stat().free_blocks, free - 20);
+    space.free(volume, &mut handle, blocks.clone()).unwrap();
+    assert_eq!(space.stat().free_blocks, free);
+    let again = space.take(volume, goal, 20, Reserve::Ordinary).unwrap();
+    assert_ne!(again.blocks(), blocks);
+    space.give_back(again);
+    drop(handle);
+    sample.commit();
+    let again = space.take(volume, goal, 20, Reserve::Ordinary).unwrap();
+    assert_eq!(again.blocks(), blocks);
+}
+
+#[test]
+fn space_is_given_out_to_the_last_block() {
+    for uninit in [false, true] {
+        let sample = Sample::new(Shape {
+            reserved_blocks: 50,
+            uninit,
+            ..Shape::PLAIN
+        });
+        let (space, volume) = (&sample.space, &sample.volume);
+        let before = space.stat();
+        assert_eq!(before.available_blocks, before.free_blocks - 50);
+        let mut sum = 0;
+        let mut take = |from, want| -> Result<u64> {
+            let taken = space.take(volume, BlockNr(1), want, from)?;
+            let count = u64::from(taken.count());
+            sum += count;
+            let mut handle = volume.begin(RECORD_CREDITS)?;
+            space.record(volume, &mut handle, taken)?;
+            Ok(count)
+        };
+        while take(Reserve::Ordinary, 77).is_ok() {}
+        assert!(refused(&take(Reserve::Ordinary, 1)));
+        assert_eq!(space.stat().free_blocks, 50);
+        while take(Reserve::Privileged, 3).is_ok() {}
+        assert_eq!(sum, before.free_blocks);
+        assert_eq!(space.stat().free_blocks, 0);
+        sample.commit();
+        assert_eq!(sample.proven().len() as u64, before.free_blocks);
+        let all = sample.proven();
+        let reopened = Sample::on(Arc::clone(&sample.device));
+        assert!(refused(&reopened.space.take(
+            &reopened.volume,
+            BlockNr(1),
+            1,
+            Reserve::Split
+        )));
+        let mut handle = reopened.volume.begin(64).unwrap();
+        for run in all.chunk_by(|left, right| left + 1 == *right) {
+            let blocks = BlockNr(run[0])..BlockNr(run[run.len() - 1] + 1);
+            reopened
+                .space
+                .free(&reopened.volume, &mut handle, blocks)
+                .unwrap();
+        }
+        drop(handle);
+        reopened.commit();
+        assert_eq!(reopened.proven(), []);
+        assert_eq!(reopened.space.stat(), before);
+    }
+}
+
+#[test]
+fn promised_space_is_there_though_it_was_just_freed() {
+    let sample = Sample::new(Shape::PLAIN);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let mut all = Vec::new();
+    let mut handle = volume.begin(64).unwrap();
+    while let Ok(blocks) = space.alloc(volume, &mut handle, BlockNr(1), 4096, Reserve::Split) {
+        all.push(blocks);
+    }
+    assert!(space.reserve_delayed(1, true).is_err());
+    drop(handle);
+    sample.commit();
+    let mut handle = volume.begin(64).unwrap();
+    let freed = all.pop().unwrap();
+    let count = freed.end.0 - freed.start.0;
+    space.free(volume, &mut handle, freed).unwrap();
+    assert!(refused(&space.alloc(
+        volume,
+        &mut handle,
+        BlockNr(1),
+        1,
+        Reserve::Ordinary
+    )));
+    drop(handle);
+    space.reserve_delayed(count, false).unwrap();
+    assert!(refused(&space.take(
+        volume,
+        BlockNr(1),
+        1,
+        Reserve::Privileged
+    )));
+    let mut left = count;
+    while left > 0 {
+        let want = u32::try_from(left).unwrap();
+        let taken = space
+            .take(volume, BlockNr(1), want, Reserve::Promised)
+            .unwrap();
+        left -= u64::from(taken.count());
+    }
+    assert!(refused(&space.take(
+        volume,
+        BlockNr(1),
+        1,
+        Reserve::Promised
+    )));
+}
+
+#[test]
+fn groups_checksummed_the_old_way_or_not_at_all_are_kept_right() {
+    for ro_compat in [RoCompat::GDT_CSUM, RoCompat::empty()] {
+        let sample = Sample::new(Shape {
+            ro_compat,
+            uninit: true,
+            ..Shape::PLAIN
+        });
+        let mut handle = sample.volume.begin(64).unwrap();
+        let (space, volume) = (&sample.space, &sample.volume);
+        let blocks = space.alloc(volume, &mut handle, BlockNr(600), 9, Reserve::Ordinary);
+        drop(handle);
+        sample.commit();
+        assert_eq!(sample.proven().len(), 9);
+        let mut handle = sample.volume.begin(64).unwrap();
+        space.free(volume, &mut handle, blocks.unwrap()).unwrap();
+        drop(handle);
+        sample.commit();
+        assert_eq!(sample.proven(), []);
+    }
+}

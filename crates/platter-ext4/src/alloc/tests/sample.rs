@@ -1,0 +1,312 @@
+//! Small filesystems made in memory, empty but for their own structures.
+
+use std::sync::{Arc, Weak};
+
+use platter_block::{BlockDevice, MemoryDevice};
+use platter_cache::MemoryBudget;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::Volume;
+use crate::alloc::Space;
+use crate::groups::{self, layout};
+use crate::ondisk::bitmap;
+use crate::ondisk::features::{Incompat, RoCompat};
+use crate::ondisk::group_desc::{DiskGroupDesc, DiskGroupDescHigh, GroupFlags};
+use crate::ondisk::superblock::tests::{sample, seal};
+use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES};
+use crate::ondisk::{Geometry, GroupDesc, GroupNr, Superblock};
+use crate::txn::{CommitClient, Log};
+
+/// What a filesystem to make is like; blocks are 1 KiB.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) blocks: u32,
+    pub(crate) blocks_per_group: u32,
+    pub(crate) inodes_per_group: u32,
+    pub(crate) cluster_blocks: u32,
+    pub(crate) groups_per_flex: u32,
+    pub(crate) reserved_blocks: u32,
+    pub(crate) incompat: Incompat,
+    pub(crate) ro_compat: RoCompat,
+    /// Groups are left uninitialized where that is possible, and what lies there is garbage.
+    pub(crate) uninit: bool,
+}
+
+impl Shape {
+    /// Eight groups of 256 blocks and 32 inodes, the last group shorter.
+    pub(crate) const PLAIN: Self = Self {
+        blocks: 8 * 256 - 100,
+        blocks_per_group: 256,
+        inodes_per_group: 32,
+        cluster_blocks: 1,
+        groups_per_flex: 1,
+        reserved_blocks: 0,
+        incompat: Incompat::FILETYPE,
+        ro_compat: RoCompat::METADATA_CSUM.union(RoCompat::SPARSE_SUPER),
+        uninit: false,
+    };
+
+    fn superblock(self) -> DiskSuperblock {
+        let mut disk = sample();
+        let has_clusters = self.cluster_blocks > 1;
+        let first = u32::from(!has_clusters);
+        disk.blocks_count_lo.set(self.blocks);
+        disk.first_data_block.set(first);
+        disk.blocks_per_group.set(self.blocks_per_group);
+        disk.clusters_per_group
+            .set(self.blocks_per_group / self.cluster_blocks);
+        disk.log_cluster_size.set(self.cluster_blocks.ilog2());
+        disk.inodes_per_group.set(self.inodes_per_group);
+        let groups = (self.blocks - first).div_ceil(self.blocks_per_group);
+        disk.inodes_count.set(groups * self.inodes_per_group);
+        disk.log_groups_per_flex = u8::try_from(self.groups_per_flex.ilog2()).unwrap();
+        disk.reserved_blocks_count_lo.set(self.reserved_blocks);
+        let wide = self.incompat.contains(Incompat::BIT64);
+        disk.descriptor_size.set(if wide { 64 } else { 0 });
+        let mut incompat = self.incompat;
+        incompat.set(Incompat::FLEX_BG, self.groups_per_flex > 1);
+        disk.feature_incompat.set(incompat.bits());
+        let mut ro_compat = self.ro_compat;
+        ro_compat.set(RoCompat::BIGALLOC, has_clusters);
+        disk.feature_ro_compat.set(ro_compat.bits());
+        seal(&mut disk);
+        disk
+    }
+}
+
+/// A filesystem that may be changed.
+pub(crate) struct Sample {
+    pub(crate) device: Arc<MemoryDevice>,
+    pub(crate) volume: Volume,
+    pub(crate) space: Arc<Space>,
+}
+
+impl Sample {
+    pub(crate) fn new(shape: Shape) -> Self {
+        Self::damaged(shape, |_, _| {})
+    }
+
+    /// A filesystem whose bytes are changed before anybody reads them.
+    pub(crate) fn damaged(shape: Shape, damage: impl FnOnce(&mut [u8], &Geometry)) -> Self {
+        let (mut bytes, geometry) = bytes(shape);
+        damage(&mut bytes, &geometry);
+        Self::on(Arc::new(MemoryDevice::new("memory", bytes)))
+    }
+
+    /// What is on the device now, opened anew.
+    pub(crate) fn on(device: Arc<MemoryDevice>) -> Self {
+        let volume = open(&device);
+        let space = Arc::new(Space::open(&volume).unwrap());
+        let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&space);
+        volume.log().unwrap().attach(client);
+        Self {
+            device,
+            volume,
+            space,
+        }
+    }
+
+    pub(crate) fn commit(&self) {
+        self.volume.log().unwrap().commit_all().unwrap();
+    }
+
+    /// Proves what is on the device: all checksums, each count against the bitmaps, the superblock's
+    /// against the sum, and the padding. Gives the taken blocks that are not the filesystem's own.
+    pub(crate) fn proven(&self) -> Vec<u64> {
+        let volume = open(&self.device);
+        let geometry = &volume.geometry;
+        let (mut clusters, mut inodes) = (0, 0);
+        let mut taken = Vec::new();
+        for group in (0..geometry.groups_count).map(GroupNr) {
+            let desc = groups::read_descriptor(&volume, group).unwrap();
+            let count = geometry
+                .group_blocks(group)
+                .div_ceil(geometry.cluster_blocks);
+            clusters += u64::from(desc.free_clusters);
+            inodes += desc.free_inodes;
+            if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+                let verifier = bitmap::BitmapVerifier::of_blocks(group, &desc, geometry);
+                let bits = volume.read_block(desc.block_bitmap, &verifier).unwrap();
+                assert_eq!(bitmap::count_clear(&bits, count), desc.free_clusters);
+                assert!((count..8192).all(|index| bitmap::is_set(&bits, index)));
+                let first = geometry.group_first_block(group).0;
+                let ratio = u64::from(geometry.cluster_blocks);
+                let of_own = own_clusters(geometry, group, &all_own(&volume));
+                for index in (0..count).filter(|&index| bitmap::is_set(&bits, index)) {
+                    if !of_own.contains(&index) {
+                        taken.push(first + u64::from(index) * ratio);
+                    }
+                }
+            }
+            if !desc.flags.contains(GroupFlags::INODE_UNINIT) {
+                let verifier = bitmap::BitmapVerifier::of_inodes(group, &desc, geometry);
+                let bits = volume.read_block(desc.inode_bitmap, &verifier).unwrap();
+                let count = geometry.inodes_per_group;
+                assert_eq!(bitmap::count_clear(&bits, count), desc.free_inodes);
+                assert!((count..8192).all(|index| bitmap::is_set(&bits, index)));
+            }
+        }
+        assert_eq!(
+            volume.superblock.free_blocks,
+            clusters * u64::from(geometry.cluster_blocks)
+        );
+        assert_eq!(volume.superblock.free_inodes, inodes);
+        taken
+    }
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Volume {
+    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
+    device.read_at(1024, &mut bytes).unwrap();
+    let disk = DiskSuperblock::read_from_bytes(&bytes).unwrap();
+    let superblock = Superblock::decode(&disk).unwrap();
+    let geometry = Geometry::decode(&disk, &superblock).unwrap();
+    let budget = Arc::new(MemoryBudget::new(4 << 20));
+    let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(device);
+    Volume::new(below, superblock, geometry, budget).writable(Log::without_journal)
+}
+
+fn all_own(volume: &Volume) -> Vec<std::ops::Range<u64>> {
+    let geometry = &volume.geometry;
+    let mut own = Vec::new();
+    for group in (0..geometry.groups_count).map(GroupNr) {
+        let desc = groups::read_descriptor(volume, group).unwrap();
+        own.push(layout::head(geometry, group));
+        own.extend(layout::own(geometry, &desc));
+    }
+    own
+}
+
+/// The clusters of a group that hold some of these blocks.
+fn own_clusters(
+    geometry: &Geometry,
+    group: GroupNr,
+    own: &[std::ops::Range<u64>],
+) -> std::collections::BTreeSet<u32> {
+    let first = geometry.group_first_block(group).0;
+    let end = first + u64::from(geometry.group_blocks(group));
+    let blocks = own.iter().flat_map(Clone::clone);
+    let inside = blocks.filter(|block| (first..end).contains(block));
+    let ratio = u64::from(geometry.cluster_blocks);
+    inside
+        .map(|block| u32::try_from((block - first) / ratio).unwrap())
+        .collect()
+}
+
+fn bytes(shape: Shape) -> (Vec<u8>, Geometry) {
+    let mut disk = shape.superblock();
+    let superblock = Superblock::decode(&disk).unwrap();
+    let geometry = Geometry::decode(&disk, &superblock).unwrap();
+    let fill = if shape.uninit { 0xa5 } else { 0 };
+    let mut bytes = vec![fill; usize::try_from(geometry.len_bytes()).unwrap()];
+    let descs: Vec<_> = (0..geometry.groups_count)
+        .map(|group| place(&geometry, GroupNr(group)))
+        .collect();
+    let own: Vec<_> = (0u32..)
+        .zip(&descs)
+        .flat_map(|(group, desc)| {
+            let mut own = layout::own(&geometry, desc).to_vec();
+            own.push(layout::head(&geometry, GroupNr(group)));
+            own
+        })
+        .collect();
+    let (mut clusters, mut inodes) = (0, 0);
+    for (group, mut desc) in (0u32..).map(GroupNr).zip(descs) {
+        fill_group(&mut bytes, &geometry, group, &mut desc, &own, shape.uninit);
+        clusters += u64::from(desc.free_clusters);
+        inodes += desc.free_inodes;
+    }
+    disk.set_free_counts(clusters * u64::from(geometry.cluster_blocks), inodes);
+    seal(&mut disk);
+    bytes[1024..1024 + SUPERBLOCK_LEN_BYTES].copy_from_slice(disk.as_bytes());
+    (bytes, geometry)
+}
+
+/// Behind the head of its group, or with the others of its flexible group in the first one.
+fn place(geometry: &Geometry, group: GroupNr) -> GroupDesc {
+    let flex = geometry.groups_per_flex;
+    let first = GroupNr(group.0 - group.0 % flex);
+    let each = 2 + u64::from(geometry.inode_table_blocks);
+    let at = layout::head(geometry, first).end + u64::from(group.0 % flex) * each;
+    GroupDesc {
+        block_bitmap: crate::ondisk::BlockNr(at),
+        inode_bitmap: crate::ondisk::BlockNr(at + 1),
+        inode_table: crate::ondisk::BlockNr(at + 2),
+        free_clusters: 0,
+        free_inodes: 0,
+        used_dirs: 0,
+        unused_inodes: 0,
+        flags: GroupFlags::empty(),
+        block_bitmap_checksum: 0,
+        inode_bitmap_checksum: 0,
+    }
+}
+
+fn fill_group(
+    bytes: &mut [u8],
+    geometry: &Geometry,
+    group: GroupNr,
+    desc: &mut GroupDesc,
+    own: &[std::ops::Range<u64>],
+    uninit: bool,
+) {
+    let block = |number: u64| {
+        let start = usize::try_from(number).unwrap() * 1024;
+        start..start + 1024
+    };
+    let own = own_clusters(geometry, group, own);
+    let mut bits = vec![0; 1024];
+    let count = geometry
+        .group_blocks(group)
+        .div_ceil(geometry.cluster_blocks);
+    for index in own.iter().copied().chain(count..8192) {
+        bitmap::assign(&mut bits, index, true);
+    }
+    desc.free_clusters = bitmap::count_clear(&bits, count);
+    let own_alone = layout::own(geometry, desc)[0].start == layout::head(geometry, group).end;
+    let has_sums = geometry.features.has_group_csum();
+    if uninit && has_sums && group.0 > 0 && (geometry.groups_per_flex > 1) != own_alone {
+        desc.flags |= GroupFlags::BLOCK_UNINIT;
+    } else {
+        bytes[block(desc.block_bitmap.0)].copy_from_slice(&bits);
+        let sum = bitmap::expected_checksum(&bits, geometry.clusters_per_group, geometry);
+        desc.block_bitmap_checksum = sum.unwrap_or(0);
+    }
+    let inodes = geometry.inodes_per_group;
+    let reserved = if group.0 == 0 { 10 } else { 0 };
+    desc.free_inodes = inodes - reserved;
+    desc.used_dirs = u32::from(group.0 == 0);
+    if uninit && has_sums && group.0 > 0 {
+        desc.flags |= GroupFlags::INODE_UNINIT;
+        desc.unused_inodes = inodes;
+    } else {
+        let mut bits = vec![0; 1024];
+        for index in (0..reserved).chain(inodes..8192) {
+            bitmap::assign(&mut bits, index, true);
+        }
+        bytes[block(desc.inode_bitmap.0)].copy_from_slice(&bits);
+        let sum = bitmap::expected_checksum(&bits, inodes, geometry);
+        desc.inode_bitmap_checksum = sum.unwrap_or(0);
+        desc.unused_inodes = if has_sums { inodes - reserved } else { 0 };
+    }
+    store(bytes, geometry, group, desc);
+}
+
+/// Writes a descriptor, its places too.
+pub(crate) fn store(bytes: &mut [u8], geometry: &Geometry, group: GroupNr, desc: &GroupDesc) {
+    let per_block = geometry.descriptors_per_block;
+    let table = geometry.descriptor_block(group.0 / per_block).0;
+    let at = usize::try_from(table).unwrap() * 1024
+        + (group.0 % per_block) as usize * usize::from(geometry.descriptor_bytes);
+    let bytes = &mut bytes[at..at + usize::from(geometry.descriptor_bytes)];
+    bytes.fill(0);
+    let (low, rest) = DiskGroupDesc::mut_from_prefix(bytes).unwrap();
+    let number = |block: crate::ondisk::BlockNr| u32::try_from(block.0).unwrap();
+    low.block_bitmap_lo.set(number(desc.block_bitmap));
+    low.inode_bitmap_lo.set(number(desc.inode_bitmap));
+    low.inode_table_lo.set(number(desc.inode_table));
+    if let Ok((high, _)) = DiskGroupDescHigh::mut_from_prefix(rest) {
+        high.block_bitmap.set(0);
+    }
+    desc.encode_into(bytes, group, geometry);
+}
