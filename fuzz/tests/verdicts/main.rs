@@ -1,7 +1,7 @@
 //! The check beside `e2fsck -fn`: both call the same images clean, and the same images damaged.
 //!
 //! Where they disagree for a reason, `explained.md` tells it; any other disagreement fails. More
-//! images, or one again: `PLATTER_VERDICTS=N` or `PLATTER_VERDICT=N`, before
+//! images, or one again: `PLATTER_VERDICTS=FIRST..END` or `PLATTER_VERDICT=N`, before
 //! `cargo test -p platter-fuzz --test verdicts -- --nocapture`.
 #![expect(
     clippy::unwrap_used,
@@ -52,7 +52,11 @@ fn verdicts_on_damaged_images_agree_or_are_explained() {
         println!("{}", outcome.judged.e2fsck_said);
         return;
     }
-    let outcomes = corpus.examine_all(number("PLATTER_VERDICTS").unwrap_or(IMAGES));
+    let numbers = std::env::var("PLATTER_VERDICTS").map_or(0..IMAGES, |text| {
+        let (first, end) = text.split_once("..").expect("FIRST..END");
+        first.parse().unwrap()..end.parse().unwrap()
+    });
+    let outcomes = corpus.examine_all(numbers);
     let count = |holds: &dyn Fn(&Outcome) -> bool| outcomes.iter().filter(|o| holds(o)).count();
     println!(
         "{} damaged images, {} with checksums put right: {} clean for both, {} for neither",

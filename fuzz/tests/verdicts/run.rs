@@ -1,6 +1,7 @@
 //! Which images are damaged, and the run over them, on as many threads as there are processors.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Mutex;
 
 use platter_fuzz::mutation::{Change, mutate_once};
@@ -41,8 +42,8 @@ impl Corpus {
         examine(&seed, &Desk::new(&seed.image).unwrap(), number)
     }
 
-    /// Images 0 to `count`, in order.
-    pub(crate) fn examine_all(&self, count: u64) -> Vec<Outcome> {
+    /// The images of these numbers, in order.
+    pub(crate) fn examine_all(&self, numbers: Range<u64>) -> Vec<Outcome> {
         let next = Mutex::new(self.fixtures.iter().enumerate());
         let outcomes = Mutex::new(Vec::new());
         let work = || {
@@ -52,7 +53,10 @@ impl Corpus {
                 };
                 let seed = seeds::seed(fixture).unwrap();
                 let desk = Desk::new(&seed.image).unwrap();
-                for number in (index as u64..count).step_by(self.fixtures.len()) {
+                for number in numbers.clone() {
+                    if number % self.fixtures.len() as u64 != index as u64 {
+                        continue;
+                    }
                     let outcome = examine(&seed, &desk, number);
                     outcomes.lock().unwrap().push(outcome);
                 }

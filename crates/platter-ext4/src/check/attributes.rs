@@ -7,7 +7,7 @@ use super::{AttributeUseRule, Checker, Flow, InodeUseRule, locus_of};
 use crate::file::Contents;
 use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::Corrupt;
-use crate::ondisk::features::Incompat;
+use crate::ondisk::features::{Compat, Incompat};
 use crate::ondisk::xattr::{
     DiskXattrHeader, ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace, value_hash,
 };
@@ -70,6 +70,10 @@ impl Checker<'_> {
             }
         }
         if let Some(block) = inode.xattr_block {
+            let compat = self.volume.geometry.features.compat;
+            if !compat.contains(Compat::EXT_ATTR) {
+                self.found(locus, AttributeUseRule::Feature)?;
+            }
             values += self.check_attribute_block(inode, block)?;
         }
         Ok(values)

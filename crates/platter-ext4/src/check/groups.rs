@@ -36,6 +36,12 @@ impl Checker<'_> {
                 if desc.unused_inodes > geometry.inodes_per_group {
                     self.found(locus, GroupUseRule::UnusedInodes)?;
                 }
+                let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+                let is_initialized =
+                    !desc.stored_flags.intersects(uninit) && desc.unused_inodes == 0;
+                if !geometry.features.has_group_csum() && !is_initialized {
+                    self.found(locus, GroupUseRule::UninitFlag)?;
+                }
                 fixed.extend(own_metadata(geometry, group, desc));
             }
             fixed.extend(copies(geometry, group));

@@ -108,20 +108,24 @@ impl Checker<'_> {
             let count = join_u32(disk.changed.get(), disk.version_lo.get());
             self.attribute_holders.insert(number, count);
         }
-        self.check_high_halves(number, disk)?;
+        self.check_high_halves(&inode, disk)?;
         self.check_inode(&inode, is_own, is_orphan)
     }
 
     /// Fields that mean nothing without their feature are zero.
-    fn check_high_halves(&mut self, number: InodeNr, disk: &DiskInode) -> Flow {
+    fn check_high_halves(&mut self, inode: &Inode, disk: &DiskInode) -> Flow {
         let features = self.volume.geometry.features;
+        let is_large_dir =
+            inode.kind == FileKind::Directory && features.incompat.contains(Incompat::LARGE_DIR);
+        let has_high_size = inode.kind == FileKind::Regular || is_large_dir;
         let wide = features.incompat.contains(Incompat::BIT64);
         let huge = features.ro_compat.contains(RoCompat::HUGE_FILE);
         let is_unused = disk.fragment.get() == 0
+            && (has_high_size || disk.size_hi.get() == 0)
             && (wide || disk.xattr_block_hi.get() == 0)
             && (huge || disk.blocks_hi.get() == 0);
         if !is_unused {
-            self.found(locus_of(number), InodeUseRule::UnusedField)?;
+            self.found(locus_of(inode.number), InodeUseRule::UnusedField)?;
         }
         Ok(())
     }

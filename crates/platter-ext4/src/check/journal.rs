@@ -41,7 +41,7 @@ impl Checker<'_> {
             self.found(locus, JournalUseRule::NotMarked)?;
         }
         if superblock.errno != 0 {
-            self.noticed(locus, JournalUseRule::Aborted)?;
+            self.found(locus, JournalUseRule::Aborted)?;
         }
         Ok(())
     }

@@ -29,6 +29,8 @@ rules! {
         Overlap => "metadata of the group overlaps other metadata",
         /// `bg_itable_unused` is at most the inodes of a group.
         UnusedInodes => "more unused inodes than inodes",
+        /// Only groups with checksums may have parts that are not initialized.
+        UninitFlag => "is not wholly initialized, without checksums of groups",
         /// `bg_free_blocks_count`.
         FreeBlocks => "free cluster count is wrong",
         /// `bg_free_inodes_count`.
@@ -189,6 +191,8 @@ rules! {
         Overlap => "values overlap",
         /// `h_refcount`.
         References => "reference count is not the number of inodes that share the block",
+        /// A block of attributes takes the `ext_attr` feature.
+        Feature => "are in a block, without the ext_attr feature",
         /// `e_name_index` tells a prefix.
         NoPrefix => "name has no prefix",
     }

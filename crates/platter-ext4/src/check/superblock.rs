@@ -7,6 +7,16 @@ use crate::Volume;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
 
+/// Features that may be ignored, and whose structures are checked or were never made.
+const CHECKED_COMPAT: Compat = Compat::all()
+    .difference(Compat::LAZY_BG)
+    .difference(Compat::EXCLUDE_INODE)
+    .difference(Compat::EXCLUDE_BITMAP);
+/// Features that forbid writing, and whose structures are checked.
+const CHECKED_RO_COMPAT: RoCompat = RoCompat::SUPPORTED
+    .difference(RoCompat::BTREE_DIR)
+    .union(RoCompat::READONLY)
+    .union(RoCompat::SHARED_BLOCKS);
 /// The newest `s_rev_level`.
 const REVISION_MAX: u32 = 1;
 
@@ -42,9 +52,9 @@ impl Checker<'_> {
     /// A feature nobody knows may have changed the meaning of what is checked.
     fn check_features(&mut self, locus: Locus) -> Flow {
         let features = self.volume.geometry.features;
-        let compat = features.compat.difference(Compat::all()).bits();
-        let ro_compat = features.ro_compat.difference(RoCompat::all()).bits();
-        if compat != 0 || ro_compat != 0 {
+        if !CHECKED_COMPAT.contains(features.compat)
+            || !CHECKED_RO_COMPAT.contains(features.ro_compat)
+        {
             self.found(locus, SuperblockUseRule::UnknownFeature)?;
         }
         Ok(())

@@ -138,6 +138,8 @@ pub struct GroupDesc {
     pub unused_inodes: u32,
     /// What of the group is not initialized.
     pub flags: GroupFlags,
+    /// What is said to be not initialized, also where that means nothing: without checksums.
+    pub stored_flags: GroupFlags,
     /// CRC-32C of the block bitmap; its lower half alone where descriptors are short.
     pub block_bitmap_checksum: u32,
     /// CRC-32C of the inode bitmap; its lower half alone where descriptors are short.
@@ -190,8 +192,9 @@ impl GroupDesc {
         let high = high.unwrap_or(&zero);
         let wide = |high: Le32, low: Le32| BlockNr(join_u32(high.get(), low.get()));
         let count = |high: Le16, low: Le16| join_u16(high.get(), low.get());
+        let stored_flags = GroupFlags::from_bits_retain(low.flags.get());
         let flags = if geometry.features.has_group_csum() {
-            GroupFlags::from_bits_retain(low.flags.get())
+            stored_flags
         } else {
             GroupFlags::empty()
         };
@@ -204,6 +207,7 @@ impl GroupDesc {
             used_dirs: count(high.used_dirs, low.used_dirs_lo),
             unused_inodes: count(high.unused_inodes, low.unused_inodes_lo),
             flags,
+            stored_flags,
             block_bitmap_checksum: count(high.block_bitmap_checksum, low.block_bitmap_checksum_lo),
             inode_bitmap_checksum: count(high.inode_bitmap_checksum, low.inode_bitmap_checksum_lo),
         }

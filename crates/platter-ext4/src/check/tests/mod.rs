@@ -341,6 +341,21 @@ damage! {
     };
     fragment_of_an_inode: InodeUseRule::UnusedField =>
         |image| image.inode("file").fragment.set(1);
+    upper_half_of_a_directory: InodeUseRule::UnusedField =>
+        |image| image.inode("sub").size_hi.set(1);
+    attribute_block_without_the_feature: AttributeUseRule::Feature => |image| {
+        let superblock = image.superblock();
+        superblock.feature_compat.set(superblock.feature_compat.get() & !0x8);
+    };
+    uninitialized_group_without_checksums: GroupUseRule::UninitFlag => |image| {
+        image.superblock().feature_ro_compat.set(0x1 | 0x2 | 0x20 | 0x40);
+        image.desc().flags.set(1);
+    };
+    unused_inodes_without_checksums: GroupUseRule::UninitFlag => |image| {
+        image.superblock().feature_ro_compat.set(0x1 | 0x2 | 0x20 | 0x40);
+        image.desc().flags.set(0);
+        image.desc().unused_inodes_lo.set(1);
+    };
     upper_half_of_an_inode: InodeUseRule::UnusedField =>
         |image| image.inode("file").xattr_block_hi.set(1);
     wrong_links: InodeUseRule::Links => |image| image.inode("other").links.set(3);

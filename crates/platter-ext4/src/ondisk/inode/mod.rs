@@ -171,7 +171,12 @@ impl Inode {
         }
         let (disk, rest) =
             DiskInode::ref_from_prefix(bytes).map_err(|_| broken(InodeRule::Truncated))?;
-        let extra = Extra::decode(rest).ok_or(broken(InodeRule::ExtraSize))?;
+        let fields = DiskInodeExtra::ref_from_prefix(rest).ok();
+        let extra = Extra {
+            fields: fields.map(|(fields, _)| fields),
+            in_use: 0,
+            tail: &[],
+        };
         let seed = checksum_seed(number, disk.generation, geometry);
         if !checksum_holds(bytes, disk, &extra, seed) {
             return Err(broken(InodeRule::Checksum));
