@@ -56,6 +56,7 @@ const STEPS: &[Step] = &[
         action: |workspace| {
             command::run(
                 command::cargo(&workspace.root)
+                    .env("RUSTDOCFLAGS", "-D warnings")
                     .args(["doc", "--locked", "--workspace", "--no-deps"])
                     // The program's comments are its help texts, not documentation.
                     .args(["--exclude", "platter-cli"]),

@@ -1,7 +1,7 @@
 //! Fast commits: records of what changed since the last transaction in the log.
 //!
 //! They name operations, not blocks: a file's new inode and extents, names that came and went.
-//! [`scan`] finds which are whole, [`apply`] does them again. Each may be done twice, since a
+//! `scan` finds which are whole, `apply` does them again. Each may be done twice, since a
 //! crash during recovery begins it anew. Spec: `ext4/journal`, fast commits.
 
 mod scan;

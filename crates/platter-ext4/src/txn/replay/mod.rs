@@ -1,7 +1,7 @@
 //! Replay: finds the committed transactions in the log and writes their blocks home.
 //!
-//! Three walks over the log: [`scan`] finds where it ends, [`revoke`] which copies must not be
-//! replayed, [`write_home`] writes the others. Spec: `ext4/journal`.
+//! Three walks over the log: `scan` finds where it ends, `revoke` which copies must not be
+//! replayed, `write_home` writes the others. Spec: `ext4/journal`.
 
 mod walk;
 mod scan;
