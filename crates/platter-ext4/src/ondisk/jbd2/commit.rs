@@ -5,10 +5,10 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Be32, Be64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{Checksums, LogFormat};
-use super::header::DiskHeader;
+use super::header::{BlockKind, DiskHeader, Header, Sequence};
 
 /// `h_chksum_type` of version 1: CRC-32.
 const CHECKSUM_TYPE_CRC32: u8 = 1;
@@ -67,6 +67,36 @@ impl Commit {
             checksum_matches,
         })
     }
+}
+
+/// The commit block of transaction `sequence`, committed at this time. `transaction_crc` is what
+/// [`Commit::decode`] asks for.
+#[must_use]
+pub fn encode(
+    sequence: Sequence,
+    seconds: u64,
+    nanoseconds: u32,
+    transaction_crc: u32,
+    format: &LogFormat,
+) -> Vec<u8> {
+    let mut disk = DiskCommit::new_zeroed();
+    disk.header = Header {
+        kind: BlockKind::Commit,
+        sequence,
+    }
+    .encode();
+    disk.seconds = seconds.into();
+    disk.nanoseconds = nanoseconds.into();
+    if format.checksums == Checksums::Commit {
+        disk.checksum_type = CHECKSUM_TYPE_CRC32;
+        disk.checksum_size = CHECKSUM_SIZE_CRC32;
+        let [first, ..] = &mut disk.checksums;
+        *first = transaction_crc.into();
+    }
+    let mut block = disk.as_bytes().to_vec();
+    block.resize(format.block_bytes as usize, 0);
+    seal(&mut block, format);
+    block
 }
 
 /// A version 1 commit block without any checksum is one of a time when they were off.
@@ -132,6 +162,28 @@ mod tests {
         assert!(Commit::decode(&block, &format, 0).unwrap().checksum_matches);
         block[50] = 1;
         assert!(!Commit::decode(&block, &format, 0).unwrap().checksum_matches);
+    }
+
+    #[test]
+    fn encoded_block_matches_its_checksums_and_keeps_its_time() {
+        for checksums in [
+            Checksums::None,
+            Checksums::Commit,
+            Checksums::Tag16 { seed: 5 },
+            Checksums::Tag32 { seed: 5 },
+        ] {
+            let format = format(checksums);
+            let block = encode(Sequence(3), 77, 8, 0x1234, &format);
+            let header = Header::decode(&block).unwrap();
+            assert_eq!(
+                (header.kind, header.sequence),
+                (BlockKind::Commit, Sequence(3))
+            );
+            let commit = Commit::decode(&block, &format, 0x1234).unwrap();
+            assert_eq!((commit.seconds, commit.checksum_matches), (77, true));
+            let other = Commit::decode(&block, &format, 0x1235).unwrap();
+            assert_eq!(other.checksum_matches, checksums != Checksums::Commit);
+        }
     }
 
     #[test]

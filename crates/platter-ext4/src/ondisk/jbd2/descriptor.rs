@@ -6,7 +6,7 @@ use platter_ondisk::endian::{Be16, Be32, join_u32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{Checksums, LogFormat, take};
-use super::header::DiskHeader;
+use super::header::{BlockKind, DiskHeader, Header, Sequence};
 use crate::ondisk::BlockNr;
 
 /// A tag without version 3 checksums. Spec: `ext4/journal`, `struct journal_block_tag_s`.
@@ -140,6 +140,58 @@ fn join(format: &LogFormat, high: Be32, low: Be32) -> BlockNr {
     BlockNr(join_u32(high, low.get()))
 }
 
+/// Bytes of a tag's stored form.
+fn tag_bytes(format: &LogFormat) -> usize {
+    let wide = if format.wide { 4 } else { 0 };
+    match format.checksums {
+        Checksums::None | Checksums::Commit => size_of::<DiskTag>().saturating_add(wide),
+        Checksums::Tag16 { .. } => size_of::<DiskTag>().saturating_add(wide).saturating_add(2),
+        Checksums::Tag32 { .. } => size_of::<DiskTag3>(),
+    }
+}
+
+/// How many tags a descriptor block of ours holds.
+#[must_use]
+pub fn tags_max(format: &LogFormat) -> usize {
+    let fixed = size_of::<DiskHeader>().saturating_add(UUID_BYTES);
+    let room = format.records_end().saturating_sub(fixed);
+    room.checked_div(tag_bytes(format)).unwrap_or_default()
+}
+
+/// A descriptor block of transaction `sequence` with these tags, at most [`tags_max`], in a journal
+/// of this UUID. Which tag shares the UUID and which is the last, it marks itself.
+#[must_use]
+pub fn encode(
+    sequence: Sequence,
+    tags: &[Tag],
+    uuid: [u8; UUID_BYTES],
+    format: &LogFormat,
+) -> Vec<u8> {
+    let header = Header {
+        kind: BlockKind::Descriptor,
+        sequence,
+    };
+    let mut block = Vec::with_capacity(format.block_bytes as usize);
+    block.extend(header.encode().as_bytes());
+    let last = tags.len().saturating_sub(1);
+    for (index, tag) in tags.iter().enumerate() {
+        let mut tag = *tag;
+        tag.flags.set(TagFlags::SAME_UUID, index > 0);
+        tag.flags.set(TagFlags::LAST_TAG, index == last);
+        encode_tag(&tag, format, &mut block);
+        if index == 0 {
+            block.extend(uuid);
+        }
+    }
+    debug_assert!(
+        block.len() <= format.records_end(),
+        "the tags fit the block"
+    );
+    block.resize(format.block_bytes as usize, 0);
+    format.seal_tail(&mut block);
+    block
+}
+
 /// Appends the stored form of `tag` to a descriptor block under construction.
 pub fn encode_tag(tag: &Tag, format: &LogFormat, block: &mut Vec<u8>) {
     let [.., b4, b5, b6, b7] = tag.block.0.to_be_bytes();
@@ -210,6 +262,46 @@ mod tests {
             encode_tag(&tags[2], &format, &mut block);
             block.resize(1024, 0xff);
             assert_eq!(Tags::decode(&block, &format).collect::<Vec<_>>(), tags);
+        }
+    }
+
+    #[test]
+    fn full_descriptor_gives_its_tags_back_in_every_layout() {
+        let checksums = [
+            Checksums::None,
+            Checksums::Commit,
+            Checksums::Tag16 { seed: 1 },
+            Checksums::Tag32 { seed: 1 },
+        ];
+        for (checksums, wide) in checksums
+            .into_iter()
+            .flat_map(|sums| [(sums, false), (sums, true)])
+        {
+            let format = format(wide, checksums);
+            let count = tags_max(&format);
+            let sum = if format.seed().is_some() { 0xabcd } else { 0 };
+            let tags: Vec<_> = (0..count as u64)
+                .map(|block| tag(block, TagFlags::ESCAPE, sum))
+                .collect();
+            let block = encode(Sequence(7), &tags, [0xee; UUID_BYTES], &format);
+            let header = Header::decode(&block).unwrap();
+            assert_eq!(
+                (header.kind, header.sequence),
+                (BlockKind::Descriptor, Sequence(7))
+            );
+            assert!(format.tail_matches(&block));
+            let found: Vec<_> = Tags::decode(&block, &format).collect();
+            assert_eq!(found.len(), count);
+            assert!(
+                found
+                    .iter()
+                    .zip(&tags)
+                    .all(|(found, tag)| found.block == tag.block
+                        && found.checksum == tag.checksum
+                        && found.flags.contains(TagFlags::ESCAPE))
+            );
+            let room = format.records_end() - 12 - UUID_BYTES - count * tag_bytes(&format);
+            assert!(room < tag_bytes(&format), "one more tag would fit");
         }
     }
 

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::LogRule;
 use super::format::{LogFormat, take};
-use super::header::DiskHeader;
+use super::header::{BlockKind, DiskHeader, Header, Sequence};
 use crate::ondisk::BlockNr;
 use crate::ondisk::corrupt::Corrupt;
 
@@ -61,6 +61,47 @@ impl Iterator for RevokedBlocks<'_> {
     }
 }
 
+fn record_bytes(format: &LogFormat) -> usize {
+    if format.wide { 8 } else { 4 }
+}
+
+/// How many records a revoke block holds.
+#[must_use]
+pub fn records_max(format: &LogFormat) -> usize {
+    let room = format.records_end().saturating_sub(size_of::<DiskRevoke>());
+    room.checked_div(record_bytes(format)).unwrap_or_default()
+}
+
+/// A revoke block of transaction `sequence` with these records, at most [`records_max`].
+#[must_use]
+pub fn encode(sequence: Sequence, revoked: &[BlockNr], format: &LogFormat) -> Vec<u8> {
+    let header = Header {
+        kind: BlockKind::Revoke,
+        sequence,
+    };
+    let used = revoked
+        .len()
+        .saturating_mul(record_bytes(format))
+        .saturating_add(size_of::<DiskRevoke>());
+    debug_assert!(used <= format.records_end(), "the records fit the block");
+    let disk = DiskRevoke {
+        header: header.encode(),
+        used_bytes: u32::try_from(used).unwrap_or(u32::MAX).into(),
+    };
+    let mut block = Vec::with_capacity(format.block_bytes as usize);
+    block.extend(disk.as_bytes());
+    for revoked in revoked {
+        let [h0, h1, h2, h3, low @ ..] = revoked.0.to_be_bytes();
+        if format.wide {
+            block.extend([h0, h1, h2, h3]);
+        }
+        block.extend(low);
+    }
+    block.resize(format.block_bytes as usize, 0);
+    format.seal_tail(&mut block);
+    block
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::format::Checksums;
@@ -105,6 +146,26 @@ mod tests {
                     .count(),
                 0
             );
+        }
+    }
+
+    #[test]
+    fn full_block_gives_its_records_back_in_every_layout() {
+        for checksums in [Checksums::None, Checksums::Tag32 { seed: 3 }] {
+            for wide in [false, true] {
+                let format = format(wide, checksums);
+                let high = if wide { 5 << 32 } else { 0 };
+                let blocks: Vec<_> = (0..records_max(&format) as u64)
+                    .map(|block| BlockNr(high + block))
+                    .collect();
+                let block = encode(Sequence(9), &blocks, &format);
+                assert_eq!(block.len(), 1024);
+                assert!(format.tail_matches(&block));
+                let found: Vec<_> = RevokedBlocks::decode(&block, &format).unwrap().collect();
+                assert_eq!(found, blocks);
+                let room = format.records_end() - 16 - found.len() * record_bytes(&format);
+                assert!(room < record_bytes(&format), "one more record would fit");
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::Be32;
 use platter_ondisk::{Locus, Uuid};
 use platter_vfs::Unsupported;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{Checksums, LogFormat};
 use super::header::{BlockKind, DiskHeader, Header, LogBlock, Sequence};
@@ -92,6 +92,57 @@ impl DiskJournalSuperblock {
         self.start = 0.into();
         self.sequence = next.0.into();
         self.head = self.first;
+        self.seal();
+    }
+
+    /// Says that the log has transactions from `start` on, the first of which is `sequence`.
+    pub fn set_tail(&mut self, start: LogBlock, sequence: Sequence) {
+        self.start = start.0.into();
+        self.sequence = sequence.0.into();
+        self.seal();
+    }
+
+    /// Notes why the journal was aborted, as a negative errno; zero if it was not.
+    pub fn set_errno(&mut self, errno: i32) {
+        self.errno = errno.cast_unsigned().into();
+        self.seal();
+    }
+
+    /// Makes a superblock of version 1 one of version 2, without features. The log must be empty.
+    pub fn upgrade(&mut self) {
+        let mut version2 = Self::new_zeroed();
+        version2.header = Header {
+            kind: BlockKind::SuperblockV2,
+            sequence: Sequence(0),
+        }
+        .encode();
+        version2.block_bytes = self.block_bytes;
+        version2.len_blocks = self.len_blocks;
+        version2.first = self.first;
+        version2.sequence = self.sequence;
+        version2.errno = self.errno;
+        version2.users_count = 1.into();
+        *self = version2;
+    }
+
+    /// Turns on what a filesystem wants of its journal: 64-bit block numbers, and checksums of
+    /// version 3 unless there are ones of version 2. Revoke blocks are always wanted; commit blocks
+    /// that overtake what they commit never. The log must be empty.
+    pub fn adapt(&mut self, wide: bool, with_checksums: bool) {
+        let mut compat = JournalCompat::from_bits_retain(self.feature_compat.get());
+        let mut incompat = JournalIncompat::from_bits_retain(self.feature_incompat.get());
+        incompat.insert(JournalIncompat::REVOKE);
+        incompat.remove(JournalIncompat::ASYNC_COMMIT);
+        if wide {
+            incompat.insert(JournalIncompat::BIT64);
+        }
+        if with_checksums && !incompat.contains(JournalIncompat::CSUM_V2) {
+            incompat.insert(JournalIncompat::CSUM_V3);
+            compat.remove(JournalCompat::CHECKSUM);
+            self.checksum_type = CHECKSUM_TYPE_CRC32C;
+        }
+        self.feature_compat = compat.bits().into();
+        self.feature_incompat = incompat.bits().into();
         self.seal();
     }
 
