@@ -1,5 +1,6 @@
 //! Where the blocks of a journal lie: an ordered map from journal block to device block.
 
+use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -133,6 +134,14 @@ impl JournalMap {
     pub fn write(&self, block: LogBlock, buf: &[u8]) -> Result<()> {
         let offset = self.offset_bytes(block, buf.len())?;
         Ok(self.device.write_at(offset, buf)?)
+    }
+
+    /// Writes `bufs`, whole blocks together, from `block` on, as one request. They must lie within
+    /// one run.
+    pub fn write_vectored(&self, block: LogBlock, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let len_bytes = bufs.iter().map(|buf| buf.len()).sum();
+        let offset = self.offset_bytes(block, len_bytes)?;
+        Ok(self.device.write_vectored_at(offset, bufs)?)
     }
 
     /// A place in the journal, for reports: the block of the device, where there is one.

@@ -2,15 +2,19 @@
 
 mod external;
 mod map;
+mod slot;
 
 pub use external::ExternalJournalRule;
 pub use map::{JournalMap, JournalMapBuilder};
+pub(crate) use slot::SuperblockSlot;
 
 use platter_ondisk::{Locus, Uuid};
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::ondisk::Features;
 use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::features::Incompat;
 use crate::ondisk::jbd2::superblock::{DiskJournalSuperblock, JOURNAL_SUPERBLOCK_LEN_BYTES};
 use crate::ondisk::jbd2::{JournalSuperblock, LogBlock, Sequence};
 
@@ -124,6 +128,34 @@ impl Journal {
         self.superblock.start = None;
         self.superblock.sequence = next;
         Ok(())
+    }
+
+    /// Prepares to write transactions of a filesystem with these features: the superblock as it will
+    /// be with the first of them, and its slot. Nothing is written yet.
+    ///
+    /// # Errors
+    /// `Unsupported` for a feature that is not known. `Busy` while there are transactions to replay.
+    pub(crate) fn into_writable(
+        self,
+        features: &Features,
+    ) -> Result<(JournalSuperblock, SuperblockSlot)> {
+        self.superblock.check_supported()?;
+        if self.needs_recovery() {
+            return Err(Condition::Busy.into());
+        }
+        let mut bytes = vec![0; self.map.block_bytes() as usize];
+        self.map.read(self.place, &mut bytes)?;
+        let disk = disk_superblock(&mut bytes);
+        if self.superblock.version == 1 {
+            disk.upgrade();
+        }
+        let wide = features.incompat.contains(Incompat::BIT64);
+        disk.adapt(wide, features.has_metadata_csum());
+        // What led to an earlier abort was told to the filesystem by now.
+        disk.set_errno(0);
+        let (block_bytes, capacity) = (self.map.block_bytes(), self.map.capacity_blocks());
+        let superblock = JournalSuperblock::decode(disk, self.place, block_bytes, capacity)?;
+        Ok((superblock, SuperblockSlot::new(self.map, self.place, bytes)))
     }
 
     /// A place in the log, for reports.

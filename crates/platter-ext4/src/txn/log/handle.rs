@@ -1,10 +1,12 @@
 //! One operation's part in a transaction.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use platter_cache::Buffer;
 use platter_ondisk::Verify;
-use platter_vfs::{Error, Result};
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{Condition, Error, Result};
 
 use super::Log;
 use crate::ondisk::BlockNr;
@@ -15,14 +17,27 @@ use crate::ondisk::jbd2::Sequence;
 ///
 /// There is no way back: an operation that cannot be finished after its first change has to undo it
 /// by further changes, or [abort](Self::abort).
+///
+/// Each block that a handle changes takes one credit, once. Debug builds assert that it has one.
 #[derive(Debug)]
 pub struct Handle<'l> {
     log: &'l Log,
     sequence: Sequence,
-    /// Blocks it may still add to the transaction.
+    /// Blocks it may still change beside those it changed.
     credits: u32,
-    /// Made by the commit itself: counted nowhere.
-    is_closing: bool,
+    changed: BTreeSet<u64>,
+    part: Part,
+}
+
+/// How a handle is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// As one of the transaction's.
+    Operation,
+    /// Made by the commit itself: not at all.
+    Closing,
+    /// No more: the log failed when it was to be begun again.
+    Ended,
 }
 
 impl<'l> Handle<'l> {
@@ -31,7 +46,8 @@ impl<'l> Handle<'l> {
             log,
             sequence,
             credits,
-            is_closing: false,
+            changed: BTreeSet::new(),
+            part: Part::Operation,
         }
     }
 
@@ -40,7 +56,8 @@ impl<'l> Handle<'l> {
             log,
             sequence,
             credits: u32::MAX,
-            is_closing: true,
+            changed: BTreeSet::new(),
+            part: Part::Closing,
         }
     }
 
@@ -54,68 +71,103 @@ impl<'l> Handle<'l> {
     /// is sealed, verified and published. When `change` fails, the block stays as it was.
     ///
     /// `change` touches only the bytes: it takes no lock and reads no block.
+    ///
+    /// # Errors
+    /// `ReadOnly` after a failure of the log; else of reading the block, and what `change` gives.
     pub fn edit<R>(
         &mut self,
         block: BlockNr,
         verifier: &dyn Verify,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
-        let buffers = &self.log.buffers;
+        self.check_alive()?;
+        let buffers = &self.log.home.buffers;
         // Brought in before the lock, which others may wait for.
         buffers.read(block.0, verifier)?;
         let _turn = self.log.edits.lock(block.0);
         let mut bytes: Box<[u8]> = buffers.read(block.0, verifier)?.to_vec().into();
         let result = change(&mut bytes)?;
         let buffer = buffers.publish(block.0, bytes, verifier)?;
-        self.add(block, buffer);
+        self.add(block, buffer, false);
         Ok(result)
     }
 
     /// Gives a block that was just allocated its first contents; what it held before is not read.
+    ///
+    /// # Errors
+    /// `ReadOnly` after a failure of the log.
     pub fn create(
         &mut self,
         block: BlockNr,
         verifier: &dyn Verify,
         bytes: impl Into<Box<[u8]>>,
     ) -> Result<Buffer> {
+        self.check_alive()?;
         let _turn = self.log.edits.lock(block.0);
-        let buffer = self.log.buffers.publish(block.0, bytes, verifier)?;
-        self.add(block, buffer.clone());
+        let buffer = self.log.home.buffers.publish(block.0, bytes, verifier)?;
+        self.add(block, buffer.clone(), true);
         Ok(buffer)
     }
 
-    /// Takes `blocks`, which held metadata and are freed by this transaction, out of it and of the
-    /// cache, and sees to it that no earlier copy in the journal is replayed over what comes to lie
-    /// there.
-    pub fn forget(&mut self, blocks: Range<BlockNr>) {
-        self.log.buffers.invalidate(blocks.start.0..blocks.end.0);
-        let mut state = self.log.state.lock();
-        for block in blocks.start.0..blocks.end.0 {
-            state.running.blocks.remove(&block);
-        }
+    /// Makes `bytes` the contents of a block of file data, as part of the transaction
+    /// (`data=journal`). Until it is home, readers of the device find what it was before: they ask
+    /// [`Log::data_away`].
+    ///
+    /// # Errors
+    /// `ReadOnly` after a failure of the log.
+    pub fn journal_data(&mut self, block: BlockNr, bytes: impl Into<Box<[u8]>>) -> Result<()> {
+        self.check_alive()?;
+        let _turn = self.log.edits.lock(block.0);
+        let buffers = &self.log.home.buffers;
+        let buffer = buffers.publish(block.0, bytes, &Unverified)?;
+        self.add(block, buffer, false);
+        Ok(())
     }
 
-    /// Notes `blocks` as freed by this transaction: they may be used again once it is durable.
+    /// Takes `blocks`, which held metadata or journaled data and are freed by this transaction, out
+    /// of it and of the cache, and sees to it that no earlier copy in the journal is replayed over
+    /// what comes to lie there.
+    pub fn forget(&mut self, blocks: Range<BlockNr>) {
+        self.log
+            .home
+            .buffers
+            .invalidate(blocks.start.0..blocks.end.0);
+        self.log.forget(blocks.start.0..blocks.end.0);
+    }
+
+    /// Notes `blocks` as freed by this transaction: they may be used again once it is durable. Those
+    /// that are logged, in this transaction or before, are revoked.
     pub fn free_when_durable(&mut self, blocks: Range<BlockNr>) {
         self.log.state.lock().running.freed.push(blocks);
     }
 
     /// Asks for `credits` more without waiting. When it gives `false`, the operation has to come to
-    /// a consistent state, drop the handle and begin another.
+    /// a consistent state, and [restart](Self::restart) or drop the handle and begin another.
     pub fn extend(&mut self, credits: u32) -> bool {
-        if self.is_closing {
-            return true;
+        if self.part != Part::Operation {
+            return self.part == Part::Closing;
         }
-        let mut state = self.log.state.lock();
-        if state.is_closing || !Log::has_room(&state, credits) {
+        if !self.log.extend(credits) {
             return false;
         }
-        state.running.reserved_blocks += credits;
         self.credits += credits;
         true
     }
 
-    /// Blocks it may still add to the transaction.
+    /// Ends its part in this transaction and takes part in the one that then runs, with `credits`.
+    /// What was done so far may become durable without what follows. The caller holds no lock that
+    /// a commit or another handle may wait for.
+    ///
+    /// # Errors
+    /// As of [`Log::begin`]; then the handle changes nothing any more.
+    pub fn restart(&mut self, credits: u32) -> Result<()> {
+        self.end();
+        let mut next = self.log.begin(credits)?;
+        std::mem::swap(self, &mut next);
+        Ok(())
+    }
+
+    /// Blocks it may still change beside those it changed.
     #[must_use]
     pub fn credits(&self) -> u32 {
         self.credits
@@ -128,30 +180,36 @@ impl<'l> Handle<'l> {
         error
     }
 
-    fn add(&mut self, block: BlockNr, buffer: Buffer) {
-        let mut state = self.log.state.lock();
-        let is_new = state.running.blocks.insert(block.0, buffer).is_none();
-        if is_new && !self.is_closing {
+    fn check_alive(&self) -> Result<()> {
+        if self.part == Part::Ended || self.log.has_failed() {
+            return Err(Condition::ReadOnly.into());
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, block: BlockNr, version: Buffer, is_created: bool) {
+        let takes_credit = self.part == Part::Operation && self.changed.insert(block.0);
+        if takes_credit {
             debug_assert!(
                 self.credits > 0,
                 "a handle changes no more than it asked for"
             );
-            self.credits = self.credits.saturating_sub(1);
-            state.running.reserved_blocks = state.running.reserved_blocks.saturating_sub(1);
+        }
+        let spent = u32::from(takes_credit && self.credits > 0);
+        self.credits -= spent;
+        self.log.add(block.0, version, is_created, spent);
+    }
+
+    fn end(&mut self) {
+        if self.part == Part::Operation {
+            self.log.end(self.credits);
+            self.part = Part::Ended;
         }
     }
 }
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        if self.is_closing {
-            return;
-        }
-        let mut state = self.log.state.lock();
-        state.running.reserved_blocks = state.running.reserved_blocks.saturating_sub(self.credits);
-        state.running.handles -= 1;
-        if state.running.handles == 0 {
-            self.log.changed.notify_all();
-        }
+        self.end();
     }
 }

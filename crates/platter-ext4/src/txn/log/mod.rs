@@ -2,38 +2,67 @@
 //!
 //! A [`Handle`] is one operation's part in the running transaction. What it changes are versions of
 //! metadata blocks in the buffer cache, so that a commit in flight keeps the versions it took while
-//! later handles publish newer ones.
+//! later handles publish newer ones. A commit writes them to the journal, from where a checkpoint
+//! brings them home; without a journal, it writes them home itself.
 
 mod edit_locks;
+mod statistics;
+mod transaction;
 mod handle;
+mod running;
+mod commit;
+mod home;
+mod in_place;
+mod ring;
+mod record;
+mod live;
+mod journaled;
+mod checkpoint;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex};
 use platter_cache::{Buffer, BufferCache};
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::{Clock, Error, Result};
 
-use crate::ondisk::BlockNr;
-use crate::ondisk::jbd2::Sequence;
+use super::journal::Journal;
+use crate::ondisk::jbd2::{Sequence, revoke};
+use crate::ondisk::{BlockNr, Features};
 use edit_locks::EditLocks;
+use home::Home;
+use journaled::Journaled;
+use running::Limits;
+use statistics::Counters;
+use transaction::Transaction;
 
 pub use handle::Handle;
+pub use statistics::LogStatistics;
 
-/// Blocks a transaction may have where no journal bounds it.
+/// Blocks that a transaction may have however long the journal is: memory holds them all.
 const TRANSACTION_BLOCKS_MAX: u32 = 8192;
+
+/// The part of a journal that a transaction may fill.
+const TRANSACTION_PART: u32 = 4;
 
 /// Who has a say in each transaction: the keeper of free space.
 pub trait CommitClient: Send + Sync {
     /// Adds the last changes, such as the superblock's counts, to a transaction that no operation
-    /// is part of any more.
+    /// is part of any more. Called for transactions with changes only.
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()>;
 
     /// What a transaction freed may be used again: it is durable.
     fn committed(&self, freed: &[Range<BlockNr>]);
+
+    /// Nothing is written any more because of `error`: the place to note it in the filesystem's
+    /// superblock. Called once, with no lock held.
+    fn failed(&self, error: &Error) {
+        let _ = error;
+    }
 }
 
 /// The transactions of a mounted filesystem.
@@ -41,14 +70,19 @@ pub trait CommitClient: Send + Sync {
 /// # Invariants
 /// - At most one transaction runs and at most one commits.
 /// - Each block of a transaction has the version of its last change by a handle of it.
-/// - After a failed commit nothing is written any more: every handle and commit gives `ReadOnly`.
+/// - After a failure nothing is written any more: every handle and commit gives `ReadOnly`.
 pub struct Log {
-    buffers: Arc<BufferCache>,
+    home: Arc<Home>,
+    durability: Durability,
+    limits: Limits,
     edits: EditLocks,
     state: Mutex<State>,
+    /// The log has failed; see [`State::failure`].
+    has_failed: AtomicBool,
     /// Rung when a handle ends, a transaction closes, and a commit ends.
     changed: Condvar,
     client: OnceLock<Weak<dyn CommitClient>>,
+    counters: Arc<Counters>,
 }
 
 /// What the lock of a log guards.
@@ -57,48 +91,94 @@ struct State {
     /// The running transaction takes no more handles.
     is_closing: bool,
     is_committing: bool,
+    /// Nothing is begun any more: the filesystem was unmounted.
+    is_closed: bool,
+    /// Callers that wait for handles to give their credits back.
+    waiting_for_room: u32,
     /// The last transaction that is durable.
     committed: Sequence,
     /// Why nothing is written any more.
     failure: Option<Error>,
 }
 
-/// A transaction that handles add to.
-#[derive(Default)]
-struct Transaction {
-    sequence: Sequence,
-    handles: u32,
-    reserved_blocks: u32,
-    blocks: BTreeMap<u64, Buffer>,
-    freed: Vec<Range<BlockNr>>,
-}
-
-impl Transaction {
-    fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.freed.is_empty()
-    }
+/// How transactions become durable.
+enum Durability {
+    InPlace,
+    Journal(Box<Journaled>),
 }
 
 impl Log {
     /// Transactions without a journal: a commit writes the blocks to their places.
     #[must_use]
     pub fn without_journal(buffers: Arc<BufferCache>) -> Self {
-        let first = Sequence(1);
+        let counters = Arc::new(Counters::default());
+        let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
+        let limits = Limits {
+            blocks_max: TRANSACTION_BLOCKS_MAX,
+            revokes_per_block: usize::MAX,
+        };
+        Self::new(home, Durability::InPlace, limits, Sequence(1), counters)
+    }
+
+    /// Transactions that go through `journal`, which has nothing to replay, of a filesystem with
+    /// these features. The journal gets the features it needs with its first transaction.
+    ///
+    /// The filesystem's superblock must ask for recovery durably before the first commit, and until
+    /// [`close`](Self::close) has succeeded. An errno in the journal, from an earlier failure, is
+    /// cleared with the first transaction.
+    ///
+    /// # Errors
+    /// `Unsupported` for a feature of the journal that is not known, `Busy` while it has
+    /// transactions to replay.
+    pub fn with_journal(
+        buffers: Arc<BufferCache>,
+        journal: Journal,
+        features: &Features,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let counters = Arc::new(Counters::default());
+        let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
+        let journaled = Journaled::new(
+            Arc::clone(&home),
+            journal,
+            features,
+            clock,
+            Arc::clone(&counters),
+        )?;
+        let limits = Limits {
+            blocks_max: (journaled.len_blocks() / TRANSACTION_PART).min(TRANSACTION_BLOCKS_MAX),
+            revokes_per_block: revoke::records_max(journaled.format()),
+        };
+        let first = journaled.live.lock().next();
+        let durability = Durability::Journal(Box::new(journaled));
+        Ok(Self::new(home, durability, limits, first, counters))
+    }
+
+    fn new(
+        home: Arc<Home>,
+        durability: Durability,
+        limits: Limits,
+        first: Sequence,
+        counters: Arc<Counters>,
+    ) -> Self {
         Self {
-            buffers,
+            home,
+            durability,
+            limits,
             edits: EditLocks::default(),
             state: Mutex::new(State {
-                running: Transaction {
-                    sequence: first,
-                    ..Transaction::default()
-                },
+                running: Transaction::new(first),
                 is_closing: false,
                 is_committing: false,
-                committed: Sequence(0),
+                is_closed: false,
+                waiting_for_room: 0,
+                committed: Sequence(first.0.wrapping_sub(1)),
                 failure: None,
             }),
+            has_failed: AtomicBool::new(false),
             changed: Condvar::new(),
             client: OnceLock::new(),
+            counters,
         }
     }
 
@@ -106,35 +186,6 @@ impl Log {
     pub fn attach(&self, client: Weak<dyn CommitClient>) {
         let first = self.client.set(client);
         debug_assert!(first.is_ok(), "a log has one client");
-    }
-
-    /// Takes part in the running transaction with changes to at most `credits` blocks, waiting for
-    /// room. The caller holds no lock that a commit or another handle may wait for.
-    ///
-    /// # Errors
-    /// `ReadOnly` after a failure.
-    pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
-        let credits = credits.min(TRANSACTION_BLOCKS_MAX / 2);
-        let mut state = self.state.lock();
-        loop {
-            if state.failure.is_some() {
-                return Err(Condition::ReadOnly.into());
-            }
-            if state.is_closing {
-                self.changed.wait(&mut state);
-                continue;
-            }
-            if Self::has_room(&state, credits) {
-                break;
-            }
-            let full = state.running.sequence;
-            drop(state);
-            self.commit(full)?;
-            state = self.state.lock();
-        }
-        state.running.handles += 1;
-        state.running.reserved_blocks += credits;
-        Ok(Handle::new(self, state.running.sequence, credits))
     }
 
     /// The transaction that a handle begun now would be part of.
@@ -154,54 +205,53 @@ impl Log {
         }
     }
 
-    /// Returns when `transaction` and all before it are durable: at once, without I/O, if they are.
-    /// Of several callers one does the work for all.
-    ///
-    /// # Errors
-    /// The device's, and then and from then on `ReadOnly`.
-    pub fn commit(&self, transaction: Sequence) -> Result<()> {
-        let mut state = self.state.lock();
-        loop {
-            if !state.committed.is_before(transaction) {
-                return Ok(());
-            }
-            if let Some(error) = &state.failure {
-                return Err(error.clone());
-            }
-            if !state.is_committing {
-                break;
-            }
-            self.changed.wait(&mut state);
-        }
-        state.is_committing = true;
-        state.is_closing = true;
-        while state.running.handles > 0 {
-            self.changed.wait(&mut state);
-        }
-        drop(state);
-        let result = self.commit_running();
-        let mut state = self.state.lock();
-        if let Err(error) = &result {
-            state.failure.get_or_insert_with(|| error.clone());
-            state.is_closing = false;
-        }
-        state.is_committing = false;
-        self.changed.notify_all();
-        result
+    /// The contents of the blocks of `range` that are newer than what the device holds. Whoever
+    /// reads journaled data asks before reading the device, and lets these prevail.
+    #[must_use]
+    pub fn data_away(&self, range: Range<BlockNr>) -> BTreeMap<u64, Buffer> {
+        let range = range.start.0..range.end.0;
+        let state = self.state.lock();
+        let mut newest = match &self.durability {
+            Durability::InPlace => BTreeMap::new(),
+            Durability::Journal(journaled) => journaled.live.lock().newest(range.clone()),
+        };
+        let running = state.running.blocks.range(range);
+        newest.extend(running.map(|(&block, buffer)| (block, buffer.clone())));
+        newest
     }
 
-    /// Makes everything that was done so far durable.
-    pub fn commit_all(&self) -> Result<()> {
-        self.commit(self.latest())
+    /// Brings home what has been in the journal for long, and more when the journal fills up: for a
+    /// thread that has the time, once a second or so. The commits that are due are not its business.
+    pub fn tend(&self) -> Result<()> {
+        self.checkpoint_by(Journaled::tend)
+    }
+
+    /// Brings everything home that is committed.
+    pub fn checkpoint_all(&self) -> Result<()> {
+        self.checkpoint_by(Journaled::checkpoint_all)
+    }
+
+    /// Makes everything durable at home, and marks the journal as empty. Nothing is begun any more.
+    pub fn close(&self) -> Result<()> {
+        self.state.lock().is_closed = true;
+        self.commit_all()?;
+        self.checkpoint_all()?;
+        self.checkpoint_by(Journaled::mark_empty)
+    }
+
+    fn checkpoint_by(&self, work: impl FnOnce(&Journaled) -> Result<()>) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        let Durability::Journal(journaled) = &self.durability else {
+            return Ok(());
+        };
+        work(journaled).inspect_err(|error| self.fail(error))
     }
 
     /// Ends all writing because of `error`: nothing that is not durable yet will be.
     pub fn abort(&self, error: &Error) {
-        self.state
-            .lock()
-            .failure
-            .get_or_insert_with(|| error.clone());
-        self.changed.notify_all();
+        self.fail(error);
     }
 
     /// Why nothing is written any more, if so.
@@ -210,59 +260,18 @@ impl Log {
         self.state.lock().failure.clone()
     }
 
-    /// Whether the running transaction can take `credits` more blocks.
-    fn has_room(state: &State, credits: u32) -> bool {
-        let blocks = u32::try_from(state.running.blocks.len()).unwrap_or(u32::MAX);
-        let taken = blocks.saturating_add(state.running.reserved_blocks);
-        taken.saturating_add(credits) <= TRANSACTION_BLOCKS_MAX
+    /// What it has cost so far.
+    #[must_use]
+    pub fn statistics(&self) -> LogStatistics {
+        self.counters.read()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     fn client(&self) -> Option<Arc<dyn CommitClient>> {
         self.client.get().and_then(Weak::upgrade)
-    }
-
-    /// Closes the running transaction, which no operation is part of, and makes it durable.
-    fn commit_running(&self) -> Result<()> {
-        let client = self.client();
-        if let Some(client) = &client {
-            let sequence = self.state.lock().running.sequence;
-            let mut handle = Handle::closing(self, sequence);
-            client.closing(&mut handle)?;
-        }
-        let closed = {
-            let mut state = self.state.lock();
-            if let Some(error) = &state.failure {
-                return Err(error.clone());
-            }
-            let next = Transaction {
-                sequence: state.running.sequence.next(),
-                ..Transaction::default()
-            };
-            state.is_closing = false;
-            std::mem::replace(&mut state.running, next)
-        };
-        self.changed.notify_all();
-        self.write_home(&closed)?;
-        if let Some(client) = &client {
-            client.committed(&closed.freed);
-        }
-        self.state.lock().committed = closed.sequence;
-        Ok(())
-    }
-
-    fn write_home(&self, closed: &Transaction) -> Result<()> {
-        let device = self.buffers.device();
-        // Data that the blocks name reaches the medium before them.
-        device.flush()?;
-        let block_bytes = u64::from(self.buffers.block_bytes());
-        for (&block, buffer) in &closed.blocks {
-            device.write_at(block.saturating_mul(block_bytes), buffer)?;
-        }
-        device.flush()?;
-        for (&block, buffer) in &closed.blocks {
-            self.buffers.written(block, buffer);
-        }
-        Ok(())
     }
 }
 

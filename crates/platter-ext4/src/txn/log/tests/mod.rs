@@ -1,10 +1,13 @@
-//! Handles, commits and their failures on a memory device.
+//! What the log promises, on devices in memory.
+
+mod journal;
 
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::verify::Unverified;
+use platter_vfs::Condition;
 
 use super::*;
 
@@ -52,7 +55,7 @@ fn a_failed_change_leaves_the_block_alone() {
         Err(Condition::NoSpace.into())
     });
     assert!(result.is_err());
-    assert_eq!(log.buffers.read(3, &Unverified).unwrap()[0], 0);
+    assert_eq!(log.home.buffers.read(3, &Unverified).unwrap()[0], 0);
 }
 
 #[test]

@@ -1,0 +1,145 @@
+//! Commits: the running transaction is closed and made durable, by one caller for all who wait.
+
+use std::sync::atomic::Ordering;
+
+use platter_vfs::{Error, Result};
+
+use super::transaction::Transaction;
+use super::{Durability, Handle, Log, in_place};
+use crate::ondisk::jbd2::Sequence;
+
+impl Log {
+    /// Returns when `transaction` and all before it are durable: at once, without I/O, if they are
+    /// or if it has no changes. Of several callers one does the work for all.
+    ///
+    /// It says nothing about data written to the device: for that, see [`sync`](Self::sync).
+    /// The caller has no handle.
+    ///
+    /// # Errors
+    /// The device's, and then and from then on `ReadOnly`.
+    pub fn commit(&self, transaction: Sequence) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if !state.committed.is_before(transaction) {
+                return Ok(());
+            }
+            if let Some(error) = &state.failure {
+                return Err(error.clone());
+            }
+            if !state.is_committing {
+                break;
+            }
+            self.changed.wait(&mut state);
+        }
+        if state.running.handles == 0 && state.running.is_empty() {
+            return Ok(());
+        }
+        state.is_committing = true;
+        state.is_closing = true;
+        drop(state);
+        let _turn = CommitTurn { log: self };
+        let mut state = self.state.lock();
+        while state.running.handles > 0 {
+            self.changed.wait(&mut state);
+        }
+        let is_empty = state.running.is_empty();
+        drop(state);
+        if is_empty {
+            return Ok(());
+        }
+        self.commit_running().inspect_err(|error| self.fail(error))
+    }
+
+    /// As [`commit`](Self::commit), and data that was written to the device before the call is
+    /// durable, too.
+    pub fn sync(&self, transaction: Sequence) -> Result<()> {
+        let ticket = self.home.ticket();
+        self.commit(transaction)?;
+        if self.home.flushed_since(ticket) {
+            return Ok(());
+        }
+        self.home.flush()
+    }
+
+    /// Makes everything that was done so far durable. Without changes there is nothing to do.
+    pub fn commit_all(&self) -> Result<()> {
+        self.commit(self.latest())
+    }
+
+    /// Closes the running transaction, which no operation is part of, and makes it durable.
+    fn commit_running(&self) -> Result<()> {
+        let client = self.client();
+        if let Some(client) = &client {
+            let mut handle = Handle::closing(self, self.running());
+            client.closing(&mut handle)?;
+        }
+        let closed = self.close_running()?;
+        match &self.durability {
+            Durability::InPlace => in_place::commit(&self.home, &closed)?,
+            Durability::Journal(journaled) => journaled.commit(&closed)?,
+        }
+        self.counters.commits.add(1);
+        self.counters.blocks.add(closed.blocks.len());
+        if let Some(client) = &client {
+            client.committed(&closed.freed);
+        }
+        self.state.lock().committed = closed.sequence;
+        Ok(())
+    }
+
+    /// Takes the running transaction, and lets another one run.
+    fn close_running(&self) -> Result<Transaction> {
+        let mut state = self.state.lock();
+        if let Some(error) = &state.failure {
+            return Err(error.clone());
+        }
+        let next = Transaction::new(state.running.sequence.next());
+        let mut closed = std::mem::replace(&mut state.running, next);
+        let dropped = closed.drop_freed();
+        if let Durability::Journal(journaled) = &self.durability {
+            journaled.live.lock().close(&mut closed);
+        }
+        state.is_closing = false;
+        drop(state);
+        self.changed.notify_all();
+        for (block, buffer) in dropped {
+            self.home.buffers.written(block, &buffer);
+        }
+        Ok(closed)
+    }
+
+    /// Writes nothing any more because of `error`, the first one, and tells those who keep it.
+    pub(super) fn fail(&self, error: &Error) {
+        {
+            let mut state = self.state.lock();
+            if state.failure.is_some() {
+                return;
+            }
+            state.failure = Some(error.clone());
+            self.has_failed.store(true, Ordering::Release);
+        }
+        self.changed.notify_all();
+        if let Durability::Journal(journaled) = &self.durability {
+            // What cannot be noted there may be noted in the filesystem.
+            let _ = journaled.record_failure(error);
+        }
+        if let Some(client) = self.client() {
+            client.failed(error);
+        }
+    }
+}
+
+/// The right and the duty to commit. Those who wait look again when it ends, however it does.
+struct CommitTurn<'l> {
+    log: &'l Log,
+}
+
+impl Drop for CommitTurn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.log.state.lock();
+        state.is_closing = false;
+        state.is_committing = false;
+        drop(state);
+        self.log.changed.notify_all();
+    }
+}

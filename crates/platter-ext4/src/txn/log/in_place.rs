@@ -1,0 +1,25 @@
+//! Transactions without a journal: a commit writes the blocks to their places.
+//!
+//! A power cut leaves any part of the transaction in progress, which e2fsck mends. What nothing
+//! durable refers to yet, such as a new extent node or directory block, is durable before the blocks
+//! that come to refer to it: so a cut never leads into bytes of another time.
+
+use platter_cache::Buffer;
+use platter_vfs::Result;
+
+use super::home::Home;
+use super::transaction::Transaction;
+
+/// Makes a closed transaction durable.
+pub(super) fn commit(home: &Home, transaction: &Transaction) -> Result<()> {
+    let is_created = |block: &u64| transaction.created.contains(block);
+    let blocks = transaction.blocks.iter();
+    let blocks = blocks.map(|(&block, buffer)| (block, buffer.clone()));
+    let (created, changed): (Vec<(u64, Buffer)>, Vec<_>) =
+        blocks.partition(|(block, _)| is_created(block));
+    home.write(&created)?;
+    // So does data that the blocks name reach the medium before them.
+    home.flush()?;
+    home.write(&changed)?;
+    home.flush()
+}

@@ -1,0 +1,213 @@
+//! Transactions through a journal: a commit writes the blocks to the log, and a checkpoint brings
+//! them home later. Spec: `ext4/journal`.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use platter_ondisk::Uuid;
+use platter_vfs::{Clock, Condition, Error, Result, Timestamp};
+
+use super::home::Home;
+use super::live::Live;
+use super::record::{Piece, Record};
+use super::ring::Ring;
+use super::statistics::Counters;
+use super::transaction::Transaction;
+use crate::ondisk::Features;
+use crate::ondisk::jbd2::{LogBlock, LogFormat, Sequence};
+use crate::txn::journal::{Journal, SuperblockSlot};
+
+/// Blocks in one request: well under what a vectored system call takes.
+const RUN_BLOCKS_MAX: u32 = 512;
+
+/// A journal that transactions are written to.
+#[derive(Debug)]
+pub(super) struct Journaled {
+    pub(super) home: Arc<Home>,
+    slot: SuperblockSlot,
+    ring: Ring,
+    format: LogFormat,
+    uuid: Uuid,
+    /// It lies on a device of its own.
+    is_external: bool,
+    /// The superblock says that there is something to replay.
+    is_started: AtomicBool,
+    pub(super) clock: Arc<dyn Clock>,
+    last_commit: Mutex<Timestamp>,
+    pub(super) live: Mutex<Live>,
+    /// Rung when blocks in flight have landed, and when a checkpoint ends.
+    pub(super) settled: Condvar,
+    pub(super) counters: Arc<Counters>,
+}
+
+impl Journaled {
+    pub(super) fn new(
+        home: Arc<Home>,
+        journal: Journal,
+        features: &Features,
+        clock: Arc<dyn Clock>,
+        counters: Arc<Counters>,
+    ) -> Result<Self> {
+        let is_external = !journal.is_internal();
+        let (superblock, slot) = journal.into_writable(features)?;
+        let ring = Ring::of(&superblock);
+        Ok(Self {
+            home,
+            slot,
+            ring,
+            format: superblock.format,
+            uuid: superblock.uuid,
+            is_external,
+            is_started: AtomicBool::new(false),
+            clock,
+            last_commit: Mutex::default(),
+            live: Mutex::new(Live::new(ring, superblock.sequence)),
+            settled: Condvar::new(),
+            counters,
+        })
+    }
+
+    /// The shape of the log's blocks.
+    pub(super) fn format(&self) -> &LogFormat {
+        &self.format
+    }
+
+    /// How many blocks the log has.
+    pub(super) fn len_blocks(&self) -> u32 {
+        self.ring.len_blocks()
+    }
+
+    /// Makes a closed transaction durable. When this returns, no block that it frees is being
+    /// written.
+    pub(super) fn commit(&self, transaction: &Transaction) -> Result<()> {
+        let record = Record::encode(transaction, self.uuid, &self.format);
+        let len_blocks = record.len_blocks();
+        self.make_room(len_blocks)?;
+        let head = self.live.lock().head();
+        self.write_log(head, &record.pieces)?;
+        self.start(head, transaction.sequence)?;
+        // Data that the transaction names reaches the medium before it is committed.
+        self.home.flush()?;
+        if self.is_external {
+            self.flush_log()?;
+        }
+        let commit = record.commit_block(self.commit_time(), &self.format);
+        let place = self.ring.behind(head, len_blocks - 1);
+        self.write_log(place, &[Piece::Own(commit)])?;
+        self.flush_log()?;
+        self.counters.log_blocks.add(len_blocks as usize);
+        self.counters.revokes.add(transaction.revoked.len());
+        self.settle(transaction, len_blocks);
+        Ok(())
+    }
+
+    /// Notes that a transaction is durable, and waits for blocks it frees that are on their way
+    /// home.
+    fn settle(&self, transaction: &Transaction, len_blocks: u32) {
+        let mut live = self.live.lock();
+        let doomed = live.commit(transaction, len_blocks, self.clock.monotonic());
+        let is_freed = |block: &u64| transaction.revoked.contains(block);
+        while live.in_flight.iter().any(is_freed) {
+            self.settled.wait(&mut live);
+        }
+        drop(live);
+        for (block, buffer) in doomed {
+            self.home.buffers.written(block, &buffer);
+        }
+    }
+
+    /// Has the superblock say that the log begins at `head`, if it says that there is nothing.
+    fn start(&self, head: LogBlock, sequence: Sequence) -> Result<()> {
+        if self.is_started.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.counters.writes.add(1);
+        self.slot.write(|disk| disk.set_tail(head, sequence))?;
+        self.is_started.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Durably has the log begin at `tail`. What came before must be home, durably.
+    pub(super) fn cut(&self, (tail, sequence): (LogBlock, Sequence)) -> Result<()> {
+        self.counters.writes.add(1);
+        self.slot.write(|disk| disk.set_tail(tail, sequence))?;
+        self.flush_log()
+    }
+
+    /// Durably marks the log as empty.
+    pub(super) fn mark_empty(&self) -> Result<()> {
+        if !self.is_started.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let next = self.live.lock().next();
+        self.counters.writes.add(1);
+        self.slot.write(|disk| disk.mark_empty(next))?;
+        self.flush_log()?;
+        self.is_started.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Notes in the superblock why nothing is written any more, if that can be done.
+    pub(super) fn record_failure(&self, error: &Error) -> Result<()> {
+        let errno = error.errno().raw_os_error();
+        self.slot.write(|disk| disk.set_errno(-errno))?;
+        self.flush_log()
+    }
+
+    fn flush_log(&self) -> Result<()> {
+        if !self.is_external {
+            return self.home.flush();
+        }
+        self.counters.flushes.add(1);
+        Ok(self.slot.map().device().flush()?)
+    }
+
+    /// Writes blocks of the log from `at` on, each run of neighbours as one request.
+    fn write_log(&self, at: LogBlock, pieces: &[Piece]) -> Result<()> {
+        let mut at = at;
+        let mut rest = pieces;
+        while !rest.is_empty() {
+            let placed = self.slot.map().locate(at).map_or(0, |(_, blocks)| blocks);
+            let run = placed.min(self.ring.run_blocks(at)).min(RUN_BLOCKS_MAX);
+            // A block without a place is refused below.
+            let run = rest.len().min(run.max(1) as usize);
+            let (now, later) = rest.split_at(run);
+            let bufs: Vec<_> = now.iter().map(|piece| IoSlice::new(piece)).collect();
+            self.counters.writes.add(1);
+            self.slot.map().write_vectored(at, &bufs)?;
+            at = self
+                .ring
+                .behind(at, u32::try_from(run).unwrap_or(RUN_BLOCKS_MAX));
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Now, but never before the last commit: replay tells old blocks by their time.
+    fn commit_time(&self) -> Timestamp {
+        let mut last = self.last_commit.lock();
+        *last = self.clock.now().max(*last);
+        *last
+    }
+
+    /// Brings blocks home until `len_blocks` of the log are free.
+    fn make_room(&self, len_blocks: u32) -> Result<()> {
+        if len_blocks >= self.ring.len_blocks() {
+            return Err(Condition::NoSpace.into());
+        }
+        loop {
+            let last = {
+                let live = self.live.lock();
+                if live.free_blocks() > len_blocks {
+                    return Ok(());
+                }
+                let wanted = (len_blocks + 1).max(self.ring.len_blocks() / 2);
+                live.last_to_release(wanted)
+            };
+            let Some(last) = last else { return Ok(()) };
+            self.checkpoint(last)?;
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What a log with a journal leaves on its device, as our own replay finds it.
+
+use platter_block::MemoryDevice;
+use platter_vfs::{FixedClock, Timestamp};
+
+use super::*;
+use crate::ondisk::features::{Compat, Incompat, RoCompat};
+use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC};
+use crate::txn::replay::{ReplayReport, replay};
+use crate::txn::sample_log::{BLOCK_BYTES, FILESYSTEM_BLOCKS, SampleLog, filled, open};
+
+const V3: Checksums = Checksums::Tag32 { seed: 0 };
+pub(super) const LAYOUTS: [(Checksums, bool); 8] = [
+    (Checksums::None, false),
+    (Checksums::None, true),
+    (Checksums::Commit, false),
+    (Checksums::Commit, true),
+    (Checksums::Tag16 { seed: 0 }, false),
+    (Checksums::Tag16 { seed: 0 }, true),
+    (V3, false),
+    (V3, true),
+];
+
+/// A filesystem of 1 KiB blocks with an empty journal of 64 blocks.
+struct Scene {
+    disk: Arc<MemoryDevice>,
+    log: Log,
+}
+
+impl Scene {
+    fn new((checksums, wide): (Checksums, bool)) -> Self {
+        let mut sample = SampleLog::new(checksums, wide);
+        sample.superblock.start = 0.into();
+        Self::on(sample.disk(), Features::from_bits(0, 0, 0))
+    }
+
+    fn on(disk: Arc<MemoryDevice>, features: Features) -> Self {
+        let log = log_on(Arc::<MemoryDevice>::clone(&disk), &disk, &features);
+        Self { disk, log }
+    }
+
+    /// A transaction that fills these blocks, committed.
+    fn commit(&self, blocks: &[(u64, u8)]) {
+        self.change(blocks);
+        self.log.commit_all().unwrap();
+    }
+
+    fn change(&self, blocks: &[(u64, u8)]) {
+        let mut handle = self.log.begin(blocks.len().try_into().unwrap()).unwrap();
+        for &(block, fill) in blocks {
+            handle
+                .create(BlockNr(block), &Unverified, filled(fill))
+                .unwrap();
+        }
+    }
+
+    fn forget(&self, block: u64) {
+        let mut handle = self.log.begin(0).unwrap();
+        handle.forget(BlockNr(block)..BlockNr(block + 1));
+    }
+
+    fn free(&self, block: u64) {
+        let mut handle = self.log.begin(0).unwrap();
+        handle.free_when_durable(BlockNr(block)..BlockNr(block + 1));
+    }
+
+    /// What a replay makes of a copy of the device.
+    fn replayed(&self) -> (ReplayReport, Arc<MemoryDevice>) {
+        let copy = Arc::new(MemoryDevice::new("copy", self.disk.snapshot()));
+        let report = replay(&open(&copy), &*copy, FILESYSTEM_BLOCKS).unwrap();
+        (report, copy)
+    }
+
+    fn fills<const N: usize>(disk: &MemoryDevice, blocks: [u64; N]) -> [u8; N] {
+        blocks.map(|block| first_byte(disk, block))
+    }
+}
+
+/// A log for the filesystem and the journal that lie on `device`, whose bytes `disk` holds.
+pub(super) fn log_on(
+    device: Arc<dyn BlockDevice>,
+    disk: &Arc<MemoryDevice>,
+    features: &Features,
+) -> Log {
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
+    Log::with_journal(buffers, open(disk), features, clock).unwrap()
+}
+
+#[test]
+fn committed_transactions_replay_in_every_layout() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        scene.commit(&[(10, 1), (11, 2)]);
+        scene.commit(&[(11, 3), (12, 4)]);
+        scene.change(&[(13, 5)]);
+        let (report, copy) = scene.replayed();
+        assert_eq!((report.transactions, report.blocks_replayed), (2, 4));
+        assert_eq!(
+            Scene::fills(&copy, [10, 11, 12, 13]),
+            [1, 3, 4, 0],
+            "{layout:?}"
+        );
+        assert_eq!(
+            Scene::fills(&scene.disk, [10, 11, 12, 13]),
+            [0; 4],
+            "nothing went home"
+        );
+    }
+}
+
+#[test]
+fn block_like_one_of_the_log_is_escaped() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        let mut bytes = filled(7);
+        bytes[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+        let mut handle = scene.log.begin(1).unwrap();
+        handle.journal_data(BlockNr(10), bytes.clone()).unwrap();
+        drop(handle);
+        scene.log.commit_all().unwrap();
+        let (_, copy) = scene.replayed();
+        assert_eq!(copy.snapshot()[10 * BLOCK_BYTES..][..BLOCK_BYTES], bytes);
+        scene.log.close().unwrap();
+        assert_eq!(
+            scene.disk.snapshot()[10 * BLOCK_BYTES..][..BLOCK_BYTES],
+            bytes
+        );
+    }
+}
+
+#[test]
+fn log_wraps_around_and_every_commit_stays_replayable() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        let mut expected = [0; 40];
+        for round in 1..100u8 {
+            let count = 1 + u64::from(round % 7);
+            let first = u64::from(round) * 5 % 33;
+            let blocks: Vec<_> = (first..first + count).map(|at| (10 + at, round)).collect();
+            scene.commit(&blocks);
+            expected[usize::try_from(first).unwrap()..][..blocks.len()].fill(round);
+            let (_, copy) = scene.replayed();
+            let found: [u64; 40] = std::array::from_fn(|index| 10 + index as u64);
+            assert_eq!(Scene::fills(&copy, found), expected, "round {round}");
+        }
+        assert!(scene.log.statistics().checkpoints > 3);
+        scene.log.close().unwrap();
+        let (report, copy) = scene.replayed();
+        assert_eq!(report.transactions, 0);
+        assert_eq!(first_byte(&copy, 10), expected[0]);
+    }
+}
+
+#[test]
+fn forgotten_block_is_revoked_and_one_that_comes_back_is_not() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        scene.commit(&[(10, 1), (11, 1), (12, 1)]);
+        scene.forget(10);
+        scene.forget(11);
+        scene.change(&[(11, 2)]);
+        scene.commit(&[(13, 3)]);
+        scene.commit(&[(14, 4)]);
+        let (report, copy) = scene.replayed();
+        assert_eq!(report.blocks_revoked, 1);
+        assert_eq!(Scene::fills(&copy, [10, 11, 12, 13, 14]), [0, 2, 1, 3, 4]);
+        scene.commit(&[(10, 9)]);
+        let (_, copy) = scene.replayed();
+        assert_eq!(
+            first_byte(&copy, 10),
+            9,
+            "logged again after it was revoked"
+        );
+    }
+}
+
+#[test]
+fn block_forgotten_in_its_own_transaction_is_not_logged() {
+    let scene = Scene::new((V3, true));
+    scene.change(&[(10, 1), (11, 1)]);
+    scene.forget(10);
+    scene.log.commit_all().unwrap();
+    let (report, copy) = scene.replayed();
+    assert_eq!((report.blocks_replayed, report.blocks_revoked), (1, 0));
+    assert_eq!(Scene::fills(&copy, [10, 11]), [0, 1]);
+    assert_eq!(scene.log.statistics().revokes, 0);
+}
+
+#[test]
+fn freed_block_is_revoked_without_being_forgotten() {
+    let scene = Scene::new((V3, true));
+    scene.commit(&[(10, 1)]);
+    scene.change(&[(11, 1)]);
+    scene.free(10);
+    scene.free(11);
+    scene.log.commit_all().unwrap();
+    scene.log.checkpoint_all().unwrap();
+    assert_eq!(
+        Scene::fills(&scene.disk, [10, 11]),
+        [0, 0],
+        "freed blocks stay as they are"
+    );
+    assert_eq!(scene.log.home.buffers.dirty_len(), 0);
+}
+
+#[test]
+fn freed_block_of_an_older_transaction_is_not_written_home() {
+    let scene = Scene::new((V3, true));
+    scene.commit(&[(10, 1), (11, 1)]);
+    scene.free(10);
+    scene.commit(&[(12, 1)]);
+    scene.log.checkpoint_all().unwrap();
+    assert_eq!(Scene::fills(&scene.disk, [10, 11, 12]), [0, 1, 1]);
+    let (report, _) = scene.replayed();
+    assert_eq!(report.transactions, 0, "the log was cut behind both");
+}
+
+#[test]
+fn checkpoint_takes_the_newest_committed_version() {
+    let scene = Scene::new((V3, true));
+    scene.commit(&[(10, 1)]);
+    scene.commit(&[(10, 2)]);
+    scene.change(&[(10, 3)]);
+    scene.log.checkpoint_all().unwrap();
+    assert_eq!(first_byte(&scene.disk, 10), 2);
+    assert_eq!(
+        scene.log.home.buffers.dirty_len(),
+        1,
+        "the running version stays dirty"
+    );
+    scene.log.close().unwrap();
+    assert_eq!(first_byte(&scene.disk, 10), 3);
+    assert_eq!(scene.log.home.buffers.dirty_len(), 0);
+}
+
+#[test]
+fn journaled_data_is_seen_until_it_is_home() {
+    let scene = Scene::new((V3, true));
+    let away = |scene: &Scene| {
+        let away = scene.log.data_away(BlockNr(0)..BlockNr(512));
+        away.into_iter()
+            .map(|(block, bytes)| (block, bytes[0]))
+            .collect::<Vec<_>>()
+    };
+    scene.commit(&[(10, 1), (11, 1)]);
+    scene.change(&[(11, 2)]);
+    assert_eq!(away(&scene), [(10, 1), (11, 2)]);
+    scene.log.checkpoint_all().unwrap();
+    assert_eq!(away(&scene), [(11, 2)]);
+    scene.log.commit_all().unwrap();
+    scene.log.checkpoint_all().unwrap();
+    assert_eq!(away(&scene), []);
+}
+
+#[test]
+fn journal_gets_the_features_that_the_filesystem_needs() {
+    let mut sample = SampleLog::new(Checksums::Commit, false);
+    sample.superblock.start = 0.into();
+    let features = Features::from_bits(
+        Compat::HAS_JOURNAL.bits(),
+        Incompat::BIT64.bits(),
+        RoCompat::METADATA_CSUM.bits(),
+    );
+    let scene = Scene::on(sample.disk(), features);
+    scene.commit(&[(10, 1)]);
+    let names = open(&scene.disk).state().features;
+    let wanted = [
+        "journal_incompat_revoke",
+        "journal_64bit",
+        "journal_checksum_v3",
+    ];
+    assert_eq!(names, wanted);
+    let (_, copy) = scene.replayed();
+    assert_eq!(first_byte(&copy, 10), 1);
+}
+
+#[test]
+fn idle_log_writes_nothing() {
+    let scene = Scene::new((V3, true));
+    let before = scene.disk.snapshot();
+    scene.log.commit_all().unwrap();
+    drop(scene.log.begin(3).unwrap());
+    scene.log.commit_all().unwrap();
+    scene.log.tend().unwrap();
+    scene.log.close().unwrap();
+    assert_eq!(scene.log.statistics(), LogStatistics::default());
+    assert!(scene.disk.snapshot() == before);
+}
+
+#[test]
+fn closed_log_begins_nothing_and_can_be_opened_again() {
+    let scene = Scene::new((V3, true));
+    scene.commit(&[(10, 1)]);
+    scene.log.close().unwrap();
+    assert!(scene.log.begin(1).is_err());
+    assert!(!open(&scene.disk).needs_recovery());
+    let again = Scene::on(Arc::clone(&scene.disk), Features::from_bits(0, 0, 0));
+    assert_eq!(again.log.running(), scene.log.running());
+    again.commit(&[(11, 1)]);
+    let (report, copy) = again.replayed();
+    assert_eq!(report.transactions, 1);
+    assert_eq!(Scene::fills(&copy, [10, 11]), [1, 1]);
+}
+
+#[test]
+fn commit_takes_two_requests_and_two_flushes() {
+    let scene = Scene::new((V3, true));
+    scene.commit(&[(10, 1)]);
+    let before = scene.log.statistics();
+    scene.commit(&[(10, 2), (20, 2), (30, 2)]);
+    let after = scene.log.statistics();
+    assert_eq!(
+        after.writes - before.writes,
+        2,
+        "a run of the log, and the commit block"
+    );
+    assert_eq!(after.flushes - before.flushes, 2);
+    assert_eq!(after.log_blocks - before.log_blocks, 5);
+}
