@@ -13,7 +13,7 @@ pub use link::LinkRule;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use platter_cache::{Mapping, MemoryBudget};
@@ -21,10 +21,11 @@ use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
-    Attr, Clock, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result, SeekTarget,
+    Attr, Clock, Condition, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result, SeekTarget,
 };
 
 use crate::Volume;
+use crate::alloc::Space;
 use crate::file::Contents;
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::BlockMap;
@@ -46,6 +47,8 @@ pub struct Tree {
     pub orphans: Orphans,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
+    /// What is free. Absent where nothing may be changed.
+    space: OnceLock<Arc<Space>>,
     budget: Arc<MemoryBudget>,
     nodes: InodeCache<Node>,
     /// Inodes with contents that are not on the device yet.
@@ -96,11 +99,26 @@ impl Tree {
             volume,
             orphans,
             clock,
+            space: OnceLock::new(),
             budget,
             nodes: InodeCache::new(RECENT_INODES_MAX),
             dirty: DirtyNodes::default(),
             is_closed: AtomicBool::new(false),
         })
+    }
+
+    /// Has changes take what they need from `space`. Once only, before the first of them.
+    pub fn change_in(&self, space: Arc<Space>) {
+        let first = self.space.set(space);
+        debug_assert!(first.is_ok(), "a filesystem has one space");
+    }
+
+    /// What is free.
+    ///
+    /// # Errors
+    /// `ReadOnly` where nothing may be changed.
+    pub fn space(&self) -> Result<&Arc<Space>> {
+        Ok(self.space.get().ok_or(Condition::ReadOnly)?)
     }
 
     /// The inode with this number; `None` if it is not in use, or nobody may name it.
