@@ -1,11 +1,12 @@
 //! Directories in the order of storage. Spec: `ext4/directory` (linear directories).
 
-use platter_vfs::{DirSink, Error, FileKind, Result};
+use platter_vfs::{Condition, DirSink, Error, FileKind, Name, Result};
 
-use super::contents::Contents;
+use super::contents::{Chunk, Contents, verifier};
 use super::naming::Wanted;
 use super::position::Position;
 use super::{DirEntryRule, Directory, Found, Slot, listed};
+use crate::ondisk::FileBlock;
 
 /// Where `..` begins in a directory, if only implied.
 const DOTDOT_PLACE: u64 = 12;
@@ -57,6 +58,57 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// Where a name goes in a directory without index.
+pub(super) enum Spot {
+    /// There is a gap in this block.
+    Gap(u32),
+    /// This block is a hole.
+    Hole(u32),
+    /// Every block is full.
+    Full,
+}
+
+impl Directory<'_> {
+    /// Looks where a name goes, and proves that it is not there yet.
+    pub(super) fn spot(&self, name: Name<'_>) -> Result<Spot> {
+        let wanted = self.wanted(name)?;
+        let (mut gap, mut hole) = (None, None);
+        for number in 0..self.contents.chunk_count() {
+            let Some(chunk) = self.contents.read_in_order(number)? else {
+                if number == 0 {
+                    return Err(self.broken_entry(0, (0, DirEntryRule::Dots)));
+                }
+                hole.get_or_insert(number);
+                continue;
+            };
+            if find(self, number, &chunk, &wanted)?.is_some() {
+                return Err(Condition::Exists.into());
+            }
+            if gap.is_none() && self.has_room(number, &chunk, name.as_bytes().len()) {
+                gap = Some(number);
+            }
+        }
+        if self.contents.chunk_count() == 0 {
+            return Err(self.broken_entry(0, (0, DirEntryRule::Dots)));
+        }
+        Ok(match (gap, hole) {
+            (Some(chunk), _) => Spot::Gap(chunk),
+            (None, Some(block)) => Spot::Hole(block),
+            (None, None) => Spot::Full,
+        })
+    }
+
+    fn has_room(&self, number: u32, chunk: &Chunk<'_>, name_len: usize) -> bool {
+        let content = match chunk {
+            Chunk::Block(bytes) => bytes.get(..self.content_len()).unwrap_or_default(),
+            Chunk::Region(bytes) => bytes,
+        };
+        let verifier = verifier(self.volume, self.inode, FileBlock(number));
+        let is_sealed_index = verifier.checksum_seed.is_some() && verifier.is_index_block(chunk);
+        !is_sealed_index && self.format.has_room(content, name_len)
+    }
 }
 
 /// Lists from a byte of the directory on. `damage` is what is known to be broken already.

@@ -19,7 +19,7 @@ use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name
 use crate::Volume;
 use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::{Corrupt, Rule};
-use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat};
+use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat, TAIL_BYTES};
 use crate::ondisk::features::Compat;
 use crate::ondisk::htree::HtreeRule;
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
@@ -29,7 +29,7 @@ use naming::{Hashing, Wanted};
 use ordered::Ordered;
 use position::Position;
 
-pub use change::{CHANGE_CREDITS, DirectoryMut, GROWTH_BLOCKS_MAX, Grow, GrowTarget};
+pub use change::{CHANGE_CREDITS, DirectoryMut, insert_credits};
 
 /// What a directory as a whole must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -225,6 +225,17 @@ impl<'a> Directory<'a> {
     fn is_indexed(&self) -> bool {
         let is_inline = matches!(self.contents, Contents::Inline(_));
         self.has_dir_index() && !is_inline && self.inode.flags.contains(InodeFlags::INDEX)
+    }
+
+    /// Bytes of a block of names that names may fill.
+    fn content_len(&self) -> usize {
+        let geometry = &self.volume.geometry;
+        let tail = if geometry.features.has_metadata_csum() {
+            TAIL_BYTES
+        } else {
+            0
+        };
+        (geometry.block_bytes as usize).saturating_sub(tail)
     }
 
     fn hashing(&self, version: Option<HashVersion>) -> Option<Hashing> {

@@ -9,7 +9,7 @@ use super::super::index::{self, Walker};
 use super::super::naming::Hashing;
 use super::super::{DirEntryRule, Directory};
 use super::{DirectoryMut, NewName};
-use crate::ondisk::dir_entry::{EntryFormat, TAIL_BYTES, stored_len};
+use crate::ondisk::dir_entry::{EntryFormat, stored_len};
 use crate::ondisk::htree::{self, HtreeRule, IndexEntry, RootHead};
 use crate::ondisk::{FileBlock, InodeFlags};
 
@@ -104,13 +104,13 @@ impl DirectoryMut<'_, '_> {
                 block: upper,
             });
         }
-        self.target.inode.flags.insert(InodeFlags::INDEX);
+        self.inode.flags.insert(InodeFlags::INDEX);
         let written = match &halves {
             Some(halves) => self.write_halves(halves, lower, upper, new),
             None => self.write_names(lower, &names, Some(new)),
         };
         let mut root = self.blank();
-        htree::write_root(&mut root, head, &entries, &self.target.volume.geometry);
+        htree::write_root(&mut root, head, &entries, &self.volume.geometry);
         let done = written.and_then(|()| self.write_block(FileBlock(0), root));
         self.abort_on_error(done)
     }
@@ -168,7 +168,7 @@ impl DirectoryMut<'_, '_> {
 
     fn write_node(&mut self, block: FileBlock, entries: &[IndexEntry]) -> Result<()> {
         let mut bytes = self.blank();
-        htree::write_node(&mut bytes, entries, &self.target.volume.geometry);
+        htree::write_node(&mut bytes, entries, &self.volume.geometry);
         self.write_block(block, bytes)
     }
 
@@ -371,17 +371,6 @@ impl Directory<'_> {
             boundary,
             takes_new_up,
         })
-    }
-
-    /// Bytes of a block of names that names may fill.
-    pub(super) fn content_len(&self) -> usize {
-        let geometry = &self.volume.geometry;
-        let tail = if geometry.features.has_metadata_csum() {
-            TAIL_BYTES
-        } else {
-            0
-        };
-        (geometry.block_bytes as usize).saturating_sub(tail)
     }
 }
 

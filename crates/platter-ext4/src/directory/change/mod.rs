@@ -4,12 +4,12 @@
 //! transaction. A directory whose index is damaged is not changed where checksums tell of damage,
 //! and goes on without its index where there are none.
 
+mod grow;
 mod linear;
+mod inline;
 mod index;
 #[cfg(test)]
 mod tests;
-
-use std::ops::Range;
 
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, Error, FileKind, Name, Result};
@@ -17,82 +17,84 @@ use platter_vfs::{Condition, Error, FileKind, Name, Result};
 use super::contents::{Contents, verifier};
 use super::{DirEntryRule, Directory, Found, Slot};
 use crate::Volume;
-use crate::mapping::BlockMap;
+use crate::mapping::{BlockMap, BlockSource};
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::dir_entry::{EntryFormat, TAIL_BYTES, split_new_tail};
-use crate::ondisk::features::Incompat;
 use crate::ondisk::htree::HtreeRule;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
 use crate::txn::Handle;
 
-/// Blocks of a directory that one change of a name changes at most: two leaves, three levels of
-/// index blocks that split but for the root, and the root.
-pub const CHANGE_CREDITS: u32 = 8;
-/// Blocks that a directory grows by at most when a name is added: a leaf and two index blocks.
-pub const GROWTH_BLOCKS_MAX: u32 = 3;
+/// Blocks of a directory that one change of a name changes at most: two leaves, two blocks each of
+/// two levels of the index, and the root.
+pub const CHANGE_CREDITS: u32 = 7;
 
-/// What a directory gets new blocks from.
-pub trait Grow {
-    /// Takes space for these blocks of a directory, which are holes, and maps them. The directory's
-    /// size stays as it is.
-    ///
-    /// # Errors
-    /// `NoSpace`; with an error, nothing was changed.
-    fn grow(&mut self, target: &mut GrowTarget<'_, '_>, blocks: Range<FileBlock>) -> Result<()>;
-}
-
-/// The directory that grows, and the transaction that it grows in.
-#[derive(Debug)]
-pub struct GrowTarget<'a, 'h> {
-    /// The filesystem.
-    pub volume: &'a Volume,
-    /// The transaction.
-    pub handle: &'a mut Handle<'h>,
-    /// The directory.
-    pub inode: &'a mut Inode,
-    /// Its map.
-    pub map: &'a mut BlockMap,
+/// Blocks that adding a name changes at most: those of the directory, and what growing takes.
+#[must_use]
+pub fn insert_credits(map: &BlockMap) -> u32 {
+    CHANGE_CREDITS.saturating_add(grow::growth_credits(map))
 }
 
 /// A directory opened for changing. The caller keeps all others out of it, and stores the inode
 /// afterwards.
 pub struct DirectoryMut<'a, 'h> {
-    target: GrowTarget<'a, 'h>,
-    space: &'a mut dyn Grow,
+    volume: &'a Volume,
+    space: &'a dyn BlockSource,
+    handle: &'a mut Handle<'h>,
+    inode: &'a mut Inode,
+    map: &'a mut BlockMap,
     format: EntryFormat,
 }
 
 impl<'a, 'h> DirectoryMut<'a, 'h> {
-    /// The directory that is to change.
+    /// The directory `inode`, whose blocks lie where `map` says. New ones come from `space`.
     ///
     /// # Errors
     /// `NotDirectory`, and `NoKey` for one whose names are encrypted.
-    pub fn open(target: GrowTarget<'a, 'h>, space: &'a mut dyn Grow) -> Result<Self> {
-        if target.inode.kind != FileKind::Directory {
+    pub fn open(
+        volume: &'a Volume,
+        space: &'a dyn BlockSource,
+        handle: &'a mut Handle<'h>,
+        inode: &'a mut Inode,
+        map: &'a mut BlockMap,
+    ) -> Result<Self> {
+        if inode.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());
         }
-        if target.inode.is_encrypted() {
+        if inode.is_encrypted() {
             return Err(Condition::NoKey.into());
         }
-        let format = EntryFormat::new(&target.volume.geometry, false);
+        let format = EntryFormat::new(&volume.geometry, false);
         Ok(Self {
-            target,
+            volume,
             space,
+            handle,
+            inode,
+            map,
             format,
         })
     }
 
-    /// Makes a new directory, which has no contents yet, one without names.
+    /// Makes a new directory, which has no contents yet, one without names: in its inode where the
+    /// format and what else lies there allow it, or else in a block.
     ///
     /// # Errors
     /// `NoSpace`.
     pub fn begin(&mut self, parent: InodeNr) -> Result<()> {
-        let number = self.target.inode.number;
+        if self.may_begin_inline() {
+            return self.begin_inline(parent);
+        }
+        let number = self.inode.number;
         self.grow(1)?;
         let format = self.format;
-        self.write_leaf(FileBlock(0), |content| {
+        let written = self.write_leaf(FileBlock(0), |content| {
             format.begin(content, number, parent);
-        })
+        });
+        self.abort_on_error(written)
+    }
+
+    /// Gives back what [`begin`](Self::begin) took.
+    pub fn undo_begin(&mut self) -> Result<()> {
+        self.empty(FileBlock(0)..self.block_count())
     }
 
     /// Adds a name.
@@ -105,6 +107,9 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
             return Err(Condition::Exists.into());
         }
         let new = NewName { name, inode, kind };
+        if self.is_inline() {
+            return self.insert_inline(&new);
+        }
         if !self.is_indexed() {
             return self.insert_linear(&new);
         }
@@ -138,8 +143,11 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Makes `..` name another directory.
     pub fn set_parent(&mut self, parent: InodeNr) -> Result<()> {
-        let view = self.view()?;
-        let slot = view.locate_dotdot()?;
+        if self.is_inline() {
+            self.set_inline_parent(parent);
+            return Ok(());
+        }
+        let slot = self.view()?.locate_dotdot()?;
         self.replace_at(&slot, parent, FileKind::Directory)
     }
 
@@ -152,7 +160,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// The directory as it is.
     fn view(&self) -> Result<Directory<'_>> {
-        Directory::open(self.target.volume, self.target.inode, self.target.map)
+        Directory::open(self.volume, self.inode, self.map)
     }
 
     fn is_indexed(&self) -> bool {
@@ -160,11 +168,15 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     }
 
     fn has_checksums(&self) -> bool {
-        self.target.volume.geometry.features.has_metadata_csum()
+        self.volume.geometry.features.has_metadata_csum()
     }
 
-    /// Changes a block of names or of the index.
+    /// Changes a block of names, or a region of the inode.
     fn edit_chunk(&mut self, chunk: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        if self.is_inline() {
+            self.edit_region(chunk, change);
+            return Ok(());
+        }
         self.edit_block(FileBlock(chunk), |content| {
             change(content);
             Ok(())
@@ -177,10 +189,10 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         block: FileBlock,
         change: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<()> {
-        let verifier = verifier(self.target.volume, self.target.inode, block);
+        let verifier = verifier(self.volume, self.inode, block);
         let place = self.place(block)?;
         let has_checksums = self.has_checksums();
-        self.target.handle.edit(place, &verifier, |bytes| {
+        self.handle.edit(place, &verifier, |bytes| {
             let tail = if has_checksums && !verifier.is_index_block(bytes) {
                 TAIL_BYTES
             } else {
@@ -204,58 +216,40 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
 
     /// Writes a block anew, with its tail if it has one.
     fn write_block(&mut self, block: FileBlock, bytes: Vec<u8>) -> Result<()> {
-        let verifier = verifier(self.target.volume, self.target.inode, block);
+        let verifier = verifier(self.volume, self.inode, block);
         let place = self.place(block)?;
-        let written = self.target.handle.create(place, &verifier, bytes);
+        let written = self.handle.create(place, &verifier, bytes);
         written.map(|_| ())
     }
 
     fn blank(&self) -> Vec<u8> {
-        vec![0; self.target.volume.geometry.block_bytes as usize]
+        vec![0; self.volume.geometry.block_bytes as usize]
     }
 
     fn place(&self, block: FileBlock) -> Result<BlockNr> {
-        let place = self.target.map.block(self.target.volume, block)?;
+        let place = self.map.block(self.volume, block)?;
         place.ok_or_else(|| self.broken_index(block, HtreeRule::Block))
     }
 
     /// The number of blocks.
     fn block_count(&self) -> FileBlock {
-        let bits = self.target.volume.geometry.block_bits;
-        let count = u32::try_from(self.target.inode.size_bytes >> bits);
+        let bits = self.volume.geometry.block_bits;
+        let count = u32::try_from(self.inode.size_bytes >> bits);
         FileBlock(count.unwrap_or(u32::MAX))
-    }
-
-    /// Adds blocks at the end, which hold nothing yet. Returns the first.
-    fn grow(&mut self, count: u32) -> Result<FileBlock> {
-        let first = self.block_count();
-        let geometry = &self.target.volume.geometry;
-        let end = first.0.saturating_add(count);
-        let size_bytes = u64::from(end) << geometry.block_bits;
-        let has_wide_size = geometry.features.incompat.contains(Incompat::LARGE_DIR);
-        if end > BLOCKS_MAX || !has_wide_size && size_bytes > u64::from(u32::MAX) {
-            return Err(Condition::NoSpace.into());
-        }
-        self.space.grow(&mut self.target, first..FileBlock(end))?;
-        self.target.inode.size_bytes = size_bytes;
-        Ok(first)
     }
 
     /// What happens to an error behind the first change.
     fn abort_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| self.target.handle.abort(error))
+        result.map_err(|error| self.handle.abort(error))
     }
 
     fn broken_index(&self, block: FileBlock, rule: HtreeRule) -> Error {
-        let bits = self.target.volume.geometry.block_bits;
-        let number = u64::from(self.target.inode.number.get());
+        let bits = self.volume.geometry.block_bits;
+        let number = u64::from(self.inode.number.get());
         let locus = Locus::inode(number).at_offset(u64::from(block.0) << bits);
         Corrupt::new(locus, rule).into()
     }
 }
-
-/// Blocks that an index can point to.
-const BLOCKS_MAX: u32 = 1 << 28;
 
 /// A name to add.
 struct NewName<'n> {
@@ -300,7 +294,7 @@ impl Directory<'_> {
 impl std::fmt::Debug for DirectoryMut<'_, '_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_tuple("DirectoryMut")
-            .field(&self.target.inode.number)
+            .field(&self.inode.number)
             .finish()
     }
 }

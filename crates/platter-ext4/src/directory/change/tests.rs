@@ -1,8 +1,9 @@
 //! Directories that grow and shrink, against an ordered map.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use platter_block::MemoryDevice;
 use platter_cache::MemoryBudget;
@@ -11,8 +12,7 @@ use platter_vfs::DirCursor;
 use super::*;
 use crate::ondisk::InodeFlags;
 use crate::ondisk::Superblock;
-use crate::ondisk::extent::tests::leaf;
-use crate::ondisk::features::{Compat, RoCompat};
+use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::geometry::tests::sample_geometry;
 use crate::ondisk::htree::HtreeRoot;
 use crate::ondisk::inode::tests::sample;
@@ -20,9 +20,9 @@ use crate::ondisk::superblock::tests::sample as sample_superblock;
 use crate::txn::Log;
 
 const NUMBER: u32 = 12;
-/// Where the blocks of the directory lie on the device, all of them in a row.
-const DEVICE: u32 = 100;
-const BLOCKS: u16 = 30_000;
+/// Where the first block of the directory lies.
+const DEVICE: u64 = 128;
+const BLOCKS: u64 = 30_000;
 
 /// A directory and the filesystem it is in.
 struct Bench {
@@ -35,14 +35,25 @@ struct Bench {
     random: u64,
 }
 
-/// Blocks are all mapped from the start: growing counts them.
-struct Space(u32);
+/// Clusters are taken in a row, and those given back are counted.
+#[derive(Debug)]
+struct Space {
+    next: AtomicU64,
+    spare: AtomicU64,
+    ratio: u64,
+}
 
-impl Grow for Space {
-    fn grow(&mut self, target: &mut GrowTarget<'_, '_>, blocks: Range<FileBlock>) -> Result<()> {
-        let count = blocks.end.0 - blocks.start.0;
-        self.0 = self.0.checked_sub(count).ok_or(Condition::NoSpace)?;
-        *target.map = BlockMap::decode(target.volume, target.inode)?;
+impl BlockSource for Space {
+    fn alloc(&self, _: &Volume, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
+        let spare = self.spare.load(Ordering::Relaxed);
+        let left = spare.checked_sub(1).ok_or(Condition::NoSpace)?;
+        self.spare.store(left, Ordering::Relaxed);
+        Ok(BlockNr(self.next.fetch_add(self.ratio, Ordering::Relaxed)))
+    }
+
+    fn free(&self, _: &Volume, _: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        assert_eq!(blocks.end.0 - blocks.start.0, self.ratio);
+        self.spare.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -52,7 +63,9 @@ struct Kind {
     has_checksums: bool,
     has_index: bool,
     has_large: bool,
+    has_inline: bool,
     hash_version: u8,
+    cluster_blocks: u32,
     flags: InodeFlags,
 }
 
@@ -60,7 +73,9 @@ const PLAIN: Kind = Kind {
     has_checksums: false,
     has_index: true,
     has_large: false,
+    has_inline: false,
     hash_version: 1,
+    cluster_blocks: 1,
     flags: InodeFlags::EXTENTS,
 };
 
@@ -72,10 +87,14 @@ impl Bench {
     fn new(kind: Kind) -> Self {
         let mut geometry = sample_geometry();
         geometry.blocks_count = 1 << 15;
+        geometry.cluster_blocks = kind.cluster_blocks;
         geometry.inodes_count = 1 << 20;
         let features = &mut geometry.features;
         features.compat.set(Compat::DIR_INDEX, kind.has_index);
         features.incompat.set(Incompat::LARGE_DIR, kind.has_large);
+        features
+            .incompat
+            .set(Incompat::INLINE_DATA, kind.has_inline);
         let sealed = kind.has_checksums;
         features.ro_compat.set(RoCompat::METADATA_CSUM, sealed);
         let mut superblock = Superblock::decode(&sample_superblock()).unwrap();
@@ -86,18 +105,22 @@ impl Bench {
         let bytes = sample(&geometry, number(NUMBER), |disk, _| {
             disk.mode.set(0o04_0755);
             disk.flags.set(kind.flags.bits());
-            disk.block
-                .copy_from_slice(&leaf(60, &[(0, BLOCKS, DEVICE)]));
         });
-        let inode = Inode::decode(&bytes, number(NUMBER), &geometry).unwrap();
+        let mut inode = Inode::decode(&bytes, number(NUMBER), &geometry).unwrap();
         let volume = Volume::new(Arc::new(device), superblock, geometry, budget);
         let volume = volume.writable(Log::without_journal);
-        let map = BlockMap::decode(&volume, &inode).unwrap();
+        (inode.size_bytes, inode.sectors) = (0, 0);
+        let map = BlockMap::begin(&volume, &mut inode);
+        let ratio = u64::from(kind.cluster_blocks);
         let mut bench = Self {
             volume,
             inode,
             map,
-            space: Space(u32::from(BLOCKS)),
+            space: Space {
+                next: AtomicU64::new(DEVICE),
+                spare: AtomicU64::new(BLOCKS / ratio),
+                ratio,
+            },
             names: BTreeMap::new(),
             random: 88_172_645_463_325_252,
         };
@@ -109,14 +132,10 @@ impl Bench {
         &mut self,
         change: impl FnOnce(&mut DirectoryMut<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let mut handle = self.volume.begin(CHANGE_CREDITS)?;
-        let target = GrowTarget {
-            volume: &self.volume,
-            handle: &mut handle,
-            inode: &mut self.inode,
-            map: &mut self.map,
-        };
-        change(&mut DirectoryMut::open(target, &mut self.space)?)
+        let mut handle = self.volume.begin(insert_credits(&self.map))?;
+        let (inode, map) = (&mut self.inode, &mut self.map);
+        let dir = DirectoryMut::open(&self.volume, &self.space, &mut handle, inode, map);
+        change(&mut dir?)
     }
 
     fn directory(&self) -> Directory<'_> {
@@ -153,7 +172,7 @@ impl Bench {
 
     fn levels(&self) -> u8 {
         let root = self.volume.read_block(
-            BlockNr(u64::from(DEVICE)),
+            BlockNr(DEVICE),
             &verifier(&self.volume, &self.inode, FileBlock(0)),
         );
         let root = root.unwrap();
@@ -304,15 +323,16 @@ fn no_space_changes_nothing() {
             ..PLAIN
         },
     ] {
-        for spare in 0..2 {
+        for spare in 0..3 {
             let mut bench = Bench::new(kind);
-            bench.space.0 = spare;
+            bench.space.spare = spare.into();
             let error = loop {
                 let name = bench.random_name(60);
                 let inode = bench.inode.clone();
+                let left = bench.space.spare.load(Ordering::Relaxed);
                 if let Err(error) = bench.insert(&name, 13) {
-                    assert_eq!(inode.size_bytes, bench.inode.size_bytes);
-                    assert_eq!(inode.flags, bench.inode.flags);
+                    assert_eq!(format!("{inode:?}"), format!("{:?}", bench.inode));
+                    assert_eq!(bench.space.spare.load(Ordering::Relaxed), left);
                     break error;
                 }
             };
@@ -528,16 +548,94 @@ fn hole_gets_the_name_that_no_block_has_room_for() {
     }
     assert_eq!(bench.inode.size_bytes, 2048);
     bench.inode.size_bytes = 3072;
-    bench.map.cut(FileBlock(2));
     bench.insert(&name(6), 13).unwrap();
     assert_eq!(bench.inode.size_bytes, 3072);
     bench.prove();
-    bench.inode.size_bytes = 4096;
-    bench.map.cut(FileBlock(0));
+    bench
+        .change(|dir| dir.empty(FileBlock(0)..FileBlock(1)))
+        .unwrap();
     let key = name(7);
     let error = bench.insert(&key, 13).unwrap_err();
     assert!(
         matches!(error, Error::Corrupt(_)),
         "no block is known to begin with dots"
     );
+}
+
+#[test]
+fn names_begin_in_the_inode_and_move_to_a_block() {
+    let flags = [InodeFlags::EXTENTS, InodeFlags::empty()];
+    for (has_checksums, flags) in [(false, flags[0]), (true, flags[0]), (true, flags[1])] {
+        let mut bench = Bench::new(Kind {
+            has_inline: true,
+            has_checksums,
+            flags,
+            ..PLAIN
+        });
+        assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
+        assert_eq!(bench.inode.size_bytes, 60);
+        bench.prove();
+        // 56 bytes hold three names of this length, and 68 behind the inode four more.
+        for number in 0..7 {
+            assert_eq!(bench.inode.size_bytes, if number < 4 { 60 } else { 128 });
+            bench
+                .insert(format!("name-{number}").as_bytes(), 13)
+                .unwrap();
+            assert!(
+                bench
+                    .insert(format!("name-{number}").as_bytes(), 13)
+                    .is_err()
+            );
+            bench.prove();
+        }
+        bench.remove(b"name-2");
+        bench.remove(b"name-5");
+        bench.change(|dir| dir.set_parent(number(99))).unwrap();
+        let dotdot = Name::new(b"..").unwrap();
+        assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
+        bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
+        bench.insert(b"other-5", 14).unwrap();
+        bench.insert(b"other-2", 14).unwrap();
+        assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
+        bench.prove();
+        bench.insert(b"more", 14).unwrap();
+        assert!(!bench.inode.flags.contains(InodeFlags::INLINE_DATA));
+        assert_eq!((bench.inode.size_bytes, bench.inode.sectors), (1024, 2));
+        bench.prove();
+        bench.churn(500, 300, 40);
+        bench.prove();
+    }
+}
+
+#[test]
+fn names_stay_in_the_inode_when_there_is_no_block() {
+    let mut bench = Bench::new(Kind {
+        has_inline: true,
+        ..PLAIN
+    });
+    bench.space.spare = 0.into();
+    let mut count = 0;
+    while bench.insert(format!("name-{count}").as_bytes(), 13).is_ok() {
+        count += 1;
+    }
+    assert_eq!(count, 7);
+    assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
+    bench.prove();
+}
+
+#[test]
+fn blocks_of_a_cluster_are_used_before_another_is_taken() {
+    for flags in [InodeFlags::EXTENTS, InodeFlags::empty()] {
+        let mut bench = Bench::new(Kind {
+            has_checksums: true,
+            cluster_blocks: 16,
+            flags,
+            ..PLAIN
+        });
+        bench.churn(3000, 2500, 60);
+        bench.prove();
+        let blocks = bench.inode.size_bytes / 1024;
+        let nodes = u64::from(!flags.contains(InodeFlags::EXTENTS));
+        assert_eq!(bench.inode.sectors, (blocks.div_ceil(16) + nodes) * 32);
+    }
 }

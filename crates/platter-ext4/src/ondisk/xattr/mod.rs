@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::corrupt::{Corrupt, Rule, Structure};
 use super::types::InodeNr;
 
-pub use edit::remove_from_inode;
+pub use edit::{begin_in_inode, remove_from_inode, value_in_inode_mut, value_len_max_in_inode};
 
 /// `h_magic` of both the block's and the inode's header.
 pub const XATTR_MAGIC: u32 = 0xea02_0000;

@@ -1,0 +1,144 @@
+//! New blocks of a directory: taken, mapped, and given back when not all of them can be had.
+
+use std::ops::Range;
+
+use platter_vfs::{Condition, Result};
+
+use super::DirectoryMut;
+use crate::mapping::{Backing, BlockMap, MapChange, Progress, Run, SPACE_CREDITS};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::{BlockNr, FileBlock};
+
+/// Blocks that an index can point to.
+const BLOCKS_MAX: u32 = 1 << 28;
+/// Blocks that a directory grows by at most when a name is added: a leaf and two index blocks.
+const GROWTH_BLOCKS_MAX: u32 = 3;
+
+/// Blocks that change at most when a directory grows as much as it can for one name.
+pub(super) fn growth_credits(map: &BlockMap) -> u32 {
+    GROWTH_BLOCKS_MAX.saturating_mul(map.step_credits().saturating_add(SPACE_CREDITS))
+}
+
+impl DirectoryMut<'_, '_> {
+    /// Adds blocks at the end, which hold nothing yet. Returns the first.
+    ///
+    /// # Errors
+    /// `NoSpace`; with an error, nothing was changed.
+    pub(super) fn grow(&mut self, count: u32) -> Result<FileBlock> {
+        let first = self.block_count();
+        let geometry = &self.volume.geometry;
+        let end = first.0.saturating_add(count);
+        let size_bytes = u64::from(end) << geometry.block_bits;
+        let has_wide_size = geometry.features.incompat.contains(Incompat::LARGE_DIR);
+        if end > BLOCKS_MAX || !has_wide_size && size_bytes > u64::from(u32::MAX) {
+            return Err(Condition::NoSpace.into());
+        }
+        self.fill_holes(first..FileBlock(end))?;
+        self.inode.size_bytes = size_bytes;
+        Ok(first)
+    }
+
+    /// Takes space for blocks that are holes, and maps them.
+    ///
+    /// # Errors
+    /// `NoSpace`; with an error, nothing was changed.
+    pub(super) fn fill_holes(&mut self, blocks: Range<FileBlock>) -> Result<()> {
+        let mut goal = self.goal(blocks.start)?;
+        for block in (blocks.start.0..blocks.end.0).map(FileBlock) {
+            match self.fill_hole(block, goal) {
+                Ok(place) => goal = BlockNr(place.0.saturating_add(1)),
+                Err(error) => {
+                    self.empty(blocks.start..block)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_hole(&mut self, block: FileBlock, goal: BlockNr) -> Result<BlockNr> {
+        let shared = self.place_in_shared_cluster(block)?;
+        let ratio = self.volume.geometry.cluster_blocks;
+        let place = match shared {
+            Some(place) => place,
+            None => {
+                let cluster = self.space.alloc(self.volume, self.handle, goal)?;
+                BlockNr(cluster.0.saturating_add(u64::from(block.0 % ratio)))
+            }
+        };
+        let cluster_sectors =
+            u64::from(self.volume.geometry.block_bytes >> 9).saturating_mul(u64::from(ratio));
+        let run = Run {
+            first: block,
+            count: 1,
+            backing: Backing::Written(place),
+        };
+        let mut change = MapChange {
+            volume: self.volume,
+            space: self.space,
+            handle: self.handle,
+            inode: self.inode,
+        };
+        let mapped = self.map.insert(&mut change, run);
+        if shared.is_some() {
+            return mapped.map(|_| place);
+        }
+        if let Err(error) = mapped {
+            let start = BlockNr(place.0 - place.0 % u64::from(ratio));
+            let cluster = start..BlockNr(start.0.saturating_add(u64::from(ratio)));
+            let freed = self.space.free(self.volume, self.handle, cluster);
+            self.abort_on_error(freed)?;
+            return Err(error);
+        }
+        self.inode.sectors = self.inode.sectors.saturating_add(cluster_sectors);
+        Ok(place)
+    }
+
+    /// Where a block lies whose cluster has another block of the directory.
+    fn place_in_shared_cluster(&self, block: FileBlock) -> Result<Option<BlockNr>> {
+        let ratio = self.volume.geometry.cluster_blocks;
+        let first = block.0 - block.0 % ratio;
+        for other in (first..first.saturating_add(ratio)).map(FileBlock) {
+            if let Some(place) = self.map.block(self.volume, other)? {
+                let start = place.0.checked_sub(u64::from(other.0 - first));
+                return Ok(start.map(|start| BlockNr(start + u64::from(block.0 - first))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where a block is best placed: behind the one before it.
+    fn goal(&self, block: FileBlock) -> Result<BlockNr> {
+        let geometry = &self.volume.geometry;
+        let before = match block.0.checked_sub(1) {
+            Some(before) => self.map.block(self.volume, FileBlock(before))?,
+            None => None,
+        };
+        if let Some(before) = before {
+            return Ok(BlockNr(before.0.saturating_add(1)));
+        }
+        let group = geometry.group_of_inode(self.inode.number);
+        let group = group.map(|(group, _)| group).unwrap_or_default();
+        Ok(geometry.group_first_block(group))
+    }
+
+    /// Takes blocks that were just mapped out of the map again.
+    pub(super) fn empty(&mut self, blocks: Range<FileBlock>) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let mut change = MapChange {
+            volume: self.volume,
+            space: self.space,
+            handle: self.handle,
+            inode: self.inode,
+        };
+        let emptied = match self.map.remove(&mut change, blocks) {
+            Ok(Progress::Done) => Ok(()),
+            // What was mapped through this handle is taken out through it, too.
+            Ok(Progress::More(_)) => Err(Condition::NoSpace.into()),
+            Err(error) => Err(error),
+        };
+        self.abort_on_error(emptied)
+    }
+}
