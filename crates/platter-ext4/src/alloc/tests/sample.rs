@@ -237,6 +237,7 @@ fn place(geometry: &Geometry, group: GroupNr) -> GroupDesc {
         used_dirs: 0,
         unused_inodes: 0,
         flags: GroupFlags::empty(),
+        stored_flags: GroupFlags::empty(),
         block_bitmap_checksum: 0,
         inode_bitmap_checksum: 0,
     }
