@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use platter_block::MemoryDevice;
+use platter_block::{BlockDevice, MemoryDevice};
 use platter_ondisk::checksum::{crc32_be, crc32c};
 use platter_ondisk::endian::{Be32, Be64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -211,7 +211,12 @@ impl SampleLog {
 
 /// Opens the journal on a sample's disk.
 pub(crate) fn open(disk: &Arc<MemoryDevice>) -> Journal {
-    let mut map = JournalMapBuilder::new(disk.clone(), 1024);
+    open_on(Arc::<MemoryDevice>::clone(disk))
+}
+
+/// Opens the journal on a device that holds a sample.
+pub(crate) fn open_on(device: Arc<dyn BlockDevice>) -> Journal {
+    let mut map = JournalMapBuilder::new(device, 1024);
     for (first, device, len) in RUNS {
         map.push(LogBlock(first), BlockNr(device), len).unwrap();
     }

@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use platter_block::Operation;
 use platter_block::sim::{
     CrashOptions, CrashState, Effect, Fault, FaultDevice, RecordingDevice, When,
 };
-use platter_block::Operation;
 use platter_vfs::{FixedClock, Timestamp};
 
 use super::journal::{LAYOUTS, log_on};
@@ -74,7 +74,7 @@ impl CommitClient for Space {
 /// A block that bears a tag. Some begin like a block of the log.
 fn contents(tag: u64) -> Vec<u8> {
     let mut bytes = tag.to_le_bytes().repeat(BLOCK_BYTES / 8);
-    if tag % 5 == 0 {
+    if tag.is_multiple_of(5) {
         bytes[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
     }
     bytes
@@ -101,7 +101,9 @@ impl Workload {
         sample.superblock.start = 0.into();
         let device = Arc::new(RecordingDevice::new(sample.disk()));
         let below = Arc::new(FaultDevice::new(Arc::<RecordingDevice>::clone(&device)));
-        faults.iter().for_each(|fault| below.arm(fault.clone()));
+        for fault in faults {
+            below.arm(fault.clone());
+        }
         let log = log_on(
             Arc::<FaultDevice>::clone(&below),
             &Features::from_bits(0, 0, 0),
@@ -275,8 +277,8 @@ impl Workload {
         let report = replay(&open_on(Arc::clone(&device)), &*device, FILESYSTEM_BLOCKS);
         let report = report.map_err(|error| error.to_string())?;
         let last = Sequence(report.end.0.wrapping_sub(1));
-        let promises = self.promises.iter().filter(|(from, _)| *from <= state.cut);
-        if let Some((_, promised)) = promises.last()
+        let mut promises = self.promises.iter().rev();
+        if let Some((_, promised)) = promises.find(|(from, _)| *from <= state.cut)
             && last.is_before(*promised)
         {
             return Err(format!(
@@ -300,7 +302,7 @@ impl Workload {
 
 fn examine(layout: (Checksums, bool), seed: u64, faults: &[Fault]) -> (usize, Vec<String>) {
     let mut workload = Workload::new(layout, seed, faults);
-    workload.run(60);
+    workload.run(200);
     workload.examine(seed)
 }
 
@@ -324,7 +326,7 @@ fn power_cut_at_any_moment_leaves_a_state_that_was_promised() {
         }
     }
     println!("{states} crash states");
-    assert!(states > 5000, "only {states} crash states");
+    assert!(states > 10_000, "only {states} crash states");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::*;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC};
 use crate::txn::replay::{ReplayReport, replay};
-use crate::txn::sample_log::{BLOCK_BYTES, FILESYSTEM_BLOCKS, SampleLog, filled, open};
+use crate::txn::sample_log::{BLOCK_BYTES, FILESYSTEM_BLOCKS, SampleLog, filled, open, open_on};
 
 const V3: Checksums = Checksums::Tag32 { seed: 0 };
 pub(super) const LAYOUTS: [(Checksums, bool); 8] = [
@@ -35,7 +35,7 @@ impl Scene {
     }
 
     fn on(disk: Arc<MemoryDevice>, features: Features) -> Self {
-        let log = log_on(Arc::<MemoryDevice>::clone(&disk), &disk, &features);
+        let log = log_on(Arc::<MemoryDevice>::clone(&disk), &features);
         Self { disk, log }
     }
 
@@ -76,16 +76,13 @@ impl Scene {
     }
 }
 
-/// A log for the filesystem and the journal that lie on `device`, whose bytes `disk` holds.
-pub(super) fn log_on(
-    device: Arc<dyn BlockDevice>,
-    disk: &Arc<MemoryDevice>,
-    features: &Features,
-) -> Log {
+/// A log for the filesystem and the journal that lie on `device`.
+pub(super) fn log_on(device: Arc<dyn BlockDevice>, features: &Features) -> Log {
     let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let journal = open_on(Arc::clone(&device));
     let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
-    Log::with_journal(buffers, open(disk), features, clock).unwrap()
+    Log::with_journal(buffers, journal, features, clock).unwrap()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What the log promises, on devices in memory.
 
+mod crash;
 mod journal;
 
 use std::sync::Arc;
