@@ -8,7 +8,7 @@ use crate::Volume;
 use crate::groups::{self, InodeSlot};
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::RoCompat;
-use crate::ondisk::inode::InodeRule;
+use crate::ondisk::inode::{InodeRule, put_deleted};
 use crate::ondisk::{Inode, InodeNr};
 use crate::superblock;
 use crate::txn::Handle;
@@ -28,6 +28,21 @@ pub fn store(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<
 /// Takes a new inode into its table, over whatever was there.
 pub fn initialize(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
     put(volume, handle, inode, true)
+}
+
+/// Stores the time of an inode's deletion, or the next inode of the orphan list. Takes one credit.
+pub fn store_deleted(
+    volume: &Volume,
+    handle: &mut Handle<'_>,
+    number: InodeNr,
+    deleted: u32,
+) -> Result<()> {
+    let geometry = &volume.geometry;
+    let InodeSlot { block, offset, .. } = slot(volume, number)?;
+    handle.edit(block, &Unverified, |bytes| {
+        let bytes = bytes.get_mut(offset..).unwrap_or_default();
+        Ok(put_deleted(bytes, number, deleted, geometry)?)
+    })
 }
 
 /// Brings the block of an inode's slot into memory, so that [`store`] finds it there.
@@ -102,7 +117,10 @@ mod tests {
         };
         inode.size_bytes = 1 << 31;
         store(&volume, &mut handle, &inode).unwrap();
+        store_deleted(&volume, &mut handle, number, 99).unwrap();
+        store(&volume, &mut handle, &inode).unwrap();
         drop(handle);
+        inode.deleted = 99;
         let found = inode::read(&volume, number).unwrap();
         assert_eq!(format!("{found:?}"), format!("{inode:?}"));
         let superblock = volume.geometry.superblock_block.0;

@@ -92,9 +92,25 @@ impl Verify for OrphanBlockRules {
 
 /// The orphaned inodes of a verified block, in the order of their places.
 pub fn orphans(bytes: &[u8]) -> impl Iterator<Item = InodeNr> + '_ {
+    places(bytes).flatten()
+}
+
+/// The places of a verified block in order: the orphan in each, if there is one.
+pub fn places(bytes: &[u8]) -> impl Iterator<Item = Option<InodeNr>> + '_ {
     let entries = split(bytes).map_or(&[][..], |(entries, _)| entries);
     let numbers = entries.chunks_exact(size_of::<Le32>());
-    numbers.filter_map(|number| InodeNr::new(Le32::read_from_bytes(number).ok()?.get()))
+    numbers.map(|number| InodeNr::new(Le32::read_from_bytes(number).ok()?.get()))
+}
+
+/// Puts an orphan into a place of a block, or takes it out.
+pub fn set_place(bytes: &mut [u8], place: u32, orphan: Option<InodeNr>) {
+    let (places, _) = bytes.as_chunks_mut::<{ size_of::<Le32>() }>();
+    let place = usize::try_from(place)
+        .ok()
+        .and_then(|at| places.get_mut(at));
+    if let Some(place) = place {
+        *place = orphan.map_or(0, InodeNr::get).to_le_bytes();
+    }
 }
 
 fn split(bytes: &[u8]) -> Option<(&[u8], &DiskOrphanTail)> {
@@ -130,6 +146,22 @@ mod tests {
         PLAIN.verify(5, &block).unwrap();
         let found: Vec<_> = orphans(&block).map(InodeNr::get).collect();
         assert_eq!(found, [12, 13]);
+    }
+
+    #[test]
+    fn orphan_comes_to_a_place_and_goes() {
+        let mut block = block();
+        assert_eq!(places(&block).count(), 254);
+        set_place(&mut block, 7, InodeNr::new(99));
+        assert_eq!(places(&block).nth(7), Some(InodeNr::new(99)));
+        assert_eq!(orphans(&block).count(), 3);
+        for place in [1, 7] {
+            set_place(&mut block, place, None);
+        }
+        assert_eq!(
+            orphans(&block).collect::<Vec<_>>(),
+            InodeNr::new(13).as_slice()
+        );
     }
 
     #[test]

@@ -13,15 +13,16 @@ pub use link::LinkRule;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
-    Attr, Clock, Condition, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result, SeekTarget,
+    Attr, Clock, Condition, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result,
+    SeekTarget,
 };
 
 use crate::Volume;

@@ -1,5 +1,8 @@
 //! Inodes that a crash left half deleted or half truncated, seen as the kernel leaves them after
-//! its mount: what was to go is gone. Spec: `ext4/orphan`.
+//! its mount: what was to go is gone; and those that a crash would leave so now.
+//! Spec: `ext4/orphan`.
+
+mod register;
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
@@ -13,6 +16,8 @@ use crate::mapping::{BlockMap, Piece};
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::orphan::{OrphanBlockRules, orphans};
 use crate::ondisk::{FileBlock, Inode, InodeNr};
+
+pub use register::{ORPHAN_CREDITS, OrphanRegister};
 
 /// Blocks of the orphan file that are looked at; no tool makes a longer one.
 const ORPHAN_FILE_BLOCKS_MAX: u32 = 1 << 16;

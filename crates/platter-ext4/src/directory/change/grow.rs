@@ -59,12 +59,11 @@ impl DirectoryMut<'_, '_> {
     fn fill_hole(&mut self, block: FileBlock, goal: BlockNr) -> Result<BlockNr> {
         let shared = self.place_in_shared_cluster(block)?;
         let ratio = self.volume.geometry.cluster_blocks;
-        let place = match shared {
-            Some(place) => place,
-            None => {
-                let cluster = self.space.alloc(self.volume, self.handle, goal)?;
-                BlockNr(cluster.0.saturating_add(u64::from(block.0 % ratio)))
-            }
+        let place = if let Some(place) = shared {
+            place
+        } else {
+            let cluster = self.space.alloc(self.volume, self.handle, goal)?;
+            BlockNr(cluster.0.saturating_add(u64::from(block.0 % ratio)))
         };
         let cluster_sectors =
             u64::from(self.volume.geometry.block_bytes >> 9).saturating_mul(u64::from(ratio));

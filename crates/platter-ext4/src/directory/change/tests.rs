@@ -58,6 +58,7 @@ impl BlockSource for Space {
     }
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "features are on or off")]
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     has_checksums: bool,

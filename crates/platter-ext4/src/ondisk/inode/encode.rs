@@ -56,7 +56,8 @@ impl Inode {
         }
     }
 
-    /// Writes the inode into `slot`, its bytes in the inode table, and seals it.
+    /// Writes the inode into `slot`, its bytes in the inode table, and seals it: all but
+    /// [`deleted`](Self::deleted), which changes when other inodes do ([`put_deleted`]).
     ///
     /// # Errors
     /// [`InodeRule::Truncated`] and [`InodeRule::ExtraSize`] for a slot that this inode does not
@@ -89,7 +90,6 @@ impl Inode {
         disk.accessed = self.words_of(self.accessed, ACCESSED_EXTRA).0;
         disk.changed = self.words_of(self.changed, CHANGED_EXTRA).0;
         disk.modified = self.words_of(self.modified, MODIFIED_EXTRA).0;
-        disk.deleted = self.deleted.into();
         let flags = self.put_sectors(disk, geometry)?;
         disk.flags = flags.bits().into();
         disk.version_lo = words(self.version).0;
@@ -205,6 +205,25 @@ fn words(value: u64) -> (Le32, Le32) {
         Le32::from_bytes([b0, b1, b2, b3]),
         Le32::from_bytes([b4, b5, b6, b7]),
     )
+}
+
+/// Puts `i_dtime`, the time of deletion or the next inode of the orphan list, into the bytes of an
+/// inode, and seals them.
+pub fn put_deleted(
+    slot: &mut [u8],
+    number: InodeNr,
+    deleted: u32,
+    geometry: &Geometry,
+) -> Result<(), Corrupt<InodeRule>> {
+    let slot = slot.get_mut(..usize::from(geometry.inode_bytes));
+    let slot = slot.unwrap_or_default();
+    let Ok((disk, _)) = DiskInode::mut_from_prefix(slot) else {
+        let locus = Locus::inode(u64::from(number.get()));
+        return Err(Corrupt::new(locus, InodeRule::Truncated));
+    };
+    disk.deleted = deleted.into();
+    seal(slot, number, geometry);
+    Ok(())
 }
 
 /// Puts the checksum into the bytes of an inode, one slot of the inode table.

@@ -21,7 +21,7 @@ use super::features::{Incompat, RoCompat};
 use super::geometry::Geometry;
 use super::types::{BlockNr, InodeNr};
 pub use disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
-pub use encode::seal;
+pub use encode::{put_deleted, seal};
 
 /// What an inode must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,7 +97,7 @@ pub struct Inode {
     pub changed: Timestamp,
     /// Creation, where the inode is long enough to tell.
     pub created: Option<Timestamp>,
-    /// `i_dtime`: time of deletion, or the next inode of the orphan list.
+    /// `i_dtime` when the inode was read: time of deletion, or the next inode of the orphan list.
     pub deleted: u32,
     /// The block of attributes.
     pub xattr_block: Option<BlockNr>,

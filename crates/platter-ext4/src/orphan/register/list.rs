@@ -1,0 +1,111 @@
+//! The orphan list: it begins in the superblock, and each inode tells the next in place of the time
+//! of its deletion.
+
+use std::collections::{BTreeMap, HashMap};
+
+use parking_lot::Mutex;
+use platter_vfs::Result;
+
+use super::super::sound;
+use crate::Volume;
+use crate::inode;
+use crate::ondisk::InodeNr;
+use crate::superblock;
+use crate::txn::Handle;
+
+/// The list. The lock is held while its links change, in memory and in the transaction.
+#[derive(Debug, Default)]
+pub(super) struct OrphanList {
+    links: Mutex<Links>,
+}
+
+/// The order of the list: who came last is its head.
+#[derive(Debug, Default)]
+struct Links {
+    by_turn: BTreeMap<u64, InodeNr>,
+    turns: HashMap<InodeNr, u64>,
+    next_turn: u64,
+}
+
+impl OrphanList {
+    pub(super) fn open(volume: &Volume) -> Result<Self> {
+        let mut links = Links {
+            // The head was the last to come.
+            next_turn: u64::from(u32::MAX),
+            ..Links::default()
+        };
+        let mut turn = links.next_turn;
+        let mut next = volume.superblock.last_orphan;
+        while let Some(number) = next {
+            if links.turns.contains_key(&number) || inode::is_reserved(volume, number) {
+                break;
+            }
+            let Some(inode) = sound(inode::find(volume, number))?.flatten() else {
+                break;
+            };
+            turn = turn.saturating_sub(1);
+            links.by_turn.insert(turn, number);
+            links.turns.insert(number, turn);
+            next = InodeNr::new(inode.deleted);
+        }
+        Ok(Self {
+            links: Mutex::new(links),
+        })
+    }
+
+    pub(super) fn all(&self) -> Vec<InodeNr> {
+        let links = self.links.lock();
+        links.by_turn.values().rev().copied().collect()
+    }
+
+    pub(super) fn add(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        number: InodeNr,
+    ) -> Result<()> {
+        let mut links = self.links.lock();
+        if links.turns.contains_key(&number) {
+            return Ok(());
+        }
+        let head = links.by_turn.values().next_back().copied();
+        inode::store_deleted(volume, handle, number, head.map_or(0, InodeNr::get))?;
+        store_head(volume, handle, Some(number))?;
+        let turn = links.next_turn;
+        links.next_turn = turn.saturating_add(1);
+        links.by_turn.insert(turn, number);
+        links.turns.insert(number, turn);
+        Ok(())
+    }
+
+    /// Whether the inode was in the list. What it tells as its next is left to the caller.
+    pub(super) fn remove(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        number: InodeNr,
+    ) -> Result<bool> {
+        let mut links = self.links.lock();
+        let Some(&turn) = links.turns.get(&number) else {
+            return Ok(false);
+        };
+        let next = links.by_turn.range(..turn).next_back();
+        let next = next.map(|(_, &next)| next);
+        let mut later = links.by_turn.range(turn.saturating_add(1)..);
+        match later.next() {
+            Some((_, &before)) => {
+                inode::store_deleted(volume, handle, before, next.map_or(0, InodeNr::get))?;
+            }
+            None => store_head(volume, handle, next)?,
+        }
+        links.by_turn.remove(&turn);
+        links.turns.remove(&number);
+        Ok(true)
+    }
+}
+
+fn store_head(volume: &Volume, handle: &mut Handle<'_>, head: Option<InodeNr>) -> Result<()> {
+    superblock::edit(volume, handle, |disk| {
+        disk.last_orphan = head.map_or(0, InodeNr::get).into();
+    })
+}
