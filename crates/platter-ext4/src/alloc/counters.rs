@@ -25,6 +25,10 @@ pub(super) struct Counters {
     delayed: Count,
     /// Clusters that were freed and may not be used yet.
     pub(super) pending: Count,
+    /// Clusters kept for files that grow. They count as available.
+    pub(super) kept: Count,
+    /// The number of the next window.
+    windows: Count,
     /// Inodes that are free by the descriptors.
     pub(super) free_inodes: Count,
     /// Directories, by the descriptors.
@@ -50,7 +54,9 @@ const LINE: usize = align_of::<CachePadded<AtomicU64>>();
 const _: () = assert!(offset_of!(Counters, free) - offset_of!(Counters, available) == LINE);
 const _: () = assert!(offset_of!(Counters, delayed) - offset_of!(Counters, free) == LINE);
 const _: () = assert!(offset_of!(Counters, pending) - offset_of!(Counters, delayed) == LINE);
-const _: () = assert!(offset_of!(Counters, free_inodes) - offset_of!(Counters, pending) == LINE);
+const _: () = assert!(offset_of!(Counters, kept) - offset_of!(Counters, pending) == LINE);
+const _: () = assert!(offset_of!(Counters, windows) - offset_of!(Counters, kept) == LINE);
+const _: () = assert!(offset_of!(Counters, free_inodes) - offset_of!(Counters, windows) == LINE);
 const _: () = assert!(offset_of!(Counters, floors) - offset_of!(Counters, directories) == LINE);
 const _: () = assert!(align_of::<Counters>() == LINE);
 
@@ -81,6 +87,8 @@ impl Counters {
             free: Count::new(free),
             delayed: Count::default(),
             pending: Count::default(),
+            kept: Count::default(),
+            windows: Count::default(),
             free_inodes: Count::new(free_inodes),
             directories: Count::new(directories),
             floors,
@@ -142,6 +150,11 @@ impl Counters {
     pub(super) fn write_off(&self, count: u64) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.available.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    /// A number that no window had yet.
+    pub(super) fn next_window(&self) -> u64 {
+        self.windows.0.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Clusters free for anything: neither taken nor promised.

@@ -101,7 +101,6 @@ impl FreeMap {
     }
 
     /// Whether all clusters of `range` are free.
-    #[cfg(test)]
     pub(super) fn is_free(&self, range: Range<u32>) -> bool {
         self.run_end(range.start, range.end) == range.end
     }

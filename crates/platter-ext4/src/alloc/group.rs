@@ -1,5 +1,6 @@
 //! The clusters of one group: what its bitmap says, and what else is not free.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use platter_ondisk::Locus;
@@ -21,13 +22,15 @@ const GOAL_RUN_MIN: u32 = 16;
 ///
 /// # Invariants
 /// What is free in `free` is free in `recorded`; `unsettled` counts the clusters that are free in
-/// `recorded` only: taken in memory, or freed by a transaction that is not durable.
+/// `recorded` only: taken in memory, kept for a file, or freed by a transaction that is not durable.
 #[derive(Debug)]
 pub(super) struct Clusters {
     /// The bitmap as the running transaction has it.
     pub(super) recorded: Box<[u8]>,
     pub(super) free: FreeMap,
     pub(super) unsettled: u32,
+    /// What is kept for files that grow, by the first cluster: the end, and a number.
+    pub(super) kept: BTreeMap<u32, (u32, u64)>,
 }
 
 /// What is asked of a group, in clusters.
@@ -83,6 +86,7 @@ impl Clusters {
             recorded,
             free,
             unsettled: 0,
+            kept: BTreeMap::new(),
         })
     }
 
@@ -112,12 +116,18 @@ impl Clusters {
 
     /// Takes free clusters, in memory only.
     pub(super) fn take(&mut self, clusters: Range<u32>) {
+        debug_assert!(self.free.is_free(clusters.clone()), "what is taken is free");
         self.unsettled += count(&clusters);
         self.free.assign(clusters, false);
     }
 
     /// Makes clusters free that are taken in memory only.
     pub(super) fn untake(&mut self, clusters: Range<u32>) {
+        debug_assert!(
+            self.is_recorded(clusters.clone(), false),
+            "what becomes free is not recorded"
+        );
+        debug_assert!(self.unsettled >= count(&clusters), "it was not free before");
         self.unsettled = self.unsettled.saturating_sub(count(&clusters));
         self.free.assign(clusters, true);
     }

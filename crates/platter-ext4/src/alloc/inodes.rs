@@ -48,7 +48,7 @@ impl Space {
         Err(failure.unwrap_or(Condition::NoSpace.into()))
     }
 
-    fn alloc_inode_in(
+    pub(super) fn alloc_inode_in(
         &self,
         volume: &Volume,
         handle: &mut Handle<'_>,

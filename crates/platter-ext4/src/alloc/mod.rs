@@ -11,6 +11,7 @@ mod free_map;
 mod group;
 mod slot;
 mod search;
+mod window;
 mod record;
 mod orlov;
 mod inodes;
@@ -31,6 +32,8 @@ use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
 use slot::Slot;
+
+pub use window::Window;
 
 /// Space that is kept back for the metadata of promised data: 2 %, at most so many clusters.
 const SPLIT_RESERVE_CLUSTERS_MAX: u64 = 4096;

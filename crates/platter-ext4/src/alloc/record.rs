@@ -4,9 +4,7 @@
 use std::ops::Range;
 
 use platter_ondisk::Locus;
-use platter_ondisk::verify::Unverified;
 use platter_vfs::Result;
-use zerocopy::FromBytes;
 
 use super::group::{Clusters, assign, clusters_counted, count};
 use super::{Space, SpaceRule, Taken};
@@ -14,7 +12,7 @@ use crate::Volume;
 use crate::groups;
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
-use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES};
+use crate::ondisk::superblock::SuperblockVerifier;
 use crate::ondisk::{BlockNr, Corrupt, GroupDesc, GroupNr};
 use crate::txn::{CommitClient, Handle};
 
@@ -202,16 +200,10 @@ impl CommitClient for Space {
         if *stored == (blocks, inodes) {
             return Ok(());
         }
-        let offset = if geometry.superblock_block.0 == 0 {
-            usize::try_from(SUPERBLOCK_OFFSET_BYTES).unwrap_or(usize::MAX)
-        } else {
-            0
-        };
-        handle.edit(geometry.superblock_block, &Unverified, |bytes| {
-            let bytes = bytes.get_mut(offset..).unwrap_or_default();
-            if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(bytes) {
+        let verifier = SuperblockVerifier::new(geometry);
+        handle.edit(geometry.superblock_block, &verifier, |bytes| {
+            if let Some(disk) = verifier.find_mut(bytes) {
                 disk.set_free_counts(blocks, u32::try_from(inodes).unwrap_or(u32::MAX));
-                disk.seal();
             }
             Ok(())
         })?;

@@ -4,13 +4,17 @@ use std::ops::Range;
 
 use platter_vfs::{Condition, Error, Result};
 
-use super::group::Request;
+use super::group::{Request, count};
+use super::window::{Kept, Window};
 use super::{Reserve, Space, Taken};
 use crate::Volume;
 use crate::ondisk::{BlockNr, GroupNr};
+use crate::txn::Handle;
 
 /// A run of so many blocks is long enough to end a search for longer ones, 8 MiB at 4 KiB a block.
 const GOOD_RUN_BLOCKS: u32 = 2048;
+/// Each pass of a search is content with runs so many times shorter than the one before.
+const NEED_STEP: u32 = 4;
 /// A search for a long run looks into so many groups whose bitmap was never read.
 const NEW_GROUPS_MAX: u32 = 16;
 /// How often clusters that are known to be free are searched for while others take and free some.
@@ -18,9 +22,24 @@ const SEARCHES_MAX: u32 = 8;
 /// Clusters taken at a time.
 const TAKEN_CLUSTERS_MAX: u32 = 32_768;
 
+/// What a search is for, in clusters.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Search {
+    pub(super) group: GroupNr,
+    /// The best start, in `group`.
+    pub(super) goal: Option<u32>,
+    pub(super) want: u32,
+    /// How many more are to be kept behind those that are taken.
+    pub(super) ahead: u32,
+    /// What was kept for this in `group`.
+    pub(super) kept: Option<Kept>,
+    pub(super) from: Reserve,
+}
+
 /// What a search came to.
-enum Outcome {
-    Found(Taken),
+pub(super) enum Outcome {
+    /// Clusters that were taken, and those kept behind them.
+    Found(GroupNr, Range<u32>, Option<Kept>),
     /// There is not so much space.
     Refused,
     /// There is space, but not among the clusters that may be used now.
@@ -37,19 +56,33 @@ impl Space {
     /// # Errors
     /// `NoSpace`. `Corrupt` or `Io` if nothing is found but in groups that cannot be used.
     pub fn take(&self, volume: &Volume, goal: BlockNr, want: u32, from: Reserve) -> Result<Taken> {
-        let mut searches = 0;
-        loop {
-            match self.search(volume, goal, want, from)? {
-                Outcome::Found(taken) => return Ok(taken),
-                Outcome::Refused => return Err(Condition::NoSpace.into()),
-                Outcome::Missed => {}
+        self.take_growing(volume, &mut Window::default(), goal, want, from)
+    }
+
+    /// As [`take`](Self::take), for a file that may grow: if `goal` lies right behind what was taken
+    /// with this window last, more is kept for it behind what it gets now.
+    pub fn take_growing(
+        &self,
+        volume: &Volume,
+        window: &mut Window,
+        goal: BlockNr,
+        want: u32,
+        from: Reserve,
+    ) -> Result<Taken> {
+        let mut search = self.search_for(goal, want, from);
+        self.look_ahead(window, &mut search);
+        for _ in 0..SEARCHES_MAX {
+            match self.search(volume, search)? {
+                Outcome::Found(group, clusters, kept) => {
+                    let taken = self.taken(group, &clusters, want, from);
+                    window.follow(&taken, count(&clusters), kept);
+                    return Ok(taken);
+                }
+                Outcome::Refused => break,
+                Outcome::Missed => self.settle(volume)?,
             }
-            searches += 1;
-            if searches == SEARCHES_MAX {
-                return Err(Condition::NoSpace.into());
-            }
-            self.settle(volume)?;
         }
+        Err(Condition::NoSpace.into())
     }
 
     /// Takes up to `want` adjacent blocks and records them: for metadata, by who has a handle.
@@ -61,14 +94,16 @@ impl Space {
     pub fn alloc(
         &self,
         volume: &Volume,
-        handle: &mut crate::txn::Handle<'_>,
+        handle: &mut Handle<'_>,
         goal: BlockNr,
         want: u32,
         from: Reserve,
     ) -> Result<Range<BlockNr>> {
-        let Outcome::Found(taken) = self.search(volume, goal, want, from)? else {
+        let search = self.search_for(goal, want, from);
+        let Outcome::Found(group, clusters, _) = self.search(volume, search)? else {
             return Err(Condition::NoSpace.into());
         };
+        let taken = self.taken(group, &clusters, want, from);
         let blocks = taken.blocks();
         self.record(volume, handle, taken)?;
         Ok(blocks)
@@ -77,12 +112,12 @@ impl Space {
     /// Gives back blocks that were taken and nothing was recorded of.
     pub fn give_back(&self, taken: Taken) {
         for (group, clusters) in self.clusters_of(taken.clusters) {
-            let count = clusters.len() as u64;
+            let given = count(&clusters);
             if let Some(mut held) = self.loaded_clusters(group) {
                 held.untake(clusters);
                 self.slot(group).note(&held);
             }
-            self.counters.unclaim(count, taken.from);
+            self.counters.unclaim(u64::from(given), taken.from);
         }
     }
 
@@ -100,63 +135,87 @@ impl Space {
         }
     }
 
-    fn search(&self, volume: &Volume, goal: BlockNr, want: u32, from: Reserve) -> Result<Outcome> {
-        let geometry = &self.geometry;
-        let want = want.max(1);
-        let available = self.counters.claimable(from);
-        if available == 0 {
-            return Ok(Outcome::Refused);
-        }
-        let clusters = want.div_ceil(geometry.cluster_blocks);
-        let clusters = u32::try_from(available).map_or(clusters, |most| most.min(clusters));
-        let clusters = clusters.min(TAKEN_CLUSTERS_MAX);
-        let goal_place = self
+    fn search_for(&self, goal: BlockNr, want: u32, from: Reserve) -> Search {
+        let place = self
             .clusters_of(goal..BlockNr(goal.0.saturating_add(1)))
             .next();
-        let (goal_group, goal) = goal_place.map_or((GroupNr(0), None), |(group, place)| {
-            (group, Some(place.start))
-        });
-        let good_run = (GOOD_RUN_BLOCKS / geometry.cluster_blocks).max(1);
-        let mut need = clusters.min(good_run);
+        let want = want.max(1).div_ceil(self.geometry.cluster_blocks);
+        Search {
+            group: place.as_ref().map_or(GroupNr(0), |&(group, _)| group),
+            goal: place.map(|(_, clusters)| clusters.start),
+            want: want.min(TAKEN_CLUSTERS_MAX),
+            ahead: 0,
+            kept: None,
+            from,
+        }
+    }
+
+    /// Searches where others keep nothing, and then there as well.
+    fn search(&self, volume: &Volume, mut search: Search) -> Result<Outcome> {
+        let claimable = self.counters.claimable(search.from);
+        if claimable == 0 {
+            self.close(search.kept);
+            return Ok(Outcome::Refused);
+        }
+        search.want = u32::try_from(claimable).map_or(search.want, |most| most.min(search.want));
+        let outcome = self.search_all(volume, search);
+        if matches!(outcome, Ok(Outcome::Missed)) && self.close_all_windows() {
+            search.ahead = 0;
+            return self.search_all(volume, search);
+        }
+        outcome
+    }
+
+    /// Passes over all groups, each content with shorter runs than the one before.
+    fn search_all(&self, volume: &Volume, search: Search) -> Result<Outcome> {
+        let good_run = (GOOD_RUN_BLOCKS / self.geometry.cluster_blocks).max(1);
+        let mut need = search.want.min(good_run);
         let mut failure = None;
         loop {
-            let mut new_groups = 0;
-            for group in self.groups_from(goal_group) {
-                let slot = self.slot(group);
-                let is_goal = group == goal_group;
-                // A shorter run is welcome where the goal is.
-                if !slot.may_hold(if is_goal { 1 } else { need }) {
-                    continue;
-                }
-                if !slot.is_known() && !is_goal && need > 1 {
-                    new_groups += 1;
-                    if new_groups > NEW_GROUPS_MAX {
-                        continue;
-                    }
-                }
-                let request = Request {
-                    goal: goal.filter(|_| is_goal),
-                    want: clusters,
-                    need,
-                };
-                match self.take_in(volume, group, request, from) {
-                    Ok(None) => {}
-                    Ok(Some(Claim::Granted(range))) => {
-                        return Ok(Outcome::Found(self.taken(group, &range, want, from)));
-                    }
-                    Ok(Some(Claim::Refused)) => return Ok(Outcome::Refused),
-                    Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
-                        failure.get_or_insert(error);
-                    }
-                    Err(error) => return Err(error),
-                }
+            let outcome = self.pass(volume, search, need, &mut failure)?;
+            if !matches!(outcome, Outcome::Missed) {
+                return Ok(outcome);
             }
             if need == 1 {
-                break;
+                return failure.map_or(Ok(outcome), Err);
             }
-            need = (need / 4).max(1);
+            need = (need / NEED_STEP).max(1);
         }
-        failure.map_or(Ok(Outcome::Missed), Err)
+    }
+
+    /// One pass over all groups. A group that cannot be read is passed by and its error kept.
+    fn pass(
+        &self,
+        volume: &Volume,
+        search: Search,
+        need: u32,
+        failure: &mut Option<Error>,
+    ) -> Result<Outcome> {
+        let mut new_groups = 0;
+        for group in self.groups_from(search.group) {
+            let slot = self.slot(group);
+            let is_goal = group == search.group;
+            let is_kept_here = is_goal && search.kept.is_some();
+            // A shorter run is welcome where the goal is.
+            if !is_kept_here && !slot.may_hold(if is_goal { 1 } else { need }) {
+                continue;
+            }
+            if need > 1 && !is_goal && !slot.is_known() {
+                new_groups += 1;
+                if new_groups > NEW_GROUPS_MAX {
+                    continue;
+                }
+            }
+            match self.take_in(volume, group, search, need) {
+                Ok(Outcome::Missed) => {}
+                Ok(outcome) => return Ok(outcome),
+                Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
+                    failure.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Outcome::Missed)
     }
 
     /// Takes clusters of one group, if it has such as are asked for.
@@ -164,22 +223,38 @@ impl Space {
         &self,
         volume: &Volume,
         group: GroupNr,
-        request: Request,
-        from: Reserve,
-    ) -> Result<Option<Claim>> {
+        search: Search,
+        need: u32,
+    ) -> Result<Outcome> {
         let mut held = self.clusters(volume, group)?;
+        if let Some(kept) = search.kept.filter(|kept| kept.group == group) {
+            self.unkeep(&mut held, kept);
+        }
+        let request = Request {
+            goal: search.goal.filter(|_| group == search.group),
+            want: search.want.saturating_add(search.ahead),
+            need,
+        };
         let Some(found) = held.find(request) else {
-            return Ok(None);
+            self.slot(group).note(&held);
+            return Ok(Outcome::Missed);
         };
         // Claimed only now: nobody is refused for clusters that another one did not find.
-        let granted = self.counters.claim(super::group::count(&found), from);
+        let want = count(&found).min(search.want);
+        let granted = self.counters.claim(want, search.from);
         if granted == 0 {
-            return Ok(Some(Claim::Refused));
+            self.slot(group).note(&held);
+            return Ok(Outcome::Refused);
         }
-        let range = found.start..found.start + granted;
-        held.take(range.clone());
+        let end = found.start + granted;
+        held.take(found.start..end);
+        let kept = if granted == want {
+            self.keep(&mut held, group, end..found.end)
+        } else {
+            None
+        };
         self.slot(group).note(&held);
-        Ok(Some(Claim::Granted(range)))
+        Ok(Outcome::Found(group, found.start..end, kept))
     }
 
     fn taken(&self, group: GroupNr, range: &Range<u32>, want: u32, from: Reserve) -> Taken {
@@ -204,11 +279,4 @@ impl Space {
             .chain(0..first)
             .map(GroupNr)
     }
-}
-
-/// What came of clusters that were found.
-enum Claim {
-    Granted(Range<u32>),
-    /// Others took what was left of the count.
-    Refused,
 }

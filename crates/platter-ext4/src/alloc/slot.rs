@@ -1,6 +1,7 @@
 //! What is kept of every group: its lock, its bitmap while it is in use, and hints that let a search
 //! pass it by.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
@@ -153,13 +154,18 @@ impl Space {
         }
     }
 
-    /// Notes that the bitmap of `group`, whose lock is held, came in, and drops those of other
-    /// groups beyond the limit that nobody uses and nothing is pending in.
+    /// Notes that the bitmap of `group`, whose lock is held, came in, and drops others beyond the
+    /// limit.
     fn keep_bounded(&self, group: GroupNr) {
         let mut loaded = self.loaded.lock();
         loaded.push_back(group);
+        self.drop_idle(&mut loaded, self.loaded_max);
+    }
+
+    /// Drops bitmaps that nobody uses and nothing is pending in until so many groups are left.
+    fn drop_idle(&self, loaded: &mut VecDeque<GroupNr>, left: usize) {
         let mut tries = loaded.len();
-        while loaded.len() > self.loaded_max && tries > 0 {
+        while loaded.len() > left && tries > 0 {
             tries -= 1;
             let Some(oldest) = loaded.pop_front() else {
                 break;
@@ -179,5 +185,10 @@ impl Space {
                 loaded.push_back(oldest);
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn drop_idle_groups(&self) {
+        self.drop_idle(&mut self.loaded.lock(), 0);
     }
 }

@@ -15,7 +15,7 @@ impl Sample {
         Inode::decode(&bytes, number, geometry).unwrap()
     }
 
-    fn alloc_inode(&self, parent: u32, kind: FileKind, random: u64) -> Result<u32> {
+    pub(super) fn alloc_inode(&self, parent: u32, kind: FileKind, random: u64) -> Result<u32> {
         let mut handle = self.volume.begin(ALLOC_INODE_CREDITS)?;
         let parent = self.parent(parent);
         let number = self
@@ -24,7 +24,14 @@ impl Sample {
         Ok(number.get())
     }
 
-    fn free_inode(&self, number: u32, was_dir: bool) -> Result<()> {
+    /// What comes of taking an inode of this group.
+    pub(super) fn in_group(&self, group: GroupNr) -> Result<Option<InodeNr>> {
+        let mut handle = self.volume.begin(ALLOC_INODE_CREDITS)?;
+        self.space
+            .alloc_inode_in(&self.volume, &mut handle, group, FileKind::Regular)
+    }
+
+    pub(super) fn free_inode(&self, number: u32, was_dir: bool) -> Result<()> {
         let mut handle = self.volume.begin(FREE_INODE_CREDITS)?;
         let number = InodeNr::new(number).unwrap();
         self.space

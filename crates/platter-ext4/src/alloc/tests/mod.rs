@@ -1,4 +1,8 @@
 mod inodes;
+mod model;
+mod parallel;
+mod rules;
+mod windows;
 pub(crate) mod sample;
 
 use std::sync::Arc;

@@ -46,6 +46,45 @@ impl Shape {
         uninit: false,
     };
 
+    /// One of each kind of layout.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::PLAIN,
+        Self {
+            uninit: true,
+            ..Self::PLAIN
+        },
+        Self {
+            blocks: 10 * 512 + 1,
+            blocks_per_group: 512,
+            groups_per_flex: 4,
+            uninit: true,
+            ..Self::PLAIN
+        },
+        Self {
+            blocks: 70 * 64 - 20,
+            blocks_per_group: 64,
+            inodes_per_group: 16,
+            incompat: Incompat::FILETYPE.union(Incompat::META_BG),
+            uninit: true,
+            ..Self::PLAIN
+        },
+        Self {
+            blocks: 6 * 1024 - 37,
+            blocks_per_group: 1024,
+            cluster_blocks: 4,
+            incompat: Incompat::FILETYPE.union(Incompat::EXTENTS),
+            reserved_blocks: 100,
+            uninit: true,
+            ..Self::PLAIN
+        },
+        Self {
+            incompat: Incompat::FILETYPE.union(Incompat::BIT64),
+            ro_compat: RoCompat::GDT_CSUM,
+            reserved_blocks: 100,
+            ..Self::PLAIN
+        },
+    ];
+
     fn superblock(self) -> DiskSuperblock {
         let mut disk = sample();
         let has_clusters = self.cluster_blocks > 1;
@@ -117,6 +156,7 @@ impl Sample {
         let geometry = &volume.geometry;
         let (mut clusters, mut inodes) = (0, 0);
         let mut taken = Vec::new();
+        let own = all_own(&volume);
         for group in (0..geometry.groups_count).map(GroupNr) {
             let desc = groups::read_descriptor(&volume, group).unwrap();
             let count = geometry
@@ -131,7 +171,7 @@ impl Sample {
                 assert!((count..8192).all(|index| bitmap::is_set(&bits, index)));
                 let first = geometry.group_first_block(group).0;
                 let ratio = u64::from(geometry.cluster_blocks);
-                let of_own = own_clusters(geometry, group, &all_own(&volume));
+                let of_own = own_clusters(geometry, group, &own);
                 for index in (0..count).filter(|&index| bitmap::is_set(&bits, index)) {
                     if !of_own.contains(&index) {
                         taken.push(first + u64::from(index) * ratio);

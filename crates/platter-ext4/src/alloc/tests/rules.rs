@@ -1,0 +1,277 @@
+//! Structures that break a rule, one at a time.
+
+use platter_ondisk::verify::Unverified;
+
+use super::sample::{self, Sample, Shape};
+use super::*;
+use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::{GroupDesc, bitmap};
+
+const GROUP: GroupNr = GroupNr(2);
+
+fn rule<T: std::fmt::Debug>(result: Result<T>) -> String {
+    match result {
+        Err(Error::Corrupt(corruption)) => corruption.rule.into_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A filesystem whose third group has this descriptor.
+fn with_desc(shape: Shape, change: impl FnOnce(&mut GroupDesc)) -> Sample {
+    let sound = Sample::new(shape);
+    let mut desc = groups::read_descriptor(&sound.volume, GROUP).unwrap();
+    change(&mut desc);
+    Sample::damaged(shape, |bytes, geometry| {
+        sample::store(bytes, geometry, GROUP, &desc);
+    })
+}
+
+/// A filesystem without checksums, one bit of whose bitmap is turned over.
+fn with_bit(bit: u32, of_inodes: bool) -> Sample {
+    let shape = Shape {
+        ro_compat: RoCompat::empty(),
+        ..Shape::PLAIN
+    };
+    let desc = groups::read_descriptor(&Sample::new(shape).volume, GROUP).unwrap();
+    let block = if of_inodes {
+        desc.inode_bitmap
+    } else {
+        desc.block_bitmap
+    };
+    Sample::damaged(shape, |bytes, _| {
+        let start = usize::try_from(block.0).unwrap() * 1024;
+        let bits = &mut bytes[start..start + 1024];
+        let is_set = bitmap::is_set(bits, bit);
+        bitmap::assign(bits, bit, !is_set);
+    })
+}
+
+fn open(sample: &Sample) -> Result<Space> {
+    Space::open(&sample.volume)
+}
+
+fn load(sample: &Sample) -> Result<()> {
+    sample.space.clusters(&sample.volume, GROUP).map(drop)
+}
+
+#[test]
+fn structures_that_share_a_block_are_corrupt() {
+    let shape = Shape {
+        incompat: crate::ondisk::features::Incompat::FILETYPE,
+        ..Shape::PLAIN
+    };
+    let sound = Sample::new(shape);
+    let mut desc = groups::read_descriptor(&sound.volume, GROUP).unwrap();
+    desc.inode_bitmap = desc.block_bitmap;
+    let (device, volume) = (sound.device, sound.volume);
+    let block = volume.geometry.descriptor_block(0);
+    let mut bytes = vec![0; usize::try_from(volume.geometry.len_bytes()).unwrap()];
+    sample::store(&mut bytes, &volume.geometry, GROUP, &desc);
+    let at = usize::from(volume.geometry.descriptor_bytes) * GROUP.0 as usize;
+    let offset = volume.geometry.offset_bytes(block) + at as u64;
+    let start = usize::try_from(offset).unwrap();
+    let own = &bytes[start..start + usize::from(volume.geometry.descriptor_bytes)];
+    platter_block::BlockDevice::write_at(&*device, offset, own).unwrap();
+    volume.buffers().invalidate(0..u64::MAX);
+    assert_eq!(rule(Space::open(&volume)), SpaceRule::Overlap.text());
+}
+
+#[test]
+fn wrong_count_of_free_blocks_is_corrupt() {
+    let sample = with_desc(Shape::PLAIN, |desc| desc.free_clusters -= 1);
+    assert!(open(&sample).is_ok());
+    let before = sample.space.stat();
+    assert_eq!(rule(load(&sample)), SpaceRule::FreeClusters.text());
+    let lost = u64::from(
+        groups::read_descriptor(&sample.volume, GROUP)
+            .unwrap()
+            .free_clusters,
+    );
+    assert_eq!(sample.space.stat().free_blocks, before.free_blocks - lost);
+    assert_eq!(rule(load(&sample)), SpaceRule::FreeClusters.text());
+    assert_eq!(sample.space.stat().free_blocks, before.free_blocks - lost);
+    let goal = sample.volume.geometry.group_first_block(GROUP);
+    let taken = sample
+        .space
+        .take(&sample.volume, goal, 10, Reserve::Ordinary)
+        .unwrap();
+    assert!(taken.start() >= sample.volume.geometry.group_first_block(GroupNr(3)));
+}
+
+#[test]
+fn bitmap_that_marks_metadata_as_free_is_corrupt() {
+    assert_eq!(
+        rule(load(&with_bit(0, false))),
+        SpaceRule::MetadataFree.text()
+    );
+    assert_eq!(
+        rule(load(&with_bit(100, false))),
+        SpaceRule::FreeClusters.text()
+    );
+}
+
+#[test]
+fn free_block_is_not_freed() {
+    let sample = Sample::new(Shape::PLAIN);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let mut handle = volume.begin(64).unwrap();
+    let freed = space.free(volume, &mut handle, BlockNr(700)..BlockNr(701));
+    assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
+    let taken = space
+        .take(volume, BlockNr(700), 1, Reserve::Ordinary)
+        .unwrap();
+    let freed = space.free(volume, &mut handle, taken.blocks());
+    assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
+    // One of them is taken; all of the others' groups stay as they are.
+    let blocks = space
+        .alloc(volume, &mut handle, BlockNr(740), 9, Reserve::Ordinary)
+        .unwrap();
+    let freed = space.free(volume, &mut handle, blocks.start..BlockNr(760));
+    assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
+    drop(handle);
+    sample.commit();
+    assert_eq!(sample.proven().len(), 9);
+}
+
+#[test]
+fn filesystem_s_own_blocks_are_not_freed() {
+    let sample = Sample::new(Shape::PLAIN);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let desc = groups::read_descriptor(volume, GROUP).unwrap();
+    let mut handle = volume.begin(64).unwrap();
+    let end = volume.geometry.blocks_count;
+    let table = desc.inode_table.0;
+    for blocks in [
+        0..1,
+        1..2,
+        2..3,
+        table - 1..table,
+        table + 7..table + 9,
+        end - 1..end + 1,
+    ] {
+        let freed = space.free(
+            volume,
+            &mut handle,
+            BlockNr(blocks.start)..BlockNr(blocks.end),
+        );
+        assert_eq!(rule(freed), SpaceRule::FreedOwn.text(), "{blocks:?}");
+    }
+}
+
+#[test]
+fn group_whose_inode_counts_are_wrong_is_passed_by() {
+    let full = with_desc(Shape::PLAIN, |desc| desc.free_inodes += 3);
+    let group = |number: u32| (number - 1) / 32;
+    for _ in 0..32 {
+        let number = full.alloc_inode(65, FileKind::Regular, 0).unwrap();
+        assert_eq!(group(number), 2);
+    }
+    assert_eq!(rule(full.in_group(GROUP)), SpaceRule::FreeInodes.text());
+    let elsewhere = full.alloc_inode(65, FileKind::Regular, 0).unwrap();
+    assert_ne!(group(elsewhere), 2);
+    assert_eq!(full.in_group(GROUP).unwrap(), None);
+    let used = with_desc(Shape::PLAIN, |desc| desc.unused_inodes = 32);
+    used.alloc_inode(65, FileKind::Regular, 0).unwrap();
+    let used = with_bit(0, true);
+    assert_eq!(
+        group(used.alloc_inode(65, FileKind::Regular, 0).unwrap()),
+        2
+    );
+}
+
+#[test]
+fn inode_taken_where_none_was_ever_used_is_corrupt() {
+    let shape = Shape {
+        ro_compat: RoCompat::GDT_CSUM,
+        ..Shape::PLAIN
+    };
+    let desc = groups::read_descriptor(&Sample::new(shape).volume, GROUP).unwrap();
+    let sample = Sample::damaged(shape, |bytes, _| {
+        let start = usize::try_from(desc.inode_bitmap.0).unwrap() * 1024;
+        bytes[start] = 1;
+    });
+    assert_eq!(rule(sample.in_group(GROUP)), SpaceRule::NeverUsed.text());
+}
+
+#[test]
+fn free_or_reserved_inode_is_not_freed() {
+    let sample = Sample::new(Shape::PLAIN);
+    let number = sample.alloc_inode(65, FileKind::Regular, 0).unwrap();
+    sample.free_inode(number, false).unwrap();
+    assert_eq!(
+        rule(sample.free_inode(number, false)),
+        SpaceRule::InodeFreedTwice.text()
+    );
+    for reserved in [2, 8, 10, 100_000] {
+        let freed = sample.free_inode(reserved, false);
+        assert_eq!(rule(freed), SpaceRule::FreedReserved.text());
+    }
+}
+
+#[test]
+fn inode_that_the_counts_do_not_know_is_not_freed() {
+    let sample = Sample::new(Shape::PLAIN);
+    let number = sample.alloc_inode(65, FileKind::Regular, 0).unwrap();
+    assert_eq!(
+        rule(sample.free_inode(number, true)),
+        SpaceRule::UsedDirs.text()
+    );
+    let sample = with_desc(Shape::PLAIN, |desc| desc.free_inodes = 33);
+    let number = sample.alloc_inode(65, FileKind::Regular, 0).unwrap();
+    let again = sample.alloc_inode(65, FileKind::Regular, 0).unwrap();
+    sample.free_inode(again, false).unwrap();
+    assert_eq!(
+        rule(sample.free_inode(number, false)),
+        SpaceRule::FreeInodes.text()
+    );
+}
+
+#[test]
+fn damaged_bitmap_is_told_when_nothing_else_is_left() {
+    let sample = Sample::damaged(Shape::PLAIN, |bytes, geometry| {
+        let first = geometry.group_first_block(GroupNr(7)).0;
+        let desc_of = usize::try_from(first).unwrap();
+        // The group has a copy of the superblock and a descriptor block before its bitmap.
+        bytes[(desc_of + 2) * 1024 + 20] ^= 1;
+    });
+    let (space, volume) = (&sample.space, &sample.volume);
+    let mut result = space.take(volume, BlockNr(1), 4096, Reserve::Split);
+    while let Ok(taken) = result {
+        let _kept = taken.blocks();
+        result = space.take(volume, BlockNr(1), 4096, Reserve::Split);
+    }
+    assert_eq!(rule(result), bitmap::BitmapRule::Checksum.text());
+    assert!(refused(&space.take(
+        volume,
+        BlockNr(1),
+        4096,
+        Reserve::Split
+    )));
+}
+
+#[test]
+fn block_of_a_group_without_bitmap_gets_one() {
+    let sample = Sample::new(Shape {
+        uninit: true,
+        ..Shape::PLAIN
+    });
+    let (space, volume) = (&sample.space, &sample.volume);
+    let flags = || groups::read_descriptor(volume, GROUP).unwrap().flags;
+    assert!(flags().contains(GroupFlags::BLOCK_UNINIT));
+    let goal = volume.geometry.group_first_block(GROUP);
+    let mut handle = volume.begin(RECORD_CREDITS).unwrap();
+    let blocks = space
+        .alloc(volume, &mut handle, goal, 3, Reserve::Ordinary)
+        .unwrap();
+    drop(handle);
+    assert_eq!(flags(), GroupFlags::INODE_UNINIT);
+    sample.commit();
+    let taken: Vec<u64> = (blocks.start.0..blocks.end.0).collect();
+    assert_eq!(sample.proven(), taken);
+    let bitmap = groups::read_descriptor(volume, GROUP).unwrap().block_bitmap;
+    assert!(
+        volume.read_block(bitmap, &Unverified).unwrap()[1000..]
+            .iter()
+            .all(|&byte| byte == 0xff)
+    );
+}

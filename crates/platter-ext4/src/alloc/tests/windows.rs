@@ -1,0 +1,69 @@
+//! Windows of files that grow.
+
+use super::sample::{Sample, Shape};
+use super::*;
+
+#[test]
+fn files_that_grow_side_by_side_stay_in_one_piece() {
+    let sample = Sample::new(Shape {
+        blocks: 4096,
+        blocks_per_group: 4096,
+        ..Shape::PLAIN
+    });
+    let (space, volume) = (&sample.space, &sample.volume);
+    let mut files = [Window::default(), Window::default()];
+    let mut pieces = [0, 0];
+    for _ in 0..200 {
+        for (window, pieces) in files.iter_mut().zip(&mut pieces) {
+            let goal = window.goal();
+            let goal_or_start = goal.unwrap_or(BlockNr(100));
+            let taken = space
+                .take_growing(volume, window, goal_or_start, 4, Reserve::Ordinary)
+                .unwrap();
+            assert_eq!(taken.count(), 4);
+            *pieces += u32::from(goal != Some(taken.start()));
+        }
+    }
+    assert!(pieces.iter().all(|&pieces| pieces < 12), "{pieces:?}");
+}
+
+#[test]
+fn kept_blocks_go_to_who_needs_them() {
+    let sample = Sample::new(Shape::PLAIN);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let free = space.stat().free_blocks;
+    let mut window = Window::default();
+    for _ in 0..2 {
+        let goal = window.goal().unwrap_or(BlockNr(100));
+        let taken = space.take_growing(volume, &mut window, goal, 4, Reserve::Ordinary);
+        assert_eq!(taken.unwrap().count(), 4);
+    }
+    assert!(space.counters.kept.get() > 0);
+    assert_eq!(space.stat().free_blocks, free - 8);
+    let mut sum = 8;
+    while let Ok(taken) = space.take(volume, BlockNr(1), 50, Reserve::Split) {
+        sum += u64::from(taken.count());
+    }
+    assert_eq!(sum, free);
+    assert_eq!(space.counters.kept.get(), 0);
+    space.close_window(&mut window);
+    assert_eq!(space.stat().free_blocks, 0);
+}
+
+#[test]
+fn closed_window_gives_back_what_it_kept() {
+    let sample = Sample::new(Shape::PLAIN);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let mut window = Window::default();
+    for _ in 0..3 {
+        let goal = window.goal().unwrap_or(BlockNr(100));
+        let taken = space.take_growing(volume, &mut window, goal, 4, Reserve::Ordinary);
+        space.give_back(taken.unwrap());
+    }
+    space.close_window(&mut window);
+    assert_eq!(space.counters.kept.get(), 0);
+    let taken = space
+        .take(volume, BlockNr(100), 100, Reserve::Ordinary)
+        .unwrap();
+    assert_eq!(taken.count(), 100);
+}
