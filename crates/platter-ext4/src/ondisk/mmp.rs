@@ -6,6 +6,7 @@ use std::mem::offset_of;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, Le64};
 use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_vfs::Timestamp;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::corrupt::{Corrupt, Rule, Structure};
@@ -16,6 +17,8 @@ const MMP_MAGIC: u32 = 0x004d_4d50;
 const SEQUENCE_CLEAN: u32 = 0xff4d_4d50;
 /// `mmp_seq` while a check runs.
 const SEQUENCE_CHECKING: u32 = 0xe24d_4d50;
+/// The largest `mmp_seq` of a mount.
+const SEQUENCE_MOUNTED_MAX: u32 = 0xe24d_4d4f;
 
 /// The block as stored. Spec: `struct mmp_struct`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -52,6 +55,8 @@ pub enum MmpRule {
     Magic,
     /// `mmp_checksum`.
     Checksum,
+    /// `s_mmp_block` lies within the filesystem.
+    Place,
 }
 
 impl Rule for MmpRule {
@@ -61,6 +66,7 @@ impl Rule for MmpRule {
         match self {
             Self::Magic => "magic is not 0x004d4d50",
             Self::Checksum => "checksum does not match",
+            Self::Place => "lies outside the filesystem",
         }
     }
 }
@@ -84,6 +90,45 @@ pub fn decode(bytes: &[u8]) -> MmpUse {
         SEQUENCE_CLEAN => MmpUse::Clean,
         SEQUENCE_CHECKING => MmpUse::Checking,
         _ => MmpUse::Mounted,
+    }
+}
+
+impl DiskMmp {
+    /// Says that the filesystem is mounted, with a number drawn by `random`.
+    pub fn mark_mounted(&mut self, random: u64) {
+        let number = random.checked_rem(u64::from(SEQUENCE_MOUNTED_MAX));
+        let number = u32::try_from(number.unwrap_or(0)).unwrap_or(0);
+        self.sequence = number.saturating_add(1).into();
+    }
+
+    /// Says that it still is.
+    pub fn mark_again(&mut self) {
+        let next = self.sequence.get().saturating_add(1);
+        self.sequence = if next > SEQUENCE_MOUNTED_MAX {
+            1.into()
+        } else {
+            next.into()
+        };
+    }
+
+    /// Says that nobody has it mounted.
+    pub fn mark_clean(&mut self) {
+        self.sequence = SEQUENCE_CLEAN.into();
+    }
+
+    /// Says who writes this, and when.
+    pub fn sign(&mut self, node_name: &[u8], device_name: &[u8], now: Timestamp) {
+        self.time = u64::try_from(now.seconds).unwrap_or(0).into();
+        fill(&mut self.node_name, node_name);
+        fill(&mut self.device_name, device_name);
+    }
+}
+
+/// Puts a name into its field, cut off where it is too long, with zeros behind it.
+fn fill(field: &mut [u8], name: &[u8]) {
+    field.fill(0);
+    for (to, &from) in field.iter_mut().zip(name) {
+        *to = from;
     }
 }
 
@@ -152,6 +197,23 @@ mod tests {
         disk.sequence.set(sequence);
         SEALED.seal(9, &mut bytes);
         bytes
+    }
+
+    #[test]
+    fn numbers_of_a_mount_are_none_of_the_others() {
+        let mut bytes = block(1);
+        for random in [0, u64::from(SEQUENCE_MOUNTED_MAX) - 1, u64::MAX] {
+            let (disk, _) = DiskMmp::mut_from_prefix(&mut bytes).unwrap();
+            disk.mark_mounted(random);
+            disk.mark_again();
+            assert!((1..=SEQUENCE_MOUNTED_MAX).contains(&disk.sequence.get()));
+            disk.sign(&[b'n'; 70], b"disk", Timestamp::default());
+            assert_eq!(disk.node_name[63], b'n');
+            assert_eq!(&disk.device_name[..5], b"disk\0");
+            assert_eq!(decode(&bytes), MmpUse::Mounted);
+        }
+        DiskMmp::mut_from_prefix(&mut bytes).unwrap().0.mark_clean();
+        assert_eq!(decode(&bytes), MmpUse::Clean);
     }
 
     #[test]

@@ -260,10 +260,7 @@ impl DiskSuperblock {
 
     /// Sets the time of the last write; times the format cannot hold become the nearest.
     pub fn set_write_time(&mut self, now: Timestamp) {
-        let seconds = u64::try_from(now.seconds).unwrap_or(0).min(0xff_ffff_ffff);
-        self.write_time_lo
-            .set(u32::try_from(seconds & 0xffff_ffff).unwrap_or(u32::MAX));
-        self.write_time_hi = u8::try_from(seconds >> 32).unwrap_or(u8::MAX);
+        (self.write_time_lo, self.write_time_hi) = split_time(now);
     }
 
     /// Stores the number of free blocks and inodes.
@@ -286,4 +283,11 @@ impl DiskSuperblock {
             self.feature_ro_compat.get(),
         )
     }
+}
+
+/// The two fields of a time; times the format cannot hold become the nearest.
+pub(super) fn split_time(time: Timestamp) -> (Le32, u8) {
+    let seconds = u64::try_from(time.seconds).unwrap_or(0).min(0xff_ffff_ffff);
+    let [b0, b1, b2, b3, high, ..] = seconds.to_le_bytes();
+    (Le32::from_bytes([b0, b1, b2, b3]), high)
 }

@@ -2,6 +2,8 @@
 //! Spec: `ext4/super`.
 
 mod disk;
+mod errors;
+mod mounting;
 mod verifier;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -16,6 +18,7 @@ use super::features::{Compat, Features, Incompat, RoCompat};
 use super::types::InodeNr;
 
 pub use disk::DiskSuperblock;
+pub use errors::{ErrorCode, ErrorNote};
 pub use verifier::SuperblockVerifier;
 
 /// `s_magic`.
@@ -166,6 +169,8 @@ pub struct Superblock {
     pub mount_count: u16,
     /// Mounts before a check is due; zero or `u16::MAX` for never.
     pub max_mount_count: u16,
+    /// `s_errors`: what to do about an error.
+    pub errors: u16,
     /// Errors the kernel counted.
     pub error_count: u32,
     /// How many bytes of fields behind the first 128 new inodes have.
@@ -251,6 +256,7 @@ impl Superblock {
             checked: time(disk.last_check_hi, disk.last_check_lo),
             mount_count: disk.mount_count.get(),
             max_mount_count: disk.max_mount_count.get(),
+            errors: disk.errors.get(),
             error_count: disk.error_count.get(),
             inode_extra_bytes: inode_extra_bytes(disk, features),
             default_mount_options: disk.default_mount_options.get(),

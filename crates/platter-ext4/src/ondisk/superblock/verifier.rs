@@ -27,6 +27,12 @@ impl SuperblockVerifier {
         }
     }
 
+    /// Where the superblock lies in its block.
+    #[must_use]
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset as u64
+    }
+
     /// The superblock in its block.
     #[must_use]
     pub fn find<'b>(&self, bytes: &'b [u8]) -> Option<&'b DiskSuperblock> {

@@ -1,0 +1,155 @@
+//! What the superblock keeps of errors: how many, the first and the last. Spec: `ext4/super`.
+
+use platter_ondisk::endian::{Le32, Le64};
+use platter_vfs::Timestamp;
+
+use super::DiskSuperblock;
+use super::disk::split_time;
+use crate::ondisk::InodeNr;
+
+/// `s_state`: errors were found.
+const STATE_ERRORS: u16 = 0x2;
+
+/// An error to be kept in the superblock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorNote {
+    /// When it was met.
+    pub time: Timestamp,
+    /// What it was.
+    pub code: ErrorCode,
+    /// What it was met in; at most 32 bytes are kept.
+    pub place: &'static str,
+    /// The inode, where one is known.
+    pub inode: Option<InodeNr>,
+    /// The block, where one is known.
+    pub block: Option<u64>,
+}
+
+/// `s_first_error_errcode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ErrorCode {
+    /// Something else.
+    Unknown = 1,
+    /// The device failed.
+    Io = 2,
+    /// A checksum does not match.
+    Checksum = 4,
+    /// Another rule of the format is broken.
+    Corrupt = 5,
+}
+
+impl DiskSuperblock {
+    /// Counts an error, and marks the filesystem as one with errors.
+    pub fn note_error(&mut self, note: &ErrorNote) {
+        self.mark_errors();
+        let (time_lo, time_hi) = split_time(note.time);
+        let mut place = [0; 32];
+        for (to, from) in place.iter_mut().zip(note.place.bytes()) {
+            *to = from;
+        }
+        let inode = Le32::new(note.inode.map_or(0, InodeNr::get));
+        let block = Le64::new(note.block.unwrap_or(0));
+        if self.first_error_time_lo.get() == 0 && self.first_error_time_hi == 0 {
+            self.first_error_time_lo = time_lo;
+            self.first_error_time_hi = time_hi;
+            self.first_error_func = place;
+            self.first_error_line = Le32::new(0);
+            self.first_error_inode = inode;
+            self.first_error_block = block;
+            self.first_error_code = note.code as u8;
+        }
+        self.last_error_time_lo = time_lo;
+        self.last_error_time_hi = time_hi;
+        self.last_error_func = place;
+        self.last_error_line = Le32::new(0);
+        self.last_error_inode = inode;
+        self.last_error_block = block;
+        self.last_error_code = note.code as u8;
+        self.error_count = self.error_count.get().saturating_add(1).into();
+    }
+
+    /// Marks the filesystem as one with errors.
+    pub fn mark_errors(&mut self) {
+        self.state = (self.state.get() | STATE_ERRORS).into();
+    }
+
+    /// Takes over the errors that `earlier`, an earlier state of this superblock, knows of, where
+    /// it knows of more: they are noted without a transaction, so a replay does not know them.
+    pub fn keep_errors(&mut self, earlier: &Self) {
+        if earlier.state.get() & STATE_ERRORS != 0 {
+            self.mark_errors();
+        }
+        if earlier.error_count.get() <= self.error_count.get() {
+            return;
+        }
+        self.error_count = earlier.error_count;
+        self.first_error_time_lo = earlier.first_error_time_lo;
+        self.first_error_time_hi = earlier.first_error_time_hi;
+        self.first_error_func = earlier.first_error_func;
+        self.first_error_line = earlier.first_error_line;
+        self.first_error_inode = earlier.first_error_inode;
+        self.first_error_block = earlier.first_error_block;
+        self.first_error_code = earlier.first_error_code;
+        self.last_error_time_lo = earlier.last_error_time_lo;
+        self.last_error_time_hi = earlier.last_error_time_hi;
+        self.last_error_func = earlier.last_error_func;
+        self.last_error_line = earlier.last_error_line;
+        self.last_error_inode = earlier.last_error_inode;
+        self.last_error_block = earlier.last_error_block;
+        self.last_error_code = earlier.last_error_code;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    fn note(seconds: i64) -> ErrorNote {
+        ErrorNote {
+            time: Timestamp {
+                seconds,
+                nanoseconds: 0,
+            },
+            code: ErrorCode::Corrupt,
+            place: "multiple mount protection block and more",
+            inode: InodeNr::new(12),
+            block: Some(7),
+        }
+    }
+
+    #[test]
+    fn the_first_and_the_last_error_are_kept() {
+        let mut disk = sample();
+        for seconds in [5, 6, 1 << 33] {
+            disk.note_error(&note(seconds));
+        }
+        assert_eq!(disk.error_count.get(), 3);
+        assert_eq!(disk.first_error_time_lo.get(), 5);
+        assert_eq!(
+            (disk.last_error_time_lo.get(), disk.last_error_time_hi),
+            (0, 2)
+        );
+        assert_eq!(&disk.first_error_func[28..], b"ock ");
+        assert_eq!(disk.last_error_inode.get(), 12);
+        assert_eq!(disk.last_error_block.get(), 7);
+        assert_eq!((disk.last_error_code, disk.state.get()), (5, 2));
+    }
+
+    #[test]
+    fn errors_outlive_a_replay() {
+        let before = sample();
+        let mut noted = before;
+        noted.note_error(&note(5));
+        let mut replayed = before;
+        replayed.keep_errors(&noted);
+        assert_eq!(replayed.error_count.get(), 1);
+        assert_eq!(replayed.first_error_time_lo.get(), 5);
+        assert_eq!(replayed.state.get(), 2);
+        let mut newer = noted;
+        newer.note_error(&note(6));
+        newer.keep_errors(&noted);
+        assert_eq!(newer.error_count.get(), 2);
+    }
+}
