@@ -20,5 +20,5 @@ pub mod ops;
 pub mod mount;
 pub mod check;
 
-pub use mount::{Ext4, MountOptions, Recovery};
+pub use mount::{Ext4, MountOptions, OnError, Recovery};
 pub use volume::Volume;

@@ -66,6 +66,15 @@ impl Volume {
         self
     }
 
+    /// As [`writable`](Self::writable), with a log that may fail to be made.
+    pub fn try_writable(
+        mut self,
+        log: impl FnOnce(Arc<BufferCache>) -> Result<Log>,
+    ) -> Result<Self> {
+        self.log = Some(log(Arc::clone(&self.buffers))?);
+        Ok(self)
+    }
+
     /// The transactions of a volume that may be changed.
     #[must_use]
     pub fn log(&self) -> Option<&Log> {

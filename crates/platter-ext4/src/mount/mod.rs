@@ -2,8 +2,12 @@
 //! whole.
 
 mod describe;
+mod mmp;
+mod options;
 mod recovery;
 mod statfs;
+mod ticker;
+mod writing;
 
 use std::sync::Arc;
 
@@ -24,72 +28,38 @@ use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
 use crate::ops::Tree;
 use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
+use writing::Writing;
 
-/// What to do about a journal that holds changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Recovery {
-    /// Replay it in memory. The device is not written.
-    #[default]
-    InMemory,
-    /// Replay it onto the device and mark it as replayed.
-    OnDevice,
-    /// Leave it alone: the filesystem may be inconsistent (`-o norecovery`).
-    Skip,
-}
-
-/// How to open a filesystem.
-#[derive(Debug, Clone)]
-pub struct MountOptions {
-    /// Refuse changes.
-    pub read_only: bool,
-    /// What to do about a journal that holds changes.
-    pub recovery: Recovery,
-    /// The device of an external journal.
-    pub journal: Option<Arc<dyn BlockDevice>>,
-    /// Where to find the superblock instead of byte 1024, in units of 1 KiB (`-o sb=`).
-    pub superblock_kib: Option<u64>,
-    /// Open a filesystem although the device ends before it does, as a copy that was broken off:
-    /// what is there can be read, and the rest gives I/O errors.
-    pub cut_off: bool,
-}
-
-impl Default for MountOptions {
-    /// Reading, with recovery in memory.
-    fn default() -> Self {
-        Self {
-            read_only: true,
-            recovery: Recovery::InMemory,
-            journal: None,
-            superblock_kib: None,
-            cut_off: false,
-        }
-    }
-}
+pub use options::{MountOptions, OnError, Recovery};
 
 /// A mounted ext2, ext3 or ext4 filesystem.
 #[derive(Debug)]
 pub struct Ext4 {
     tree: Arc<Tree>,
     recovery: Option<RecoveryReport>,
+    /// Absent where nothing may be changed.
+    writing: Option<Writing>,
 }
 
 impl Ext4 {
     /// Opens the filesystem on `device`.
     ///
     /// # Errors
-    /// `Unsupported` for features this driver does not know, by name, and for writing; `Busy` for
-    /// a recovery on a device that another host has mounted.
+    /// `Unsupported` for features this driver does not know, or does not write, by name; `Busy` for
+    /// writing on a device that another host has mounted.
     pub fn mount(
         device: Arc<dyn BlockDevice>,
         options: &MountOptions,
         budget: Arc<MemoryBudget>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        if !options.read_only {
-            return Err(unsupported("writing".into(), Some("only reading is")));
-        }
         let at = superblock_offset(options);
         let mut opened = Opened::read(&*device, at, options)?;
+        let mut guard = None;
+        if !options.read_only {
+            writing::refuse_unwritable(&*device, &opened, options)?;
+            guard = mmp::Guard::take(&opened.volume(&device, &budget), options, &clock)?;
+        }
         let mut device = device;
         let mut recovery = None;
         if opened.needs_recovery() && options.recovery != Recovery::Skip {
@@ -98,16 +68,21 @@ impl Ext4 {
             recovery = Some(recovered.report);
             opened = Opened::read(&*device, at, options)?;
         }
-        let volume = Volume::new(
-            device,
-            opened.superblock,
-            opened.geometry,
-            Arc::clone(&budget),
-        );
-        let orphans = Orphans::collect(&volume)?;
+        let volume = opened.volume(&device, &budget);
+        if options.read_only {
+            let orphans = Orphans::collect(&volume)?;
+            return Ok(Self {
+                tree: Tree::new(volume, None, orphans, budget, clock, OnError::Continue),
+                recovery,
+                writing: None,
+            });
+        }
+        let tree = writing::begin(volume, options, budget, clock)?;
+        let writing = Writing::start(&tree, options, guard)?;
         Ok(Self {
-            tree: Tree::new(volume, orphans, budget, clock),
+            tree,
             recovery,
+            writing: Some(writing),
         })
     }
 
@@ -149,7 +124,11 @@ impl Filesystem for Ext4 {
     }
 
     fn is_read_only(&self) -> bool {
-        true
+        let has_failed = self
+            .volume()
+            .log()
+            .is_none_or(|log| log.failure().is_some());
+        has_failed || self.writing.as_ref().is_none_or(Writing::has_ended)
     }
 
     fn root(&self) -> Result<Arc<dyn platter_vfs::Inode>> {
@@ -173,12 +152,13 @@ impl Filesystem for Ext4 {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(())
+        self.tree.sync()
     }
 
     fn unmount(&self) -> Result<()> {
+        let ended = self.writing.as_ref().map_or(Ok(()), Writing::end);
         self.tree.close();
-        Ok(())
+        ended
     }
 }
 
@@ -203,6 +183,11 @@ impl Opened {
             superblock,
             geometry,
         })
+    }
+
+    fn volume(&self, device: &Arc<dyn BlockDevice>, budget: &Arc<MemoryBudget>) -> Volume {
+        let (superblock, geometry) = (self.superblock.clone(), self.geometry.clone());
+        Volume::new(Arc::clone(device), superblock, geometry, Arc::clone(budget))
     }
 
     fn needs_recovery(&self) -> bool {

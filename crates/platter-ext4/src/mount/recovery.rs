@@ -5,12 +5,14 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Result};
+use zerocopy::IntoBytes;
 
-use super::{MountOptions, Opened, Recovery};
+use super::{MountOptions, Opened, Recovery, read_superblock};
 use crate::Volume;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, MmpRules, MmpUse};
+use crate::ondisk::superblock::DiskSuperblock;
 use crate::recovery::{RecoveryReport, open_journal};
 
 /// A filesystem after recovery.
@@ -30,12 +32,10 @@ pub(super) fn recover(
     budget: &Arc<MemoryBudget>,
     clock: &dyn Clock,
 ) -> Result<Recovered> {
-    let volume = |device: &Arc<dyn BlockDevice>| {
-        let (superblock, geometry) = (opened.superblock.clone(), opened.geometry.clone());
-        Volume::new(Arc::clone(device), superblock, geometry, Arc::clone(budget))
-    };
-    let on_device = options.recovery == Recovery::OnDevice;
-    if on_device {
+    let volume = |device: &Arc<dyn BlockDevice>| opened.volume(device, budget);
+    // Where the filesystem is to be written, other hosts were told before.
+    let on_device = !options.read_only || options.recovery == Recovery::OnDevice;
+    if on_device && options.read_only {
         refuse_mounted_elsewhere(&volume(&device))?;
     }
     let target = |device: Arc<dyn BlockDevice>| -> Arc<dyn BlockDevice> {
@@ -48,7 +48,9 @@ pub(super) fn recover(
     let external = options.journal.clone().map(target);
     let device = target(device);
     let mut journal = open_journal(&volume(&device), external.as_ref())?;
+    let before = read_superblock(&*device, at)?;
     let report = crate::recovery::recover(&mut journal, &device, at, budget, clock.now())?;
+    keep_errors(&*device, at, &before)?;
     Ok(Recovered { device, report })
 }
 
@@ -67,4 +69,16 @@ fn refuse_mounted_elsewhere(volume: &Volume) -> Result<()> {
         MmpUse::Clean => Ok(()),
         MmpUse::Checking | MmpUse::Mounted => Err(Condition::Busy.into()),
     }
+}
+
+/// Errors were noted past the journal, which may hold an older superblock.
+fn keep_errors(device: &dyn BlockDevice, at: u64, before: &DiskSuperblock) -> Result<()> {
+    let mut disk = read_superblock(device, at)?;
+    disk.keep_errors(before);
+    disk.seal();
+    if disk.as_bytes() != read_superblock(device, at)?.as_bytes() {
+        device.write_at(at, disk.as_bytes())?;
+        device.flush()?;
+    }
+    Ok(())
 }

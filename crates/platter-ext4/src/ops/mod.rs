@@ -2,19 +2,22 @@
 //!
 //! Each family has a file; this one holds the object they work on.
 
+mod damage;
 mod dirty;
+mod sync;
 mod attr;
 mod data;
 mod link;
 mod names;
 mod xattrs;
 
+pub use damage::OnError;
 pub use link::LinkRule;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
@@ -44,16 +47,17 @@ const RECENT_INODES_MAX: usize = 4096;
 pub struct Tree {
     /// The filesystem below.
     pub volume: Volume,
+    /// Its space; absent where nothing may be changed.
+    pub space: Option<Arc<Space>>,
     /// What a crash left half done.
     pub orphans: Orphans,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
-    /// What is free. Absent where nothing may be changed.
-    space: OnceLock<Arc<Space>>,
     budget: Arc<MemoryBudget>,
     nodes: InodeCache<Node>,
     /// Inodes with contents that are not on the device yet.
     dirty: DirtyNodes,
+    on_error: OnError,
     /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
     is_closed: AtomicBool,
 }
@@ -92,26 +96,28 @@ impl Tree {
     #[must_use]
     pub fn new(
         volume: Volume,
+        space: Option<Arc<Space>>,
         orphans: Orphans,
         budget: Arc<MemoryBudget>,
         clock: Arc<dyn Clock>,
+        on_error: OnError,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let tree = Arc::new(Self {
             volume,
+            space,
             orphans,
             clock,
-            space: OnceLock::new(),
             budget,
             nodes: InodeCache::new(RECENT_INODES_MAX),
             dirty: DirtyNodes::default(),
+            on_error,
             is_closed: AtomicBool::new(false),
-        })
-    }
-
-    /// Has changes take what they need from `space`. Once only, before the first of them.
-    pub fn change_in(&self, space: Arc<Space>) {
-        let first = self.space.set(space);
-        debug_assert!(first.is_ok(), "a filesystem has one space");
+        });
+        if let Some(log) = tree.volume.log() {
+            let client = Arc::downgrade(&tree);
+            log.attach(client);
+        }
+        tree
     }
 
     /// What is free.
@@ -119,7 +125,7 @@ impl Tree {
     /// # Errors
     /// `ReadOnly` where nothing may be changed.
     pub fn space(&self) -> Result<&Arc<Space>> {
-        Ok(self.space.get().ok_or(Condition::ReadOnly)?)
+        Ok(self.space.as_ref().ok_or(Condition::ReadOnly)?)
     }
 
     /// The inode with this number; `None` if it is not in use, or nobody may name it.
@@ -286,47 +292,55 @@ impl platter_vfs::Inode for Node {
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
-        Ok(self.lookup_name(name)?)
+        Ok(self.tree.noted(self.lookup_name(name))?)
     }
 
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        self.list_names(from, sink)
+        self.tree.noted(self.list_names(from, sink))
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
-        self.link_target()
+        self.tree.noted(self.link_target())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.refuse_without_contents()?;
-        self.pages.read_at(self, offset, buf)
+        self.tree.noted(self.pages.read_at(self, offset, buf))
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
         self.refuse_without_contents()?;
-        self.core
+        let found = self
+            .core
             .read()
             .contents(self.volume())
-            .seek(offset, target)
+            .seek(offset, target);
+        self.tree.noted(found)
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.core
+        let told = self
+            .core
             .read()
             .contents(self.volume())
-            .extents(range, sink)
+            .extents(range, sink);
+        self.tree.noted(told)
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.xattr(name)
+        self.tree.noted(self.xattr(name))
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        self.xattr_names()
+        self.tree.noted(self.xattr_names())
     }
 
     fn will_need(&self, range: Range<u64>) {
         self.announce(range);
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.make_durable(data_only)
     }
 }
 

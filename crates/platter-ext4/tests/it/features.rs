@@ -138,20 +138,6 @@ fn image_that_was_cut_off_is_read_as_far_as_it_goes_when_asked() {
 }
 
 #[test]
-fn writing_is_refused_for_now() {
-    let image = with_file(EXT4, b"");
-    let options = MountOptions {
-        read_only: false,
-        ..MountOptions::default()
-    };
-    let error = image.try_mount(&options).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "ext4: writing is not supported (only reading is)"
-    );
-}
-
-#[test]
 fn backup_superblock_opens_what_the_first_one_cannot() {
     let content = noise(4, 100_000);
     let image = with_file(&["-t", "ext4", "-b", "1024", "-g", "1024"], &content);

@@ -52,6 +52,26 @@ impl Image {
         mount(self.device(Access::Read), options)
     }
 
+    /// What `e2fsck -fn` finds wrong; nothing in a clean image.
+    pub(crate) fn faults(&self) -> String {
+        let output = tool("e2fsck").arg("-fn").arg(self.path()).output();
+        let output = output.unwrap_or_else(|error| panic!("e2fsck is needed: {error}"));
+        if output.status.success() {
+            return String::new();
+        }
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A field of the superblock as dumpe2fs tells it.
+    pub(crate) fn field(&self, name: &str) -> String {
+        let told = run(tool("dumpe2fs").arg("-h").arg(self.path()), "");
+        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default()
+            .trim_start_matches(':')
+            .trim()
+            .into()
+    }
+
     /// The image as a device.
     pub(crate) fn device(&self, access: Access) -> Arc<dyn BlockDevice> {
         let options = OpenOptions {

@@ -10,3 +10,4 @@ mod features;
 mod journal;
 mod scale;
 mod space;
+mod writing;

@@ -39,7 +39,6 @@ fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport>
 
 fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
     let options = MountOptions {
-        read_only: true,
         recovery: match request.recovery {
             Recovery::Replay => platter_ext4::Recovery::InMemory,
             Recovery::Skip => platter_ext4::Recovery::Skip,
@@ -47,6 +46,7 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
         journal: request.journal,
         superblock_kib: request.superblock_kib,
         cut_off,
+        ..MountOptions::default()
     };
     Ext4::mount(request.device, &options, request.budget, request.clock)
 }

@@ -1,0 +1,191 @@
+//! A mount for writing: what is refused, how it begins, and how it comes to rest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::{Clock, Condition, Result};
+
+use super::ticker::Ticker;
+use super::{MountOptions, OnError, Opened, Recovery, mmp, unsupported};
+use crate::Volume;
+use crate::alloc::Space;
+use crate::ondisk::features::RoCompat;
+use crate::ondisk::jbd2::Sequence;
+use crate::ops::Tree;
+use crate::orphan::Orphans;
+use crate::recovery::open_journal;
+use crate::superblock;
+use crate::txn::{Journal, Log};
+
+/// How often the flusher looks after the journal.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What a mount for writing keeps up, and ends.
+#[derive(Debug)]
+pub(super) struct Writing {
+    tree: Arc<Tree>,
+    /// Present until the end.
+    running: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    flusher: Option<Ticker>,
+    guard: Option<mmp::Guard>,
+}
+
+/// What keeps an image from being written, by name, whatever it could be read with.
+///
+/// # Errors
+/// `Unsupported`; `ReadOnly` where the device cannot be written.
+pub(super) fn refuse_unwritable(
+    device: &dyn BlockDevice,
+    opened: &Opened,
+    options: &MountOptions,
+) -> Result<()> {
+    if device.geometry().read_only {
+        return Err(Condition::ReadOnly.into());
+    }
+    let features = &opened.superblock.features;
+    let mut names = features.unwritable();
+    // Usage would have to be counted; a kernel without quotas refuses it, too.
+    if features.ro_compat.contains(RoCompat::QUOTA) {
+        names.push("quota".into());
+    }
+    if !names.is_empty() {
+        return Err(unsupported(names.join(", "), Some("only reading is")));
+    }
+    if options.superblock_kib.is_some_and(|kib| kib != 1) {
+        let reason = "only reading is, until it is repaired";
+        return Err(unsupported("a copy of the superblock".into(), Some(reason)));
+    }
+    if opened.needs_recovery() && options.recovery == Recovery::Skip {
+        let reason = "only reading is, until the journal is replayed";
+        return Err(unsupported("norecovery".into(), Some(reason)));
+    }
+    Ok(())
+}
+
+/// Opens a recovered volume for writing.
+pub(super) fn begin(
+    volume: Volume,
+    options: &MountOptions,
+    budget: Arc<MemoryBudget>,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<Tree>> {
+    let features = volume.geometry.features;
+    let volume = if features.has_journal() {
+        let journal = open_empty_journal(&volume, options)?;
+        let clock = Arc::clone(&clock);
+        volume.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?
+    } else {
+        volume.writable(Log::without_journal)
+    };
+    let space = Arc::new(Space::open(&volume)?);
+    let on_error = options
+        .on_error
+        .unwrap_or(OnError::of_superblock(volume.superblock.errors));
+    let now = clock.now();
+    superblock::rewrite(&volume, |disk| disk.begin_mount(now))?;
+    let orphans = Orphans::default();
+    Ok(Tree::new(
+        volume,
+        Some(space),
+        orphans,
+        budget,
+        clock,
+        on_error,
+    ))
+}
+
+/// Opens the journal of a recovered volume.
+fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Result<Journal> {
+    let mut journal = open_journal(volume, options.journal.as_ref())?;
+    if journal.needs_recovery() {
+        // Nobody asked for a replay, so the journal is stale. Its transactions have numbers that no
+        // later one gets.
+        let stale = journal.superblock();
+        let next = stale.sequence.0.wrapping_add(stale.len_blocks);
+        journal.mark_empty(Sequence(next))?;
+    }
+    Ok(journal)
+}
+
+impl Writing {
+    /// Starts what a mount for writing needs beside its callers.
+    pub(super) fn start(
+        tree: &Arc<Tree>,
+        options: &MountOptions,
+        mut guard: Option<mmp::Guard>,
+    ) -> Result<Self> {
+        if let Some(guard) = &mut guard {
+            guard.keep(tree)?;
+        }
+        let flusher = match options.commit_interval {
+            Some(interval) => Some(start_flusher(tree, interval)?),
+            None => None,
+        };
+        Ok(Self {
+            tree: Arc::clone(tree),
+            running: Mutex::new(Some(Running { flusher, guard })),
+        })
+    }
+
+    /// Writes all that is not written yet, and marks the filesystem as being at rest. What was left
+    /// undone by an error stays so, for the next mount to recover.
+    pub(super) fn end(&self) -> Result<()> {
+        let Some(running) = self.running.lock().take() else {
+            return Ok(());
+        };
+        drop(running.flusher);
+        let ended = self.come_to_rest();
+        match running.guard {
+            Some(guard) => ended.and(guard.release()),
+            None => ended,
+        }
+    }
+
+    /// Whether it came to its end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.running.lock().is_none()
+    }
+
+    fn come_to_rest(&self) -> Result<()> {
+        let tree = &self.tree;
+        let volume = &tree.volume;
+        tree.sync()?;
+        if let Some(log) = volume.log() {
+            log.close()?;
+        }
+        let was_clean = volume.superblock.state.is_clean();
+        let now = tree.clock.now();
+        superblock::rewrite(volume, |disk| disk.end_mount(now, was_clean, false))
+    }
+}
+
+/// Starts the thread that makes what changes durable once in every `interval`, and keeps room in
+/// the journal meanwhile.
+fn start_flusher(tree: &Arc<Tree>, interval: Duration) -> Result<Ticker> {
+    let tick = interval.min(TICK);
+    let clock = Arc::clone(&tree.clock);
+    let tree = Arc::downgrade(tree);
+    let mut last = clock.monotonic();
+    Ticker::start("ext4-flusher", tick, move || {
+        let Some(tree) = tree.upgrade() else {
+            return false;
+        };
+        let now = clock.monotonic();
+        // An error is noted in the filesystem, and told to whoever syncs next.
+        if now.saturating_sub(last) >= interval {
+            last = now;
+            let _ = tree.sync();
+        }
+        if let Some(log) = tree.volume.log() {
+            let _ = log.tend();
+        }
+        true
+    })
+}

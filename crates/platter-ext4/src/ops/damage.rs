@@ -1,0 +1,96 @@
+//! Damage that is met while the filesystem may be written: noted in the superblock, and the end of
+//! all writing where that is asked for.
+
+use platter_vfs::{Condition, Error, Result};
+
+use super::Tree;
+use crate::ondisk::InodeNr;
+use crate::ondisk::superblock::{ErrorCode, ErrorNote};
+use crate::superblock;
+
+/// What to do about damage that is met while the filesystem may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnError {
+    /// Note it in the superblock and go on (`errors=continue`).
+    Continue,
+    /// Note it and change nothing any more (`errors=remount-ro`).
+    ReadOnly,
+}
+
+impl OnError {
+    /// What `s_errors` of a superblock asks for. To bring the machine down is not for one program
+    /// of many: where that is asked for, nothing is changed any more.
+    #[must_use]
+    pub fn of_superblock(errors: u16) -> Self {
+        match errors {
+            2 | 3 => Self::ReadOnly,
+            _ => Self::Continue,
+        }
+    }
+}
+
+impl Tree {
+    /// Notes what an operation that is over failed with, if it tells of damage. Called without a
+    /// handle or a lock.
+    pub(crate) fn met(&self, error: Error) -> Error {
+        let Some(log) = self.volume.log() else {
+            return error;
+        };
+        if let Error::Corrupt(_) = &error {
+            if self.on_error == OnError::ReadOnly {
+                log.abort(&error);
+            } else if log.failure().is_none() {
+                self.note_in_transaction(&error);
+            }
+        }
+        error
+    }
+
+    /// What an operation came to, noted where it failed.
+    pub(crate) fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| self.met(error))
+    }
+
+    /// Notes an error after which writing goes on.
+    fn note_in_transaction(&self, error: &Error) {
+        let Some(note) = self.note_of(error) else {
+            return;
+        };
+        // What cannot be noted was told to the caller in any case.
+        if let Ok(mut handle) = self.volume.begin(1) {
+            let _ = superblock::edit(&self.volume, &mut handle, |disk| disk.note_error(&note));
+        }
+    }
+
+    /// `None` for what is no error of the filesystem: such as its end by unmounting it.
+    pub(super) fn note_of(&self, error: &Error) -> Option<ErrorNote> {
+        let mut note = ErrorNote {
+            time: self.clock.now(),
+            code: ErrorCode::Unknown,
+            place: "transaction",
+            inode: None,
+            block: None,
+        };
+        match error {
+            Error::Corrupt(corruption) => {
+                let is_sum = corruption.rule.contains("checksum");
+                note.code = if is_sum {
+                    ErrorCode::Checksum
+                } else {
+                    ErrorCode::Corrupt
+                };
+                note.place = corruption.structure;
+                let inode = corruption.locus.inode;
+                note.inode = inode.and_then(|inode| InodeNr::new(u32::try_from(inode).ok()?));
+                note.block = corruption.locus.block;
+            }
+            Error::Io(error) => {
+                note.code = ErrorCode::Io;
+                note.block = Some(error.offset >> self.volume.geometry.block_bits);
+            }
+            Error::Condition(Condition::ReadOnly) => return None,
+            Error::Condition(_) | Error::Unsupported(_) => {}
+        }
+        Some(note)
+    }
+}
