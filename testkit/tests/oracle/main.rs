@@ -12,3 +12,4 @@ mod attributes;
 mod devices;
 mod partitions;
 mod recovery;
+mod space_write;
