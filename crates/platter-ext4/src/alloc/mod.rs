@@ -27,7 +27,6 @@ use platter_vfs::{Condition, FileKind, Result, Unsupported};
 use crate::Volume;
 use crate::groups::{self, GROUPS_SUMMED_MAX};
 use crate::ondisk::corrupt::Rule;
-use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
@@ -35,8 +34,6 @@ use slot::Slot;
 
 pub use window::Window;
 
-/// Space that is kept back for the metadata of promised data: 2 %, at most so many clusters.
-const SPLIT_RESERVE_CLUSTERS_MAX: u64 = 4096;
 /// Memory for the bitmaps of groups in use.
 const LOADED_BYTES_MAX: usize = 16 << 20;
 /// A flexible group of so many groups keeps files out of the group with its metadata.
@@ -306,16 +303,9 @@ impl Space {
 }
 
 fn floors(volume: &Volume) -> Floors {
-    let geometry = &volume.geometry;
-    let ratio = u64::from(geometry.cluster_blocks);
-    let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
-    let split = geometry.blocks_count / ratio / 50;
+    let ratio = u64::from(volume.geometry.cluster_blocks);
     Floors {
         reserved: volume.superblock.reserved_blocks / ratio,
-        split: if has_extents {
-            split.min(SPLIT_RESERVE_CLUSTERS_MAX)
-        } else {
-            0
-        },
+        split: groups::split_reserve_clusters(volume),
     }
 }

@@ -11,6 +11,9 @@ use crate::ondisk::{BlockNr, GroupNr};
 /// Blocks of the descriptor table that are read at once when all of them are needed.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
 
+/// Space that is kept back for splitting extents under pressure: 2 %, at most so many clusters.
+const SPLIT_RESERVE_CLUSTERS_MAX: u64 = 4096;
+
 /// Beyond so many groups, 128 TiB of them at the usual size, the superblock's counts are used.
 pub const GROUPS_SUMMED_MAX: u32 = 1 << 20;
 
@@ -72,6 +75,17 @@ pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
     }
     let is_sound = stored != 0 && stored <= geometry.blocks_count;
     (geometry.cluster_blocks > 1 && is_sound).then_some(stored)
+}
+
+/// Clusters that are kept back for the metadata of data that has a promise of space.
+#[must_use]
+pub fn split_reserve_clusters(volume: &Volume) -> u64 {
+    let geometry = &volume.geometry;
+    if !geometry.features.incompat.contains(Incompat::EXTENTS) {
+        return 0;
+    }
+    let clusters = geometry.blocks_count / u64::from(geometry.cluster_blocks);
+    (clusters / 50).min(SPLIT_RESERVE_CLUSTERS_MAX)
 }
 
 /// Clusters that hold the filesystem's own structures, but for a journal inside of it.

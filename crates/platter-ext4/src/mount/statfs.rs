@@ -5,30 +5,16 @@ use platter_vfs::{Result, StatFs};
 use crate::Volume;
 use crate::groups;
 use crate::inode;
-use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::SUPERBLOCK_MAGIC;
 use crate::ops::Tree;
-
-/// Space that is kept back for splitting extents under pressure: 2 %, at most so many clusters.
-const SPLIT_RESERVE_CLUSTERS_MAX: u64 = 4096;
 
 pub(super) fn stat_fs(tree: &Tree) -> Result<StatFs> {
     let volume = &tree.volume;
     let geometry = &volume.geometry;
     let ratio = u64::from(geometry.cluster_blocks);
-    let free = groups::free_space(volume)?;
-    let blocks_free = free.clusters.saturating_add(tree.orphans.freed_clusters);
-    let blocks_free = blocks_free.saturating_mul(ratio);
-    let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
-    let split_reserve = if has_extents {
-        (geometry.blocks_count / ratio / 50).min(SPLIT_RESERVE_CLUSTERS_MAX)
-    } else {
-        0
-    };
-    let reserved = volume
-        .superblock
-        .reserved_blocks
-        .saturating_add(split_reserve * ratio);
+    let (blocks_free, inodes_free) = free(tree)?;
+    let kept = groups::split_reserve_clusters(volume).saturating_mul(ratio);
+    let reserved = volume.superblock.reserved_blocks.saturating_add(kept);
     let overhead = overhead_blocks(volume)?;
     Ok(StatFs {
         block_bytes: geometry.block_bytes,
@@ -36,11 +22,24 @@ pub(super) fn stat_fs(tree: &Tree) -> Result<StatFs> {
         blocks_free,
         blocks_available: blocks_free.saturating_sub(reserved),
         inodes: u64::from(geometry.inodes_count),
-        inodes_free: free.inodes + tree.orphans.freed_inodes(),
+        inodes_free,
         name_len_max: 255,
         id: identity(volume),
         magic: u32::from(SUPERBLOCK_MAGIC),
     })
+}
+
+/// Free blocks and inodes. Where nothing is written, what a crash left half done counts as done.
+fn free(tree: &Tree) -> Result<(u64, u64)> {
+    if let Ok(space) = tree.space() {
+        let counts = space.stat();
+        return Ok((counts.free_blocks, counts.free_inodes));
+    }
+    let free = groups::free_space(&tree.volume)?;
+    let clusters = free.clusters.saturating_add(tree.orphans.freed_clusters);
+    let ratio = u64::from(tree.volume.geometry.cluster_blocks);
+    let inodes = free.inodes + tree.orphans.freed_inodes();
+    Ok((clusters.saturating_mul(ratio), inodes))
 }
 
 /// Blocks of the filesystem's own structures, a journal inside of it included.
