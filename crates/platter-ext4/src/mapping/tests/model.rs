@@ -119,12 +119,10 @@ impl Bench {
         const ALL: u32 = 8192;
         let credits = self.map.step_credits();
         let log = self.volume.log().unwrap();
-        let mut others = Vec::new();
-        if self.is_tight {
+        let _other = self.is_tight.then(|| {
             log.commit_all().unwrap();
-            others.push(log.begin(ALL / 2).unwrap());
-            others.push(log.begin(ALL / 2 - credits).unwrap());
-        }
+            log.begin_beside(ALL - credits).unwrap()
+        });
         let mut handle = log.begin(credits).unwrap();
         let mut change = MapChange {
             volume: &self.volume,

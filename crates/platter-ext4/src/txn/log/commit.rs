@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use platter_vfs::{Error, Result};
 
 use super::transaction::Transaction;
-use super::{Durability, Handle, Log, in_place};
+use super::{Durability, Handle, Log, held, in_place};
 use crate::ondisk::jbd2::Sequence;
 
 impl Log {
@@ -18,6 +18,7 @@ impl Log {
     /// # Errors
     /// The device's, and then and from then on `ReadOnly`.
     pub fn commit(&self, transaction: Sequence) -> Result<()> {
+        held::assert_none_of(self);
         let mut state = self.state.lock();
         loop {
             if !state.committed.is_before(transaction) {
@@ -52,13 +53,17 @@ impl Log {
 
     /// As [`commit`](Self::commit), and data that was written to the device before the call is
     /// durable, too.
+    ///
+    /// # Errors
+    /// The device's. A flush that fails ends all writing: no later one vouches for what was written
+    /// before it, be that data or a part of the log.
     pub fn sync(&self, transaction: Sequence) -> Result<()> {
-        let ticket = self.home.ticket();
+        let ticket = self.home.flushes.ticket();
         self.commit(transaction)?;
-        if self.home.flushed_since(ticket) {
+        if self.home.flushes.succeeded_since(ticket) {
             return Ok(());
         }
-        self.home.flush()
+        self.home.flush().inspect_err(|error| self.fail(error))
     }
 
     /// Makes everything that was done so far durable. Without changes there is nothing to do.

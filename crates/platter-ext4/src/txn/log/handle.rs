@@ -9,6 +9,7 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, Result};
 
 use super::Log;
+use super::held::Held;
 use crate::ondisk::BlockNr;
 use crate::ondisk::jbd2::Sequence;
 
@@ -27,6 +28,7 @@ pub struct Handle<'l> {
     credits: u32,
     changed: BTreeSet<u64>,
     part: Part,
+    held: Option<Held>,
 }
 
 /// How a handle is counted.
@@ -48,7 +50,16 @@ impl<'l> Handle<'l> {
             credits,
             changed: BTreeSet::new(),
             part: Part::Operation,
+            held: Some(Held::note(log)),
         }
+    }
+
+    /// One that does not keep its thread from having another.
+    #[cfg(test)]
+    pub(super) fn unheld(log: &'l Log, sequence: Sequence, credits: u32) -> Self {
+        let mut handle = Self::new(log, sequence, credits);
+        handle.held = None;
+        handle
     }
 
     pub(super) fn closing(log: &'l Log, sequence: Sequence) -> Self {
@@ -58,6 +69,7 @@ impl<'l> Handle<'l> {
             credits: u32::MAX,
             changed: BTreeSet::new(),
             part: Part::Closing,
+            held: None,
         }
     }
 
@@ -204,6 +216,7 @@ impl<'l> Handle<'l> {
         if self.part == Part::Operation {
             self.log.end(self.credits);
             self.part = Part::Ended;
+            self.held = None;
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use platter_cache::{Buffer, BufferCache};
 use platter_vfs::Result;
 
+use super::flushes::Flushes;
 use super::statistics::Counters;
 
 /// Blocks in one request: well under what a vectored system call takes.
@@ -16,23 +16,17 @@ const RUN_BLOCKS_MAX: usize = 512;
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) buffers: Arc<BufferCache>,
+    pub(super) flushes: Flushes,
     counters: Arc<Counters>,
-    flushes_begun: AtomicU64,
-    /// The last of them, by when they began, that succeeded.
-    flush_done: AtomicU64,
 }
-
-/// A moment, as told by the flushes that began before.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FlushTicket(u64);
 
 impl Home {
     pub(super) fn new(buffers: Arc<BufferCache>, counters: Arc<Counters>) -> Self {
+        let device = Arc::clone(buffers.device());
         Self {
             buffers,
+            flushes: Flushes::of(device, Arc::clone(&counters)),
             counters,
-            flushes_begun: AtomicU64::new(0),
-            flush_done: AtomicU64::new(0),
         }
     }
 
@@ -57,20 +51,6 @@ impl Home {
 
     /// Makes everything that was written before durable.
     pub(super) fn flush(&self) -> Result<()> {
-        let ticket = self.flushes_begun.fetch_add(1, Ordering::SeqCst) + 1;
-        self.counters.flushes.add(1);
-        self.buffers.device().flush()?;
-        self.flush_done.fetch_max(ticket, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// Now.
-    pub(super) fn ticket(&self) -> FlushTicket {
-        FlushTicket(self.flushes_begun.load(Ordering::SeqCst))
-    }
-
-    /// Whether a flush that began after `ticket` has succeeded.
-    pub(super) fn flushed_since(&self, ticket: FlushTicket) -> bool {
-        self.flush_done.load(Ordering::SeqCst) > ticket.0
+        Ok(self.flushes.flush()?)
     }
 }

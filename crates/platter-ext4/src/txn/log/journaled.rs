@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Condition, Error, Result, Timestamp};
 
+use super::flushes::Flushes;
 use super::home::Home;
 use super::live::Live;
 use super::record::{Piece, Record};
@@ -30,8 +31,8 @@ pub(super) struct Journaled {
     ring: Ring,
     format: LogFormat,
     uuid: Uuid,
-    /// It lies on a device of its own.
-    is_external: bool,
+    /// Of the device that it has for itself, if it does not lie in the filesystem.
+    own_flushes: Option<Flushes>,
     /// The superblock says that there is something to replay.
     is_started: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
@@ -53,13 +54,17 @@ impl Journaled {
         let is_external = !journal.is_internal();
         let (superblock, slot) = journal.into_writable(features)?;
         let ring = Ring::of(&superblock);
+        let own_flushes = is_external.then(|| {
+            let device = Arc::clone(slot.map().device());
+            Flushes::of(device, Arc::clone(&counters))
+        });
         Ok(Self {
             home,
             slot,
             ring,
             format: superblock.format,
             uuid: superblock.uuid,
-            is_external,
+            own_flushes,
             is_started: AtomicBool::new(false),
             clock,
             last_commit: Mutex::default(),
@@ -90,8 +95,8 @@ impl Journaled {
         self.start(head, transaction.sequence)?;
         // Data that the transaction names reaches the medium before it is committed.
         self.home.flush()?;
-        if self.is_external {
-            self.flush_log()?;
+        if let Some(own) = &self.own_flushes {
+            own.flush()?;
         }
         let commit = record.commit_block(self.commit_time(), &self.format);
         let place = self.ring.behind(head, len_blocks - 1);
@@ -157,11 +162,8 @@ impl Journaled {
     }
 
     fn flush_log(&self) -> Result<()> {
-        if !self.is_external {
-            return self.home.flush();
-        }
-        self.counters.flushes.add(1);
-        Ok(self.slot.map().device().flush()?)
+        let flushes = self.own_flushes.as_ref().unwrap_or(&self.home.flushes);
+        Ok(flushes.flush()?)
     }
 
     /// Writes blocks of the log from `at` on, each run of neighbours as one request.

@@ -8,9 +8,11 @@
 mod edit_locks;
 mod statistics;
 mod transaction;
+mod held;
 mod handle;
 mod running;
 mod commit;
+mod flushes;
 mod home;
 mod in_place;
 mod ring;

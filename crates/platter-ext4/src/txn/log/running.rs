@@ -7,7 +7,8 @@ use platter_cache::Buffer;
 use platter_vfs::{Condition, Result};
 
 use super::transaction::Transaction;
-use super::{Durability, Handle, Log, State};
+use super::{Durability, Handle, Log, State, held};
+use crate::ondisk::jbd2::Sequence;
 
 /// How large a transaction may become.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +27,20 @@ impl Log {
     /// `ReadOnly` after a failure, and after the log was closed. `NoSpace` for more credits than a
     /// transaction can have blocks.
     pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
+        held::assert_none_of(self);
+        let transaction = self.join(credits)?;
+        Ok(Handle::new(self, transaction, credits))
+    }
+
+    /// A handle that leaves little room for the other ones of this thread.
+    #[cfg(test)]
+    pub(crate) fn begin_beside(&self, credits: u32) -> Result<Handle<'_>> {
+        let transaction = self.join(credits)?;
+        Ok(Handle::unheld(self, transaction, credits))
+    }
+
+    /// Counts another handle with so many credits, and gives its transaction.
+    fn join(&self, credits: u32) -> Result<Sequence> {
         if credits > self.limits.blocks_max {
             return Err(Condition::NoSpace.into());
         }
@@ -50,7 +65,7 @@ impl Log {
         }
         state.running.handles += 1;
         state.running.reserved_blocks += credits;
-        Ok(Handle::new(self, state.running.sequence, credits))
+        Ok(state.running.sequence)
     }
 
     /// The most credits that a handle can have.

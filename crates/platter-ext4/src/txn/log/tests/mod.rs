@@ -1,7 +1,9 @@
 //! What the log promises, on devices in memory.
 
 mod crash;
+mod handles;
 mod journal;
+mod workload;
 
 use std::sync::Arc;
 

@@ -1,0 +1,300 @@
+//! What handles may ask for, and how they and commits wait for each other.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Barrier;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::{Mutex, MutexGuard};
+use platter_block::{Geometry, IoError};
+
+use super::journal::log_on;
+use super::*;
+use crate::txn::sample_log::{SampleLog, filled};
+
+fn sample() -> Arc<MemoryDevice> {
+    let mut sample = SampleLog::new(crate::ondisk::jbd2::Checksums::None, false);
+    sample.superblock.start = 0.into();
+    sample.disk()
+}
+
+fn journaled() -> Log {
+    log_on(sample(), &Features::from_bits(0, 0, 0))
+}
+
+fn change(handle: &mut Handle<'_>, block: u64) {
+    handle
+        .create(BlockNr(block), &Unverified, filled(1))
+        .unwrap();
+}
+
+#[test]
+fn more_credits_than_a_transaction_has_are_refused() {
+    let log = journaled();
+    assert_eq!(log.credits_max(), 15);
+    assert!(log.begin(15).is_ok());
+    assert!(matches!(
+        log.begin(16),
+        Err(Error::Condition(Condition::NoSpace))
+    ));
+}
+
+#[test]
+fn each_changed_block_takes_one_credit_once() {
+    let log = journaled();
+    let mut handle = log.begin(2).unwrap();
+    change(&mut handle, 10);
+    change(&mut handle, 10);
+    assert_eq!(handle.credits(), 1);
+    drop(handle);
+    let mut handle = log.begin(2).unwrap();
+    change(&mut handle, 10);
+    assert_eq!(
+        handle.credits(),
+        1,
+        "also when another handle changed it before"
+    );
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "a handle changes no more than it asked for")]
+fn handle_beyond_its_credits_is_a_bug() {
+    let log = journaled();
+    let mut handle = log.begin(1).unwrap();
+    change(&mut handle, 10);
+    change(&mut handle, 11);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "who holds a handle waits for no commit")]
+fn second_handle_in_a_thread_is_a_bug() {
+    let log = journaled();
+    let _handle = log.begin(1).unwrap();
+    let _ = log.begin(1);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "who holds a handle waits for no commit")]
+fn commit_under_a_handle_is_a_bug() {
+    let log = journaled();
+    let handle = log.begin(1).unwrap();
+    let _ = log.commit(handle.transaction());
+}
+
+#[test]
+fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
+    let log = journaled();
+    let mut handle = log.begin(10).unwrap();
+    assert!(!handle.extend(6));
+    assert!(handle.extend(5));
+    for block in 10..25 {
+        change(&mut handle, block);
+    }
+    assert_eq!(handle.credits(), 0);
+    assert!(!handle.extend(1));
+    let before = handle.transaction();
+    handle.restart(1).unwrap();
+    assert_eq!(handle.transaction(), before.next());
+    assert_eq!(log.statistics().commits, 1, "the full one had to go");
+    change(&mut handle, 25);
+    drop(handle);
+    log.commit_all().unwrap();
+    assert_eq!(log.statistics().blocks, 16);
+}
+
+#[test]
+fn handle_that_was_to_restart_on_a_failed_log_changes_nothing_more() {
+    let log = journaled();
+    let mut handle = log.begin(1).unwrap();
+    log.abort(&Condition::InvalidArgument.into());
+    assert!(handle.restart(1).is_err());
+    let created = handle.create(BlockNr(10), &Unverified, filled(1));
+    assert!(matches!(
+        created,
+        Err(Error::Condition(Condition::ReadOnly))
+    ));
+    assert!(!handle.extend(1));
+}
+
+#[test]
+fn credits_that_were_not_needed_are_given_back() {
+    let log = journaled();
+    let gate = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let handle = log.begin(10).unwrap();
+            gate.wait();
+            drop(handle);
+        });
+        gate.wait();
+        drop(log.begin(10).unwrap());
+    });
+    assert_eq!(
+        log.statistics().commits,
+        0,
+        "who waits for room waits for handles first"
+    );
+}
+
+/// A device whose flushes wait while the gate is held.
+#[derive(Debug)]
+struct GatedDevice {
+    base: Arc<MemoryDevice>,
+    gate: Mutex<()>,
+    flushes_begun: AtomicU64,
+}
+
+impl GatedDevice {
+    fn hold(&self) -> MutexGuard<'_, ()> {
+        self.gate.lock()
+    }
+}
+
+impl BlockDevice for GatedDevice {
+    fn name(&self) -> &Arc<str> {
+        self.base.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.base.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<(), IoError> {
+        self.base.read_at(offset, buf)
+    }
+
+    fn read_vectored_at(
+        &self,
+        offset: u64,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> std::result::Result<(), IoError> {
+        self.base.read_vectored_at(offset, bufs)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> std::result::Result<(), IoError> {
+        self.base.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+    ) -> std::result::Result<(), IoError> {
+        self.base.write_vectored_at(offset, bufs)
+    }
+
+    fn flush(&self) -> std::result::Result<(), IoError> {
+        self.flushes_begun.fetch_add(1, Ordering::SeqCst);
+        let _open = self.gate.lock();
+        self.base.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> std::result::Result<(), IoError> {
+        self.base.discard(range)
+    }
+}
+
+#[test]
+fn those_who_wait_for_a_commit_share_the_next_one() {
+    let device = Arc::new(GatedDevice {
+        base: sample(),
+        gate: Mutex::new(()),
+        flushes_begun: AtomicU64::new(0),
+    });
+    let log = log_on(
+        Arc::<GatedDevice>::clone(&device),
+        &Features::from_bits(0, 0, 0),
+    );
+    let changed = Barrier::new(5);
+    let gate = device.hold();
+    std::thread::scope(|scope| {
+        for block in 10..14 {
+            let (log, changed) = (&log, &changed);
+            scope.spawn(move || {
+                let mut handle = log.begin(1).unwrap();
+                change(&mut handle, block);
+                let transaction = handle.transaction();
+                drop(handle);
+                changed.wait();
+                log.commit(transaction).unwrap();
+            });
+        }
+        // The first commit is at its flush, and what comes now joins the next transaction.
+        changed.wait();
+        while device.flushes_begun.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        for block in 20..24 {
+            let (log, changed) = (&log, &changed);
+            scope.spawn(move || {
+                let mut handle = log.begin(1).unwrap();
+                change(&mut handle, block);
+                let transaction = handle.transaction();
+                drop(handle);
+                changed.wait();
+                log.commit(transaction).unwrap();
+            });
+        }
+        changed.wait();
+        drop(gate);
+    });
+    let statistics = log.statistics();
+    assert_eq!((statistics.commits, statistics.blocks), (2, 8));
+    assert_eq!(statistics.flushes, 4);
+}
+
+#[test]
+fn threads_that_begin_extend_restart_and_commit_lose_no_change() {
+    let disk = sample();
+    let log = log_on(
+        Arc::<MemoryDevice>::clone(&disk),
+        &Features::from_bits(0, 0, 0),
+    );
+    let count = |handle: &mut Handle<'_>, block: u64| {
+        let change = |bytes: &mut [u8]| {
+            let (counter, _) = bytes.split_first_chunk_mut::<8>().unwrap();
+            *counter = (u64::from_le_bytes(*counter) + 1).to_le_bytes();
+            Ok(())
+        };
+        handle.edit(BlockNr(block), &Unverified, change).unwrap();
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (log, count) = (&log, &count);
+            scope.spawn(move || {
+                for round in 0..500u64 {
+                    let mut handle = log.begin(1).unwrap();
+                    count(&mut handle, 10);
+                    for block in 0..round % 5 {
+                        if handle.credits() == 0 && !handle.extend(2) {
+                            handle.restart(2).unwrap();
+                        }
+                        count(&mut handle, 11 + block);
+                    }
+                    let transaction = handle.transaction();
+                    drop(handle);
+                    if (round + thread).is_multiple_of(7) {
+                        log.commit(transaction).unwrap();
+                    }
+                    if (round + thread).is_multiple_of(31) {
+                        log.checkpoint_all().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    log.close().unwrap();
+    let counted = |block: u64| {
+        let mut counter = [0; 8];
+        disk.read_at(block * u64::from(BLOCK), &mut counter)
+            .unwrap();
+        u64::from_le_bytes(counter)
+    };
+    assert_eq!(
+        [10, 11, 12, 13, 14].map(counted),
+        [2000, 1600, 1200, 800, 400]
+    );
+    assert_eq!(log.home.buffers.dirty_len(), 0);
+}
