@@ -16,7 +16,7 @@ mod record;
 mod orlov;
 mod inodes;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 use std::ops::Range;

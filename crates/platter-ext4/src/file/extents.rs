@@ -4,14 +4,19 @@ use std::ops::{ControlFlow, Range};
 
 use platter_vfs::{Extent, ExtentSink, Result};
 
-use super::Contents;
+use super::{BlockSet, Contents};
 use crate::mapping::{Backing, Run};
 use crate::ondisk::{FileBlock, InodeFlags};
 
 impl Contents<'_> {
     /// Gives what backs `range` to `sink` in order, until it breaks; space behind the end of the
-    /// file included, holes left out.
-    pub fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+    /// file included, holes left out. Of holes, what is `pending` in the cache has space promised.
+    pub fn extents(
+        &self,
+        range: Range<u64>,
+        pending: &BlockSet,
+        sink: &mut ExtentSink<'_>,
+    ) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
@@ -25,16 +30,13 @@ impl Contents<'_> {
         let bits = self.volume.geometry.block_bits;
         let block = |offset: u64| FileBlock(u32::try_from(offset).unwrap_or(u32::MAX));
         let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
-        let mut pending: Option<Extent> = None;
+        let mut last: Option<Extent> = None;
         let mut is_done = false;
-        self.runs(blocks, &mut |run| {
-            let Some(extent) = extent(&run, bits, &range) else {
-                return ControlFlow::Continue(());
-            };
-            match &mut pending {
+        let mut add = |extent: Extent| {
+            match &mut last {
                 Some(before) if continues(before, &extent) => before.file.end = extent.file.end,
                 _ => {
-                    is_done = pending
+                    is_done = last
                         .replace(extent)
                         .is_some_and(|done| sink(done).is_break());
                 }
@@ -43,11 +45,17 @@ impl Contents<'_> {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
+        };
+        self.runs(blocks, &mut |run| match extent(&run, bits, &range) {
+            Some(extent) => add(extent),
+            None => pending
+                .within(run.first.0..run.end().0)
+                .try_for_each(|blocks| add(delayed(&blocks, bits, &range))),
         })?;
         if is_done {
             return Ok(());
         }
-        if let Some(last) = pending {
+        if let Some(last) = last {
             let _ = sink(last);
         }
         Ok(())
@@ -60,6 +68,19 @@ fn inline(file: Range<u64>) -> Extent {
         device_offset: None,
         unwritten: false,
         delayed: false,
+        shared: false,
+    }
+}
+
+/// Blocks of a hole that space is promised to.
+fn delayed(blocks: &Range<u32>, bits: u32, range: &Range<u64>) -> Extent {
+    let start = (u64::from(blocks.start) << bits).max(range.start);
+    let end = (u64::from(blocks.end) << bits).min(range.end);
+    Extent {
+        file: start..end,
+        device_offset: None,
+        unwritten: false,
+        delayed: true,
         shared: false,
     }
 }
@@ -86,6 +107,7 @@ fn continues(before: &Extent, after: &Extent) -> bool {
     let length = before.file.end - before.file.start;
     let end = before.device_offset.map(|offset| offset + length);
     before.file.end == after.file.start
+        && before.delayed == after.delayed
         && before.unwritten == after.unwritten
         && end == after.device_offset
 }

@@ -1,6 +1,8 @@
 //! Contents of files: filled from the device run by run, and described as data and holes.
 
+mod block_set;
 mod extents;
+mod limit;
 mod seek;
 #[cfg(test)]
 mod tests;
@@ -16,6 +18,9 @@ use crate::Volume;
 use crate::mapping::{Backing, BlockMap, InlineData, Run};
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
+
+pub use block_set::BlockSet;
+pub use limit::size_bytes_max;
 
 /// What a whole map must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -214,6 +219,19 @@ impl RunBudget {
         };
         *left = left.checked_sub(cost).ok_or(BlockMapRule::TooManyBlocks)?;
         Ok(())
+    }
+}
+
+impl RunBudget {
+    /// Takes back what was spent on all but `count` blocks of a run, or on a hole that was met in
+    /// part.
+    fn give_back(&mut self, run: &Run, count: u32) {
+        match run.backing {
+            Backing::Hole => self.holes += 1,
+            Backing::Written(_) | Backing::Unwritten(_) => {
+                self.blocks += u64::from(run.count - count);
+            }
+        }
     }
 }
 

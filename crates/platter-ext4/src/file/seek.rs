@@ -2,18 +2,23 @@
 
 use platter_vfs::{Condition, Result, SeekTarget};
 
-use super::{Contents, RunBudget};
-use crate::mapping::Backing;
+use super::{BlockSet, Contents, RunBudget};
+use crate::mapping::{Backing, Run};
 use crate::ondisk::{FileBlock, InodeFlags};
 
 impl Contents<'_> {
-    /// The first byte of data, or of a hole, at or after `offset`. The end of the file counts as a
-    /// hole.
+    /// The first byte of data, or of a hole, at or after `offset`. What is `pending` in the cache is
+    /// data, and the file ends at `size` with it. The end of the file counts as a hole.
     ///
     /// # Errors
     /// `NoSuchAddress` at or beyond the end of the file, or where no data follows.
-    pub fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        let size = self.inode.size_bytes;
+    pub fn seek(
+        &self,
+        offset: u64,
+        target: SeekTarget,
+        size: u64,
+        pending: &BlockSet,
+    ) -> Result<u64> {
         if offset >= size {
             return Err(Condition::NoSuchAddress.into());
         }
@@ -36,15 +41,36 @@ impl Contents<'_> {
                 Ok(block) => Some(self.counted_run(FileBlock(block), &mut budget)?),
                 Err(_) => None,
             };
-            let is_data = run.is_some_and(|run| matches!(run.backing, Backing::Written(_)));
+            let Some(run) = run else {
+                return match target {
+                    SeekTarget::Data => nothing(),
+                    SeekTarget::Hole => Ok(at),
+                };
+            };
+            let (is_data, count) = match run.backing {
+                Backing::Written(_) => (true, run.count),
+                Backing::Hole | Backing::Unwritten(_) => pending_part(&run, pending),
+            };
             if is_data == (target == SeekTarget::Data) {
                 return Ok(at);
             }
-            let Some(run) = run else {
-                return nothing();
-            };
-            at = (u64::from(run.first.0) + u64::from(run.count)) << bits;
+            at = (u64::from(run.first.0) + u64::from(count)) << bits;
+            if count < run.count {
+                budget.give_back(&run, count);
+            }
         }
         nothing()
     }
+}
+
+/// Whether the first blocks of a run without contents on the device are pending in the cache, and how
+/// many.
+fn pending_part(run: &Run, pending: &BlockSet) -> (bool, u32) {
+    let first = run.first.0;
+    let Some(found) = pending.next(first) else {
+        return (false, run.count);
+    };
+    let is_pending = found.start == first;
+    let end = if is_pending { found.end } else { found.start };
+    (is_pending, run.count.min(end - first))
 }

@@ -48,7 +48,10 @@ impl File {
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Option<u64> {
-        match self.contents().seek(offset, target) {
+        match self
+            .contents()
+            .seek(offset, target, self.inode.size_bytes, &BlockSet::default())
+        {
             Ok(offset) => Some(offset),
             Err(Error::Condition(Condition::NoSuchAddress)) => None,
             Err(error) => panic!("{error}"),
@@ -57,10 +60,12 @@ impl File {
 
     fn all_extents(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<u64>, bool)> {
         let mut found = Vec::new();
-        let result = self.contents().extents(range, &mut |extent: Extent| {
-            found.push((extent.file, extent.device_offset, extent.unwritten));
-            ControlFlow::Continue(())
-        });
+        let result = self
+            .contents()
+            .extents(range, &BlockSet::default(), &mut |extent: Extent| {
+                found.push((extent.file, extent.device_offset, extent.unwritten));
+                ControlFlow::Continue(())
+            });
         result.unwrap();
         found
     }
@@ -180,7 +185,10 @@ fn file_that_maps_one_block_again_and_again_is_corrupt() {
         inode: &inode,
         map: &map,
     };
-    let Error::Corrupt(corruption) = contents.seek(0, SeekTarget::Hole).unwrap_err() else {
+    let Error::Corrupt(corruption) = contents
+        .seek(0, SeekTarget::Hole, inode.size_bytes, &BlockSet::default())
+        .unwrap_err()
+    else {
         panic!("not found corrupt");
     };
     assert_eq!(corruption.rule, BlockMapRule::TooManyBlocks.text());
@@ -205,10 +213,18 @@ fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
     let too_many = BlockMapRule::TooManyBlocks.text();
     let mut sink = |_: Extent| ControlFlow::Continue(());
     assert_eq!(
-        rule(file.contents().extents(0..1 << 34, &mut sink)),
+        rule(
+            file.contents()
+                .extents(0..1 << 34, &BlockSet::default(), &mut sink)
+        ),
         too_many
     );
-    let sought = file.contents().seek(0, SeekTarget::Data);
+    let sought = file.contents().seek(
+        0,
+        SeekTarget::Data,
+        file.inode.size_bytes,
+        &BlockSet::default(),
+    );
     assert_eq!(rule(sought.map(drop)), too_many);
 }
 

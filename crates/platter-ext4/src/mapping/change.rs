@@ -5,12 +5,12 @@ use std::ops::Range;
 use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
+use crate::alloc::{self, Reserve, Space};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags};
 use crate::txn::Handle;
 
-/// Metadata blocks that taking or giving back blocks of one group changes at most: its bitmap and
-/// its descriptor.
-pub const SPACE_CREDITS: u32 = 2;
+/// Metadata blocks that taking or giving back blocks of one group changes at most.
+pub const SPACE_CREDITS: u32 = alloc::RECORD_CREDITS;
 
 /// Who keeps the filesystem's space, as maps see it. Both record what they do in the transaction.
 pub trait BlockSource: std::fmt::Debug + Send + Sync {
@@ -25,6 +25,17 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// `Corrupt` where they are free already.
     fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()>;
+}
+
+impl BlockSource for Space {
+    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+        let taken = Space::alloc(self, volume, handle, goal, 1, Reserve::Split)?;
+        Ok(taken.start)
+    }
+
+    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        Space::free(self, volume, handle, blocks)
+    }
 }
 
 /// One change of the map of an inode, within a handle.
@@ -98,7 +109,8 @@ impl MapChange<'_, '_> {
     }
 
     /// The space of a cluster in units of 512 bytes.
-    pub(super) fn cluster_sectors(&self) -> u64 {
+    #[must_use]
+    pub fn cluster_sectors(&self) -> u64 {
         let geometry = &self.volume.geometry;
         u64::from(geometry.block_bytes >> 9) * u64::from(geometry.cluster_blocks)
     }

@@ -11,6 +11,8 @@ use crate::ondisk::{Geometry, Inode};
 
 /// The prefix number of `system.`.
 const SYSTEM_NAME_INDEX: u8 = 7;
+/// The attribute that holds what the block area has no room for: prefix number and name.
+pub const INLINE_DATA_NAME: (u8, &[u8]) = (SYSTEM_NAME_INDEX, b"data");
 
 /// What an inode with inline contents must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,7 +56,9 @@ impl<'a> InlineData<'a> {
                 rule,
             )
         })?;
-        let entry = space.find(SYSTEM_NAME_INDEX, b"data").ok_or(missing)?;
+        let entry = space
+            .find(INLINE_DATA_NAME.0, INLINE_DATA_NAME.1)
+            .ok_or(missing)?;
         match entry.value {
             ValuePlace::Here(rest) => Ok(Self {
                 first: &inode.block,

@@ -22,7 +22,7 @@ use recent::RecentRuns;
 
 pub use change::{BlockSource, MapChange, Progress, SPACE_CREDITS};
 pub use indirect::IndirectRule;
-pub use inline::{InlineData, InlineDataRule};
+pub use inline::{INLINE_DATA_NAME, InlineData, InlineDataRule};
 
 /// What backs a run of file blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,6 +250,39 @@ impl BlockMap {
             Form::Indirect(_) => indirect::STEP_CREDITS,
         };
         tree + SPACE_CREDITS
+    }
+
+    /// How far a run from `first` can reach to be mapped in one step.
+    #[must_use]
+    pub fn step_end(&self, volume: &Volume, first: FileBlock) -> FileBlock {
+        match &self.form {
+            Form::Empty => first,
+            Form::Extents(_) => FileBlock(first.0.saturating_add(Extent::count_max(true))),
+            Form::Indirect(_) => indirect::row_end(volume, first),
+        }
+    }
+
+    /// A block of the file in this cluster of it that has a place, and that.
+    pub fn place_in_cluster(
+        &self,
+        volume: &Volume,
+        cluster: u32,
+    ) -> Result<Option<(FileBlock, BlockNr)>> {
+        let ratio = volume.geometry.cluster_blocks;
+        if ratio == 1 {
+            return Ok(None);
+        }
+        let first = cluster.saturating_mul(ratio);
+        let end = first.saturating_add(ratio);
+        let mut at = FileBlock(first);
+        while at.0 < end {
+            let run = self.lookup(volume, at)?;
+            if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
+                return Ok(Some((at, start)));
+            }
+            at = run.end();
+        }
+        Ok(None)
     }
 
     /// Maps the first blocks of `run`, which are a hole, as many as one step can. Gives how many.

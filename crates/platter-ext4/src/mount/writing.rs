@@ -15,7 +15,7 @@ use crate::alloc::Space;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::jbd2::Sequence;
 use crate::ops::Tree;
-use crate::orphan::Orphans;
+use crate::orphan::{OrphanRegister, Orphans};
 use crate::recovery::open_journal;
 use crate::superblock;
 use crate::txn::{Journal, Log};
@@ -91,14 +91,9 @@ pub(super) fn begin(
     let now = clock.now();
     superblock::rewrite(&volume, |disk| disk.begin_mount(now))?;
     let orphans = Orphans::default();
-    Ok(Tree::new(
-        volume,
-        Some(space),
-        orphans,
-        budget,
-        clock,
-        on_error,
-    ))
+    let tree = Tree::new(volume, Some(space), orphans, budget, clock, on_error);
+    tree.note_orphans_in(OrphanRegister::open(&tree.volume)?);
+    Ok(tree)
 }
 
 /// Opens the journal of a recovered volume.

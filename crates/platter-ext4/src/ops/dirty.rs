@@ -19,7 +19,6 @@ pub(super) struct DirtyNodes {
 impl Node {
     /// Says that the cache is about to get contents that the device has not. Keeps the inode in
     /// memory.
-    #[allow(dead_code, reason = "the operations that change are yet to come")]
     pub(super) fn note_dirty(&self) {
         if self.is_dirty.swap(true, Ordering::AcqRel) {
             return;

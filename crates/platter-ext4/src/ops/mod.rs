@@ -16,16 +16,16 @@ pub use link::LinkRule;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
-    Attr, Clock, Condition, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result,
-    SeekTarget,
+    Attr, Clock, Condition, DirCursor, DirSink, Error, ExtentSink, FallocateMode, FileKind,
+    InodeId, Name, Result, SeekTarget,
 };
 
 use crate::Volume;
@@ -36,8 +36,9 @@ use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::{Inode, InodeNr};
-use crate::orphan::{self, Orphans};
+use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::txn::{Handle, Log};
+use data::{Delayed, FileState};
 use dirty::DirtyNodes;
 
 /// Inodes that are kept in memory though nobody uses them.
@@ -53,6 +54,8 @@ pub struct Tree {
     pub orphans: Orphans,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
+    /// What a crash would leave half done. Absent where nothing may be changed.
+    register: OnceLock<OrphanRegister>,
     budget: Arc<MemoryBudget>,
     nodes: InodeCache<Node>,
     /// Inodes with contents that are not on the device yet.
@@ -73,6 +76,7 @@ pub struct Node {
     /// Never held over a call of the page cache, nor by who begins a handle.
     core: RankedRwLock<Core>,
     pages: Mapping<Error>,
+    data: FileState,
     /// A file's size as its readers see it: ahead of `core` while contents are only in the cache.
     size_bytes: AtomicU64,
     /// Whether it is among the tree's dirty nodes.
@@ -85,6 +89,8 @@ pub struct Node {
 struct Core {
     inode: Inode,
     map: BlockMap,
+    /// What of the contents has no place on the device yet.
+    delayed: Delayed,
     /// The last transaction that changed the inode.
     sync: Sequence,
     /// The last transaction that changed what is needed to reach its contents.
@@ -107,6 +113,7 @@ impl Tree {
             space,
             orphans,
             clock,
+            register: OnceLock::new(),
             budget,
             nodes: InodeCache::new(RECENT_INODES_MAX),
             dirty: DirtyNodes::default(),
@@ -120,12 +127,26 @@ impl Tree {
         tree
     }
 
+    /// Has what a crash would leave half done noted in `register`. Once only, before the first change.
+    pub fn note_orphans_in(&self, register: OrphanRegister) {
+        let first = self.register.set(register);
+        debug_assert!(first.is_ok(), "a filesystem has one register of orphans");
+    }
+
     /// What is free.
     ///
     /// # Errors
     /// `ReadOnly` where nothing may be changed.
     pub fn space(&self) -> Result<&Arc<Space>> {
         Ok(self.space.as_ref().ok_or(Condition::ReadOnly)?)
+    }
+
+    /// What a crash would leave half done.
+    ///
+    /// # Errors
+    /// `ReadOnly` where nothing may be changed.
+    pub fn register(&self) -> Result<&OrphanRegister> {
+        Ok(self.register.get().ok_or(Condition::ReadOnly)?)
     }
 
     /// The inode with this number; `None` if it is not in use, or nobody may name it.
@@ -189,6 +210,7 @@ impl Tree {
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             pages: Mapping::new(Arc::clone(&self.budget)),
+            data: FileState::default(),
             size_bytes: AtomicU64::new(inode.size_bytes),
             is_dirty: AtomicBool::new(false),
             core: RankedRwLock::new(
@@ -196,6 +218,7 @@ impl Tree {
                 Core {
                     inode,
                     map,
+                    delayed: Delayed::default(),
                     sync: latest,
                     data_sync: latest,
                 },
@@ -237,7 +260,6 @@ impl Node {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    #[allow(dead_code, reason = "the operations that change are yet to come")]
     /// Changes the inode, and up to `credits` blocks beside it, in one transaction.
     ///
     /// `change` asks for all it needs before its first change: an error it returns says that nothing
@@ -258,6 +280,20 @@ impl Node {
     }
 }
 
+impl Drop for Node {
+    fn drop(&mut self) {
+        let Ok(space) = self.tree.space() else {
+            return;
+        };
+        self.data.close(space);
+        let is_gone = self.core.read().inode.links == 0;
+        if is_gone && !self.tree.is_closed.load(Ordering::Relaxed) {
+            // What could not be freed is left to the next mount, as after a crash.
+            let _ = self.evict();
+        }
+    }
+}
+
 impl Core {
     fn contents<'c>(&'c self, volume: &'c Volume) -> Contents<'c> {
         Contents {
@@ -275,7 +311,6 @@ impl Core {
     }
 
     /// As [`store`](Self::store), after a change of size or map.
-    #[allow(dead_code, reason = "the operations that change are yet to come")]
     fn store_data(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
         self.data_sync = handle.transaction();
         self.store(volume, handle)
@@ -309,22 +344,19 @@ impl platter_vfs::Inode for Node {
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.refuse_without_contents()?;
-        let found = self
-            .core
-            .read()
-            .contents(self.volume())
-            .seek(offset, target);
-        self.tree.noted(found)
+        self.tree.noted(self.seek_contents(offset, target))
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        let told = self
-            .core
-            .read()
-            .contents(self.volume())
-            .extents(range, sink);
-        self.tree.noted(told)
+        self.tree.noted(self.list_extents(range, sink))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.tree.noted(self.write(offset, data))
+    }
+
+    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        self.tree.noted(self.change_space(range, mode))
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
@@ -340,7 +372,7 @@ impl platter_vfs::Inode for Node {
     }
 
     fn sync(&self, data_only: bool) -> Result<()> {
-        self.make_durable(data_only)
+        self.tree.noted(self.sync_contents(data_only))
     }
 }
 

@@ -4,18 +4,23 @@ use std::ops::Range;
 
 use platter_vfs::{Error, Result};
 
-use super::{Node, Tree};
+use super::Tree;
 use crate::ondisk::BlockNr;
 use crate::superblock;
 use crate::txn::{CommitClient, Handle};
 
 impl Tree {
-    /// Makes all that was done so far durable.
+    /// Makes all that was done so far durable. Of files that cannot be written, their own syncs tell
+    /// as well.
     pub fn sync(&self) -> Result<()> {
-        match self.volume.log() {
-            Some(log) => self.noted(log.commit_all()),
-            None => Ok(()),
+        let Some(log) = self.volume.log() else {
+            return Ok(());
+        };
+        let mut written = Ok(());
+        for node in self.take_dirty() {
+            written = written.and(node.write_back());
         }
+        self.noted(written.and(log.commit_all()))
     }
 
     /// Ends all writing because of `error`.
@@ -45,19 +50,5 @@ impl CommitClient for Tree {
             // The device may be what failed.
             let _ = superblock::rewrite(&self.volume, |disk| disk.note_error(&note));
         }
-    }
-}
-
-impl Node {
-    /// Makes the inode durable; with `data_only`, what is needed to read its contents.
-    pub(super) fn make_durable(&self, data_only: bool) -> Result<()> {
-        let Some(log) = self.volume().log() else {
-            return Ok(());
-        };
-        let transaction = {
-            let core = self.core.read();
-            if data_only { core.data_sync } else { core.sync }
-        };
-        self.tree.noted(log.commit(transaction))
     }
 }

@@ -134,10 +134,16 @@ impl Sample {
 
     /// What is on the device now, opened anew.
     pub(crate) fn on(device: Arc<MemoryDevice>) -> Self {
+        let sample = Self::without_client(device);
+        let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&sample.space);
+        sample.volume.log().unwrap().attach(client);
+        sample
+    }
+
+    /// As [`on`](Self::on), but its log has no client yet.
+    pub(crate) fn without_client(device: Arc<MemoryDevice>) -> Self {
         let volume = open(&device);
         let space = Arc::new(Space::open(&volume).unwrap());
-        let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&space);
-        volume.log().unwrap().attach(client);
         Self {
             device,
             volume,

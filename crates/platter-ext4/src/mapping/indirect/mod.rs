@@ -226,6 +226,15 @@ fn hole(block: FileBlock, count: u64) -> Run {
     Run::hole(block, block.checked_add(count))
 }
 
+/// The block behind those whose numbers lie in one row with that of `block`.
+pub(super) fn row_end(volume: &Volume, block: FileBlock) -> FileBlock {
+    let per_block = volume.geometry.block_bytes / 4;
+    match block.0.checked_sub(DIRECT_COUNT) {
+        Some(behind) => FileBlock(block.0.saturating_add(per_block - behind % per_block)),
+        None => FileBlock(DIRECT_COUNT),
+    }
+}
+
 impl Tree {
     /// The first file block behind it.
     fn end(&self, per_block: u64) -> u64 {

@@ -1,0 +1,53 @@
+//! Inodes that lost their last name and now their last user: all they have becomes free.
+
+use std::ops::Range;
+
+use platter_vfs::{FileKind, Result};
+
+use super::super::Node;
+use crate::alloc::FREE_INODE_CREDITS;
+use crate::inode::{self, STORE_CREDITS};
+use crate::mapping::Progress;
+use crate::ondisk::FileBlock;
+use crate::orphan::ORPHAN_CREDITS;
+
+impl Node {
+    /// Frees what the inode holds, and the inode. It is among the orphans until that is done.
+    ///
+    /// An error leaves it there, for the next mount.
+    pub(in crate::ops) fn evict(&self) -> Result<()> {
+        self.pages.truncate(0);
+        self.free_blocks(FileBlock(0)..FileBlock::MAX)?;
+        let (volume, space, register) = (self.volume(), self.tree.space()?, self.tree.register()?);
+        let now = self.tree.clock.now();
+        inode::read_slot(volume, self.number)?;
+        let credits = STORE_CREDITS + ORPHAN_CREDITS + FREE_INODE_CREDITS;
+        let mut handle = volume.begin(credits)?;
+        let mut core = self.core.write();
+        // The kernel keeps 32 bits of it, and 0 would not be a deletion.
+        let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
+        space.free_inode(
+            volume,
+            &mut handle,
+            self.number,
+            self.kind == FileKind::Directory,
+        )?;
+        core.inode.size_bytes = 0;
+        core.inode.changed = now;
+        core.store_data(volume, &mut handle)?;
+        register.remove_deleted(volume, &mut handle, self.number, time)
+    }
+
+    /// Takes blocks out of the map and gives them back.
+    fn free_blocks(&self, mut blocks: Range<FileBlock>) -> Result<()> {
+        self.in_steps(0, |handle, core, space| {
+            core.forget_delayed(self.volume(), space, blocks.clone());
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            match map.remove(&mut change, blocks.clone())? {
+                Progress::Done => return Ok(true),
+                Progress::More(next) => blocks.end = next,
+            }
+            Ok(false)
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! Contents on their way to where they survive a power cut.
+
+use std::sync::atomic::Ordering;
+
+use platter_vfs::{FileKind, Result};
+
+use super::super::Node;
+
+impl Node {
+    /// Writes the dirty pages of a file. An error is told to whoever syncs the file next.
+    pub(in crate::ops) fn write_back(&self) -> Result<()> {
+        let size = self.size_bytes();
+        let written = self.pages.write_back(self, 0..u64::MAX);
+        // The end of the file may be a hole, of which there was nothing to write.
+        let written = written.and_then(|()| self.extend_on_medium(size));
+        if written.is_err() {
+            self.note_dirty();
+        }
+        written
+    }
+
+    /// Returns when contents, and what is needed to reach them, survive a power cut; without
+    /// `data_only`, all of the inode. Asks nothing of the device if that is so already.
+    pub(in crate::ops) fn sync_contents(&self, data_only: bool) -> Result<()> {
+        if self.kind == FileKind::Regular {
+            let mut told = self.data.told.lock();
+            let cursor = told.get_or_insert_with(|| self.pages.error_cursor());
+            let written = self.write_back();
+            self.pages.check_errors(cursor)?;
+            drop(told);
+            written?;
+        }
+        let Some(log) = self.volume().log() else {
+            return Ok(());
+        };
+        let transaction = {
+            let core = self.core.read();
+            if data_only { core.data_sync } else { core.sync }
+        };
+        let written = self.data.written.load(Ordering::Acquire);
+        // The commit of a transaction that still runs flushes before it writes anything.
+        if self.data.flushed.load(Ordering::Acquire) < written && log.running() != transaction {
+            self.volume().device().flush()?;
+            self.data.flushed.fetch_max(written, Ordering::AcqRel);
+        }
+        log.commit(transaction)?;
+        self.data.flushed.fetch_max(written, Ordering::AcqRel);
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Files on small filesystems in memory, beside a model of their bytes.
+
+use std::sync::Arc;
+
+use platter_block::MemoryDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
+
+use super::super::{Node, OnError, Tree};
+use crate::alloc::tests::sample::{Sample, Shape};
+use crate::inode;
+use crate::mapping::{BlockMap, Piece};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::{Inode, InodeFlags, InodeNr};
+use crate::orphan::{OrphanRegister, Orphans};
+
+/// Bytes that random changes stay within.
+const BYTES_MAX: u64 = 300_000;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+struct File {
+    tree: Arc<Tree>,
+    device: Arc<MemoryDevice>,
+    node: Arc<Node>,
+    model: Vec<u8>,
+    random: Random,
+}
+
+fn mount(device: &Arc<MemoryDevice>) -> Arc<Tree> {
+    let sample = Sample::without_client(Arc::clone(device));
+    let budget = Arc::new(MemoryBudget::new(4 << 20));
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
+    let register = OrphanRegister::open(&sample.volume).unwrap();
+    let orphans = Orphans::default();
+    let space = Some(sample.space);
+    let on_error = OnError::Continue;
+    let tree = Tree::new(sample.volume, space, orphans, budget, clock, on_error);
+    tree.note_orphans_in(register);
+    tree
+}
+
+impl File {
+    fn new(seed: u64, shape: Shape) -> Self {
+        let sample = Sample::new(shape);
+        let device = Arc::clone(&sample.device);
+        let geometry = &sample.volume.geometry;
+        let root = Inode::new(InodeNr::ROOT, FileKind::Directory, 7, 32, geometry);
+        let number = {
+            let volume = &sample.volume;
+            let mut handle = volume.begin(20).unwrap();
+            let kind = FileKind::Regular;
+            let space = &sample.space;
+            let number = space
+                .alloc_inode(volume, &mut handle, &root, kind, 0)
+                .unwrap();
+            let mut inode = Inode::new(number, kind, 7, 32, geometry);
+            inode.links = 1;
+            let has_extents = shape.incompat.contains(Incompat::EXTENTS);
+            inode.flags.set(InodeFlags::EXTENTS, has_extents);
+            let _ = BlockMap::begin(volume, &mut inode);
+            inode::initialize(volume, &mut handle, &inode).unwrap();
+            number
+        };
+        sample.commit();
+        let tree = mount(&device);
+        let node = tree.find(number).unwrap().unwrap();
+        Self {
+            tree,
+            device,
+            node,
+            model: Vec::new(),
+            random: Random(seed),
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    fn write(&mut self, offset: u64, len: u64) {
+        let byte = u8::try_from(1 + self.below(255)).unwrap();
+        let data = vec![byte; usize::try_from(len).unwrap()];
+        self.node.write_at(offset, &data).unwrap();
+        let end = usize::try_from(offset + len).unwrap();
+        if self.model.len() < end {
+            self.model.resize(end, 0);
+        }
+        self.model[usize::try_from(offset).unwrap()..end].fill(byte);
+    }
+
+    fn resize(&mut self, size: u64) {
+        let _order = self.node.order.write();
+        self.node.resize(size).unwrap();
+        self.model.resize(usize::try_from(size).unwrap(), 0);
+    }
+
+    fn fallocate(&mut self, start: u64, len: u64, mode: FallocateMode) {
+        let has_extents = {
+            let core = self.node.core.read();
+            core.inode.flags.contains(InodeFlags::EXTENTS)
+        };
+        let unit = u64::from(self.tree.volume.geometry.cluster_blocks) * 1024;
+        let size = self.model.len() as u64;
+        let moves = [FallocateMode::CollapseRange, FallocateMode::InsertRange].contains(&mode);
+        let (start, len) = if moves {
+            (start / unit * unit, len.next_multiple_of(unit))
+        } else {
+            (start, len)
+        };
+        let end = start + len;
+        let result = self.node.fallocate(start..end, mode);
+        let refused = |condition| matches!(&result, Err(Error::Condition(c)) if *c == condition);
+        if !has_extents && mode != FallocateMode::PunchHole {
+            assert!(refused(Condition::NotSupported));
+            return;
+        }
+        let at = |byte: u64| usize::try_from(byte).unwrap();
+        let is_outside = match mode {
+            FallocateMode::CollapseRange => end >= size,
+            FallocateMode::InsertRange => start >= size,
+            FallocateMode::Allocate { .. }
+            | FallocateMode::PunchHole
+            | FallocateMode::ZeroRange { .. } => false,
+        };
+        if is_outside {
+            assert!(refused(Condition::InvalidArgument));
+            return;
+        }
+        result.unwrap();
+        let inside = at(start.min(size))..at(end.min(size));
+        match mode {
+            FallocateMode::Allocate { keep_size } => {
+                if !keep_size && end > size {
+                    self.model.resize(at(end), 0);
+                }
+            }
+            FallocateMode::ZeroRange { keep_size } => {
+                self.model[inside].fill(0);
+                if !keep_size && end > size {
+                    self.model.resize(at(end), 0);
+                }
+            }
+            FallocateMode::PunchHole => self.model[inside].fill(0),
+            FallocateMode::CollapseRange => drop(self.model.drain(inside)),
+            FallocateMode::InsertRange => {
+                let zeros = vec![0; at(len)];
+                drop(self.model.splice(at(start)..at(start), zeros));
+            }
+        }
+    }
+
+    fn random_change(&mut self) {
+        let start = self.below(BYTES_MAX);
+        let len_max = if self.below(5) == 0 { 60_000 } else { 3000 };
+        let len = 1 + self.below(len_max);
+        let size = self.model.len() as u64;
+        match self.below(24) {
+            0..8 => self.write(start, len),
+            8..10 => self.write(size.min(BYTES_MAX), len),
+            10..12 => self.resize(start),
+            12 => self.resize(size / 2),
+            13 => self.fallocate(start, len, FallocateMode::PunchHole),
+            14 => self.fallocate(start, len, FallocateMode::Allocate { keep_size: true }),
+            15 => self.fallocate(start, len, FallocateMode::Allocate { keep_size: false }),
+            16 => self.fallocate(start, len, FallocateMode::ZeroRange { keep_size: true }),
+            17 => self.fallocate(start, len, FallocateMode::ZeroRange { keep_size: false }),
+            18 => self.fallocate(start, len, FallocateMode::CollapseRange),
+            19 if size < 2 * BYTES_MAX => self.fallocate(start, len, FallocateMode::InsertRange),
+            20 => self.node.sync(false).unwrap(),
+            21 => {
+                self.node.write_back().unwrap();
+                self.node.pages.remove_range(0..u64::MAX);
+            }
+            22 => self.remount(),
+            _ => self.check_bytes(),
+        }
+    }
+
+    fn check_bytes(&self) {
+        assert_eq!(
+            self.node.attr().unwrap().size_bytes,
+            self.model.len() as u64
+        );
+        let mut bytes = vec![0; self.model.len() + 10];
+        let count = self.node.read_at(0, &mut bytes).unwrap();
+        assert_eq!(count, self.model.len());
+        let differs = (0..count).find(|&at| bytes[at] != self.model[at]);
+        assert_eq!(differs, None, "the bytes there differ");
+    }
+
+    /// Syncs, and opens the filesystem anew, with all that is on the device proven.
+    fn remount(&mut self) {
+        self.node.sync(false).unwrap();
+        let number = self.node.number;
+        let free = self.tree.space().unwrap().stat();
+        self.tree.volume.log().unwrap().commit_all().unwrap();
+        let sample = Sample::on(Arc::clone(&self.device));
+        let taken = sample.proven();
+        assert_eq!(free, sample.space.stat());
+        self.tree = mount(&self.device);
+        self.node = self.tree.find(number).unwrap().unwrap();
+        assert_eq!(self.blocks(), taken);
+        self.check_bytes();
+    }
+
+    /// The first block of each cluster of the file and its map, ascending.
+    fn blocks(&self) -> Vec<u64> {
+        let core = self.node.core.read();
+        let volume = &self.tree.volume;
+        let ratio = u64::from(volume.geometry.cluster_blocks);
+        let mut clusters = std::collections::BTreeSet::new();
+        let visited = core.map.visit(volume, &mut |piece| {
+            match piece {
+                Piece::Node(_, block) => {
+                    assert!(clusters.insert(block.0 / ratio));
+                }
+                Piece::Run(run) => {
+                    let start = match run.backing {
+                        crate::mapping::Backing::Written(start)
+                        | crate::mapping::Backing::Unwritten(start) => start.0,
+                        crate::mapping::Backing::Hole => return std::ops::ControlFlow::Continue(()),
+                    };
+                    for block in start..start + u64::from(run.count) {
+                        clusters.insert(block / ratio);
+                    }
+                }
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        visited.unwrap();
+        assert_eq!(core.inode.sectors, clusters.len() as u64 * ratio * 2);
+        clusters
+            .into_iter()
+            .map(|cluster| cluster * ratio)
+            .collect()
+    }
+
+    fn run(mut self, changes: usize) {
+        for _ in 0..changes {
+            self.random_change();
+        }
+        self.remount();
+        self.resize(0);
+        self.remount();
+        assert_eq!(self.blocks(), Vec::<u64>::new());
+    }
+}
+
+const EXTENTS: Shape = Shape {
+    blocks: 8 * 1024 - 100,
+    blocks_per_group: 1024,
+    incompat: Incompat::FILETYPE.union(Incompat::EXTENTS),
+    ..Shape::PLAIN
+};
+
+#[test]
+fn files_of_extents_have_the_bytes_that_were_written() {
+    for seed in 0..100 {
+        File::new(seed, EXTENTS).run(60);
+    }
+}
+
+#[test]
+fn files_of_clusters_have_the_bytes_that_were_written() {
+    let shape = Shape {
+        cluster_blocks: 16,
+        ..EXTENTS
+    };
+    for seed in 0..100 {
+        File::new(seed, shape).run(60);
+    }
+}
+
+#[test]
+fn files_of_indirect_blocks_have_the_bytes_that_were_written() {
+    let shape = Shape {
+        incompat: Incompat::FILETYPE,
+        ..EXTENTS
+    };
+    for seed in 0..100 {
+        File::new(seed, shape).run(60);
+    }
+}

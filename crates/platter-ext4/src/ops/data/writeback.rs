@@ -1,0 +1,409 @@
+//! Dirty pages on their way to the device: over the blocks they have, or into new ones, which the
+//! map names once the data is there.
+
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use platter_cache::page::WritableSpace;
+use platter_vfs::{Condition, Error, Result};
+
+use super::super::{Core, Node};
+use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
+use crate::inode::{self, STORE_CREDITS};
+use crate::mapping::{Backing, MapChange, Progress, Run};
+use crate::ondisk::{BlockNr, FileBlock};
+
+/// Zeros for the rest of the last block.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Where a file got blocks last. Its lock keeps others from placing blocks of the same file.
+#[derive(Debug, Default)]
+pub(in crate::ops) struct Placement {
+    last: Option<(FileBlock, BlockNr)>,
+    /// What is kept for it behind them.
+    window: Window,
+}
+
+/// What is to be done about dirty pages' blocks.
+enum Target {
+    /// They are not dirty, and have no contents.
+    Nothing,
+    /// They have a place.
+    Overwrite(BlockNr),
+    /// They have a place, but read as zeros.
+    Unwritten(BlockNr),
+    /// They have no place.
+    New,
+}
+
+/// Bytes of a file in a row that are to be written.
+struct Request<'a> {
+    offset: u64,
+    end: u64,
+    bufs: &'a [IoSlice<'a>],
+}
+
+/// Blocks of a file that are about to be mapped.
+pub(super) struct Piece {
+    pub(super) run: Run,
+    /// Absent where they lie in a cluster that the file has.
+    taken: Option<Taken>,
+    /// Clusters among them that use up a promise.
+    promised: u32,
+}
+
+impl WritableSpace for Node {
+    fn extend(&self, end: u64) {
+        self.size_bytes.fetch_max(end, Ordering::AcqRel);
+    }
+
+    fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = offset + len;
+        let request = Request { offset, end, bufs };
+        let blocks = self.blocks_of(offset..end)?;
+        let is_unplaced = {
+            let core = self.core.read();
+            let mut unplaced = core.delayed.dirty().within(blocks.start.0..blocks.end.0);
+            unplaced.next().is_some()
+        };
+        let mut placement = is_unplaced.then(|| self.data.placement.lock());
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let (target, count) = self.target(at..blocks.end)?;
+            let run = |backing| Run {
+                first: at,
+                count,
+                backing,
+            };
+            let count = match (target, &mut placement) {
+                // What became dirty only now is written when its pages are.
+                (Target::Nothing, _) | (Target::New | Target::Unwritten(_), None) => count,
+                (Target::Overwrite(start), _) => {
+                    self.write_blocks(&request, &run(Backing::Written(start)))?;
+                    self.data.note_written();
+                    count
+                }
+                (Target::Unwritten(start), Some(_)) => {
+                    let run = run(Backing::Written(start));
+                    self.write_blocks(&request, &run)?;
+                    self.convert_written(&run, self.end_within(&request, &run))?;
+                    count
+                }
+                (Target::New, Some(placement)) => {
+                    self.place(&request, at..FileBlock(at.0 + count), placement)?
+                }
+            };
+            at = FileBlock(at.0 + count);
+        }
+        self.extend_on_medium(end)
+    }
+}
+
+impl Node {
+    /// What is to be done about the first blocks of a range, and how many.
+    fn target(&self, blocks: Range<FileBlock>) -> Result<(Target, u32)> {
+        let core = self.core.read();
+        let first = blocks.start;
+        let run = core.map.lookup(self.volume(), first)?;
+        let run = run.truncated(blocks.end.0 - first.0);
+        let target = match run.backing {
+            Backing::Written(start) => return Ok((Target::Overwrite(start), run.count)),
+            Backing::Unwritten(start) => Target::Unwritten(start),
+            Backing::Hole => Target::New,
+        };
+        let dirty = core.delayed.dirty().next(first.0);
+        Ok(match dirty {
+            Some(dirty) if dirty.start == first.0 => (target, run.count.min(dirty.end - first.0)),
+            Some(dirty) => (Target::Nothing, run.count.min(dirty.start - first.0)),
+            None => (Target::Nothing, run.count),
+        })
+    }
+
+    /// Gives the first blocks of a range a place, and writes and maps them. Gives how many.
+    fn place(
+        &self,
+        request: &Request<'_>,
+        blocks: Range<FileBlock>,
+        placement: &mut Placement,
+    ) -> Result<u32> {
+        let mut piece = self.take(blocks, placement)?;
+        let run = piece.run;
+        let written = self
+            .write_blocks(request, &run)
+            .and_then(|()| self.map_piece(&mut piece, self.end_within(request, &run)));
+        if let Err(error) = written {
+            self.give_back(piece)?;
+            return Err(error);
+        }
+        placement.note(&run);
+        Ok(run.count)
+    }
+
+    /// Maps a piece as unwritten.
+    pub(super) fn map_unwritten(&self, piece: &mut Piece, placement: &mut Placement) -> Result<()> {
+        if let Backing::Written(start) = piece.run.backing {
+            piece.run.backing = Backing::Unwritten(start);
+        }
+        self.map_piece(piece, 0)?;
+        placement.note(&piece.run);
+        Ok(())
+    }
+
+    /// Gives back what a piece that could not be mapped has taken.
+    pub(super) fn give_back(&self, piece: Piece) -> Result<()> {
+        if let Some(taken) = piece.taken {
+            self.tree.space()?.give_back(taken);
+        }
+        Ok(())
+    }
+
+    /// Takes blocks for the first of a range of dirty ones.
+    pub(super) fn take(
+        &self,
+        blocks: Range<FileBlock>,
+        placement: &mut Placement,
+    ) -> Result<Piece> {
+        let (volume, space) = (self.volume(), self.tree.space()?);
+        let ratio = volume.geometry.cluster_blocks;
+        let (first, mut end) = (blocks.start, blocks.end);
+        let cluster = first.0 / ratio;
+        let (goal, is_promised) = {
+            let core = self.core.read();
+            if let Some((block, place)) = core.map.place_in_cluster(volume, cluster)? {
+                let cluster_end = (cluster + 1).saturating_mul(ratio);
+                let start = BlockNr(place.0 + u64::from(first.0) - u64::from(block.0));
+                return Ok(Piece {
+                    run: Run {
+                        first,
+                        count: end.0.min(cluster_end) - first.0,
+                        backing: Backing::Written(start),
+                    },
+                    taken: None,
+                    promised: 0,
+                });
+            }
+            end = end.min(core.map.step_end(volume, first));
+            let last = (end.0 - 1) / ratio;
+            if last > cluster && core.map.place_in_cluster(volume, last)?.is_some() {
+                end = FileBlock(last * ratio);
+            }
+            let (is_promised, until) = core.delayed.promise_of(cluster);
+            end = end.min(FileBlock(until.saturating_mul(ratio)));
+            (self.goal(&core, first, placement)?, is_promised)
+        };
+        let from = if is_promised {
+            Reserve::Promised
+        } else {
+            Reserve::Privileged
+        };
+        let inside = first.0 % ratio;
+        let want = end.0 - first.0 + inside;
+        let taken = space.take_growing(volume, &mut placement.window, goal, want, from)?;
+        let start = BlockNr(taken.start().0 + u64::from(inside));
+        let clusters = taken.count().div_ceil(ratio);
+        Ok(Piece {
+            run: Run {
+                first,
+                count: taken.count() - inside,
+                backing: Backing::Written(start),
+            },
+            promised: if is_promised { clusters } else { 0 },
+            taken: Some(taken),
+        })
+    }
+
+    /// Where `block` is best placed: behind the block before it, or as far from the last one that
+    /// was placed as it is in the file.
+    fn goal(&self, core: &Core, block: FileBlock, placement: &Placement) -> Result<BlockNr> {
+        if let Some(before) = block.0.checked_sub(1) {
+            let run = core.map.lookup(self.volume(), FileBlock(before))?;
+            if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
+                return Ok(BlockNr(start.0 + 1));
+            }
+        }
+        let near = placement.last.and_then(|(last, place)| {
+            let ahead = block.checked_since(last)?;
+            let goal = place.checked_add(u64::from(ahead))?;
+            self.volume().geometry.contains(goal, 1).then_some(goal)
+        });
+        let first =
+            || -> Result<BlockNr> { Ok(self.tree.space()?.first_goal(self.number, self.kind)) };
+        near.map_or_else(first, Ok)
+    }
+
+    /// Records a piece whose data is on the device: its blocks, its place in the map, and the size
+    /// that reaches to `end`. A piece that could not be recorded still holds what it has taken.
+    fn map_piece(&self, piece: &mut Piece, end: u64) -> Result<()> {
+        let volume = self.volume();
+        let space = self.tree.space()?;
+        let mut is_settled = false;
+        loop {
+            inode::read_slot(volume, self.number)?;
+            let credits = self.core.read().map.step_credits() + RECORD_CREDITS + STORE_CREDITS;
+            let mut handle = volume.begin(credits)?;
+            let mut core = self.core.write();
+            let (map, mut change) = core.map_change(volume, &**space, &mut handle);
+            if let Err(error) = map.insert(&mut change, piece.run) {
+                drop(core);
+                drop(handle);
+                if !is_no_space(&error) || is_settled || !space.has_pending() {
+                    return Err(error);
+                }
+                space.settle(volume)?;
+                is_settled = true;
+                continue;
+            }
+            if let Some(taken) = piece.taken.take() {
+                let clusters = u64::from(taken.count().div_ceil(volume.geometry.cluster_blocks));
+                let sectors = clusters.saturating_mul(change.cluster_sectors());
+                change.inode.sectors = change.inode.sectors.saturating_add(sectors);
+                space
+                    .record(volume, &mut handle, taken)
+                    .map_err(|error| handle.abort(error))?;
+            }
+            core.place_delayed(volume, space, &piece.run, piece.promised);
+            core.inode.size_bytes = core.inode.size_bytes.max(end);
+            return core.store_data(volume, &mut handle);
+        }
+    }
+
+    /// Has unwritten blocks, to which data was written, read as that, and the size reach to `end`.
+    fn convert_written(&self, run: &Run, end: u64) -> Result<()> {
+        let mut blocks = run.first..run.end();
+        self.in_steps(0, |handle, core, space| {
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            let progress = map.convert(&mut change, blocks.clone(), false)?;
+            let done_to = match progress {
+                Progress::Done => blocks.end,
+                Progress::More(next) => next,
+            };
+            let done = Run {
+                first: blocks.start,
+                count: done_to.0 - blocks.start.0,
+                backing: run.backing,
+            };
+            core.place_delayed(self.volume(), space, &done, 0);
+            blocks.start = done_to;
+            if progress == Progress::Done {
+                core.inode.size_bytes = core.inode.size_bytes.max(end);
+            }
+            Ok(progress == Progress::Done)
+        })
+    }
+
+    /// Has the size on the medium reach to `end`, up to which data is there, unless the file was cut
+    /// off meanwhile.
+    pub(super) fn extend_on_medium(&self, end: u64) -> Result<()> {
+        if self.core.read().inode.size_bytes >= end {
+            return Ok(());
+        }
+        let volume = self.volume();
+        inode::read_slot(volume, self.number)?;
+        let mut handle = volume.begin(STORE_CREDITS)?;
+        let mut core = self.core.write();
+        let end = end.min(self.size_bytes());
+        core.inode.size_bytes = core.inode.size_bytes.max(end);
+        core.store_data(volume, &mut handle)
+    }
+
+    /// Writes the bytes of a run of blocks to where it lies, zeros behind the end of the file.
+    fn write_blocks(&self, request: &Request<'_>, run: &Run) -> Result<()> {
+        let Backing::Written(start) = run.backing else {
+            return Ok(());
+        };
+        let bits = self.volume().geometry.block_bits;
+        let first = u64::from(run.first.0) << bits;
+        let end = first + (u64::from(run.count) << bits);
+        let mut bufs = request.bytes(first..end);
+        let missing = end.saturating_sub(request.end);
+        if let Some(zeros) = usize::try_from(missing)
+            .ok()
+            .and_then(|len| ZEROS.get(..len))
+            && !zeros.is_empty()
+        {
+            bufs.push(IoSlice::new(zeros));
+        }
+        self.volume()
+            .device()
+            .write_vectored_at(start.0 << bits, &bufs)?;
+        Ok(())
+    }
+
+    /// The end of the bytes of a run of blocks that are written.
+    fn end_within(&self, request: &Request<'_>, run: &Run) -> u64 {
+        let end = u64::from(run.end().0) << self.volume().geometry.block_bits;
+        end.min(request.end)
+    }
+}
+
+impl Core {
+    /// The map, and what changes it.
+    pub(super) fn map_change<'c, 'h>(
+        &'c mut self,
+        volume: &'c crate::Volume,
+        space: &'c dyn crate::mapping::BlockSource,
+        handle: &'c mut crate::txn::Handle<'h>,
+    ) -> (&'c mut crate::mapping::BlockMap, MapChange<'c, 'h>) {
+        let change = MapChange {
+            volume,
+            space,
+            handle,
+            inode: &mut self.inode,
+        };
+        (&mut self.map, change)
+    }
+
+    /// Notes that blocks lie on the device. `used` promises were used up by that; what else was
+    /// promised to their clusters is not needed any more.
+    pub(super) fn place_delayed(
+        &mut self,
+        volume: &crate::Volume,
+        space: &Space,
+        run: &Run,
+        used: u32,
+    ) {
+        let ratio = volume.geometry.cluster_blocks;
+        let promised = self.delayed.place(run.first..run.end(), ratio);
+        let left = promised.saturating_sub(used);
+        space.release_delayed(u64::from(left));
+    }
+}
+
+impl Placement {
+    /// Gives back what is kept for the file.
+    pub(in crate::ops) fn close(&mut self, space: &Space) {
+        space.close_window(&mut self.window);
+    }
+
+    /// Notes blocks that were placed.
+    fn note(&mut self, run: &Run) {
+        if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
+            let last = BlockNr(start.0 + u64::from(run.count) - 1);
+            self.last = Some((FileBlock(run.end().0 - 1), last));
+        }
+    }
+}
+
+impl Request<'_> {
+    /// The parts of the buffers that hold a range of the file.
+    fn bytes(&self, range: Range<u64>) -> Vec<IoSlice<'_>> {
+        let mut at = self.offset;
+        let mut bufs = Vec::with_capacity(self.bufs.len() + 1);
+        for buf in self.bufs {
+            let end = at + buf.len() as u64;
+            let within =
+                |at_byte: u64| usize::try_from(at_byte.clamp(at, end) - at).unwrap_or_default();
+            let part = buf.get(within(range.start)..within(range.end));
+            bufs.extend(part.filter(|part| !part.is_empty()).map(IoSlice::new));
+            at = end;
+        }
+        bufs
+    }
+}
+
+/// Whether an error says that there is no space.
+pub(super) fn is_no_space(error: &Error) -> bool {
+    matches!(error, Error::Condition(Condition::NoSpace))
+}
