@@ -12,3 +12,4 @@ pub mod prng;
 pub mod fixtures;
 pub mod compare;
 pub mod volume;
+pub mod workload;

@@ -74,6 +74,12 @@ impl RecordingDevice {
         position
     }
 
+    /// How many entries the log has.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.log.lock().events.len()
+    }
+
     /// The log up to now.
     #[must_use]
     pub fn recording(&self) -> Recording {

@@ -1,0 +1,340 @@
+//! Operations that fit what a filesystem holds, drawn from a seed.
+
+use std::ops::Range;
+
+use platter_vfs::{CreateKind, FallocateMode, FileKind, RenameMode};
+
+use super::operation::{Fill, Operation, parent_of};
+use super::tree::{Tree, join};
+use crate::prng::Prng;
+
+/// The longest file that is made.
+const FILE_BYTES_MAX: u64 = 96 << 10;
+/// Paths that are kept; beyond them more is removed than made.
+const PATHS_MAX: usize = 40;
+/// How deep directories are made.
+const DEPTH_MAX: usize = 4;
+/// Attributes that files get.
+const XATTRS: [&str; 3] = ["user.first", "user.second", "trusted.third"];
+
+/// Which kinds of operations are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mix {
+    /// One of so many operations is a sync; 0 for none.
+    pub one_sync_in: u64,
+    /// Operations that move the contents of files by whole blocks of this size; 0 for none.
+    pub shift_bytes: u64,
+    /// One of so many operations is one that must fail; 0 for none.
+    pub one_refused_in: u64,
+    /// Whether files are taken space for and holes are made in them.
+    pub fallocate: bool,
+}
+
+/// Draws operations.
+#[derive(Debug)]
+pub struct Generator {
+    prng: Prng,
+    mix: Mix,
+    /// Directories that are never removed, where names are made.
+    homes: Vec<String>,
+    /// What every name begins with, so that two generators can share a directory.
+    prefix: &'static str,
+    names: u64,
+}
+
+impl Generator {
+    /// Names are made in and below `homes`, and begin with `prefix` there.
+    #[must_use]
+    pub fn new(seed: u64, mix: Mix, homes: &[&str], prefix: &'static str) -> Self {
+        Self {
+            prng: Prng::new(seed),
+            mix,
+            homes: homes.iter().map(|&home| home.to_owned()).collect(),
+            prefix,
+            names: 0,
+        }
+    }
+
+    /// The next operation on a filesystem that holds `now`.
+    pub fn next(&mut self, now: &Tree) -> Operation {
+        let mix = self.mix;
+        loop {
+            let drawn = if self.is_one_in(mix.one_sync_in) {
+                self.sync(now)
+            } else if self.is_one_in(mix.one_refused_in) {
+                self.refused(now)
+            } else {
+                self.change(now)
+            };
+            if let Some(operation) = drawn {
+                return operation;
+            }
+        }
+    }
+
+    fn is_one_in(&mut self, count: u64) -> bool {
+        count != 0 && self.prng.below(count) == 0
+    }
+
+    /// A change; `None` if what was drawn does not fit.
+    fn change(&mut self, now: &Tree) -> Option<Operation> {
+        let mine = self.mine(now).count();
+        let roll = self.prng.below(100);
+        Some(match roll {
+            0..12 if mine < PATHS_MAX => self.create(now)?,
+            12..16 if mine < PATHS_MAX => {
+                Operation::Create(self.new_path(now)?, CreateKind::Directory, 0o755)
+            }
+            16..20 if mine < PATHS_MAX => {
+                let len = [5, 59, 60, 200][self.below(4)];
+                let target = self.letters(len);
+                Operation::Create(self.new_path(now)?, CreateKind::Symlink(target), 0o777)
+            }
+            20..24 if mine < PATHS_MAX => {
+                let file = self.any(now, |kind| kind != FileKind::Directory)?;
+                Operation::Link(file, self.new_path(now)?)
+            }
+            24..48 => {
+                let path = self.any(now, |kind| kind == FileKind::Regular)?;
+                Operation::Write(path.clone(), self.fill(now, &path))
+            }
+            48..56 => {
+                let path = self.any(now, |kind| kind == FileKind::Regular)?;
+                let size = self.prng.below(FILE_BYTES_MAX);
+                Operation::Truncate(path, if self.is_one_in(4) { 0 } else { size })
+            }
+            56..62 if self.mix.fallocate => self.fallocate(now)?,
+            62..72 => self.rename(now)?,
+            72..84 => Operation::Unlink(self.any(now, |kind| kind != FileKind::Directory)?),
+            84..88 => Operation::RemoveDir(self.empty_directory(now)?),
+            88..92 => {
+                let fill = Fill {
+                    offset: 0,
+                    len: [0, 3, 40, 200][self.below(4)],
+                    seed: self.prng.next_u64(),
+                };
+                // Only files and directories take attributes of users.
+                let takes = |kind| matches!(kind, FileKind::Regular | FileKind::Directory);
+                Operation::SetXattr(self.any(now, takes)?, XATTRS[self.below(3)], fill)
+            }
+            92..94 => {
+                let path = self.any(now, |_| true)?;
+                let entry = now.entries.get(&path)?;
+                let mut names = XATTRS.iter();
+                let name = names.find(|name| entry.xattrs.contains_key(name.as_bytes()))?;
+                Operation::RemoveXattr(path, name)
+            }
+            94..97 => {
+                let bits = u32::try_from(self.prng.below(0o1000)).unwrap_or(0);
+                let path = self.any(now, |kind| kind != FileKind::Symlink)?;
+                Operation::SetPermissions(path, bits)
+            }
+            97..100 => {
+                let mut id = || u32::try_from(self.prng.below(90_000)).unwrap_or(0);
+                let (uid, gid) = (id(), id());
+                Operation::SetOwner(self.any(now, |_| true)?, uid, gid)
+            }
+            _ => return None,
+        })
+    }
+
+    fn create(&mut self, now: &Tree) -> Option<Operation> {
+        let kind = match self.below(12) {
+            0 => CreateKind::Fifo,
+            1 => CreateKind::Socket,
+            _ => CreateKind::Regular,
+        };
+        Some(Operation::Create(self.new_path(now)?, kind, 0o644))
+    }
+
+    /// Bytes somewhere in a file: in its middle, at its end, or some way behind that.
+    fn fill(&mut self, now: &Tree, path: &str) -> Fill {
+        let content = now
+            .entries
+            .get(path)
+            .and_then(|entry| entry.content.as_ref());
+        let size = content.map_or(0, |content| content.len() as u64);
+        let offset = match self.below(8) {
+            0 | 1 => size,
+            2 => size + self.prng.below(16 << 10),
+            3 => self.prng.below(size + 1) & !4095,
+            _ => self.prng.below(size + 1),
+        };
+        let bound = [100, 1000, 5000, 30_000][self.below(4)];
+        let len = self.below(bound) + 1;
+        let left = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(0);
+        Fill {
+            offset: offset.min(FILE_BYTES_MAX - 1),
+            len: len.min(left.max(1)),
+            seed: self.prng.next_u64(),
+        }
+    }
+
+    fn fallocate(&mut self, now: &Tree) -> Option<Operation> {
+        let path = self.any(now, |kind| kind == FileKind::Regular)?;
+        let content = now
+            .entries
+            .get(&path)
+            .and_then(|entry| entry.content.as_ref());
+        let size = content.map_or(0, |content| content.len() as u64);
+        let start = self.prng.below(size.max(1) + 8192).min(FILE_BYTES_MAX - 1);
+        let end = (start + 1 + self.prng.below(20_000)).min(FILE_BYTES_MAX);
+        let keep_size = self.is_one_in(2);
+        let shift = self.mix.shift_bytes;
+        let (range, mode) = match self.below(5) {
+            0 => (start..end, FallocateMode::Allocate { keep_size }),
+            1 => (start..end, FallocateMode::PunchHole),
+            2 => (start..end, FallocateMode::ZeroRange { keep_size }),
+            3 if shift != 0 => (self.blocks(size)?, FallocateMode::CollapseRange),
+            4 if shift != 0 && size < FILE_BYTES_MAX / 2 => {
+                (self.blocks(size)?, FallocateMode::InsertRange)
+            }
+            _ => return None,
+        };
+        Some(Operation::Fallocate(path, range, mode))
+    }
+
+    /// Whole blocks inside a file, and not up to its end.
+    fn blocks(&mut self, size: u64) -> Option<Range<u64>> {
+        let unit = self.mix.shift_bytes;
+        let count = size.saturating_sub(1) / unit;
+        let first = self.prng.below(count.max(1));
+        let end = first
+            + 1
+            + self
+                .prng
+                .below(count.checked_sub(first).filter(|&left| left > 0)?);
+        (end * unit < size).then_some(first * unit..end * unit)
+    }
+
+    fn rename(&mut self, now: &Tree) -> Option<Operation> {
+        let from = self.any(now, |_| true)?;
+        let is_directory = |path: &str| now.entries[path].kind == FileKind::Directory;
+        let to = if self.is_one_in(2) {
+            self.new_path(now)?
+        } else {
+            self.any(now, |_| true)?
+        };
+        let below = |path: &str, dir: &str| {
+            path.strip_prefix(dir)
+                .is_some_and(|rest| rest.starts_with('/'))
+        };
+        if below(&to, &from) || below(&from, &to) || from == to {
+            return None;
+        }
+        let Some(target) = now.entries.get(&to) else {
+            let mode = [RenameMode::Replace, RenameMode::NoReplace][self.below(2)];
+            return Some(Operation::Rename(from, to, mode));
+        };
+        if self.is_one_in(3) {
+            return Some(Operation::Rename(from, to, RenameMode::Exchange));
+        }
+        // Two names of one file stay both.
+        let is_same = target.file == now.entries[&from].file;
+        let is_empty = !now.entries.keys().any(|path| below(path, &to));
+        let fits = is_directory(&from) == is_directory(&to) && is_empty && !is_same;
+        fits.then_some(Operation::Rename(from, to, RenameMode::Replace))
+    }
+
+    fn sync(&mut self, now: &Tree) -> Option<Operation> {
+        let data_only = self.is_one_in(3);
+        Some(match self.below(5) {
+            0 => Operation::Sync,
+            1 => Operation::Fsync(self.any(now, |kind| kind == FileKind::Directory)?, false),
+            _ => Operation::Fsync(self.any(now, |kind| kind == FileKind::Regular)?, data_only),
+        })
+    }
+
+    /// What every filesystem refuses, or takes without a change.
+    fn refused(&mut self, now: &Tree) -> Option<Operation> {
+        let any = self.any(now, |_| true)?;
+        let directory = self.any(now, |kind| kind == FileKind::Directory)?;
+        let absent = self.new_path(now)?;
+        Some(match self.below(8) {
+            0 => Operation::Create(any, CreateKind::Regular, 0o600),
+            1 => Operation::Create(join(&absent, "below"), CreateKind::Regular, 0o600),
+            2 => Operation::Unlink(absent),
+            3 => Operation::Unlink(directory),
+            4 => Operation::RemoveDir(any),
+            5 => {
+                let below = join(&directory, "own");
+                Operation::Rename(directory, below, RenameMode::Replace)
+            }
+            6 => Operation::Rename(absent, any, RenameMode::Exchange),
+            _ => Operation::Link(directory, absent),
+        })
+        .filter(
+            |operation| !matches!(operation, Operation::RemoveDir(path) if is_removable(now, path)),
+        )
+    }
+
+    /// Paths that this generator made.
+    fn mine<'a>(&'a self, now: &'a Tree) -> impl Iterator<Item = &'a str> {
+        let paths = now.entries.keys().map(|path| &**path);
+        paths.filter(|path| self.is_mine(path))
+    }
+
+    /// Whether the path goes on below a home with a name of this generator.
+    fn is_mine(&self, path: &str) -> bool {
+        let is_home = self.homes.iter().any(|home| home == path);
+        let is_below = |home: &String| {
+            let rest = path.strip_prefix(&**home).unwrap_or_default();
+            let rest = if home.is_empty() {
+                Some(path)
+            } else {
+                rest.strip_prefix('/')
+            };
+            rest.is_some_and(|rest| !rest.is_empty() && rest.starts_with(self.prefix))
+        };
+        !is_home && self.homes.iter().any(is_below)
+    }
+
+    fn any(&mut self, now: &Tree, fits: impl Fn(FileKind) -> bool) -> Option<String> {
+        let fitting = self.mine(now).filter(|&path| fits(now.entries[path].kind));
+        let fitting: Vec<String> = fitting.map(str::to_owned).collect();
+        let which = self.below(fitting.len().max(1));
+        fitting.get(which).cloned()
+    }
+
+    fn empty_directory(&mut self, now: &Tree) -> Option<String> {
+        let path = self.any(now, |kind| kind == FileKind::Directory)?;
+        is_removable(now, &path).then_some(path)
+    }
+
+    /// A path that is not there, in a directory that is.
+    fn new_path(&mut self, now: &Tree) -> Option<String> {
+        let own = self.mine(now).filter(|&path| {
+            let depth = path.matches('/').count();
+            now.entries[path].kind == FileKind::Directory && depth < DEPTH_MAX
+        });
+        let mut directories = self.homes.clone();
+        directories.extend(own.map(str::to_owned));
+        let directory = &directories[self.below(directories.len())];
+        self.names += 1;
+        let mut name = format!("{}{}", self.prefix, self.names);
+        if self.is_one_in(8) {
+            name.push_str(&"-".repeat(self.below(200)));
+        }
+        let path = join(directory, &name);
+        (!now.entries.contains_key(&path)).then_some(path)
+    }
+
+    fn letters(&mut self, len: usize) -> Vec<u8> {
+        let letter = |byte: u8| b'a' + byte % 26;
+        self.prng.bytes(len).into_iter().map(letter).collect()
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.prng.below(bound as u64)).unwrap_or(0)
+    }
+}
+
+/// Whether `rmdir` removes what the path names.
+fn is_removable(now: &Tree, path: &str) -> bool {
+    let is_directory = now.entries[path].kind == FileKind::Directory;
+    is_directory
+        && !now
+            .entries
+            .keys()
+            .any(|other| parent_of(other) == path && other != path)
+}

@@ -1,0 +1,322 @@
+//! Every moment of a sequence of operations, and what a power cut may leave of them.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use platter_vfs::{FileKind, Filesystem};
+
+use super::operation::Operation;
+use super::tree::{Entry, Tree};
+
+/// What of a file's contents reaches the medium whole, or not at all.
+const SECTOR_BYTES: usize = 512;
+/// Differences that are told.
+const LINES_MAX: usize = 12;
+
+/// What a filesystem keeps without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// After a power cut, names and attributes are what they were at some moment.
+    Journaled,
+    /// Only what was synced and not touched since is certain.
+    Synced,
+}
+
+/// Where an operation stands in the log of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Entries of the log when it began.
+    pub begin: usize,
+    /// Entries when it had returned with success.
+    pub end: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Step {
+    operation: Operation,
+    pace: Pace,
+    after: Tree,
+    /// Files whose names or attributes it changed.
+    touched: Vec<u64>,
+}
+
+/// A sequence of operations with what the filesystem held after each.
+#[derive(Debug)]
+pub struct History {
+    initial: Tree,
+    steps: Vec<Step>,
+}
+
+impl History {
+    /// Begins with what is there.
+    #[must_use]
+    pub fn new(initial: Tree) -> Self {
+        let steps = Vec::new();
+        Self { initial, steps }
+    }
+
+    /// What the filesystem holds now.
+    #[must_use]
+    pub fn now(&self) -> &Tree {
+        self.after(self.steps.len())
+    }
+
+    /// How many operations there were.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether there was none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// How many of the operations were syncs.
+    #[must_use]
+    pub fn syncs(&self) -> usize {
+        let syncs = self.steps.iter().filter(|step| step.operation.is_sync());
+        syncs.count()
+    }
+
+    /// Adds an operation that `model`, in which it was done too, shows the outcome of.
+    pub fn push(&mut self, operation: Operation, pace: Pace, model: &dyn Filesystem) -> Result<()> {
+        let before = self.now();
+        let after = Tree::read(model, Some(before))?;
+        let paths = operation.touched_paths();
+        let files = paths.iter().flat_map(|&path| {
+            [before, &after].map(|tree| tree.entries.get(path).map(|entry| entry.file))
+        });
+        let touched = files.flatten().collect();
+        self.steps.push(Step {
+            operation,
+            pace,
+            after,
+            touched,
+        });
+        Ok(())
+    }
+
+    /// The operations, in order.
+    pub fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.steps.iter().map(|step| &step.operation)
+    }
+
+    /// The operations as text, with the number of each.
+    #[must_use]
+    pub fn listing(&self) -> Vec<String> {
+        let line = |(number, step): (usize, &Step)| {
+            format!("{number}: {:?} {:?}", step.pace, step.operation)
+        };
+        self.steps.iter().enumerate().map(line).collect()
+    }
+
+    /// Holds what a power cut left against what it may leave, when `cut` entries of the log had
+    /// begun. Gives what is wrong.
+    #[must_use]
+    pub fn judge(&self, cut: usize, left: &Tree, durability: Durability) -> Vec<String> {
+        let begun = self.steps.iter().take_while(|step| step.pace.begin < cut);
+        let begun = begun.count();
+        let mut lines = match durability {
+            Durability::Journaled => self.judge_whole(cut, begun, left),
+            Durability::Synced => self.judge_synced(cut, begun, left),
+        };
+        lines.truncate(LINES_MAX);
+        lines
+    }
+
+    /// What there was after `count` operations.
+    fn after(&self, count: usize) -> &Tree {
+        match count.checked_sub(1) {
+            Some(last) => &self.steps[last].after,
+            None => &self.initial,
+        }
+    }
+
+    /// The operations among the first `begun` that had returned, with their numbers, last first.
+    fn returned(&self, cut: usize, begun: usize) -> impl Iterator<Item = (usize, &Step)> {
+        let steps = self.steps[..begun].iter().enumerate().rev();
+        steps.filter(move |(_, step)| step.pace.end.is_some_and(|end| end <= cut))
+    }
+
+    /// All names are those of one moment, no earlier than the syncs that returned say, and all
+    /// contents are made of what the file held between its last sync and the cut.
+    fn judge_whole(&self, cut: usize, begun: usize, left: &Tree) -> Vec<String> {
+        let promised = self
+            .returned(cut, begun)
+            .map(|(number, step)| self.moment(number, step));
+        let first = promised.max().unwrap_or(0);
+        let mut nearest: Option<(usize, Vec<String>)> = None;
+        for moment in (first..=begun).rev() {
+            let lines = left.name_differences(self.after(moment));
+            if lines.is_empty() {
+                let lines = self.judge_contents(cut, begun, self.after(moment), left);
+                if lines.is_empty() {
+                    return Vec::new();
+                }
+                return lines;
+            }
+            if nearest
+                .as_ref()
+                .is_none_or(|(_, least)| lines.len() < least.len())
+            {
+                nearest = Some((moment, lines));
+            }
+        }
+        let (moment, lines) = nearest.unwrap_or_default();
+        let head = format!(
+            "names are of no moment from {first} to {begun}; the nearest is {moment}, but:"
+        );
+        std::iter::once(head).chain(lines).collect()
+    }
+
+    /// The earliest moment whose names a sync that has returned allows.
+    fn moment(&self, number: usize, step: &Step) -> usize {
+        if step.operation == Operation::Sync {
+            return number;
+        }
+        let Operation::Fsync(path, data_only) = &step.operation else {
+            return 0;
+        };
+        let Some(file) = self.after(number).entries.get(path).map(|entry| entry.file) else {
+            return 0;
+        };
+        let touches = |step: &Step| {
+            let counts = !data_only || matches!(step.operation, Operation::Create(..));
+            counts && step.touched.contains(&file)
+        };
+        let last = self.steps[..number].iter().rposition(touches);
+        last.map_or(0, |last| last + 1)
+    }
+
+    /// The earliest moment whose contents of a file the syncs that have returned allow.
+    fn content_moment(&self, cut: usize, begun: usize, file: u64) -> usize {
+        let mut returned = self.returned(cut, begun);
+        let is_of_file = |number: usize, path: &str| {
+            let entry = self.after(number).entries.get(path);
+            entry.is_some_and(|entry| entry.file == file)
+        };
+        let promise = returned.find(|(number, step)| {
+            step.operation == Operation::Sync
+                || matches!(&step.operation, Operation::Fsync(path, _) if is_of_file(*number, path))
+        });
+        promise.map_or(0, |(number, _)| number)
+    }
+
+    /// `names` are those of the moment that `left` shows.
+    fn judge_contents(&self, cut: usize, begun: usize, names: &Tree, left: &Tree) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (path, entry) in left.files() {
+            let Some(known) = names.entries.get(path) else {
+                continue;
+            };
+            let first = self.content_moment(cut, begun, known.file);
+            lines.extend(self.judge_content(path, entry, known.file, first..=begun));
+        }
+        lines
+    }
+
+    /// Whether what is left of a file is made of what it held in `moments`.
+    fn judge_content(
+        &self,
+        path: &str,
+        left: &Entry,
+        file: u64,
+        moments: std::ops::RangeInclusive<usize>,
+    ) -> Option<String> {
+        let mut versions: Vec<&Arc<[u8]>> = Vec::new();
+        let (first, last) = (*moments.start(), *moments.end());
+        for moment in moments {
+            let Some(content) = self.after(moment).content(file) else {
+                continue;
+            };
+            if versions.last().is_none_or(|known| *known != content) {
+                versions.push(content);
+            }
+        }
+        let content = left.content.as_deref().unwrap_or_default();
+        let sizes = || versions.iter().map(|version| version.len());
+        let mut grows = sizes().zip(sizes().skip(1));
+        let between = |(one, other): (usize, usize)| {
+            (one.min(other)..=one.max(other)).contains(&content.len())
+        };
+        if !sizes().any(|size| size == content.len()) && !grows.any(between) {
+            let sizes: Vec<_> = sizes().collect();
+            let len = content.len();
+            return Some(format!(
+                "/{path} has {len} bytes; from {first} to {last} it had {sizes:?}"
+            ));
+        }
+        for (at, sector) in (0..)
+            .step_by(SECTOR_BYTES)
+            .zip(content.chunks(SECTOR_BYTES))
+        {
+            let is_made_of = |version: &&Arc<[u8]>| {
+                let end = (at + sector.len()).min(version.len());
+                let held = version.get(at..end).unwrap_or_default();
+                let (same, beyond) = sector.split_at(held.len());
+                same == held && beyond.iter().all(|&byte| byte == 0)
+            };
+            if !versions.iter().any(is_made_of) {
+                let versions = versions.len();
+                let begins = &sector[..sector.len().min(8)];
+                return Some(format!(
+                    "/{path}: the sector at {at}, {begins:02x?}.., is of none of {versions} \
+                     versions from {first} to {last}"
+                ));
+            }
+        }
+        None
+    }
+
+    /// What the last sync of everything, or of a file, found and nobody touched since is there.
+    fn judge_synced(&self, cut: usize, begun: usize, left: &Tree) -> Vec<String> {
+        let mut lines = Vec::new();
+        let syncs = self.returned(cut, begun);
+        let mut syncs = syncs.filter(|(_, step)| step.operation.is_sync());
+        let whole = syncs.find(|(_, step)| step.operation == Operation::Sync);
+        let Some((number, _)) = whole else {
+            return lines;
+        };
+        for (path, entry) in &self.after(number).entries {
+            let is_same = |moment: usize| self.is_untouched(path, entry, moment);
+            if path.is_empty() || !(number..=begun).all(is_same) {
+                continue;
+            }
+            let Some(found) = left.entries.get(path) else {
+                lines.push(format!("/{path} was synced by {number} and is gone"));
+                continue;
+            };
+            let mut expected = entry.clone();
+            expected.file = found.file;
+            expected.content.clone_from(&found.content);
+            if entry.kind == FileKind::Directory {
+                expected.links = found.links;
+            }
+            if *found != expected {
+                lines.push(format!(
+                    "/{path} was synced by {number} and is another: {found:?}"
+                ));
+                continue;
+            }
+            if found.content.is_some() {
+                lines.extend(self.judge_content(path, found, entry.file, number..=begun));
+            }
+        }
+        lines
+    }
+
+    /// Whether a path led to the same file with the same attributes at `moment`.
+    fn is_untouched(&self, path: &str, entry: &Entry, moment: usize) -> bool {
+        let tree = self.after(moment);
+        tree.entries.get(path).is_some_and(|now| {
+            let mut now = now.clone();
+            now.content.clone_from(&entry.content);
+            if entry.kind == FileKind::Directory {
+                now.links = entry.links;
+            }
+            now == *entry
+        })
+    }
+}

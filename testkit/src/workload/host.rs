@@ -1,0 +1,83 @@
+//! A tree as the host's kernel shows it.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use platter_vfs::FileKind;
+use platter_vfs::attr::DeviceNumber;
+
+use super::tree::{Entry, LOST_AND_FOUND, Tree, join};
+
+/// Room for the names, or the value, of attributes.
+const XATTR_BYTES_MAX: usize = 1 << 16;
+/// How deep directories may lie.
+const DEPTH_MAX: usize = 32;
+
+impl Tree {
+    /// Everything below `root`, a folder of the host.
+    pub fn read_host(root: &Path) -> Result<Self> {
+        let mut tree = Self::default();
+        tree.add_host(&root.join("."), "", 0)?;
+        Ok(tree)
+    }
+
+    fn add_host(&mut self, at: &Path, path: &str, depth: usize) -> Result<()> {
+        ensure!(depth < DEPTH_MAX, "{path}: too deep");
+        let entry = read_entry(at).with_context(|| format!("/{path}"))?;
+        let is_directory = entry.kind == FileKind::Directory;
+        self.entries.insert(path.to_owned(), entry);
+        if !is_directory {
+            return Ok(());
+        }
+        for listed in std::fs::read_dir(at)? {
+            let name = listed?.file_name();
+            let name = name.to_str().context("a name")?;
+            if !(path.is_empty() && name == LOST_AND_FOUND) {
+                self.add_host(&at.join(name), &join(path, name), depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_entry(at: &Path) -> Result<Entry> {
+    let found = at.symlink_metadata()?;
+    let kind = FileKind::from_mode(found.mode()).context("a file type")?;
+    let target = (kind == FileKind::Symlink).then(|| std::fs::read_link(at));
+    let target = target.transpose()?;
+    let content = (kind == FileKind::Regular).then(|| std::fs::read(at));
+    Ok(Entry {
+        file: found.ino(),
+        kind,
+        permissions: found.mode() & 0o7777,
+        uid: found.uid(),
+        gid: found.gid(),
+        links: u32::try_from(found.nlink())?,
+        device: DeviceNumber {
+            major: rustix::fs::major(found.rdev()),
+            minor: rustix::fs::minor(found.rdev()),
+        },
+        target: target.map(|target| target.into_os_string().into_vec()),
+        xattrs: read_xattrs(at)?,
+        content: content.transpose()?.map(Into::into),
+    })
+}
+
+fn read_xattrs(at: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut names = vec![0; XATTR_BYTES_MAX];
+    let length = rustix::fs::llistxattr(at, &mut names[..])?;
+    let mut xattrs = BTreeMap::new();
+    for name in names[..length].split(|&byte| byte == 0) {
+        if name.is_empty() {
+            continue;
+        }
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        let length = rustix::fs::lgetxattr(at, name, &mut value[..])?;
+        value.truncate(length);
+        xattrs.insert(name.to_vec(), value);
+    }
+    Ok(xattrs)
+}

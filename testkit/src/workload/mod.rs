@@ -1,0 +1,19 @@
+//! Random sequences of operations on a filesystem, and what must be true of it afterwards.
+//!
+//! A [`Generator`] draws [`Operation`]s that fit what is there, [`Tree`] is what a filesystem
+//! holds at one moment, and a [`History`] remembers every such moment with what each sync
+//! promised, so that whatever a power cut left can be held against it.
+
+mod operation;
+mod generator;
+mod tree;
+mod host;
+mod history;
+
+pub use generator::{Generator, Mix};
+pub use history::{Durability, History, Pace};
+pub use operation::{Fill, Operation, resolve};
+pub use tree::{Entry, Tree};
+
+#[cfg(test)]
+mod tests;

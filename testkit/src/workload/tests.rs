@@ -1,0 +1,124 @@
+//! Sequences on the filesystem in memory: what is drawn succeeds, and judgements find what is wrong.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_vfs::{FixedClock, Timestamp};
+
+use super::*;
+
+const MIX: Mix = Mix {
+    one_sync_in: 8,
+    shift_bytes: 4096,
+    one_refused_in: 0,
+    fallocate: true,
+};
+
+fn model() -> MemFs {
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
+    MemFs::new(clock, MemFsLimits::default())
+}
+
+/// A history in which each operation adds one entry to the log.
+fn history(seed: u64, mix: Mix, count: usize) -> History {
+    let fs = model();
+    let mut history = History::new(Tree::read(&fs, None).unwrap());
+    let mut generator = Generator::new(seed, mix, &[""], "n");
+    for number in 0..count {
+        let operation = generator.next(history.now());
+        let done = operation.apply(&fs);
+        assert!(
+            done.is_ok() || mix.one_refused_in != 0,
+            "{operation:?}: {done:?}"
+        );
+        let pace = Pace {
+            begin: number,
+            end: done.is_ok().then_some(number + 1),
+        };
+        history.push(operation, pace, &fs).unwrap();
+    }
+    history
+}
+
+#[test]
+fn operations_that_are_drawn_succeed() {
+    for seed in 0..20 {
+        let history = history(seed, MIX, 200);
+        assert!(history.syncs() > 5);
+        assert!(history.now().files().count() > 0);
+    }
+}
+
+#[test]
+fn every_kind_of_operation_is_drawn() {
+    let listing = history(3, MIX, 1500).listing();
+    let kind = |line: &String| {
+        let text = line.split("} ").nth(1).unwrap();
+        text.split('(').next().unwrap().to_owned()
+    };
+    let kinds: BTreeSet<String> = listing.iter().map(kind).collect();
+    assert_eq!(kinds.len(), 14, "{kinds:?}");
+    for word in [
+        "CollapseRange",
+        "InsertRange",
+        "PunchHole",
+        "ZeroRange",
+        "Exchange",
+    ] {
+        assert!(listing.iter().any(|line| line.contains(word)), "{word}");
+    }
+}
+
+#[test]
+fn every_moment_since_the_last_sync_passes_and_no_other() {
+    let history = history(5, MIX, 150);
+    let fs = model();
+    let mut before = None;
+    for (number, operation) in history.operations().enumerate() {
+        let now = Tree::read(&fs, before.as_ref()).unwrap();
+        for durability in [Durability::Journaled, Durability::Synced] {
+            let lines = history.judge(number, &now, durability);
+            assert!(lines.is_empty(), "after {number} operations: {lines:?}");
+        }
+        operation.apply(&fs).unwrap();
+        before = Some(now);
+    }
+    let initial = Tree::read(&model(), None).unwrap();
+    assert!(
+        !history
+            .judge(150, &initial, Durability::Journaled)
+            .is_empty()
+    );
+    assert!(!history.judge(150, &initial, Durability::Synced).is_empty());
+}
+
+#[test]
+fn a_sector_of_no_version_and_a_wrong_attribute_are_found() {
+    let history = history(5, MIX, 150);
+    let mut left = history.now().clone();
+    let (path, entry) = left
+        .files()
+        .find(|(_, file)| file.content.as_ref().unwrap().len() > 900)
+        .unwrap();
+    let (path, mut entry) = (path.to_owned(), entry.clone());
+    let mut bytes = entry.content.unwrap().to_vec();
+    bytes[700] ^= 1;
+    entry.content = Some(bytes.into());
+    left.entries.insert(path.clone(), entry);
+    let lines = history.judge(150, &left, Durability::Journaled);
+    assert!(lines[0].contains("the sector at 512"), "{lines:?}");
+    left = history.now().clone();
+    left.entries.get_mut(&path).unwrap().permissions ^= 1;
+    let lines = history.judge(150, &left, Durability::Journaled);
+    assert!(lines[1].contains("permissions"), "{lines:?}");
+}
+
+#[test]
+fn refused_operations_change_nothing() {
+    let mix = Mix {
+        one_refused_in: 3,
+        ..MIX
+    };
+    history(7, mix, 300);
+}
