@@ -13,3 +13,4 @@ pub mod fixtures;
 pub mod compare;
 pub mod volume;
 pub mod workload;
+pub mod crash;

@@ -1,0 +1,18 @@
+//! Random operations on devices that lose power or fail, and a judgement of what is left.
+//!
+//! For every state that a cut can leave the filesystem is mounted, compared with the history of
+//! the operations, unmounted and checked; `e2fsck` and the kernel judge samples, or all. The same
+//! for a device that fails one write, or all from one on; and two threads against a model.
+
+mod scene;
+mod record;
+mod image;
+mod matrix;
+mod faults;
+mod threads;
+
+pub use faults::{FaultCounts, Faults};
+pub use matrix::{Counts, Matrix};
+pub use record::{Breakage, Recorded, record};
+pub use scene::{SCENES, Scene, scene};
+pub use threads::{Threads, run_threads};
