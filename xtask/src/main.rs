@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask {demo,test,ci,tidy,bench,fuzz}`.
+//! The project's own commands: `cargo xtask {demo,test,ci,soak,tidy,bench,fuzz}`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "these commands talk to a terminal")]
 #![expect(clippy::print_stderr, reason = "these commands talk to a terminal")]
@@ -10,6 +10,7 @@ mod tidy;
 mod fuzz;
 mod bench;
 mod demo;
+mod soak;
 mod test;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ usage: cargo xtask COMMAND
   demo         open, list, copy out of and mount a real image with the platter program
   test         everything CI runs: format, lints, tidy, tests, mutations, documentation
   ci           the same as test
+  soak         the long runs: power cuts, failing writes, and conformance suites; see its --help
   tidy         the rules of the source tree that no compiler checks
   bench NAME   one of the benchmarks; without a name, a list of them
   fuzz         mutated images: --images N --seed N; see its --help";
@@ -48,6 +50,8 @@ fn dispatch(arguments: &[String]) -> Result<()> {
     match name {
         "test" | "ci" => test::run(&workspace),
         "demo" => demo::run(&workspace),
+        "soak" => soak::run(&workspace, rest),
+        soak::INNER => soak::run_inner(&workspace, rest),
         "tidy" => tidy::run(&workspace),
         "bench" => bench::run(&workspace, rest),
         "fuzz" => fuzz::run(&workspace, rest),

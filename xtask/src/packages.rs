@@ -32,9 +32,26 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("diff", "diffutils"),
 ];
 
-/// Installs what is missing, or says what to install.
+/// The same for the long runs.
+const PROGRAMS_OF_SOAK: &[(&str, &str)] = &[
+    ("dbench", "dbench"),
+    ("fio", "fio"),
+    ("mountpoint", "util-linux"),
+    ("sha256sum", "coreutils"),
+];
+
+/// Installs what is missing for the tests, or says what to install.
 pub(crate) fn require() -> Result<()> {
-    let missing = missing(|program| command::find(program).is_some());
+    require_all(PROGRAMS)
+}
+
+/// Installs what is missing for the long runs, or says what to install.
+pub(crate) fn require_for_soak() -> Result<()> {
+    require_all(PROGRAMS_OF_SOAK)
+}
+
+fn require_all(programs: &[(&str, &'static str)]) -> Result<()> {
+    let missing = missing(programs, |program| command::find(program).is_some());
     if missing.is_empty() {
         return Ok(());
     }
@@ -63,8 +80,11 @@ pub(crate) fn is_root() -> Result<bool> {
     Ok(std::fs::metadata("/proc/self")?.uid() == 0)
 }
 
-fn missing(is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    let mut packages: Vec<&str> = PROGRAMS
+fn missing(
+    programs: &[(&str, &'static str)],
+    is_installed: impl Fn(&str) -> bool,
+) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = programs
         .iter()
         .filter(|(program, _)| !is_installed(program))
         .map(|&(_, package)| package)
@@ -80,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_package_is_asked_for_once() {
-        assert_eq!(missing(|_| true), Vec::<&str>::new());
+        assert_eq!(missing(PROGRAMS, |_| true), Vec::<&str>::new());
         let two_programs_gone = |program: &str| !matches!(program, "mke2fs" | "e2fsck" | "getfacl");
-        assert_eq!(missing(two_programs_gone), ["acl", "e2fsprogs"]);
+        assert_eq!(missing(PROGRAMS, two_programs_gone), ["acl", "e2fsprogs"]);
     }
 }

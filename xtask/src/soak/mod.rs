@@ -1,0 +1,143 @@
+//! The long runs: power cuts and failing writes without end, and the conformance suites through
+//! the mount, over every kind of ext2, ext3 and ext4.
+
+mod cells;
+mod tools;
+mod stage;
+mod suites;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::command::{self, command};
+use crate::packages;
+use crate::workspace::Workspace;
+use cells::{CELLS, Cell};
+use stage::Stage;
+use suites::SUITES;
+
+pub(crate) const USAGE: &str = "\
+usage: cargo xtask soak [ext2|ext3|ext4] [--seeds N] [--only NAME]
+
+  ext2, ext3, ext4  what to soak; all three without it
+  --seeds N         workloads of each kind of run, and seeds of each suite; 20 without it
+  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`";
+
+/// The name under which this program calls itself in a mount namespace of its own.
+pub(crate) const INNER: &str = "soak-in-namespace";
+
+/// What was asked for.
+#[derive(Debug, Clone, Default)]
+struct Request {
+    generation: Option<String>,
+    seeds: u64,
+    only: Option<String>,
+}
+
+impl Request {
+    fn parse(arguments: &[String]) -> Result<Self> {
+        let mut request = Self {
+            seeds: 20,
+            ..Self::default()
+        };
+        let mut rest = arguments.iter();
+        while let Some(word) = rest.next() {
+            let mut value = || rest.next().with_context(|| format!("{word} takes a value"));
+            match word.as_str() {
+                "ext2" | "ext3" | "ext4" => request.generation = Some(word.clone()),
+                "--seeds" => request.seeds = value()?.parse()?,
+                "--only" => request.only = Some(value()?.clone()),
+                _ => bail!("what is {word}?\n{USAGE}"),
+            }
+        }
+        Ok(request)
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only == name)
+    }
+}
+
+/// Runs everything that was asked for, and stops at the first failure.
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let request = Request::parse(arguments)?;
+    ensure!(
+        packages::is_root()?,
+        "the kernel's mounts, and file owners, take root"
+    );
+    packages::require()?;
+    packages::require_for_soak()?;
+    tools::install(workspace)?;
+    let mut build = command::cargo(&workspace.root);
+    command::run(build.args(["build", "--locked", "--package", "platter-cli"]))?;
+    for name in ["crash", "faults", "threads"] {
+        if request.wants(name) {
+            let mut soak = command::cargo(&workspace.root);
+            soak.args(["run", "--quiet", "--locked", "--package", "testkit"])
+                .args(["--bin", "soak", "--", name])
+                .arg(request.seeds.to_string())
+                .args(&request.generation);
+            command::run(&mut soak)?;
+        }
+    }
+    // Whatever a killed run leaves mounted goes with the namespace.
+    let mut inner = command("unshare");
+    inner
+        .args(["--mount", "--propagation", "private", "--"])
+        .arg(std::env::current_exe()?)
+        .arg(INNER)
+        .args(arguments);
+    command::run(&mut inner)
+}
+
+/// The suites, inside the namespace.
+pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    let request = Request::parse(arguments)?;
+    let is_wanted = |cell: &&Cell| {
+        let generation = request.generation.as_deref();
+        generation.is_none_or(|generation| cell.generation() == generation)
+    };
+    let mut counts = Vec::new();
+    for cell in CELLS.iter().filter(is_wanted) {
+        for suite in SUITES.iter().filter(|suite| request.wants(suite.name)) {
+            if !suite.fits(cell) {
+                continue;
+            }
+            println!("\n== {}: {}", cell.name, suite.name);
+            let stage = Stage::set(workspace, cell)?;
+            let done = (suite.run)(&stage, request.seeds)
+                .and_then(|done| stage.judge().map(|()| done))
+                .with_context(|| format!("{} on {}", suite.name, cell.name))?;
+            println!(
+                "{}: {}: {done}; e2fsck and the kernel agree",
+                cell.name, suite.name
+            );
+            counts.push((cell.name, suite.name, done));
+        }
+    }
+    println!("\n== {} runs, all clean", counts.len());
+    for (cell, suite, done) in counts {
+        println!("{cell:>16} {suite:>10}  {done}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Request> {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        Request::parse(&words)
+    }
+
+    #[test]
+    fn requests_name_a_generation_and_a_suite() {
+        let request = parse(&["ext3", "--seeds", "7", "--only", "fsx"]).unwrap();
+        assert_eq!(request.generation.as_deref(), Some("ext3"));
+        assert_eq!(request.seeds, 7);
+        assert!(request.wants("fsx") && !request.wants("dbench"));
+        assert!(parse(&[]).unwrap().wants("dbench"));
+        assert!(parse(&["xfs"]).is_err());
+        assert!(parse(&["--seeds"]).is_err());
+    }
+}
