@@ -18,6 +18,7 @@ pub mod recovery;
 pub mod orphan;
 pub mod ops;
 pub mod mount;
+pub mod mkfs;
 pub mod check;
 
 pub use mount::{Ext4, MountOptions, OnError, Recovery};

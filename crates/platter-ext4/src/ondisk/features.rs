@@ -169,6 +169,21 @@ impl Features {
         }
     }
 
+    /// The feature that e2fsprogs calls `name`.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        let bits = |class| {
+            let found = table(class).iter().find(|(_, known)| *known == name);
+            found.map_or(0, |&(bits, _)| bits)
+        };
+        let found = Self::from_bits(
+            bits(FeatureClass::Compatible),
+            bits(FeatureClass::Incompatible),
+            bits(FeatureClass::ReadOnlyCompatible),
+        );
+        (found != Self::default()).then_some(found)
+    }
+
     /// Whether all metadata carries CRC-32C.
     #[must_use]
     pub fn has_metadata_csum(&self) -> bool {

@@ -268,6 +268,31 @@ pub fn seal(bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
 }
 
 impl GroupDesc {
+    /// Writes all of a new descriptor, and seals it.
+    pub fn encode(&self, bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
+        if let Ok((low, rest)) = DiskGroupDesc::mut_from_prefix(bytes) {
+            let mut none = DiskGroupDescHigh::new_zeroed_high();
+            let high = DiskGroupDescHigh::mut_from_prefix(rest);
+            let high = high.map_or(&mut none, |(high, _)| high);
+            split_wide(
+                self.block_bitmap,
+                &mut low.block_bitmap_lo,
+                &mut high.block_bitmap,
+            );
+            split_wide(
+                self.inode_bitmap,
+                &mut low.inode_bitmap_lo,
+                &mut high.inode_bitmap,
+            );
+            split_wide(
+                self.inode_table,
+                &mut low.inode_table_lo,
+                &mut high.inode_table,
+            );
+        }
+        self.encode_into(bytes, group, geometry);
+    }
+
     /// Writes what changes in the life of a group into the bytes of its descriptor, and seals
     /// them: counts, flags and the checksums of the bitmaps.
     pub fn encode_into(&self, bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
@@ -311,6 +336,12 @@ impl GroupDesc {
         }
         seal(bytes, group, geometry);
     }
+}
+
+fn split_wide(block: BlockNr, low: &mut Le32, high: &mut Le32) {
+    let [b0, b1, b2, b3, b4, b5, b6, b7] = block.0.to_le_bytes();
+    *low = Le32::from_bytes([b0, b1, b2, b3]);
+    *high = Le32::from_bytes([b4, b5, b6, b7]);
 }
 
 fn split(value: u32, low: &mut Le16, high: &mut Le16) {

@@ -108,6 +108,25 @@ impl DiskJournalSuperblock {
         self.seal();
     }
 
+    /// The superblock of a new journal of `len_blocks` blocks inside the filesystem `uuid`, with
+    /// nothing in it.
+    #[must_use]
+    pub fn new(block_bytes: u32, len_blocks: u32, uuid: &Uuid) -> Self {
+        let mut disk = Self::new_zeroed();
+        disk.header = Header {
+            kind: BlockKind::SuperblockV2,
+            sequence: Sequence(0),
+        }
+        .encode();
+        disk.block_bytes = block_bytes.into();
+        disk.len_blocks = len_blocks.into();
+        disk.first = 1.into();
+        disk.sequence = 1.into();
+        disk.uuid = *uuid.as_bytes();
+        disk.users_count = 1.into();
+        disk
+    }
+
     /// Makes a superblock of version 1 one of version 2, without features. The log must be empty.
     pub fn upgrade(&mut self) {
         let mut version2 = Self::new_zeroed();

@@ -1,0 +1,332 @@
+//! The sizes and counts of a new filesystem, and the superblock that tells them.
+//! Spec: `ext4/super`, `ext4/blockgroup`.
+
+use platter_ondisk::Uuid;
+use platter_ondisk::checksum::crc32c;
+use platter_vfs::{Clock, Condition, Result};
+use zerocopy::FromZeros;
+
+use super::options::{MkfsOptions, SizeClass, cannot_make, journal_blocks};
+use crate::ondisk::features::{Compat, Features, Incompat};
+use crate::ondisk::geometry::{DESCRIPTOR_SIZE_MIN, INODE_SIZE_MIN};
+use crate::ondisk::superblock::DiskSuperblock;
+use crate::ondisk::{Geometry, GroupNr, Superblock};
+
+/// `EXT2_MAGIC`.
+const MAGIC: u16 = 0xef53;
+/// Descriptors of filesystems with block numbers of 64 bits.
+const WIDE_DESCRIPTOR_BYTES: u16 = 64;
+/// Inodes up to this one belong to the filesystem; it is that of `lost+found`.
+const FIRST_INODE: u32 = 11;
+/// Bytes of an inode behind the first 128 that its fields take.
+const EXTRA_INODE_BYTES: u16 = 32;
+/// Times that the filesystem may grow to, as far as the descriptors go.
+const GROWTH_MAX: u64 = 1024;
+/// Blocks that a last group has at least besides its own metadata.
+const LAST_GROUP_BLOCKS_MIN: u64 = 50;
+/// Clusters of a group at most: what a descriptor can count as free.
+const GROUP_CLUSTERS_MAX: u32 = 65528;
+/// Blocks of a cluster where none is asked for.
+const CLUSTER_BLOCKS: u32 = 16;
+/// Blocks of the journal that the formats' tools and drivers agree on.
+const JOURNAL_BLOCKS_MIN: u64 = 1024;
+const JOURNAL_BLOCKS_MAX: u64 = 10_240_000;
+/// `EXT2_DEFM_XATTR_USER`, `EXT2_DEFM_ACL`.
+const DEFAULT_MOUNT_OPTIONS: u32 = 0x4 | 0x8;
+/// `EXT2_FLAGS_SIGNED_HASH`, on every host.
+const SIGNED_HASH: u32 = 1;
+/// `EXT2_HASH_HALF_MD4`.
+const HALF_MD4: u8 = 1;
+/// `EXT4_CRC32C_CHKSUM`.
+const CRC32C: u8 = 1;
+/// `EXT3_JNL_BACKUP_BLOCKS`.
+pub(super) const JOURNAL_BACKUP: u8 = 1;
+
+/// A new filesystem before anything of it is written.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    pub(super) disk: DiskSuperblock,
+    pub(super) superblock: Superblock,
+    pub(super) geometry: Geometry,
+    pub(super) journal_blocks: Option<u32>,
+}
+
+/// What is chosen before the groups are counted.
+struct Sizes {
+    features: Features,
+    block_bytes: u32,
+    cluster_blocks: u32,
+    inode_bytes: u16,
+    descriptor_bytes: u16,
+    clusters_per_group: u32,
+    first_data_block: u64,
+}
+
+impl Shape {
+    /// The shape of a filesystem of `len_bytes`.
+    ///
+    /// # Errors
+    /// `NoSpace` where that is too short for one, `InvalidArgument` for sizes that are none.
+    pub(super) fn choose(len_bytes: u64, options: &MkfsOptions, clock: &dyn Clock) -> Result<Self> {
+        let class = SizeClass::of(len_bytes);
+        let mut sizes = Sizes::choose(options, class)?;
+        let mut blocks = len_bytes / u64::from(sizes.block_bytes);
+        if !sizes.features.incompat.contains(Incompat::BIT64) {
+            blocks = blocks.min(u64::from(u32::MAX));
+        }
+        blocks -= blocks % u64::from(sizes.cluster_blocks);
+        let journal = match options.journal_bytes {
+            Some(bytes) => Some(sizes.journal_blocks(bytes, blocks)?),
+            None => journal_blocks(blocks),
+        };
+        if journal.is_none() {
+            sizes.features.compat -= Compat::HAS_JOURNAL;
+        }
+        let journal_blocks = journal.filter(|_| sizes.features.has_journal());
+        let per_inode = options.bytes_per_inode.unwrap_or(class.bytes_per_inode);
+        // A file that takes space takes a cluster.
+        let per_inode = per_inode.max(sizes.block_bytes * sizes.cluster_blocks);
+        let by_ratio = blocks * u64::from(sizes.block_bytes) / u64::from(per_inode);
+        let inodes = options.inodes.map_or(by_ratio, u64::from);
+        loop {
+            let disk = sizes.superblock(blocks, inodes, options, clock)?;
+            let superblock = Superblock::decode(&disk)?;
+            let geometry = Geometry::decode(&disk, &superblock)?;
+            let last = last_group_blocks(&geometry);
+            let own = own_blocks(&geometry);
+            if geometry.groups_count == 1 && last < own + LAST_GROUP_BLOCKS_MIN / 5 {
+                return Err(Condition::NoSpace.into());
+            }
+            let is_full = last == u64::from(geometry.blocks_per_group);
+            if geometry.groups_count > 1 && !is_full && last < own + LAST_GROUP_BLOCKS_MIN {
+                blocks -= last;
+                continue;
+            }
+            return Ok(Self {
+                disk,
+                superblock,
+                geometry,
+                journal_blocks,
+            });
+        }
+    }
+}
+
+impl Sizes {
+    fn choose(options: &MkfsOptions, class: SizeClass) -> Result<Self> {
+        let features = options.settled_features()?;
+        let block_bytes = options.block_bytes.unwrap_or(class.block_bytes);
+        if !block_bytes.is_power_of_two() || !(1 << 10..=1 << 16).contains(&block_bytes) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let cluster_blocks = if features.has_bigalloc() {
+            let wanted = options
+                .cluster_bytes
+                .unwrap_or(block_bytes * CLUSTER_BLOCKS);
+            if !wanted.is_power_of_two() || wanted <= block_bytes || wanted > 1 << 29 {
+                return Err(Condition::InvalidArgument.into());
+            }
+            wanted / block_bytes
+        } else {
+            1
+        };
+        let inode_bytes = options.inode_bytes.unwrap_or(256);
+        let fits = u32::from(inode_bytes) <= block_bytes && inode_bytes >= INODE_SIZE_MIN;
+        if !inode_bytes.is_power_of_two() || !fits {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let is_inline = features.incompat.contains(Incompat::INLINE_DATA);
+        if is_inline && inode_bytes == INODE_SIZE_MIN {
+            return Err(cannot_make("inline_data", Some("in inodes of 128 bytes")).into());
+        }
+        let wide = features.incompat.contains(Incompat::BIT64);
+        Ok(Self {
+            features,
+            block_bytes,
+            cluster_blocks,
+            inode_bytes,
+            descriptor_bytes: if wide {
+                WIDE_DESCRIPTOR_BYTES
+            } else {
+                DESCRIPTOR_SIZE_MIN
+            },
+            clusters_per_group: (block_bytes * 8).min(GROUP_CLUSTERS_MAX),
+            first_data_block: u64::from(block_bytes == 1024 && !features.has_bigalloc()),
+        })
+    }
+
+    fn superblock(
+        &self,
+        blocks: u64,
+        inodes: u64,
+        options: &MkfsOptions,
+        clock: &dyn Clock,
+    ) -> Result<DiskSuperblock> {
+        let blocks_per_group = u64::from(self.clusters_per_group) * u64::from(self.cluster_blocks);
+        let data_blocks = blocks.saturating_sub(self.first_data_block);
+        let groups = data_blocks.div_ceil(blocks_per_group);
+        if groups == 0 {
+            return Err(Condition::NoSpace.into());
+        }
+        let per_group = self.inodes_per_group(inodes, groups)?;
+        let mut disk = DiskSuperblock::new_zeroed();
+        let low = |number: u64| u32::try_from(number & u64::from(u32::MAX)).unwrap_or_default();
+        disk.blocks_count_lo.set(low(blocks));
+        disk.blocks_count_hi.set(low(blocks >> 32));
+        let reserved = u128::from(blocks) * u128::from(options.reserved) / 10_000;
+        let reserved = u64::try_from(reserved).map_err(|_| Condition::InvalidArgument)?;
+        disk.reserved_blocks_count_lo.set(low(reserved));
+        disk.reserved_blocks_count_hi.set(low(reserved >> 32));
+        disk.inodes_count.set(per_group * low(groups));
+        disk.inodes_per_group.set(per_group);
+        disk.first_data_block.set(low(self.first_data_block));
+        disk.log_block_size.set(self.block_bytes.ilog2() - 10);
+        disk.log_cluster_size
+            .set((self.block_bytes * self.cluster_blocks).ilog2() - 10);
+        disk.blocks_per_group.set(low(blocks_per_group));
+        disk.clusters_per_group.set(self.clusters_per_group);
+        disk.magic.set(MAGIC);
+        disk.revision.set(1);
+        disk.first_inode.set(FIRST_INODE);
+        disk.inode_size.set(self.inode_bytes);
+        disk.feature_compat.set(self.features.compat.bits());
+        disk.feature_incompat.set(self.features.incompat.bits());
+        disk.feature_ro_compat.set(self.features.ro_compat.bits());
+        if self.descriptor_bytes > DESCRIPTOR_SIZE_MIN {
+            disk.descriptor_size.set(self.descriptor_bytes);
+        }
+        if self.features.compat.contains(Compat::RESIZE_INODE) {
+            disk.reserved_gdt_blocks.set(self.reserved_gdt_blocks(
+                blocks,
+                blocks_per_group,
+                groups,
+            ));
+        }
+        if self.features.incompat.contains(Incompat::FLEX_BG) {
+            if !options.groups_per_flex.is_power_of_two() {
+                return Err(Condition::InvalidArgument.into());
+            }
+            disk.log_groups_per_flex =
+                u8::try_from(options.groups_per_flex.ilog2()).unwrap_or_default();
+        }
+        if self.inode_bytes > INODE_SIZE_MIN {
+            disk.min_extra_isize.set(EXTRA_INODE_BYTES);
+            disk.want_extra_isize.set(EXTRA_INODE_BYTES);
+        }
+        name(&mut disk, self.features, options, clock)?;
+        Ok(disk)
+    }
+
+    /// Blocks of a journal of this size, which the format and the filesystem have to have room for.
+    fn journal_blocks(&self, bytes: u64, blocks: u64) -> Result<u32> {
+        let wanted = bytes / u64::from(self.block_bytes);
+        if !(JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX.min(blocks / 2)).contains(&wanted) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        u32::try_from(wanted).map_err(|_| Condition::InvalidArgument.into())
+    }
+
+    /// Inodes fill their blocks, and come in eights for their bitmap.
+    fn inodes_per_group(&self, inodes: u64, groups: u64) -> Result<u32> {
+        let per_block = u64::from(self.block_bytes / u32::from(self.inode_bytes));
+        let max = u64::from(self.block_bytes * 8).min(u64::from(u16::MAX) & !7);
+        let wanted = inodes.max(u64::from(FIRST_INODE)).div_ceil(groups).min(max);
+        let filled = (wanted.div_ceil(per_block) * per_block).min(max);
+        let per_group = filled.max(8) & !7;
+        if per_group * groups > u64::from(u32::MAX) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        u32::try_from(per_group).map_err(|_| Condition::InvalidArgument.into())
+    }
+
+    /// Blocks behind the descriptors into which they can grow with the filesystem.
+    fn reserved_gdt_blocks(&self, blocks: u64, blocks_per_group: u64, groups: u64) -> u16 {
+        let per_block = u64::from(self.block_bytes / u32::from(self.descriptor_bytes));
+        let grown = (blocks.saturating_mul(GROWTH_MAX)).min(u64::from(u32::MAX));
+        let grown = grown
+            .saturating_sub(self.first_data_block)
+            .div_ceil(blocks_per_group);
+        let more = grown
+            .div_ceil(per_block)
+            .saturating_sub(groups.div_ceil(per_block));
+        let most = u64::from(self.block_bytes / 4);
+        u16::try_from(more.min(most)).unwrap_or(u16::MAX)
+    }
+}
+
+/// What does not depend on sizes: identity, times, defaults.
+fn name(
+    disk: &mut DiskSuperblock,
+    features: Features,
+    options: &MkfsOptions,
+    clock: &dyn Clock,
+) -> Result<()> {
+    let uuid = options.uuid.unwrap_or_else(|| random_uuid(clock));
+    let hash_seed = options.hash_seed.unwrap_or_else(|| random_uuid(clock));
+    disk.uuid = *uuid.as_bytes();
+    for (word, bytes) in disk
+        .hash_seed
+        .iter_mut()
+        .zip(hash_seed.as_bytes().as_chunks().0)
+    {
+        *word = platter_ondisk::endian::Le32::from_bytes(*bytes);
+    }
+    let label = disk.volume_name.get_mut(..options.label.len());
+    label
+        .ok_or(Condition::InvalidArgument)?
+        .copy_from_slice(&options.label);
+    let now = u64::try_from(clock.now().seconds)
+        .unwrap_or(0)
+        .min(0xff_ffff_ffff);
+    let (low, high) = (now & u64::from(u32::MAX), now >> 32);
+    let low = u32::try_from(low).unwrap_or_default();
+    let high = u8::try_from(high).unwrap_or_default();
+    for time in [
+        &mut disk.mkfs_time_lo,
+        &mut disk.write_time_lo,
+        &mut disk.last_check_lo,
+    ] {
+        time.set(low);
+    }
+    (disk.mkfs_time_hi, disk.write_time_hi, disk.last_check_hi) = (high, high, high);
+    disk.state.set(1);
+    disk.errors.set(1);
+    disk.max_mount_count.set(u16::MAX);
+    disk.default_mount_options.set(DEFAULT_MOUNT_OPTIONS);
+    disk.default_hash_version = HALF_MD4;
+    disk.flags.set(SIGNED_HASH);
+    (disk.raid_stride, disk.raid_stripe_width) = (options.stripe.0.into(), options.stripe.1.into());
+    if features.has_metadata_csum() {
+        disk.checksum_type = CRC32C;
+    }
+    if features.incompat.contains(Incompat::CSUM_SEED) {
+        disk.checksum_seed.set(crc32c(!0, uuid.as_bytes()));
+    }
+    disk.seal();
+    Ok(())
+}
+
+/// A UUID of version 4.
+fn random_uuid(clock: &dyn Clock) -> Uuid {
+    let (low, high) = (clock.random_u64(), clock.random_u64());
+    let random = u128::from(high) << 64 | u128::from(low);
+    let version = random & !(0xf << 76) | 4 << 76;
+    let variant = version & !(0b11 << 62) | 0b10 << 62;
+    Uuid::from_bytes(variant.to_be_bytes())
+}
+
+fn last_group_blocks(geometry: &Geometry) -> u64 {
+    let last = GroupNr(geometry.groups_count - 1);
+    u64::from(geometry.group_blocks(last))
+}
+
+/// Blocks that the last group's own metadata takes.
+fn own_blocks(geometry: &Geometry) -> u64 {
+    let last = GroupNr(geometry.groups_count - 1);
+    let copies = if geometry.has_superblock(last) {
+        1 + u64::from(geometry.descriptor_blocks()) + u64::from(geometry.reserved_gdt_blocks)
+    } else {
+        0
+    };
+    2 + u64::from(geometry.inode_table_blocks) + copies
+}
