@@ -13,3 +13,4 @@ mod devices;
 mod partitions;
 mod recovery;
 mod space_write;
+mod mkfs;

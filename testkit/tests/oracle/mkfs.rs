@@ -1,0 +1,194 @@
+//! Filesystems made by platter beside those of `mke2fs`: what `dumpe2fs` says of both, `e2fsck`, a
+//! kernel that writes to them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use platter_block::{BlockDevice, FileDevice, OpenOptions};
+use platter_cache::MemoryBudget;
+use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
+use platter_vfs::{FixedClock, Timestamp};
+use testkit::loopdev::{Access, Mount};
+use testkit::oracle::{e2fsck, mke2fs};
+use testkit::tool;
+
+/// What `dumpe2fs` tells of a filesystem and is not the same for two of one shape.
+const OF_EACH: [&str; 9] = [
+    "Filesystem UUID",
+    "Filesystem created",
+    "Last mount time",
+    "Last write time",
+    "Last checked",
+    "Directory Hash Seed",
+    "Checksum",
+    "Checksum seed",
+    "Lifetime writes",
+];
+
+fn make(path: &Path, size_kib: u64, options: &MkfsOptions) {
+    let file = fs::File::create(path).unwrap();
+    file.set_len(size_kib << 10).unwrap();
+    let device = FileDevice::open(
+        path,
+        OpenOptions {
+            access: platter_block::Access::Write,
+            direct: false,
+        },
+    )
+    .unwrap();
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    let now = Timestamp {
+        seconds: 1_700_000_000,
+        nanoseconds: 0,
+    };
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    mkfs(&device, options, true, budget, &FixedClock::new(now, 1)).unwrap();
+}
+
+fn assert_clean(image: &Path) {
+    let (verdict, said) = e2fsck::report(image).unwrap();
+    assert!(verdict.is_clean(), "{said}");
+}
+
+fn headings(path: &Path) -> BTreeMap<String, String> {
+    let told = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(path)).unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let lines = told.lines().filter_map(|line| line.split_once(':'));
+    lines
+        .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .filter(|(name, _)| !OF_EACH.contains(&name.as_str()))
+        .collect()
+}
+
+fn assert_made_as_mke2fs_does(
+    generation: Generation,
+    size_kib: u64,
+    arguments: &[&str],
+    change: impl FnOnce(&mut MkfsOptions),
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let mut options = MkfsOptions::new(generation);
+    change(&mut options);
+    make(&ours, size_kib, &options);
+    assert_clean(&ours);
+    let name = match generation {
+        Generation::Ext2 => "ext2",
+        Generation::Ext3 => "ext3",
+        Generation::Ext4 => "ext4",
+    };
+    let arguments: Vec<&str> = ["-t", name].iter().chain(arguments).copied().collect();
+    mke2fs::make(&theirs, size_kib, &arguments, None).unwrap();
+    let (ours, theirs) = (headings(&ours), headings(&theirs));
+    for (name, value) in &theirs {
+        let is_of_clusters = name == "Free blocks" || name == "Overhead clusters";
+        if is_of_clusters && arguments.contains(&"bigalloc") {
+            // What shares a cluster differs.
+            continue;
+        }
+        assert_eq!(
+            ours.get(name),
+            Some(value),
+            "{name} of {arguments:?} at {size_kib} KiB"
+        );
+    }
+    assert_eq!(ours.len(), theirs.len());
+}
+
+#[test]
+fn defaults_are_those_of_mke2fs_at_every_size() {
+    let generations = [Generation::Ext2, Generation::Ext3, Generation::Ext4];
+    for generation in generations {
+        for size_kib in [
+            1 << 10,
+            3 << 10,
+            9 << 10,
+            64 << 10,
+            511 << 10,
+            600 << 10,
+            5 << 20,
+        ] {
+            assert_made_as_mke2fs_does(generation, size_kib, &[], |_| {});
+        }
+    }
+}
+
+#[test]
+fn options_are_those_of_mke2fs() {
+    let ext4 = Generation::Ext4;
+    assert_made_as_mke2fs_does(ext4, 64 << 10, &["-b", "4096", "-I", "512"], |options| {
+        options.block_bytes = Some(4096);
+        options.inode_bytes = Some(512);
+    });
+    assert_made_as_mke2fs_does(ext4, 64 << 10, &["-O", "^64bit,^has_journal"], |options| {
+        options.set_feature("64bit", false).unwrap();
+        options.set_feature("has_journal", false).unwrap();
+    });
+    assert_made_as_mke2fs_does(
+        ext4,
+        64 << 10,
+        &["-O", "^metadata_csum,uninit_bg"],
+        |options| {
+            options.set_feature("metadata_csum", false).unwrap();
+            options.set_feature("uninit_bg", true).unwrap();
+        },
+    );
+    assert_made_as_mke2fs_does(
+        ext4,
+        64 << 10,
+        &["-O", "^flex_bg,^resize_inode"],
+        |options| {
+            options.set_feature("flex_bg", false).unwrap();
+            options.set_feature("resize_inode", false).unwrap();
+        },
+    );
+    assert_made_as_mke2fs_does(
+        ext4,
+        64 << 10,
+        &["-N", "5000", "-m", "1", "-L", "a label"],
+        |options| {
+            options.inodes = Some(5000);
+            options.reserved = 100;
+            options.label = b"a label".to_vec();
+        },
+    );
+    assert_made_as_mke2fs_does(
+        ext4,
+        256 << 10,
+        &["-O", "bigalloc", "-C", "16384", "-b", "4096"],
+        |options| {
+            options.set_feature("bigalloc", true).unwrap();
+            options.cluster_bytes = Some(16384);
+            options.block_bytes = Some(4096);
+        },
+    );
+}
+
+#[test]
+fn the_kernel_writes_to_what_was_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for (generation, size_kib) in [(Generation::Ext2, 8 << 10), (Generation::Ext4, 600 << 10)] {
+        make(&image, size_kib, &MkfsOptions::new(generation));
+        let mount = Mount::image(&image, "", Access::ReadWrite).unwrap();
+        let listed = fs::read_dir(mount.root()).unwrap().count();
+        assert_eq!(listed, 1, "lost+found");
+        for number in 0..100 {
+            fs::write(mount.root().join(format!("file{number}")), vec![7; 9000]).unwrap();
+        }
+        mount.unmount(&image).unwrap();
+        assert_clean(&image);
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    for path in [&first, &second] {
+        make(path, 8 << 10, &MkfsOptions::new(Generation::Ext4));
+    }
+    assert!(fs::read(first).unwrap() == fs::read(second).unwrap());
+}
