@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use platter::MemoryBudget;
 use platter::{OpenOptions, Recovery};
 
-use crate::commands::{cat, check, cp, generate, info, ls, mount, stat, tar, tree, umount};
+use crate::commands::{cat, check, cp, generate, info, ls, mkfs, mount, stat, tar, tree, umount};
 
 /// Open ext2, ext3 and ext4 images and disks without root and without mounting them.
 ///
@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Check(check::Check),
+    Mkfs(mkfs::Mkfs),
     #[command(hide = true)]
     Generate(generate::Generate),
 }
@@ -109,7 +110,12 @@ impl Command {
             Self::Ls(_) | Self::Tree(_) | Self::Tar(_) => 2,
             Self::Check(_) => 8,
             Self::Mount(_) | Self::Umount(_) => 32,
-            Self::Info(_) | Self::Stat(_) | Self::Cat(_) | Self::Cp(_) | Self::Generate(_) => 1,
+            Self::Info(_)
+            | Self::Stat(_)
+            | Self::Cat(_)
+            | Self::Cp(_)
+            | Self::Mkfs(_)
+            | Self::Generate(_) => 1,
         }
     }
 }
@@ -138,7 +144,7 @@ impl Invocation {
         let word = arguments.get(1).map_or(OsStr::new(""), |word| word);
         let status = match word.as_bytes() {
             b"check" => 16,
-            b"mount" | b"umount" | b"cat" | b"cp" | b"stat" | b"info" => 1,
+            b"mount" | b"umount" | b"cat" | b"cp" | b"stat" | b"info" | b"mkfs" => 1,
             _ => 2,
         };
         match Cli::try_parse_from(arguments) {

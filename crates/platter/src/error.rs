@@ -77,6 +77,12 @@ pub enum Cause {
         /// What is wrong with its entry.
         fault: Fault,
     },
+    /// Something is there that would be overwritten.
+    #[error("holds {found}, which would be overwritten")]
+    Occupied {
+        /// What is there.
+        found: String,
+    },
     /// The offset that was given is not in the image.
     #[error("the offset {offset} is beyond its {len_bytes} bytes")]
     OffsetBeyondEnd {
@@ -122,6 +128,7 @@ impl Error {
                 // What mount(2) answers for a wrong superblock.
                 Errno::INVAL
             }
+            Cause::Occupied { .. } => Errno::EXIST,
             Cause::Host(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
         }
     }

@@ -6,6 +6,7 @@ pub(crate) mod cp;
 pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod ls;
+pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod stat;
 pub(crate) mod tar;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Mount(mount) => mount.run(options),
         Command::Umount(umount) => Ok(umount.run()),
         Command::Check(check) => check.run(options),
+        Command::Mkfs(mkfs) => mkfs.run(options),
         Command::Generate(generate) => generate.run(),
     }
 }

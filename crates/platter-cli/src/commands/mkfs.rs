@@ -1,0 +1,198 @@
+//! `platter mkfs`: a new filesystem.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use platter::make::{Generation, MkfsOptions};
+use platter::vfs::{FixedClock, SystemClock, Timestamp};
+use platter::{ImageSpec, Maker};
+
+use super::operands::parse_image;
+use crate::args::{ImageOptions, parse_size};
+
+/// Make a filesystem in an image, a partition or a new file
+///
+/// Defaults are those of mke2fs(8) for the type and size. With `SOURCE_DATE_EPOCH` in the
+/// environment, --uuid or --seed, the same command makes the same bytes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mkfs {
+    /// The type
+    #[arg(value_name = "TYPE", value_parser = ["ext2", "ext3", "ext4"])]
+    kind: String,
+    /// The image, as IMAGE[@PARTITION]
+    #[arg(value_name = "IMAGE")]
+    image: OsString,
+    /// Make a new image file of this size
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// Overwrite what is there
+    #[arg(long)]
+    force: bool,
+    /// Size of a block in bytes
+    #[arg(short, long, value_name = "BYTES")]
+    block_size: Option<u32>,
+    /// Size of a cluster in bytes, with bigalloc
+    #[arg(short = 'C', long, value_name = "BYTES")]
+    cluster_size: Option<u32>,
+    /// Size of an inode in bytes
+    #[arg(short = 'I', long, value_name = "BYTES")]
+    inode_size: Option<u16>,
+    /// Make one inode for so many bytes
+    #[arg(short = 'i', long, value_name = "BYTES")]
+    bytes_per_inode: Option<u32>,
+    /// Make at least so many inodes
+    #[arg(short = 'N', long, value_name = "N")]
+    inodes: Option<u32>,
+    /// Keep so many percent of the blocks for the superuser
+    #[arg(short = 'm', long, value_name = "PERCENT", value_parser = parse_percent)]
+    reserved: Option<u32>,
+    /// Size of the journal
+    #[arg(short = 'J', long, value_name = "SIZE", value_parser = parse_size)]
+    journal_size: Option<u64>,
+    /// Groups that share the place of their metadata
+    #[arg(short = 'G', long, value_name = "N")]
+    groups_per_flex: Option<u32>,
+    /// The label
+    #[arg(short = 'L', long, value_name = "LABEL")]
+    label: Option<OsString>,
+    /// The UUID
+    #[arg(short = 'U', long, value_name = "UUID")]
+    uuid: Option<platter::make::Uuid>,
+    /// What random numbers start from
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Features to switch on, or with ^ off
+    #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',')]
+    features: Vec<String>,
+    /// Owner of the root directory
+    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
+    root_owner: Option<(u32, u32)>,
+}
+
+impl Mkfs {
+    pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
+        let spec = self.spec()?;
+        if image_options.offset.is_some() {
+            bail!("--offset is not for making a filesystem; name a partition");
+        }
+        let mut maker = Maker::new(self.options()?)
+            .overwrite(self.force)
+            .clock(self.clock()?);
+        if let Some(size) = self.size {
+            maker = maker.size_bytes(size);
+        }
+        maker.make(&spec)?;
+        Ok(0)
+    }
+
+    fn spec(&self) -> anyhow::Result<ImageSpec> {
+        let spec = parse_image(&self.image)?;
+        if self.size.is_some() && spec.partition.is_some() {
+            bail!("--size is not for a partition");
+        }
+        Ok(spec)
+    }
+
+    fn options(&self) -> anyhow::Result<MkfsOptions> {
+        let generation = match &*self.kind {
+            "ext2" => Generation::Ext2,
+            "ext3" => Generation::Ext3,
+            _ => Generation::Ext4,
+        };
+        let mut options = MkfsOptions::new(generation);
+        for word in &self.features {
+            match word.strip_prefix('^') {
+                Some(name) => options.set_feature(name, false)?,
+                None => options.set_feature(word, true)?,
+            }
+        }
+        options.block_bytes = self.block_size;
+        options.cluster_bytes = self.cluster_size;
+        options.inode_bytes = self.inode_size;
+        options.bytes_per_inode = self.bytes_per_inode;
+        options.inodes = self.inodes;
+        options.uuid = self.uuid;
+        options.journal_bytes = self.journal_size;
+        options.reserved = self.reserved.unwrap_or(options.reserved);
+        options.groups_per_flex = self.groups_per_flex.unwrap_or(options.groups_per_flex);
+        options.root_owner = self.root_owner.unwrap_or(options.root_owner);
+        if let Some(label) = &self.label {
+            options.label = label.clone().into_vec();
+            if options.label.len() > 16 {
+                bail!("the label is longer than 16 bytes");
+            }
+        }
+        Ok(options)
+    }
+
+    /// The machine's clock, or one that makes the same bytes each time.
+    fn clock(&self) -> anyhow::Result<Arc<dyn platter::vfs::Clock>> {
+        let epoch = std::env::var("SOURCE_DATE_EPOCH").ok();
+        let seed = match (self.seed, self.uuid) {
+            (Some(seed), _) => Some(seed),
+            (None, Some(uuid)) => Some(uuid.as_u64_pair().0 ^ uuid.as_u64_pair().1),
+            (None, None) => None,
+        };
+        if epoch.is_none() && seed.is_none() {
+            return Ok(Arc::new(SystemClock::new()));
+        }
+        let now = match &epoch {
+            Some(epoch) => {
+                let seconds = epoch.trim().parse().context("SOURCE_DATE_EPOCH")?;
+                Timestamp {
+                    seconds,
+                    nanoseconds: 0,
+                }
+            }
+            None => platter::vfs::Clock::now(&SystemClock::new()),
+        };
+        Ok(Arc::new(FixedClock::new(now, seed.unwrap_or(0))))
+    }
+}
+
+/// A percentage with up to two places, in hundredths.
+fn parse_percent(text: &str) -> Result<u32, String> {
+    let refused = || "a percentage is a number from 0 to 50, with at most two places".to_owned();
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    let whole: u32 = whole.parse().map_err(|_| refused())?;
+    if part.is_empty() || part.len() > 2 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(refused());
+    }
+    let part: u32 = format!("{part:0<2}").parse().map_err(|_| refused())?;
+    let hundredths = whole.saturating_mul(100).saturating_add(part);
+    if hundredths > 5000 {
+        return Err(refused());
+    }
+    Ok(hundredths)
+}
+
+fn parse_owner(text: &str) -> Result<(u32, u32), String> {
+    let owner = text.split_once(':').and_then(|(uid, gid)| {
+        let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
+        Some((uid, gid))
+    });
+    owner.ok_or_else(|| "an owner is two numbers, as in 1000:1000".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_counted_in_hundredths() {
+        assert_eq!(parse_percent("5"), Ok(500));
+        assert_eq!(parse_percent("0.5"), Ok(50));
+        assert_eq!(parse_percent("1.25"), Ok(125));
+        for text in ["51", "1.234", "-1", "x", "1."] {
+            assert!(parse_percent(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn owners_are_two_numbers() {
+        assert_eq!(parse_owner("1000:100"), Ok((1000, 100)));
+        assert!(parse_owner("root:root").is_err());
+    }
+}
