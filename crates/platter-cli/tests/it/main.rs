@@ -5,6 +5,7 @@ mod check;
 mod copy;
 mod info;
 mod list;
+mod mkfs;
 mod mount;
 mod stream;
 mod usage;

@@ -13,7 +13,7 @@ use super::shape::{JOURNAL_BACKUP, Shape};
 use super::skeleton::zero;
 use crate::alloc::{RECORD_CREDITS, Reserve, Space};
 use crate::inode::{self, STORE_CREDITS};
-use crate::mapping::{Backing, BlockMap, BlockSource, MapChange, Run};
+use crate::mapping::{Backing, BlockMap, MapChange, Run};
 use crate::ondisk::dir_entry::{DirBlockVerifier, EntryFormat, split_new_tail};
 use crate::ondisk::features::{Compat, Incompat};
 use crate::ondisk::inode::InodeFlags;
@@ -272,7 +272,7 @@ impl<'a> OwnFiles<'a> {
             while run.count > 0 {
                 let mut change = MapChange {
                     volume: self.volume,
-                    space: &MapSpace(&self.space),
+                    space: &*self.space,
                     handle,
                     inode,
                 };
@@ -287,21 +287,6 @@ impl<'a> OwnFiles<'a> {
     fn alloc(&self, handle: &mut Handle<'_>, want: u32) -> Result<Range<BlockNr>> {
         let (volume, goal) = (self.volume, self.volume.geometry.first_data_block);
         self.space.alloc(volume, handle, goal, want, Reserve::Split)
-    }
-}
-
-/// The space as maps see it.
-#[derive(Debug)]
-struct MapSpace<'a>(&'a Space);
-
-impl BlockSource for MapSpace<'_> {
-    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
-        let taken = self.0.alloc(volume, handle, goal, 1, Reserve::Split)?;
-        Ok(taken.start)
-    }
-
-    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
-        self.0.free(volume, handle, blocks)
     }
 }
 

@@ -1,0 +1,77 @@
+//! `mkfs`.
+
+use super::*;
+
+#[test]
+fn a_new_image_is_clean_and_shows_what_was_asked_for() {
+    let workshop = Workshop::new();
+    let asked = [
+        "mkfs", "ext4", "new.img", "--size", "64M", "-L", "a label", "-U", UUID,
+    ];
+    assert_eq!(workshop.read(&asked), "");
+    let length = fs::metadata(workshop.path("new.img")).unwrap().len();
+    assert_eq!(length, 64 << 20);
+    assert!(
+        workshop
+            .read(&["check", "new.img"])
+            .starts_with("new.img: clean")
+    );
+    let info = workshop.read(&["info", "new.img"]);
+    assert!(info.contains(UUID) && info.contains("a label"), "{info}");
+    assert_eq!(workshop.read(&["ls", "new.img:/"]), "lost+found\n");
+}
+
+#[test]
+fn nothing_is_overwritten_unasked() {
+    let workshop = Workshop::new();
+    let before = fs::read(workshop.path("disk.img")).unwrap();
+    for asked in [
+        &["mkfs", "ext2", "disk.img"][..],
+        &["mkfs", "ext2", "disk.img", "--size", "4M"],
+    ] {
+        let ran = workshop.run(asked);
+        assert_eq!(ran.status, 1);
+        let expected = "platter: disk.img: holds ext4, which would be overwritten\n";
+        assert_eq!(ran.err, expected);
+    }
+    assert!(fs::read(workshop.path("disk.img")).unwrap() == before);
+    workshop.read(&["mkfs", "ext2", "disk.img", "--force"]);
+    assert!(workshop.read(&["info", "disk.img"]).contains("ext2"));
+}
+
+#[test]
+fn the_same_command_makes_the_same_bytes() {
+    let workshop = Workshop::new();
+    for image in ["a.img", "b.img"] {
+        let asked = ["mkfs", "ext4", image, "--size", "8M", "-U", UUID];
+        let made = workshop
+            .command(&asked)
+            .env("SOURCE_DATE_EPOCH", "1000000000")
+            .status();
+        assert!(made.unwrap().success());
+    }
+    let read = |name| fs::read(workshop.path(name)).unwrap();
+    assert!(read("a.img") == read("b.img"));
+}
+
+#[test]
+fn what_cannot_be_made_is_refused_and_leaves_no_file() {
+    let workshop = Workshop::new();
+    for (arguments, expected) in [
+        (
+            &["-O", "compression"][..],
+            "making a filesystem with compression",
+        ),
+        (
+            &["-O", "metadata_csum_seed,^metadata_csum"],
+            "needs metadata_csum",
+        ),
+        (&["-b", "3000"], "invalid argument"),
+    ] {
+        let asked = [&["mkfs", "ext4", "new.img", "--size", "8M"], arguments].concat();
+        let ran = workshop.run(&asked);
+        assert_eq!(ran.status, 1, "{arguments:?}");
+        assert!(ran.err.contains(expected), "{}", ran.err);
+        assert!(!workshop.path("new.img").exists());
+    }
+}
