@@ -14,3 +14,4 @@ mod partitions;
 mod recovery;
 mod space_write;
 mod mkfs;
+mod journal_write;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use testkit::loopdev::{Access, LoopDevice};
-use testkit::oracle::{Verdict, e2fsck, mke2fs};
+use testkit::oracle::{Verdict, e2fsck};
 use testkit::tool;
 
 use super::{Cut, Recovered, Scene};
@@ -66,7 +66,8 @@ fn replays_by_e2fsck(scene: &Scene) -> Result<bool> {
     Ok(!text.contains("Pass 1"))
 }
 
-fn compare_with_others(cut: &Cut) -> Result<Recovered> {
+/// Recovers a cut, and demands that e2fsck and the kernel make the same of it, block for block.
+pub(crate) fn compare_with_others(cut: &Cut) -> Result<Recovered> {
     let ours = cut.recover()?;
     let theirs = cut.save()?;
     if replays_by_e2fsck(&theirs)? {
@@ -199,23 +200,7 @@ fn ext3_with_data_in_the_journal() -> Result<()> {
 #[test]
 fn journal_on_a_device_of_its_own() -> Result<()> {
     for block_bytes in ["1024", "4096"] {
-        let folder = tempfile::tempdir()?;
-        let mut scene = Scene {
-            folder,
-            external: true,
-        };
-        let journal = scene.journal();
-        std::fs::File::create(&journal)?.set_len(8 << 20)?;
-        let mut make = tool::command("mke2fs");
-        make.args(["-q", "-F", "-b", block_bytes, "-O", "journal_dev"])
-            .arg(&journal);
-        tool::succeed(&mut make)?;
-        let device = LoopDevice::attach(&journal, Access::ReadWrite)?;
-        let option = format!("device={}", device.path().display());
-        let options = ["-t", "ext4", "-b", block_bytes, "-J", &option];
-        mke2fs::make(&scene.image(), 48 << 10, &options, None)?;
-        drop(device);
-        scene.external = true;
+        let scene = Scene::make_external(48 << 10, block_bytes, None)?;
         let features = ["journal_64bit", "journal_checksum_v3"];
         examine(&scene, "", &features)?;
     }

@@ -20,49 +20,83 @@ use platter_ext4::recovery::{RecoveryReport, open_journal, recover};
 use platter_vfs::Timestamp;
 use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::mke2fs;
+use testkit::tool;
+
+pub(crate) use log::compare_with_others;
 
 /// A filesystem on files of its own, and its journal when that lies elsewhere.
-struct Scene {
-    folder: tempfile::TempDir,
+pub(crate) struct Scene {
+    pub(crate) folder: tempfile::TempDir,
     external: bool,
 }
 
 /// What was on the devices at one moment.
-struct Cut {
-    image: Vec<u8>,
-    journal: Option<Vec<u8>>,
+pub(crate) struct Cut {
+    pub(crate) image: Vec<u8>,
+    pub(crate) journal: Option<Vec<u8>>,
 }
 
 /// A recovered image, and where its journal lies in it.
-struct Recovered {
-    image: Vec<u8>,
-    report: RecoveryReport,
+pub(crate) struct Recovered {
+    pub(crate) image: Vec<u8>,
+    pub(crate) report: RecoveryReport,
     /// The features of its journal.
-    features: Vec<&'static str>,
+    pub(crate) features: Vec<&'static str>,
     journal_bytes: Vec<Range<u64>>,
 }
 
 impl Scene {
     fn make(size_kib: u64, options: &[&str]) -> Result<Self> {
+        Self::make_filled(size_kib, options, None)
+    }
+
+    pub(crate) fn make_filled(
+        size_kib: u64,
+        options: &[&str],
+        files: Option<&Path>,
+    ) -> Result<Self> {
         let scene = Self {
             folder: tempfile::tempdir()?,
             external: false,
         };
-        mke2fs::make(&scene.image(), size_kib, options, None)?;
+        mke2fs::make(&scene.image(), size_kib, options, files)?;
         Ok(scene)
     }
 
-    fn image(&self) -> PathBuf {
+    /// With a journal of 8 MiB on a device of its own.
+    pub(crate) fn make_external(
+        size_kib: u64,
+        block_bytes: &str,
+        files: Option<&Path>,
+    ) -> Result<Self> {
+        let scene = Self {
+            folder: tempfile::tempdir()?,
+            external: true,
+        };
+        let journal = scene.journal();
+        std::fs::File::create(&journal)?.set_len(8 << 20)?;
+        let mut make = tool::command("mke2fs");
+        make.args(["-q", "-F", "-b", block_bytes, "-O", "journal_dev"])
+            .arg(&journal);
+        tool::succeed(&mut make)?;
+        let device = LoopDevice::attach(&journal, Access::ReadWrite)?;
+        let option = format!("device={}", device.path().display());
+        let options = ["-t", "ext4", "-b", block_bytes, "-J", &option];
+        mke2fs::make(&scene.image(), size_kib, &options, files)?;
+        Ok(scene)
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 
-    fn journal(&self) -> PathBuf {
+    pub(crate) fn journal(&self) -> PathBuf {
         self.folder.path().join("journal")
     }
 
     /// Runs `workload` on the mounted filesystem, and gives what the devices held at its end and
     /// whenever it asked.
-    fn cuts(
+    pub(crate) fn cuts(
         &self,
         options: &str,
         workload: impl FnOnce(&Path, &mut dyn FnMut() -> Result<()>) -> Result<()>,
@@ -142,7 +176,7 @@ impl Cut {
     }
 
     /// Writes the devices' contents into files of a new folder.
-    fn save(&self) -> Result<Scene> {
+    pub(crate) fn save(&self) -> Result<Scene> {
         let scene = Scene {
             folder: tempfile::tempdir()?,
             external: self.journal.is_some(),
@@ -163,7 +197,7 @@ impl Cut {
 }
 
 impl Recovered {
-    fn save(&self) -> Result<Scene> {
+    pub(crate) fn save(&self) -> Result<Scene> {
         Cut {
             image: self.image.clone(),
             journal: None,
@@ -187,7 +221,10 @@ impl Recovered {
     }
 }
 
-fn open_volume(device: &Arc<dyn BlockDevice>, budget: &Arc<MemoryBudget>) -> Result<Volume> {
+pub(crate) fn open_volume(
+    device: &Arc<dyn BlockDevice>,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Volume> {
     let mut disk: DiskSuperblock = zerocopy::FromZeros::new_zeroed();
     device.read_at(
         SUPERBLOCK_OFFSET_BYTES,
