@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use platter_ondisk::Locus;
-use platter_vfs::Result;
+use platter_vfs::{Error, Result};
 
 use super::SpaceRule;
 use super::fixed::FixedBlocks;
 use super::free_map::FreeMap;
 use crate::Volume;
-use crate::groups;
+use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
-use crate::ondisk::{Corrupt, Geometry, GroupDesc, GroupNr};
+use crate::ondisk::{Corrupt, GroupDesc, GroupNr};
 
 /// A run at the goal is taken though it is shorter than asked for, if it has so many clusters.
 const GOAL_RUN_MIN: u32 = 16;
@@ -49,41 +49,33 @@ impl Clusters {
     pub(super) fn load(volume: &Volume, fixed: &FixedBlocks, group: GroupNr) -> Result<Self> {
         let geometry = &volume.geometry;
         let desc = groups::read_descriptor(volume, group)?;
-        let counted = clusters_counted(geometry, group);
+        let corrupt = |rule| {
+            let locus = Locus::group(u64::from(group.0)).at_block(desc.block_bitmap.0);
+            Error::from(Corrupt::new(locus, rule))
+        };
+        let counted = layout::clusters_counted(geometry, group);
         let first = geometry.group_first_block(group).0;
-        let blocks = first..first + u64::from(geometry.group_blocks(group));
-        let own = fixed.within(blocks).map(|own| {
-            let ratio = u64::from(geometry.cluster_blocks);
-            let index = |block: u64| u32::try_from((block - first) / ratio).unwrap_or(u32::MAX);
-            index(own.start)..index(own.end - 1) + 1
-        });
-        let locus = Locus::group(u64::from(group.0)).at_block(desc.block_bitmap.0);
-        let mut recorded: Box<[u8]>;
-        if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            recorded = vec![0; geometry.block_bytes as usize].into();
-            own.for_each(|clusters| assign(&mut recorded, clusters, true));
+        let fixed = fixed.within(first..first + u64::from(geometry.group_blocks(group)));
+        let recorded = if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+            layout::fresh_bitmap(geometry, group, fixed)
         } else {
             read_ahead(volume, group, &desc);
             let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-            recorded = volume
-                .read_block(desc.block_bitmap, &verifier)?
-                .to_vec()
-                .into();
-            for mut clusters in own {
-                if !clusters.all(|index| bitmap::is_set(&recorded, index)) {
-                    return Err(Corrupt::new(locus, SpaceRule::MetadataFree).into());
-                }
+            let mut bits = volume.read_block(desc.block_bitmap, &verifier)?.to_vec();
+            let mut own = layout::clusters(geometry, group, fixed);
+            if !own.all(|clusters| bitmap::has_range(&bits, clusters, true)) {
+                return Err(corrupt(SpaceRule::MetadataFree));
             }
-        }
-        let bits = geometry.block_bytes.saturating_mul(8);
-        assign(&mut recorded, counted..bits, true);
+            layout::pad(&mut bits, counted);
+            bits
+        };
         if bitmap::count_clear(&recorded, counted) != desc.free_clusters {
-            return Err(Corrupt::new(locus, SpaceRule::FreeClusters).into());
+            return Err(corrupt(SpaceRule::FreeClusters));
         }
         let usable = geometry.group_blocks(group) / geometry.cluster_blocks;
         let free = FreeMap::new(&recorded, usable);
         Ok(Self {
-            recorded,
+            recorded: recorded.into(),
             free,
             unsettled: 0,
             kept: BTreeMap::new(),
@@ -133,34 +125,8 @@ impl Clusters {
     }
 
     /// Whether all of these clusters are taken, or all free, by the bitmap.
-    pub(super) fn is_recorded(&self, mut clusters: Range<u32>, taken: bool) -> bool {
-        clusters.all(|index| bitmap::is_set(&self.recorded, index) == taken)
-    }
-}
-
-/// The clusters of a group that its descriptor counts; the last one may be cut off by the end of the
-/// filesystem.
-pub(super) fn clusters_counted(geometry: &Geometry, group: GroupNr) -> u32 {
-    let blocks = geometry.group_blocks(group);
-    blocks.div_ceil(geometry.cluster_blocks)
-}
-
-/// Sets or clears the bits of a range.
-pub(super) fn assign(bits: &mut [u8], range: Range<u32>, set: bool) {
-    let mut index = range.start;
-    while index < range.end {
-        let is_whole = index.is_multiple_of(8) && range.end - index >= 8;
-        match bits.get_mut(index as usize / 8) {
-            Some(byte) if is_whole => {
-                *byte = if set { 0xff } else { 0 };
-                index += 8;
-            }
-            Some(_) => {
-                bitmap::assign(bits, index, set);
-                index += 1;
-            }
-            None => break,
-        }
+    pub(super) fn is_recorded(&self, clusters: Range<u32>, taken: bool) -> bool {
+        bitmap::has_range(&self.recorded, clusters, taken)
     }
 }
 

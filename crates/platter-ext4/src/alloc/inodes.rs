@@ -4,10 +4,9 @@ use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
-use super::group::assign;
 use super::{Space, SpaceRule};
 use crate::Volume;
-use crate::groups;
+use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, Corrupt, GroupDesc, GroupNr, Inode, InodeNr};
@@ -193,11 +192,7 @@ impl InodeBitmap {
             volume.read_block(desc.inode_bitmap, &verifier)?.to_vec()
         };
         let inodes = geometry.inodes_per_group;
-        assign(
-            &mut bytes,
-            inodes..geometry.block_bytes.saturating_mul(8),
-            true,
-        );
+        layout::pad(&mut bytes, inodes);
         Ok(Self {
             group,
             desc,

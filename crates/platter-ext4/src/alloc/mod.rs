@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use platter_vfs::{Condition, FileKind, Result, Unsupported};
 
 use crate::Volume;
-use crate::groups::{self, GROUPS_SUMMED_MAX};
+use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
 use crate::ondisk::corrupt::Rule;
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
@@ -288,15 +288,9 @@ impl Space {
         let mut at = blocks.start;
         std::iter::from_fn(move || {
             let group = geometry.group_of_block(at).filter(|_| at < blocks.end)?;
+            let clusters = layout::clusters(geometry, group, Some(at.0..blocks.end.0)).next()?;
             let first = geometry.group_first_block(group).0;
-            let end = blocks
-                .end
-                .0
-                .min(first + u64::from(geometry.group_blocks(group)));
-            let ratio = u64::from(geometry.cluster_blocks);
-            let index = |block: u64| u32::try_from((block - first) / ratio).unwrap_or(u32::MAX);
-            let clusters = index(at.0)..index(end - 1) + 1;
-            at = BlockNr(end);
+            at = BlockNr(first + u64::from(geometry.group_blocks(group)));
             Some((group, clusters))
         })
     }

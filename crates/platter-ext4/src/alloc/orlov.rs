@@ -8,6 +8,9 @@ use platter_vfs::FileKind;
 use super::{FLEX_GROUPS_MIN, Space};
 use crate::ondisk::{GroupNr, Inode, InodeFlags, InodeNr};
 
+/// A region may lack one part in so many of its share.
+const NEARLY: u64 = 16;
+
 /// Groups that are looked at as one, where they keep their metadata together.
 #[derive(Debug, Clone, Copy)]
 struct Region {
@@ -45,19 +48,20 @@ impl Space {
         })
     }
 
-    /// Of the regions with more than their share of inodes and space, the one with the fewest
+    /// Of the regions with their share of inodes and space, or nearly so, the one with the fewest
     /// directories; which of several, chance tells.
     fn roomiest_region(&self, random: u64) -> Option<Region> {
         let regions = u64::from(self.regions());
         let start = random % regions;
         let average = self.average();
+        let nearly = |share: u64| share - share / NEARLY;
         let mut best: Option<(u64, Region)> = None;
         for step in 0..regions {
             let region = self.region((start + step) % regions);
             let room = self.room(region);
             let has_share = room.free_inodes > 0
-                && room.free_inodes >= average.free_inodes
-                && room.free_clusters >= average.free_clusters;
+                && room.free_inodes >= nearly(average.free_inodes)
+                && room.free_clusters >= nearly(average.free_clusters);
             let is_better = best.is_none_or(|(fewest, _)| room.directories < fewest);
             if has_share && is_better {
                 best = Some((room.directories, region));

@@ -6,10 +6,10 @@ use std::ops::Range;
 use platter_ondisk::Locus;
 use platter_vfs::Result;
 
-use super::group::{Clusters, assign, clusters_counted, count};
+use super::group::{Clusters, count};
 use super::{Space, SpaceRule, Taken};
 use crate::Volume;
-use crate::groups;
+use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::superblock::SuperblockVerifier;
@@ -148,8 +148,8 @@ impl Space {
         );
         let geometry = &self.geometry;
         let mut bits = held.recorded.clone();
-        assign(&mut bits, clusters, taken);
-        let free = bitmap::count_clear(&bits, clusters_counted(geometry, group));
+        bitmap::assign_range(&mut bits, clusters, taken);
+        let free = bitmap::count_clear(&bits, layout::clusters_counted(geometry, group));
         let sum = bitmap::expected_checksum(&bits, geometry.clusters_per_group, geometry);
         let desc = groups::edit_descriptor(handle, geometry, group, |desc| {
             desc.free_clusters = free;

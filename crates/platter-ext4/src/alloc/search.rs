@@ -48,7 +48,8 @@ pub(super) enum Outcome {
 
 impl Space {
     /// Takes up to `want` adjacent blocks, in memory only, as near to `goal` as there is room.
-    /// The caller has no handle: what was freed may have to be made durable first.
+    /// What was freed may have to be made durable first: the caller has no handle, nor a lock that
+    /// somebody with one may wait for.
     ///
     /// With clusters of several blocks whole ones are taken, and the blocks start with a cluster:
     /// where a block has to lie within its cluster, `want` counts from the cluster's start.
@@ -127,7 +128,8 @@ impl Space {
         self.counters.pending.get() > 0
     }
 
-    /// Sees to it that what was freed so far may be used. The caller has no handle.
+    /// Sees to it that what was freed so far may be used. The caller holds nothing, as for
+    /// [`take`](Self::take).
     pub fn settle(&self, volume: &Volume) -> Result<()> {
         match volume.log() {
             Some(log) if self.has_pending() => log.commit_all(),

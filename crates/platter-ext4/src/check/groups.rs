@@ -3,7 +3,7 @@
 use platter_ondisk::Locus;
 
 use super::{Checker, Flow, GroupUseRule};
-use crate::groups;
+use crate::groups::{self, layout};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
@@ -127,38 +127,11 @@ fn own_metadata(geometry: &Geometry, group: GroupNr, desc: &GroupDesc) -> [Fixed
 
 /// The copies of superblock and descriptors that lie in a group.
 fn copies(geometry: &Geometry, group: GroupNr) -> Option<Fixed> {
-    let first = geometry.group_first_block(group);
-    let has_superblock = geometry.has_superblock(group);
-    let superblock_blocks = if group.0 == 0 {
-        // With clusters of 1 KiB blocks, the boot block belongs to the first group.
-        geometry.superblock_block.0.saturating_sub(first.0) + 1
-    } else {
-        u64::from(has_superblock)
-    };
-    let descriptors = descriptor_copies(geometry, group, has_superblock);
-    let count = superblock_blocks + descriptors;
-    (count > 0).then_some(Fixed {
-        first,
-        count,
+    let head = layout::head(geometry, group);
+    (!head.is_empty()).then_some(Fixed {
+        first: BlockNr(head.start),
+        count: head.end - head.start,
         group,
         is_inode_table: false,
     })
-}
-
-fn descriptor_copies(geometry: &Geometry, group: GroupNr, has_superblock: bool) -> u64 {
-    let meta_bg = geometry.features.incompat.contains(Incompat::META_BG);
-    let meta_group = group.0 / geometry.descriptors_per_block;
-    if !meta_bg || meta_group < geometry.first_meta_block_group {
-        let table = if meta_bg {
-            u64::from(geometry.first_meta_block_group)
-        } else {
-            u64::from(geometry.descriptor_blocks())
-        };
-        let reserved = u64::from(geometry.reserved_gdt_blocks);
-        return if has_superblock { table + reserved } else { 0 };
-    }
-    // The first, the second and the last group of a meta group hold its descriptor block.
-    let index = group.0 % geometry.descriptors_per_block;
-    let is_holder = index < 2 || index == geometry.descriptors_per_block - 1;
-    u64::from(is_holder)
 }

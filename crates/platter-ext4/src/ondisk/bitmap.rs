@@ -1,6 +1,8 @@
 //! Block and inode bitmaps: one bit for each cluster or inode of a group, checksummed as far as
 //! the group goes. Spec: `ext4/bitmaps`.
 
+use std::ops::Range;
+
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
 
@@ -124,6 +126,26 @@ pub fn assign(bitmap: &mut [u8], bit: u32, set: bool) -> bool {
     *byte != before
 }
 
+/// Sets or clears the bits of a range, as far as the bitmap goes.
+pub fn assign_range(bitmap: &mut [u8], range: Range<u32>, set: bool) {
+    for (index, mask) in masks(range) {
+        let Some(byte) = bitmap.get_mut(index) else {
+            break;
+        };
+        *byte = if set { *byte | mask } else { *byte & !mask };
+    }
+}
+
+/// Whether the bits of a range are all set, or all clear; bits behind the end count as set.
+#[must_use]
+pub fn has_range(bitmap: &[u8], range: Range<u32>, set: bool) -> bool {
+    let wanted = |mask| if set { mask } else { 0 };
+    masks(range).all(|(index, mask)| {
+        let byte = bitmap.get(index).copied().unwrap_or(u8::MAX);
+        byte & mask == wanted(mask)
+    })
+}
+
 /// How many of the first `bits` bits are clear.
 #[must_use]
 pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
@@ -134,6 +156,18 @@ pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
         .fold(0u32, |sum, byte| sum.saturating_add(byte.count_zeros()));
     let rest = (bits & !7..bits).filter(|&bit| !is_set(bitmap, bit));
     rest.fold(clear, |sum, _| sum.saturating_add(1))
+}
+
+/// The bytes that hold the bits of a range, each with the mask of those bits.
+fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
+    let bytes = range.start / 8..range.end.div_ceil(8);
+    bytes.map(move |index| {
+        let first = index.saturating_mul(8);
+        let low = range.start.saturating_sub(first).min(7);
+        let above = first.saturating_add(8).saturating_sub(range.end).min(7);
+        let mask = u8::MAX.checked_shl(low).unwrap_or(0) & u8::MAX.checked_shr(above).unwrap_or(0);
+        (index as usize, mask)
+    })
 }
 
 fn mask(bit: u32) -> u8 {
@@ -173,6 +207,27 @@ mod tests {
         assert!(!assign(&mut bitmap, 16, true));
         assert!(assign(&mut bitmap, 9, false));
         assert_eq!(bitmap, [0, 0]);
+    }
+
+    #[test]
+    fn ranges_are_bits_one_by_one() {
+        for start in 0..30 {
+            for end in start..34 {
+                for set in [true, false] {
+                    let mut bitmap = [if set { 0 } else { 0xff }; 4];
+                    let mut bits = bitmap;
+                    assign_range(&mut bitmap, start..end, set);
+                    for bit in start..end {
+                        assign(&mut bits, bit, set);
+                    }
+                    assert_eq!(bitmap, bits);
+                    assert_eq!(has_range(&bitmap, start..end, set), set || end <= 32);
+                    let wider = start.saturating_sub(1)..end + 1;
+                    let is_wider = wider.clone().all(|bit| is_set(&bitmap, bit) == set);
+                    assert_eq!(has_range(&bitmap, wider, set), is_wider);
+                }
+            }
+        }
     }
 
     #[test]

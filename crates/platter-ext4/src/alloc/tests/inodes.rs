@@ -102,6 +102,81 @@ fn directories_of_the_root_spread_and_others_stay() {
     assert_eq!(sample.space.counters.directories.get(), 8);
 }
 
+/// Sixteen groups, four of which keep their metadata together.
+const FLEX: Shape = Shape {
+    blocks: 16 * 512 + 1,
+    blocks_per_group: 512,
+    groups_per_flex: 4,
+    uninit: true,
+    ..Shape::PLAIN
+};
+
+#[test]
+fn flexible_groups_fill_as_one() {
+    let sample = Sample::new(FLEX);
+    let region = |number: u32| (number - 1) / 128;
+    let regions: BTreeSet<_> = (0..3)
+        .map(|random| sample.alloc_inode(2, FileKind::Directory, random).unwrap())
+        .map(region)
+        .collect();
+    // The root is in the first.
+    assert_eq!(regions, BTreeSet::from([1, 2, 3]));
+    // Files of a directory in the last group of the second four stay within these.
+    let files: Vec<_> = (0..100)
+        .map(|_| sample.alloc_inode(250, FileKind::Regular, 0).unwrap())
+        .collect();
+    assert_eq!((files[0], files[32]), (225, 130));
+    assert!(files.iter().all(|&number| region(number) == 1));
+    sample.commit();
+    sample.proven();
+}
+
+#[test]
+fn crowded_regions_send_directories_on() {
+    let sample = Sample::new(FLEX);
+    let region = |number: u32| (number - 1) / 128;
+    let mut count = [0; 4];
+    for _ in 0..60 {
+        let number = sample.alloc_inode(130, FileKind::Directory, 0).unwrap();
+        count[region(number) as usize] += 1;
+    }
+    assert!(count[1] >= 8 && count.iter().max() < Some(&40), "{count:?}");
+}
+
+#[test]
+fn top_directories_spread_like_those_of_the_root() {
+    let sample = Sample::new(FLEX);
+    let mut parent = sample.parent(130);
+    parent.flags |= crate::ondisk::InodeFlags::TOP_DIR;
+    let groups: BTreeSet<_> = (0..8)
+        .map(|random| {
+            let mut handle = sample.volume.begin(ALLOC_INODE_CREDITS).unwrap();
+            let (space, volume) = (&sample.space, &sample.volume);
+            let number =
+                space.alloc_inode(volume, &mut handle, &parent, FileKind::Directory, random);
+            (number.unwrap().get() - 1) / 128
+        })
+        .collect();
+    assert_eq!(groups.len(), 4);
+}
+
+#[test]
+fn files_start_outside_the_group_with_the_metadata() {
+    let sample = Sample::new(FLEX);
+    let goal = |number, kind| {
+        let number = InodeNr::new(number).unwrap();
+        sample.space.first_goal(number, kind).0
+    };
+    assert_eq!(goal(250, FileKind::Regular), 1 + 5 * 512);
+    assert_eq!(goal(250, FileKind::Directory), 1 + 4 * 512);
+    let sample = Sample::new(Shape::PLAIN);
+    let number = InodeNr::new(100).unwrap();
+    assert_eq!(
+        sample.space.first_goal(number, FileKind::Regular).0,
+        1 + 3 * 256
+    );
+}
+
 #[test]
 fn block_of_inodes_never_used_is_zeroed() {
     let sample = Sample::new(Shape {

@@ -12,9 +12,8 @@ use platter_vfs::{Condition, FileKind, Result};
 use zerocopy::FromBytes;
 
 use crate::Volume;
-use crate::groups;
+use crate::groups::{self, layout};
 use crate::ondisk::bitmap;
-use crate::ondisk::features::Incompat;
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::inode::DiskInode;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
@@ -43,27 +42,20 @@ impl<'v> Space<'v> {
     pub(super) fn assign(&self, start: BlockNr, count: u64, taken: bool) -> Result<()> {
         let geometry = &self.volume.geometry;
         let end = start.0.saturating_add(count);
-        let mut at = start.0;
-        while at < end {
-            let Some(group) = geometry.group_of_block(BlockNr(at)) else {
+        let mut at = start;
+        while at.0 < end {
+            let Some(group) = geometry.group_of_block(at) else {
                 break;
             };
-            let first = geometry.group_first_block(group).0;
-            let stop = end.min(first + u64::from(geometry.group_blocks(group)));
-            self.assign_in_group(group, at - first..stop - first, taken)?;
-            at = stop;
+            let (desc, mut bits) = self.block_bitmap(group)?;
+            for clusters in layout::clusters(geometry, group, Some(at.0..end)) {
+                bitmap::assign_range(&mut bits, clusters, taken);
+            }
+            self.write_block_bitmap(group, &desc, bits)?;
+            let blocks = u64::from(geometry.group_blocks(group));
+            at = BlockNr(geometry.group_first_block(group).0 + blocks);
         }
         Ok(())
-    }
-
-    fn assign_in_group(&self, group: GroupNr, blocks: Range<u64>, taken: bool) -> Result<()> {
-        let cluster = u64::from(self.volume.geometry.cluster_blocks);
-        let (desc, mut bits) = self.block_bitmap(group)?;
-        let clusters = blocks.start / cluster..(blocks.end - 1) / cluster + 1;
-        for index in clusters.filter_map(|index| u32::try_from(index).ok()) {
-            bitmap::assign(&mut bits, index, taken);
-        }
-        self.write_block_bitmap(group, &desc, bits)
     }
 
     /// Whether space is taken in clusters of several blocks.
@@ -201,7 +193,10 @@ impl<'v> Space<'v> {
     fn block_bitmap(&self, group: GroupNr) -> Result<(GroupDesc, Vec<u8>)> {
         let desc = groups::read_descriptor(self.volume, group)?;
         if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
-            return Ok((desc, self.fresh_block_bitmap(group, &desc)));
+            let geometry = &self.volume.geometry;
+            let mut own = layout::own(geometry, &desc).to_vec();
+            own.push(layout::head(geometry, group));
+            return Ok((desc, layout::fresh_bitmap(geometry, group, own)));
         }
         let bits = self
             .volume
@@ -210,66 +205,9 @@ impl<'v> Space<'v> {
         Ok((desc, bits))
     }
 
-    /// The bitmap of a group in which nothing was ever allocated: its own metadata is taken, and
-    /// what lies behind its end.
-    fn fresh_block_bitmap(&self, group: GroupNr, desc: &GroupDesc) -> Vec<u8> {
-        let geometry = &self.volume.geometry;
-        let mut bits = vec![0; geometry.block_bytes as usize];
-        let first = geometry.group_first_block(group).0;
-        let cluster = u64::from(geometry.cluster_blocks);
-        let mut take = |blocks: Range<u64>| {
-            let inside = blocks.start.max(first)..blocks.end;
-            for block in inside {
-                let index = u32::try_from((block - first) / cluster).unwrap_or(u32::MAX);
-                bitmap::assign(&mut bits, index, true);
-            }
-        };
-        let end = first + u64::from(geometry.group_blocks(group));
-        take(first..(first + self.group_head_blocks(group)).min(end));
-        let table_end = desc.inode_table.0 + u64::from(geometry.inode_table_blocks);
-        let own = [
-            desc.block_bitmap.0..desc.block_bitmap.0 + 1,
-            desc.inode_bitmap.0..desc.inode_bitmap.0 + 1,
-            desc.inode_table.0..table_end,
-        ];
-        for blocks in own {
-            take(blocks.start.min(end)..blocks.end.min(end));
-        }
-        let clusters = u64::from(geometry.group_blocks(group)).div_ceil(cluster);
-        let clusters = u32::try_from(clusters).unwrap_or(u32::MAX);
-        set_rest(&mut bits, clusters);
-        bits
-    }
-
-    /// Blocks at the start of a group that hold a superblock and group descriptors.
-    fn group_head_blocks(&self, group: GroupNr) -> u64 {
-        let geometry = &self.volume.geometry;
-        let has_superblock = geometry.has_superblock(group);
-        let table_block = group.0 / geometry.descriptors_per_block;
-        let meta = geometry.features.incompat.contains(Incompat::META_BG)
-            && table_block >= geometry.first_meta_block_group;
-        let descriptors = if meta {
-            // The first, second and last group of a meta group each have a copy.
-            let in_meta = group.0 % geometry.descriptors_per_block;
-            u64::from([0, 1, geometry.descriptors_per_block - 1].contains(&in_meta))
-        } else if has_superblock {
-            let table = if geometry.features.incompat.contains(Incompat::META_BG) {
-                geometry.first_meta_block_group
-            } else {
-                geometry.descriptor_blocks()
-            };
-            u64::from(table) + u64::from(geometry.reserved_gdt_blocks)
-        } else {
-            0
-        };
-        u64::from(has_superblock) + descriptors
-    }
-
     fn write_block_bitmap(&self, group: GroupNr, desc: &GroupDesc, bits: Vec<u8>) -> Result<()> {
         let geometry = &self.volume.geometry;
-        let clusters = geometry
-            .group_blocks(group)
-            .div_ceil(geometry.cluster_blocks);
+        let clusters = layout::clusters_counted(geometry, group);
         let sum = bitmap::expected_checksum(&bits, geometry.clusters_per_group, geometry);
         let desc = GroupDesc {
             free_clusters: bitmap::count_clear(&bits, clusters),
@@ -287,7 +225,7 @@ impl<'v> Space<'v> {
         let desc = groups::read_descriptor(self.volume, group)?;
         if desc.flags.contains(GroupFlags::INODE_UNINIT) {
             let mut bits = vec![0; geometry.block_bytes as usize];
-            set_rest(&mut bits, geometry.inodes_per_group);
+            layout::pad(&mut bits, geometry.inodes_per_group);
             return Ok((desc, bits));
         }
         let bits = self
@@ -322,12 +260,5 @@ impl<'v> Space<'v> {
         }
         self.volume.buffers().publish(block.0, bytes, &Unverified)?;
         Ok(())
-    }
-}
-
-fn set_rest(bits: &mut [u8], from: u32) {
-    let end = u32::try_from(bits.len() * 8).unwrap_or(u32::MAX);
-    for bit in from..end {
-        bitmap::assign(bits, bit, true);
     }
 }
