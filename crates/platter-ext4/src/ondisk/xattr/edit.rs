@@ -109,7 +109,7 @@ pub fn begin_in_inode(bytes: &mut [u8], name_index: u8, name: &[u8], value: &[u8
 }
 
 /// Bytes of an entry with its name.
-fn entry_len(name_len: usize) -> usize {
+pub(super) fn entry_len(name_len: usize) -> usize {
     size_of::<DiskXattrEntry>()
         .saturating_add(name_len)
         .next_multiple_of(XATTR_ALIGN)

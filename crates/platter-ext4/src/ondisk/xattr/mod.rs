@@ -2,6 +2,7 @@
 //! the space behind an inode or in a block of its own. Spec: `ext4/attributes`.
 
 mod edit;
+mod layout;
 
 use std::mem::offset_of;
 
@@ -14,6 +15,9 @@ use super::corrupt::{Corrupt, Rule, Structure};
 use super::types::InodeNr;
 
 pub use edit::{begin_in_inode, remove_from_inode, value_in_inode_mut, value_len_max_in_inode};
+pub use layout::{
+    Attribute, AttributeValue, Attributes, entry_hash_of_inode, references, set_references,
+};
 
 /// `h_magic` of both the block's and the inode's header.
 pub const XATTR_MAGIC: u32 = 0xea02_0000;
@@ -280,14 +284,7 @@ fn decode_value<'a>(
 impl XattrEntry<'_> {
     /// Proves the hash against a value that is beside the entry.
     pub fn verify_hash(&self, value: &[u8]) -> Result<(), XattrRule> {
-        let words = value.chunks(XATTR_ALIGN).map(|chunk| {
-            let mut word = [0; XATTR_ALIGN];
-            for (to, from) in word.iter_mut().zip(chunk) {
-                *to = *from;
-            }
-            u32::from_le_bytes(word)
-        });
-        self.verify_hash_of_words(words)
+        self.verify_hash_of_words(value_words(value))
     }
 
     /// Proves the hash against the hash of a value that is in an inode.
@@ -316,6 +313,17 @@ impl XattrEntry<'_> {
 fn entry_hash(name: impl Iterator<Item = u32>, value: impl Iterator<Item = u32>) -> u32 {
     let hash = name.fold(0u32, |hash, byte| hash.rotate_left(5) ^ byte);
     value.fold(hash, |hash, word| hash.rotate_left(16) ^ word)
+}
+
+/// A value as words, zeros behind its end.
+fn value_words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
+    value.chunks(XATTR_ALIGN).map(|chunk| {
+        let mut word = [0; XATTR_ALIGN];
+        for (to, from) in word.iter_mut().zip(chunk) {
+            *to = *from;
+        }
+        u32::from_le_bytes(word)
+    })
 }
 
 /// What a value in an inode of its own hashes to. `seed` is the filesystem's.
