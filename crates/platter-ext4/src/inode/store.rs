@@ -45,6 +45,24 @@ pub fn store_deleted(
     })
 }
 
+/// Changes an inode that nobody has in memory. Takes one credit.
+pub fn edit<R>(
+    volume: &Volume,
+    handle: &mut Handle<'_>,
+    number: InodeNr,
+    change: impl FnOnce(&mut Inode) -> Result<R>,
+) -> Result<R> {
+    let geometry = &volume.geometry;
+    let InodeSlot { block, offset, .. } = slot(volume, number)?;
+    handle.edit(block, &Unverified, |bytes| {
+        let bytes = bytes.get_mut(offset..).unwrap_or_default();
+        let mut inode = Inode::decode(bytes, number, geometry)?;
+        let result = change(&mut inode)?;
+        inode.encode(bytes, geometry)?;
+        Ok(result)
+    })
+}
+
 /// Brings the block of an inode's slot into memory, so that [`store`] finds it there.
 pub fn read_slot(volume: &Volume, number: InodeNr) -> Result<()> {
     let place = slot(volume, number)?;

@@ -1,9 +1,13 @@
 //! Attributes.
 
-use platter_vfs::{Attr, FileKind, Result};
+use platter_vfs::{Attr, Condition, Context, FileKind, Result, SetAttr, SetTime, Timestamp};
 
-use super::Node;
+use super::{Core, Node};
 use crate::inode;
+use crate::ondisk::features::{Incompat, RoCompat};
+use crate::ondisk::{Inode, InodeFlags};
+use crate::txn::Handle;
+use crate::xattr::change_credits;
 
 impl Node {
     #[expect(clippy::unnecessary_wraps, reason = "as the trait has it")]
@@ -14,4 +18,130 @@ impl Node {
         }
         Ok(attr)
     }
+
+    pub(super) fn set_attributes(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
+        let _order = self.order.write();
+        let flags = self.flags_after(changes)?;
+        self.refuse_project(changes)?;
+        if let Some(size_bytes) = changes.size_bytes {
+            self.resize(size_bytes)?;
+        }
+        let rest = SetAttr {
+            size_bytes: None,
+            ..*changes
+        };
+        if rest != SetAttr::default() {
+            self.with_room(|| {
+                self.change(change_credits(self.volume()), |handle, core| {
+                    self.apply(context, handle, core, &rest, flags)
+                })
+            })?;
+        }
+        self.attributes()
+    }
+
+    fn apply(
+        &self,
+        context: &Context,
+        handle: &mut Handle<'_>,
+        core: &mut Core,
+        changes: &SetAttr,
+        flags: InodeFlags,
+    ) -> Result<()> {
+        if let Some(permissions) = changes.permissions {
+            let mut change = self.xattr_change(context, handle, core)?;
+            change.set_permissions(permissions & 0o7777)?;
+        }
+        let SetAttr {
+            permissions: _,
+            uid,
+            gid,
+            size_bytes: _,
+            accessed,
+            modified,
+            changed,
+            flags: _,
+            project,
+        } = *changes;
+        let now = self.tree.clock.now();
+        let inode = &mut core.inode;
+        inode.uid = uid.unwrap_or(inode.uid);
+        inode.gid = gid.unwrap_or(inode.gid);
+        inode.project = project.unwrap_or(inode.project);
+        inode.flags = flags;
+        inode.accessed = time(inode, accessed, now).unwrap_or(inode.accessed);
+        inode.modified = time(inode, modified, now).unwrap_or(inode.modified);
+        inode.changed = inode.storable(changed.unwrap_or(now));
+        Ok(())
+    }
+
+    /// The inode's flags as `changes` leave them.
+    ///
+    /// # Errors
+    /// `NotSupported` for flags that cannot be changed, or mean nothing for this file.
+    fn flags_after(&self, changes: &SetAttr) -> Result<InodeFlags> {
+        let core = self.core.read();
+        let old = core.inode.flags;
+        let Some(wanted) = changes.flags else {
+            return Ok(old);
+        };
+        let wanted = InodeFlags::from_bits_retain(wanted);
+        let shown = inode::attr(&core.inode, &self.volume().geometry).flags;
+        let toggled = wanted.symmetric_difference(InodeFlags::from_bits_retain(shown));
+        let meaning = match self.kind {
+            FileKind::Directory => InodeFlags::USER_MODIFIABLE,
+            FileKind::Regular => InodeFlags::USER_MODIFIABLE - InodeFlags::OF_DIRECTORIES,
+            FileKind::Symlink
+            | FileKind::CharDevice
+            | FileKind::BlockDevice
+            | FileKind::Fifo
+            | FileKind::Socket => InodeFlags::OF_ANY_FILE,
+        };
+        // Flags that nobody can change may be given back as they were shown.
+        if !meaning.contains(toggled) {
+            return Err(Condition::NotSupported.into());
+        }
+        if toggled.contains(InodeFlags::CASEFOLD) {
+            self.prove_can_fold(&core)?;
+        }
+        Ok(old.symmetric_difference(toggled))
+    }
+
+    /// How names are compared is changed only where there are none.
+    fn prove_can_fold(&self, core: &Core) -> Result<()> {
+        let volume = self.volume();
+        let incompat = volume.geometry.features.incompat;
+        if !incompat.contains(Incompat::CASEFOLD) {
+            return Err(Condition::NotSupported.into());
+        }
+        if core.directory(volume)?.is_empty()? {
+            return Ok(());
+        }
+        Err(Condition::NotEmpty.into())
+    }
+
+    /// Without projects, all files belong to number 0.
+    fn refuse_project(&self, changes: &SetAttr) -> Result<()> {
+        let Some(project) = changes.project else {
+            return Ok(());
+        };
+        let geometry = &self.volume().geometry;
+        let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
+        if project != 0 && !has_projects {
+            return Err(Condition::NotSupported.into());
+        }
+        if project != 0 && !self.core.read().inode.holds_project() {
+            return Err(Condition::Overflow.into());
+        }
+        Ok(())
+    }
+}
+
+/// A time to be set, as the inode can hold it.
+fn time(inode: &Inode, set: Option<SetTime>, now: Timestamp) -> Option<Timestamp> {
+    let time = match set? {
+        SetTime::Now => now,
+        SetTime::At(time) => time,
+    };
+    Some(inode.storable(time))
 }

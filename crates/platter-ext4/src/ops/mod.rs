@@ -24,8 +24,8 @@ use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
-    Attr, Clock, Condition, DirCursor, DirSink, Error, ExtentSink, FallocateMode, FileKind,
-    InodeId, Name, Result, SeekTarget,
+    Attr, Clock, Condition, Context, DirCursor, DirSink, Error, ExtentSink, FallocateMode,
+    FileKind, InodeId, Name, Result, SeekTarget, SetAttr, XattrMode,
 };
 
 use crate::Volume;
@@ -365,6 +365,25 @@ impl platter_vfs::Inode for Node {
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         self.tree.noted(self.xattr_names())
+    }
+
+    fn set_attr(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {
+        self.tree.noted(self.set_attributes(context, changes))
+    }
+
+    fn set_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let set = self.set_named_xattr(context, name, value, mode);
+        self.tree.noted(set)
+    }
+
+    fn remove_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
+        self.tree.noted(self.remove_named_xattr(context, name))
     }
 
     fn will_need(&self, range: Range<u64>) {

@@ -23,7 +23,7 @@ impl Node {
 }
 
 impl Core {
-    fn directory<'c>(&'c self, volume: &'c Volume) -> Result<Directory<'c>> {
+    pub(super) fn directory<'c>(&'c self, volume: &'c Volume) -> Result<Directory<'c>> {
         Directory::open(volume, &self.inode, &self.map)
     }
 }

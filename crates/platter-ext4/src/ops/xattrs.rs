@@ -1,9 +1,13 @@
 //! Extended attributes.
 
-use platter_vfs::Result;
+use platter_vfs::{Condition, Context, Result, XattrMode};
 
 use super::Node;
-use crate::xattr;
+use crate::alloc::Reserve;
+use crate::txn::Handle;
+use crate::xattr::{self, XattrChange, change_credits};
+
+use super::Core;
 
 impl Node {
     pub(super) fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
@@ -12,5 +16,87 @@ impl Node {
 
     pub(super) fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
         xattr::list(self.volume(), &self.core.read().inode)
+    }
+
+    pub(super) fn set_named_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let credentials = &context.credentials;
+        self.change_xattrs(context, |change| {
+            let gid = change.inode.gid;
+            let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
+            change.set_named(name, value, mode, keeps_group_id)
+        })
+    }
+
+    pub(super) fn remove_named_xattr(&self, context: &Context, name: &[u8]) -> Result<()> {
+        self.change_xattrs(context, |change| change.remove_named(name))
+    }
+
+    fn change_xattrs(
+        &self,
+        context: &Context,
+        mut change: impl FnMut(&mut XattrChange<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let _order = self.order.write();
+        self.with_room(|| {
+            self.change(change_credits(self.volume()), |handle, core| {
+                let mut changing = self.xattr_change(context, handle, core)?;
+                change(&mut changing)?;
+                let now = changing.now;
+                core.inode.changed = core.inode.storable(now);
+                Ok(())
+            })
+        })
+    }
+
+    /// Tries again what found no space, once what was freed before may be used. The caller has no
+    /// handle.
+    pub(super) fn with_room<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        let (volume, space) = (self.volume(), self.tree.space()?);
+        match attempt() {
+            Err(platter_vfs::Error::Condition(Condition::NoSpace)) if space.has_pending() => {
+                space.settle(volume)?;
+                attempt()
+            }
+            result => result,
+        }
+    }
+
+    /// A change of the inode's attributes, on behalf of `context`.
+    pub(super) fn xattr_change<'a, 'h>(
+        &'a self,
+        context: &Context,
+        handle: &'a mut Handle<'h>,
+        core: &'a mut Core,
+    ) -> Result<XattrChange<'a, 'h>> {
+        let [b0, b1, b2, b3, ..] = self.tree.clock.random_u64().to_le_bytes();
+        Ok(XattrChange {
+            volume: self.volume(),
+            space: self.tree.space()?,
+            handle,
+            inode: &mut core.inode,
+            from: self.reserve_of(context),
+            now: self.tree.clock.now(),
+            generation: u32::from_le_bytes([b0, b1, b2, b3]),
+        })
+    }
+
+    /// What space a user may take.
+    pub(super) fn reserve_of(&self, context: &Context) -> Reserve {
+        let superblock = &self.volume().superblock;
+        let credentials = &context.credentials;
+        let is_privileged = credentials.is_superuser()
+            || credentials.uid == superblock.reserved_uid
+            || superblock.reserved_gid != 0 && credentials.is_in_group(superblock.reserved_gid);
+        if is_privileged {
+            Reserve::Privileged
+        } else {
+            Reserve::Ordinary
+        }
     }
 }

@@ -48,6 +48,20 @@ pub(super) fn to_attribute(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
     Ok(acl.encode())
 }
 
+/// A list as it is stored.
+pub(super) fn encode(acl: &PosixAcl) -> Vec<u8> {
+    let mut stored = VERSION.to_le_bytes().to_vec();
+    for entry in acl.entries() {
+        let (tag, id) = entry.subject.tag_and_id();
+        stored.extend(tag.to_le_bytes());
+        stored.extend(u16::from(entry.permissions).to_le_bytes());
+        if let Some(id) = id {
+            stored.extend(id.to_le_bytes());
+        }
+    }
+    stored
+}
+
 fn decode(stored: &[u8]) -> Result<Vec<AclEntry>, AclRule> {
     let (version, mut rest) = stored.split_first_chunk().ok_or(AclRule::Version)?;
     if u32::from_le_bytes(*version) != VERSION {
@@ -101,6 +115,7 @@ mod tests {
         ];
         assert_eq!(subjects, expected);
         assert_eq!(entries[1].permissions, 0o4);
+        assert_eq!(encode(&PosixAcl::new(entries).unwrap()), STORED);
     }
 
     #[test]

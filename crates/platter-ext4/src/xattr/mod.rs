@@ -2,7 +2,9 @@
 //! inodes of their own. Spec: `ext4/attributes`.
 
 mod acl;
+mod change;
 mod names;
+mod set;
 mod value_inode;
 
 use platter_cache::Buffer;
@@ -17,6 +19,8 @@ use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule
 use names::AttributeName;
 
 pub use acl::AclRule;
+pub use change::{Released, XattrChange, change_credits};
+pub use set::acl;
 pub use value_inode::ValueInodeRule;
 
 /// The largest value in bytes that Linux lets anyone see (`XATTR_SIZE_MAX`).
@@ -78,13 +82,16 @@ fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
     let Some(block) = inode.xattr_block else {
         return Ok(None);
     };
+    Ok(Some(volume.read_block(block, &block_verifier(volume))?))
+}
+
+fn block_verifier(volume: &Volume) -> XattrBlockVerifier {
     let geometry = &volume.geometry;
     let has_checksum = geometry.features.has_metadata_csum();
-    let verifier = XattrBlockVerifier {
+    XattrBlockVerifier {
         checksum_seed: has_checksum.then_some(geometry.checksum_seed),
         has_ea_inode: has_ea_inode(volume),
-    };
-    Ok(Some(volume.read_block(block, &verifier)?))
+    }
 }
 
 /// The attributes in the block that [`read_block`] gave.

@@ -2,7 +2,7 @@
 //! Spec: `ext4/attributes` (name indices).
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Error, Result};
 
 /// The longest name in bytes, its prefix included (`XATTR_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
@@ -55,6 +55,26 @@ impl<'a> AttributeName<'a> {
             return Err(Condition::NoAttribute.into());
         }
         Ok(Self { index, rest })
+    }
+}
+
+/// Prefixes under which anybody may set attributes: the others are the filesystem's own, or unknown
+/// to Linux.
+const CHANGEABLE: [u8; 5] = [1, 2, 3, 4, 6];
+
+impl<'a> AttributeName<'a> {
+    /// As [`parse`](Self::parse), of a name that is to be set or removed.
+    ///
+    /// # Errors
+    /// `NotSupported` for names that cannot be set.
+    pub(super) fn parse_for_change(name: &'a [u8]) -> Result<Self> {
+        match Self::parse(name) {
+            Ok(parsed) if CHANGEABLE.contains(&parsed.index) => Ok(parsed),
+            Ok(_) | Err(Error::Condition(Condition::NoAttribute)) => {
+                Err(Condition::NotSupported.into())
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -123,5 +143,9 @@ mod tests {
         refused(b"btrfs.compression", Condition::NotSupported);
         refused(b"user.", Condition::InvalidArgument);
         refused(b"system.data", Condition::NoAttribute);
+        for name in [&b"system.data"[..], b"system.richacl", b"gnu.translator"] {
+            let error = AttributeName::parse_for_change(name).unwrap_err();
+            assert!(matches!(error, Error::Condition(Condition::NotSupported)));
+        }
     }
 }

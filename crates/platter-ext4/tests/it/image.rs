@@ -85,7 +85,11 @@ impl Image {
 /// Opens the filesystem on a device.
 pub(crate) fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Result<Ext4> {
     let budget = Arc::new(MemoryBudget::new(32 << 20));
-    let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
+    let now = Timestamp {
+        seconds: 1_700_000_100,
+        nanoseconds: 0,
+    };
+    let clock = Arc::new(FixedClock::new(now, 1));
     Ext4::mount(device, options, budget, clock)
 }
 

@@ -11,3 +11,4 @@ mod journal;
 mod scale;
 mod space;
 mod writing;
+mod xattrs;

@@ -123,6 +123,13 @@ bitflags! {
         const PROJECT_INHERIT = 0x2000_0000;
         /// Names ignore case.
         const CASEFOLD = 0x4000_0000;
+        /// What `FS_IOC_SETFLAGS` changes, of what this driver can: `s`, `u`, `c`, `S`, `i`, `a`,
+        /// `d`, `A`, `t`, `D`, `T`, `P` and `F` of `chattr(1)`.
+        const USER_MODIFIABLE = 0x6003_80ff;
+        /// Flags that only directories have: `D`, `T`, `P` and `F`.
+        const OF_DIRECTORIES = 0x6003_0000;
+        /// Flags that devices, links and the like may have: `d` and `A`.
+        const OF_ANY_FILE = 0xc0;
         /// What `FS_IOC_GETFLAGS` shows.
         const USER_VISIBLE = 0x725b_dfff;
     }

@@ -182,6 +182,12 @@ impl Inode {
         time::storable(time, self.holds(ACCESSED_EXTRA))
     }
 
+    /// Whether there is a place for the number of a project.
+    #[must_use]
+    pub fn holds_project(&self) -> bool {
+        self.holds(offset_of!(DiskInodeExtra, project))
+    }
+
     /// Whether the 32-bit field at `offset` behind the first 128 bytes is in use.
     fn holds(&self, offset: usize) -> bool {
         offset.saturating_add(size_of::<Le32>()) <= usize::from(self.extra_bytes)

@@ -10,7 +10,6 @@ use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
 
 impl Node {
-    #[allow(dead_code, reason = "attributes are yet to be changed")]
     /// Makes the file `size` bytes long. The caller holds the order lock alone.
     pub(in crate::ops) fn resize(&self, size: u64) -> Result<()> {
         self.refuse_without_contents()?;

@@ -1,0 +1,83 @@
+//! The attributes of an inode, in both places they may be in, on their way to others.
+
+use platter_vfs::Result;
+
+use super::block::AttributeBlock;
+use crate::Volume;
+use crate::ondisk::Inode;
+use crate::ondisk::xattr::{Attribute, Attributes};
+use crate::xattr::names::AttributeName;
+use crate::xattr::{block_space, inode_space};
+
+/// All attributes of an inode.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// Those behind the inode.
+    pub(super) inside: Attributes,
+    pub(super) inside_changed: bool,
+    /// Those in its block.
+    pub(super) outside: Attributes,
+    pub(super) outside_changed: bool,
+    /// The block as it is, if there is one.
+    pub(super) block: Option<AttributeBlock>,
+    inside_len: usize,
+    block_bytes: usize,
+}
+
+impl Places {
+    pub(super) fn read(volume: &Volume, inode: &Inode) -> Result<Self> {
+        let inside = inode_space(volume, inode)?;
+        let block = AttributeBlock::read(volume, inode)?;
+        let outside = match &block {
+            Some(block) => Attributes::of(&block_space(volume, inode, &block.buffer)?),
+            None => Attributes::default(),
+        };
+        Ok(Self {
+            inside: inside.as_ref().map(Attributes::of).unwrap_or_default(),
+            inside_changed: false,
+            outside,
+            outside_changed: false,
+            block,
+            inside_len: inode.tail.len(),
+            block_bytes: volume.geometry.block_bytes as usize,
+        })
+    }
+
+    /// Takes an attribute out, and tells whether it was in the block.
+    pub(super) fn take(&mut self, name: &AttributeName<'_>) -> Option<(Attribute, bool)> {
+        let inside = self.inside.remove(name.index, name.rest);
+        if let Some(attribute) = inside {
+            self.inside_changed = true;
+            return Some((attribute, false));
+        }
+        let attribute = self.outside.remove(name.index, name.rest)?;
+        self.outside_changed = true;
+        Some((attribute, true))
+    }
+
+    /// Whether there is room for an attribute in one of the places.
+    pub(super) fn has_room(&self, attribute: &Attribute) -> bool {
+        self.has_room_inside(attribute)
+            || self.outside.has_room_in_block(attribute, self.block_bytes)
+    }
+
+    fn has_room_inside(&self, attribute: &Attribute) -> bool {
+        self.inside.has_room_in_inode(attribute, self.inside_len)
+    }
+
+    /// Puts an attribute that [has room](Self::has_room) behind the inode, or else in the block.
+    pub(super) fn put(&mut self, attribute: Attribute) {
+        if self.has_room_inside(&attribute) {
+            self.inside.insert(attribute);
+            self.inside_changed = true;
+        } else {
+            self.outside.insert(attribute);
+            self.outside_changed = true;
+        }
+    }
+
+    /// Whether other inodes use the block, too.
+    pub(super) fn is_block_shared(&self) -> bool {
+        self.block.as_ref().is_some_and(AttributeBlock::is_shared)
+    }
+}

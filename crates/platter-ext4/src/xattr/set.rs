@@ -1,0 +1,124 @@
+//! Attributes by their full names, as they are set and removed: access control lists and permission
+//! bits say the same of a file.
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
+use platter_vfs::creation::NewFile;
+use platter_vfs::{Condition, Error, FileKind, Result, XattrMode};
+
+use super::change::XattrChange;
+use super::names::AttributeName;
+use super::{VALUE_BYTES_MAX, acl as stored_acl, get};
+use crate::Volume;
+use crate::ondisk::Inode;
+
+const SET_GROUP_ID: u32 = 0o2000;
+const PERMISSION_BITS: u32 = 0o777;
+
+/// The access control list under this name, if the inode has one.
+pub fn acl(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<PosixAcl>> {
+    match get(volume, inode, name) {
+        Ok(value) => Ok(Some(PosixAcl::decode(&value)?)),
+        Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl XattrChange<'_, '_> {
+    /// Gives the attribute with this full name a value. An access control list changes the
+    /// permission bits with it; `keeps_group_id` tells whether the caller may leave a set-group-id
+    /// bit there.
+    ///
+    /// # Errors
+    /// As for [`get`](super::get); `Exists` and `NoAttribute` as `mode` asks, `NotSupported` for what
+    /// nobody may set, `TooBig` and `NoSpace`.
+    pub fn set_named(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        keeps_group_id: bool,
+    ) -> Result<()> {
+        let parsed = AttributeName::parse_for_change(name)?;
+        if value.len() > VALUE_BYTES_MAX as usize {
+            return Err(Condition::TooBig.into());
+        }
+        match name {
+            ACL_ACCESS_NAME => {
+                let acl = self.list_for_change(name, value)?;
+                self.set_access_acl(&parsed, &acl, mode)?;
+                if !keeps_group_id {
+                    self.inode.permissions &= !SET_GROUP_ID;
+                }
+                Ok(())
+            }
+            ACL_DEFAULT_NAME => {
+                let acl = self.list_for_change(name, value)?;
+                self.set(&parsed, Some(&stored_acl::encode(&acl)), mode)
+            }
+            _ => self.set(&parsed, Some(value), mode),
+        }
+    }
+
+    /// Removes the attribute with this full name.
+    ///
+    /// # Errors
+    /// `NoAttribute` if it is not there.
+    pub fn remove_named(&mut self, name: &[u8]) -> Result<()> {
+        let parsed = AttributeName::parse_for_change(name)?;
+        self.set(&parsed, None, XattrMode::Replace)
+    }
+
+    /// Sets the permission bits, and with them what the access control list says of the same.
+    pub fn set_permissions(&mut self, permissions: u32) -> Result<()> {
+        if let Some(acl) = acl(self.volume, self.inode, ACL_ACCESS_NAME)? {
+            let name = AttributeName::parse_for_change(ACL_ACCESS_NAME)?;
+            let stored = stored_acl::encode(&acl.with_mode(permissions));
+            self.set(&name, Some(&stored), XattrMode::Replace)?;
+        }
+        self.inode.permissions = permissions;
+        Ok(())
+    }
+
+    /// Gives a new inode the lists it takes from its directory, whose default list is `default`.
+    pub fn inherit(&mut self, new: &NewFile, default: Option<&PosixAcl>) -> Result<()> {
+        if let Some(acl) = &new.access_acl {
+            let name = AttributeName::parse_for_change(ACL_ACCESS_NAME)?;
+            self.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
+        }
+        if let (Some(acl), true) = (default, new.inherits_default_acl) {
+            let name = AttributeName::parse_for_change(ACL_DEFAULT_NAME)?;
+            self.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
+        }
+        Ok(())
+    }
+
+    fn list_for_change(&self, name: &[u8], value: &[u8]) -> Result<PosixAcl> {
+        if self.inode.kind == FileKind::Symlink {
+            return Err(Condition::NotSupported.into());
+        }
+        if name == ACL_DEFAULT_NAME && self.inode.kind != FileKind::Directory {
+            return Err(Condition::AccessDenied.into());
+        }
+        PosixAcl::decode(value)
+    }
+
+    /// A list that says no more than permission bits is not kept.
+    fn set_access_acl(
+        &mut self,
+        name: &AttributeName<'_>,
+        acl: &PosixAcl,
+        mode: XattrMode,
+    ) -> Result<()> {
+        if acl.is_minimal() {
+            match self.set(name, None, XattrMode::Replace) {
+                Ok(()) | Err(Error::Condition(Condition::NoAttribute)) => {}
+                Err(error) => return Err(error),
+            }
+        } else {
+            self.set(name, Some(&stored_acl::encode(acl)), mode)?;
+        }
+        let others = self.inode.permissions & !PERMISSION_BITS;
+        self.inode.permissions = others | acl.mode_bits();
+        Ok(())
+    }
+}
