@@ -33,9 +33,10 @@ pub mod volume;
 mod driver;
 pub mod probe;
 pub mod open;
+pub mod archive;
+pub mod populate;
 pub mod make;
 pub mod accounts;
-pub mod archive;
 pub mod copy;
 
 #[cfg(test)]

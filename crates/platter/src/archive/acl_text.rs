@@ -3,8 +3,9 @@
 //! Spec: acl(5), "Text forms", the short one.
 
 use std::fmt::Write;
+use std::io;
 
-use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclSubject, PosixAcl};
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 
 use super::member::Attribute;
 
@@ -51,10 +52,55 @@ fn acl_text(acl: &PosixAcl) -> String {
     text
 }
 
+/// The attribute that a record says in text, in either form; names of users are not known here.
+pub(crate) fn parse(text: &[u8]) -> io::Result<Vec<u8>> {
+    let broken = || io::Error::other("an ACL is not in its text form with numbers");
+    let text = str::from_utf8(text).map_err(|_| broken())?;
+    let mut entries = Vec::new();
+    for line in text.split([',', '\n']) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let mut fields = line.split(':');
+        let (Some(who), Some(id), Some(bits)) = (fields.next(), fields.next(), fields.next())
+        else {
+            return Err(broken());
+        };
+        // star adds the number behind a name.
+        let id = fields.next().unwrap_or(id);
+        let number = || id.parse::<u32>().map_err(|_| broken());
+        let subject = match (who, id) {
+            ("user" | "u", "") => AclSubject::Owner,
+            ("user" | "u", _) => AclSubject::User(number()?),
+            ("group" | "g", "") => AclSubject::OwningGroup,
+            ("group" | "g", _) => AclSubject::Group(number()?),
+            ("mask" | "m", "") => AclSubject::Mask,
+            ("other" | "o", "") => AclSubject::Other,
+            _ => return Err(broken()),
+        };
+        let mut permissions = 0;
+        for letter in bits.chars() {
+            permissions |= match letter {
+                'r' => 4,
+                'w' => 2,
+                'x' => 1,
+                '-' => 0,
+                _ => return Err(broken()),
+            };
+        }
+        entries.push(AclEntry {
+            subject,
+            permissions,
+        });
+    }
+    entries.sort_by_key(|entry| entry.subject);
+    let acl = PosixAcl::new(entries).map_err(|_| broken())?;
+    Ok(acl.encode())
+}
+
 #[cfg(test)]
 mod tests {
-    use platter_vfs::acl::AclEntry;
-
     use super::*;
 
     #[test]
@@ -78,6 +124,8 @@ mod tests {
             attribute.value.escape_ascii().to_string(),
             "user::rwx,user:1000:rw-,group::r-x,group:4000000000:---,mask::rwx,other::r--"
         );
+        assert_eq!(parse(&attribute.value).unwrap(), value);
+        assert!(parse(b"user:somebody:rwx").is_err());
         assert_eq!(acl_attribute(ACL_ACCESS_NAME, &value[1..]), None);
         assert_eq!(acl_attribute(b"user.x", &value), None);
     }

@@ -12,7 +12,7 @@
 
 mod ustar;
 mod pax;
-mod acl_text;
+pub(crate) mod acl_text;
 mod sparse;
 mod member;
 mod pipeline;
