@@ -210,6 +210,12 @@ impl Space {
         })
     }
 
+    /// The space as requests of one kind have it.
+    #[must_use]
+    pub fn portion(&self, from: Reserve) -> Portion<'_> {
+        Portion { space: self, from }
+    }
+
     /// What is free, exactly.
     #[must_use]
     pub fn stat(&self) -> SpaceCounts {
@@ -294,6 +300,15 @@ impl Space {
             Some((group, clusters))
         })
     }
+}
+
+/// The space as requests of one kind have it.
+#[derive(Debug, Clone, Copy)]
+pub struct Portion<'s> {
+    /// The space.
+    pub space: &'s Space,
+    /// How much of it has to stay.
+    pub from: Reserve,
 }
 
 fn floors(volume: &Volume) -> Floors {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
-use crate::alloc::{self, Reserve, Space};
+use crate::alloc::{self, Portion, Reserve, Space};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags};
 use crate::txn::Handle;
 
@@ -27,14 +27,26 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
     fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()>;
 }
 
+/// For the map of a file, whose contents were promised space or have it already.
 impl BlockSource for Space {
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
-        let taken = Space::alloc(self, volume, handle, goal, 1, Reserve::Split)?;
-        Ok(taken.start)
+        self.portion(Reserve::Split).alloc(volume, handle, goal)
     }
 
     fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
         Space::free(self, volume, handle, blocks)
+    }
+}
+
+/// For what nobody promised space to, such as a directory that grows.
+impl BlockSource for Portion<'_> {
+    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+        let taken = self.space.alloc(volume, handle, goal, 1, self.from)?;
+        Ok(taken.start)
+    }
+
+    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        self.space.free(volume, handle, blocks)
     }
 }
 
