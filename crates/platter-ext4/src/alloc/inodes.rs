@@ -202,7 +202,7 @@ impl InodeBitmap {
     }
 
     fn first_free(&self, from: u32) -> Option<u32> {
-        (from..self.inodes).find(|&index| !bitmap::is_set(&self.bytes, index))
+        bitmap::first_clear(&self.bytes, from..self.inodes)
     }
 
     fn mark(&mut self, index: u32, taken: bool) -> bool {

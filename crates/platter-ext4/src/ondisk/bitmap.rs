@@ -146,6 +146,17 @@ pub fn has_range(bitmap: &[u8], range: Range<u32>, set: bool) -> bool {
     })
 }
 
+/// The first clear bit of a range.
+#[must_use]
+pub fn first_clear(bitmap: &[u8], range: Range<u32>) -> Option<u32> {
+    let (index, free) = masks(range).find_map(|(index, mask)| {
+        let free = !bitmap.get(index)? & mask;
+        (free != 0).then_some((index, free))
+    })?;
+    let first = u32::try_from(index).ok()?.checked_mul(8)?;
+    first.checked_add(free.trailing_zeros())
+}
+
 /// How many of the first `bits` bits are clear.
 #[must_use]
 pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
@@ -224,7 +235,9 @@ mod tests {
                     assert_eq!(has_range(&bitmap, start..end, set), set || end <= 32);
                     let wider = start.saturating_sub(1)..end + 1;
                     let is_wider = wider.clone().all(|bit| is_set(&bitmap, bit) == set);
-                    assert_eq!(has_range(&bitmap, wider, set), is_wider);
+                    assert_eq!(has_range(&bitmap, wider.clone(), set), is_wider);
+                    let first = wider.clone().find(|&bit| !is_set(&bitmap, bit));
+                    assert_eq!(first_clear(&bitmap, wider), first);
                 }
             }
         }
