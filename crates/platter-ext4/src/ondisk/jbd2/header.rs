@@ -49,6 +49,12 @@ impl Sequence {
     pub fn is_before(self, other: Self) -> bool {
         self.0.wrapping_sub(other.0).cast_signed() < 0
     }
+
+    /// The later one of two transactions.
+    #[must_use]
+    pub fn later(self, other: Self) -> Self {
+        if self.is_before(other) { other } else { self }
+    }
 }
 
 impl fmt::Display for Sequence {
@@ -143,6 +149,8 @@ mod tests {
         assert!(!last.next().is_before(last));
         assert!(!last.is_before(last));
         assert_eq!(last.next(), Sequence(0));
+        assert_eq!(last.later(Sequence(0)), Sequence(0));
+        assert_eq!(Sequence(0).later(last), Sequence(0));
     }
 
     #[test]

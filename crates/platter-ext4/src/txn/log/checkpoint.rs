@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 
 use super::journaled::Journaled;
+use super::live::Live;
 use crate::ondisk::jbd2::Sequence;
 
 /// Blocks that go home between two looks at what was freed meanwhile.
@@ -14,8 +15,15 @@ const BATCH_BLOCKS: usize = 1024;
 /// How long a committed version may stay away from home.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes of committed versions that memory may hold.
+/// Bytes of committed versions that memory may hold for long.
 const AWAY_BYTES_MAX: u64 = 32 << 20;
+
+/// What a checkpoint is to make of the log.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Goal {
+    pub(super) free_blocks: u32,
+    pub(super) away_bytes: u64,
+}
 
 impl Journaled {
     /// Brings home what transactions up to `last` hold the newest version of, and cuts the log.
@@ -48,22 +56,52 @@ impl Journaled {
         last.map_or(Ok(()), |last| self.checkpoint(last))
     }
 
-    /// Brings home what has been away for long, and more when the log fills up.
+    /// Brings home what has been away for long, and more when the log or the memory fills up.
     pub(super) fn tend(&self) -> Result<()> {
+        let goal = Goal {
+            free_blocks: self.len_blocks() / 2,
+            away_bytes: AWAY_BYTES_MAX,
+        };
         let old = self.clock.monotonic().checked_sub(AGE_MAX);
         let last = {
             let live = self.live.lock();
             let by_age = old.and_then(|moment| live.last_committed_by(moment));
-            let by_space = live.last_to_release(self.len_blocks() / 2);
-            let block_bytes = u64::from(self.format().block_bytes);
-            let is_over = live.away_blocks() as u64 * block_bytes > AWAY_BYTES_MAX;
-            let by_memory = if is_over { live.last() } else { None };
-            [by_age, by_space, by_memory]
-                .into_iter()
-                .flatten()
-                .reduce(|one, other| if one.is_before(other) { other } else { one })
+            let by_goal = self.last_until(&live, goal);
+            by_age.into_iter().chain(by_goal).reduce(Sequence::later)
         };
         last.map_or(Ok(()), |last| self.checkpoint(last))
+    }
+
+    /// Sees to it that a commit has `len_blocks` of the log, and that memory does not hold more than
+    /// twice of what it should.
+    pub(super) fn make_room(&self, len_blocks: u32) -> Result<()> {
+        if len_blocks >= self.len_blocks() {
+            return Err(Condition::NoSpace.into());
+        }
+        let needed = Goal {
+            free_blocks: len_blocks + 1,
+            away_bytes: 2 * AWAY_BYTES_MAX,
+        };
+        // Once it has to be done, it is done for several commits.
+        let wanted = Goal {
+            free_blocks: needed.free_blocks.max(self.len_blocks() / 2),
+            away_bytes: AWAY_BYTES_MAX,
+        };
+        let last = {
+            let live = self.live.lock();
+            let is_due = self.last_until(&live, needed).is_some();
+            is_due.then(|| self.last_until(&live, wanted)).flatten()
+        };
+        last.map_or(Ok(()), |last| self.checkpoint(last))
+    }
+
+    /// The last transaction that has to go home to reach `goal`.
+    fn last_until(&self, live: &Live, goal: Goal) -> Option<Sequence> {
+        let away_bytes = live.away_blocks() * u64::from(self.format().block_bytes);
+        if away_bytes > goal.away_bytes {
+            return live.last();
+        }
+        live.last_to_release(goal.free_blocks)
     }
 }
 

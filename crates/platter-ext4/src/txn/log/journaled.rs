@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use platter_ondisk::Uuid;
-use platter_vfs::{Clock, Condition, Error, Result, Timestamp};
+use platter_vfs::{Clock, Error, Result, Timestamp};
 
 use super::flushes::Flushes;
 use super::home::Home;
@@ -192,24 +192,5 @@ impl Journaled {
         let mut last = self.last_commit.lock();
         *last = self.clock.now().max(*last);
         *last
-    }
-
-    /// Brings blocks home until `len_blocks` of the log are free.
-    fn make_room(&self, len_blocks: u32) -> Result<()> {
-        if len_blocks >= self.ring.len_blocks() {
-            return Err(Condition::NoSpace.into());
-        }
-        loop {
-            let last = {
-                let live = self.live.lock();
-                if live.free_blocks() > len_blocks {
-                    return Ok(());
-                }
-                let wanted = (len_blocks + 1).max(self.ring.len_blocks() / 2);
-                live.last_to_release(wanted)
-            };
-            let Some(last) = last else { return Ok(()) };
-            self.checkpoint(last)?;
-        }
     }
 }

@@ -87,9 +87,9 @@ impl Live {
         self.ring.len_blocks() - self.used_blocks
     }
 
-    /// How many blocks are away from home.
-    pub(super) fn away_blocks(&self) -> usize {
-        self.away.len()
+    /// How many blocks are away from home, in versions that memory holds.
+    pub(super) fn away_blocks(&self) -> u64 {
+        self.away.len() as u64
     }
 
     /// The blocks of `range` that a replay might write an old copy over.

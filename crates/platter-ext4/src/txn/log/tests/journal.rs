@@ -1,13 +1,17 @@
 //! What a log with a journal leaves on its device, as our own replay finds it.
 
+use std::time::Duration;
+
 use platter_block::MemoryDevice;
 use platter_vfs::{FixedClock, Timestamp};
 
 use super::*;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
-use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC};
+use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC, LogBlock};
 use crate::txn::replay::{ReplayReport, replay};
-use crate::txn::sample_log::{BLOCK_BYTES, FILESYSTEM_BLOCKS, SampleLog, filled, open, open_on};
+use crate::txn::sample_log::{
+    BLOCK_BYTES, FILESYSTEM_BLOCKS, LOG_BLOCKS, SampleLog, filled, open, open_on,
+};
 
 const V3: Checksums = Checksums::Tag32 { seed: 0 };
 pub(super) const LAYOUTS: [(Checksums, bool); 8] = [
@@ -315,4 +319,116 @@ fn commit_takes_two_requests_and_two_flushes() {
     );
     assert_eq!(after.flushes - before.flushes, 2);
     assert_eq!(after.log_blocks - before.log_blocks, 5);
+}
+
+#[test]
+fn transaction_numbers_wrap_around() {
+    let mut sample = SampleLog::new(V3, true);
+    sample.start_at(0, u32::MAX - 20);
+    let scene = Scene::on(sample.disk(), Features::from_bits(0, 0, 0));
+    for round in 1..60 {
+        scene.commit(&[(10, round), (11 + u64::from(round % 3), round)]);
+        if round == 30 {
+            scene.forget(10);
+        }
+        let (_, copy) = scene.replayed();
+        assert_eq!(first_byte(&copy, 10), round);
+    }
+    assert!(scene.log.running().is_before(Sequence(60)));
+    scene.log.close().unwrap();
+    assert_eq!(
+        Scene::fills(&scene.disk, [10, 11, 12, 13]),
+        [59, 57, 58, 59]
+    );
+}
+
+#[test]
+fn area_of_fast_commits_is_left_alone() {
+    let mut sample = SampleLog::new(V3, true);
+    sample.superblock.start = 0.into();
+    let incompat = sample.superblock.feature_incompat.get() | 0x20;
+    sample.superblock.feature_incompat = incompat.into();
+    sample.superblock.fast_commit_blocks = 20.into();
+    // The log ends before the block that separates it from the area.
+    for block in LOG_BLOCKS - 20..LOG_BLOCKS {
+        sample.block_mut(block).fill(0xfc);
+    }
+    let disk = sample.disk();
+    let area: Vec<_> = (LOG_BLOCKS - 20..LOG_BLOCKS)
+        .map(|block| {
+            let (place, _) = open(&disk).map().locate(LogBlock(block)).unwrap();
+            place.0
+        })
+        .collect();
+    let scene = Scene::on(disk, Features::from_bits(0, 0, 0));
+    for round in 1..100 {
+        scene.commit(&[(10, round), (11, round), (12, round)]);
+    }
+    let (report, copy) = scene.replayed();
+    assert!(report.transactions > 0);
+    assert_eq!(first_byte(&copy, 12), 99);
+    assert!(
+        area.iter()
+            .all(|&block| first_byte(&scene.disk, block) == 0xfc)
+    );
+}
+
+#[test]
+fn journal_of_version_1_is_upgraded() {
+    let mut sample = SampleLog::new(Checksums::None, false);
+    sample.superblock.start = 0.into();
+    sample.superblock.header.kind = 3.into();
+    sample.superblock.feature_incompat = u32::MAX.into();
+    let scene = Scene::on(sample.disk(), Features::from_bits(0, 0, 0));
+    scene.commit(&[(10, 1)]);
+    let journal = open(&scene.disk);
+    assert_eq!(journal.superblock().version, 2);
+    assert_eq!(journal.state().features, ["journal_incompat_revoke"]);
+    let (_, copy) = scene.replayed();
+    assert_eq!(first_byte(&copy, 10), 1);
+}
+
+#[test]
+fn journal_with_transactions_to_replay_is_not_written() {
+    let mut sample = SampleLog::new(V3, true);
+    sample.log(&[(10, filled(1))]);
+    sample.commit();
+    let disk = sample.disk();
+    let journal = open(&disk);
+    let result = journal.into_writable(&Features::from_bits(0, 0, 0));
+    assert!(matches!(result, Err(Error::Condition(Condition::Busy))));
+}
+
+#[test]
+fn old_transactions_go_home_by_themselves() {
+    let mut sample = SampleLog::new(V3, true);
+    sample.superblock.start = 0.into();
+    let disk = sample.disk();
+    let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
+    let device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&disk);
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
+    let features = Features::from_bits(0, 0, 0);
+    let shared: Arc<dyn Clock> = Arc::<FixedClock>::clone(&clock);
+    let log = Log::with_journal(buffers, open(&disk), &features, shared).unwrap();
+    let scene = Scene { disk, log };
+    scene.commit(&[(10, 1)]);
+    clock.advance(Duration::from_secs(20));
+    scene.commit(&[(11, 1)]);
+    scene.log.tend().unwrap();
+    assert_eq!(Scene::fills(&scene.disk, [10, 11]), [0, 0]);
+    clock.advance(Duration::from_secs(11));
+    scene.log.tend().unwrap();
+    assert_eq!(Scene::fills(&scene.disk, [10, 11]), [1, 0]);
+    let (report, _) = scene.replayed();
+    assert_eq!(report.transactions, 1, "the log was cut behind the first");
+    for round in 0..12 {
+        scene.commit(&[(12, round), (13, round)]);
+    }
+    scene.log.tend().unwrap();
+    let (report, _) = scene.replayed();
+    assert!(
+        (1..12).contains(&report.transactions),
+        "more than half of the log was in use"
+    );
 }

@@ -7,6 +7,7 @@ mod workload;
 
 use std::sync::Arc;
 
+use platter_block::sim::{RecordingDevice, Request};
 use platter_block::{BlockDevice, MemoryDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::verify::Unverified;
@@ -83,4 +84,40 @@ fn an_idle_commit_asks_nothing_of_the_device() {
     let (_, log) = log();
     log.commit_all().unwrap();
     assert_eq!(log.running(), Sequence(1));
+}
+
+#[test]
+fn created_blocks_are_durable_before_those_that_refer_to_them() {
+    let memory = Arc::new(MemoryDevice::new("memory", vec![0; 64 << 10]));
+    let device = Arc::new(RecordingDevice::new(memory));
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let below: Arc<dyn BlockDevice> = Arc::<RecordingDevice>::clone(&device);
+    let log = Log::without_journal(Arc::new(BufferCache::new(below, BLOCK, budget)));
+    let mut handle = log.begin(3).unwrap();
+    let change = |bytes: &mut [u8]| {
+        bytes[0] = 7;
+        Ok(())
+    };
+    handle.edit(BlockNr(3), &Unverified, change).unwrap();
+    let created = handle.create(BlockNr(9), &Unverified, vec![7; BLOCK as usize]);
+    created.unwrap();
+    handle.edit(BlockNr(9), &Unverified, change).unwrap();
+    drop(handle);
+    log.commit_all().unwrap();
+    let events = device.recording().events().to_vec();
+    let places: Vec<_> = events
+        .iter()
+        .map(|event| match &event.request {
+            Request::Write { offset, .. } => Some(offset / u64::from(BLOCK)),
+            Request::Flush | Request::Discard(_) => None,
+        })
+        .collect();
+    assert_eq!(places, [Some(9), None, Some(3), None]);
+}
+
+#[test]
+fn transaction_without_a_journal_is_bounded() {
+    let (_, log) = log();
+    assert_eq!(log.credits_max(), TRANSACTION_BLOCKS_MAX);
+    assert!(log.begin(TRANSACTION_BLOCKS_MAX + 1).is_err());
 }
