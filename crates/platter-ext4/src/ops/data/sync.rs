@@ -38,12 +38,10 @@ impl Node {
             if data_only { core.data_sync } else { core.sync }
         };
         let written = self.data.written.load(Ordering::Acquire);
-        // The commit of a transaction that still runs flushes before it writes anything.
-        if self.data.flushed.load(Ordering::Acquire) < written && log.running() != transaction {
-            self.volume().device().flush()?;
-            self.data.flushed.fetch_max(written, Ordering::AcqRel);
+        if self.data.flushed.load(Ordering::Acquire) >= written {
+            return log.commit(transaction);
         }
-        log.commit(transaction)?;
+        log.sync(transaction)?;
         self.data.flushed.fetch_max(written, Ordering::AcqRel);
         Ok(())
     }
