@@ -84,11 +84,13 @@ impl Model {
         }
     }
 
-    fn floor(&self, from: Reserve) -> u64 {
+    /// What has to stay when so many clusters more are promised.
+    fn floor(&self, from: Reserve, promised: u64) -> u64 {
         let floors = floors(&self.sample.volume);
+        let headroom = floors.headroom(self.delayed + promised);
         match from {
-            Reserve::Ordinary => floors.reserved + floors.split,
-            Reserve::Privileged => floors.split,
+            Reserve::Ordinary => floors.reserved + headroom,
+            Reserve::Privileged => headroom,
             Reserve::Split | Reserve::Promised => 0,
         }
     }
@@ -106,7 +108,7 @@ impl Model {
         let had = match from {
             Reserve::Promised => self.delayed,
             Reserve::Ordinary | Reserve::Privileged | Reserve::Split => {
-                self.available().saturating_sub(self.floor(from))
+                self.available().saturating_sub(self.floor(from, 0))
             }
         };
         let window = self.below(5);
@@ -197,7 +199,7 @@ impl Model {
         } else {
             Reserve::Ordinary
         };
-        let had = self.available().saturating_sub(self.floor(from));
+        let had = self.available().saturating_sub(self.floor(from, count));
         match self.sample.space.reserve_delayed(count, privileged) {
             Ok(()) => {
                 assert!(count <= had || count == 0);
@@ -254,7 +256,7 @@ impl Model {
         }
         let counts = self.sample.space.stat();
         assert_eq!(counts.free_blocks, self.available() * self.ratio());
-        let floor = self.floor(Reserve::Ordinary);
+        let floor = self.floor(Reserve::Ordinary, 0);
         let available = self.available().saturating_sub(floor) * self.ratio();
         assert_eq!(counts.available_blocks, available);
     }
