@@ -1,3 +1,5 @@
+//! What is taken, kept and freed, on filesystems made in memory.
+
 mod inodes;
 mod model;
 mod parallel;
