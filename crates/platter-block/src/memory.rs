@@ -33,6 +33,15 @@ impl MemoryDevice {
         }
     }
 
+    /// The same device with logical and physical blocks of another size, which is a power of two:
+    /// what a power cut leaves whole or not at all.
+    #[must_use]
+    pub fn with_blocks(mut self, block_bytes: u32) -> Self {
+        self.geometry.logical_block_bytes = block_bytes;
+        self.geometry.physical_block_bytes = block_bytes;
+        self
+    }
+
     /// A copy of what the device holds now.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {

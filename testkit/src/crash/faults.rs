@@ -145,6 +145,7 @@ impl Faults {
             shift_bytes: 0,
             one_refused_in: 0,
             fallocate: self.scene.takes_space(),
+            names: true,
         };
         let mut generator = Generator::new(self.seed, mix, &[""], "n");
         let mut error = None;

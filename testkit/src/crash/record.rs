@@ -11,6 +11,9 @@ use platter_vfs::{FixedClock, Timestamp};
 use super::Scene;
 use crate::workload::{Generator, History, Mix, Pace, Tree};
 
+/// What the device writes whole or not at all. The superblock is of this size, and the format knows
+/// no remedy for a torn one.
+const SECTOR_BYTES: u32 = 1024;
 /// One operation of so many is a sync.
 const ONE_SYNC_IN: u64 = 7;
 
@@ -34,7 +37,8 @@ pub struct Recorded {
 
 /// Runs `count` random operations on a new filesystem, and cuts the power.
 pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Result<Recorded> {
-    let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", scene.image()?));
+    let image = MemoryDevice::new("image", scene.image()?).with_blocks(SECTOR_BYTES);
+    let image: Arc<dyn BlockDevice> = Arc::new(image);
     let recorder = Arc::new(RecordingDevice::new(image));
     let mut device: Arc<dyn BlockDevice> = recorder.clone();
     if breakage == Breakage::DropsFlushes {
@@ -54,6 +58,7 @@ pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Res
         shift_bytes: 0,
         one_refused_in: 0,
         fallocate: scene.takes_space(),
+        names: true,
     };
     let mut generator = Generator::new(seed, mix, &[""], "n");
     for number in 0..count {

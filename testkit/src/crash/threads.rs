@@ -56,6 +56,7 @@ fn rounds(threads: &Threads) -> Result<()> {
             shift_bytes: if scene.takes_space() { 4096 } else { 0 },
             one_refused_in: 12,
             fallocate: scene.takes_space(),
+            names: true,
         };
         let seed = threads.seed.wrapping_mul(2) + u64::from(prefix == "s");
         Lane {

@@ -28,6 +28,8 @@ pub struct Mix {
     pub one_refused_in: u64,
     /// Whether files are taken space for and holes are made in them.
     pub fallocate: bool,
+    /// Whether names are made, moved and removed.
+    pub names: bool,
 }
 
 /// Draws operations.
@@ -80,6 +82,10 @@ impl Generator {
     fn change(&mut self, now: &Tree) -> Option<Operation> {
         let mine = self.mine(now).count();
         let roll = self.prng.below(100);
+        let is_of_name = matches!(roll, 0..24 | 62..88);
+        if is_of_name && !self.mix.names {
+            return None;
+        }
         Some(match roll {
             0..12 if mine < PATHS_MAX => self.create(now)?,
             12..16 if mine < PATHS_MAX => {

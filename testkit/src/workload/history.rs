@@ -10,6 +10,8 @@ use super::tree::{Entry, Tree};
 
 /// What of a file's contents reaches the medium whole, or not at all.
 const SECTOR_BYTES: usize = 512;
+/// The largest block.
+const BLOCK_BYTES_MAX: usize = 4096;
 /// Differences that are told.
 const LINES_MAX: usize = 12;
 
@@ -18,7 +20,8 @@ const LINES_MAX: usize = 12;
 pub enum Durability {
     /// After a power cut, names and attributes are what they were at some moment.
     Journaled,
-    /// Only what was synced and not touched since is certain.
+    /// Only what was synced and not touched since is certain. A file that grows may be found
+    /// longer, up to the end of a block.
     Synced,
 }
 
@@ -212,7 +215,7 @@ impl History {
                 continue;
             };
             let first = self.content_moment(cut, begun, known.file);
-            lines.extend(self.judge_content(path, entry, known.file, first..=begun));
+            lines.extend(self.judge_content(path, entry, known.file, first..=begun, 1));
         }
         lines
     }
@@ -224,6 +227,7 @@ impl History {
         left: &Entry,
         file: u64,
         moments: std::ops::RangeInclusive<usize>,
+        size_unit: usize,
     ) -> Option<String> {
         let mut versions: Vec<&Arc<[u8]>> = Vec::new();
         let (first, last) = (*moments.start(), *moments.end());
@@ -239,7 +243,7 @@ impl History {
         let sizes = || versions.iter().map(|version| version.len());
         let mut grows = sizes().zip(sizes().skip(1));
         let between = |(one, other): (usize, usize)| {
-            (one.min(other)..=one.max(other)).contains(&content.len())
+            (one.min(other)..=one.max(other).next_multiple_of(size_unit)).contains(&content.len())
         };
         if !sizes().any(|size| size == content.len()) && !grows.any(between) {
             let sizes: Vec<_> = sizes().collect();
@@ -301,7 +305,13 @@ impl History {
                 continue;
             }
             if found.content.is_some() {
-                lines.extend(self.judge_content(path, found, entry.file, number..=begun));
+                lines.extend(self.judge_content(
+                    path,
+                    found,
+                    entry.file,
+                    number..=begun,
+                    BLOCK_BYTES_MAX,
+                ));
             }
         }
         lines

@@ -13,6 +13,7 @@ const MIX: Mix = Mix {
     shift_bytes: 4096,
     one_refused_in: 0,
     fallocate: true,
+    names: true,
 };
 
 fn model() -> MemFs {
