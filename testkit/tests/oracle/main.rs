@@ -15,3 +15,4 @@ mod recovery;
 mod space_write;
 mod mkfs;
 mod journal_write;
+mod map_write;

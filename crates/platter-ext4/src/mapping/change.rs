@@ -1,6 +1,7 @@
 //! What changes of a block map work with: a transaction, and who keeps the filesystem's space.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use platter_vfs::{FileKind, Result};
 
@@ -42,6 +43,44 @@ impl BlockSource for Space {
 impl BlockSource for Portion<'_> {
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         let taken = self.space.alloc(volume, handle, goal, 1, self.from)?;
+        Ok(taken.start)
+    }
+
+    fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        self.space.free(volume, handle, blocks)
+    }
+}
+
+/// A space of which so many clusters were promised to a map.
+#[derive(Debug)]
+pub struct PromisedSource<'a> {
+    space: &'a Space,
+    left: AtomicU32,
+}
+
+impl<'a> PromisedSource<'a> {
+    /// Takes up to `promised` clusters from a promise before others.
+    #[must_use]
+    pub fn new(space: &'a Space, promised: u32) -> Self {
+        let left = AtomicU32::new(promised);
+        Self { space, left }
+    }
+
+    /// How many of the promised clusters were not needed.
+    #[must_use]
+    pub fn left(&self) -> u32 {
+        self.left.load(Ordering::Relaxed)
+    }
+}
+
+impl BlockSource for PromisedSource<'_> {
+    fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
+        let left = self.left();
+        if left == 0 {
+            return BlockSource::alloc(self.space, volume, handle, goal);
+        }
+        let taken = Space::alloc(self.space, volume, handle, goal, 1, Reserve::Promised)?;
+        self.left.store(left - 1, Ordering::Relaxed);
         Ok(taken.start)
     }
 

@@ -6,7 +6,7 @@ use platter_ondisk::Locus;
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
-use crate::ondisk::xattr::{ValuePlace, XattrSpace};
+use crate::ondisk::xattr::{Attribute, AttributeValue, Attributes, ValuePlace, XattrSpace};
 use crate::ondisk::{Geometry, Inode};
 
 /// The prefix number of `system.`.
@@ -88,6 +88,46 @@ impl<'a> InlineData<'a> {
     }
 }
 
+/// Puts `contents` into an inode, in the place of what it held, if it has room for them beside its
+/// attributes. Whether it has; if not, nothing is changed. The flag is the caller's to set.
+///
+/// # Errors
+/// `Corrupt` where the attributes are.
+pub fn store_inline(
+    inode: &mut Inode,
+    geometry: &Geometry,
+    contents: &[u8],
+) -> Result<bool, platter_vfs::Error> {
+    let locus = Locus::inode(u64::from(inode.number.get()));
+    let has_ea_inode = geometry.features.incompat.contains(Incompat::EA_INODE);
+    let mut attributes = match XattrSpace::decode_inode(&inode.tail, has_ea_inode) {
+        None => Attributes::default(),
+        Some(Ok(space)) => Attributes::of(&space),
+        Some(Err((_, rule))) => return Err(Corrupt::new(locus, rule).into()),
+    };
+    let (name_index, name) = INLINE_DATA_NAME;
+    attributes.remove(name_index, name);
+    let (first, rest) = contents.split_at(contents.len().min(BLOCK_AREA_BYTES));
+    let attribute = Attribute {
+        name_index,
+        name: name.to_vec(),
+        value: AttributeValue::Here(rest.to_vec()),
+    };
+    if !attributes.has_room_in_inode(&attribute, inode.tail.len()) {
+        return Ok(false);
+    }
+    attributes.insert(attribute);
+    let mut tail = inode.tail.clone();
+    if !attributes.encode_inode(&mut tail) {
+        return Ok(false);
+    }
+    inode.tail = tail;
+    inode.block = [0; BLOCK_AREA_BYTES];
+    let block = inode.block.iter_mut().zip(first);
+    block.for_each(|(to, from)| *to = *from);
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use platter_vfs::Error;
@@ -140,6 +180,33 @@ mod tests {
         assert_eq!(&buf, b"aatail\0\0");
         data.read_at(u64::MAX, &mut buf);
         assert_eq!(buf, [0; 8]);
+    }
+
+    #[test]
+    fn contents_are_stored_beside_other_attributes_as_far_as_there_is_room() {
+        let mut inode = inode(b"tail", |entry| entry.name_index = 1);
+        let geometry = sample_geometry();
+        // What follows the fields, but for the magic, two entries with their names, and the end.
+        let room = BLOCK_AREA_BYTES + inode.tail.len() - 4 - 2 * 20 - 4 - 4;
+        for len in [0, 10, 60, 61, room, 5] {
+            let contents: Vec<u8> = (1..=u8::try_from(len).unwrap()).collect();
+            assert!(store_inline(&mut inode, &geometry, &contents).unwrap());
+            let mut buf = vec![0; len + 1];
+            let stored = InlineData::decode(&inode, &geometry).unwrap();
+            stored.read_at(0, &mut buf);
+            assert_eq!(buf[..len], contents);
+            assert_eq!(stored.rest.len(), len.saturating_sub(60));
+            let space = XattrSpace::decode_inode(&inode.tail, false)
+                .unwrap()
+                .unwrap();
+            let other = space.find(1, b"data").unwrap();
+            assert_eq!(other.value, ValuePlace::Here(b"tail"));
+        }
+        let before = inode.clone();
+        let contents = vec![7; room + 1];
+        assert!(!store_inline(&mut inode, &geometry, &contents).unwrap());
+        assert_eq!(inode.tail, before.tail);
+        assert_eq!(inode.block, before.block);
     }
 
     #[test]

@@ -20,9 +20,9 @@ use extents::ExtentMap;
 use indirect::IndirectMap;
 use recent::RecentRuns;
 
-pub use change::{BlockSource, MapChange, Progress, SPACE_CREDITS};
-pub use indirect::IndirectRule;
-pub use inline::{INLINE_DATA_NAME, InlineData, InlineDataRule};
+pub use change::{BlockSource, MapChange, Progress, PromisedSource, SPACE_CREDITS};
+pub use indirect::{IndirectRule, blocks_of_row, row_of};
+pub use inline::{INLINE_DATA_NAME, InlineData, InlineDataRule, store_inline};
 
 /// What backs a run of file blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,7 +258,19 @@ impl BlockMap {
         match &self.form {
             Form::Empty => first,
             Form::Extents(_) => FileBlock(first.0.saturating_add(Extent::count_max(true))),
-            Form::Indirect(_) => indirect::row_end(volume, first),
+            Form::Indirect(_) => {
+                let row = row_of(&volume.geometry, first);
+                FileBlock(blocks_of_row(&volume.geometry, row).end)
+            }
+        }
+    }
+
+    /// How many blocks of its own the map would need to map a block, where that can be told: a map of
+    /// extents takes them from what is kept for it.
+    pub fn missing_nodes(&self, volume: &Volume, block: FileBlock) -> Result<u32> {
+        match &self.form {
+            Form::Empty | Form::Extents(_) => Ok(0),
+            Form::Indirect(map) => map.missing_nodes(volume, block),
         }
     }
 

@@ -105,6 +105,18 @@ impl IndirectMap {
         Ok(Some((rows, Found::Whole)))
     }
 
+    /// How many blocks of numbers mapping `block` would take.
+    pub(in crate::mapping) fn missing_nodes(
+        &self,
+        volume: &Volume,
+        block: FileBlock,
+    ) -> Result<u32> {
+        Ok(match self.way(volume, block)? {
+            Some((_, Found::Missing(levels))) => levels,
+            Some((_, Found::Whole)) | None => 0,
+        })
+    }
+
     /// Maps blocks that are a hole, as many of `count` as one row holds. Gives how many.
     pub(in crate::mapping) fn insert(
         &mut self,

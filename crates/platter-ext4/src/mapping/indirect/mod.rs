@@ -3,7 +3,7 @@
 
 mod change;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use platter_ondisk::Locus;
 use platter_ondisk::endian::Le32;
@@ -16,7 +16,7 @@ use super::{Backing, Piece, Run, Visitor};
 use crate::Volume;
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
-use crate::ondisk::{BlockNr, FileBlock, InodeNr};
+use crate::ondisk::{BlockNr, FileBlock, Geometry, InodeNr};
 pub(super) use change::STEP_CREDITS;
 
 /// Block numbers in the inode that name blocks of the file.
@@ -226,12 +226,26 @@ fn hole(block: FileBlock, count: u64) -> Run {
     Run::hole(block, block.checked_add(count))
 }
 
-/// The block behind those whose numbers lie in one row with that of `block`.
-pub(super) fn row_end(volume: &Volume, block: FileBlock) -> FileBlock {
-    let per_block = volume.geometry.block_bytes / 4;
-    match block.0.checked_sub(DIRECT_COUNT) {
-        Some(behind) => FileBlock(block.0.saturating_add(per_block - behind % per_block)),
-        None => FileBlock(DIRECT_COUNT),
+/// The row that names a block of a file: 0 for the inode's own numbers, then the blocks of numbers of
+/// the lowest level in file order.
+#[must_use]
+pub fn row_of(geometry: &Geometry, block: FileBlock) -> u32 {
+    let behind = block.0.checked_sub(DIRECT_COUNT);
+    behind.map_or(0, |behind| 1 + behind / (geometry.block_bytes / 4))
+}
+
+/// The blocks of a file that a row names.
+#[must_use]
+pub fn blocks_of_row(geometry: &Geometry, row: u32) -> Range<u32> {
+    let per_block = geometry.block_bytes / 4;
+    match row.checked_sub(1) {
+        Some(behind) => {
+            let first = behind
+                .saturating_mul(per_block)
+                .saturating_add(DIRECT_COUNT);
+            first..first.saturating_add(per_block)
+        }
+        None => 0..DIRECT_COUNT,
     }
 }
 

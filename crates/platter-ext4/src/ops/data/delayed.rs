@@ -1,20 +1,26 @@
 //! What of a file is only in the page cache: dirty blocks that have no place of their own on the
 //! device yet, and the space that was promised to them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::file::BlockSet;
-use crate::ondisk::FileBlock;
+use crate::mapping::{blocks_of_row, row_of};
+use crate::ondisk::{FileBlock, Geometry};
 
 /// Dirty blocks where the map has a hole or unwritten blocks.
 ///
 /// # Invariants
-/// A dirty block in a cluster of which the map has nothing has a promise, one for each cluster.
+/// - A dirty block in a cluster of which the map has nothing has a promise, one for each cluster.
+/// - Where mapping a dirty block needs blocks of numbers, they have a promise by the row of them that
+///   will name the block.
 #[derive(Debug, Default)]
 pub(in crate::ops) struct Delayed {
     dirty: BlockSet,
     /// Clusters of the file with a promise.
-    promised: BlockSet,
+    clusters: BlockSet,
+    /// Promised blocks of numbers by row.
+    rows: BTreeMap<u32, u32>,
 }
 
 impl Delayed {
@@ -33,45 +39,77 @@ impl Delayed {
 
     /// Which clusters of a range have no promise.
     pub(super) fn unpromised(&self, clusters: Range<u32>) -> Vec<Range<u32>> {
-        self.promised.gaps(clusters).collect()
+        self.clusters.gaps(clusters).collect()
     }
 
     /// Notes the promise of these clusters, which had none.
     pub(super) fn promise(&mut self, clusters: Range<u32>) {
-        self.promised.insert(clusters);
+        self.clusters.insert(clusters);
+    }
+
+    /// Whether a row has a promise.
+    pub(super) fn has_row(&self, row: u32) -> bool {
+        self.rows.contains_key(&row)
+    }
+
+    /// Notes the promise of so many blocks of numbers for a row that had none.
+    pub(super) fn promise_row(&mut self, row: u32, count: u32) {
+        self.rows.insert(row, count);
+    }
+
+    /// How many blocks of numbers are promised to the row of a block.
+    pub(super) fn row_promise(&self, geometry: &Geometry, block: FileBlock) -> u32 {
+        let promised = self.rows.get(&row_of(geometry, block));
+        promised.copied().unwrap_or(0)
     }
 
     /// Whether a cluster has a promise, and the first one behind it of which that is not true.
     pub(super) fn promise_of(&self, cluster: u32) -> (bool, u32) {
-        match self.promised.next(cluster) {
+        match self.clusters.next(cluster) {
             Some(promised) if promised.start == cluster => (true, promised.end),
             Some(promised) => (false, promised.start),
             None => (false, u32::MAX),
         }
     }
 
-    /// Takes blocks that are on the device out, and the promises of the clusters that all of them
-    /// lie in. Gives how many there were.
-    pub(super) fn place(&mut self, blocks: Range<FileBlock>, ratio: u32) -> u32 {
+    /// Takes blocks of one row that are on the device out, and the promises of the clusters and the
+    /// row that they lie in. Gives how many there were.
+    pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {
         self.dirty.remove(blocks.start.0..blocks.end.0);
-        let clusters = blocks.start.0 / ratio..blocks.end.0.div_ceil(ratio);
-        self.promised.remove(clusters)
+        let of_row = self.rows.remove(&row_of(geometry, blocks.start));
+        let clusters = clusters_of(geometry, &blocks);
+        self.clusters.remove(clusters) + of_row.unwrap_or(0)
     }
 
-    /// Takes blocks out that are no longer to be written, and the promises of clusters in which
-    /// nothing is dirty any more. Gives how many.
-    pub(super) fn forget(&mut self, blocks: Range<FileBlock>, ratio: u32) -> u32 {
+    /// Takes blocks out that are no longer to be written, and the promises of clusters and rows in
+    /// which nothing is dirty any more. Gives how many.
+    pub(super) fn forget(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {
         self.dirty.remove(blocks.start.0..blocks.end.0);
-        let clusters = blocks.start.0 / ratio..blocks.end.0.div_ceil(ratio);
-        let promised: Vec<u32> = self.promised.within(clusters).flatten().collect();
+        let clusters = clusters_of(geometry, &blocks);
+        let promised: Vec<u32> = self.clusters.within(clusters).flatten().collect();
         let mut count = 0;
+        let ratio = geometry.cluster_blocks;
         for cluster in promised {
             let first = cluster * ratio;
             let mut dirty = self.dirty.within(first..first.saturating_add(ratio));
             if dirty.next().is_none() {
-                count += self.promised.remove(cluster..cluster + 1);
+                count += self.clusters.remove(cluster..cluster + 1);
+            }
+        }
+        let rows = row_of(geometry, blocks.start)..=row_of(geometry, blocks.end);
+        let rows: Vec<u32> = self.rows.range(rows).map(|(&row, _)| row).collect();
+        for row in rows {
+            let mut dirty = self.dirty.within(blocks_of_row(geometry, row));
+            if dirty.next().is_none() {
+                count += self.rows.remove(&row).unwrap_or(0);
             }
         }
         count
     }
+}
+
+/// The clusters of a file that blocks of it lie in.
+fn clusters_of(geometry: &Geometry, blocks: &Range<FileBlock>) -> Range<u32> {
+    let ratio = geometry.cluster_blocks;
+    blocks.start.0 / ratio..blocks.end.0.div_ceil(ratio)
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use platter_vfs::{FileKind, Result};
+use platter_vfs::{Context, FileKind, Result};
 
 use super::super::Node;
 use crate::alloc::FREE_INODE_CREDITS;
@@ -10,6 +10,7 @@ use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::Progress;
 use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
+use crate::xattr::{Released, change_credits};
 
 impl Node {
     /// Frees what the inode holds, and the inode. It is among the orphans until that is done.
@@ -18,6 +19,7 @@ impl Node {
     pub(in crate::ops) fn evict(&self) -> Result<()> {
         self.pages.truncate(0);
         self.free_blocks(FileBlock(0)..FileBlock::MAX)?;
+        self.free_attributes()?;
         let (volume, space, register) = (self.volume(), self.tree.space()?, self.tree.register()?);
         let now = self.tree.clock.now();
         inode::read_slot(volume, self.number)?;
@@ -36,6 +38,19 @@ impl Node {
         core.inode.changed = now;
         core.store_data(volume, &mut handle)?;
         register.remove_deleted(volume, &mut handle, self.number, time)
+    }
+
+    fn free_attributes(&self) -> Result<()> {
+        let context = Context::root();
+        loop {
+            let credits = change_credits(self.volume());
+            let released = self.change(credits, |handle, core| {
+                self.xattr_change(&context, handle, core)?.release()
+            })?;
+            if released == Released::All {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes blocks out of the map and gives them back.

@@ -1,15 +1,101 @@
 //! Contents that lie in the inode, and what grows out of it.
 
+use std::sync::atomic::Ordering;
+
 use platter_vfs::Result;
 
 use super::super::Node;
 use crate::alloc::{RECORD_CREDITS, Reserve, Taken};
-use crate::mapping::{Backing, BlockMap, InlineData, Run};
+use crate::mapping::{Backing, BlockMap, InlineData, Run, store_inline};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::remove_from_inode;
 use crate::ondisk::{FileBlock, InodeFlags};
 
+/// No inode has room for more contents than this.
+const INLINE_BYTES_MAX: u64 = 1 << 16;
+
 impl Node {
+    /// Writes contents that lie in the inode, or may come to lie there because there are none yet.
+    /// Whether it did: else they have no room. The caller holds the order lock alone.
+    pub(super) fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
+        let end = offset.saturating_add(data.len() as u64);
+        self.change_inline(end.max(self.size_bytes()), |contents| {
+            let at = usize::try_from(offset).unwrap_or(usize::MAX);
+            let target = contents.get_mut(at..).unwrap_or_default();
+            target
+                .iter_mut()
+                .zip(data)
+                .for_each(|(to, from)| *to = *from);
+        })
+    }
+
+    /// Cuts off contents that lie in the inode, or adds zeros to them. Whether it did.
+    pub(super) fn resize_inline(&self, size: u64) -> Result<bool> {
+        let is_inline = self
+            .core
+            .read()
+            .inode
+            .flags
+            .contains(InodeFlags::INLINE_DATA);
+        Ok(is_inline && self.change_inline(size, |_| ())?)
+    }
+
+    fn change_inline(&self, size: u64, change: impl FnOnce(&mut [u8])) -> Result<bool> {
+        if size > INLINE_BYTES_MAX || !self.may_be_inline()? {
+            return Ok(false);
+        }
+        let geometry = &self.volume().geometry;
+        let mut inode = self.core.read().inode.clone();
+        let mut contents = vec![0; usize::try_from(size).unwrap_or_default()];
+        if inode.flags.contains(InodeFlags::INLINE_DATA) {
+            let old = InlineData::decode(&inode, geometry)?;
+            let kept = size.min(inode.size_bytes);
+            old.read_at(
+                0,
+                &mut contents[..usize::try_from(kept).unwrap_or_default()],
+            );
+        }
+        change(&mut contents);
+        // Without a handle first: most contents have no room.
+        if !store_inline(&mut inode, geometry, &contents)? {
+            return Ok(false);
+        }
+        let now = self.tree.clock.now();
+        let stored = self.change(0, |handle, core| {
+            if !store_inline(&mut core.inode, geometry, &contents)? {
+                return Ok(false);
+            }
+            core.inode.flags |= InodeFlags::INLINE_DATA;
+            core.inode.flags -= InodeFlags::EXTENTS;
+            core.inode.size_bytes = size;
+            core.inode.modified = now;
+            core.inode.changed = now;
+            core.map = BlockMap::begin(self.volume(), &mut core.inode);
+            core.data_sync = handle.transaction();
+            Ok(true)
+        })?;
+        if stored {
+            self.size_bytes.store(size, Ordering::Release);
+            self.pages.remove_range(0..u64::MAX);
+        }
+        Ok(stored)
+    }
+
+    /// Whether contents lie in the inode, or there are none and the filesystem keeps small ones there.
+    fn may_be_inline(&self) -> Result<bool> {
+        let incompat = self.volume().geometry.features.incompat;
+        let core = self.core.read();
+        if core.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return Ok(true);
+        }
+        let is_empty = self.size_bytes() == 0 && core.delayed.dirty().is_empty();
+        if !incompat.contains(Incompat::INLINE_DATA) || !is_empty {
+            return Ok(false);
+        }
+        let run = core.map.lookup(self.volume(), FileBlock(0))?;
+        Ok(run.backing == Backing::Hole && run.end() == FileBlock::MAX)
+    }
+
     /// Moves contents that lie in the inode into a block, which gets them before the inode names it.
     /// The caller holds the order lock alone.
     pub(super) fn grow_out_of_inode(&self) -> Result<()> {

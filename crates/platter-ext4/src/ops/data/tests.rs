@@ -100,9 +100,13 @@ impl File {
     }
 
     fn resize(&mut self, size: u64) {
+        self.resize_unmodelled(size);
+        self.model.resize(usize::try_from(size).unwrap(), 0);
+    }
+
+    fn resize_unmodelled(&self, size: u64) {
         let _order = self.node.order.write();
         self.node.resize(size).unwrap();
-        self.model.resize(usize::try_from(size).unwrap(), 0);
     }
 
     fn fallocate(&mut self, start: u64, len: u64, mode: FallocateMode) {
@@ -271,24 +275,80 @@ fn files_of_extents_have_the_bytes_that_were_written() {
     }
 }
 
+const CLUSTERS: Shape = Shape {
+    cluster_blocks: 16,
+    ..EXTENTS
+};
+
+const INDIRECT: Shape = Shape {
+    incompat: Incompat::FILETYPE,
+    ..EXTENTS
+};
+
 #[test]
 fn files_of_clusters_have_the_bytes_that_were_written() {
-    let shape = Shape {
-        cluster_blocks: 16,
-        ..EXTENTS
-    };
     for seed in 0..100 {
-        File::new(seed, shape).run(60);
+        File::new(seed, CLUSTERS).run(60);
     }
 }
 
 #[test]
 fn files_of_indirect_blocks_have_the_bytes_that_were_written() {
-    let shape = Shape {
-        incompat: Incompat::FILETYPE,
-        ..EXTENTS
-    };
     for seed in 0..100 {
-        File::new(seed, shape).run(60);
+        File::new(seed, INDIRECT).run(60);
     }
+}
+
+fn is_no_space(result: &platter_vfs::Result<()>) -> bool {
+    matches!(result, Err(Error::Condition(Condition::NoSpace)))
+}
+
+/// What a write was promised, it gets: nothing fails for want of space later.
+#[test]
+fn writes_fail_for_want_of_space_at_once_or_never() {
+    let shapes = [EXTENTS, CLUSTERS, INDIRECT];
+    for (seed, shape) in (0..30).zip(shapes.into_iter().cycle()) {
+        let mut file = File::new(seed, shape);
+        let mut refused = 0;
+        while refused < 20 {
+            // Far apart, so that the map needs many blocks of its own.
+            let range = if seed < 15 { 40 << 20 } else { 1 << 33 };
+            let offset = file.below(range) & !0x3ff;
+            let len = 1 + file.below(20_000);
+            let data = vec![7; usize::try_from(len).unwrap()];
+            let written = file.node.write_at(offset, &data);
+            if is_no_space(&written) {
+                refused += 1;
+            } else {
+                written.unwrap();
+            }
+            if file.below(50) == 0 {
+                file.node.sync(true).unwrap();
+            }
+        }
+        file.node.sync(false).unwrap();
+        let free = file.tree.space().unwrap().stat();
+        assert!(free.available_blocks * 1024 < 20_000 + 16 * 1024 * 20);
+        let size = file.node.size_bytes();
+        file.resize_unmodelled(size / 2);
+        // What was freed can be had at once, though it is not durable that it is free.
+        file.node.write_at(size, &vec![7; 100_000]).unwrap();
+        file.node.sync(true).unwrap();
+        file.resize_unmodelled(0);
+        file.node.sync(false).unwrap();
+        assert_eq!(file.blocks(), Vec::<u64>::new());
+    }
+}
+
+#[test]
+fn allocation_takes_all_or_nothing() {
+    let file = File::new(1, EXTENTS);
+    let all = FallocateMode::Allocate { keep_size: true };
+    let free = file.tree.space().unwrap().stat().available_blocks;
+    let result = file.node.fallocate(0..(free + 1) * 1024, all);
+    assert!(is_no_space(&result));
+    assert_eq!(file.tree.space().unwrap().stat().available_blocks, free);
+    file.node.fallocate(0..free * 1024, all).unwrap();
+    assert_eq!(file.node.size_bytes(), 0);
+    assert_eq!(file.tree.space().unwrap().stat().available_blocks, 0);
 }

@@ -14,6 +14,9 @@ impl Node {
     pub(in crate::ops) fn resize(&self, size: u64) -> Result<()> {
         self.refuse_without_contents()?;
         self.refuse_change()?;
+        if self.resize_inline(size)? {
+            return Ok(());
+        }
         let old = self.size_bytes();
         if size > old {
             self.lengthen(size)

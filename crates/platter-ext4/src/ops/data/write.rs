@@ -1,6 +1,7 @@
 //! Writing into the page cache. Space is promised before a byte is taken in, so that what was taken
 //! in finds a place later.
 
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use platter_vfs::{Condition, Error, Result, Timestamp};
 use super::super::{Core, Node};
 use crate::alloc::Space;
 use crate::file::size_bytes_max;
-use crate::mapping::{Backing, Run};
+use crate::mapping::{Backing, Run, blocks_of_row, row_of};
 use crate::ondisk::{FileBlock, InodeFlags};
 use crate::volume::Volume;
 
@@ -34,10 +35,12 @@ impl Node {
         if end.is_none() {
             return Err(Condition::FileTooLarge.into());
         }
-        self.grow_out_of_inode()?;
-        self.clear_tail(offset)?;
-        self.write_cached(offset, data)?;
-        self.touch()?;
+        if !self.write_inline(offset, data)? {
+            self.grow_out_of_inode()?;
+            self.clear_tail(offset)?;
+            self.write_cached(offset, data)?;
+            self.touch()?;
+        }
         if self.core.read().inode.flags.contains(InodeFlags::SYNC) {
             self.sync_contents(false)?;
         }
@@ -163,6 +166,7 @@ impl Core {
         blocks: Range<FileBlock>,
     ) -> Result<Vec<Range<FileBlock>>> {
         let (mut unplaced, mut clusters) = (Vec::new(), Vec::new());
+        let mut rows = BTreeMap::new();
         let mut at = blocks.start;
         while at < blocks.end {
             let run = self.map.lookup(volume, at)?.truncated(blocks.end.0 - at.0);
@@ -173,16 +177,47 @@ impl Core {
                 Backing::Hole => {
                     let missing = self.missing_clusters(volume, &run)?;
                     clusters.extend(self.delayed.unpromised(missing));
+                    self.count_missing_rows(volume, &run, &mut rows)?;
                 }
             }
             unplaced.push(run.first..run.end());
         }
-        let count = clusters.iter().map(|run| u64::from(run.end - run.start));
-        space.reserve_delayed(count.sum(), false)?;
+        let of_clusters: u64 = clusters
+            .iter()
+            .map(|run| u64::from(run.end - run.start))
+            .sum();
+        let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
+        space.reserve_delayed(of_clusters + of_rows, false)?;
         for run in clusters {
             self.delayed.promise(run);
         }
+        for (row, count) in rows {
+            self.delayed.promise_row(row, count);
+        }
         Ok(unplaced)
+    }
+
+    /// Adds the rows that a hole lies in and that have no promise yet, with the blocks of numbers they
+    /// need. Rows that miss one above them count it each.
+    fn count_missing_rows(
+        &self,
+        volume: &Volume,
+        hole: &Run,
+        rows: &mut BTreeMap<u32, u32>,
+    ) -> Result<()> {
+        if self.inode.flags.contains(InodeFlags::EXTENTS) {
+            return Ok(());
+        }
+        let mut at = hole.first;
+        while at < hole.end() {
+            let row = row_of(&volume.geometry, at);
+            let missing = self.map.missing_nodes(volume, at)?;
+            if missing > 0 && !self.delayed.has_row(row) {
+                rows.insert(row, missing);
+            }
+            at = FileBlock(blocks_of_row(&volume.geometry, row).end);
+        }
+        Ok(())
     }
 
     /// The clusters of a hole that no block of the file lies in.
@@ -209,9 +244,8 @@ impl Core {
         blocks: Range<FileBlock>,
     ) {
         if blocks.start < blocks.end {
-            let ratio = volume.geometry.cluster_blocks;
-            let clusters = self.delayed.forget(blocks, ratio);
-            space.release_delayed(u64::from(clusters));
+            let promised = self.delayed.forget(&volume.geometry, blocks);
+            space.release_delayed(u64::from(promised));
         }
     }
 }

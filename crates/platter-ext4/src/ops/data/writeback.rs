@@ -11,7 +11,7 @@ use platter_vfs::{Condition, Error, Result};
 use super::super::{Core, Node};
 use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
 use crate::inode::{self, STORE_CREDITS};
-use crate::mapping::{Backing, MapChange, Progress, Run};
+use crate::mapping::{Backing, MapChange, Progress, PromisedSource, Run};
 use crate::ondisk::{BlockNr, FileBlock};
 
 /// Zeros for the rest of the last block.
@@ -244,7 +244,9 @@ impl Node {
             let credits = self.core.read().map.step_credits() + RECORD_CREDITS + STORE_CREDITS;
             let mut handle = volume.begin(credits)?;
             let mut core = self.core.write();
-            let (map, mut change) = core.map_change(volume, &**space, &mut handle);
+            let of_row = core.delayed.row_promise(&volume.geometry, piece.run.first);
+            let source = PromisedSource::new(space, of_row);
+            let (map, mut change) = core.map_change(volume, &source, &mut handle);
             if let Err(error) = map.insert(&mut change, piece.run) {
                 drop(core);
                 drop(handle);
@@ -263,7 +265,8 @@ impl Node {
                     .record(volume, &mut handle, taken)
                     .map_err(|error| handle.abort(error))?;
             }
-            core.place_delayed(volume, space, &piece.run, piece.promised);
+            let used = piece.promised + of_row - source.left();
+            core.place_delayed(volume, space, &piece.run, used);
             core.inode.size_bytes = core.inode.size_bytes.max(end);
             return core.store_data(volume, &mut handle);
         }
@@ -356,7 +359,7 @@ impl Core {
     }
 
     /// Notes that blocks lie on the device. `used` promises were used up by that; what else was
-    /// promised to their clusters is not needed any more.
+    /// promised to their clusters and their row is not needed any more.
     pub(super) fn place_delayed(
         &mut self,
         volume: &crate::Volume,
@@ -364,8 +367,7 @@ impl Core {
         run: &Run,
         used: u32,
     ) {
-        let ratio = volume.geometry.cluster_blocks;
-        let promised = self.delayed.place(run.first..run.end(), ratio);
+        let promised = self.delayed.place(&volume.geometry, run.first..run.end());
         let left = promised.saturating_sub(used);
         space.release_delayed(u64::from(left));
     }

@@ -1,0 +1,308 @@
+//! Contents of files written, cut, punched and moved, with `e2fsck` and the kernel as the judges of
+//! what lies on the medium afterwards.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use platter::block::{Access, BlockDevice, FileDevice, OpenOptions};
+use platter_cache::MemoryBudget;
+use platter_ext4::{Ext4, MountOptions};
+use platter_vfs::{
+    Condition, Context, Error, FallocateMode, Filesystem, Inode, Name, SeekTarget, SetAttr,
+    SystemClock,
+};
+use testkit::loopdev::{self, Mount};
+use testkit::oracle::{e2fsck, mke2fs};
+use testkit::prng::Prng;
+
+/// Bytes that random changes stay within, of each file.
+const BYTES_MAX: u64 = 700_000;
+const OPEN_TRIES_MAX: u32 = 2000;
+const FILES: usize = 4;
+const ROUNDS: usize = 3;
+const CHANGES: usize = 70;
+
+/// The files of an image, beside what they should hold.
+struct Bench<'a> {
+    path: &'a Path,
+    /// What collapsing and inserting count in, in bytes.
+    unit: u64,
+    has_extents: bool,
+    models: Vec<Vec<u8>>,
+    random: Prng,
+}
+
+fn mount(path: &Path) -> Ext4 {
+    let options = OpenOptions {
+        access: Access::Write,
+        ..OpenOptions::default()
+    };
+    // A loop device lets go of its image a moment after the kernel has unmounted it.
+    let mut opened = FileDevice::open(path, options);
+    for _ in 0..OPEN_TRIES_MAX {
+        if opened.is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        opened = FileDevice::open(path, options);
+    }
+    let device: Arc<dyn BlockDevice> = Arc::new(opened.unwrap());
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    Ext4::mount(device, &options, budget, Arc::new(SystemClock::new())).unwrap()
+}
+
+fn at(byte: u64) -> usize {
+    usize::try_from(byte).unwrap()
+}
+
+fn name(file: usize) -> String {
+    format!("file{file}")
+}
+
+impl Bench<'_> {
+    fn change(&mut self, file: usize, node: &dyn Inode) {
+        let start = self.random.below(BYTES_MAX);
+        let len_max = if self.random.below(6) == 0 {
+            150_000
+        } else {
+            5000
+        };
+        let len = 1 + self.random.below(len_max);
+        let size = self.models[file].len() as u64;
+        let keep_size = self.random.below(2) == 0;
+        match self.random.below(20) {
+            0..7 => self.write(file, node, start, len),
+            7..9 => self.write(file, node, size.min(BYTES_MAX), len),
+            9 | 10 => self.resize(file, node, start),
+            11 => self.resize(file, node, size / 2),
+            12 => self.fallocate(file, node, start, len, FallocateMode::PunchHole),
+            13 | 14 => {
+                let mode = FallocateMode::Allocate { keep_size };
+                self.fallocate(file, node, start, len, mode);
+            }
+            15 => {
+                let mode = FallocateMode::ZeroRange { keep_size };
+                self.fallocate(file, node, start, len, mode);
+            }
+            16 => self.fallocate(file, node, start, len, FallocateMode::CollapseRange),
+            17 if size < 2 * BYTES_MAX => {
+                self.fallocate(file, node, start, len, FallocateMode::InsertRange);
+            }
+            18 => node.sync(true).unwrap(),
+            _ => self.compare(file, node),
+        }
+    }
+
+    fn write(&mut self, file: usize, node: &dyn Inode, offset: u64, len: u64) {
+        let data = self.random.bytes(at(len));
+        node.write_at(offset, &data).unwrap();
+        let model = &mut self.models[file];
+        let end = at(offset + len);
+        if model.len() < end {
+            model.resize(end, 0);
+        }
+        model[at(offset)..end].copy_from_slice(&data);
+    }
+
+    fn resize(&mut self, file: usize, node: &dyn Inode, size: u64) {
+        let changes = SetAttr {
+            size_bytes: Some(size),
+            ..SetAttr::default()
+        };
+        node.set_attr(&Context::root(), &changes).unwrap();
+        self.models[file].resize(at(size), 0);
+    }
+
+    fn fallocate(
+        &mut self,
+        file: usize,
+        node: &dyn Inode,
+        start: u64,
+        len: u64,
+        mode: FallocateMode,
+    ) {
+        let moves = [FallocateMode::CollapseRange, FallocateMode::InsertRange].contains(&mode);
+        let (start, len) = if moves {
+            (
+                start / self.unit * self.unit,
+                len.next_multiple_of(self.unit),
+            )
+        } else {
+            (start, len)
+        };
+        let end = start + len;
+        let result = node.fallocate(start..end, mode);
+        let refused = |condition| matches!(&result, Err(Error::Condition(c)) if *c == condition);
+        if !self.has_extents && mode != FallocateMode::PunchHole {
+            assert!(refused(Condition::NotSupported));
+            return;
+        }
+        let model = &mut self.models[file];
+        let size = model.len() as u64;
+        let inside = at(start.min(size))..at(end.min(size));
+        let longer = at(end.max(size));
+        let is_outside = match mode {
+            FallocateMode::CollapseRange => end >= size,
+            FallocateMode::InsertRange => start >= size,
+            FallocateMode::Allocate { .. }
+            | FallocateMode::PunchHole
+            | FallocateMode::ZeroRange { .. } => false,
+        };
+        if is_outside {
+            assert!(refused(Condition::InvalidArgument));
+            return;
+        }
+        result.unwrap();
+        match mode {
+            FallocateMode::Allocate { keep_size: true } => {}
+            FallocateMode::Allocate { keep_size: false } => model.resize(longer, 0),
+            FallocateMode::ZeroRange { keep_size } => {
+                model[inside].fill(0);
+                if !keep_size {
+                    model.resize(longer, 0);
+                }
+            }
+            FallocateMode::PunchHole => model[inside].fill(0),
+            FallocateMode::CollapseRange => drop(model.drain(inside)),
+            FallocateMode::InsertRange => {
+                let zeros = vec![0; at(len)];
+                drop(model.splice(at(start)..at(start), zeros));
+            }
+        }
+    }
+
+    /// The bytes are those of the model, and what is told to be a hole reads as zeros.
+    fn compare(&self, file: usize, node: &dyn Inode) {
+        let model = &self.models[file];
+        assert_eq!(node.attr().unwrap().size_bytes, model.len() as u64);
+        let mut bytes = vec![0; model.len()];
+        assert_eq!(node.read_at(0, &mut bytes).unwrap(), model.len());
+        assert_same(&bytes, model, "as platter reads it");
+        let mut from = 0;
+        while from < model.len() as u64 {
+            let data = node
+                .seek(from, SeekTarget::Data)
+                .unwrap_or(model.len() as u64);
+            assert!(model[at(from)..at(data)].iter().all(|&byte| byte == 0));
+            if data == model.len() as u64 {
+                break;
+            }
+            from = node.seek(data, SeekTarget::Hole).unwrap();
+        }
+    }
+
+    fn round(&mut self) {
+        let filesystem = mount(self.path);
+        let root = filesystem.root().unwrap();
+        let nodes: Vec<_> = (0..FILES)
+            .map(|file| {
+                root.lookup(Name::new(name(file).as_bytes()).unwrap())
+                    .unwrap()
+            })
+            .collect();
+        for _ in 0..CHANGES {
+            let file = at(self.random.below(FILES as u64));
+            self.change(file, &*nodes[file]);
+        }
+        for (file, node) in nodes.iter().enumerate() {
+            self.compare(file, &**node);
+        }
+        filesystem.unmount().unwrap();
+    }
+
+    fn judge(&self, options: &[&str]) {
+        let (verdict, report) = e2fsck::report(self.path).unwrap();
+        assert!(verdict.is_clean(), "{options:?}: {report}");
+        let kernel = Mount::image(self.path, "", loopdev::Access::ReadOnly).unwrap();
+        for (file, model) in self.models.iter().enumerate() {
+            let bytes = fs::read(kernel.root().join(name(file))).unwrap();
+            assert_same(&bytes, model, "as the kernel reads it");
+        }
+        kernel.unmount(self.path).unwrap();
+    }
+}
+
+fn assert_same(bytes: &[u8], model: &[u8], how: &str) {
+    assert_eq!(bytes.len(), model.len(), "{how}");
+    let differs = bytes.iter().zip(model).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "{how}: the bytes there differ");
+}
+
+fn assert_judged_clean(size_kib: u64, options: &[&str], unit: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let contents = folder.path().join("contents");
+    let mut random = Prng::named(options.concat().as_bytes());
+    fs::create_dir(&contents).unwrap();
+    let models: Vec<_> = [0, 40, 100, 20_000].map(|len| random.bytes(len)).into();
+    for (file, model) in models.iter().enumerate() {
+        fs::write(contents.join(name(file)), model).unwrap();
+    }
+    mke2fs::make(&path, size_kib, options, Some(&contents)).unwrap();
+    let mut bench = Bench {
+        path: &path,
+        unit,
+        has_extents: options.contains(&"ext4"),
+        models,
+        random,
+    };
+    for _ in 0..ROUNDS {
+        bench.round();
+        bench.judge(options);
+    }
+}
+
+#[test]
+fn files_of_ext2_and_ext3_are_what_was_written() {
+    assert_judged_clean(30_000, &["-t", "ext2", "-b", "1024"], 1024);
+    assert_judged_clean(30_000, &["-t", "ext2", "-b", "4096"], 4096);
+    assert_judged_clean(40_000, &["-t", "ext3", "-b", "2048", "-J", "size=4"], 2048);
+}
+
+#[test]
+fn files_of_ext4_are_what_was_written() {
+    for block in ["1024", "2048", "4096"] {
+        let unit = block.parse().unwrap();
+        assert_judged_clean(40_000, &["-t", "ext4", "-b", block], unit);
+    }
+    let plain = [
+        "-t",
+        "ext4",
+        "-b",
+        "1024",
+        "-O",
+        "^metadata_csum,^64bit,^has_journal",
+    ];
+    assert_judged_clean(30_000, &plain, 1024);
+}
+
+#[test]
+fn files_of_clusters_are_what_was_written() {
+    let small = ["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "16384"];
+    assert_judged_clean(60_000, &small, 16_384);
+    let large = ["-t", "ext4", "-b", "4096", "-O", "bigalloc", "-C", "65536"];
+    assert_judged_clean(100_000, &large, 65_536);
+}
+
+#[test]
+fn files_that_begin_in_their_inodes_are_what_was_written() {
+    let inline = ["-t", "ext4", "-b", "1024", "-I", "256", "-O", "inline_data"];
+    assert_judged_clean(40_000, &inline, 1024);
+    let inline = [
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-I",
+        "1024",
+        "-O",
+        "inline_data",
+    ];
+    assert_judged_clean(40_000, &inline, 4096);
+}
