@@ -86,7 +86,6 @@ impl Space {
                 let behind = geometry.inodes_per_group - index - 1;
                 desc.unused_inodes = desc.unused_inodes.min(behind);
             }
-            Ok(())
         })?;
         if let Some(block) = untouched {
             let zeros = vec![0; geometry.block_bytes as usize];
@@ -133,7 +132,6 @@ impl Space {
         self.write_inode_bitmap(volume, handle, bits, |desc| {
             desc.free_inodes += 1;
             desc.used_dirs -= u32::from(was_dir);
-            Ok(())
         })?;
         self.counters.free_inodes.add(1);
         self.counters.directories.sub(u64::from(was_dir));
@@ -153,20 +151,23 @@ impl Space {
         volume: &Volume,
         handle: &mut Handle<'_>,
         bits: InodeBitmap,
-        change: impl FnOnce(&mut GroupDesc) -> Result<()>,
+        change: impl FnOnce(&mut GroupDesc),
     ) -> Result<()> {
         let geometry = &volume.geometry;
         let group = bits.group;
         let sum = bitmap::expected_checksum(&bits.bytes, geometry.inodes_per_group, geometry);
         let desc = groups::edit_descriptor(handle, geometry, group, |desc| {
-            change(desc)?;
+            change(desc);
             desc.inode_bitmap_checksum = sum.unwrap_or(desc.inode_bitmap_checksum);
             Ok(*desc)
         })?;
         let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
-        if let Err(error) = handle.create(desc.inode_bitmap, &verifier, bits.bytes) {
-            return Err(handle.abort(error));
-        }
+        let published = if bits.desc.flags.contains(GroupFlags::INODE_UNINIT) {
+            handle.create(desc.inode_bitmap, &verifier, bits.bytes)
+        } else {
+            handle.replace(desc.inode_bitmap, &verifier, bits.bytes)
+        };
+        published.map_err(|error| handle.abort(error))?;
         self.slot(group).note_inodes(&desc);
         Ok(())
     }

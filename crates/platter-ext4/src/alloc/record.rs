@@ -13,7 +13,7 @@ use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::superblock::SuperblockVerifier;
-use crate::ondisk::{BlockNr, Corrupt, GroupDesc, GroupNr};
+use crate::ondisk::{BlockNr, Corrupt, GroupNr};
 use crate::txn::{CommitClient, Handle};
 
 impl Space {
@@ -151,29 +151,23 @@ impl Space {
         bitmap::assign_range(&mut bits, clusters, taken);
         let free = bitmap::count_clear(&bits, layout::clusters_counted(geometry, group));
         let sum = bitmap::expected_checksum(&bits, geometry.clusters_per_group, geometry);
-        let desc = groups::edit_descriptor(handle, geometry, group, |desc| {
+        let (desc, is_first) = groups::edit_descriptor(handle, geometry, group, |desc| {
+            let is_first = desc.flags.contains(GroupFlags::BLOCK_UNINIT);
             desc.free_clusters = free;
             desc.flags.remove(GroupFlags::BLOCK_UNINIT);
             desc.block_bitmap_checksum = sum.unwrap_or(desc.block_bitmap_checksum);
-            Ok(*desc)
+            Ok((*desc, is_first))
         })?;
-        self.publish_bitmap(handle, group, &desc, bits.clone())?;
+        let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
+        let block = desc.block_bitmap;
+        let published = if is_first {
+            handle.create(block, &verifier, bits.clone())
+        } else {
+            handle.replace(block, &verifier, bits.clone())
+        };
+        published.map_err(|error| handle.abort(error))?;
         held.recorded = bits;
         Ok(())
-    }
-
-    fn publish_bitmap(
-        &self,
-        handle: &mut Handle<'_>,
-        group: GroupNr,
-        desc: &GroupDesc,
-        bits: Box<[u8]>,
-    ) -> Result<()> {
-        let verifier = BitmapVerifier::of_blocks(group, desc, &self.geometry);
-        match handle.create(desc.block_bitmap, &verifier, bits) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(handle.abort(error)),
-        }
     }
 
     /// Makes freed clusters free for use.

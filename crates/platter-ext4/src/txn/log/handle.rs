@@ -114,10 +114,34 @@ impl<'l> Handle<'l> {
         verifier: &dyn Verify,
         bytes: impl Into<Box<[u8]>>,
     ) -> Result<Buffer> {
+        self.put(block, verifier, bytes.into(), true)
+    }
+
+    /// Gives a block in use new contents, for who knows what it held and lets nobody else change it;
+    /// that is not read.
+    ///
+    /// # Errors
+    /// `ReadOnly` after a failure of the log.
+    pub fn replace(
+        &mut self,
+        block: BlockNr,
+        verifier: &dyn Verify,
+        bytes: impl Into<Box<[u8]>>,
+    ) -> Result<Buffer> {
+        self.put(block, verifier, bytes.into(), false)
+    }
+
+    fn put(
+        &mut self,
+        block: BlockNr,
+        verifier: &dyn Verify,
+        bytes: Box<[u8]>,
+        is_created: bool,
+    ) -> Result<Buffer> {
         self.check_alive()?;
         let _turn = self.log.edits.lock(block.0);
         let buffer = self.log.home.buffers.publish(block.0, bytes, verifier)?;
-        self.add(block, buffer.clone(), true);
+        self.add(block, buffer.clone(), is_created);
         Ok(buffer)
     }
 
