@@ -189,6 +189,18 @@ impl Table {
         }
     }
 
+    /// Forgets the block if `version` is its current one.
+    pub(super) fn abandon(&self, block: u64, version: &Arc<Version>) {
+        let mut shard = self.shard(block).write();
+        if let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block)
+            && let Some(current) = found.get().version()
+            && Arc::ptr_eq(current, version)
+        {
+            let (entry, _) = found.remove();
+            self.forget(&entry);
+        }
+    }
+
     /// Up to `count` dirty blocks of `range` in ascending order, with their versions.
     pub(super) fn dirty_run(&self, range: Range<u64>, count: usize) -> Vec<(u64, Arc<Version>)> {
         let blocks: Vec<u64> = self

@@ -372,6 +372,21 @@ fn unwritten_versions_are_never_evicted() {
 }
 
 #[test]
+fn an_abandoned_version_is_forgotten_and_a_newer_one_stays() {
+    let (_, cache, _) = cache(Probe::new(8), 1 << 20);
+    let one = Filled::new(1);
+    let old = cache.publish(0, vec![1; BLOCK as usize], &one).unwrap();
+    let other = cache.publish(4, vec![1; BLOCK as usize], &one).unwrap();
+    let new = cache.publish(0, vec![1; BLOCK as usize], &one).unwrap();
+    cache.abandon(0, &old);
+    cache.abandon(4, &other);
+    assert_eq!((cache.len(), cache.dirty_len()), (1, 1));
+    cache.abandon(0, &new);
+    cache.abandon(0, &new);
+    assert_eq!((cache.len(), cache.dirty_len()), (0, 0));
+}
+
+#[test]
 fn a_version_written_late_does_not_clean_a_newer_one() {
     let (_, cache, _) = cache(Probe::new(8), 1 << 20);
     let publish = |byte: u8| cache.publish(2, vec![byte; BLOCK as usize], &Filled::new(byte));

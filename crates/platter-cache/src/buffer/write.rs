@@ -51,6 +51,12 @@ impl BufferCache {
         self.core.table.written(owner, block, &buffer.version);
     }
 
+    /// Says that `buffer` will never reach its place, as the block was freed: it is forgotten, unless
+    /// a newer version took its place.
+    pub fn abandon(&self, block: u64, buffer: &Buffer) {
+        self.core.table.abandon(block, &buffer.version);
+    }
+
     /// Writes the dirty blocks of `range` in ascending order, neighbours in one request, and turns
     /// them clean. Blocks made dirty meanwhile may be left. Returns how many were written.
     ///
