@@ -108,7 +108,7 @@ impl Log {
         drop(state);
         self.changed.notify_all();
         for (block, buffer) in dropped {
-            self.home.buffers.written(block, &buffer);
+            self.home.buffers.abandon(block, &buffer);
         }
         Ok(closed)
     }

@@ -119,7 +119,7 @@ impl Journaled {
         }
         drop(live);
         for (block, buffer) in doomed {
-            self.home.buffers.written(block, &buffer);
+            self.home.buffers.abandon(block, &buffer);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use platter_block::{Geometry, IoError};
@@ -138,17 +139,53 @@ fn credits_that_were_not_needed_are_given_back() {
     );
 }
 
-/// A device whose flushes wait while the gate is held.
+/// A device some of whose requests wait while the gate is held.
 #[derive(Debug)]
 struct GatedDevice {
     base: Arc<MemoryDevice>,
+    gated: Gated,
     gate: Mutex<()>,
-    flushes_begun: AtomicU64,
+    begun: AtomicU64,
+}
+
+/// What has to pass the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gated {
+    Flushes,
+    /// Writes that begin with this block.
+    Block(u64),
 }
 
 impl GatedDevice {
+    fn new(gated: Gated) -> Arc<Self> {
+        Arc::new(Self {
+            base: sample(),
+            gated,
+            gate: Mutex::new(()),
+            begun: AtomicU64::new(0),
+        })
+    }
+
+    fn log(self: &Arc<Self>) -> Log {
+        log_on(Arc::<Self>::clone(self), &Features::from_bits(0, 0, 0))
+    }
+
     fn hold(&self) -> MutexGuard<'_, ()> {
         self.gate.lock()
+    }
+
+    /// Returns when a request waits at the gate.
+    fn wait_for_request(&self) {
+        while self.begun.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    fn pass(&self, what: Gated) {
+        if what == self.gated {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            drop(self.gate.lock());
+        }
     }
 }
 
@@ -182,12 +219,12 @@ impl BlockDevice for GatedDevice {
         offset: u64,
         bufs: &[IoSlice<'_>],
     ) -> std::result::Result<(), IoError> {
+        self.pass(Gated::Block(offset / u64::from(BLOCK)));
         self.base.write_vectored_at(offset, bufs)
     }
 
     fn flush(&self) -> std::result::Result<(), IoError> {
-        self.flushes_begun.fetch_add(1, Ordering::SeqCst);
-        let _open = self.gate.lock();
+        self.pass(Gated::Flushes);
         self.base.flush()
     }
 
@@ -198,15 +235,8 @@ impl BlockDevice for GatedDevice {
 
 #[test]
 fn those_who_wait_for_a_commit_share_the_next_one() {
-    let device = Arc::new(GatedDevice {
-        base: sample(),
-        gate: Mutex::new(()),
-        flushes_begun: AtomicU64::new(0),
-    });
-    let log = log_on(
-        Arc::<GatedDevice>::clone(&device),
-        &Features::from_bits(0, 0, 0),
-    );
+    let device = GatedDevice::new(Gated::Flushes);
+    let log = device.log();
     let changed = Barrier::new(5);
     let gate = device.hold();
     std::thread::scope(|scope| {
@@ -223,9 +253,7 @@ fn those_who_wait_for_a_commit_share_the_next_one() {
         }
         // The first commit is at its flush, and what comes now joins the next transaction.
         changed.wait();
-        while device.flushes_begun.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
-        }
+        device.wait_for_request();
         for block in 20..24 {
             let (log, changed) = (&log, &changed);
             scope.spawn(move || {
@@ -297,4 +325,51 @@ fn threads_that_begin_extend_restart_and_commit_lose_no_change() {
         [2000, 1600, 1200, 800, 400]
     );
     assert_eq!(log.home.buffers.dirty_len(), 0);
+}
+
+/// Uses freed blocks again at once, past the log.
+struct Eager {
+    disk: Arc<MemoryDevice>,
+}
+
+impl CommitClient for Eager {
+    fn closing(&self, _: &mut Handle<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn committed(&self, freed: &[Range<BlockNr>]) {
+        for range in freed {
+            let offset = range.start.0 * u64::from(BLOCK);
+            self.disk.write_at(offset, &filled(9)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn old_version_on_its_way_home_does_not_land_on_a_block_used_again() {
+    let device = GatedDevice::new(Gated::Block(10));
+    let log = device.log();
+    let eager: Arc<dyn CommitClient> = Arc::new(Eager {
+        disk: Arc::clone(&device.base),
+    });
+    log.attach(Arc::downgrade(&eager));
+    change(&mut log.begin(1).unwrap(), 10);
+    log.commit_all().unwrap();
+    let gate = device.hold();
+    std::thread::scope(|scope| {
+        scope.spawn(|| log.checkpoint_all().unwrap());
+        device.wait_for_request();
+        scope.spawn(|| {
+            let mut handle = log.begin(1).unwrap();
+            handle.free_when_durable(BlockNr(10)..BlockNr(11));
+            drop(handle);
+            log.commit_all().unwrap();
+        });
+        // Time enough for a commit that does not wait.
+        std::thread::sleep(Duration::from_millis(50));
+        drop(gate);
+    });
+    assert_eq!(first_byte(&device.base, 10), 9);
+    log.close().unwrap();
+    assert_eq!(first_byte(&device.base, 10), 9);
 }
