@@ -33,6 +33,10 @@ impl Nodes {
             if below_itself || self.is_within(from.0, there) {
                 return Err(Condition::InvalidArgument.into());
             }
+            // Names of one file are not exchanged, as they are not moved over each other.
+            if there == moved {
+                return Ok(None);
+            }
             self.exchange((from, moved), (to, there), now)?;
             return Ok(None);
         }
