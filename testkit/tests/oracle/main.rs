@@ -16,3 +16,4 @@ mod space_write;
 mod mkfs;
 mod journal_write;
 mod map_write;
+mod names_write;

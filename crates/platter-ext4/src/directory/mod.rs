@@ -201,7 +201,11 @@ impl<'a> Directory<'a> {
         Err(self.broken_entry(0, (0, DirEntryRule::Dots)))
     }
 
-    fn refuse_encrypted(&self) -> Result<()> {
+    /// Without a key nothing is known of names that are encrypted.
+    ///
+    /// # Errors
+    /// `NoKey`.
+    pub fn refuse_encrypted(&self) -> Result<()> {
         if self.inode.is_encrypted() {
             return Err(Condition::NoKey.into());
         }

@@ -27,6 +27,8 @@ pub enum InodeNumberRule {
     Deleted,
     /// It does not hold the value of an attribute.
     AttributeValue,
+    /// It is not that of a directory in itself.
+    Itself,
 }
 
 impl Rule for InodeNumberRule {
@@ -37,6 +39,7 @@ impl Rule for InodeNumberRule {
             Self::OutOfRange => "is beyond the last inode",
             Self::Reserved => "is reserved for the filesystem",
             Self::Deleted => "is of a deleted inode",
+            Self::Itself => "is of a directory that lies in itself",
             Self::AttributeValue => "is of an inode that holds an attribute value",
         }
     }

@@ -15,7 +15,7 @@ use crate::alloc::Space;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::jbd2::Sequence;
 use crate::ops::Tree;
-use crate::orphan::{OrphanRegister, Orphans};
+use crate::orphan::Orphans;
 use crate::recovery::open_journal;
 use crate::superblock;
 use crate::txn::{Journal, Log};
@@ -92,7 +92,7 @@ pub(super) fn begin(
     superblock::rewrite(&volume, |disk| disk.begin_mount(now))?;
     let orphans = Orphans::default();
     let tree = Tree::new(volume, Some(space), orphans, budget, clock, on_error);
-    tree.note_orphans_in(OrphanRegister::open(&tree.volume)?);
+    tree.finish_orphans()?;
     Ok(tree)
 }
 
@@ -151,6 +151,7 @@ impl Writing {
     fn come_to_rest(&self) -> Result<()> {
         let tree = &self.tree;
         let volume = &tree.volume;
+        tree.close_orphans()?;
         tree.sync()?;
         if let Some(log) = volume.log() {
             log.close()?;

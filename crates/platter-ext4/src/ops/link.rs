@@ -1,10 +1,18 @@
-//! Symbolic links: the target in the inode, or as the contents of the link's first block.
+//! Links: further names of a file, and symbolic links, whose target lies in the inode, or is the
+//! contents of the link's first block.
+
+use std::sync::Arc;
 
 use platter_ondisk::Locus;
-use platter_vfs::{Condition, FileKind, Result};
+use platter_vfs::{Condition, Context, FileKind, InodeId, Name, Result};
 
-use super::Node;
+use super::names::{Cores, LINKS_MAX};
+use super::{Core, Node, Tree};
+use crate::directory::insert_credits;
+use crate::inode::{self, STORE_CREDITS};
+use crate::ondisk::InodeNr;
 use crate::ondisk::corrupt::{Corrupt, Rule};
+use crate::orphan::ORPHAN_CREDITS;
 
 /// What a link with its target outside the inode must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +35,50 @@ impl Rule for LinkRule {
 }
 
 impl Node {
+    /// Gives the file `target` a further name in this directory.
+    pub(super) fn add_link(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        target: InodeId,
+    ) -> Result<()> {
+        self.with_room(|| self.try_add_link(context, name, target))
+    }
+
+    fn try_add_link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        let tree = &self.tree;
+        let volume = &tree.volume;
+        let register = tree.register()?;
+        let _order = self.order.write();
+        self.prove_free(name)?;
+        let file = tree.in_use(target)?.ok_or(Condition::NotFound)?;
+        if file.kind == FileKind::Directory {
+            return Err(Condition::NotPermitted.into());
+        }
+        inode::read_slot(volume, self.number)?;
+        inode::read_slot(volume, file.number)?;
+        let credits = insert_credits(&self.core.read().map) + 2 * STORE_CREDITS + ORPHAN_CREDITS;
+        let mut handle = volume.begin(credits)?;
+        let mut cores = Cores::lock(&[self, &file]);
+        let (links, is_first) = cores.of(&file).prove_linkable()?;
+        cores.refuse_other_project(self, &file)?;
+        let space = tree.space()?.portion(self.reserve_of(context));
+        let (number, kind) = (file.number, file.kind);
+        let dir = cores.of(self);
+        dir.directory_mut(volume, &space, &mut handle)?
+            .insert(name, number, kind)?;
+        let now = tree.clock.now();
+        dir.touch_names(now);
+        let core = cores.of(&file);
+        core.inode.links = links + 1;
+        core.may_get_first_name = false;
+        core.touch(now);
+        if is_first {
+            register.remove(volume, &mut handle, number)?;
+        }
+        cores.store(volume, &mut handle)
+    }
+
     pub(super) fn link_target(&self) -> Result<Vec<u8>> {
         if self.kind != FileKind::Symlink {
             return Err(Condition::InvalidArgument.into());
@@ -55,5 +107,34 @@ impl Node {
             return Err(broken(LinkRule::Target).into());
         }
         Ok(target)
+    }
+}
+
+impl Core {
+    /// Whether the inode may get another name: how many it has, and whether that is its first.
+    fn prove_linkable(&self) -> Result<(u32, bool)> {
+        self.refuse_append_only()?;
+        let links = self.inode.links;
+        if links == 0 && !self.may_get_first_name {
+            return Err(Condition::NotFound.into());
+        }
+        if links >= LINKS_MAX {
+            return Err(Condition::TooManyLinks.into());
+        }
+        Ok((links, links == 0))
+    }
+}
+
+impl Tree {
+    /// The inode with this identity, also one in use that has no name.
+    pub(super) fn in_use(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<Node>>> {
+        if let Some(node) = self.nodes.get(id) {
+            return Ok(Some(node));
+        }
+        let number = u32::try_from(id.number).ok().and_then(InodeNr::new);
+        match number {
+            Some(number) => self.find(number),
+            None => Ok(None),
+        }
     }
 }

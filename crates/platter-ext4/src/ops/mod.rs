@@ -9,6 +9,10 @@ mod attr;
 mod data;
 mod link;
 mod names;
+mod new_inode;
+mod create;
+mod remove;
+mod rename;
 mod xattrs;
 
 pub use damage::OnError;
@@ -19,13 +23,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
-    Attr, Clock, Condition, Context, DirCursor, DirSink, Error, ExtentSink, FallocateMode,
-    FileKind, InodeId, Name, Result, SeekTarget, SetAttr, XattrMode,
+    Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error, ExtentSink,
+    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, XattrMode,
 };
 
 use crate::Volume;
@@ -52,6 +57,8 @@ pub struct Tree {
     pub space: Option<Arc<Space>>,
     /// What a crash left half done.
     pub orphans: Orphans,
+    /// Held by who moves a name from one directory to another: directories stay where they are.
+    renames: Mutex<()>,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
     /// What a crash would leave half done. Absent where nothing may be changed.
@@ -81,6 +88,8 @@ pub struct Node {
     size_bytes: AtomicU64,
     /// Whether it is among the tree's dirty nodes.
     is_dirty: AtomicBool,
+    /// Whether its deletion was begun.
+    is_deleted: AtomicBool,
     /// Last, so that nobody loads the inode again before this object is gone.
     _seat: Seat<Self>,
 }
@@ -91,6 +100,8 @@ struct Core {
     map: BlockMap,
     /// What of the contents has no place on the device yet.
     delayed: Delayed,
+    /// It was made without a name, and may still get its first.
+    may_get_first_name: bool,
     /// The last transaction that changed the inode.
     sync: Sequence,
     /// The last transaction that changed what is needed to reach its contents.
@@ -112,6 +123,7 @@ impl Tree {
             volume,
             space,
             orphans,
+            renames: Mutex::default(),
             clock,
             register: OnceLock::new(),
             budget,
@@ -213,12 +225,14 @@ impl Tree {
             data: FileState::default(),
             size_bytes: AtomicU64::new(inode.size_bytes),
             is_dirty: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
             core: RankedRwLock::new(
                 LockRank::InodeState,
                 Core {
                     inode,
                     map,
                     delayed: Delayed::default(),
+                    may_get_first_name: false,
                     sync: latest,
                     data_sync: latest,
                 },
@@ -287,7 +301,7 @@ impl Drop for Node {
         };
         self.data.close(space);
         let is_gone = self.core.read().inode.links == 0;
-        if is_gone && !self.tree.is_closed.load(Ordering::Relaxed) {
+        if is_gone && self.tree.can_write() && !self.tree.is_closed.load(Ordering::Relaxed) {
             // What could not be freed is left to the next mount, as after a crash.
             let _ = self.evict();
         }
@@ -392,6 +406,50 @@ impl platter_vfs::Inode for Node {
 
     fn sync(&self, data_only: bool) -> Result<()> {
         self.tree.noted(self.sync_contents(data_only))
+    }
+
+    fn create(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let made = self.create_named(context, name, &kind, permissions);
+        Ok(self.tree.noted(made)?)
+    }
+
+    fn create_unnamed(
+        &self,
+        context: &Context,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let made = self.create_orphan(context, permissions);
+        Ok(self.tree.noted(made)?)
+    }
+
+    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        self.tree.noted(self.add_link(context, name, target))
+    }
+
+    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        self.tree.noted(self.unlink_name(name))
+    }
+
+    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        self.tree.noted(self.remove_directory(name))
+    }
+
+    fn rename(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        new_parent: InodeId,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let moved = self.rename_name(context, name, new_parent, new_name, mode);
+        self.tree.noted(moved)
     }
 }
 

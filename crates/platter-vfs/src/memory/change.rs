@@ -306,11 +306,12 @@ impl Nodes {
             XattrMode::Replace if !exists => return Err(Condition::NoAttribute.into()),
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
-        node.changed = now;
         if name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME {
-            return node.set_acl(name, &PosixAcl::decode(value)?);
+            node.set_acl(name, &PosixAcl::decode(value)?)?;
+        } else {
+            node.xattrs.insert(name.to_vec(), value.to_vec());
         }
-        node.xattrs.insert(name.to_vec(), value.to_vec());
+        node.changed = now;
         Ok(())
     }
 

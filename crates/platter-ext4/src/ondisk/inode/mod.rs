@@ -243,8 +243,9 @@ impl Inode {
         {
             return Err(InodeRule::XattrBlock);
         }
-        let encrypted = self.flags.contains(InodeFlags::ENCRYPT);
-        if !encrypted && self.has_target_inside(geometry) && self.target_inside().is_none() {
+        // One that is deleted may have lost its target already.
+        let has_plain_target = !self.flags.contains(InodeFlags::ENCRYPT) && self.links > 0;
+        if has_plain_target && self.has_target_inside(geometry) && self.target_inside().is_none() {
             return Err(InodeRule::LinkTarget);
         }
         Ok(())
@@ -298,6 +299,22 @@ impl Inode {
                 major: (old >> 8) & 0xff,
                 minor: old & 0xff,
             },
+        }
+    }
+
+    /// Puts a device number into `block`: in the old form if it fits that.
+    pub fn set_device(&mut self, device: DeviceNumber) {
+        let DeviceNumber { major, minor } = device;
+        let (old, new) = if major < 1 << 8 && minor < 1 << 8 {
+            (major << 8 | minor, 0)
+        } else {
+            let high = (minor & 0xf_ff00) << 12;
+            (0, high | (major & 0xfff) << 8 | minor & 0xff)
+        };
+        let words = [old, new].map(u32::to_le_bytes);
+        self.block = [0; BLOCK_AREA_BYTES];
+        for (to, from) in self.block.iter_mut().zip(words.as_flattened()) {
+            *to = *from;
         }
     }
 

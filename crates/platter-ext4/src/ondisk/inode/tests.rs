@@ -237,3 +237,20 @@ fn space_is_told_in_blocks_where_sectors_are_too_many() {
     let corrupt = inode.encode(&mut slot, &geometry).unwrap_err();
     assert_eq!(corrupt.rule, InodeRule::Sectors);
 }
+
+#[test]
+fn device_numbers_are_found_as_they_were_put() {
+    let mut inode = decode(|disk, _| disk.mode.set(0o02_0644)).unwrap();
+    for (major, minor) in [
+        (0, 0),
+        (8, 1),
+        (255, 255),
+        (256, 0),
+        (0, 256),
+        (0xfff, 0xf_ffff),
+    ] {
+        let device = DeviceNumber { major, minor };
+        inode.set_device(device);
+        assert_eq!(inode.device(), device);
+    }
+}

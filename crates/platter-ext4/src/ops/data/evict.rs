@@ -1,6 +1,7 @@
 //! Inodes that lost their last name and now their last user: all they have becomes free.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use platter_vfs::{Context, FileKind, Result};
 
@@ -13,10 +14,14 @@ use crate::orphan::ORPHAN_CREDITS;
 use crate::xattr::{Released, change_credits};
 
 impl Node {
-    /// Frees what the inode holds, and the inode. It is among the orphans until that is done.
+    /// Frees what the inode holds, and the inode, unless that was tried before. It is among the
+    /// orphans until that is done.
     ///
     /// An error leaves it there, for the next mount.
     pub(in crate::ops) fn evict(&self) -> Result<()> {
+        if self.is_deleted.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
         self.pages.truncate(0);
         self.free_blocks(FileBlock(0)..FileBlock::MAX)?;
         self.free_attributes()?;
@@ -28,12 +33,9 @@ impl Node {
         let mut core = self.core.write();
         // The kernel keeps 32 bits of it, and 0 would not be a deletion.
         let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
-        space.free_inode(
-            volume,
-            &mut handle,
-            self.number,
-            self.kind == FileKind::Directory,
-        )?;
+        let was_dir = self.kind == FileKind::Directory;
+        let freed = space.free_inode(volume, &mut handle, self.number, was_dir);
+        freed.map_err(|error| handle.abort(error))?;
         core.inode.size_bytes = 0;
         core.inode.changed = now;
         core.store_data(volume, &mut handle)?;

@@ -77,7 +77,10 @@ impl Node {
             core.inode.modified = now;
             core.inode.changed = now;
             match progress {
-                Progress::Done if is_orphan => register.remove(volume, handle, self.number)?,
+                // One without names stays an orphan.
+                Progress::Done if is_orphan && core.inode.links > 0 => {
+                    register.remove(volume, handle, self.number)?;
+                }
                 Progress::Done => {}
                 Progress::More(next) => {
                     before = next;

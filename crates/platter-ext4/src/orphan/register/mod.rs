@@ -93,6 +93,25 @@ impl OrphanRegister {
         removed.map_err(|error| handle.abort(error))
     }
 
+    /// Takes an inode out that is too damaged to be dealt with, and leaves it as it is. Takes
+    /// [`ORPHAN_CREDITS`].
+    ///
+    /// # Errors
+    /// The transaction is aborted then.
+    pub fn forget(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+        let forgotten = self.take_out(volume, handle, number);
+        forgotten.map(|_| ()).map_err(|error| handle.abort(error))
+    }
+
+    /// Whether the inode was in the list.
+    fn take_out(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<bool> {
+        let was_in_file = match &self.file {
+            Some(file) => file.remove(handle, number)?,
+            None => false,
+        };
+        Ok(!was_in_file && self.list.remove(volume, handle, number)?)
+    }
+
     fn try_remove(
         &self,
         volume: &Volume,
@@ -100,11 +119,7 @@ impl OrphanRegister {
         number: InodeNr,
         deleted: u32,
     ) -> Result<()> {
-        let was_in_file = match &self.file {
-            Some(file) => file.remove(handle, number)?,
-            None => false,
-        };
-        let was_in_list = !was_in_file && self.list.remove(volume, handle, number)?;
+        let was_in_list = self.take_out(volume, handle, number)?;
         if was_in_list || deleted != 0 {
             inode::store_deleted(volume, handle, number, deleted)?;
         }

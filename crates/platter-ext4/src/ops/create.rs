@@ -1,0 +1,168 @@
+//! Making files, with a name and without one.
+
+use std::sync::Arc;
+
+use platter_vfs::{Context, CreateKind, FileKind, Name, Result};
+
+use super::new_inode::{Blueprint, file_kind};
+use super::{Core, Node};
+use crate::Volume;
+use crate::alloc::{ALLOC_INODE_CREDITS, Portion};
+use crate::directory::insert_credits;
+use crate::inode::{self, STORE_CREDITS};
+use crate::mapping::BlockMap;
+use crate::ondisk::{Inode, InodeNr};
+use crate::orphan::ORPHAN_CREDITS;
+use crate::txn::Handle;
+use crate::xattr::change_credits;
+
+/// Blocks that making a file changes at most, beside those of its directory: its inode and how it is
+/// taken, its attributes, and its first block, with the block's place in a map of its own.
+pub(super) fn new_inode_credits(volume: &Volume) -> u32 {
+    // Lists for access and by default.
+    let attributes = 2 * change_credits(volume);
+    ALLOC_INODE_CREDITS + STORE_CREDITS + FIRST_BLOCK_CREDITS + attributes
+}
+
+/// A block, its bitmap and descriptor, and what a map without blocks needs beside it.
+const FIRST_BLOCK_CREDITS: u32 = 16;
+
+/// An inode that was made, and its map.
+type New = (Inode, BlockMap);
+
+impl Node {
+    pub(super) fn create_named(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: &CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<Self>> {
+        self.with_room(|| self.try_create(context, name, kind, permissions))
+    }
+
+    fn try_create(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: &CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<Self>> {
+        let _order = self.order.write();
+        self.prove_free(name)?;
+        let volume = self.volume();
+        if file_kind(kind) == FileKind::Directory {
+            let core = self.core.read();
+            core.prove_room_for_directory(&volume.geometry)?;
+        }
+        let space = self.tree.space()?.portion(self.reserve_of(context));
+        let blueprint = self.draw_up(space, context, kind, permissions)?;
+        let made = self.make(space, name, blueprint);
+        self.tree.adopt(made?, false)
+    }
+
+    /// Makes a file as one transaction.
+    fn make(&self, space: Portion<'_>, name: Name<'_>, blueprint: Blueprint<'_>) -> Result<New> {
+        let volume = self.volume();
+        inode::read_slot(volume, self.number)?;
+        let credits =
+            insert_credits(&self.core.read().map) + new_inode_credits(volume) + STORE_CREDITS;
+        let mut handle = volume.begin(credits)?;
+        let mut core = self.core.write();
+        let (mut inode, mut map) = self.take_inode(space, &mut handle, &core, blueprint)?;
+        let (number, kind) = (inode.number, inode.kind);
+        let added = core
+            .directory_mut(volume, &space, &mut handle)
+            .and_then(|mut directory| directory.insert(name, number, kind));
+        if let Err(error) = added {
+            self.undo(space, &mut handle, (&mut inode, &mut map))?;
+            return Err(error);
+        }
+        inode.links = 1;
+        if kind == FileKind::Directory {
+            inode.links = 2;
+            core.count_directory();
+        }
+        core.touch_names(self.tree.clock.now());
+        let stored = inode::initialize(volume, &mut handle, &inode);
+        stored.map_err(|error| handle.abort(error))?;
+        core.store_data(volume, &mut handle)?;
+        Ok((inode, map))
+    }
+
+    /// Takes an inode for a file in this directory, with what is in it from the start. Nothing is
+    /// stored of it yet.
+    ///
+    /// # Errors
+    /// `NoSpace`; with an error, nothing was changed.
+    pub(super) fn take_inode(
+        &self,
+        space: Portion<'_>,
+        handle: &mut Handle<'_>,
+        dir: &Core,
+        blueprint: Blueprint<'_>,
+    ) -> Result<New> {
+        let volume = self.volume();
+        let random = self.tree.clock.random_u64();
+        let kind = blueprint.file_kind();
+        let number = space
+            .space
+            .alloc_inode(volume, handle, &dir.inode, kind, random);
+        let number: InodeNr = match number {
+            Ok(number) => number,
+            Err(error) => {
+                if let Some(taken) = blueprint.target_block {
+                    space.space.give_back(taken);
+                }
+                return Err(error);
+            }
+        };
+        let (mut inode, mut map) = self.new_inode(&dir.inode, number, &blueprint);
+        let new = (&mut inode, &mut map);
+        let filled = self.fill(space, handle, &dir.inode, new, blueprint);
+        if let Err(error) = filled {
+            let is_directory = kind == FileKind::Directory;
+            let freed = space.space.free_inode(volume, handle, number, is_directory);
+            freed.map_err(|error| handle.abort(error))?;
+            return Err(error);
+        }
+        Ok((inode, map))
+    }
+
+    /// Makes a file without a name, which is an orphan until it gets one.
+    pub(super) fn create_orphan(&self, context: &Context, permissions: u32) -> Result<Arc<Self>> {
+        self.with_room(|| self.try_create_orphan(context, permissions))
+    }
+
+    fn try_create_orphan(&self, context: &Context, permissions: u32) -> Result<Arc<Self>> {
+        let tree = &self.tree;
+        let volume = &tree.volume;
+        let space = tree.space()?.portion(self.reserve_of(context));
+        let made = {
+            let _order = self.order.read();
+            // It is a directory, and one whose files are not encrypted.
+            self.core.read().directory(volume)?.refuse_encrypted()?;
+            let kind = CreateKind::Regular;
+            let blueprint = self.draw_up(space, context, &kind, permissions)?;
+            let mut handle = volume.begin(new_inode_credits(volume) + ORPHAN_CREDITS)?;
+            let core = self.core.read();
+            let (inode, map) = self.take_inode(space, &mut handle, &core, blueprint)?;
+            let stored = inode::initialize(volume, &mut handle, &inode);
+            stored.map_err(|error| handle.abort(error))?;
+            tree.register()?.add(volume, &mut handle, inode.number)?;
+            (inode, map)
+        };
+        tree.adopt(made, true)
+    }
+}
+
+impl super::Tree {
+    /// The object of an inode that was just made.
+    fn adopt(self: &Arc<Self>, (inode, map): New, may_get_first_name: bool) -> Result<Arc<Node>> {
+        self.nodes.get_or_load(inode.number.id(), |seat| {
+            let node = self.node(inode, map, seat);
+            node.core.write().may_get_first_name = may_get_first_name;
+            Ok(node)
+        })
+    }
+}

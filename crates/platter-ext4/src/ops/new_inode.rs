@@ -1,0 +1,319 @@
+//! A new inode: whose it is, what it takes from its directory, and what is in it from the start.
+
+use platter_vfs::acl::{ACL_DEFAULT_NAME, PosixAcl};
+use platter_vfs::creation::NewFile;
+use platter_vfs::{Condition, Context, CreateKind, FileKind, Result};
+
+use super::Node;
+use crate::alloc::{Portion, Taken};
+use crate::directory::DirectoryMut;
+use crate::inode;
+use crate::mapping::{Backing, BlockMap, BlockSource, MapChange, Run};
+use crate::ondisk::features::{Incompat, RoCompat};
+use crate::ondisk::inode::BLOCK_AREA_BYTES;
+use crate::ondisk::{FileBlock, Geometry, Inode, InodeFlags, InodeNr};
+use crate::txn::Handle;
+use crate::xattr::{self, XattrChange};
+
+/// The longest target of a link (`PATH_MAX` without its end).
+const TARGET_LEN_MAX: usize = 4095;
+/// `EXT4_FL_INHERITED`: `s`, `u`, `c`, `S`, `d`, `A`, `X`, `j`, `t`, `D`, `x`, `P` and `F` of
+/// `chattr(1)`.
+const INHERITED: u32 = 0x6201_c4cf;
+/// Of the inherited flags, those that mean nothing for what is no directory: `D`, `T`, `P`, `F`.
+const DIRECTORY_ONLY: u32 = 0x6003_0000;
+/// `d` and `A`, all that devices, links and the like inherit.
+const INHERITED_BY_OTHERS: u32 = 0x00c0;
+
+/// A file about to be made.
+pub(super) struct Blueprint<'a> {
+    pub(super) context: &'a Context,
+    pub(super) kind: &'a CreateKind,
+    pub(super) permissions: u32,
+    pub(super) default_acl: Option<PosixAcl>,
+    /// Where the target of a symbolic link was written, if it is too long for the inode.
+    pub(super) target_block: Option<Taken>,
+}
+
+impl Blueprint<'_> {
+    pub(super) fn file_kind(&self) -> FileKind {
+        file_kind(self.kind)
+    }
+
+    /// What the file takes from its maker and from its directory.
+    fn new_file(&self, dir: &Inode, geometry: &Geometry) -> NewFile {
+        let attr = inode::attr(dir, geometry);
+        let (acl, kind) = (self.default_acl.as_ref(), self.file_kind());
+        NewFile::in_directory(&attr, acl, self.context, kind, self.permissions)
+    }
+}
+
+pub(super) fn file_kind(kind: &CreateKind) -> FileKind {
+    match kind {
+        CreateKind::Regular => FileKind::Regular,
+        CreateKind::Directory => FileKind::Directory,
+        CreateKind::Symlink(_) => FileKind::Symlink,
+        CreateKind::CharDevice(_) => FileKind::CharDevice,
+        CreateKind::BlockDevice(_) => FileKind::BlockDevice,
+        CreateKind::Fifo => FileKind::Fifo,
+        CreateKind::Socket => FileKind::Socket,
+    }
+}
+
+impl Node {
+    /// Draws up a file to be made in this directory. What lies outside its inode is written to the
+    /// device already, where nothing names it yet: the caller has no handle.
+    ///
+    /// # Errors
+    /// `NotFound` for a link to nothing, `NameTooLong` for one that leads too far; `NoSpace`.
+    pub(super) fn draw_up<'a>(
+        &self,
+        space: Portion<'_>,
+        context: &'a Context,
+        kind: &'a CreateKind,
+        permissions: u32,
+    ) -> Result<Blueprint<'a>> {
+        let default_acl = {
+            let core = self.core.read();
+            xattr::acl(self.volume(), &core.inode, ACL_DEFAULT_NAME)?
+        };
+        let target_block = match kind {
+            CreateKind::Symlink(target) => self.write_target(space, target)?,
+            CreateKind::Regular
+            | CreateKind::Directory
+            | CreateKind::CharDevice(_)
+            | CreateKind::BlockDevice(_)
+            | CreateKind::Fifo
+            | CreateKind::Socket => None,
+        };
+        Ok(Blueprint {
+            context,
+            kind,
+            permissions,
+            default_acl,
+            target_block,
+        })
+    }
+
+    /// Writes the target of a link to a block, if it is too long for an inode.
+    fn write_target(&self, space: Portion<'_>, target: &[u8]) -> Result<Option<Taken>> {
+        let volume = self.volume();
+        let block_bytes = volume.geometry.block_bytes as usize;
+        if target.is_empty() {
+            return Err(Condition::NotFound.into());
+        }
+        if target.len() > TARGET_LEN_MAX || target.len() >= block_bytes {
+            return Err(Condition::NameTooLong.into());
+        }
+        if target.contains(&0) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        if target.len() < BLOCK_AREA_BYTES {
+            return Ok(None);
+        }
+        let goal = space.space.first_goal(self.number, FileKind::Symlink);
+        let taken = space.space.take(volume, goal, 1, space.from)?;
+        let mut block = target.to_vec();
+        block.resize(block_bytes, 0);
+        let offset = taken.start().0 << volume.geometry.block_bits;
+        match volume.device().write_at(offset, &block) {
+            Ok(()) => Ok(Some(taken)),
+            Err(error) => {
+                space.space.give_back(taken);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The inode of a file that is made in this directory, which has the inode `dir`: without
+    /// contents, and without names.
+    pub(super) fn new_inode(
+        &self,
+        dir: &Inode,
+        number: InodeNr,
+        blueprint: &Blueprint<'_>,
+    ) -> (Inode, BlockMap) {
+        let volume = self.volume();
+        let geometry = &volume.geometry;
+        let kind = blueprint.file_kind();
+        let new = blueprint.new_file(dir, geometry);
+        let [b0, b1, b2, b3, ..] = self.tree.clock.random_u64().to_le_bytes();
+        let generation = u32::from_le_bytes([b0, b1, b2, b3]);
+        let extra_bytes = volume.superblock.inode_extra_bytes;
+        let mut inode = Inode::new(number, kind, generation, extra_bytes, geometry);
+        (inode.uid, inode.gid) = (new.uid, new.gid);
+        inode.permissions = new.permissions;
+        inode.version = 1;
+        let now = self.tree.clock.now();
+        inode.created = Some(now);
+        let now = inode.storable(now);
+        (inode.accessed, inode.modified, inode.changed) = (now, now, now);
+        inode.flags = inherited_flags(dir.flags, kind);
+        let has_projects = geometry.features.ro_compat.contains(RoCompat::PROJECT);
+        if has_projects && dir.flags.contains(InodeFlags::PROJECT_INHERIT) {
+            inode.project = dir.project;
+        }
+        let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
+        let has_map = matches!(kind, FileKind::Regular | FileKind::Directory)
+            || blueprint.target_block.is_some();
+        inode.flags.set(InodeFlags::EXTENTS, has_extents && has_map);
+        match blueprint.kind {
+            CreateKind::Symlink(target) => {
+                inode.size_bytes = target.len() as u64;
+                if blueprint.target_block.is_some() {
+                    // The target lies where the space is.
+                    inode.sectors = cluster_sectors(geometry);
+                } else if let Some(place) = inode.block.get_mut(..target.len()) {
+                    place.copy_from_slice(target);
+                }
+            }
+            CreateKind::CharDevice(device) | CreateKind::BlockDevice(device) => {
+                inode.set_device(*device);
+            }
+            CreateKind::Regular | CreateKind::Directory | CreateKind::Fifo | CreateKind::Socket => {
+            }
+        }
+        let map = BlockMap::begin(volume, &mut inode);
+        (inode, map)
+    }
+
+    /// Gives a new inode its access control lists and what lies outside it: the first block of a
+    /// directory, the target of a link.
+    ///
+    /// # Errors
+    /// `NoSpace`; with an error, nothing was changed, but that the target's block is given back.
+    pub(super) fn fill(
+        &self,
+        space: Portion<'_>,
+        handle: &mut Handle<'_>,
+        dir: &Inode,
+        (inode, map): (&mut Inode, &mut BlockMap),
+        blueprint: Blueprint<'_>,
+    ) -> Result<()> {
+        let volume = self.volume();
+        if let Some(taken) = blueprint.target_block {
+            return self.place_target(space, handle, (inode, map), taken);
+        }
+        if let Some(acl) = &blueprint.default_acl {
+            let new = blueprint.new_file(dir, &volume.geometry);
+            let mut change = self.new_xattrs(space, handle, inode);
+            if let Err(error) = change.inherit(&new, Some(acl)) {
+                // One of two lists may be there already.
+                let _ = change.release()?;
+                return Err(error);
+            }
+        }
+        if inode.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let begun = DirectoryMut::open(volume, &space, handle, inode, map)
+            .and_then(|mut directory| directory.begin(self.number));
+        if begun.is_err() {
+            let _ = self.new_xattrs(space, handle, inode).release()?;
+        }
+        begun
+    }
+
+    /// Maps the block in which the target of a link lies.
+    fn place_target(
+        &self,
+        space: Portion<'_>,
+        handle: &mut Handle<'_>,
+        (inode, map): (&mut Inode, &mut BlockMap),
+        taken: Taken,
+    ) -> Result<()> {
+        let volume = self.volume();
+        let blocks = taken.blocks();
+        space.space.record(volume, handle, taken)?;
+        let run = Run {
+            first: FileBlock(0),
+            count: 1,
+            backing: Backing::Written(blocks.start),
+        };
+        let mut change = MapChange {
+            volume,
+            space: &space,
+            handle,
+            inode,
+        };
+        if let Err(error) = map.insert(&mut change, run) {
+            let freed = space.free(volume, handle, blocks);
+            freed.map_err(|error| handle.abort(error))?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// A change of the attributes of a new inode.
+    fn new_xattrs<'a, 'h>(
+        &'a self,
+        space: Portion<'a>,
+        handle: &'a mut Handle<'h>,
+        inode: &'a mut Inode,
+    ) -> XattrChange<'a, 'h> {
+        XattrChange {
+            volume: self.volume(),
+            space: space.space,
+            handle,
+            from: space.from,
+            now: inode.changed,
+            generation: inode.generation,
+            inode,
+        }
+    }
+
+    /// Takes back what [`fill`](Self::fill) gave, and the inode itself.
+    pub(super) fn undo(
+        &self,
+        space: Portion<'_>,
+        handle: &mut Handle<'_>,
+        (inode, map): (&mut Inode, &mut BlockMap),
+    ) -> Result<()> {
+        let volume = self.volume();
+        let (number, is_directory) = (inode.number, inode.kind == FileKind::Directory);
+        let _ = self.new_xattrs(space, handle, inode).release()?;
+        let mut change = MapChange {
+            volume,
+            space: &space,
+            handle,
+            inode,
+        };
+        let emptied = map.remove(&mut change, FileBlock(0)..FileBlock::MAX);
+        let freed =
+            emptied.and_then(|_| space.space.free_inode(volume, handle, number, is_directory));
+        freed.map_err(|error| handle.abort(error))
+    }
+}
+
+/// What an inode of `kind` inherits of the flags of its directory.
+fn inherited_flags(dir: InodeFlags, kind: FileKind) -> InodeFlags {
+    let taken = match kind {
+        FileKind::Directory => INHERITED,
+        FileKind::Regular => INHERITED & !DIRECTORY_ONLY,
+        FileKind::Symlink
+        | FileKind::CharDevice
+        | FileKind::BlockDevice
+        | FileKind::Fifo
+        | FileKind::Socket => INHERITED & INHERITED_BY_OTHERS,
+    };
+    InodeFlags::from_bits_retain(dir.bits() & taken)
+}
+
+/// The space of a cluster in units of 512 bytes.
+fn cluster_sectors(geometry: &Geometry) -> u64 {
+    u64::from(geometry.block_bytes >> 9).saturating_mul(u64::from(geometry.cluster_blocks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_inherited_as_far_as_they_mean_something() {
+        let all = InodeFlags::from_bits_retain(u32::MAX);
+        let bits = |kind| inherited_flags(all, kind).bits();
+        assert_eq!(bits(FileKind::Directory), 0x6201_c4cf);
+        assert_eq!(bits(FileKind::Regular), 0x0200_c4cf);
+        assert_eq!(bits(FileKind::Fifo), 0xc0);
+    }
+}

@@ -1,0 +1,207 @@
+//! Removing names, and files that have lost the last one.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_vfs::{Condition, Error, FileKind, Name, Result, Timestamp};
+
+use super::names::Cores;
+use super::{Core, Node, Tree};
+use crate::Volume;
+use crate::alloc::Space;
+use crate::directory::CHANGE_CREDITS;
+use crate::inode::{self, STORE_CREDITS};
+use crate::mapping::{BlockMap, MapChange, Progress};
+use crate::ondisk::{FileBlock, InodeNr};
+use crate::orphan::{ORPHAN_CREDITS, OrphanRegister};
+use crate::txn::Handle;
+
+/// Blocks that removing a name changes at most.
+const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + ORPHAN_CREDITS;
+impl Node {
+    pub(super) fn unlink_name(&self, name: Name<'_>) -> Result<()> {
+        self.tree.space()?;
+        if name.is_dot_or_dotdot() {
+            return Err(Condition::IsDirectory.into());
+        }
+        let _order = self.order.write();
+        let victim = self.child(name)?;
+        if victim.kind == FileKind::Directory {
+            return Err(Condition::IsDirectory.into());
+        }
+        self.take_name(name, &victim)
+    }
+
+    pub(super) fn remove_directory(&self, name: Name<'_>) -> Result<()> {
+        self.tree.space()?;
+        match name.as_bytes() {
+            b"." => return Err(Condition::InvalidArgument.into()),
+            b".." => return Err(Condition::NotEmpty.into()),
+            _ => {}
+        }
+        let _order = self.order.write();
+        let victim = self.child(name)?;
+        if victim.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        let _victims_order = victim.order.write_nth(1);
+        victim.prove_empty()?;
+        self.take_name(name, &victim)
+    }
+
+    /// Whether this directory has no names. The caller holds its order lock.
+    pub(super) fn prove_empty(&self) -> Result<()> {
+        if self.core.read().directory(self.volume())?.is_empty()? {
+            return Ok(());
+        }
+        Err(Condition::NotEmpty.into())
+    }
+
+    /// Takes a name of `victim` out of this directory.
+    fn take_name(&self, name: Name<'_>, victim: &Self) -> Result<()> {
+        let tree = &self.tree;
+        let (volume, space) = (&tree.volume, tree.space()?);
+        let register = tree.register()?;
+        inode::read_slot(volume, self.number)?;
+        inode::read_slot(volume, victim.number)?;
+        let mut handle = volume.begin(REMOVE_CREDITS)?;
+        let mut cores = Cores::lock(&[self, victim]);
+        cores.of(self).refuse_append_only()?;
+        cores.of(victim).refuse_append_only()?;
+        let now = tree.clock.now();
+        let dir = cores.of(self);
+        dir.directory_mut(volume, &**space, &mut handle)?
+            .remove(name)?;
+        dir.touch_names(now);
+        if victim.kind == FileKind::Directory {
+            dir.discount_directory();
+        }
+        let is_gone = cores.of(victim).drop_link(now);
+        if is_gone {
+            register.add(volume, &mut handle, victim.number)?;
+        }
+        cores.store(volume, &mut handle)?;
+        drop(cores);
+        drop(handle);
+        if is_gone {
+            tree.nodes.release(victim.number.id());
+        }
+        Ok(())
+    }
+
+    /// Takes off what a truncation that a crash broke off left behind the end of the file.
+    fn finish_truncation(&self, space: &Space) -> Result<()> {
+        let tree = &self.tree;
+        let volume = &tree.volume;
+        let register = tree.register()?;
+        inode::read_slot(volume, self.number)?;
+        let block_bytes = u64::from(volume.geometry.block_bytes);
+        let mut end = FileBlock::MAX;
+        loop {
+            let credits = self.core.read().map.step_credits();
+            let mut handle = volume.begin(credits + STORE_CREDITS + ORPHAN_CREDITS)?;
+            let core = &mut *self.core.write();
+            let first = u32::try_from(core.inode.size_bytes.div_ceil(block_bytes));
+            let progress = match first {
+                Ok(first) if self.kind == FileKind::Regular => {
+                    core.remove_blocks(volume, space, &mut handle, FileBlock(first)..end)?
+                }
+                _ => Progress::Done,
+            };
+            if progress == Progress::Done {
+                register.remove(volume, &mut handle, self.number)?;
+            }
+            core.store_data(volume, &mut handle)?;
+            match progress {
+                Progress::Done => return Ok(()),
+                Progress::More(before) => end = before,
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Takes one name from the inode. Tells whether that was the last.
+    pub(super) fn drop_link(&mut self, now: Timestamp) -> bool {
+        let inode = &mut self.inode;
+        inode.links = if inode.kind == FileKind::Directory {
+            0
+        } else {
+            inode.links.saturating_sub(1)
+        };
+        let is_gone = inode.links == 0;
+        self.touch(now);
+        is_gone
+    }
+
+    fn remove_blocks(
+        &mut self,
+        volume: &Volume,
+        space: &Space,
+        handle: &mut Handle<'_>,
+        blocks: Range<FileBlock>,
+    ) -> Result<Progress> {
+        let mut change = MapChange {
+            volume,
+            space,
+            handle,
+            inode: &mut self.inode,
+        };
+        let removed = self.map.remove(&mut change, blocks);
+        if removed.is_err() {
+            // Steps before the one that failed were taken.
+            self.store(volume, handle)?;
+        }
+        removed
+    }
+}
+
+impl Tree {
+    /// Ends what a crash broke off: deletes inodes that have no name, and truncates those that were
+    /// about to be. Once, before anything else is changed.
+    ///
+    /// What of it is too damaged is left to a check.
+    pub fn finish_orphans(self: &Arc<Self>) -> Result<()> {
+        let register = OrphanRegister::open(&self.volume)?;
+        let orphans = register.all();
+        self.note_orphans_in(register);
+        for number in orphans {
+            match self.finish_orphan(number) {
+                Err(Error::Corrupt(_)) if self.can_write() => {
+                    let mut handle = self.volume.begin(ORPHAN_CREDITS)?;
+                    self.register()?.forget(&self.volume, &mut handle, number)?;
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Says on the medium that there are no orphans, if so. Nothing is changed any more afterwards.
+    pub fn close_orphans(&self) -> Result<()> {
+        let Some(register) = self.register.get() else {
+            return Ok(());
+        };
+        let mut handle = self.volume.begin(1)?;
+        register.close(&self.volume, &mut handle)
+    }
+
+    fn finish_orphan(self: &Arc<Self>, number: InodeNr) -> Result<()> {
+        let inode = inode::read(&self.volume, number)?;
+        let map = BlockMap::decode(&self.volume, &inode)?;
+        let is_deleted = inode.links == 0;
+        let node = self.nodes.get_or_load(number.id(), |seat| {
+            Ok::<_, Error>(self.node(inode, map, seat))
+        })?;
+        self.nodes.release(number.id());
+        if is_deleted {
+            node.evict()
+        } else {
+            node.finish_truncation(self.space()?)
+        }
+    }
+
+    pub(super) fn can_write(&self) -> bool {
+        self.volume.log().is_some_and(|log| log.failure().is_none())
+    }
+}
