@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use platter_block::{Access, BlockDevice, CountingDevice};
 use platter_cache::MemoryBudget;
@@ -25,7 +26,37 @@ pub enum Recovery {
     Skip,
 }
 
-/// How to open a filesystem. It is opened for reading, and nothing is written to the image.
+/// How a filesystem is kept up while it may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// What to do about damage that is met; `None` for what the filesystem asks for itself.
+    pub on_error: Option<OnError>,
+    /// How often changes are made durable by themselves, by a thread of the volume's own. `None` for
+    /// never: then only syncing and unmounting does it, in the caller's thread.
+    pub commit_interval: Option<Duration>,
+}
+
+impl Default for WriteOptions {
+    /// What the filesystem asks for, and every five seconds.
+    fn default() -> Self {
+        Self {
+            on_error: None,
+            commit_interval: Some(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// What to do about damage that is met while a filesystem may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// Note it in the filesystem and go on.
+    Continue,
+    /// Note it and change nothing any more.
+    ReadOnly,
+}
+
+/// How to open a filesystem. Unless it is opened for [writing](Self::writing), nothing is written to
+/// the image.
 ///
 /// ```no_run
 /// let volume = platter::OpenOptions::new().open(&"disk.img@2".parse()?)?;
@@ -39,6 +70,7 @@ pub struct OpenOptions {
     journal: Option<PathBuf>,
     superblock_kib: Option<u64>,
     access: Access,
+    writing: Option<WriteOptions>,
     budget: Arc<MemoryBudget>,
     clock: Option<Arc<dyn Clock>>,
     count_requests: bool,
@@ -52,6 +84,7 @@ impl Default for OpenOptions {
             journal: None,
             superblock_kib: None,
             access: Access::Read,
+            writing: None,
             budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
             clock: None,
             count_requests: false,
@@ -98,6 +131,26 @@ impl OpenOptions {
     #[must_use]
     pub fn without_lock(mut self) -> Self {
         self.access = Access::ReadUnlocked;
+        self
+    }
+
+    /// Open it for writing, with a lock that nobody shares. A journal that holds changes is replayed
+    /// onto the image first. Whoever is done calls
+    /// [`unmount`](platter_vfs::Filesystem::unmount): to drop the volume without that is a power
+    /// cut.
+    ///
+    /// ```no_run
+    /// use platter::WriteOptions;
+    /// let volume = platter::OpenOptions::new()
+    ///     .writing(WriteOptions::default())
+    ///     .open(&"disk.img".parse()?)?;
+    /// volume.filesystem().unmount()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn writing(mut self, options: WriteOptions) -> Self {
+        self.access = Access::Write;
+        self.writing = Some(options);
         self
     }
 
@@ -161,7 +214,8 @@ impl OpenOptions {
     /// opened is a finding, too.
     pub fn check(&self, image: &Image, sink: &mut dyn CheckSink) -> Result<CheckReport> {
         let driver = self.driver(image)?;
-        let request = self.request(Arc::clone(image.device()))?;
+        let mut request = self.request(Arc::clone(image.device()))?;
+        request.writing = None;
         match (driver.check)(request, sink) {
             Ok(report) => Ok(report),
             Err(platter_vfs::Error::Corrupt(corruption)) => {
@@ -198,6 +252,7 @@ impl OpenOptions {
             journal,
             recovery: self.recovery,
             superblock_kib: self.superblock_kib,
+            writing: self.writing,
             budget: Arc::clone(&self.budget),
             clock,
         })

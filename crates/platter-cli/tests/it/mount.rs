@@ -40,6 +40,53 @@ fn a_mount_is_there_when_the_command_returns_and_ends_with_umount() {
 }
 
 #[test]
+fn what_is_changed_in_a_mount_is_in_the_image_when_it_is_unmounted() {
+    let workshop = Workshop::new();
+    workshop.partition();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    assert_eq!(workshop.read(&["mount", "gpt.img@2", "mnt"]), "");
+    let mounted = Mounted(&workshop);
+    let refused = workshop.run(&["ls", "gpt.img@2:/"]);
+    assert_ne!(refused.status, 0);
+    let file = workshop.path("mnt/dir/file");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut appended = fs::File::options().append(true).open(&file).unwrap();
+    appended.write_all(b"and more\n").unwrap();
+    drop(appended);
+    let owned = workshop.path("mnt/etc/passwd");
+    std::os::unix::fs::chown(owned, Some(1000), Some(1000)).unwrap();
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
+    assert_eq!(
+        workshop.read(&["cat", "gpt.img@2:dir/file"]),
+        "contents\nand more\n"
+    );
+    let shown = workshop.read(&["stat", "gpt.img@2:dir/file"]);
+    assert!(shown.contains("(0600/"), "{shown}");
+    let checked = workshop.run(&["check", "gpt.img@2"]);
+    assert_eq!(checked.status, 0, "{}", checked.out);
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_for_writing_only() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    run_tool(
+        Command::new("tune2fs")
+            .args(["-O", "quota"])
+            .arg(workshop.path("disk.img")),
+        "",
+    );
+    let ran = workshop.run(&["mount", "disk.img", "mnt"]);
+    let expected = "platter: disk.img: ext4: quota is not supported (only reading is)\n";
+    assert_eq!((ran.status, &*ran.err), (32, expected));
+    workshop.read(&["mount", "-o", "ro", "disk.img", "mnt"]);
+    let mounted = Mounted(&workshop);
+    assert!(workshop.path("mnt/dir/file").exists());
+    drop(mounted);
+}
+
+#[test]
 fn mount_helpers_are_understood() {
     let workshop = Workshop::new();
     fs::create_dir(workshop.path("mnt")).unwrap();

@@ -8,7 +8,7 @@ use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
 use super::{Driver, Identity, MountRequest};
 use crate::Format;
-use crate::open::Recovery;
+use crate::open::{OnError, Recovery};
 
 pub(super) const DRIVER: Driver = Driver {
     format: Format::Ext,
@@ -27,7 +27,8 @@ fn identify(device: &dyn BlockDevice) -> Result<Identity> {
 }
 
 fn mount(request: MountRequest) -> Result<Arc<dyn Filesystem>> {
-    let cut_off = true;
+    // What is missing can be passed over by who reads only.
+    let cut_off = request.writing.is_none();
     Ok(Arc::new(open(request, cut_off)?))
 }
 
@@ -38,7 +39,9 @@ fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport>
 }
 
 fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
+    let writing = request.writing;
     let options = MountOptions {
+        read_only: writing.is_none(),
         recovery: match request.recovery {
             Recovery::Replay => platter_ext4::Recovery::InMemory,
             Recovery::Skip => platter_ext4::Recovery::Skip,
@@ -46,7 +49,14 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
         journal: request.journal,
         superblock_kib: request.superblock_kib,
         cut_off,
-        ..MountOptions::default()
+        on_error: writing.and_then(|writing| {
+            Some(match writing.on_error? {
+                OnError::Continue => platter_ext4::OnError::Continue,
+                OnError::ReadOnly => platter_ext4::OnError::ReadOnly,
+            })
+        }),
+        commit_interval: writing.and_then(|writing| writing.commit_interval),
+        node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
     };
     Ext4::mount(request.device, &options, request.budget, request.clock)
 }

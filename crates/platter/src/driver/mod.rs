@@ -10,7 +10,7 @@ use platter_ondisk::Uuid;
 use platter_vfs::{CheckReport, CheckSink, Clock, Filesystem, Result};
 
 use crate::Format;
-use crate::open::Recovery;
+use crate::open::{Recovery, WriteOptions};
 
 /// All drivers.
 const DRIVERS: &[Driver] = &[ext4::DRIVER];
@@ -21,7 +21,7 @@ pub(crate) struct Driver {
     pub(crate) format: Format,
     /// Reads what the filesystem calls itself, without mounting it.
     pub(crate) identify: fn(&dyn BlockDevice) -> Result<Identity>,
-    /// Mounts it for reading.
+    /// Mounts it.
     pub(crate) mount: fn(MountRequest) -> Result<Arc<dyn Filesystem>>,
     /// Checks all of it, as it is when its journal was replayed. An error is one that kept the
     /// check from starting.
@@ -43,6 +43,8 @@ pub(crate) struct MountRequest {
     pub(crate) journal: Option<Arc<dyn BlockDevice>>,
     pub(crate) recovery: Recovery,
     pub(crate) superblock_kib: Option<u64>,
+    /// `None` for reading only.
+    pub(crate) writing: Option<WriteOptions>,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) clock: Arc<dyn Clock>,
 }

@@ -4,9 +4,12 @@ mod background;
 mod options;
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use platter::{Escaped, ImageSpec};
+use anyhow::bail;
+use platter::vfs::{Condition, Error};
+use platter::{Cause, Escaped, ImageSpec, Volume};
 use platter_fuse::ErrorSink;
 
 use self::options::MountWords;
@@ -17,11 +20,13 @@ use crate::console::{complain, in_one_line};
 const LONG_ABOUT: &str = "\
 Mount an image on a directory, as any user
 
-Serves the image through FUSE until it is unmounted, in the background unless -f is given. Mounts \
-are read-only.
+Serves the image through FUSE until it is unmounted, in the background unless -f is given. The image \
+is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
+only read.
 
-Options of -o are ro, allow_other, noperm, uid=, gid=, dev, suid, noexec and fsname=, and for the \
-image offset=, norecovery, journal_path=, sb=, cachesize= and workers=.
+Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec and fsname=; for the \
+image offset=, norecovery, journal_path=, sb=, cachesize= and workers=; for writing errors=continue, \
+errors=remount-ro and commit=SECONDS.
 
 In fstab, with this program in the path of mount(8): /srv/disk.img@2 /mnt fuse.platter ro 0 0";
 
@@ -80,7 +85,7 @@ impl Mount {
             background::leave_session();
         }
         let spec = parse_image(&self.image)?;
-        let volume = words.image_options(given).open_options().open(&spec)?;
+        let volume = open(&words, given, &spec)?;
         let mut options = words.fuse;
         options.source.get_or_insert_with(|| source(&spec));
         options.end_on_signals = true;
@@ -97,6 +102,45 @@ impl Mount {
         session.join()?;
         tell_requests(&volume);
         Ok(0)
+    }
+}
+
+/// Opens the filesystem as the words ask for: for writing, if nothing else is said, as far as that is
+/// possible.
+fn open(words: &MountWords, given: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Volume> {
+    let image_options = words.image_options(given);
+    let options = image_options.open_options();
+    if words.fuse.read_only {
+        return Ok(options.open(spec)?);
+    }
+    if image_options.no_lock {
+        bail!("--no-lock is for reading: mount with -o ro");
+    }
+    match options.clone().writing(words.write_options()).open(spec) {
+        Err(error) if is_write_protected(&error) && !words.insists_on_writing => {
+            let volume = options.open(spec)?;
+            complain(format_args!(
+                "{}: is write-protected, mounted read-only",
+                volume.name()
+            ));
+            Ok(volume)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// Whether an image may only be read.
+fn is_write_protected(error: &platter::Error) -> bool {
+    let Cause::Filesystem(error) = &error.cause else {
+        return false;
+    };
+    match error {
+        Error::Condition(condition) => *condition == Condition::ReadOnly,
+        Error::Io(error) => matches!(
+            error.source.kind(),
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+        ),
+        Error::Unsupported(_) | Error::Corrupt(_) => false,
     }
 }
 

@@ -1,8 +1,10 @@
 //! The words of `-o`: some are about the mount, some about the image.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use platter::{OnError, WriteOptions};
 use platter_fuse::MountOptions;
 
 use crate::args::{ImageOptions, parse_size};
@@ -12,7 +14,10 @@ use crate::args::{ImageOptions, parse_size};
 pub(super) struct MountWords {
     /// Those about the mount.
     pub(super) fuse: MountOptions,
+    /// `rw` was asked for in so many words.
+    pub(super) insists_on_writing: bool,
     image: ImageWords,
+    writing: WriteOptions,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -31,6 +36,9 @@ impl MountWords {
         for list in lists {
             for word in words.fuse.parse(list)? {
                 words.take(word)?;
+            }
+            if let Some(word) = list.split(',').rfind(|word| ["ro", "rw"].contains(word)) {
+                words.insists_on_writing = word == "rw";
             }
         }
         Ok(words)
@@ -54,9 +62,19 @@ impl MountWords {
                     .context("mount option workers= takes a number")?;
                 self.fuse.threads = Some(workers);
             }
+            "errors" => self.writing.on_error = Some(on_error(value)?),
+            "commit" => self.writing.commit_interval = Some(interval(value)?),
+            "data" if value == "ordered" => {}
+            "acl" | "user_xattr" | "barrier" | "delalloc" => {}
+            _ if UNSUPPORTED.contains(&name) => bail!("mount option {word} is not supported"),
             _ => bail!("mount option {word} is not known"),
         }
         Ok(())
+    }
+
+    /// How the filesystem is kept up while it may be written.
+    pub(super) fn write_options(&self) -> WriteOptions {
+        self.writing
     }
 
     /// The options of the command line, with what the words say besides.
@@ -71,6 +89,56 @@ impl MountWords {
             ..given.clone()
         }
     }
+}
+
+/// Options of mount(8) for these filesystems that would change what is durable, or who may do what.
+const UNSUPPORTED: &[&str] = &[
+    "sync",
+    "dirsync",
+    "data",
+    "nodelalloc",
+    "nobarrier",
+    "noacl",
+    "nouser_xattr",
+    "journal_checksum",
+    "journal_async_commit",
+    "data_err",
+    "discard",
+    "quota",
+    "usrquota",
+    "grpquota",
+    "prjquota",
+    "usrjquota",
+    "grpjquota",
+    "jqfmt",
+    "test_dummy_encryption",
+    "dax",
+    "stripe",
+    "resuid",
+    "resgid",
+    "grpid",
+    "bsdgroups",
+];
+
+fn on_error(value: &str) -> anyhow::Result<OnError> {
+    match value {
+        "continue" => Ok(OnError::Continue),
+        "remount-ro" => Ok(OnError::ReadOnly),
+        "panic" => bail!("mount option errors=panic is not supported"),
+        _ => bail!("mount option errors= takes continue or remount-ro"),
+    }
+}
+
+/// Seconds; zero means the usual number of them.
+fn interval(value: &str) -> anyhow::Result<Duration> {
+    let seconds: u32 = value
+        .parse()
+        .context("mount option commit= takes a number of seconds")?;
+    let usual = WriteOptions::default().commit_interval;
+    Ok(match seconds {
+        0 => usual.unwrap_or_default(),
+        seconds => Duration::from_secs(seconds.into()),
+    })
 }
 
 #[cfg(test)]
@@ -98,8 +166,26 @@ mod tests {
 
     #[test]
     fn words_nobody_knows_are_refused() {
-        for list in ["nonsense", "offset=x", "workers=many", "uid=me"] {
+        for list in ["nonsense", "offset=x", "workers=many", "uid=me", "commit=x"] {
             assert!(parse(&[list]).is_err(), "{list}");
         }
+        for list in ["sync", "data=journal", "errors=panic", "nodelalloc"] {
+            let error = parse(&[list]).unwrap_err().to_string();
+            assert_eq!(error, format!("mount option {list} is not supported"));
+        }
+    }
+
+    #[test]
+    fn words_about_writing_are_taken() {
+        let words = parse(&["errors=remount-ro,data=ordered,acl", "commit=30,rw"]).unwrap();
+        assert!(words.insists_on_writing && !words.fuse.read_only);
+        let expected = WriteOptions {
+            on_error: Some(OnError::ReadOnly),
+            commit_interval: Some(Duration::from_secs(30)),
+        };
+        assert_eq!(words.write_options(), expected);
+        let words = parse(&["rw", "ro", "commit=0"]).unwrap();
+        assert!(!words.insists_on_writing && words.fuse.read_only);
+        assert_eq!(words.write_options(), WriteOptions::default());
     }
 }
