@@ -5,10 +5,10 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
 use platter_ondisk::{Locus, Verify};
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, FileKind, Result};
 
 use crate::ondisk::corrupt::{Corrupt, Rule};
-use crate::ondisk::{BlockNr, Geometry, Superblock};
+use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
 use crate::txn::{Handle, Log};
 
 /// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
@@ -22,6 +22,32 @@ pub struct Volume {
     buffers: Arc<BufferCache>,
     /// Absent where nothing may be changed.
     log: Option<Log>,
+    data_mode: DataMode,
+}
+
+/// How contents of files reach the device (`-o data=`). Where they go straight to it, they are there
+/// before the transaction that names them, in either mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DataMode {
+    /// Through the journal, with the metadata.
+    Journal,
+    /// Straight, in order.
+    #[default]
+    Ordered,
+    /// Straight, in no order that is promised.
+    Writeback,
+}
+
+impl DataMode {
+    /// What `s_default_mount_opts` asks for.
+    #[must_use]
+    pub fn of_superblock(superblock: &Superblock) -> Self {
+        match superblock.default_mount_options & 0x60 {
+            0x20 => Self::Journal,
+            0x60 => Self::Writeback,
+            _ => Self::Ordered,
+        }
+    }
 }
 
 /// What holds for every block that metadata points to.
@@ -56,7 +82,25 @@ impl Volume {
             superblock,
             buffers,
             log: None,
+            data_mode: DataMode::default(),
         }
+    }
+
+    /// The same volume, with the contents of files written in this way.
+    #[must_use]
+    pub fn with_data_mode(mut self, data_mode: DataMode) -> Self {
+        self.data_mode = data_mode;
+        self
+    }
+
+    /// Whether the contents of this inode go through the journal: all do, or it asks for it.
+    #[must_use]
+    pub fn journals_data(&self, inode: &Inode) -> bool {
+        let asks = inode.flags.contains(InodeFlags::JOURNAL_DATA);
+        let has_journal = self.log.as_ref().is_some_and(Log::has_journal);
+        has_journal
+            && inode.kind == FileKind::Regular
+            && (asks || self.data_mode == DataMode::Journal)
     }
 
     /// The same volume, to be changed through transactions that `log` makes for its buffers.

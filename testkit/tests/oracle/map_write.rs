@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use platter::block::{Access, BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
-use platter_ext4::{Ext4, MountOptions};
+use platter_ext4::{DataMode, Ext4, MountOptions};
 use platter_vfs::{
     Condition, Context, Error, FallocateMode, Filesystem, Inode, Name, SeekTarget, SetAttr,
     SystemClock,
@@ -32,9 +32,10 @@ struct Bench<'a> {
     has_extents: bool,
     models: Vec<Vec<u8>>,
     random: Prng,
+    data_mode: Option<DataMode>,
 }
 
-fn mount(path: &Path) -> Ext4 {
+fn mount(path: &Path, data_mode: Option<DataMode>) -> Ext4 {
     let options = OpenOptions {
         access: Access::Write,
         ..OpenOptions::default()
@@ -51,6 +52,7 @@ fn mount(path: &Path) -> Ext4 {
     let device: Arc<dyn BlockDevice> = Arc::new(opened.unwrap());
     let options = MountOptions {
         read_only: false,
+        data_mode,
         ..MountOptions::default()
     };
     let budget = Arc::new(MemoryBudget::new(8 << 20));
@@ -198,7 +200,7 @@ impl Bench<'_> {
     }
 
     fn round(&mut self) {
-        let filesystem = mount(self.path);
+        let filesystem = mount(self.path, self.data_mode);
         let root = filesystem.root().unwrap();
         let nodes: Vec<_> = (0..FILES)
             .map(|file| {
@@ -235,6 +237,15 @@ fn assert_same(bytes: &[u8], model: &[u8], how: &str) {
 }
 
 fn assert_judged_clean(size_kib: u64, options: &[&str], unit: u64) {
+    assert_judged_clean_with(size_kib, options, unit, None);
+}
+
+fn assert_judged_clean_with(
+    size_kib: u64,
+    options: &[&str],
+    unit: u64,
+    data_mode: Option<DataMode>,
+) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     let contents = folder.path().join("contents");
@@ -251,6 +262,7 @@ fn assert_judged_clean(size_kib: u64, options: &[&str], unit: u64) {
         has_extents: options.contains(&"ext4"),
         models,
         random,
+        data_mode,
     };
     for _ in 0..ROUNDS {
         bench.round();
@@ -280,6 +292,15 @@ fn files_of_ext4_are_what_was_written() {
         "^metadata_csum,^64bit,^has_journal",
     ];
     assert_judged_clean(30_000, &plain, 1024);
+}
+
+#[test]
+fn files_whose_contents_are_journaled_are_what_was_written() {
+    for block in ["1024", "4096"] {
+        let unit = block.parse().unwrap();
+        let options = ["-t", "ext4", "-b", block, "-J", "size=8"];
+        assert_judged_clean_with(50_000, &options, unit, Some(DataMode::Journal));
+    }
 }
 
 #[test]

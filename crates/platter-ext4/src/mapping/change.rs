@@ -7,7 +7,7 @@ use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
 use crate::alloc::{self, Portion, Reserve, Space};
-use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags};
+use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode};
 use crate::txn::Handle;
 
 /// Metadata blocks that taking or giving back blocks of one group changes at most.
@@ -137,9 +137,9 @@ impl MapChange<'_, '_> {
 
     /// Gives back the clusters that blocks of the file lie in.
     pub(super) fn free_data(&mut self, first: BlockNr, count: u64) -> Result<()> {
-        // Directories and link targets are metadata, of which the journal may have copies.
-        let is_metadata = self.inode.kind != FileKind::Regular
-            || self.inode.flags.contains(InodeFlags::JOURNAL_DATA);
+        // The journal may have copies: of directories and link targets, and of journaled contents.
+        let is_metadata =
+            self.inode.kind != FileKind::Regular || self.volume.journals_data(self.inode);
         self.free_clusters(first, count, is_metadata)
     }
 

@@ -30,7 +30,7 @@ use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
 use writing::Writing;
 
-pub use options::{MountOptions, OnError, Recovery};
+pub use options::{DataMode, MountOptions, OnError, Recovery};
 
 /// A mounted ext2, ext3 or ext4 filesystem.
 #[derive(Debug)]

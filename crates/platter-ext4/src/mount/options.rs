@@ -6,6 +6,7 @@ use std::time::Duration;
 use platter_block::BlockDevice;
 
 pub use crate::ops::OnError;
+pub use crate::volume::DataMode;
 
 /// What to do about a journal that holds changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -38,6 +39,8 @@ pub struct MountOptions {
     /// How often changes are made durable by themselves, in a thread of the mount's own; `None` for
     /// never, so that everything happens in the caller's threads.
     pub commit_interval: Option<Duration>,
+    /// How contents of files are written; `None` for what the superblock says.
+    pub data_mode: Option<DataMode>,
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -53,6 +56,7 @@ impl Default for MountOptions {
             cut_off: false,
             on_error: None,
             commit_interval: None,
+            data_mode: None,
             node_name: b"platter".to_vec(),
         }
     }

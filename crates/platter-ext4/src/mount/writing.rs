@@ -9,7 +9,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Result};
 
 use super::ticker::Ticker;
-use super::{MountOptions, OnError, Opened, Recovery, mmp, unsupported};
+use super::{DataMode, MountOptions, OnError, Opened, Recovery, mmp, unsupported};
 use crate::Volume;
 use crate::alloc::Space;
 use crate::ondisk::features::RoCompat;
@@ -84,6 +84,8 @@ pub(super) fn begin(
     } else {
         volume.writable(Log::without_journal)
     };
+    let data_mode = DataMode::of_superblock(&volume.superblock);
+    let volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
     let space = Arc::new(Space::open(&volume)?);
     let on_error = options
         .on_error

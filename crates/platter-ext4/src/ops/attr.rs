@@ -30,6 +30,15 @@ impl Node {
             size_bytes: None,
             ..*changes
         };
+        let old = self.core.read().inode.flags;
+        if old
+            .symmetric_difference(flags)
+            .contains(InodeFlags::JOURNAL_DATA)
+        {
+            // What is dirty is written as it was to be, and home before the file changes its way.
+            self.write_back()?;
+            self.leave_journal()?;
+        }
         if rest != SetAttr::default() {
             self.with_room(|| {
                 self.change(change_credits(self.volume()), |handle, core| {

@@ -222,7 +222,7 @@ impl Tree {
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             pages: Mapping::new(Arc::clone(&self.budget)),
-            data: FileState::default(),
+            data: FileState::new(self.volume.journals_data(&inode)),
             size_bytes: AtomicU64::new(inode.size_bytes),
             is_dirty: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),

@@ -14,15 +14,17 @@ mod tests;
 
 use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use platter_cache::AddressSpace;
 use platter_cache::page::ErrorCursor;
+use platter_cache::{AddressSpace, Buffer};
 use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget};
 
-use super::Node;
+use super::{Core, Node};
 use crate::alloc::Space;
+use crate::mapping::Backing;
+use crate::ondisk::BlockNr;
 use writeback::Placement;
 
 pub(super) use delayed::Delayed;
@@ -39,11 +41,21 @@ pub(super) struct FileState {
     /// Writes over blocks that were the file's before, and those of them that were flushed.
     written: AtomicU64,
     flushed: AtomicU64,
+    /// Contents went through the journal, and may not be home yet.
+    is_journaled: AtomicBool,
     /// Up to which error of writing back whoever synced the file was told.
     told: Mutex<Option<ErrorCursor>>,
 }
 
 impl FileState {
+    /// Of a file whose contents may be on their way through the journal.
+    pub(super) fn new(is_journaled: bool) -> Self {
+        Self {
+            is_journaled: AtomicBool::new(is_journaled),
+            ..Self::default()
+        }
+    }
+
     /// Gives back what is kept for the file to grow into.
     pub(super) fn close(&self, space: &Space) {
         self.placement.lock().close(space);
@@ -120,6 +132,61 @@ impl AddressSpace for Node {
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let core = self.core.read();
-        core.contents(self.volume()).read_folios(offset, bufs)
+        let contents = core.contents(self.volume());
+        if !self.data.is_journaled.load(Ordering::Acquire) {
+            return contents.read_folios(offset, bufs);
+        }
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = self.size_bytes().min(offset + len);
+        let away = self.contents_away(&core, offset..end)?;
+        contents.read_folios(offset, bufs)?;
+        for (at, bytes) in away {
+            let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+            copy_into(
+                bufs,
+                at.saturating_sub(offset),
+                &bytes[..left.min(bytes.len())],
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Blocks of a range of contents that are newer in the journal than on the device, with their
+    /// first byte in the file.
+    fn contents_away(&self, core: &Core, range: Range<u64>) -> Result<Vec<(u64, Buffer)>> {
+        let bits = self.volume().geometry.block_bits;
+        let mut away = Vec::new();
+        let Some(log) = self.volume().log().filter(|_| !range.is_empty()) else {
+            return Ok(away);
+        };
+        let blocks = self.blocks_of(range)?;
+        core.contents(self.volume()).runs(blocks, &mut |run| {
+            if let Backing::Written(start) = run.backing {
+                let end = BlockNr(start.0 + u64::from(run.count));
+                for (block, bytes) in log.data_away(start..end) {
+                    let at = u64::from(run.first.0) + block - start.0;
+                    away.push((at << bits, bytes));
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(away)
+    }
+}
+
+/// Copies bytes into a row of buffers, from byte `at` of the row on.
+fn copy_into(bufs: &mut [IoSliceMut<'_>], at: u64, mut bytes: &[u8]) {
+    let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
+    for buf in bufs {
+        let Some(target) = buf.get_mut(skip..) else {
+            skip -= buf.len();
+            continue;
+        };
+        let count = target.len().min(bytes.len());
+        target[..count].copy_from_slice(&bytes[..count]);
+        bytes = &bytes[count..];
+        skip = 0;
     }
 }

@@ -13,9 +13,13 @@ use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, MapChange, Progress, PromisedSource, Run};
 use crate::ondisk::{BlockNr, FileBlock};
+use crate::txn::Handle;
 
 /// Zeros for the rest of the last block.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Blocks of contents that one handle takes into the journal at most.
+const JOURNALED_BLOCKS_MAX: u32 = 32;
 
 /// Where a file got blocks last. Its lock keeps others from placing blocks of the same file.
 #[derive(Debug, Default)]
@@ -81,13 +85,12 @@ impl WritableSpace for Node {
                 // What became dirty only now is written when its pages are.
                 (Target::Nothing, _) | (Target::New | Target::Unwritten(_), None) => count,
                 (Target::Overwrite(start), _) => {
-                    self.write_blocks(&request, &run(Backing::Written(start)))?;
-                    self.data.note_written();
+                    self.write_over(&request, &run(Backing::Written(start)))?;
                     count
                 }
                 (Target::Unwritten(start), Some(_)) => {
                     let run = run(Backing::Written(start));
-                    self.write_blocks(&request, &run)?;
+                    self.write_over(&request, &run)?;
                     self.convert_written(&run, self.end_within(&request, &run))?;
                     count
                 }
@@ -128,11 +131,20 @@ impl Node {
         blocks: Range<FileBlock>,
         placement: &mut Placement,
     ) -> Result<u32> {
+        let journaled = self.journals_data().then_some(request);
+        let mut blocks = blocks;
+        if journaled.is_some() {
+            let end = blocks.start.0.saturating_add(JOURNALED_BLOCKS_MAX);
+            blocks.end = blocks.end.min(FileBlock(end));
+        }
         let mut piece = self.take(blocks, placement)?;
         let run = piece.run;
-        let written = self
-            .write_blocks(request, &run)
-            .and_then(|()| self.map_piece(&mut piece, self.end_within(request, &run)));
+        let end = self.end_within(request, &run);
+        let written = match journaled {
+            Some(_) => Ok(()),
+            None => self.write_blocks(request, &run),
+        };
+        let written = written.and_then(|()| self.map_piece(&mut piece, end, journaled));
         if let Err(error) = written {
             self.give_back(piece)?;
             return Err(error);
@@ -146,7 +158,7 @@ impl Node {
         if let Backing::Written(start) = piece.run.backing {
             piece.run.backing = Backing::Unwritten(start);
         }
-        self.map_piece(piece, 0)?;
+        self.map_piece(piece, 0, None)?;
         placement.note(&piece.run);
         Ok(())
     }
@@ -234,14 +246,22 @@ impl Node {
     }
 
     /// Records a piece whose data is on the device: its blocks, its place in the map, and the size
-    /// that reaches to `end`. A piece that could not be recorded still holds what it has taken.
-    fn map_piece(&self, piece: &mut Piece, end: u64) -> Result<()> {
+    /// that reaches to `end`. Data that is `journaled` becomes part of the same transaction. A piece
+    /// that could not be recorded still holds what it has taken.
+    fn map_piece(
+        &self,
+        piece: &mut Piece,
+        end: u64,
+        journaled: Option<&Request<'_>>,
+    ) -> Result<()> {
         let volume = self.volume();
         let space = self.tree.space()?;
         let mut is_settled = false;
         loop {
             inode::read_slot(volume, self.number)?;
-            let credits = self.core.read().map.step_credits() + RECORD_CREDITS + STORE_CREDITS;
+            let of_data = journaled.map_or(0, |_| piece.run.count);
+            let of_map = self.core.read().map.step_credits();
+            let credits = of_map + RECORD_CREDITS + STORE_CREDITS + of_data;
             let mut handle = volume.begin(credits)?;
             let mut core = self.core.write();
             let of_row = core.delayed.row_promise(&volume.geometry, piece.run.first);
@@ -267,6 +287,9 @@ impl Node {
             }
             let used = piece.promised + of_row - source.left();
             core.place_delayed(volume, space, &piece.run, used);
+            if let Some(request) = journaled {
+                self.journal_blocks(&mut handle, request, &piece.run)?;
+            }
             core.inode.size_bytes = core.inode.size_bytes.max(end);
             return core.store_data(volume, &mut handle);
         }
@@ -311,6 +334,76 @@ impl Node {
         core.store_data(volume, &mut handle)
     }
 
+    /// Writes the bytes of a run of blocks over what the file has there, or has them journaled.
+    fn write_over(&self, request: &Request<'_>, run: &Run) -> Result<()> {
+        if !self.journals_data() {
+            self.leave_journal()?;
+            self.write_blocks(request, run)?;
+            self.data.note_written();
+            return Ok(());
+        }
+        let volume = self.volume();
+        let mut left = *run;
+        while left.count > 0 {
+            let part = left.truncated(JOURNALED_BLOCKS_MAX);
+            inode::read_slot(volume, self.number)?;
+            let mut handle = volume.begin(part.count + STORE_CREDITS)?;
+            let mut core = self.core.write();
+            self.journal_blocks(&mut handle, request, &part)?;
+            core.store_data(volume, &mut handle)?;
+            left = left.starting_at(part.end());
+        }
+        Ok(())
+    }
+
+    /// Whether contents go through the journal.
+    pub(super) fn journals_data(&self) -> bool {
+        self.volume().journals_data(&self.core.read().inode)
+    }
+
+    /// Takes the bytes of a run of blocks into the transaction.
+    fn journal_blocks(
+        &self,
+        handle: &mut Handle<'_>,
+        request: &Request<'_>,
+        run: &Run,
+    ) -> Result<()> {
+        let Backing::Written(start) = run.backing else {
+            return Ok(());
+        };
+        self.data.is_journaled.store(true, Ordering::Release);
+        let geometry = &self.volume().geometry;
+        for (block, place) in (u64::from(run.first.0)..)
+            .zip(start.0..)
+            .take(run.count as usize)
+        {
+            let first = block << geometry.block_bits;
+            let mut bytes = Vec::with_capacity(geometry.block_bytes as usize);
+            for part in request.bytes(first..first + u64::from(geometry.block_bytes)) {
+                bytes.extend_from_slice(&part);
+            }
+            bytes.resize(geometry.block_bytes as usize, 0);
+            handle
+                .journal_data(BlockNr(place), bytes)
+                .map_err(|error| handle.abort(error))?;
+        }
+        Ok(())
+    }
+
+    /// Brings contents home that went through the journal before the file was told not to: what is
+    /// written straight to the device now must not be overwritten by them later.
+    pub(in crate::ops) fn leave_journal(&self) -> Result<()> {
+        if !self.data.is_journaled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Some(log) = self.volume().log() {
+            log.commit_all()?;
+            log.checkpoint_all()?;
+        }
+        self.data.is_journaled.store(false, Ordering::Release);
+        Ok(())
+    }
+
     /// Writes the bytes of a run of blocks to where it lies, zeros behind the end of the file.
     fn write_blocks(&self, request: &Request<'_>, run: &Run) -> Result<()> {
         let Backing::Written(start) = run.backing else {
@@ -347,7 +440,7 @@ impl Core {
         &'c mut self,
         volume: &'c crate::Volume,
         space: &'c dyn crate::mapping::BlockSource,
-        handle: &'c mut crate::txn::Handle<'h>,
+        handle: &'c mut Handle<'h>,
     ) -> (&'c mut crate::mapping::BlockMap, MapChange<'c, 'h>) {
         let change = MapChange {
             volume,

@@ -222,6 +222,12 @@ impl Log {
         newest
     }
 
+    /// Whether transactions go through a journal.
+    #[must_use]
+    pub fn has_journal(&self) -> bool {
+        matches!(self.durability, Durability::Journal(_))
+    }
+
     /// Brings home what has been in the journal for long, and more when the journal fills up: for a
     /// thread that has the time, once a second or so. The commits that are due are not its business.
     pub fn tend(&self) -> Result<()> {
