@@ -1,7 +1,6 @@
 //! What is free and promised in the whole filesystem.
 
 use std::mem::offset_of;
-use std::num::NonZero;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
@@ -42,28 +41,8 @@ pub(super) struct Counters {
 pub(super) struct Floors {
     /// Kept for the superuser.
     pub(super) reserved: u64,
-    /// Kept for the metadata of promised data, whether there is any or not.
+    /// Kept for the metadata of promised data.
     pub(super) split: u64,
-    /// Where files are mapped by indirect blocks, so many clusters to each: kept for those of
-    /// promised data.
-    pub(super) indirect: Option<NonZero<u64>>,
-}
-
-/// Indirect blocks that one block needs at most.
-const INDIRECT_LEVELS: u64 = 3;
-/// Indirect blocks kept for promised data that lies scattered over its files.
-const SCATTERED_MAX: u64 = 96;
-
-impl Floors {
-    /// Kept for the metadata of so many promised clusters.
-    pub(super) fn headroom(&self, delayed: u64) -> u64 {
-        let Some(each) = self.indirect else {
-            return self.split;
-        };
-        let in_a_row = 2 * delayed.div_ceil(each.get());
-        let scattered = delayed.saturating_mul(INDIRECT_LEVELS).min(SCATTERED_MAX);
-        self.split + in_a_row + scattered
-    }
 }
 
 /// A count alone on its cache lines.
@@ -122,7 +101,7 @@ impl Counters {
         let granted = if from == Reserve::Promised {
             take_up_to(&self.delayed.0, wanted)
         } else {
-            self.claim_available(wanted, 1, self.floor(from))
+            self.claim_available(wanted, 1, from)
         };
         u32::try_from(granted).unwrap_or(want)
     }
@@ -147,8 +126,7 @@ impl Counters {
 
     /// Promises `count` clusters to data, all or none, and tells whether it did.
     pub(super) fn promise(&self, count: u64, from: Reserve) -> bool {
-        let kept = self.headroom_of(count, from);
-        if count == 0 || self.claim_available(count, count, kept) == count {
+        if count == 0 || self.claim_available(count, count, from) == count {
             self.delayed.add(count);
             return true;
         }
@@ -194,7 +172,8 @@ impl Counters {
         self.delayed.get()
     }
 
-    fn claim_available(&self, want: u64, need: u64, floor: i64) -> u64 {
+    fn claim_available(&self, want: u64, need: u64, from: Reserve) -> u64 {
+        let floor = self.floor(from);
         let mut granted = 0;
         let mut claim = |available: i64| {
             granted = u64::try_from(available - floor).unwrap_or(0).min(want);
@@ -206,18 +185,10 @@ impl Counters {
         claimed.map_or(0, |_| granted)
     }
 
-    /// What a request leaves available.
     fn floor(&self, from: Reserve) -> i64 {
-        self.headroom_of(0, from)
-    }
-
-    /// What a request leaves available that promises so many clusters.
-    fn headroom_of(&self, promised: u64, from: Reserve) -> i64 {
-        let floors = &self.floors;
-        let delayed = self.delayed.get().saturating_add(promised);
         let floor = match from {
-            Reserve::Ordinary => floors.reserved.saturating_add(floors.headroom(delayed)),
-            Reserve::Privileged => floors.headroom(delayed),
+            Reserve::Ordinary => self.floors.reserved.saturating_add(self.floors.split),
+            Reserve::Privileged => self.floors.split,
             Reserve::Split | Reserve::Promised => 0,
         };
         i64::try_from(floor).unwrap_or(i64::MAX)
@@ -244,26 +215,8 @@ mod tests {
         let floors = Floors {
             reserved: 20,
             split: 10,
-            indirect: None,
         };
         Counters::new(100, 0, 0, floors)
-    }
-
-    #[test]
-    fn promise_leaves_room_for_the_indirect_blocks_of_its_data() {
-        let floors = Floors {
-            reserved: 0,
-            split: 0,
-            indirect: NonZero::new(256),
-        };
-        let kept = [0, 1, 10, 256, 300, 2560].map(|delayed| floors.headroom(delayed));
-        assert_eq!(kept, [0, 5, 32, 98, 100, 116]);
-        let counters = Counters::new(100, 0, 0, floors);
-        assert!(!counters.promise(25, Reserve::Privileged));
-        assert!(counters.promise(24, Reserve::Privileged));
-        assert_eq!(counters.claim(100, Reserve::Privileged), 2);
-        assert_eq!(counters.claim(100, Reserve::Promised), 24);
-        assert_eq!(counters.claim(100, Reserve::Privileged), 74);
     }
 
     #[test]

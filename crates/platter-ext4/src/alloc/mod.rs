@@ -19,7 +19,6 @@ mod inodes;
 pub(crate) mod tests;
 
 use std::collections::VecDeque;
-use std::num::NonZero;
 use std::ops::Range;
 
 use parking_lot::Mutex;
@@ -28,7 +27,6 @@ use platter_vfs::{Condition, FileKind, Result, Unsupported};
 use crate::Volume;
 use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
 use crate::ondisk::corrupt::Rule;
-use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
@@ -230,8 +228,7 @@ impl Space {
     }
 
     /// Promises `clusters` clusters to data that will be given a place later, by requests from
-    /// [`Reserve::Promised`], which cannot fail for want of space. Something is kept for the blocks
-    /// that map them, which are taken from [`Reserve::Split`].
+    /// [`Reserve::Promised`], which cannot fail for want of space.
     ///
     /// # Errors
     /// `NoSpace`: nothing is promised.
@@ -315,13 +312,9 @@ pub struct Portion<'s> {
 }
 
 fn floors(volume: &Volume) -> Floors {
-    let geometry = &volume.geometry;
-    let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
-    // Numbers of 4 bytes fill an indirect block.
-    let indirect = NonZero::new(u64::from(geometry.block_bytes / 4));
+    let ratio = u64::from(volume.geometry.cluster_blocks);
     Floors {
-        reserved: volume.superblock.reserved_blocks / u64::from(geometry.cluster_blocks),
+        reserved: volume.superblock.reserved_blocks / ratio,
         split: groups::split_reserve_clusters(volume),
-        indirect: indirect.filter(|_| !has_extents),
     }
 }

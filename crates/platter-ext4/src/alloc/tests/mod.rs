@@ -141,10 +141,13 @@ fn promised_space_is_there_though_it_was_just_freed() {
         Reserve::Ordinary
     )));
     drop(handle);
-    assert!(refused(&space.reserve_delayed(count, false)));
-    // Some of it is kept for the blocks that map the rest.
-    let count = count / 5;
     space.reserve_delayed(count, false).unwrap();
+    assert!(refused(&space.take(
+        volume,
+        BlockNr(1),
+        1,
+        Reserve::Privileged
+    )));
     let mut left = count;
     while left > 0 {
         let want = u32::try_from(left).unwrap();

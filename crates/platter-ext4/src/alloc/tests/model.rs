@@ -84,13 +84,11 @@ impl Model {
         }
     }
 
-    /// What has to stay when so many clusters more are promised.
-    fn floor(&self, from: Reserve, promised: u64) -> u64 {
+    fn floor(&self, from: Reserve) -> u64 {
         let floors = floors(&self.sample.volume);
-        let headroom = floors.headroom(self.delayed + promised);
         match from {
-            Reserve::Ordinary => floors.reserved + headroom,
-            Reserve::Privileged => headroom,
+            Reserve::Ordinary => floors.reserved + floors.split,
+            Reserve::Privileged => floors.split,
             Reserve::Split | Reserve::Promised => 0,
         }
     }
@@ -108,7 +106,7 @@ impl Model {
         let had = match from {
             Reserve::Promised => self.delayed,
             Reserve::Ordinary | Reserve::Privileged | Reserve::Split => {
-                self.available().saturating_sub(self.floor(from, 0))
+                self.available().saturating_sub(self.floor(from))
             }
         };
         let window = self.below(5);
@@ -199,7 +197,7 @@ impl Model {
         } else {
             Reserve::Ordinary
         };
-        let had = self.available().saturating_sub(self.floor(from, count));
+        let had = self.available().saturating_sub(self.floor(from));
         match self.sample.space.reserve_delayed(count, privileged) {
             Ok(()) => {
                 assert!(count <= had || count == 0);
@@ -256,7 +254,7 @@ impl Model {
         }
         let counts = self.sample.space.stat();
         assert_eq!(counts.free_blocks, self.available() * self.ratio());
-        let floor = self.floor(Reserve::Ordinary, 0);
+        let floor = self.floor(Reserve::Ordinary);
         let available = self.available().saturating_sub(floor) * self.ratio();
         assert_eq!(counts.available_blocks, available);
     }
