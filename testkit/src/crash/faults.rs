@@ -194,10 +194,18 @@ impl Faults {
             }
             Err(error) => vec![format!("mount: {error}")],
         };
-        let found = self.scene.check(Arc::clone(&device))?;
-        lines.extend(found.into_iter().map(|line| format!("our check: {line}")));
-        let found = ImageFile::of(&*device)?.complaints()?;
-        lines.extend(found.into_iter().map(|line| format!("e2fsck: {line}")));
+        // The filesystem, or its journal, remembers that there was an error; that is all that may
+        // have to be put right.
+        let image = ImageFile::of(&*device)?;
+        match image.preen() {
+            Ok(()) => {
+                let found = image.complaints()?;
+                lines.extend(found.into_iter().map(|line| format!("e2fsck: {line}")));
+                let found = self.scene.check(image.device()?)?;
+                lines.extend(found.into_iter().map(|line| format!("our check: {line}")));
+            }
+            Err(error) => lines.push(error.to_string()),
+        }
         if !lines.is_empty() {
             let listing = history.listing();
             lines.extend(listing.into_iter().rev().take(6).rev());

@@ -13,6 +13,8 @@ use super::image::ImageFile;
 use super::{Breakage, Recorded, Scene, record};
 use crate::workload::{Durability, Tree};
 
+/// Random mixes of kept, lost and torn writes at each cut.
+const MIXES_PER_CUT: u32 = 4;
 /// Failures after which a run ends.
 const FAILURES_MAX: usize = 5;
 
@@ -136,6 +138,7 @@ impl Matrix {
         };
         let options = CrashOptions {
             seed,
+            mixes_per_cut: MIXES_PER_CUT,
             ..CrashOptions::default()
         };
         for state in recorded.recording.crash_states(options) {

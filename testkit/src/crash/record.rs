@@ -15,7 +15,7 @@ use crate::workload::{Generator, History, Mix, Pace, Tree};
 /// no remedy for a torn one.
 const SECTOR_BYTES: u32 = 1024;
 /// One operation of so many is a sync.
-const ONE_SYNC_IN: u64 = 7;
+const ONE_SYNC_IN: u64 = 4;
 
 /// What is wrong with the device, on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

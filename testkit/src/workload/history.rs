@@ -151,14 +151,16 @@ impl History {
             .map(|(number, step)| self.moment(number, step));
         let first = promised.max().unwrap_or(0);
         let mut nearest: Option<(usize, Vec<String>)> = None;
+        let mut contents = None;
         for moment in (first..=begun).rev() {
             let lines = left.name_differences(self.after(moment));
             if lines.is_empty() {
+                // After an exchange of two files the names are the same.
                 let lines = self.judge_contents(cut, begun, self.after(moment), left);
                 if lines.is_empty() {
                     return Vec::new();
                 }
-                return lines;
+                contents.get_or_insert(lines);
             }
             if nearest
                 .as_ref()
@@ -166,6 +168,9 @@ impl History {
             {
                 nearest = Some((moment, lines));
             }
+        }
+        if let Some(lines) = contents {
+            return lines;
         }
         let (moment, lines) = nearest.unwrap_or_default();
         let head = format!(
