@@ -28,7 +28,7 @@ const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "requests",
-        about: "read requests that listing a tree and reading one file issue to the device",
+        about: "requests that reading and changing files issue to the device",
         run: requests::run,
     },
     Benchmark {

@@ -1,4 +1,4 @@
-//! How many read requests reach the device. Counts are exact, the same on any machine.
+//! How many requests reach the device. Counts are exact, the same on any machine.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use platter::block::{Access, Counts};
 use platter::{Image, OpenOptions, Volume};
 use serde::Serialize;
+use testkit::crash::{costs, scene};
 
 use crate::record::Keep;
 use crate::{forest, record};
@@ -23,6 +24,18 @@ struct Row {
     bytes: u64,
 }
 
+/// What one operation takes of a device, with others before one sync of all, or with its own.
+#[derive(Serialize)]
+struct Change {
+    filesystem: &'static str,
+    what: &'static str,
+    writes: f64,
+    bytes: f64,
+    flushes: f64,
+    journal_blocks: f64,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are small")]
 pub(crate) fn run(keep: Keep) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let image = forest::plant(folder.path(), FILES)?;
@@ -42,7 +55,28 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
             row.reads, row.bytes, row.what
         );
     }
-    record::keep(keep, "requests", &rows)
+    let mut changes = Vec::new();
+    for name in ["ext4_4k", "ext3_4k", "ext2_4k"] {
+        println!("{name}, per operation:");
+        println!("  writes   bytes flushes journal blocks");
+        for cost in costs(scene(name)?)? {
+            let per = |count: u64| count as f64 / cost.operations as f64;
+            let change = Change {
+                filesystem: name,
+                what: cost.what,
+                writes: per(cost.writes),
+                bytes: per(cost.bytes),
+                flushes: per(cost.flushes),
+                journal_blocks: per(cost.journal_blocks),
+            };
+            println!(
+                "{:>8.2} {:>7.0} {:>7.2} {:>14.2}  {}",
+                change.writes, change.bytes, change.flushes, change.journal_blocks, change.what
+            );
+            changes.push(change);
+        }
+    }
+    record::keep(keep, "requests", &(rows, changes))
 }
 
 /// Counts what a newly opened image is asked for, opening included.

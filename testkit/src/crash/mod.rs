@@ -10,7 +10,9 @@ mod image;
 mod matrix;
 mod faults;
 mod threads;
+mod cost;
 
+pub use cost::{Cost, costs};
 pub use faults::{FaultCounts, Faults};
 pub use matrix::{Counts, Matrix};
 pub use record::{Breakage, Recorded, record};
