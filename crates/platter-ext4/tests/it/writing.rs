@@ -4,10 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use platter_block::Access;
-use platter_ext4::{Ext4, MountOptions};
-use platter_vfs::{Condition, Error, Filesystem, Result};
+use platter_ext4::{Ext4, MountOptions, OnError};
+use platter_vfs::{
+    Condition, Context, Error, Filesystem, Result, SetAttr, SetTime, Timestamp, XattrMode,
+};
 
-use crate::image::{Image, mount};
+use crate::image::{Image, mount, walk};
 
 const EXT2: &[&str] = &["-t", "ext2", "-b", "1024"];
 
@@ -117,4 +119,108 @@ fn protection_against_other_hosts_is_kept_up_and_given_back() {
     filesystem.unmount().unwrap();
     assert_eq!(sequence(), 0xff4d_4d50);
     assert_eq!(image.faults(), "");
+}
+
+/// An image with a file whose inode has a wrong checksum, and one that is sound.
+fn damaged(options: &[&str]) -> Image {
+    let image = Image::format(options, "16M");
+    image.debugfs("mkdir sound\nmkdir broken\n");
+    let told = image.debugfs("imap broken\n");
+    let word = |before: &str| {
+        let rest = told.split(before).nth(1).unwrap();
+        rest.split([',', '\n']).next().unwrap().trim().to_owned()
+    };
+    let block: u64 = word("at block ").parse().unwrap();
+    let offset = u64::from_str_radix(word("offset ").trim_start_matches("0x"), 16).unwrap();
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[7], block * 1024 + offset + 0x40)
+        .unwrap();
+    image
+}
+
+#[test]
+fn damage_is_noted_and_ends_writing_where_that_is_asked_for() {
+    let plain = &["-b", "1024", "-O", "extent,metadata_csum"][..];
+    let journaled = &["-b", "1024", "-O", "has_journal,extent,metadata_csum"];
+    for (options, on_error, goes_on) in [
+        (plain, None, true),
+        (journaled, None, true),
+        (plain, Some(OnError::ReadOnly), false),
+        (journaled, Some(OnError::ReadOnly), false),
+    ] {
+        let image = damaged(options);
+        let options = MountOptions {
+            on_error,
+            ..writing()
+        };
+        let filesystem = mount(image.device(Access::Write), &options).unwrap();
+        let sound = walk(&filesystem, "sound").unwrap();
+        assert!(matches!(
+            walk(&filesystem, "broken").unwrap_err(),
+            Error::Corrupt(_)
+        ));
+        assert_eq!(filesystem.is_read_only(), !goes_on);
+        let set = sound.set_xattr(&Context::root(), b"user.a", b"1", XattrMode::Set);
+        assert_eq!(set.is_ok(), goes_on);
+        drop(sound);
+        assert_eq!(filesystem.unmount().is_ok(), goes_on);
+        drop(filesystem);
+        assert!(image.field("Filesystem state").contains("with errors"));
+        assert_eq!(image.field("FS Error count"), "1");
+        assert_eq!(image.field("First error function"), "inode");
+        assert_eq!(image.field("First error inode #"), "13");
+        assert_eq!(image.field("Last error err"), "EFSBADCRC");
+        // It outlives the replay of a journal that does not know of it.
+        let filesystem = begin(&image).unwrap();
+        filesystem.unmount().unwrap();
+        assert_eq!(image.field("FS Error count"), "1");
+        assert!(image.field("Filesystem state").contains("with errors"));
+    }
+}
+
+#[test]
+fn changes_of_attributes_are_kept_and_times_are_those_that_fit() {
+    for (inode_bytes, seconds, nanoseconds) in [("128", 0x7fff_ffff, 0), ("256", 1 << 33, 5)] {
+        let image = Image::format(&["-b", "1024", "-I", inode_bytes], "4M");
+        image.debugfs("mkdir dir\n");
+        let filesystem = begin(&image).unwrap();
+        let dir = walk(&filesystem, "dir").unwrap();
+        let time = Timestamp {
+            seconds: 1 << 33,
+            nanoseconds: 5,
+        };
+        let changes = SetAttr {
+            permissions: Some(0o1750),
+            uid: Some(70_000),
+            gid: Some(80_000),
+            accessed: Some(SetTime::At(time)),
+            modified: Some(SetTime::Now),
+            flags: Some(0x40),
+            ..SetAttr::default()
+        };
+        let set = dir.set_attr(&Context::root(), &changes).unwrap();
+        let refused = SetAttr {
+            flags: Some(0x8_0040),
+            uid: Some(1),
+            ..SetAttr::default()
+        };
+        let error = dir.set_attr(&Context::root(), &refused).unwrap_err();
+        assert!(matches!(error, Error::Condition(Condition::NotSupported)));
+        drop(dir);
+        filesystem.unmount().unwrap();
+        drop(filesystem);
+        assert_eq!(image.faults(), "");
+        let attr = walk(&image.mount(), "dir").unwrap().attr().unwrap();
+        assert_eq!(attr, set);
+        assert_eq!(
+            (attr.permissions, attr.uid, attr.gid),
+            (0o1750, 70_000, 80_000)
+        );
+        let stored = Timestamp {
+            seconds,
+            nanoseconds,
+        };
+        assert_eq!((attr.accessed, attr.flags), (stored, 0x40));
+        assert_eq!(attr.modified.seconds, 1_700_000_100);
+    }
 }
