@@ -17,3 +17,4 @@ mod mkfs;
 mod journal_write;
 mod map_write;
 mod names_write;
+mod names_limits;

@@ -159,10 +159,16 @@ impl Node {
 impl super::Tree {
     /// The object of an inode that was just made.
     fn adopt(self: &Arc<Self>, (inode, map): New, may_get_first_name: bool) -> Result<Arc<Node>> {
-        self.nodes.get_or_load(inode.number.id(), |seat| {
+        let id = inode.number.id();
+        let node = self.nodes.get_or_load(id, |seat| {
             let node = self.node(inode, map, seat);
             node.core.write().may_get_first_name = may_get_first_name;
             Ok(node)
-        })
+        });
+        if may_get_first_name {
+            // Without a name, it goes with its last user.
+            self.nodes.release(id);
+        }
+        node
     }
 }
