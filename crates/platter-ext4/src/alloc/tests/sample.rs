@@ -142,7 +142,13 @@ impl Sample {
 
     /// As [`on`](Self::on), but its log has no client yet.
     pub(crate) fn without_client(device: Arc<MemoryDevice>) -> Self {
-        let volume = open(&device);
+        let through: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+        Self::through(device, through)
+    }
+
+    /// As [`without_client`](Self::without_client), with requests that go through another device.
+    pub(crate) fn through(device: Arc<MemoryDevice>, above: Arc<dyn BlockDevice>) -> Self {
+        let volume = open_through(above);
         let space = Arc::new(Space::open(&volume).unwrap());
         Self {
             device,
@@ -202,14 +208,17 @@ impl Sample {
 }
 
 fn open(device: &Arc<MemoryDevice>) -> Volume {
+    open_through(Arc::<MemoryDevice>::clone(device))
+}
+
+fn open_through(device: Arc<dyn BlockDevice>) -> Volume {
     let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
     device.read_at(1024, &mut bytes).unwrap();
     let disk = DiskSuperblock::read_from_bytes(&bytes).unwrap();
     let superblock = Superblock::decode(&disk).unwrap();
     let geometry = Geometry::decode(&disk, &superblock).unwrap();
     let budget = Arc::new(MemoryBudget::new(4 << 20));
-    let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(device);
-    Volume::new(below, superblock, geometry, budget).writable(Log::without_journal)
+    Volume::new(device, superblock, geometry, budget).writable(Log::without_journal)
 }
 
 fn all_own(volume: &Volume) -> Vec<std::ops::Range<u64>> {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use platter_block::MemoryDevice;
+use platter_block::sim::{Effect, Fault, FaultDevice, When};
+use platter_block::{BlockDevice, MemoryDevice, Operation};
 use platter_cache::MemoryBudget;
 use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
 
@@ -38,7 +39,10 @@ struct File {
 }
 
 fn mount(device: &Arc<MemoryDevice>) -> Arc<Tree> {
-    let sample = Sample::without_client(Arc::clone(device));
+    mount_sample(Sample::without_client(Arc::clone(device)))
+}
+
+fn mount_sample(sample: Sample) -> Arc<Tree> {
     let budget = Arc::new(MemoryBudget::new(4 << 20));
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
     let register = OrphanRegister::open(&sample.volume).unwrap();
@@ -218,6 +222,17 @@ impl File {
         self.check_bytes();
     }
 
+    /// Opens the filesystem anew, through a device that can fail.
+    fn through_faults(&mut self) -> Arc<FaultDevice> {
+        let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&self.device);
+        let faults = Arc::new(FaultDevice::new(below));
+        let above: Arc<dyn BlockDevice> = Arc::<FaultDevice>::clone(&faults);
+        let number = self.node.number;
+        self.tree = mount_sample(Sample::through(Arc::clone(&self.device), above));
+        self.node = self.tree.find(number).unwrap().unwrap();
+        faults
+    }
+
     /// The first block of each cluster of the file and its map, ascending.
     fn blocks(&self) -> Vec<u64> {
         let core = self.node.core.read();
@@ -351,4 +366,85 @@ fn allocation_takes_all_or_nothing() {
     file.node.fallocate(0..free * 1024, all).unwrap();
     assert_eq!(file.node.size_bytes(), 0);
     assert_eq!(file.tree.space().unwrap().stat().available_blocks, 0);
+}
+
+/// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
+/// lost or taken twice.
+#[test]
+fn a_failed_writeback_is_told_once_and_made_up_for() {
+    for shape in [EXTENTS, CLUSTERS, INDIRECT] {
+        for nth in 1..12 {
+            let mut file = File::new(nth, shape);
+            file.write(0, 30_000);
+            file.remount();
+            let faults = file.through_faults();
+            for _ in 0..6 {
+                let (start, len) = (file.below(200_000), 1 + file.below(9000));
+                file.write(start, len);
+            }
+            faults.arm(Fault {
+                operation: Operation::Write,
+                when: When::Nth(nth),
+                effect: Effect::Tear { seed: nth },
+            });
+            let written = file.node.write_back();
+            assert_eq!(written.is_err(), faults.met() > 0);
+            faults.disarm();
+            file.check_bytes();
+            if written.is_err() {
+                assert!(matches!(file.node.sync(true), Err(Error::Io(_))));
+            }
+            file.remount();
+        }
+    }
+}
+
+/// Threads write parts of one file and read them back while others sync it, allocate space in it and
+/// push it out of the cache.
+#[test]
+fn threads_share_a_file() {
+    const PART: u64 = 60_000;
+    for shape in [EXTENTS, CLUSTERS, INDIRECT] {
+        let mut file = File::new(3, shape);
+        let has_extents = shape.incompat.contains(Incompat::EXTENTS);
+        let node = &file.node;
+        let work = |part: u64| {
+            let mut random = Random(part);
+            let mut model = vec![0; usize::try_from(PART).unwrap()];
+            for _ in 0..150 {
+                let start = random.below(PART - 1);
+                let len = 1 + random.below((PART - start).min(5000));
+                let byte = u8::try_from(1 + random.below(255)).unwrap();
+                let data = vec![byte; usize::try_from(len).unwrap()];
+                node.write_at(part * PART + start, &data).unwrap();
+                let start = usize::try_from(start).unwrap();
+                model[start..start + data.len()].fill(byte);
+                let mut read = vec![0; data.len()];
+                node.read_at(part * PART + start as u64, &mut read).unwrap();
+                assert!(read == data);
+            }
+            model
+        };
+        let disturb = || {
+            for nth in 0..60 {
+                node.write_back().unwrap();
+                if has_extents {
+                    let mode = FallocateMode::Allocate { keep_size: true };
+                    let start = nth * 4000;
+                    node.fallocate(start..start + 9000, mode).unwrap();
+                }
+                node.sync(nth % 2 == 0).unwrap();
+            }
+        };
+        file.model = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..3).map(|part| scope.spawn(move || work(part))).collect();
+            scope.spawn(disturb);
+            let models = workers.into_iter().map(|worker| worker.join().unwrap());
+            models.flatten().collect()
+        });
+        let size = file.node.size_bytes();
+        file.model.truncate(usize::try_from(size).unwrap());
+        file.check_bytes();
+        file.remount();
+    }
 }
