@@ -47,7 +47,7 @@ pub use error::{Cause, Error, Result};
 pub use escape::Escaped;
 pub use image::Image;
 pub use make::Maker;
-pub use open::{OnError, OpenOptions, Recovery, WriteOptions};
+pub use open::{DataMode, OnError, OpenOptions, Recovery, WriteOptions};
 pub use platter_block as block;
 pub use platter_cache::MemoryBudget;
 pub use platter_vfs as vfs;

@@ -31,6 +31,8 @@ pub enum Recovery {
 pub struct WriteOptions {
     /// What to do about damage that is met; `None` for what the filesystem asks for itself.
     pub on_error: Option<OnError>,
+    /// How contents of files become durable; `None` for what the filesystem asks for itself.
+    pub data_mode: Option<DataMode>,
     /// How often changes are made durable by themselves, by a thread of the volume's own. `None` for
     /// never: then only syncing and unmounting does it, in the caller's thread.
     pub commit_interval: Option<Duration>,
@@ -41,9 +43,21 @@ impl Default for WriteOptions {
     fn default() -> Self {
         Self {
             on_error: None,
+            data_mode: None,
             commit_interval: Some(Duration::from_secs(5)),
         }
     }
+}
+
+/// How contents of files become durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataMode {
+    /// Through the journal, as metadata does.
+    Journal,
+    /// Straight to their places, before what names them.
+    Ordered,
+    /// Straight to their places, in no order that is promised.
+    Writeback,
 }
 
 /// What to do about damage that is met while a filesystem may be written.

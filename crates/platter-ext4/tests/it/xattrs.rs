@@ -193,10 +193,7 @@ fn modes_of_setting_and_limits_are_those_of_linux() {
 
 #[test]
 fn block_that_others_share_is_left_to_them() {
-    let image = Image::format(
-        &["-b", "1024", "-I", "128", "-O", "extent,ext_attr"],
-        "4M",
-    );
+    let image = Image::format(&["-b", "1024", "-I", "128", "-O", "extent,ext_attr"], "4M");
     image.debugfs(&format!(
         "mkdir one\nmkdir two\nea_set one user.same {}\nea_set one user.other x\n",
         "v".repeat(100)

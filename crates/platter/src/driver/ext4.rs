@@ -8,7 +8,7 @@ use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
 use super::{Driver, Identity, MountRequest};
 use crate::Format;
-use crate::open::{OnError, Recovery};
+use crate::open::{DataMode, OnError, Recovery};
 
 pub(super) const DRIVER: Driver = Driver {
     format: Format::Ext,
@@ -53,6 +53,13 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
             Some(match writing.on_error? {
                 OnError::Continue => platter_ext4::OnError::Continue,
                 OnError::ReadOnly => platter_ext4::OnError::ReadOnly,
+            })
+        }),
+        data_mode: writing.and_then(|writing| {
+            Some(match writing.data_mode? {
+                DataMode::Journal => platter_ext4::DataMode::Journal,
+                DataMode::Ordered => platter_ext4::DataMode::Ordered,
+                DataMode::Writeback => platter_ext4::DataMode::Writeback,
             })
         }),
         commit_interval: writing.and_then(|writing| writing.commit_interval),

@@ -26,7 +26,7 @@ only read.
 
 Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec and fsname=; for the \
 image offset=, norecovery, journal_path=, sb=, cachesize= and workers=; for writing errors=continue, \
-errors=remount-ro and commit=SECONDS.
+errors=remount-ro, data= and commit=SECONDS.
 
 In fstab, with this program in the path of mount(8): /srv/disk.img@2 /mnt fuse.platter ro 0 0";
 

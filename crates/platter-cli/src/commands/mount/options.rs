@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use platter::{OnError, WriteOptions};
+use platter::{DataMode, OnError, WriteOptions};
 use platter_fuse::MountOptions;
 
 use crate::args::{ImageOptions, parse_size};
@@ -64,7 +64,7 @@ impl MountWords {
             }
             "errors" => self.writing.on_error = Some(on_error(value)?),
             "commit" => self.writing.commit_interval = Some(interval(value)?),
-            "data" if value == "ordered" => {}
+            "data" => self.writing.data_mode = Some(data_mode(value)?),
             "acl" | "user_xattr" | "barrier" | "delalloc" => {}
             _ if UNSUPPORTED.contains(&name) => bail!("mount option {word} is not supported"),
             _ => bail!("mount option {word} is not known"),
@@ -95,7 +95,6 @@ impl MountWords {
 const UNSUPPORTED: &[&str] = &[
     "sync",
     "dirsync",
-    "data",
     "nodelalloc",
     "nobarrier",
     "noacl",
@@ -126,6 +125,15 @@ fn on_error(value: &str) -> anyhow::Result<OnError> {
         "remount-ro" => Ok(OnError::ReadOnly),
         "panic" => bail!("mount option errors=panic is not supported"),
         _ => bail!("mount option errors= takes continue or remount-ro"),
+    }
+}
+
+fn data_mode(value: &str) -> anyhow::Result<DataMode> {
+    match value {
+        "journal" => Ok(DataMode::Journal),
+        "ordered" => Ok(DataMode::Ordered),
+        "writeback" => Ok(DataMode::Writeback),
+        _ => bail!("mount option data= takes journal, ordered or writeback"),
     }
 }
 
@@ -169,7 +177,7 @@ mod tests {
         for list in ["nonsense", "offset=x", "workers=many", "uid=me", "commit=x"] {
             assert!(parse(&[list]).is_err(), "{list}");
         }
-        for list in ["sync", "data=journal", "errors=panic", "nodelalloc"] {
+        for list in ["sync", "errors=panic", "nodelalloc"] {
             let error = parse(&[list]).unwrap_err().to_string();
             assert_eq!(error, format!("mount option {list} is not supported"));
         }
@@ -181,6 +189,7 @@ mod tests {
         assert!(words.insists_on_writing && !words.fuse.read_only);
         let expected = WriteOptions {
             on_error: Some(OnError::ReadOnly),
+            data_mode: Some(DataMode::Ordered),
             commit_interval: Some(Duration::from_secs(30)),
         };
         assert_eq!(words.write_options(), expected);
