@@ -63,7 +63,6 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
             })
         }),
         commit_interval: writing.and_then(|writing| writing.commit_interval),
-        data_mode: None,
         node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
     };
     Ext4::mount(request.device, &options, request.budget, request.clock)
