@@ -32,7 +32,10 @@ impl Space {
         let mut failure = None;
         for group in (first..self.geometry.groups_count).chain(0..first) {
             match self.alloc_inode_in(volume, handle, GroupNr(group), kind) {
-                Ok(Some(number)) => return Ok(number),
+                Ok(Some(number)) => {
+                    self.pass_by(failure);
+                    return Ok(number);
+                }
                 Ok(None) => {}
                 Err(error @ Error::Corrupt(_)) => {
                     self.slot(GroupNr(group)).lose_inodes();

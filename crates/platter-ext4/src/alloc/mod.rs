@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use parking_lot::Mutex;
-use platter_vfs::{Condition, FileKind, Result, Unsupported};
+use platter_vfs::{Condition, Error, FileKind, Result, Unsupported};
 
 use crate::Volume;
 use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
@@ -162,6 +162,8 @@ pub struct Space {
     loaded: Mutex<VecDeque<GroupNr>>,
     /// Free blocks and inodes as the superblock has them.
     stored: Mutex<(u64, u64)>,
+    /// Damage that nobody was told of.
+    damage: Mutex<Option<Error>>,
 }
 
 impl Space {
@@ -206,6 +208,7 @@ impl Space {
             counters,
             loaded: Mutex::default(),
             stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))),
+            damage: Mutex::default(),
             geometry,
         })
     }
@@ -275,6 +278,19 @@ impl Space {
         let groups = blocks / u64::from(self.geometry.blocks_per_group) + 2;
         let groups = groups.min(u64::from(self.geometry.groups_count));
         u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX)
+    }
+
+    /// Damage that was met since this was last asked, and that no operation failed for: a group that
+    /// cannot be used was passed by.
+    pub fn take_damage(&self) -> Option<Error> {
+        self.damage.lock().take()
+    }
+
+    /// Remembers what was wrong with a group that was passed by.
+    fn pass_by(&self, failure: Option<Error>) {
+        if let Some(error @ Error::Corrupt(_)) = failure {
+            self.damage.lock().get_or_insert(error);
+        }
     }
 
     /// The first of `clusters` clusters of a group, and the block behind the last.

@@ -176,6 +176,7 @@ impl Space {
         loop {
             let outcome = self.pass(volume, search, need, &mut failure)?;
             if !matches!(outcome, Outcome::Missed) {
+                self.pass_by(failure);
                 return Ok(outcome);
             }
             if need == 1 {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use platter_vfs::{Error, Result};
 
-use super::Tree;
+use super::{OnError, Tree};
 use crate::ondisk::BlockNr;
 use crate::superblock;
 use crate::txn::{CommitClient, Handle};
@@ -33,10 +33,18 @@ impl Tree {
 
 impl CommitClient for Tree {
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
-        match &self.space {
-            Some(space) => space.closing(handle),
-            None => Ok(()),
+        let Some(space) = &self.space else {
+            return Ok(());
+        };
+        if let Some(damage) = space.take_damage() {
+            if self.on_error == OnError::ReadOnly {
+                return Err(damage);
+            }
+            if let Some(note) = self.note_of(&damage) {
+                superblock::edit(&self.volume, handle, |disk| disk.note_error(&note))?;
+            }
         }
+        space.closing(handle)
     }
 
     fn committed(&self, freed: &[Range<BlockNr>]) {

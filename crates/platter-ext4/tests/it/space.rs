@@ -1,8 +1,13 @@
 //! Space and inodes, against what dumpe2fs counts.
 
-use platter_vfs::Filesystem;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 
-use crate::image::{Image, run, tool};
+use platter_block::Access;
+use platter_ext4::{MountOptions, OnError};
+use platter_vfs::{Context, Filesystem, XattrMode};
+
+use crate::image::{Image, mount, run, tool, walk};
 
 /// A number that dumpe2fs prints behind `label`.
 fn number(text: &str, label: &str) -> u64 {
@@ -73,4 +78,71 @@ fn space_is_what_dumpe2fs_counts() {
         &["-O", "bigalloc,extent,has_journal,64bit", "-C", "65536"],
         "1G",
     );
+}
+
+/// An image whose first group has a bitmap with a wrong checksum.
+fn damaged() -> Image {
+    let image = Image::format(&["-b", "1024", "-O", "extent,metadata_csum"], "16M");
+    image.debugfs("mkdir folder\n");
+    let text = run(tool("dumpe2fs").arg(image.path()), "");
+    let place = text.split("Block bitmap at ").nth(1).unwrap();
+    let block: u64 = place
+        .split([' ', ',', '\n'])
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let file = OpenOptions::new().write(true).open(image.path()).unwrap();
+    file.write_all_at(&[0x10], block * 1024 + 1000).unwrap();
+    image
+}
+
+#[test]
+fn group_with_a_damaged_bitmap_is_passed_by_and_noted() {
+    for goes_on in [true, false] {
+        let image = damaged();
+        let options = MountOptions {
+            read_only: false,
+            on_error: (!goes_on).then_some(OnError::ReadOnly),
+            ..MountOptions::default()
+        };
+        let filesystem = mount(image.device(Access::Write), &options).unwrap();
+        let folder = walk(&filesystem, "folder").unwrap();
+        let value = [7; 900];
+        let set = folder.set_xattr(&Context::root(), b"user.a", &value, XattrMode::Set);
+        set.unwrap();
+        assert_eq!(filesystem.sync().is_ok(), goes_on);
+        assert_eq!(filesystem.is_read_only(), !goes_on);
+        drop(folder);
+        assert_eq!(filesystem.unmount().is_ok(), goes_on);
+        drop(filesystem);
+        assert!(image.field("Filesystem state").contains("with errors"));
+        assert_eq!(image.field("FS Error count"), "1");
+        assert_eq!(image.field("First error err"), "EFSBADCRC");
+    }
+}
+
+#[test]
+fn space_is_told_exactly_while_it_changes() {
+    let image = Image::format(&["-b", "1024", "-O", "extent,has_journal"], "16M");
+    image.debugfs("mkdir a\nmkdir b\n");
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let filesystem = mount(image.device(Access::Write), &options).unwrap();
+    let before = filesystem.stat_fs().unwrap();
+    for (name, value) in [("a", [1; 900]), ("b", [2; 900])] {
+        let folder = walk(&filesystem, name).unwrap();
+        let set = folder.set_xattr(&Context::root(), b"user.a", &value, XattrMode::Set);
+        set.unwrap();
+    }
+    let after = filesystem.stat_fs().unwrap();
+    assert_eq!(after.blocks_free, before.blocks_free - 2);
+    assert_eq!(after.blocks_available, before.blocks_available - 2);
+    assert_eq!(after.inodes_free, before.inodes_free);
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    assert_eq!(image.field("Free blocks"), after.blocks_free.to_string());
+    assert_eq!(image.faults(), "");
 }

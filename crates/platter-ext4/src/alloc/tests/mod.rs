@@ -9,7 +9,7 @@ pub(crate) mod sample;
 
 use std::sync::Arc;
 
-use platter_vfs::{Condition, Error};
+use platter_vfs::Condition;
 
 use super::*;
 use crate::ondisk::features::RoCompat;

@@ -96,6 +96,27 @@ fn wrong_count_of_free_blocks_is_corrupt() {
         .take(&sample.volume, goal, 10, Reserve::Ordinary)
         .unwrap();
     assert!(taken.start() >= sample.volume.geometry.group_first_block(GroupNr(3)));
+    assert!(sample.space.take_damage().is_none());
+}
+
+#[test]
+fn damage_that_is_passed_by_is_told_once() {
+    let sample = with_desc(Shape::PLAIN, |desc| {
+        desc.free_clusters -= 1;
+        desc.free_inodes += 1;
+    });
+    let (space, volume) = (&sample.space, &sample.volume);
+    let goal = volume.geometry.group_first_block(GROUP);
+    let taken = space.take(volume, goal, 10, Reserve::Ordinary).unwrap();
+    space.give_back(taken);
+    let told = |rule: SpaceRule| match space.take_damage() {
+        Some(Error::Corrupt(corruption)) => corruption.rule == rule.text(),
+        _ => false,
+    };
+    assert!(told(SpaceRule::FreeClusters));
+    assert!(space.take_damage().is_none());
+    while sample.alloc_inode(65, FileKind::Regular, 0).is_ok() {}
+    assert!(told(SpaceRule::FreeInodes));
 }
 
 #[test]
