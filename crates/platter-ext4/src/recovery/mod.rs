@@ -26,7 +26,7 @@ pub struct RecoveryReport {
     /// What came from behind the log.
     pub fast_commits: FastCommitReport,
     /// Why the journal had been aborted, as a negative errno; zero if it was not. The superblock
-    /// of the filesystem now says that there were errors.
+    /// of the filesystem now says that there were errors, and the journal no longer does.
     pub journal_errno: i32,
 }
 
@@ -59,6 +59,9 @@ pub fn recover(
     }
     let journal_errno = journal.superblock().errno;
     primary.settle(journal_errno, now)?;
+    if journal_errno != 0 {
+        journal.clear_errno()?;
+    }
     Ok(RecoveryReport {
         log,
         fast_commits,

@@ -120,14 +120,26 @@ impl Journal {
     ///
     /// What was replayed must be durable by then: nothing will replay it again.
     pub fn mark_empty(&mut self, next: Sequence) -> Result<()> {
-        let mut bytes = vec![0; self.map.block_bytes() as usize];
-        self.map.read(self.place, &mut bytes)?;
-        disk_superblock(&mut bytes).mark_empty(next);
-        self.map.write(self.place, &bytes)?;
-        self.map.device().flush()?;
+        self.rewrite(|disk| disk.mark_empty(next))?;
         self.superblock.start = None;
         self.superblock.sequence = next;
         Ok(())
+    }
+
+    /// Forgets why it was aborted, durably. The superblock of the filesystem must say by then that
+    /// there were errors, durably.
+    pub fn clear_errno(&mut self) -> Result<()> {
+        self.rewrite(|disk| disk.set_errno(0))?;
+        self.superblock.errno = 0;
+        Ok(())
+    }
+
+    fn rewrite(&self, change: impl FnOnce(&mut DiskJournalSuperblock)) -> Result<()> {
+        let mut bytes = vec![0; self.map.block_bytes() as usize];
+        self.map.read(self.place, &mut bytes)?;
+        change(disk_superblock(&mut bytes));
+        self.map.write(self.place, &bytes)?;
+        Ok(self.map.device().flush()?)
     }
 
     /// Prepares to write transactions of a filesystem with these features: the superblock as it will

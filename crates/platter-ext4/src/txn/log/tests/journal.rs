@@ -432,3 +432,20 @@ fn old_transactions_go_home_by_themselves() {
         "more than half of the log was in use"
     );
 }
+
+#[test]
+fn why_a_log_failed_is_kept_until_it_is_cleared() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        scene.commit(&[(10, 1)]);
+        scene.log.abort(&Condition::NoSpace.into());
+        let mut journal = open(&scene.disk);
+        assert_eq!(journal.state().errno, -28);
+        assert!(journal.needs_recovery());
+        journal.clear_errno().unwrap();
+        assert_eq!(journal.state().errno, 0);
+        assert_eq!(open(&scene.disk).state(), journal.state());
+        let (report, _) = scene.replayed();
+        assert_eq!(report.transactions, 1, "nothing else has changed");
+    }
+}
