@@ -51,6 +51,7 @@ impl Node {
         let _order = self.order.write();
         self.prove_free(name)?;
         let volume = self.volume();
+        inode::read_slot(volume, self.number)?;
         if file_kind(kind) == FileKind::Directory {
             let core = self.core.read();
             core.prove_room_for_directory(&volume.geometry)?;
@@ -64,10 +65,15 @@ impl Node {
     /// Makes a file as one transaction.
     fn make(&self, space: Portion<'_>, name: Name<'_>, blueprint: Blueprint<'_>) -> Result<New> {
         let volume = self.volume();
-        inode::read_slot(volume, self.number)?;
         let credits =
             insert_credits(&self.core.read().map) + new_inode_credits(volume) + STORE_CREDITS;
-        let mut handle = volume.begin(credits)?;
+        let mut handle = match volume.begin(credits) {
+            Ok(handle) => handle,
+            Err(error) => {
+                blueprint.give_up(space);
+                return Err(error);
+            }
+        };
         let mut core = self.core.write();
         let (mut inode, mut map) = self.take_inode(space, &mut handle, &core, blueprint)?;
         let (number, kind) = (inode.number, inode.kind);
@@ -111,9 +117,7 @@ impl Node {
         let number: InodeNr = match number {
             Ok(number) => number,
             Err(error) => {
-                if let Some(taken) = blueprint.target_block {
-                    space.space.give_back(taken);
-                }
+                blueprint.give_up(space);
                 return Err(error);
             }
         };

@@ -1,5 +1,6 @@
 //! Directories: looking a name up, listing names, and what all changes of names share.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::RwLockWriteGuard;
@@ -72,12 +73,12 @@ impl Node {
         core.refuse_immutable()
     }
 
-    /// The directories above this one, itself first. The caller keeps directories where they are.
+    /// This directory and those above it. The caller keeps directories where they are.
     ///
     /// # Errors
     /// `NotFound` for a directory that was removed.
-    pub(super) fn ancestors(self: &Arc<Self>) -> Result<Vec<InodeNr>> {
-        let mut all = vec![self.number];
+    pub(super) fn ancestors(self: &Arc<Self>) -> Result<HashSet<InodeNr>> {
+        let mut all = HashSet::from([self.number]);
         let mut at = Arc::clone(self);
         let dotdot = Name::new(b"..")?;
         while at.number != InodeNr::ROOT {
@@ -85,11 +86,10 @@ impl Node {
                 return Err(Condition::NotFound.into());
             }
             let above = at.lookup_name(dotdot)?;
-            if all.contains(&above.number) {
+            if !all.insert(above.number) {
                 let locus = Locus::inode(u64::from(above.number.get()));
                 return Err(Corrupt::new(locus, InodeNumberRule::Itself).into());
             }
-            all.push(above.number);
             at = above;
         }
         Ok(all)

@@ -40,6 +40,13 @@ impl Blueprint<'_> {
         file_kind(self.kind)
     }
 
+    /// Gives back what was taken for a file that is not made.
+    pub(super) fn give_up(self, space: Portion<'_>) {
+        if let Some(taken) = self.target_block {
+            space.space.give_back(taken);
+        }
+    }
+
     /// What the file takes from its maker and from its directory.
     fn new_file(&self, dir: &Inode, geometry: &Geometry) -> NewFile {
         let attr = inode::attr(dir, geometry);

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use platter_ondisk::Locus;
 use platter_vfs::{Condition, Error, FileKind, Name, Result, Timestamp};
 
 use super::names::Cores;
@@ -10,8 +11,9 @@ use super::{Core, Node, Tree};
 use crate::Volume;
 use crate::alloc::Space;
 use crate::directory::CHANGE_CREDITS;
-use crate::inode::{self, STORE_CREDITS};
+use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::{BlockMap, MapChange, Progress};
+use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::{FileBlock, InodeNr};
 use crate::orphan::{ORPHAN_CREDITS, OrphanRegister};
 use crate::txn::Handle;
@@ -165,14 +167,18 @@ impl Tree {
         let register = OrphanRegister::open(&self.volume)?;
         let orphans = register.all();
         self.note_orphans_in(register);
+        // After errors nothing is freed that a check has not seen, as by the kernel.
+        let may_finish = !self.volume.superblock.state.has_errors();
         for number in orphans {
-            match self.finish_orphan(number) {
-                Err(Error::Corrupt(_)) if self.can_write() => {
-                    let mut handle = self.volume.begin(ORPHAN_CREDITS)?;
-                    self.register()?.forget(&self.volume, &mut handle, number)?;
+            if may_finish {
+                match self.finish_orphan(number) {
+                    Err(Error::Corrupt(_)) if self.can_write() => {}
+                    Ok(()) => continue,
+                    Err(error) => return Err(error),
                 }
-                result => result?,
             }
+            let mut handle = self.volume.begin(ORPHAN_CREDITS)?;
+            self.register()?.forget(&self.volume, &mut handle, number)?;
         }
         Ok(())
     }
@@ -187,6 +193,10 @@ impl Tree {
     }
 
     fn finish_orphan(self: &Arc<Self>, number: InodeNr) -> Result<()> {
+        if inode::is_reserved(&self.volume, number) {
+            let locus = Locus::inode(u64::from(number.get()));
+            return Err(Corrupt::new(locus, InodeNumberRule::Reserved).into());
+        }
         let inode = inode::read(&self.volume, number)?;
         let map = BlockMap::decode(&self.volume, &inode)?;
         let is_deleted = inode.links == 0;

@@ -1,5 +1,6 @@
 //! Moving names within a directory and between two.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
@@ -49,8 +50,8 @@ struct Move<'a> {
 
 /// The order locks of two directories, or one, and what is above each of two.
 struct Parents<'a> {
-    above_from: Vec<InodeNr>,
-    above_to: Vec<InodeNr>,
+    above_from: HashSet<InodeNr>,
+    above_to: HashSet<InodeNr>,
     _first: Ranked<RwLockWriteGuard<'a, ()>>,
     second: Option<Ranked<RwLockWriteGuard<'a, ()>>>,
     _renames: Option<MutexGuard<'a, ()>>,
@@ -136,8 +137,8 @@ impl Tree {
     fn lock_parents<'a>(&'a self, from: &'a Arc<Node>, to: &'a Arc<Node>) -> Result<Parents<'a>> {
         if from.number == to.number {
             return Ok(Parents {
-                above_from: Vec::new(),
-                above_to: Vec::new(),
+                above_from: HashSet::new(),
+                above_to: HashSet::new(),
                 _first: from.order.write(),
                 second: None,
                 _renames: None,
