@@ -1,5 +1,6 @@
 //! What is taken, kept and freed, on filesystems made in memory.
 
+mod hostile;
 mod inodes;
 mod model;
 mod parallel;

@@ -64,3 +64,53 @@ fn threads_never_get_the_same_blocks() {
     assert_eq!(sample.proven(), []);
     assert_eq!(space.stat(), before);
 }
+
+#[test]
+fn threads_never_get_the_same_inode() {
+    let sample = Sample::new(Shape {
+        uninit: true,
+        ..Shape::PLAIN
+    });
+    let before = sample.space.stat();
+    let owners: Vec<AtomicU32> = (0..300).map(|_| AtomicU32::new(0)).collect();
+    let pass_on = |number: u32, from: u32, to: u32| {
+        let owner = &owners[number as usize];
+        assert_eq!(owner.swap(to, Ordering::SeqCst), from);
+    };
+    let work = |thread: u32| {
+        let mut held = VecDeque::new();
+        for round in 0..300u32 {
+            let is_dir = round % 3 == 0;
+            let kind = if is_dir {
+                FileKind::Directory
+            } else {
+                FileKind::Regular
+            };
+            let parent = if round % 5 == 0 { 2 } else { thread * 60 };
+            let number = sample.alloc_inode(parent, kind, u64::from(round)).unwrap();
+            pass_on(number, 0, thread);
+            held.push_back((number, is_dir));
+            if held.len() > 40 {
+                let (number, was_dir) = held.pop_front().unwrap();
+                pass_on(number, thread, 0);
+                sample.free_inode(number, was_dir).unwrap();
+            }
+            if round % 100 == 0 {
+                sample.commit();
+            }
+        }
+        for (number, was_dir) in held {
+            pass_on(number, thread, 0);
+            sample.free_inode(number, was_dir).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 1..=4 {
+            scope.spawn(move || work(thread));
+        }
+    });
+    sample.commit();
+    sample.proven();
+    assert_eq!(sample.space.stat(), before);
+    assert_eq!(sample.space.counters.directories.get(), 1);
+}
