@@ -33,13 +33,14 @@ impl Node {
         let mut core = self.core.write();
         // The kernel keeps 32 bits of it, and 0 would not be a deletion.
         let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
-        let was_dir = self.kind == FileKind::Directory;
-        let freed = space.free_inode(volume, &mut handle, self.number, was_dir);
-        freed.map_err(|error| handle.abort(error))?;
         core.inode.size_bytes = 0;
         core.inode.changed = now;
         core.store_data(volume, &mut handle)?;
-        register.remove_deleted(volume, &mut handle, self.number, time)
+        register.remove_deleted(volume, &mut handle, self.number, time)?;
+        // From here on the number may be another file's.
+        let was_dir = self.kind == FileKind::Directory;
+        let freed = space.free_inode(volume, &mut handle, self.number, was_dir);
+        freed.map_err(|error| handle.abort(error))
     }
 
     fn free_attributes(&self) -> Result<()> {
