@@ -69,8 +69,9 @@ allow_remount = false
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
-/// Of the tests for Linux, so many pass on the kernel's ext4 with these settings.
-const PJDFSTEST_PASSES: u64 = 383;
+/// Of the tests for Linux, so many pass on ext4 with these settings: one less than on the kernel's own,
+/// since the C library knows no limit of links for FUSE, and that test is left out.
+const PJDFSTEST_PASSES: u64 = 382;
 
 /// What a file goes through in `fsx`.
 const FSX_TOML: &str = r"
@@ -129,7 +130,7 @@ fn pjdfstest(stage: &Stage, _: u64) -> Result<String> {
     let passed: u64 = passed.context("a number of tests")?.parse()?;
     ensure!(
         passed >= PJDFSTEST_PASSES,
-        "{summary}; on the kernel's ext4 {PJDFSTEST_PASSES} pass"
+        "{summary}; {PJDFSTEST_PASSES} are known to pass"
     );
     Ok(format!("{passed} tests passed"))
 }

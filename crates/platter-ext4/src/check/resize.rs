@@ -74,9 +74,12 @@ impl Checker<'_> {
             let Some(copies) = self.read_numbers(BlockNr(block)) else {
                 return false;
             };
+            // As far behind the first as the groups are apart; with clusters and blocks of 1 KiB
+            // that is one block behind the copy, and so it is made.
+            let apart = u64::from(geometry.blocks_per_group);
             let places = backups
                 .iter()
-                .map(|&group| geometry.group_first_block(group).0 + table + index);
+                .map(|group| block.saturating_add(apart.saturating_mul(u64::from(group.0))));
             let mut rest = copies.iter().copied();
             if !places.into_iter().all(|place| rest.next() == Some(place))
                 || rest.any(|number| number != 0)
