@@ -534,29 +534,53 @@ fn work(root: &Arc<dyn Inode>, seed: u64, steps: usize) {
 
 #[test]
 fn threads_move_names_past_each_other() {
-    let image = Image::make(20_000, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
-    let ours = image.mount();
-    let root = ours.root().unwrap();
-    for text in ["a", "b", "c", "d"] {
-        let dir = make_dir(&root, text);
+    let kinds: [&[&str]; 4] = [
+        &["-t", "ext4", "-b", "1024", "-J", "size=1"],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "orphan_file,bigalloc",
+            "-C",
+            "4096",
+        ],
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-O",
+            "inline_data,^metadata_csum",
+        ],
+        &["-t", "ext2", "-b", "1024"],
+    ];
+    for options in kinds {
+        let image = Image::make(20_000, options);
+        let ours = image.mount();
+        let root = ours.root().unwrap();
         for text in ["a", "b", "c", "d"] {
-            make_dir(&dir, text);
+            let dir = make_dir(&root, text);
+            for text in ["a", "b", "c", "d"] {
+                make_dir(&dir, text);
+            }
         }
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let root = Arc::clone(&root);
+                std::thread::Builder::new()
+                    .spawn_scoped(scope, move || work(&root, seed, 2000))
+                    .unwrap();
+            }
+        });
+        assert_tree(&root, &root);
+        drop(root);
+        ours.unmount().unwrap();
+        drop(ours);
+        image.assert_clean(&options.join(" "));
+        image.assert_same_for_the_kernel();
     }
-    std::thread::scope(|scope| {
-        for seed in 0..4 {
-            let root = Arc::clone(&root);
-            std::thread::Builder::new()
-                .spawn_scoped(scope, move || work(&root, seed, 4000))
-                .unwrap();
-        }
-    });
-    assert_tree(&root, &root);
-    drop(root);
-    ours.unmount().unwrap();
-    drop(ours);
-    image.assert_clean("after four threads");
-    image.assert_same_for_the_kernel();
 }
 
 /// Every directory names its parent, and counts the directories in it.
