@@ -9,7 +9,7 @@ use super::places::Places;
 use crate::Volume;
 use crate::ondisk::xattr::{AttributeValue, Attributes, references, set_references};
 use crate::ondisk::{BlockNr, Inode, InodeNr};
-use crate::xattr::{block_verifier, read_block};
+use crate::xattr::{block_space, block_verifier, read_block};
 
 /// An attribute block as it was read.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl XattrChange<'_, '_> {
             }
             Some(block) => {
                 let copied = self.make_block(&places.outside)?;
-                let left = self.leave_to_others(block.number, &places.outside);
+                let left = self.leave_to_others(block, &places.outside);
                 left.map_err(|error| self.abort(error))?;
                 self.inode.xattr_block = Some(copied);
                 Ok(())
@@ -88,18 +88,21 @@ impl XattrChange<'_, '_> {
         Ok(taken.start)
     }
 
-    /// Leaves a shared block, of which `attributes` were copied, to the others. The inodes of values
-    /// are used by both blocks then.
-    fn leave_to_others(&mut self, block: BlockNr, attributes: &Attributes) -> Result<()> {
-        let holders: Vec<InodeNr> = holders(attributes).collect();
+    /// Leaves a shared block, of which most of `attributes` were copied, to the others. The inodes of
+    /// values that were are used by both blocks then.
+    fn leave_to_others(&mut self, block: &AttributeBlock, attributes: &Attributes) -> Result<()> {
+        let before = Attributes::of(&block_space(self.volume, self.inode, &block.buffer)?);
+        let before: Vec<InodeNr> = holders(&before).collect();
+        let holders = holders(attributes).filter(|holder| before.contains(holder));
+        let holders: Vec<InodeNr> = holders.collect();
         for &holder in &holders {
             self.add_reference(holder)?;
         }
-        if self.unshare(block)? {
+        if self.unshare(block.number)? {
             return Ok(());
         }
         // The others left it meanwhile.
-        self.free_block(block)?;
+        self.free_block(block.number)?;
         for &holder in &holders {
             self.remove_reference(holder)?;
         }
