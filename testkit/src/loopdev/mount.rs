@@ -96,7 +96,7 @@ impl Mount {
     pub fn unmount(self, image: &Path) -> Result<()> {
         drop(self);
         for _ in 0..REST_CHECKS_MAX {
-            if is_at_rest(image)? {
+            if is_at_rest(image)? && is_free(image) {
                 return Ok(());
             }
             std::thread::sleep(REST_CHECK_INTERVAL);
@@ -118,6 +118,15 @@ fn is_at_rest(image: &Path) -> Result<bool> {
     let disk: DiskSuperblock = zerocopy::transmute!(bytes);
     let incompat = Incompat::from_bits_retain(disk.feature_incompat.get());
     Ok(State(disk.state.get()).is_clean() && !incompat.contains(Incompat::RECOVER))
+}
+
+/// Nobody has the image open for writing, and no loop device is attached to it.
+fn is_free(image: &Path) -> bool {
+    let options = platter::block::OpenOptions {
+        access: platter::block::Access::Write,
+        ..platter::block::OpenOptions::default()
+    };
+    platter::block::FileDevice::open(image, options).is_ok()
 }
 
 fn configure(context: &OwnedFd, device: &Path, options: &str, access: Access) -> Result<()> {

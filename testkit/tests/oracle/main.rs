@@ -18,3 +18,5 @@ mod journal_write;
 mod map_write;
 mod names_write;
 mod names_limits;
+mod mount_write;
+mod xattr_write;

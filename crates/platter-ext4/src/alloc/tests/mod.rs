@@ -1,6 +1,5 @@
 //! What is taken, kept and freed, on filesystems made in memory.
 
-mod hostile;
 mod inodes;
 mod model;
 mod parallel;

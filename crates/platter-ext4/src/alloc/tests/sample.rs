@@ -127,7 +127,8 @@ impl Sample {
 
     /// A filesystem whose bytes are changed before anybody reads them.
     pub(crate) fn damaged(shape: Shape, damage: impl FnOnce(&mut [u8], &Geometry)) -> Self {
-        let bytes = damaged_bytes(shape, damage);
+        let (mut bytes, geometry) = bytes(shape);
+        damage(&mut bytes, &geometry);
         Self::on(Arc::new(MemoryDevice::new("memory", bytes)))
     }
 
@@ -147,21 +148,13 @@ impl Sample {
 
     /// As [`without_client`](Self::without_client), with requests that go through another device.
     pub(crate) fn through(device: Arc<MemoryDevice>, above: Arc<dyn BlockDevice>) -> Self {
-        Self::try_through(device, above).unwrap()
-    }
-
-    /// As [`through`](Self::through); `None` when the descriptors are broken.
-    pub(crate) fn try_through(
-        device: Arc<MemoryDevice>,
-        above: Arc<dyn BlockDevice>,
-    ) -> Option<Self> {
         let volume = open_through(above);
-        let space = Arc::new(Space::open(&volume).ok()?);
-        Some(Self {
+        let space = Arc::new(Space::open(&volume).unwrap());
+        Self {
             device,
             volume,
             space,
-        })
+        }
     }
 
     pub(crate) fn commit(&self) {
@@ -253,13 +246,6 @@ fn own_clusters(
     inside
         .map(|block| u32::try_from((block - first) / ratio).unwrap())
         .collect()
-}
-
-/// The bytes of a filesystem, changed.
-pub(crate) fn damaged_bytes(shape: Shape, damage: impl FnOnce(&mut [u8], &Geometry)) -> Vec<u8> {
-    let (mut bytes, geometry) = bytes(shape);
-    damage(&mut bytes, &geometry);
-    bytes
 }
 
 fn bytes(shape: Shape) -> (Vec<u8>, Geometry) {

@@ -1,0 +1,120 @@
+//! Mounts for writing beside the kernel's: each takes over what the other left, clean or not.
+
+use std::fs;
+use std::path::Path;
+
+use platter::{OpenOptions, Volume, WriteOptions};
+use platter_vfs::{Context, CreateKind, Name};
+use testkit::loopdev::{self, Mount};
+use testkit::oracle::{e2fsck, mke2fs};
+
+const LAYOUTS: &[&[&str]] = &[
+    &["-t", "ext2", "-b", "1024"],
+    &["-t", "ext3", "-b", "2048"],
+    &["-t", "ext4", "-b", "4096"],
+    &["-t", "ext4", "-b", "1024", "-O", "orphan_file"],
+    &[
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-O",
+        "^metadata_csum,uninit_bg,bigalloc",
+    ],
+];
+
+fn open(image: &Path) -> Volume {
+    let options = WriteOptions {
+        commit_interval: None,
+        ..WriteOptions::default()
+    };
+    let spec = platter::ImageSpec::parse(image).unwrap();
+    OpenOptions::new().writing(options).open(&spec).unwrap()
+}
+
+fn write(volume: &Volume, name: &str, contents: &[u8]) {
+    let root = volume.filesystem().root().unwrap();
+    let name = Name::new(name.as_bytes()).unwrap();
+    let made = root.create(&Context::root(), name, CreateKind::Regular, 0o644);
+    made.unwrap().write_at(0, contents).unwrap();
+}
+
+fn assert_clean(image: &Path, layout: &[&str], when: &str) {
+    let (verdict, report) = e2fsck::report(image).unwrap();
+    assert!(verdict.is_clean(), "{layout:?}, {when}: {report}");
+}
+
+#[test]
+fn each_goes_on_where_the_other_unmounted() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for layout in LAYOUTS {
+        mke2fs::make(&image, 32 << 10, layout, None).unwrap();
+        for round in 0..3 {
+            let volume = open(&image);
+            let contents = vec![round; 100_000];
+            write(&volume, &format!("ours{round}"), &contents);
+            volume.filesystem().unmount().unwrap();
+            drop(volume);
+            assert_clean(&image, layout, "unmounted here");
+            let mount = Mount::image(&image, "", loopdev::Access::ReadWrite).unwrap();
+            let path = mount.root().join(format!("ours{round}"));
+            assert!(fs::read(path).unwrap() == contents, "{layout:?}");
+            let path = mount.root().join(format!("theirs{round}"));
+            fs::write(path, &contents).unwrap();
+            mount.unmount(&image).unwrap();
+            assert_clean(&image, layout, "unmounted by the kernel");
+        }
+        let volume = open(&image);
+        for round in 0..3 {
+            let found = volume.read(format!("theirs{round}"), 1 << 20).unwrap();
+            assert!(found == vec![round; 100_000], "{layout:?}");
+        }
+        volume.filesystem().unmount().unwrap();
+    }
+}
+
+#[test]
+fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for layout in LAYOUTS.iter().skip(1) {
+        mke2fs::make(&image, 32 << 10, layout, None).unwrap();
+        let volume = open(&image);
+        write(&volume, "synced", &vec![7; 50_000]);
+        volume.filesystem().sync().unwrap();
+        write(&volume, "lost", &vec![8; 50_000]);
+        drop(volume);
+        let copy = folder.path().join("copy");
+        fs::copy(&image, &copy).unwrap();
+        let mount = Mount::image(&copy, "", loopdev::Access::ReadWrite).unwrap();
+        let found = fs::read(mount.root().join("synced")).unwrap();
+        assert!(found == vec![7; 50_000], "{layout:?}");
+        mount.unmount(&copy).unwrap();
+        assert_clean(&copy, layout, "recovered by the kernel");
+        let volume = open(&image);
+        let found = volume.read("synced", 1 << 20).unwrap();
+        assert!(found == vec![7; 50_000], "{layout:?}");
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert_clean(&image, layout, "recovered here");
+    }
+}
+
+#[test]
+fn unmounting_takes_less_than_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    mke2fs::make(&image, 64 << 10, &["-t", "ext4"], None).unwrap();
+    let spec = platter::ImageSpec::parse(&image).unwrap();
+    let options = OpenOptions::new().writing(WriteOptions::default());
+    let volume = options.open(&spec).unwrap();
+    write(&volume, "file", &vec![1; 8 << 20]);
+    let file = volume.open("file").unwrap();
+    drop(file);
+    let clock = platter_vfs::SystemClock::new();
+    let before = platter_vfs::Clock::monotonic(&clock);
+    volume.filesystem().unmount().unwrap();
+    let taken = platter_vfs::Clock::monotonic(&clock).saturating_sub(before);
+    assert!(taken.as_millis() < 1000, "{taken:?}");
+}
