@@ -303,6 +303,42 @@ fn files_whose_contents_are_journaled_are_what_was_written() {
     }
 }
 
+/// A journal as small as can be, and groups so many that freeing a file takes several transactions.
+#[test]
+fn files_are_cut_and_freed_in_several_transactions() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let contents = folder.path().join("contents");
+    fs::create_dir(&contents).unwrap();
+    fs::write(contents.join("file"), b"contents").unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-g", "256", "-J", "size=1"];
+    mke2fs::make(&path, 64_000, &options, Some(&contents)).unwrap();
+    let filesystem = mount(&path, None);
+    let free = filesystem.stat_fs().unwrap().blocks_free;
+    let root = filesystem.root().unwrap();
+    let name = Name::new(b"file").unwrap();
+    let resize = |node: &dyn Inode, size| {
+        let changes = SetAttr {
+            size_bytes: Some(size),
+            ..SetAttr::default()
+        };
+        node.set_attr(&Context::root(), &changes).unwrap();
+    };
+    let all = FallocateMode::Allocate { keep_size: false };
+    let node = root.lookup(name).unwrap();
+    node.fallocate(0..40_000_000, all).unwrap();
+    node.sync(false).unwrap();
+    resize(&*node, 8);
+    assert_eq!(filesystem.stat_fs().unwrap().blocks_free, free);
+    node.fallocate(0..40_000_000, all).unwrap();
+    root.unlink(&Context::root(), name).unwrap();
+    drop(node);
+    assert_eq!(filesystem.stat_fs().unwrap().blocks_free, free + 1);
+    filesystem.unmount().unwrap();
+    let (verdict, report) = e2fsck::report(&path).unwrap();
+    assert!(verdict.is_clean(), "{report}");
+}
+
 #[test]
 fn files_of_clusters_are_what_was_written() {
     let small = ["-t", "ext4", "-b", "1024", "-O", "bigalloc", "-C", "16384"];

@@ -18,8 +18,11 @@ pub(super) struct DirtyNodes {
 
 impl Node {
     /// Says that the cache is about to get contents that the device has not. Keeps the inode in
-    /// memory.
+    /// memory, unless nobody will find it after a crash.
     pub(super) fn note_dirty(&self) {
+        if self.core.read().inode.links == 0 {
+            return;
+        }
         if self.is_dirty.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -32,6 +35,15 @@ impl Node {
 }
 
 impl Tree {
+    /// Keeps an inode that lost its last name no longer than somebody uses it. Its contents need not
+    /// be written any more.
+    pub(super) fn let_go(&self, node: &Node) {
+        self.nodes.release(node.number.id());
+        let noted = self.dirty.nodes.lock().remove(&node.number);
+        node.is_dirty.store(false, Ordering::Release);
+        drop(noted);
+    }
+
     /// Takes the inodes that are dirty now off the list: who takes them writes them back.
     pub(super) fn take_dirty(&self) -> Vec<Arc<Node>> {
         let mut nodes = self.dirty.nodes.lock();

@@ -76,7 +76,14 @@ impl Node {
         if is_first {
             register.remove(volume, &mut handle, number)?;
         }
-        cores.store(volume, &mut handle)
+        cores.store(volume, &mut handle)?;
+        drop(cores);
+        drop(handle);
+        if is_first {
+            // Now that it can be found, what was written to it before has to be.
+            file.note_dirty();
+        }
+        Ok(())
     }
 
     pub(super) fn link_target(&self) -> Result<Vec<u8>> {

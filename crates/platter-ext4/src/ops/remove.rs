@@ -86,7 +86,7 @@ impl Node {
         drop(cores);
         drop(handle);
         if is_gone {
-            tree.nodes.release(victim.number.id());
+            tree.let_go(victim);
         }
         Ok(())
     }

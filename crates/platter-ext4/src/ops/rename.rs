@@ -228,6 +228,19 @@ impl Move<'_> {
         self.is_across() && node.kind == FileKind::Directory
     }
 
+    /// Writes the contents of a file that takes the place of another: many programs expect that after
+    /// a crash there is one or the other. An error is told to whoever syncs the file.
+    fn write_replacement(&self) {
+        let replaces = self.mode == RenameMode::Replace
+            && self
+                .there
+                .as_ref()
+                .is_some_and(|there| there.kind == FileKind::Regular);
+        if replaces && self.moved.kind == FileKind::Regular {
+            let _ = self.moved.write_back();
+        }
+    }
+
     /// Makes the move as one transaction.
     fn apply(&self, space: Portion<'_>) -> Result<()> {
         let tree = &self.from.dir.tree;
@@ -237,6 +250,7 @@ impl Move<'_> {
         for node in &nodes {
             inode::read_slot(volume, node.number)?;
         }
+        self.write_replacement();
         let mut credits = RENAME_CREDITS + insert_credits(&self.to.dir.core.read().map);
         let mut blueprint = None;
         if self.mode == RenameMode::Whiteout {
@@ -269,7 +283,7 @@ impl Move<'_> {
         drop(cores);
         drop(handle);
         if let (true, Some(there)) = (is_gone, &self.there) {
-            tree.nodes.release(there.number.id());
+            tree.let_go(there);
         }
         Ok(())
     }

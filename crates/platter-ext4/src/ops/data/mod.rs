@@ -43,6 +43,9 @@ pub(super) struct FileState {
     flushed: AtomicU64,
     /// Contents went through the journal, and may not be home yet.
     is_journaled: AtomicBool,
+    /// The file was cut off to be written anew: it is written as soon as it can be, since many
+    /// programs expect to find its new contents after a crash.
+    is_replaced: AtomicBool,
     /// Up to which error of writing back whoever synced the file was told.
     told: Mutex<Option<ErrorCursor>>,
 }

@@ -10,6 +10,7 @@ impl Node {
     /// Writes the dirty pages of a file. An error is told to whoever syncs the file next.
     pub(in crate::ops) fn write_back(&self) -> Result<()> {
         let size = self.size_bytes();
+        self.data.is_replaced.store(false, Ordering::Release);
         let written = self.pages.write_back(self, 0..u64::MAX);
         // The end of the file may be a hole, of which there was nothing to write.
         let written = written.and_then(|()| self.extend_on_medium(size));

@@ -59,6 +59,9 @@ impl Node {
             self.size_bytes.store(left, Ordering::Release);
             return Err(error);
         }
+        if size == 0 && old > 0 {
+            self.data.is_replaced.store(true, Ordering::Release);
+        }
         self.rewrite_tail(size)
     }
 

@@ -40,6 +40,10 @@ impl Node {
             self.clear_tail(offset)?;
             self.write_cached(offset, data)?;
             self.touch()?;
+            if self.data.is_replaced.load(Ordering::Acquire) {
+                // An error is told to whoever syncs the file.
+                let _ = self.pages.write_back(self, 0..u64::MAX);
+            }
         }
         if self.core.read().inode.flags.contains(InodeFlags::SYNC) {
             self.sync_contents(false)?;
