@@ -28,6 +28,8 @@ pub(crate) use shadow::Shadow;
 const ISOLATE_COUNT: usize = 32;
 /// Bytes freed beyond what was asked for, so that not every charge evicts.
 const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
+/// Entries that one round of eviction looks at: most may be dirty.
+const LOOKS_MAX: usize = 512;
 /// Rounds of eviction a charge makes while others take what it freed.
 const CHARGE_ATTEMPTS: usize = 8;
 
@@ -292,8 +294,9 @@ impl MemoryBudget {
     fn reclaim(&self, wanted: u64) -> bool {
         let ahead = RECLAIM_AHEAD_BYTES.min(self.limit_bytes / 16);
         let goal = wanted.saturating_add(ahead);
-        // Each entry is looked at no more than once per list and pass.
-        let mut looks = 3 * self.lru.len() + 2 * Lru::SHARDS;
+        // Each entry is looked at no more than once per list and pass, and where most cannot go, the
+        // next charge looks further.
+        let mut looks = (3 * self.lru.len() + 2 * Lru::SHARDS).min(LOOKS_MAX);
         let mut freed = 0;
         let mut batch = Vec::with_capacity(ISOLATE_COUNT);
         while freed < goal && looks > 0 {
