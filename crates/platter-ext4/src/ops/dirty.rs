@@ -1,19 +1,19 @@
 //! Inodes with contents in the cache that the device does not have yet: kept in memory until it
 //! has.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use super::{Node, Tree};
-use crate::ondisk::InodeNr;
 
-/// The dirty inodes of a filesystem, each of which has `is_dirty` set.
+/// The dirty inodes of a filesystem, those first that have been so for longest. Each is there once,
+/// and has `is_dirty` set.
 #[derive(Debug, Default)]
 pub(super) struct DirtyNodes {
-    nodes: Mutex<HashMap<InodeNr, Arc<Node>>>,
+    nodes: Mutex<VecDeque<Arc<Node>>>,
 }
 
 impl Node {
@@ -28,8 +28,7 @@ impl Node {
         }
         // Whoever calls this uses the inode, so it is there.
         if let Some(node) = self.tree.nodes.get(self.number.id()) {
-            let mut nodes = self.tree.dirty.nodes.lock();
-            nodes.insert(self.number, node);
+            self.tree.dirty.nodes.lock().push_back(node);
         }
     }
 }
@@ -46,11 +45,35 @@ impl Tree {
 
     /// Takes the inodes that are dirty now off the list: who takes them writes them back.
     pub(super) fn take_dirty(&self) -> Vec<Arc<Node>> {
-        let mut nodes = self.dirty.nodes.lock();
-        let taken: Vec<_> = nodes.drain().map(|(_, node)| node).collect();
+        let taken: Vec<_> = self.dirty.nodes.lock().drain(..).collect();
         for node in &taken {
             node.is_dirty.store(false, Ordering::Release);
         }
         taken
+    }
+
+    /// Writes files back while too much of the memory is dirty, the caller's or not: a file that
+    /// nobody writes to any more would keep its pages dirty, and others from theirs. The caller
+    /// holds no lock.
+    ///
+    /// An error is told to whoever syncs the file it belongs to.
+    pub(super) fn relieve(&self) {
+        let budget = &self.budget;
+        let limit = budget.dirty_limit_bytes();
+        if budget.dirty_bytes() <= limit {
+            return;
+        }
+        // Each file once: one that cannot be written is back on the list.
+        let count = self.dirty.nodes.lock().len();
+        for _ in 0..count {
+            if budget.dirty_bytes() <= limit / 2 {
+                return;
+            }
+            let Some(node) = self.dirty.nodes.lock().pop_front() else {
+                return;
+            };
+            node.is_dirty.store(false, Ordering::Release);
+            let _ = node.write_back();
+        }
     }
 }

@@ -29,6 +29,7 @@ impl Node {
         if data.is_empty() {
             return Ok(());
         }
+        self.tree.relieve();
         let end = offset.checked_add(data.len() as u64);
         let _order = self.order.write();
         let end = end.filter(|&end| end <= self.size_bytes_max());
