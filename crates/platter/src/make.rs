@@ -7,20 +7,45 @@ use std::sync::Arc;
 
 use platter_block::Access;
 use platter_cache::MemoryBudget;
-use platter_vfs::{Clock, SystemClock};
+use platter_vfs::{Clock, Condition, Filesystem, SystemClock};
 
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
+use crate::populate::Content;
 use crate::{Error, Escaped, Image, ImageSpec, Result};
 
 pub use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub use platter_ondisk::Uuid;
 
+/// Inodes beside those of the content: the filesystem's own, and a few more.
+const INODES_SPARE: u64 = 32;
+/// What an inode takes with a name, and its share of directories.
+const INODE_BYTES: u64 = 256 + 64;
+/// Room for a journal and for what is not counted.
+const SPARE_BYTES: u64 = 8 << 20;
+/// Sizes that are chosen are multiples of this.
+const SIZE_UNIT_BYTES: u64 = 1 << 20;
+/// Smallest difference between two sizes that are tried.
+const SIZE_STEP_BYTES: u64 = 64 << 10;
+/// No content makes an image longer than this, unasked.
+const SIZE_BYTES_MAX: u64 = 1 << 50;
+
+/// How long an image becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Size {
+    /// The image is there.
+    AsItIs,
+    Bytes(u64),
+    OfContent,
+    Minimal,
+}
+
 /// What to make a filesystem of, and where its time and randomness come from.
 #[derive(Debug, Clone)]
 pub struct Maker {
     options: MkfsOptions,
-    size_bytes: Option<u64>,
+    size: Size,
+    content: Option<Arc<Content>>,
     overwrite: bool,
     clock: Arc<dyn Clock>,
     budget: Arc<MemoryBudget>,
@@ -32,7 +57,8 @@ impl Maker {
     pub fn new(options: MkfsOptions) -> Self {
         Self {
             options,
-            size_bytes: None,
+            size: Size::AsItIs,
+            content: None,
             overwrite: false,
             clock: Arc::new(SystemClock::new()),
             budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
@@ -42,7 +68,32 @@ impl Maker {
     /// Make a new image file of this size. One that is there is replaced if it may be overwritten.
     #[must_use]
     pub fn size_bytes(mut self, size_bytes: u64) -> Self {
-        self.size_bytes = Some(size_bytes);
+        self.size = Size::Bytes(size_bytes);
+        self
+    }
+
+    /// Make a new image file that has room for the content and some more.
+    #[must_use]
+    pub fn size_of_content(mut self) -> Self {
+        self.size = Size::OfContent;
+        self
+    }
+
+    /// Make a new image file that is no more than a hundredth longer than the content needs. Found
+    /// by trying, so it takes several times as long.
+    #[must_use]
+    pub fn minimal_size(mut self) -> Self {
+        self.size = Size::Minimal;
+        self
+    }
+
+    /// Fill it with this.
+    #[must_use]
+    pub fn content(mut self, content: Content) -> Self {
+        let inodes = content.inodes().saturating_add(INODES_SPARE);
+        let inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
+        self.options.inodes_min = self.options.inodes_min.max(inodes);
+        self.content = Some(Arc::new(content));
         self
     }
 
@@ -61,31 +112,121 @@ impl Maker {
         self
     }
 
-    /// Makes the filesystem in what `spec` names. A file that was made for it is removed again when
-    /// that fails.
+    /// Let the caches take their memory from `budget`.
+    #[must_use]
+    pub fn budget(mut self, budget: Arc<MemoryBudget>) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// Makes the filesystem in what `spec` names, and tells `tell` of the bytes of content as they
+    /// are written. A file that was made for it is removed again when that fails.
     ///
     /// # Errors
-    /// `Occupied` where something is there that may not be overwritten.
-    pub fn make(&self, spec: &ImageSpec) -> Result<()> {
-        let Some(size_bytes) = self.size_bytes.filter(|_| spec.partition.is_none()) else {
+    /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
+    /// does not fit.
+    pub fn make(&self, spec: &ImageSpec, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        if self.size == Size::AsItIs || spec.partition.is_some() {
             let image = Image::open_spec(spec, Access::Write)?;
             self.refuse_occupied(&image)?;
-            return self.make_on(&image, false);
-        };
+            return self.make_on(&image, false, tell);
+        }
         if spec.image.exists() && !self.overwrite {
             self.refuse_occupied(&Image::open(&spec.image, Access::Write)?)?;
         }
-        let fresh = Fresh::create(&spec.image, size_bytes)?;
-        self.make_on(&Image::open(&spec.image, Access::Write)?, true)?;
+        let fresh = Fresh::new(&spec.image);
+        match self.size {
+            Size::Bytes(size_bytes) => self.try_size(&fresh, size_bytes, tell)?,
+            Size::AsItIs | Size::OfContent => {
+                self.find_enough(&fresh, tell)?;
+            }
+            Size::Minimal => self.find_smallest(&fresh, tell)?,
+        }
         fresh.keep();
         Ok(())
     }
 
-    fn make_on(&self, image: &Image, is_zero: bool) -> Result<()> {
-        let budget = Arc::clone(&self.budget);
+    fn try_size(
+        &self,
+        fresh: &Fresh<'_>,
+        size_bytes: u64,
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        self.make_on(&fresh.create(size_bytes)?, true, tell)
+    }
+
+    /// Makes it with some room to spare, and gives its size.
+    fn find_enough(&self, fresh: &Fresh<'_>, tell: &mut dyn FnMut(u64)) -> Result<u64> {
+        let mut size_bytes = self.likely_bytes();
+        loop {
+            match self.try_size(fresh, size_bytes, tell) {
+                Err(error) if is_full(&error) && size_bytes < SIZE_BYTES_MAX => {
+                    size_bytes = (size_bytes + size_bytes / 4).next_multiple_of(SIZE_UNIT_BYTES);
+                }
+                made => return made.map(|()| size_bytes),
+            }
+        }
+    }
+
+    /// Halves the distance between a size that is enough and one that is not until it does not
+    /// matter.
+    fn find_smallest(&self, fresh: &Fresh<'_>, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut enough = self.find_enough(fresh, tell)?;
+        let content = self.content.as_ref();
+        let mut too_little = content.map_or(0, |content| content.data_bytes(1) / 2);
+        let mut is_made = true;
+        while enough - too_little > (enough / 100).max(SIZE_STEP_BYTES) {
+            let middle = too_little
+                .midpoint(enough)
+                .next_multiple_of(SIZE_STEP_BYTES);
+            if middle >= enough {
+                break;
+            }
+            match self.try_size(fresh, middle, tell) {
+                Ok(()) => {
+                    enough = middle;
+                    is_made = true;
+                }
+                Err(error) if is_full(&error) => {
+                    too_little = middle;
+                    is_made = false;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if !is_made {
+            self.try_size(fresh, enough, tell)?;
+        }
+        Ok(())
+    }
+
+    /// What the content takes with what belongs to it, a journal, and a tenth to spare.
+    fn likely_bytes(&self) -> u64 {
+        let content = self.content.as_ref();
+        let data = content.map_or(0, |content| content.data_bytes(4096));
+        let inodes = content.map_or(0, |content| content.inodes());
+        let own = inodes.saturating_mul(INODE_BYTES).saturating_add(data);
+        let spare = own / 10 + SPARE_BYTES;
+        own.saturating_add(spare).next_multiple_of(SIZE_UNIT_BYTES)
+    }
+
+    fn make_on(&self, image: &Image, is_zero: bool, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        let named = |error: platter_vfs::Error| Error::new(image.name(), error);
         let (device, clock) = (image.device(), &*self.clock);
-        platter_ext4::mkfs::mkfs(device, &self.options, is_zero, budget, clock)
-            .map_err(|error| Error::new(image.name(), error))
+        let budget = Arc::clone(&self.budget);
+        platter_ext4::mkfs::mkfs(device, &self.options, is_zero, budget, clock).map_err(named)?;
+        let Some(content) = &self.content else {
+            return Ok(());
+        };
+        let options = platter_ext4::MountOptions {
+            read_only: false,
+            ..platter_ext4::MountOptions::default()
+        };
+        let (device, budget) = (Arc::clone(device), Arc::clone(&self.budget));
+        let clock = Arc::clone(&self.clock);
+        let fs = platter_ext4::Ext4::mount(device, &options, budget, clock).map_err(named)?;
+        content.fill(&fs, tell)?;
+        fs.unmount().map_err(named)
     }
 
     fn refuse_occupied(&self, image: &Image) -> Result<()> {
@@ -102,35 +243,102 @@ impl Maker {
     }
 }
 
+fn is_full(error: &Error) -> bool {
+    let full = platter_vfs::Error::Condition(Condition::NoSpace);
+    matches!(&error.cause, Cause::Filesystem(error) if error.errno() == full.errno())
+}
+
 /// A file that goes again unless it is kept.
 struct Fresh<'a> {
-    path: Option<&'a Path>,
+    path: &'a Path,
+    is_kept: bool,
 }
 
 impl<'a> Fresh<'a> {
-    /// A file of zeros, which takes no space yet.
-    fn create(path: &'a Path, size_bytes: u64) -> Result<Self> {
+    fn new(path: &'a Path) -> Self {
+        Self {
+            path,
+            is_kept: false,
+        }
+    }
+
+    /// Makes it anew with zeros, which take no space yet.
+    fn create(&self, size_bytes: u64) -> Result<Image> {
         let host = |error: std::io::Error| Error {
-            image: Escaped(path.as_os_str().as_bytes()).to_string().into(),
+            image: Escaped(self.path.as_os_str().as_bytes()).to_string().into(),
             path: None,
             cause: error.into(),
         };
-        let file = File::create(path).map_err(host)?;
-        let fresh = Self { path: Some(path) };
+        let file = File::create(self.path).map_err(host)?;
         file.set_len(size_bytes).map_err(host)?;
-        Ok(fresh)
+        Image::open(self.path, Access::Write)
     }
 
     fn keep(mut self) {
-        self.path = None;
+        self.is_kept = true;
     }
 }
 
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
-        if let Some(path) = self.path {
+        if !self.is_kept {
             // Whoever is told of the failure sees what is left.
-            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn folder_of(files: u32, bytes: usize) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("tree")).unwrap();
+        for number in 0..files {
+            let path = folder.path().join(format!("tree/{number}"));
+            fs::write(path, vec![7; bytes]).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn many_files_do_not_fill_the_memory_with_dirty_pages() {
+        let folder = folder_of(300, 32 << 10);
+        let budget = Arc::new(MemoryBudget::new(4 << 20));
+        let content = Content::of_folder(&folder.path().join("tree")).unwrap();
+        let spec = ImageSpec::parse(&folder.path().join("image")).unwrap();
+        let maker = Maker::new(MkfsOptions::new(Generation::Ext4))
+            .budget(Arc::clone(&budget))
+            .content(content)
+            .size_of_content();
+        let most = budget.dirty_limit_bytes() + (64 << 10);
+        let mut told = 0;
+        let mut tell = |bytes| {
+            told += bytes;
+            assert!(budget.dirty_bytes() <= most, "{}", budget.dirty_bytes());
+        };
+        maker.make(&spec, &mut tell).unwrap();
+        assert_eq!(told, 300 * (32 << 10));
+    }
+
+    #[test]
+    fn the_smallest_image_is_found_by_trying() {
+        let folder = folder_of(20, 50_000);
+        let spec = ImageSpec::parse(&folder.path().join("image")).unwrap();
+        let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
+        let maker = || Maker::new(MkfsOptions::new(Generation::Ext2)).content(content());
+        maker().minimal_size().make(&spec, &mut |_| {}).unwrap();
+        let smallest = fs::metadata(&spec.image).unwrap().len();
+        fs::remove_file(&spec.image).unwrap();
+        let less = smallest - smallest / 50 - SIZE_STEP_BYTES;
+        let error = maker()
+            .size_bytes(less)
+            .make(&spec, &mut |_| {})
+            .unwrap_err();
+        assert!(is_full(&error), "{error}");
+        assert!(!spec.image.exists());
     }
 }

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use platter::make::{Generation, MkfsOptions};
+use platter::populate::Content;
 use platter::vfs::{FixedClock, SystemClock, Timestamp};
-use platter::{ImageSpec, Maker};
+use platter::{ImageSpec, Maker, MemoryBudget};
 
 use super::operands::parse_image;
 use crate::args::{ImageOptions, parse_size};
@@ -27,6 +29,17 @@ pub(crate) struct Mkfs {
     /// Make a new image file of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
+    /// Fill it with a directory or a tar archive, or - for an archive on standard input
+    ///
+    /// Without --size, a new image file is made that has room for it.
+    #[arg(long, value_name = "DIR|TAR|-")]
+    from: Option<PathBuf>,
+    /// Make the new image file as short as its content allows
+    #[arg(long, requires = "from", conflicts_with = "size")]
+    minimize: bool,
+    /// Owner of everything, instead of those of the directory or archive
+    #[arg(long, requires = "from", value_name = "UID:GID", value_parser = parse_owner)]
+    owner: Option<(u32, u32)>,
     /// Overwrite what is there
     #[arg(long)]
     force: bool,
@@ -79,12 +92,37 @@ impl Mkfs {
         }
         let mut maker = Maker::new(self.options()?)
             .overwrite(self.force)
-            .clock(self.clock()?);
+            .clock(self.clock()?)
+            .budget(Arc::new(MemoryBudget::new(image_options.cache)));
+        if let Some(from) = &self.from {
+            maker = maker.content(self.content(from)?);
+        }
         if let Some(size) = self.size {
             maker = maker.size_bytes(size);
+        } else if self.minimize {
+            maker = maker.minimal_size();
+        } else if self.from.is_some() && spec.partition.is_none() && !spec.image.exists() {
+            maker = maker.size_of_content();
         }
-        maker.make(&spec)?;
+        maker.make(&spec, &mut |_| {})?;
         Ok(0)
+    }
+
+    fn content(&self, from: &Path) -> anyhow::Result<Content> {
+        let mut content = if from == Path::new("-") {
+            // An archive is read twice, here and there.
+            let mut spool = tempfile::NamedTempFile::new()?;
+            std::io::copy(&mut std::io::stdin().lock(), &mut spool)?;
+            Content::of_archive(spool.path())?
+        } else if from.is_dir() {
+            Content::of_folder(from)?
+        } else {
+            Content::of_archive(from)?
+        };
+        if let Some((uid, gid)) = self.owner {
+            content.owned_by(uid, gid);
+        }
+        Ok(content)
     }
 
     fn spec(&self) -> anyhow::Result<ImageSpec> {

@@ -75,3 +75,46 @@ fn what_cannot_be_made_is_refused_and_leaves_no_file() {
         assert!(!workshop.path("new.img").exists());
     }
 }
+
+#[test]
+fn a_directory_and_its_archive_make_the_same_image() {
+    let workshop = Workshop::new();
+    let archived = Command::new("tar")
+        .args([
+            "--format=posix",
+            "--sparse",
+            "-C",
+            "source",
+            "-cf",
+            "source.tar",
+            ".",
+        ])
+        .current_dir(workshop.path(""))
+        .status();
+    assert!(archived.unwrap().success());
+    let make = |image: &str, from: &str| {
+        let asked = ["mkfs", "ext4", image, "--from", from, "-U", UUID];
+        let mut command = workshop.command(&asked);
+        let input = fs::File::open(workshop.path("source.tar")).unwrap();
+        let made = command
+            .env("SOURCE_DATE_EPOCH", "1000000000")
+            .stdin(input)
+            .status();
+        assert!(made.unwrap().success());
+        fs::read(workshop.path(image)).unwrap()
+    };
+    let of_folder = make("folder.img", "source");
+    assert!(make("archive.img", "source.tar") == of_folder);
+    assert!(make("input.img", "-") == of_folder);
+    assert!(
+        workshop
+            .read(&["check", "folder.img"])
+            .starts_with("folder.img: clean")
+    );
+    assert_eq!(
+        workshop.read(&["cat", "folder.img:/dir/file"]),
+        "contents\n"
+    );
+    let stat = workshop.read(&["stat", "folder.img:/sparse"]);
+    assert!(stat.contains("1048576"), "{stat}");
+}

@@ -78,8 +78,10 @@ pub struct MkfsOptions {
     pub inode_bytes: Option<u16>,
     /// One inode for so many bytes.
     pub bytes_per_inode: Option<u32>,
-    /// So many inodes at least, whatever the ratio says.
+    /// So many inodes, whatever the ratio says, but for what fills their tables.
     pub inodes: Option<u32>,
+    /// So many inodes at least.
+    pub inodes_min: u32,
     /// Blocks that only the superuser may use, in hundredths of a percent.
     pub reserved: u32,
     /// Bytes of the journal.
@@ -109,6 +111,7 @@ impl MkfsOptions {
             inode_bytes: None,
             bytes_per_inode: None,
             inodes: None,
+            inodes_min: 0,
             reserved: 500,
             journal_bytes: None,
             groups_per_flex: 16,

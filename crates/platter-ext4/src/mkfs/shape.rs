@@ -88,6 +88,7 @@ impl Shape {
         let per_inode = per_inode.max(sizes.block_bytes * sizes.cluster_blocks);
         let by_ratio = blocks * u64::from(sizes.block_bytes) / u64::from(per_inode);
         let inodes = options.inodes.map_or(by_ratio, u64::from);
+        let inodes = inodes.max(u64::from(options.inodes_min));
         loop {
             let disk = sizes.superblock(blocks, inodes, options, clock)?;
             let superblock = Superblock::decode(&disk)?;
