@@ -160,7 +160,7 @@ impl Writing {
         }
         let was_clean = volume.superblock.state.is_clean();
         let now = tree.clock.now();
-        superblock::rewrite(volume, |disk| disk.end_mount(now, was_clean, false))
+        superblock::rewrite(volume, |disk| disk.end_mount(now, was_clean))
     }
 }
 

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use platter_block::Access;
 use platter_ext4::{Ext4, MountOptions, OnError};
 use platter_vfs::{
-    Condition, Context, Error, Filesystem, Result, SetAttr, SetTime, Timestamp, XattrMode,
+    Condition, Context, CreateKind, Error, Filesystem, Name, Result, SetAttr, SetTime, Timestamp,
+    XattrMode,
 };
 
 use crate::image::{Image, mount, walk};
@@ -222,5 +223,30 @@ fn changes_of_attributes_are_kept_and_times_are_those_that_fit() {
         };
         assert_eq!((attr.accessed, attr.flags), (stored, 0x40));
         assert_eq!(attr.modified.seconds, 1_700_000_100);
+    }
+}
+
+#[test]
+fn a_file_without_names_that_is_open_at_the_end_is_gone_with_the_next_mount() {
+    for features in [
+        "has_journal,extent,orphan_file,metadata_csum",
+        "has_journal",
+    ] {
+        let image = Image::format(&["-b", "1024", "-O", features], "16M");
+        let filesystem = begin(&image).unwrap();
+        let root = filesystem.root().unwrap();
+        let name = Name::new(b"file").unwrap();
+        let context = Context::root();
+        let file = root.create(&context, name, CreateKind::Regular, 0o644);
+        let file = file.unwrap();
+        file.write_at(0, &[7; 5000]).unwrap();
+        root.unlink(&context, name).unwrap();
+        filesystem.unmount().unwrap();
+        drop((root, file, filesystem));
+        let orphans = image.mount().orphans().all().len();
+        assert_eq!(orphans, 1, "{features}");
+        begin(&image).unwrap().unmount().unwrap();
+        assert_eq!(image.mount().orphans().all().len(), 0);
+        assert_eq!(image.faults(), "", "{features}");
     }
 }

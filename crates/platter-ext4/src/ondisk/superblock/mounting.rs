@@ -4,7 +4,7 @@ use platter_vfs::Timestamp;
 
 use super::DiskSuperblock;
 use super::disk::split_time;
-use crate::ondisk::features::{Compat, Incompat, RoCompat};
+use crate::ondisk::features::Incompat;
 
 /// `s_state`: it was unmounted.
 const STATE_CLEAN: u16 = 0x1;
@@ -23,23 +23,15 @@ impl DiskSuperblock {
         } else {
             self.state = (self.state.get() & !STATE_CLEAN).into();
         }
-        if features.compat.contains(Compat::ORPHAN_FILE) {
-            let ro_compat = self.feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
-            self.feature_ro_compat.set(ro_compat);
-        }
     }
 
     /// Says that the filesystem is at rest. It is as clean as it was before it was mounted.
-    pub fn end_mount(&mut self, now: Timestamp, was_clean: bool, has_orphans: bool) {
+    pub fn end_mount(&mut self, now: Timestamp, was_clean: bool) {
         self.set_write_time(now);
         let incompat = self.feature_incompat.get() & !Incompat::RECOVER.bits();
         self.feature_incompat.set(incompat);
         if was_clean {
             self.state = (self.state.get() | STATE_CLEAN).into();
-        }
-        if !has_orphans {
-            let ro_compat = self.feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits();
-            self.feature_ro_compat.set(ro_compat);
         }
     }
 }
@@ -48,6 +40,7 @@ impl DiskSuperblock {
 mod tests {
     use super::super::tests::sample;
     use super::*;
+    use crate::ondisk::features::Compat;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp {
@@ -65,7 +58,7 @@ mod tests {
             assert_eq!(disk.state.get(), 0);
             assert_eq!(disk.feature_incompat.get() & Incompat::RECOVER.bits(), 0);
             assert_eq!((disk.mount_count.get(), disk.mount_time_lo.get()), (1, 7));
-            disk.end_mount(at(8), was_clean, false);
+            disk.end_mount(at(8), was_clean);
             assert_eq!(disk.state.get(), u16::from(was_clean));
             assert_eq!((disk.mount_time_lo.get(), disk.write_time_lo.get()), (7, 8));
         }
@@ -74,18 +67,13 @@ mod tests {
     #[test]
     fn a_mount_with_a_journal_asks_for_its_replay_until_its_end() {
         let mut disk = sample();
-        let compat = Compat::HAS_JOURNAL | Compat::ORPHAN_FILE;
-        disk.feature_compat.set(compat.bits());
+        disk.feature_compat.set(Compat::HAS_JOURNAL.bits());
         disk.state.set(1);
         let before = disk;
         disk.begin_mount(at(7));
         assert_eq!(disk.state.get(), 1);
         assert!(disk.features().incompat.contains(Incompat::RECOVER));
-        let present = RoCompat::ORPHAN_PRESENT;
-        assert!(disk.features().ro_compat.contains(present));
-        disk.end_mount(at(8), true, true);
-        assert!(disk.features().ro_compat.contains(present));
-        disk.end_mount(at(8), true, false);
+        disk.end_mount(at(8), true);
         assert_eq!(disk.features(), before.features());
     }
 }
