@@ -22,7 +22,7 @@ use crate::workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  demo         open, list, copy out of and mount a real image with the platter program
+  demo         open, list, copy out of, mount and change a real image with platter
   test         everything CI runs: format, lints, tidy, tests, mutations, documentation
   ci           the same as test
   soak         the long runs: power cuts, failing writes, and conformance suites; see its --help

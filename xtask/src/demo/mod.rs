@@ -1,5 +1,5 @@
-//! What platter does, shown on a real image: it is opened, listed, copied out of, streamed and
-//! mounted, and everything that comes out is compared with what went in.
+//! What platter does, shown on a real image: it is opened, listed, copied out of, streamed,
+//! mounted and changed, and everything that comes out is compared with what went in.
 
 mod stage;
 mod source;
@@ -42,6 +42,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     mounted::show(&stage)?;
     title("The image is as it was");
     stage.verify_untouched()?;
+    title("A copy of it, mounted for writing by an ordinary user");
+    mounted::change(&stage)?;
     println!("\neverything that came out is what went in");
     Ok(())
 }

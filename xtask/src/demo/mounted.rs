@@ -1,4 +1,5 @@
-//! The mount: by an ordinary user where FUSE is there, else told and left out.
+//! The mounts: by an ordinary user where FUSE is there, else told and left out. The first only
+//! reads; through the second a copy of the image is changed.
 
 use std::path::Path;
 
@@ -25,8 +26,8 @@ exec "$@"
 const SCENE: &str = r#"
 set -e
 cd "$1"
-echo "$ platter mount disk.img mountpoint"
-./platter mount disk.img mountpoint
+echo "$ platter mount -o ro disk.img mountpoint"
+./platter mount -o ro disk.img mountpoint
 trap './platter umount --lazy mountpoint' EXIT
 grep mountpoint /proc/self/mounts
 echo "$ ls -l mountpoint/odd | head -5"
@@ -40,11 +41,65 @@ echo "$ platter umount mountpoint"
 if grep mountpoint /proc/self/mounts; then echo "still mounted"; exit 1; fi
 "#;
 
+/// What the ordinary user changes, in files that belong to him.
+const CHANGES: &str = r#"
+set -e
+cd "$1"
+cp --sparse=always disk.img changed/disk.img
+chmod u+w changed/disk.img
+echo "$ platter mount changed/disk.img mountpoint"
+./platter mount changed/disk.img mountpoint
+trap '"$1/platter" umount --lazy "$1/mountpoint"' EXIT
+grep mountpoint /proc/self/mounts
+cd mountpoint/open
+mkdir project
+cp -R ../project/docs ../project/xtask project
+diff --recursive project/docs ../project/docs
+mv project/docs moved
+ln moved/design/*.md project
+ln -s ../moved project/link
+truncate -s 3M "grown"
+printf 'the end' >> grown
+for number in $(seq 500); do echo "$number" > "file $number"; done
+rm "file "*5
+setfattr -n user.colour -v green moved
+sync grown
+cd ../..
+(cd mountpoint/open && find . | wc -l)
+tar -C mountpoint/open -cf changed/disk.tar .
+trap - EXIT
+echo "$ platter umount mountpoint"
+./platter umount mountpoint
+echo "$ platter check changed/disk.img"
+./platter check changed/disk.img
+echo "$ platter cp -a changed/disk.img:/open changed/open"
+./platter cp -a changed/disk.img:/open changed/open
+mkdir changed/expected
+tar -C changed/expected -xf changed/disk.tar
+diff --recursive --no-dereference changed/expected changed/open
+echo "diff: the image holds what was written through the mount"
+"#;
+
 pub(super) fn show(stage: &Stage) -> Result<()> {
     if let Some(reason) = obstacle()? {
         println!("{reason}: nothing is mounted");
         return Ok(());
     }
+    play(stage, SCENE)
+}
+
+/// Mounts a copy of the image for writing, changes it, and looks at what is in it then.
+pub(super) fn change(stage: &Stage) -> Result<()> {
+    if let Some(reason) = obstacle()? {
+        println!("{reason}: nothing is mounted");
+        return Ok(());
+    }
+    play(stage, CHANGES)?;
+    let changed = stage.path("changed/disk.img");
+    command::run(command("e2fsck").args(["-f", "-n"]).arg(changed))
+}
+
+fn play(stage: &Stage, script: &str) -> Result<()> {
     let folder = stage.path("");
     let user = stage.as_user(Path::new("sh"));
     let mut scene = command("sh");
@@ -54,7 +109,7 @@ pub(super) fn show(stage: &Stage) -> Result<()> {
     }
     scene.args(["-c", SCRIPT, "sh"]).arg(&folder);
     scene.arg(user.get_program()).args(user.get_args());
-    scene.args(["-c", SCENE, "sh"]).arg(&folder);
+    scene.args(["-c", script, "sh"]).arg(&folder);
     let output = command::output(&mut scene)?;
     print!("{}", String::from_utf8_lossy(&output));
     Ok(())

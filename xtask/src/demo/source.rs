@@ -42,7 +42,14 @@ pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
     for number in 0..3000 {
         std::fs::write(many.join(format!("file {number:04}")), number.to_string())?;
     }
-    open_to_everyone(folder)
+    open_to_everyone(folder)?;
+    // Everybody may write here.
+    let open = folder.join("open");
+    std::fs::create_dir(&open)?;
+    Ok(std::fs::set_permissions(
+        open,
+        std::fs::Permissions::from_mode(0o1777),
+    )?)
 }
 
 /// Lets everyone read what is there, whatever the umask of whoever checked it out.

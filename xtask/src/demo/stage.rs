@@ -47,7 +47,7 @@ impl Stage {
             stage.path("platter"),
         )?;
         std::fs::create_dir(stage.source())?;
-        for place in ["copied", "unpacked", "mountpoint"] {
+        for place in ["copied", "unpacked", "mountpoint", "changed"] {
             std::fs::create_dir(stage.path(place))?;
             stage.give_away(place)?;
         }
