@@ -38,7 +38,14 @@ impl Tree {
     /// be written any more.
     pub(super) fn let_go(&self, node: &Node) {
         self.nodes.release(node.number.id());
-        let noted = self.dirty.nodes.lock().remove(&node.number);
+        if !node.is_dirty.load(Ordering::Acquire) {
+            return;
+        }
+        let noted = {
+            let mut nodes = self.dirty.nodes.lock();
+            let place = nodes.iter().position(|noted| std::ptr::eq(&**noted, node));
+            place.and_then(|place| nodes.remove(place))
+        };
         node.is_dirty.store(false, Ordering::Release);
         drop(noted);
     }
