@@ -43,7 +43,7 @@ impl Tree {
         }
         let noted = {
             let mut nodes = self.dirty.nodes.lock();
-            let place = nodes.iter().position(|noted| std::ptr::eq(&**noted, node));
+            let place = nodes.iter().position(|noted| noted.number == node.number);
             place.and_then(|place| nodes.remove(place))
         };
         node.is_dirty.store(false, Ordering::Release);
