@@ -1,19 +1,12 @@
 //! Mounts for writing beside the kernel's: each takes over what the other left, clean or not.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use platter::{OpenOptions, Volume, WriteOptions};
-use platter_ext4::ondisk::corrupt::Rule;
-use platter_ext4::ondisk::mmp::MmpRule;
-use platter_ext4::ondisk::superblock::{
-    DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES,
-};
 use platter_vfs::{Context, CreateKind, Name};
 use testkit::loopdev::{self, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
-use zerocopy::IntoBytes;
 
 const LAYOUTS: &[&[&str]] = &[
     &["-t", "ext2", "-b", "1024"],
@@ -124,29 +117,4 @@ fn unmounting_takes_less_than_a_second() {
     volume.filesystem().unmount().unwrap();
     let taken = platter_vfs::Clock::monotonic(&clock).saturating_sub(before);
     assert!(taken.as_millis() < 1000, "{taken:?}");
-}
-
-#[test]
-fn a_protection_block_outside_the_filesystem_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let image = folder.path().join("image");
-    mke2fs::make(&image, 8 << 10, &["-t", "ext4", "-O", "mmp"], None).unwrap();
-    let file = fs::File::options()
-        .read(true)
-        .write(true)
-        .open(&image)
-        .unwrap();
-    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
-    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)
-        .unwrap();
-    let mut disk: DiskSuperblock = zerocopy::transmute!(bytes);
-    disk.mmp_block.set(99_999_999);
-    disk.seal();
-    file.write_all_at(disk.as_bytes(), SUPERBLOCK_OFFSET_BYTES)
-        .unwrap();
-    drop(file);
-    let spec = platter::ImageSpec::parse(&image).unwrap();
-    let options = OpenOptions::new().writing(WriteOptions::default());
-    let error = options.open(&spec).unwrap_err().to_string();
-    assert!(error.contains(MmpRule::Place.text()), "{error}");
 }

@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use platter::block::{Access, BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
-use platter_ext4::inode::InodeNumberRule;
-use platter_ext4::ondisk::corrupt::Rule;
 use platter_ext4::{Ext4, MountOptions, Recovery};
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::{
@@ -597,17 +595,4 @@ fn assert_tree(dir: &Arc<dyn Inode>, parent: &Arc<dyn Inode>) {
         }
     }
     assert_eq!(dir.attr().unwrap().links, 2 + directories);
-}
-
-#[test]
-fn a_directory_that_lies_in_itself_is_refused() {
-    let image = Image::make(4 << 10, &["-t", "ext2"]);
-    debugfs::change(&image.path, &["mkdir loop", "link loop loop/again"]).unwrap();
-    let fs = image.mount();
-    let dir = fs.root().unwrap().lookup(name("loop")).unwrap();
-    let error = dir.remove_dir(&Context::root(), name("again")).unwrap_err();
-    let Error::Corrupt(corruption) = error else {
-        panic!("{error}");
-    };
-    assert_eq!(corruption.rule, InodeNumberRule::Itself.text());
 }

@@ -4,11 +4,19 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use platter_block::Access;
+use platter_ext4::inode::InodeNumberRule;
+use platter_ext4::ondisk::corrupt::Rule;
+use platter_ext4::ondisk::mmp::MmpRule;
+use platter_ext4::ondisk::superblock::{
+    DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES,
+};
 use platter_ext4::{Ext4, MountOptions, OnError};
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Name, Result, SetAttr, SetTime, Timestamp,
     XattrMode,
 };
+
+use zerocopy::IntoBytes;
 
 use crate::image::{Image, mount, walk};
 
@@ -249,4 +257,41 @@ fn a_file_without_names_that_is_open_at_the_end_is_gone_with_the_next_mount() {
         assert_eq!(image.mount().orphans().all().len(), 0);
         assert_eq!(image.faults(), "", "{features}");
     }
+}
+
+#[test]
+fn a_directory_that_lies_in_itself_is_refused() {
+    let image = Image::format(EXT2, "4M");
+    image.debugfs("mkdir loop\nlink loop loop/again\n");
+    let filesystem = begin(&image).unwrap();
+    let name = |text| Name::new(text).unwrap();
+    let dir = filesystem.root().unwrap().lookup(name(b"loop")).unwrap();
+    let removed = dir.remove_dir(&Context::root(), name(b"again"));
+    let Err(Error::Corrupt(corruption)) = removed else {
+        panic!("{removed:?}");
+    };
+    assert_eq!(corruption.rule, InodeNumberRule::Itself.text());
+}
+
+#[test]
+fn a_protection_block_outside_the_filesystem_is_refused() {
+    let image = Image::format(&["-t", "ext4", "-O", "mmp"], "8M");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(image.path())
+        .unwrap();
+    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
+    file.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)
+        .unwrap();
+    let mut disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    disk.mmp_block.set(99_999_999);
+    disk.seal();
+    file.write_all_at(disk.as_bytes(), SUPERBLOCK_OFFSET_BYTES)
+        .unwrap();
+    drop(file);
+    let Err(Error::Corrupt(corruption)) = begin(&image) else {
+        panic!("it was mounted");
+    };
+    assert_eq!(corruption.rule, MmpRule::Place.text());
 }
