@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -14,6 +14,10 @@ use super::{Node, Tree};
 #[derive(Debug, Default)]
 pub(super) struct DirtyNodes {
     nodes: Mutex<VecDeque<Arc<Node>>>,
+    /// Writes over blocks that were a file's before, of all files, and those of them that a sync of
+    /// everything has had flushed.
+    pub(super) overwrites: AtomicU64,
+    pub(super) flushed: AtomicU64,
 }
 
 impl Node {

@@ -1,6 +1,7 @@
 //! Making changes durable: of one inode, and of all.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use platter_vfs::{Error, Result};
 
@@ -20,7 +21,18 @@ impl Tree {
         for node in self.take_dirty() {
             written = written.and(node.write_back());
         }
-        self.noted(written.and(log.commit_all()))
+        // Data over blocks that were a file's before is in no transaction.
+        let overwrites = self.dirty.overwrites.load(Ordering::Acquire);
+        let is_flushed = self.dirty.flushed.load(Ordering::Acquire) >= overwrites;
+        let durable = if is_flushed {
+            log.commit_all()
+        } else {
+            log.sync_all()
+        };
+        if durable.is_ok() {
+            self.dirty.flushed.fetch_max(overwrites, Ordering::AcqRel);
+        }
+        self.noted(written.and(durable))
     }
 
     /// Ends all writing because of `error`.

@@ -340,6 +340,7 @@ impl Node {
             self.leave_journal()?;
             self.write_blocks(request, run)?;
             self.data.note_written();
+            self.tree.dirty.overwrites.fetch_add(1, Ordering::AcqRel);
             return Ok(());
         }
         let volume = self.volume();

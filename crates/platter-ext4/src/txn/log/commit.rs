@@ -66,6 +66,11 @@ impl Log {
         self.home.flush().inspect_err(|error| self.fail(error))
     }
 
+    /// As [`sync`](Self::sync), of everything that was done so far.
+    pub fn sync_all(&self) -> Result<()> {
+        self.sync(self.latest())
+    }
+
     /// Makes everything that was done so far durable. Without changes there is nothing to do.
     pub fn commit_all(&self) -> Result<()> {
         self.commit(self.latest())
