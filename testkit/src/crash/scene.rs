@@ -28,6 +28,8 @@ pub struct Scene {
     pub name: &'static str,
     /// Options of `mke2fs`.
     pub options: &'static [&'static str],
+    /// Options of `tune2fs`, after that.
+    pub tuning: &'static [&'static str],
     /// Its size.
     pub size_kib: u64,
     /// What it keeps without being asked.
@@ -55,17 +57,27 @@ pub const SCENES: &[Scene] = &[
         "ext4_orphan_file",
         &["-t", "ext4", "-b", "1024", "-O", "orphan_file"],
     ),
+    Scene {
+        tuning: &["-o", "journal_data"],
+        ..journaled("ext4_data_journal", &["-t", "ext4", "-b", "1024"])
+    },
+    Scene {
+        tuning: &["-o", "journal_data_writeback"],
+        ..journaled("ext4_data_writeback", &["-t", "ext4", "-b", "1024"])
+    },
     journaled("ext3", &["-t", "ext3", "-b", "1024"]),
     journaled("ext3_4k", &["-t", "ext3", "-b", "4096"]),
     Scene {
         name: "ext2",
         options: &["-t", "ext2", "-b", "1024", "-N", "256"],
+        tuning: &[],
         size_kib: 8 << 10,
         durability: Durability::Synced,
     },
     Scene {
         name: "ext2_4k",
         options: &["-t", "ext2", "-b", "4096", "-N", "256"],
+        tuning: &[],
         size_kib: 8 << 10,
         durability: Durability::Synced,
     },
@@ -75,6 +87,7 @@ const fn journaled(name: &'static str, options: &'static [&'static str]) -> Scen
     Scene {
         name,
         options,
+        tuning: &[],
         size_kib: 12 << 10,
         durability: Durability::Journaled,
     }
@@ -105,6 +118,9 @@ impl Scene {
             options.extend(["-N", "256", "-J", size]);
         }
         mke2fs::make(file.path(), size_kib, &options, None)?;
+        if !self.tuning.is_empty() {
+            mke2fs::tune(file.path(), self.tuning)?;
+        }
         Ok(std::fs::read(file.path())?)
     }
 

@@ -42,6 +42,7 @@ fn what_cuts_leave_of_ext2_can_be_mended_and_was_promised() {
 #[test]
 fn what_cuts_leave_of_other_features_is_what_was_promised() {
     for name in [
+        "ext4_data_journal",
         "ext4_4k",
         "ext4_bigalloc",
         "ext4_inline",
