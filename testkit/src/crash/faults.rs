@@ -127,11 +127,13 @@ impl Faults {
         let unmounted = fs.unmount();
         counts.reported += usize::from(error.is_some() || unmounted.is_err());
         counts.read_only += usize::from(error.is_some() && fs.is_read_only());
-        let pace = Pace {
-            begin: history.len(),
-            end: unmounted.is_ok().then_some(history.len() + 1),
-        };
-        history.push(Operation::Sync, pace, &*model)?;
+        if error.is_none() {
+            let pace = Pace {
+                begin: history.len(),
+                end: unmounted.is_ok().then_some(history.len() + 1),
+            };
+            history.push(Operation::Sync, pace, &*model)?;
+        }
         drop(fs);
         self.judge(&device, &history)
     }
@@ -152,20 +154,32 @@ impl Faults {
         for number in 0..self.operations {
             let operation = generator.next(history.now());
             let done = operation.apply(fs);
-            operation.apply(&*model)?;
-            let pace = Pace {
-                begin: number,
-                end: done.is_ok().then_some(number + 1),
-            };
-            history.push(operation, pace, &*model)?;
             if let Err(cause) = done {
+                // It may have been done or not; a sync now is one of what was there before it.
+                let end = fs.sync().is_ok().then_some(number + 1);
+                let pace = Pace { begin: number, end };
+                history.push(Operation::Sync, pace, &*model)?;
+                operation.apply(&*model)?;
+                let pace = Pace {
+                    begin: number + 1,
+                    end: None,
+                };
+                history.push(operation, pace, &*model)?;
                 error = Some(cause);
                 break;
             }
+            operation.apply(&*model)?;
+            let pace = Pace {
+                begin: number,
+                end: Some(number + 1),
+            };
+            history.push(operation, pace, &*model)?;
         }
-        let begin = history.len();
-        let end = fs.sync().is_ok().then_some(begin + 1);
-        history.push(Operation::Sync, Pace { begin, end }, &*model)?;
+        if error.is_none() {
+            let begin = history.len();
+            let end = fs.sync().is_ok().then_some(begin + 1);
+            history.push(Operation::Sync, Pace { begin, end }, &*model)?;
+        }
         Ok(Ran {
             history,
             error,
