@@ -53,7 +53,7 @@ fn crash(scene: &'static Scene, seeds: u64) -> Result<()> {
     println!("crash {}, seeds {:?}: {counts}", scene.name, matrix.seeds);
     counts.demand_none()?;
     let broken = Matrix {
-        seeds: 1000..1001,
+        seeds: 1000..1020,
         e2fsck_one_in: 0,
         kernel_one_in: 0,
         breakage: Breakage::DropsFlushes,
