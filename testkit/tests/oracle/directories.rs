@@ -229,10 +229,9 @@ fn blocks_of_64_kib_hold_directories() {
     let linear = Image::open(&path);
     // The kernel here takes no such blocks, so the folder itself is the judge.
     let expected: BTreeSet<Vec<u8>> = (0..4000).map(|n| name(n, 60).into_bytes()).collect();
-    for image in [linear, {
-        e2fsck::repair(&path, &["-fyD"]).unwrap();
-        Image::open(&path)
-    }] {
+    e2fsck::repair(&path, &["-fyD"]).unwrap();
+    let indexed = Image::open(&path);
+    for image in [&linear, &indexed] {
         let many = image.at("many");
         let (found, result) = many.list();
         result.unwrap();

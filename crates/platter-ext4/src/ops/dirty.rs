@@ -5,15 +5,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::{Node, Tree};
 
-/// The dirty inodes of a filesystem, those first that have been so for longest. Each is there once,
-/// and has `is_dirty` set.
+/// The dirty inodes of a filesystem, those first that have been so for longest.
+///
+/// # Invariants
+/// An inode is on the list once, exactly as long as it has `is_dirty` set, which is changed with the
+/// list locked. Who takes it off writes it back afterwards.
 #[derive(Debug, Default)]
 pub(super) struct DirtyNodes {
     nodes: Mutex<VecDeque<Arc<Node>>>,
+    /// Held shared from taking an inode off the list until it is written back.
+    in_flight: RwLock<()>,
     /// Writes over blocks that were a file's before, of all files, and those of them that a sync of
     /// everything has had flushed.
     pub(super) overwrites: AtomicU64,
@@ -21,18 +26,20 @@ pub(super) struct DirtyNodes {
 }
 
 impl Node {
-    /// Says that the cache is about to get contents that the device has not. Keeps the inode in
-    /// memory, unless nobody will find it after a crash.
+    /// Says that the cache has contents that the device has not. Keeps the inode in memory, unless
+    /// nobody will find it after a crash.
+    ///
+    /// Said when they are there: before, whoever writes them back might come too early.
     pub(super) fn note_dirty(&self) {
-        if self.core.read().inode.links == 0 {
-            return;
-        }
-        if self.is_dirty.swap(true, Ordering::AcqRel) {
+        if self.core.read().inode.links == 0 || self.is_dirty.load(Ordering::Acquire) {
             return;
         }
         // Whoever calls this uses the inode, so it is there.
         if let Some(node) = self.tree.nodes.get(self.number.id()) {
-            self.tree.dirty.nodes.lock().push_back(node);
+            let mut nodes = self.tree.dirty.nodes.lock();
+            if !self.is_dirty.swap(true, Ordering::AcqRel) {
+                nodes.push_back(node);
+            }
         }
     }
 }
@@ -48,19 +55,24 @@ impl Tree {
         let noted = {
             let mut nodes = self.dirty.nodes.lock();
             let place = nodes.iter().position(|noted| noted.number == node.number);
+            node.is_dirty.store(false, Ordering::Release);
             place.and_then(|place| nodes.remove(place))
         };
-        node.is_dirty.store(false, Ordering::Release);
         drop(noted);
     }
 
     /// Takes the inodes that are dirty now off the list: who takes them writes them back.
     pub(super) fn take_dirty(&self) -> Vec<Arc<Node>> {
-        let taken: Vec<_> = self.dirty.nodes.lock().drain(..).collect();
-        for node in &taken {
+        let mut nodes = self.dirty.nodes.lock();
+        for node in &*nodes {
             node.is_dirty.store(false, Ordering::Release);
         }
-        taken
+        nodes.drain(..).collect()
+    }
+
+    /// Waits until all that was taken off the list before is written back.
+    pub(super) fn await_in_flight(&self) {
+        drop(self.dirty.in_flight.write());
     }
 
     /// Writes files back while too much of the memory is dirty, the caller's or not: a file that
@@ -80,10 +92,15 @@ impl Tree {
             if budget.dirty_bytes() <= limit / 2 {
                 return;
             }
-            let Some(node) = self.dirty.nodes.lock().pop_front() else {
-                return;
+            let _in_flight = self.dirty.in_flight.read();
+            let node = {
+                let mut nodes = self.dirty.nodes.lock();
+                let Some(node) = nodes.pop_front() else {
+                    return;
+                };
+                node.is_dirty.store(false, Ordering::Release);
+                node
             };
-            node.is_dirty.store(false, Ordering::Release);
             let _ = node.write_back();
         }
     }

@@ -21,6 +21,7 @@ impl Tree {
         for node in self.take_dirty() {
             written = written.and(node.write_back());
         }
+        self.await_in_flight();
         // Data over blocks that were a file's before is in no transaction.
         let overwrites = self.dirty.overwrites.load(Ordering::Acquire);
         let is_flushed = self.dirty.flushed.load(Ordering::Acquire) >= overwrites;

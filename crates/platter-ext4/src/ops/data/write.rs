@@ -118,12 +118,12 @@ impl Node {
         let blocks = self.blocks_of(offset..end)?;
         let space = self.tree.space()?;
         let promised = self.core.write().promise(self.volume(), space, blocks)?;
-        self.note_dirty();
         let call = WriteCall {
             node: self,
             copied_to: AtomicU64::new(offset),
         };
         let written = self.pages.write_at(&call, offset, data);
+        self.note_dirty();
         if written.is_err() {
             let copied = call.copied_to.load(Ordering::Relaxed);
             let kept = self.blocks_of(offset..copied)?.end;
