@@ -309,7 +309,7 @@ mod tests {
         let folder = folder_of(300, 32 << 10);
         let budget = Arc::new(MemoryBudget::new(4 << 20));
         let content = Content::of_folder(&folder.path().join("tree")).unwrap();
-        let spec = ImageSpec::parse(&folder.path().join("image")).unwrap();
+        let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
         let maker = Maker::new(MkfsOptions::new(Generation::Ext4))
             .budget(Arc::clone(&budget))
             .content(content)
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn the_smallest_image_is_found_by_trying() {
         let folder = folder_of(20, 50_000);
-        let spec = ImageSpec::parse(&folder.path().join("image")).unwrap();
+        let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
         let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
         let maker = || Maker::new(MkfsOptions::new(Generation::Ext2)).content(content());
         maker().minimal_size().make(&spec, &mut |_| {}).unwrap();
