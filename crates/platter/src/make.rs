@@ -27,8 +27,8 @@ const SPARE_BYTES: u64 = 8 << 20;
 const SIZE_UNIT_BYTES: u64 = 1 << 20;
 /// Smallest difference between two sizes that are tried.
 const SIZE_STEP_BYTES: u64 = 64 << 10;
-/// No content makes an image longer than this, unasked.
-const SIZE_BYTES_MAX: u64 = 1 << 50;
+/// Sizes that are tried, each a quarter longer: what does not fit then fits no size.
+const SIZES_MAX: usize = 12;
 
 /// How long an image becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,10 +131,10 @@ impl Maker {
             self.refuse_occupied(&image)?;
             return self.make_on(&image, false, tell);
         }
-        if spec.image.exists() && !self.overwrite {
-            self.refuse_occupied(&Image::open(&spec.image, Access::Write)?)?;
-        }
         let fresh = Fresh::new(&spec.image);
+        if !fresh.is_new {
+            self.refuse_replaced(&spec.image)?;
+        }
         match self.size {
             Size::Bytes(size_bytes) => self.try_size(&fresh, size_bytes, tell)?,
             Size::AsItIs | Size::OfContent => {
@@ -158,14 +158,15 @@ impl Maker {
     /// Makes it with some room to spare, and gives its size.
     fn find_enough(&self, fresh: &Fresh<'_>, tell: &mut dyn FnMut(u64)) -> Result<u64> {
         let mut size_bytes = self.likely_bytes();
-        loop {
+        for _ in 1..SIZES_MAX {
             match self.try_size(fresh, size_bytes, tell) {
-                Err(error) if is_full(&error) && size_bytes < SIZE_BYTES_MAX => {
+                Err(error) if is_full(&error) => {
                     size_bytes = (size_bytes + size_bytes / 4).next_multiple_of(SIZE_UNIT_BYTES);
                 }
                 made => return made.map(|()| size_bytes),
             }
         }
+        self.try_size(fresh, size_bytes, tell).map(|()| size_bytes)
     }
 
     /// Halves the distance between a size that is enough and one that is not until it does not
@@ -229,6 +230,17 @@ impl Maker {
         fs.unmount().map_err(named)
     }
 
+    /// Refuses to replace a file that holds something, unless it may be overwritten.
+    fn refuse_replaced(&self, path: &Path) -> Result<()> {
+        let image = Image::open(path, Access::Write)?;
+        self.refuse_occupied(&image)?;
+        if self.overwrite || image.device().geometry().len_bytes == 0 {
+            return Ok(());
+        }
+        let found = "something".to_owned();
+        Err(Error::new(image.name(), Cause::Occupied { found }))
+    }
+
     fn refuse_occupied(&self, image: &Image) -> Result<()> {
         if self.overwrite {
             return Ok(());
@@ -248,9 +260,10 @@ fn is_full(error: &Error) -> bool {
     matches!(&error.cause, Cause::Filesystem(error) if error.errno() == full.errno())
 }
 
-/// A file that goes again unless it is kept.
+/// A file that goes again unless it is kept, if it was not there before.
 struct Fresh<'a> {
     path: &'a Path,
+    is_new: bool,
     is_kept: bool,
 }
 
@@ -258,6 +271,7 @@ impl<'a> Fresh<'a> {
     fn new(path: &'a Path) -> Self {
         Self {
             path,
+            is_new: std::fs::symlink_metadata(path).is_err(),
             is_kept: false,
         }
     }
@@ -269,8 +283,14 @@ impl<'a> Fresh<'a> {
             path: None,
             cause: error.into(),
         };
-        let file = File::create(self.path).map_err(host)?;
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false);
+        let file = file.open(self.path).map_err(host)?;
+        // An image that somebody uses is locked, and keeps what it holds.
+        let unused = Image::open(self.path, Access::Write)?;
+        file.set_len(0).map_err(host)?;
         file.set_len(size_bytes).map_err(host)?;
+        drop(unused);
         Image::open(self.path, Access::Write)
     }
 
@@ -281,7 +301,7 @@ impl<'a> Fresh<'a> {
 
 impl Drop for Fresh<'_> {
     fn drop(&mut self) {
-        if !self.is_kept {
+        if self.is_new && !self.is_kept {
             // Whoever is told of the failure sees what is left.
             let _ = std::fs::remove_file(self.path);
         }
@@ -340,5 +360,25 @@ mod tests {
             .unwrap_err();
         assert!(is_full(&error), "{error}");
         assert!(!spec.image.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_replaced_only_when_nobody_uses_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let spec = ImageSpec::parse(&path).unwrap();
+        fs::write(&path, b"a letter").unwrap();
+        let maker = Maker::new(MkfsOptions::new(Generation::Ext2)).size_bytes(4 << 20);
+        let error = maker.make(&spec, &mut |_| {}).unwrap_err();
+        assert!(matches!(error.cause, Cause::Occupied { .. }), "{error}");
+        let maker = maker.overwrite(true);
+        let user = Image::open(&path, Access::Write).unwrap();
+        assert!(maker.make(&spec, &mut |_| {}).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"a letter");
+        drop(user);
+        maker.make(&spec, &mut |_| {}).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
+        let refused = maker.size_bytes(1024).make(&spec, &mut |_| {});
+        assert!(refused.is_err() && path.exists());
     }
 }

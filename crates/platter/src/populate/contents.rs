@@ -64,7 +64,8 @@ impl Contents {
     /// # Errors
     /// When a file of the host is shorter than it was.
     pub(super) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
-        let mut buffer = vec![0; CHUNK_BYTES];
+        let most = usize::try_from(self.size_bytes()).unwrap_or(CHUNK_BYTES);
+        let mut buffer = vec![0; most.min(CHUNK_BYTES)];
         match self {
             Self::Host {
                 path, size_bytes, ..
