@@ -20,7 +20,8 @@ usage: cargo xtask soak [ext2|ext3|ext4] [--seeds N] [--only NAME]
 
   ext2, ext3, ext4  what to soak; all three without it
   --seeds N         workloads of each kind of run, and seeds of each suite; 20 without it
-  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`";
+  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`;
+                    the suites: pjdfstest, fsx, dbench, fio, build, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
 pub(crate) const INNER: &str = "soak-in-namespace";
@@ -31,7 +32,11 @@ struct Request {
     generation: Option<String>,
     seeds: u64,
     only: Option<String>,
+    help: bool,
 }
+
+/// What runs without a mount, in a program of the testkit.
+const CUTS: [&str; 3] = ["crash", "faults", "threads"];
 
 impl Request {
     fn parse(arguments: &[String]) -> Result<Self> {
@@ -43,11 +48,23 @@ impl Request {
         while let Some(word) = rest.next() {
             let mut value = || rest.next().with_context(|| format!("{word} takes a value"));
             match word.as_str() {
+                "--help" | "-h" => request.help = true,
                 "ext2" | "ext3" | "ext4" => request.generation = Some(word.clone()),
                 "--seeds" => request.seeds = value()?.parse()?,
                 "--only" => request.only = Some(value()?.clone()),
                 _ => bail!("what is {word}?\n{USAGE}"),
             }
+        }
+        ensure!(request.seeds > 0, "no seeds are nothing to run");
+        if let Some(only) = &request.only {
+            let mut known = CUTS
+                .iter()
+                .copied()
+                .chain(SUITES.iter().map(|suite| suite.name));
+            ensure!(
+                known.any(|known| known == only),
+                "there is no suite {only}\n{USAGE}"
+            );
         }
         Ok(request)
     }
@@ -60,6 +77,10 @@ impl Request {
 /// Runs everything that was asked for, and stops at the first failure.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let request = Request::parse(arguments)?;
+    if request.help {
+        println!("{USAGE}");
+        return Ok(());
+    }
     ensure!(
         packages::is_root()?,
         "the kernel's mounts, and file owners, take root"
@@ -69,7 +90,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     tools::install(workspace)?;
     let mut build = command::cargo(&workspace.root);
     command::run(build.args(["build", "--locked", "--package", "platter-cli"]))?;
-    for name in ["crash", "faults", "threads"] {
+    for name in CUTS {
         if request.wants(name) {
             let mut soak = command::cargo(&workspace.root);
             soak.args(["run", "--quiet", "--locked", "--package", "testkit"])
@@ -78,6 +99,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
                 .args(&request.generation);
             command::run(&mut soak)?;
         }
+    }
+    if !SUITES.iter().any(|suite| request.wants(suite.name)) {
+        return Ok(());
     }
     // Whatever a killed run leaves mounted goes with the namespace.
     let mut inner = command("unshare");
@@ -114,6 +138,10 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
             counts.push((cell.name, suite.name, done));
         }
     }
+    ensure!(
+        !counts.is_empty(),
+        "that suite is not for that filesystem: nothing was run"
+    );
     println!("\n== {} runs, all clean", counts.len());
     for (cell, suite, done) in counts {
         println!("{cell:>16} {suite:>10}  {done}");
@@ -138,6 +166,9 @@ mod tests {
         assert!(request.wants("fsx") && !request.wants("dbench"));
         assert!(parse(&[]).unwrap().wants("dbench"));
         assert!(parse(&["xfs"]).is_err());
-        assert!(parse(&["--seeds"]).is_err());
+        for nothing in [&["--seeds"][..], &["--seeds", "0"], &["--only", "fxs"]] {
+            assert!(parse(nothing).is_err(), "{nothing:?}");
+        }
+        assert!(parse(&["--help"]).unwrap().help);
     }
 }

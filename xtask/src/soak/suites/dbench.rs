@@ -1,0 +1,26 @@
+//! dbench: the load of a file server.
+
+use anyhow::{Context, Result};
+
+use super::super::stage::Stage;
+use crate::command::{self, command};
+
+/// Seconds that `dbench` runs.
+const DBENCH_SECONDS: &str = "10";
+/// Where Debian keeps the load of `dbench`.
+const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
+
+/// Runs dbench with three clients, which leave nothing behind.
+pub(super) fn dbench(stage: &Stage, _: u64) -> Result<String> {
+    stage.mount()?;
+    let mut dbench = command("dbench");
+    dbench
+        .args(["-t", DBENCH_SECONDS, "-c", DBENCH_LOAD, "-D"])
+        .arg(stage.mounted())
+        .arg("3");
+    let report = command::output(&mut dbench)?;
+    stage.unmount()?;
+    let report = String::from_utf8_lossy(&report);
+    let throughput = report.lines().find(|line| line.starts_with("Throughput"));
+    Ok(throughput.context("dbench gave no throughput")?.to_owned())
+}
