@@ -38,13 +38,21 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     stage.verify_hole("unpacked/odd/sparse")?;
     title("A check, as fsck would do it");
     stage.platter(&["check", "disk.img"])?;
-    title("A read-only mount through FUSE");
-    mounted::show(&stage)?;
+    let obstacle = mounted::obstacle()?;
+    if obstacle.is_none() {
+        title("A read-only mount through FUSE");
+        mounted::show(&stage)?;
+    }
     title("The image is as it was");
     stage.verify_untouched()?;
-    title("A copy of it, mounted for writing by an ordinary user");
-    mounted::change(&stage)?;
+    if obstacle.is_none() {
+        title("A copy of it, mounted for writing by an ordinary user");
+        mounted::change(&stage)?;
+    }
     println!("\neverything that came out is what went in");
+    if let Some(reason) = obstacle {
+        println!("nothing was mounted: {reason}");
+    }
     Ok(())
 }
 
