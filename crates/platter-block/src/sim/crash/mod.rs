@@ -14,7 +14,7 @@ use std::vec;
 use super::dice::Dice;
 use super::{Event, Recording, Request};
 use crate::{BlockDevice, IoError, OverlayDevice};
-use pending::{Fingerprint, PendingWrites};
+use pending::PendingWrites;
 
 pub use state::{CrashState, Loss};
 
@@ -61,12 +61,13 @@ pub struct CrashStates<'a> {
     /// How many flushes have returned at the cut, and which have begun and not returned.
     flushes: usize,
     open_flushes: Vec<usize>,
-    /// The device with all durable writes and nothing else.
+    /// The device with all durable writes and nothing else, and what stands for its contents.
     durable: Arc<OverlayDevice>,
+    durable_contents: u128,
     pending: PendingWrites,
     plans: vec::IntoIter<Plan>,
     /// The states given since the last flush returned and the last mark.
-    seen: HashSet<Fingerprint>,
+    seen: HashSet<u128>,
     done: bool,
 }
 
@@ -94,6 +95,7 @@ impl<'a> CrashStates<'a> {
             flushes: 0,
             open_flushes: Vec::new(),
             durable: Arc::new(durable),
+            durable_contents: 0,
             pending: PendingWrites::new(block_bytes),
             plans: Vec::new().into_iter(),
             seen: HashSet::new(),
@@ -141,8 +143,11 @@ impl<'a> CrashStates<'a> {
 
     fn make_durable(&mut self, flush: usize) -> Result<(), IoError> {
         let events = self.recording.events();
+        let losses = self.pending.vouched(events, flush);
+        let added = self.pending.fingerprint(events, &self.durable, &losses)?;
+        self.durable_contents = self.durable_contents.wrapping_add(added);
         let durable = self.durable.fork();
-        for write in self.pending.take_vouched(events, flush) {
+        for write in self.pending.take_kept(events, &losses) {
             state::apply(&durable, &events[write.event], &write.range)?;
         }
         self.durable = Arc::new(durable);
@@ -213,14 +218,16 @@ impl<'a> CrashStates<'a> {
     fn state(&mut self, plan: Plan) -> Result<Option<CrashState<'a>>, IoError> {
         let losses = self.losses(plan);
         let events = self.recording.events();
-        let fingerprint = self.pending.fingerprint(events, &self.durable, &losses)?;
-        if !self.seen.insert(fingerprint) {
+        let added = self.pending.fingerprint(events, &self.durable, &losses)?;
+        let contents = self.durable_contents.wrapping_add(added);
+        if !self.seen.insert(contents) {
             return Ok(None);
         }
         Ok(Some(CrashState {
             cut: self.cut,
             flushes: self.flushes,
             losses: self.pending.events().zip(losses).collect(),
+            contents,
             recording: self.recording,
             durable: Arc::clone(&self.durable),
         }))

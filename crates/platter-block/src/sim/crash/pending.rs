@@ -8,9 +8,6 @@ use super::state::{Loss, blocks, changed_range};
 use crate::sim::{Event, Request};
 use crate::{BlockDevice, IoError, OverlayDevice};
 
-/// Stands for the contents of a device, made of the blocks that differ from the durable ones.
-pub(super) type Fingerprint = [u64; 2];
-
 /// A write or discard that no flush vouches for.
 #[derive(Debug, Clone)]
 pub(super) struct PendingWrite {
@@ -34,10 +31,10 @@ pub(super) struct PendingWrites {
 #[derive(Debug, Default)]
 struct Versions {
     /// The hash of its durable contents, once asked for.
-    durable: Option<Fingerprint>,
+    durable: Option<u128>,
     /// The pending writes that touch it, as places in the list, with the hash of the block after
     /// one that covers it whole.
-    writes: Vec<(usize, Option<Fingerprint>)>,
+    writes: Vec<(usize, Option<u128>)>,
 }
 
 impl PendingWrites {
@@ -78,7 +75,9 @@ impl PendingWrites {
             let whole = write.range.start <= block.start && block.end <= write.range.end;
             let hash = whole.then(|| match &event.request {
                 Request::Write { offset, data } => hash(&data[within(*offset, &block)]),
-                Request::Discard(_) | Request::Flush => hash(&vec![0; within(place, &block).len()]),
+                Request::Discard(_) | Request::Flush => {
+                    hash(&vec![0u8; within(place, &block).len()][..])
+                }
             });
             let versions = self.blocks.entry(place).or_default();
             versions.writes.push((which, hash));
@@ -92,20 +91,39 @@ impl PendingWrites {
         }
     }
 
-    /// Takes out those that the flush at `flush` of the log vouches for: they had returned when it
-    /// began.
-    pub(super) fn take_vouched(&mut self, events: &[Event], flush: usize) -> Vec<PendingWrite> {
+    /// What becomes of each when the flush at `flush` of the log returns: it vouches for those that
+    /// had returned when it began, and says nothing of the others.
+    pub(super) fn vouched(&self, events: &[Event], flush: usize) -> Vec<Loss> {
         let vouched = |write: &PendingWrite| {
             let returned = events[write.event].returned;
             !write.undecided && returned.is_some_and(|returned| returned <= flush)
         };
-        let (vouched, left) = self.writes.drain(..).partition(vouched);
-        self.writes = left;
+        let loss = |write| {
+            if vouched(write) {
+                Loss::Kept
+            } else {
+                Loss::Dropped
+            }
+        };
+        self.writes.iter().map(loss).collect()
+    }
+
+    /// Takes out those that are kept.
+    pub(super) fn take_kept(&mut self, events: &[Event], losses: &[Loss]) -> Vec<PendingWrite> {
+        let mut kept = Vec::new();
+        for (write, &loss) in std::mem::take(&mut self.writes).into_iter().zip(losses) {
+            let writes = if loss == Loss::Kept {
+                &mut kept
+            } else {
+                &mut self.writes
+            };
+            writes.push(write);
+        }
         self.blocks.clear();
         for (which, write) in self.writes.clone().iter().enumerate() {
             self.index_blocks(which, write, &events[write.event]);
         }
-        vouched
+        kept
     }
 
     /// Each write of several blocks, torn in its middle in either way.
@@ -123,15 +141,15 @@ impl PendingWrites {
         })
     }
 
-    /// The fingerprint of the state that these losses make of the durable device.
+    /// What these losses add to the fingerprint of the durable device.
     pub(super) fn fingerprint(
         &mut self,
         events: &[Event],
         durable: &OverlayDevice,
         losses: &[Loss],
-    ) -> Result<Fingerprint, IoError> {
+    ) -> Result<u128, IoError> {
         let end = durable.geometry().len_bytes;
-        let mut sum = [DefaultHasher::new(), DefaultHasher::new()];
+        let mut sum = 0u128;
         for (&place, versions) in &mut self.blocks {
             let block = place..(place + self.block_bytes).min(end);
             let kept = |&&(which, _): &&(usize, _)| losses[which].keeps(place);
@@ -140,7 +158,7 @@ impl PendingWrites {
             };
             let before = match versions.durable {
                 Some(before) => before,
-                None => hash(&read(durable, &block)?),
+                None => hash(&read(durable, &block)?[..]),
             };
             versions.durable = Some(before);
             let after = if let (_, Some(after)) = last {
@@ -151,15 +169,14 @@ impl PendingWrites {
                     let write = &self.writes[*which];
                     overwrite(&mut bytes, &block, write, &events[write.event]);
                 }
-                hash(&bytes)
+                hash(&bytes[..])
             };
             if after != before {
-                for (salt, sum) in sum.iter_mut().enumerate() {
-                    (salt, place, after).hash(sum);
-                }
+                sum = sum.wrapping_add(hash(&(place, after)));
+                sum = sum.wrapping_sub(hash(&(place, before)));
             }
         }
-        Ok(sum.map(|sum| sum.finish()))
+        Ok(sum)
     }
 }
 
@@ -186,10 +203,11 @@ fn read(device: &OverlayDevice, block: &Range<u64>) -> Result<Vec<u8>, IoError> 
     Ok(bytes)
 }
 
-fn hash(bytes: &[u8]) -> Fingerprint {
-    [0u8, 1].map(|salt| {
+fn hash(value: &(impl Hash + ?Sized)) -> u128 {
+    let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
-        (salt, bytes).hash(&mut hasher);
-        hasher.finish()
-    })
+        (salt, value).hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    half(0) << 64 | half(1)
 }

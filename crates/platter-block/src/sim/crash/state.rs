@@ -17,6 +17,9 @@ pub struct CrashState<'a> {
     pub flushes: usize,
     /// What became of the writes that no flush vouches for: each by its place in the log.
     pub losses: Vec<(usize, Loss)>,
+    /// Stands for the contents of the device: equal for equal contents, and different otherwise,
+    /// among the states of all recordings that began with the same contents.
+    pub contents: u128,
     pub(super) recording: &'a Recording,
     pub(super) durable: Arc<OverlayDevice>,
 }

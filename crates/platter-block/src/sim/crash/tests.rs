@@ -1,6 +1,6 @@
 //! Crash states against the promise of the device, decided block by block.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -139,6 +139,21 @@ proptest! {
             let prefix = contents(&recording.replay(cut).unwrap());
             prop_assert!(seen.contains(&(flushes, prefix)), "cut {cut}");
         }
+    }
+
+    #[test]
+    fn what_stands_for_contents_is_equal_for_equal_contents_and_no_others(
+        one in steps(),
+        other in steps(),
+    ) {
+        let mut known = BTreeMap::from([(vec![0xee; BLOCKS * BLOCK], 0)]);
+        for recording in [record(&one), record(&other)] {
+            for (state, bytes) in states(&recording, CrashOptions::default()) {
+                prop_assert_eq!(*known.entry(bytes).or_insert(state.contents), state.contents);
+            }
+        }
+        let distinct: BTreeSet<u128> = known.values().copied().collect();
+        prop_assert_eq!(distinct.len(), known.len());
     }
 
     #[test]
