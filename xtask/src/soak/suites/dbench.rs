@@ -10,12 +10,19 @@ const DBENCH_SECONDS: &str = "10";
 /// Where Debian keeps the load of `dbench`.
 const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
 
-/// Runs dbench with three clients, which leave nothing behind.
+/// Runs dbench with three clients, and keeps what they leave.
 pub(super) fn dbench(stage: &Stage, _: u64) -> Result<String> {
     stage.mount()?;
     let mut dbench = command("dbench");
     dbench
-        .args(["-t", DBENCH_SECONDS, "-c", DBENCH_LOAD, "-D"])
+        .args([
+            "--skip-cleanup",
+            "-t",
+            DBENCH_SECONDS,
+            "-c",
+            DBENCH_LOAD,
+            "-D",
+        ])
         .arg(stage.mounted())
         .arg("3");
     let report = command::output(&mut dbench)?;
