@@ -11,7 +11,7 @@ use crate::ondisk::features::RoCompat;
 use crate::ondisk::inode::{InodeRule, put_deleted};
 use crate::ondisk::{Inode, InodeNr};
 use crate::superblock;
-use crate::txn::Handle;
+use crate::txn::{Edit, Handle};
 
 /// Blocks that storing an inode changes at most: the one of its table, and the superblock where
 /// the inode is the first of its kind.
@@ -52,13 +52,27 @@ pub fn edit<R>(
     number: InodeNr,
     change: impl FnOnce(&mut Inode) -> Result<R>,
 ) -> Result<R> {
+    edit_or_keep(volume, handle, number, |inode| {
+        change(inode).map(Edit::Changed)
+    })
+}
+
+/// As [`edit`], of an inode that `change` may also leave as it is.
+pub fn edit_or_keep<R>(
+    volume: &Volume,
+    handle: &mut Handle<'_>,
+    number: InodeNr,
+    change: impl FnOnce(&mut Inode) -> Result<Edit<R>>,
+) -> Result<R> {
     let geometry = &volume.geometry;
     let InodeSlot { block, offset, .. } = slot(volume, number)?;
-    handle.edit(block, &Unverified, |bytes| {
+    handle.edit_or_keep(block, &Unverified, |bytes| {
         let bytes = bytes.get_mut(offset..).unwrap_or_default();
         let mut inode = Inode::decode(bytes, number, geometry)?;
         let result = change(&mut inode)?;
-        inode.encode(bytes, geometry)?;
+        if let Edit::Changed(_) = result {
+            inode.encode(bytes, geometry)?;
+        }
         Ok(result)
     })
 }

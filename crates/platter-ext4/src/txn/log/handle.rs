@@ -42,6 +42,15 @@ enum Part {
     Ended,
 }
 
+/// What a look at a block under its lock came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edit<R> {
+    /// It was changed.
+    Changed(R),
+    /// It stays as it is, and no part of the transaction.
+    Kept(R),
+}
+
 impl<'l> Handle<'l> {
     pub(super) fn new(log: &'l Log, sequence: Sequence, credits: u32) -> Self {
         Self {
@@ -82,7 +91,8 @@ impl<'l> Handle<'l> {
     /// Changes a metadata block: `change` gets a copy of its proven bytes, and what it makes of them
     /// is sealed, verified and published. When `change` fails, the block stays as it was.
     ///
-    /// `change` touches only the bytes: it takes no lock and reads no block.
+    /// `change` touches only the bytes: it takes no lock that is not below that of the block, and
+    /// reads no block.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log; else of reading the block, and what `change` gives.
@@ -92,16 +102,30 @@ impl<'l> Handle<'l> {
         verifier: &dyn Verify,
         change: impl FnOnce(&mut [u8]) -> Result<R>,
     ) -> Result<R> {
+        self.edit_or_keep(block, verifier, |bytes| change(bytes).map(Edit::Changed))
+    }
+
+    /// As [`edit`](Self::edit), of a block that `change` may also leave as it is.
+    pub fn edit_or_keep<R>(
+        &mut self,
+        block: BlockNr,
+        verifier: &dyn Verify,
+        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>>,
+    ) -> Result<R> {
         self.check_alive()?;
         let buffers = &self.log.home.buffers;
         // Brought in before the lock, which others may wait for.
         buffers.read(block.0, verifier)?;
         let _turn = self.log.edits.lock(block.0);
         let mut bytes: Box<[u8]> = buffers.read(block.0, verifier)?.to_vec().into();
-        let result = change(&mut bytes)?;
-        let buffer = buffers.publish(block.0, bytes, verifier)?;
-        self.add(block, buffer, false);
-        Ok(result)
+        match change(&mut bytes)? {
+            Edit::Changed(result) => {
+                let buffer = buffers.publish(block.0, bytes, verifier)?;
+                self.add(block, buffer, false);
+                Ok(result)
+            }
+            Edit::Kept(result) => Ok(result),
+        }
     }
 
     /// Gives a block that was just allocated its first contents; what it held before is not read.

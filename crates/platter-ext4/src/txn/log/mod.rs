@@ -30,6 +30,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Condvar, Mutex};
 use platter_cache::{Buffer, BufferCache};
+use platter_ondisk::Verify;
 use platter_vfs::{Clock, Error, Result};
 
 use super::journal::Journal;
@@ -42,7 +43,7 @@ use running::Limits;
 use statistics::Counters;
 use transaction::Transaction;
 
-pub use handle::Handle;
+pub use handle::{Edit, Handle};
 pub use statistics::LogStatistics;
 
 /// Blocks that a transaction may have however long the journal is: memory holds them all.
@@ -220,6 +221,21 @@ impl Log {
         let running = state.running.blocks.range(range);
         newest.extend(running.map(|(&block, buffer)| (block, buffer.clone())));
         newest
+    }
+
+    /// Looks at the newest version of a metadata block while nobody edits it. `look` takes no lock that
+    /// is not below that of the block.
+    pub fn inspect<R>(
+        &self,
+        block: BlockNr,
+        verifier: &dyn Verify,
+        look: impl FnOnce(&Buffer) -> R,
+    ) -> Result<R> {
+        let buffers = &self.home.buffers;
+        // Brought in before the lock, which others may wait for.
+        buffers.read(block.0, verifier)?;
+        let _turn = self.edits.lock(block.0);
+        Ok(look(&buffers.read(block.0, verifier)?))
     }
 
     /// Whether transactions go through a journal.

@@ -63,6 +63,22 @@ fn a_failed_change_leaves_the_block_alone() {
 }
 
 #[test]
+fn a_block_that_is_kept_takes_no_part_in_the_transaction() {
+    let (device, log) = log();
+    let mut handle = log.begin(0).unwrap();
+    let seen = handle.edit_or_keep(BlockNr(3), &Unverified, |bytes| {
+        bytes[0] = 7;
+        Ok(Edit::Kept(bytes[1]))
+    });
+    assert_eq!(seen.unwrap(), 0);
+    drop(handle);
+    log.commit_all().unwrap();
+    assert_eq!(first_byte(&device, 3), 0);
+    let seen = log.inspect(BlockNr(3), &Unverified, |buffer| buffer[0]);
+    assert_eq!(seen.unwrap(), 0);
+}
+
+#[test]
 fn nothing_begins_after_an_abort() {
     let (device, log) = log();
     let mut handle = log.begin(1).unwrap();
