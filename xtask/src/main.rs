@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "these commands talk to a terminal")]
 #![expect(clippy::print_stderr, reason = "these commands talk to a terminal")]
 
+mod clock;
 mod command;
 mod workspace;
 mod packages;

@@ -1,12 +1,12 @@
 //! Everything that must hold before a change lands, in the order that fails soonest.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{bench, command, fuzz, packages, tidy};
+use crate::{bench, clock, command, fuzz, packages, tidy};
 
 /// One thing that must succeed.
 struct Step {
@@ -70,7 +70,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut times = Vec::new();
     for step in STEPS {
         println!("\n== {}", step.title);
-        let start = now();
+        let start = clock::now();
         (step.action)(workspace).with_context(|| format!("step '{}'", step.title))?;
         times.push((step.title, start.elapsed()));
     }
@@ -107,12 +107,4 @@ fn in_mount_namespace(inner: &Command) -> Command {
         outer.current_dir(folder);
     }
     outer
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the time a step takes is shown, not stored"
-)]
-fn now() -> Instant {
-    Instant::now()
 }

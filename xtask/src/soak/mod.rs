@@ -6,8 +6,11 @@ mod tools;
 mod stage;
 mod suites;
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::clock;
 use crate::command::{self, command};
 use crate::packages;
 use crate::workspace::Workspace;
@@ -127,6 +130,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
                 continue;
             }
             println!("\n== {}: {}", cell.name, suite.name);
+            let start = clock::now();
             let stage = Stage::set(workspace, cell)?;
             let done = (suite.run)(&stage, request.seeds)
                 .and_then(|done| stage.judge().map(|()| done))
@@ -135,7 +139,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
                 "{}: {}: {done}; e2fsck and the kernel agree",
                 cell.name, suite.name
             );
-            counts.push((cell.name, suite.name, done));
+            counts.push((cell.name, suite.name, done, start.elapsed()));
         }
     }
     ensure!(
@@ -143,9 +147,11 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
         "that suite is not for that filesystem: nothing was run"
     );
     println!("\n== {} runs, all clean", counts.len());
-    for (cell, suite, done) in counts {
-        println!("{cell:>16} {suite:>10}  {done}");
+    for (cell, suite, done, time) in &counts {
+        println!("{cell:>16} {suite:>10}  {:>5} s  {done}", time.as_secs());
     }
+    let total: Duration = counts.iter().map(|&(.., time)| time).sum();
+    println!("{:>34} s  in all", total.as_secs());
     Ok(())
 }
 
