@@ -12,8 +12,11 @@
 //!   no lock held that the other needs, and everything is looked at anew.
 //! - An entry is reusable exactly as long as the block can take one more user. That changes only
 //!   under the block's own lock.
+//! - Nobody has two entries in hand, nor one while waiting for another: two who did would wait for
+//!   each other.
 
 mod shard;
+mod statistics;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +25,12 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::MemoryBudget;
 use crate::hash::spread;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use shard::Shard;
+
+pub use statistics::Statistics;
 
 /// Shards, each with a lock and a clock hand of its own. A power of two.
 const SHARDS: usize = 16;
@@ -32,6 +38,13 @@ const SHARDS: usize = 16;
 const SHRINK_SHARE: usize = 16;
 /// Entries that whoever adds one drops when there are twice too many.
 const SHRINK_AT_ONCE: usize = 64;
+/// Entries a cache has at most, were there memory without end: sixteen for each of 1024 chains, as
+/// Linux has them.
+const LIMIT_MAX: usize = 16 << 10;
+/// What an entry takes of the budget: itself, its slot, and its place in the index.
+const ENTRY_BYTES: usize = 96;
+/// Of so much of the budget, a cache may take one part.
+const BUDGET_SHARE: u64 = 64;
 
 const REUSABLE: u8 = 1 << 0;
 const REFERENCED: u8 = 1 << 1;
@@ -51,10 +64,11 @@ pub struct Fingerprint {
 /// # Invariants
 /// - A pair of key and value is there once at most.
 /// - An entry leaves only when nobody has it in hand; leaving the table and being freed are one.
-/// - [`len`](Self::len) is the number of entries in the table.
+/// - [`len`](Self::len) is the number of entries in the table; the budget is charged for all of them.
 pub struct MbCache {
     shards: [CachePadded<Shard>; SHARDS],
     shard_limit: usize,
+    budget: Arc<MemoryBudget>,
 }
 
 /// One block that was seen.
@@ -62,6 +76,8 @@ pub struct MbCache {
 struct Entry {
     fingerprint: Fingerprint,
     value: u64,
+    /// How many entries its shard had seen before. The younger is suggested first.
+    age: u64,
     /// Apart from each other: each bit is set and cleared by an operation of its own.
     flags: AtomicU8,
     /// Who has it in hand. Grows only under the shard's lock.
@@ -87,16 +103,25 @@ pub enum Removal<'c> {
 pub struct EntryRef<'c> {
     shard: &'c Shard,
     entry: Arc<Entry>,
-    slot: usize,
 }
 
 impl MbCache {
-    /// A cache of about `limit` entries.
+    /// A cache of about as many entries as have room in a sixty-fourth of `budget`, but not
+    /// arbitrarily many.
     #[must_use]
-    pub fn new(limit: usize) -> Self {
+    pub fn new(budget: Arc<MemoryBudget>) -> Self {
+        let bytes = budget.limit_bytes() / BUDGET_SHARE;
+        let entries = usize::try_from(bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
+        Self::with_limit(entries.min(LIMIT_MAX), budget)
+    }
+
+    /// A cache of about `limit` entries, which `budget` is charged for.
+    #[must_use]
+    pub fn with_limit(limit: usize, budget: Arc<MemoryBudget>) -> Self {
         Self {
             shards: std::array::from_fn(|_| CachePadded::new(Shard::default())),
             shard_limit: limit.div_ceil(SHARDS).max(1),
+            budget,
         }
     }
 
@@ -113,20 +138,21 @@ impl MbCache {
         if shard.len() >= 2 * self.shard_limit {
             shard.shrink(SHRINK_AT_ONCE.div_ceil(SHARDS));
         }
-        let flags = if reusable { REUSABLE } else { 0 };
-        let entry = Entry {
-            fingerprint,
-            value,
-            flags: AtomicU8::new(flags),
-            users: AtomicU32::new(0),
-        };
-        shard.insert(entry)
+        // Before the shard is locked: others may have to give memory back.
+        let charge = self.budget.charge_beyond(ENTRY_BYTES as u64);
+        shard.insert(fingerprint, value, reusable, charge)
     }
 
-    /// The first block to share for these contents.
+    /// The first block to share for these contents: the one that was added last.
     #[must_use]
     pub fn find_first(&self, fingerprint: Fingerprint) -> Option<EntryRef<'_>> {
-        self.shard(fingerprint.key).find_from(fingerprint, 0)
+        self.shard(fingerprint.key).find_first(fingerprint)
+    }
+
+    /// Whether the block has an entry.
+    #[must_use]
+    pub fn contains(&self, key: u32, value: u64) -> bool {
+        self.shard(key).contains(key, value)
     }
 
     /// The entry of one block.
@@ -147,6 +173,12 @@ impl MbCache {
         let count = self.shard_limit.div_ceil(SHRINK_SHARE);
         let shards = self.shards.iter().filter(too_large);
         shards.map(|shard| shard.shrink(count)).sum()
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.shards.iter().map(|shard| shard.statistics()).sum()
     }
 
     /// How many entries there are.
@@ -187,11 +219,12 @@ impl Entry {
 }
 
 impl<'c> EntryRef<'c> {
-    /// The next block to share for the same contents, instead of this one.
+    /// The next block to share for the same contents, instead of this one: one that was added before
+    /// it, so that going on comes to an end whatever others add.
     #[must_use]
     pub fn find_next(self) -> Option<Self> {
         let shard: &'c Shard = self.shard;
-        shard.find_from(self.fingerprint(), self.slot + 1)
+        shard.find_older(&self.entry)
     }
 
     /// What it was found by.

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::{AWAITED, Entry, EntryRef, Exists, Fingerprint, Removal};
+use super::{
+    AWAITED, ENTRY_BYTES, Entry, EntryRef, Exists, Fingerprint, REUSABLE, Removal, Statistics,
+};
+use crate::budget::Charge;
 use crate::hash::spread;
-use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
 /// Looks at entries before the sweep gives up: each is passed once with its chance and once without.
 const SWEEPS_MAX: usize = 2;
@@ -28,6 +31,11 @@ struct State {
     /// Slots by key.
     index: HashTable<usize>,
     hand: usize,
+    /// Entries ever added.
+    next_age: u64,
+    /// For all entries in the table.
+    charge: Option<Charge>,
+    statistics: Statistics,
 }
 
 impl Shard {
@@ -35,29 +43,63 @@ impl Shard {
         self.len.load(Ordering::Relaxed)
     }
 
-    pub(super) fn insert(&self, entry: Entry) -> Result<(), Exists> {
+    pub(super) fn statistics(&self) -> Statistics {
+        let state = self.state.lock();
+        Statistics {
+            entries: state.index.len() as u64,
+            ..state.statistics
+        }
+    }
+
+    pub(super) fn insert(
+        &self,
+        fingerprint: Fingerprint,
+        value: u64,
+        reusable: bool,
+        charge: Charge,
+    ) -> Result<(), Exists> {
         let mut state = self.state.lock();
-        if state.slot_of(entry.fingerprint.key, entry.value).is_some() {
+        if state.slot_of(fingerprint.key, value).is_some() {
             return Err(Exists);
         }
-        state.insert(Arc::new(entry));
+        let entry = Entry {
+            fingerprint,
+            value,
+            age: state.next_age,
+            flags: AtomicU8::new(if reusable { REUSABLE } else { 0 }),
+            users: AtomicU32::new(0),
+        };
+        state.next_age += 1;
+        state.insert(Arc::new(entry), charge);
         self.len.store(state.index.len(), Ordering::Relaxed);
         Ok(())
     }
 
-    /// The reusable entry with this fingerprint in the lowest slot from `slot` on.
-    pub(super) fn find_from(&self, wanted: Fingerprint, slot: usize) -> Option<EntryRef<'_>> {
+    #[cfg(test)]
+    pub(super) fn slot_of(&self, key: u32, value: u64) -> Option<usize> {
+        self.state.lock().slot_of(key, value)
+    }
+
+    pub(super) fn contains(&self, key: u32, value: u64) -> bool {
+        self.state.lock().slot_of(key, value).is_some()
+    }
+
+    /// The youngest reusable entry with this fingerprint.
+    pub(super) fn find_first(&self, wanted: Fingerprint) -> Option<EntryRef<'_>> {
+        let mut state = self.state.lock();
+        let found = state.find_below(wanted, u64::MAX);
+        match found {
+            Some(_) => state.statistics.hits += 1,
+            None => state.statistics.misses += 1,
+        }
+        self.take_in_hand(&state, found?)
+    }
+
+    /// The next older reusable entry with the fingerprint of `entry`.
+    pub(super) fn find_older(&self, entry: &Entry) -> Option<EntryRef<'_>> {
         let state = self.state.lock();
-        let fits = |&slot: &usize| {
-            let entry = state.entry(slot);
-            entry.is_some_and(|entry| entry.fingerprint == wanted && entry.is_reusable())
-        };
-        let same_hash = state.index.iter_hash(spread(wanted.key.into())).copied();
-        let slot = same_hash
-            .filter(|found| *found >= slot)
-            .filter(fits)
-            .min()?;
-        self.take_in_hand(&state, slot)
+        let found = state.find_below(entry.fingerprint, entry.age)?;
+        self.take_in_hand(&state, found)
     }
 
     pub(super) fn get(&self, key: u32, value: u64) -> Option<EntryRef<'_>> {
@@ -73,6 +115,7 @@ impl Shard {
         };
         if !state.is_used(slot) {
             state.remove(slot);
+            state.statistics.deletes += 1;
             self.len.store(state.index.len(), Ordering::Relaxed);
             return Removal::Deleted;
         }
@@ -102,6 +145,7 @@ impl Shard {
                 dropped += 1;
             }
         }
+        state.statistics.reclaimed += dropped as u64;
         self.len.store(state.index.len(), Ordering::Relaxed);
         dropped
     }
@@ -125,11 +169,7 @@ impl Shard {
     fn take_in_hand(&self, state: &MutexGuard<'_, State>, slot: usize) -> Option<EntryRef<'_>> {
         let entry = Arc::clone(state.entry(slot)?);
         entry.users.fetch_add(1, Ordering::Relaxed);
-        Some(EntryRef {
-            shard: self,
-            entry,
-            slot,
-        })
+        Some(EntryRef { shard: self, entry })
     }
 }
 
@@ -159,7 +199,23 @@ impl State {
         self.index.find(spread(key.into()), is_it).copied()
     }
 
-    fn insert(&mut self, entry: Arc<Entry>) {
+    /// The youngest reusable entry with this fingerprint that is older than `age`.
+    fn find_below(&self, wanted: Fingerprint, age: u64) -> Option<usize> {
+        let same_hash = self.index.iter_hash(spread(wanted.key.into())).copied();
+        let fitting = same_hash.filter_map(|slot| {
+            let entry = self.entry(slot)?;
+            let fits = entry.age < age && entry.fingerprint == wanted && entry.is_reusable();
+            fits.then_some((entry.age, slot))
+        });
+        fitting.max().map(|(_, slot)| slot)
+    }
+
+    fn insert(&mut self, entry: Arc<Entry>, charge: Charge) {
+        self.statistics.inserts += 1;
+        match &mut self.charge {
+            Some(all) => all.join(charge),
+            None => self.charge = Some(charge),
+        }
         let hashed = spread(entry.fingerprint.key.into());
         let slot = if let Some(slot) = self.free.pop() {
             self.slots[slot] = Some(entry);
@@ -183,6 +239,9 @@ impl State {
         let hashed = spread(entry.fingerprint.key.into());
         if let Ok(found) = self.index.find_entry(hashed, |&found| found == slot) {
             found.remove();
+        }
+        if let Some(charge) = &mut self.charge {
+            drop(charge.split(ENTRY_BYTES as u64));
         }
         self.free.push(slot);
     }

@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn cache(limit: usize) -> MbCache {
+    MbCache::with_limit(limit, Arc::new(MemoryBudget::new(1 << 20)))
+}
+
 fn of(key: u32) -> Fingerprint {
     Fingerprint {
         key,
@@ -16,25 +20,24 @@ fn values(cache: &MbCache, fingerprint: Fingerprint) -> Vec<u64> {
         values.push(entry.value());
         found = entry.find_next();
     }
-    values.sort_unstable();
     values
 }
 
 #[test]
-fn blocks_of_one_key_are_found_one_after_the_other() {
-    let cache = MbCache::new(1024);
+fn blocks_of_one_key_are_found_one_after_the_other_the_last_first() {
+    let cache = cache(1024);
     for value in 0..10 {
         cache.create(of(7), value, true).unwrap();
     }
     cache.create(of(8), 99, true).unwrap();
-    assert_eq!(values(&cache, of(7)), (0..10).collect::<Vec<_>>());
+    assert_eq!(values(&cache, of(7)), (0..10).rev().collect::<Vec<_>>());
     assert_eq!(values(&cache, of(9)), []);
     assert_eq!(cache.len(), 11);
 }
 
 #[test]
 fn a_pair_is_there_once() {
-    let cache = MbCache::new(1024);
+    let cache = cache(1024);
     cache.create(of(7), 1, true).unwrap();
     assert_eq!(cache.create(of(7), 1, false), Err(Exists));
     cache.create(of(8), 1, true).unwrap();
@@ -43,7 +46,7 @@ fn a_pair_is_there_once() {
 
 #[test]
 fn other_contents_under_the_same_key_are_not_suggested() {
-    let cache = MbCache::new(1024);
+    let cache = cache(1024);
     let (one, other) = (
         of(7),
         Fingerprint {
@@ -59,7 +62,7 @@ fn other_contents_under_the_same_key_are_not_suggested() {
 
 #[test]
 fn a_full_block_is_not_suggested_until_it_has_room_again() {
-    let cache = MbCache::new(1024);
+    let cache = cache(1024);
     cache.create(of(7), 1, false).unwrap();
     assert_eq!(values(&cache, of(7)), []);
     cache.get(7, 1).unwrap().set_reusable(true);
@@ -68,7 +71,7 @@ fn a_full_block_is_not_suggested_until_it_has_room_again() {
 
 #[test]
 fn referenced_and_reusable_do_not_touch_each_other() {
-    let cache = MbCache::new(1024);
+    let cache = cache(1024);
     cache.create(of(7), 1, true).unwrap();
     let entry = cache.get(7, 1).unwrap();
     entry.set_reusable(false);
@@ -81,7 +84,7 @@ fn referenced_and_reusable_do_not_touch_each_other() {
 
 #[test]
 fn used_entries_are_not_reclaimed() {
-    let cache = MbCache::new(1);
+    let cache = cache(1);
     cache.create(of(7), 1, true).unwrap();
     let entry = cache.get(7, 1).unwrap();
     for _ in 0..10 {
@@ -95,7 +98,7 @@ fn used_entries_are_not_reclaimed() {
 
 #[test]
 fn an_entry_in_hand_is_given_instead_of_deleted() {
-    let cache = MbCache::new(1024);
+    let cache = cache(1024);
     cache.create(of(7), 1, true).unwrap();
     let user = cache.find_first(of(7)).unwrap();
     let Removal::InUse(entry) = cache.delete_or_get(7, 1) else {
@@ -112,7 +115,7 @@ fn an_entry_in_hand_is_given_instead_of_deleted() {
 #[test]
 fn what_is_used_stays_when_entries_have_to_go() {
     const LIMIT: usize = 256;
-    let cache = MbCache::new(LIMIT);
+    let cache = cache(LIMIT);
     let favourites: Vec<u32> = (0..32).collect();
     for &key in &favourites {
         cache.create(of(key), 1, true).unwrap();
@@ -136,11 +139,86 @@ fn what_is_used_stays_when_entries_have_to_go() {
 
 #[test]
 fn slots_are_used_again() {
-    let cache = MbCache::new(1024);
+    let cache = cache(1024);
     for round in 0..1000 {
         cache.create(of(7), round, true).unwrap();
         assert!(matches!(cache.delete_or_get(7, round), Removal::Deleted));
     }
     cache.create(of(7), 1, true).unwrap();
-    assert_eq!(cache.find_first(of(7)).unwrap().slot, 0);
+    let slot = cache.shard(7).slot_of(7, 1);
+    assert_eq!(slot, Some(0));
+}
+
+#[test]
+fn a_search_ends_though_others_are_added_meanwhile() {
+    let cache = cache(1024);
+    cache.create(of(7), 0, true).unwrap();
+    let mut found = cache.find_first(of(7));
+    let mut seen = 0;
+    while let Some(entry) = found {
+        seen += 1;
+        cache.create(of(7), seen, true).unwrap();
+        found = entry.find_next();
+    }
+    assert_eq!(seen, 1);
+}
+
+#[test]
+fn count_of_entries_does_not_run_below_zero() {
+    let cache = cache(1);
+    for value in 0..100 {
+        cache.create(of(7), value, true).unwrap();
+        while cache.shrink() > 0 {}
+        assert!(matches!(cache.delete_or_get(7, value), Removal::Deleted));
+        assert!(cache.len() <= 1, "{}", cache.len());
+    }
+    assert!(cache.is_empty());
+    let all = cache.statistics();
+    assert_eq!((all.entries, all.inserts), (0, 100));
+    assert_eq!(all.deletes + all.reclaimed, 100);
+}
+
+#[test]
+fn many_blocks_of_one_key_stay_few() {
+    const LIMIT: usize = 1024;
+    let cache = cache(LIMIT);
+    for value in 0..50_000 {
+        cache.create(of(7), value, true).unwrap();
+        assert!(cache.len() <= 2 * LIMIT / SHARDS + 1);
+    }
+    assert_eq!(cache.find_first(of(7)).unwrap().value(), 49_999);
+}
+
+#[test]
+fn memory_is_charged_for_what_is_there() {
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let cache = MbCache::new(Arc::clone(&budget));
+    for key in 0..10_000 {
+        cache.create(of(key), 1, true).unwrap();
+        let _ = cache.create(of(key), 1, true);
+    }
+    let bytes = (cache.len() * ENTRY_BYTES) as u64;
+    assert_eq!(budget.used_bytes(), bytes);
+    assert!(bytes <= 2 * budget.limit_bytes() / BUDGET_SHARE + (2 * SHARDS * ENTRY_BYTES) as u64);
+    drop(cache);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
+fn what_is_done_is_counted() {
+    let cache = cache(1024);
+    let _ = cache.create(of(7), 1, true);
+    let _ = cache.create(of(7), 1, true);
+    drop(cache.find_first(of(7)));
+    drop(cache.find_first(of(8)));
+    drop(cache.get(7, 1));
+    assert!(cache.contains(7, 1) && !cache.contains(7, 2));
+    let expected = Statistics {
+        entries: 1,
+        hits: 1,
+        misses: 1,
+        inserts: 1,
+        ..Statistics::default()
+    };
+    assert_eq!(cache.statistics(), expected);
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use shuttle::sync::Mutex;
 use shuttle::thread;
 
-use crate::Model;
 use crate::mbcache::{Fingerprint, MbCache, Removal};
+use crate::{MemoryBudget, Model};
 
 pub(crate) const MODELS: &[Model] = &[
     Model {
@@ -21,6 +21,21 @@ pub(crate) const MODELS: &[Model] = &[
         name: "a_block_being_shared_is_not_rewritten",
         schedules: 2000,
         run: share_against_rewrite,
+    },
+    Model {
+        name: "two_who_take_each_others_block_do_not_wait_for_ever",
+        schedules: 2000,
+        run: exchange,
+    },
+    Model {
+        name: "an_entry_that_comes_back_knows_whether_its_block_is_full",
+        schedules: 2000,
+        run: shrink_and_read_against_release,
+    },
+    Model {
+        name: "an_entry_is_freed_once",
+        schedules: 2000,
+        run: create_against_delete,
     },
     Model {
         name: "the_clock_takes_no_entry_from_a_lookup",
@@ -35,13 +50,17 @@ pub(crate) const MODELS: &[Model] = &[
 ];
 
 const USERS_MAX: u32 = 2;
-const VALUE: u64 = 1;
+/// Two blocks, and a third for a copy.
+const BLOCKS: usize = 3;
+/// Looks at blocks to share before the contents get one of their own, as a filesystem has them.
+const ATTEMPTS_MAX: u32 = 8;
 
 fn of(contents: u64) -> Fingerprint {
     Fingerprint { key: 7, contents }
 }
 
-/// A block that files share.
+/// A block that files share. Without users, it is free.
+#[derive(Default)]
 struct Block {
     users: u32,
     contents: u64,
@@ -49,63 +68,74 @@ struct Block {
 
 struct Disk {
     cache: MbCache,
-    block: Mutex<Block>,
+    blocks: [Mutex<Block>; BLOCKS],
 }
 
 impl Disk {
-    /// One file has the block.
-    fn new() -> Arc<Self> {
-        let cache = MbCache::new(4);
-        cache.create(of(5), VALUE, true).unwrap();
-        let block = Block {
-            users: 1,
-            contents: 5,
-        };
+    /// The first `files` blocks have a user each, and these contents.
+    fn with(contents: &[u64]) -> Arc<Self> {
+        let cache = MbCache::with_limit(4, Arc::new(MemoryBudget::new(1 << 20)));
+        let mut blocks: [Block; BLOCKS] = Default::default();
+        for (at, &contents) in contents.iter().enumerate() {
+            blocks[at].users = 1;
+            blocks[at].contents = contents;
+            cache.create(of(contents), at as u64, true).unwrap();
+        }
         Arc::new(Self {
             cache,
-            block: Mutex::new(block),
+            blocks: blocks.map(Mutex::new),
         })
     }
 
-    /// Shares the block if it holds `contents`. Whether it did.
-    fn share(&self, contents: u64) -> bool {
-        let Some(entry) = self.cache.find_first(of(contents)) else {
-            return false;
-        };
-        {
-            let block = self.block.lock().unwrap();
-            assert!(
-                block.users > 0,
-                "nobody frees a block whose entry is in hand"
-            );
-            assert_eq!(block.contents, contents, "nor rewrites it");
-        }
-        let mut block = self.block.lock().unwrap();
-        if block.users >= USERS_MAX {
-            return false;
-        }
-        block.users += 1;
-        if block.users == USERS_MAX {
+    fn new() -> Arc<Self> {
+        Self::with(&[5])
+    }
+
+    /// Shares a block that holds `contents`, if there is one.
+    fn share(&self, contents: u64) -> Option<usize> {
+        let mut found = self.cache.find_first(of(contents));
+        for _ in 0..ATTEMPTS_MAX {
+            let entry = found?;
+            let at = usize::try_from(entry.value()).unwrap();
+            {
+                let block = self.blocks[at].lock().unwrap();
+                assert!(
+                    block.users > 0,
+                    "nobody frees a block whose entry is in hand"
+                );
+                assert_eq!(block.contents, contents, "nor rewrites it");
+            }
+            let mut block = self.blocks[at].lock().unwrap();
+            if block.users < USERS_MAX {
+                block.users += 1;
+                if block.users == USERS_MAX {
+                    entry.set_reusable(false);
+                }
+                entry.touch();
+                return Some(at);
+            }
+            // Whatever the flag says: a full block is not looked at for ever.
             entry.set_reusable(false);
+            drop(block);
+            found = entry.find_next();
         }
-        entry.touch();
-        true
+        None
     }
 
     /// One user less; the last frees the block.
-    fn release(&self) {
+    fn release(&self, at: usize) {
         loop {
-            let mut block = self.block.lock().unwrap();
+            let mut block = self.blocks[at].lock().unwrap();
             if block.users > 1 {
                 block.users -= 1;
                 if block.users == USERS_MAX - 1
-                    && let Some(entry) = self.cache.get(7, VALUE)
+                    && let Some(entry) = self.cache.get(7, at as u64)
                 {
                     entry.set_reusable(true);
                 }
                 return;
             }
-            match self.cache.delete_or_get(7, VALUE) {
+            match self.cache.delete_or_get(7, at as u64) {
                 Removal::Deleted => {
                     block.users = 0;
                     return;
@@ -118,25 +148,54 @@ impl Disk {
         }
     }
 
-    /// Rewrites the block in place, if its file is the only one, or leaves it to the others.
-    fn rewrite(&self, contents: u64) {
-        let mut block = self.block.lock().unwrap();
-        if block.users > 1 {
-            block.users -= 1;
+    /// Gives the file that has block `at` new contents: it shares a block that has them, or rewrites
+    /// its own if it is the only user, or gets a copy. Returns its block then.
+    fn rewrite(&self, at: usize, contents: u64) -> usize {
+        if let Some(shared) = self.share(contents) {
+            self.release(at);
+            return shared;
+        }
+        {
+            let mut block = self.blocks[at].lock().unwrap();
+            // Somebody may be about to share it: then a copy is made instead.
+            if block.users == 1
+                && let Removal::Deleted = self.cache.delete_or_get(7, at as u64)
+            {
+                block.contents = contents;
+                self.cache.create(of(contents), at as u64, true).unwrap();
+                return at;
+            }
+        }
+        let copy = BLOCKS - 1;
+        *self.blocks[copy].lock().unwrap() = Block { users: 1, contents };
+        self.cache.create(of(contents), copy as u64, true).unwrap();
+        self.release(at);
+        copy
+    }
+
+    /// Reads a block that the caller has as its file's, and takes note of it.
+    fn read(&self, at: usize) {
+        if self.cache.contains(7, at as u64) {
             return;
         }
-        match self.cache.delete_or_get(7, VALUE) {
-            Removal::Deleted => {
-                block.contents = contents;
-                self.cache.create(of(contents), VALUE, true).unwrap();
-            }
-            // Somebody is about to share it: a copy is made instead.
-            Removal::InUse(entry) => {
-                drop(block);
-                drop(entry);
-                self.release();
+        let block = self.blocks[at].lock().unwrap();
+        let is_reusable = block.users < USERS_MAX;
+        let _ = self
+            .cache
+            .create(of(block.contents), at as u64, is_reusable);
+    }
+
+    /// When all is quiet, an entry says of its block what is true of it.
+    fn prove_quiet(&self) {
+        for (at, block) in self.blocks.iter().enumerate() {
+            let block = block.lock().unwrap();
+            if let Some(entry) = self.cache.get(7, at as u64) {
+                assert!(block.users > 0, "block {at} is free");
+                assert_eq!(entry.fingerprint(), of(block.contents));
+                assert_eq!(entry.is_reusable(), block.users < USERS_MAX);
             }
         }
+        assert!(self.cache.len() <= BLOCKS);
     }
 }
 
@@ -152,24 +211,45 @@ fn all(disk: &Arc<Disk>, threads: Vec<fn(&Disk)>) {
 }
 
 fn sharer(disk: &Disk) {
-    if disk.share(5) {
-        disk.release();
+    if let Some(at) = disk.share(5) {
+        disk.release(at);
     }
 }
 
 fn share_against_free() {
     let disk = Disk::new();
-    all(&disk, vec![sharer, sharer, Disk::release]);
-    assert_eq!(disk.block.lock().unwrap().users, 0);
+    all(&disk, vec![sharer, sharer, |disk| disk.release(0)]);
+    assert_eq!(disk.blocks[0].lock().unwrap().users, 0);
     assert!(disk.cache.is_empty());
 }
 
 fn share_against_rewrite() {
     let disk = Disk::new();
-    all(&disk, vec![sharer, |disk| disk.rewrite(6)]);
-    let block = disk.block.lock().unwrap();
-    let is_indexed = disk.cache.get(7, VALUE).is_some();
-    assert_eq!(is_indexed, block.users > 0);
+    let rewriter = |disk: &Disk| {
+        disk.rewrite(0, 6);
+    };
+    all(&disk, vec![sharer, rewriter, sharer]);
+    disk.prove_quiet();
+    let users = disk.blocks.iter().map(|block| block.lock().unwrap().users);
+    assert_eq!(users.sum::<u32>(), 1);
+}
+
+/// Each of two files takes the contents of the other: whoever shares one's block has to let go of its
+/// entry before it waits for the other's.
+fn exchange() {
+    let disk = Disk::with(&[5, 6]);
+    let one = |disk: &Disk| take(disk, 6, 0);
+    let other = |disk: &Disk| take(disk, 5, 1);
+    all(&disk, vec![one, other]);
+    disk.prove_quiet();
+    let users = disk.blocks.iter().map(|block| block.lock().unwrap().users);
+    assert_eq!(users.sum::<u32>(), 2);
+}
+
+fn take(disk: &Disk, contents: u64, at: usize) {
+    if disk.share(contents).is_some() {
+        disk.release(at);
+    }
 }
 
 fn shrink_against_lookup() {
@@ -179,26 +259,61 @@ fn shrink_against_lookup() {
     };
     let reader = |disk: &Disk| {
         if let Some(entry) = disk.cache.find_first(of(5)) {
-            assert_eq!(entry.value(), VALUE);
-            assert!(disk.cache.get(7, VALUE).is_some(), "it stays while in hand");
+            assert_eq!(entry.value(), 0);
+            assert!(disk.cache.get(7, 0).is_some(), "it stays while in hand");
         }
     };
     all(&disk, vec![shrinker, reader, reader]);
     assert!(disk.cache.len() <= 1);
 }
 
+/// A full block loses its entry, and whoever reads it adds it anew, while another file leaves it.
+fn shrink_and_read_against_release() {
+    let disk = Disk::new();
+    assert_eq!(disk.share(5), Some(0));
+    let shrinker = |disk: &Disk| {
+        disk.cache.shrink();
+        disk.cache.shrink();
+    };
+    all(
+        &disk,
+        vec![shrinker, |disk| disk.read(0), |disk| disk.release(0)],
+    );
+    disk.prove_quiet();
+}
+
+/// An entry is deleted as soon as it is there, and shrunk at the same time: it goes once.
+fn create_against_delete() {
+    let disk = Disk::with(&[]);
+    let shrinker = |disk: &Disk| {
+        disk.cache.shrink();
+    };
+    let creator = |disk: &Disk| {
+        let _ = disk.cache.create(of(5), 0, true);
+    };
+    let deleter = |disk: &Disk| {
+        if let Removal::InUse(_) = disk.cache.delete_or_get(7, 0) {
+            panic!("nobody has it in hand");
+        }
+    };
+    all(&disk, vec![creator, deleter, shrinker, creator]);
+    assert!(disk.cache.len() <= 1);
+    drop(disk.cache.delete_or_get(7, 0));
+    assert!(disk.cache.is_empty());
+}
+
 fn touch_against_full() {
     let disk = Disk::new();
     let toucher = |disk: &Disk| {
-        if let Some(entry) = disk.cache.get(7, VALUE) {
+        if let Some(entry) = disk.cache.get(7, 0) {
             entry.touch();
         }
     };
-    let filler = |disk: &Disk| assert!(disk.share(5));
+    let filler = |disk: &Disk| assert!(disk.share(5).is_some());
     all(&disk, vec![toucher, filler, toucher]);
-    let entry = disk.cache.get(7, VALUE).unwrap();
+    let entry = disk.cache.get(7, 0).unwrap();
     assert!(!entry.is_reusable(), "a full block is not suggested");
     drop(entry);
-    disk.release();
+    disk.release(0);
     assert!(disk.cache.find_first(of(5)).is_some());
 }
