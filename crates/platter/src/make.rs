@@ -221,6 +221,7 @@ impl Maker {
         };
         let options = platter_ext4::MountOptions {
             read_only: false,
+            uses_reserve: true,
             ..platter_ext4::MountOptions::default()
         };
         let (device, budget) = (Arc::clone(device), Arc::clone(&self.budget));

@@ -36,15 +36,19 @@ pub struct WriteOptions {
     /// How often changes are made durable by themselves, by a thread of the volume's own. `None` for
     /// never: then only syncing and unmounting does it, in the caller's thread.
     pub commit_interval: Option<Duration>,
+    /// Whether contents of files may take the blocks that the filesystem reserves for the superuser:
+    /// true where everybody who writes is the superuser.
+    pub uses_reserve: bool,
 }
 
 impl Default for WriteOptions {
-    /// What the filesystem asks for, and every five seconds.
+    /// What the filesystem asks for, every five seconds, and for anybody.
     fn default() -> Self {
         Self {
             on_error: None,
             data_mode: None,
             commit_interval: Some(Duration::from_secs(5)),
+            uses_reserve: false,
         }
     }
 }

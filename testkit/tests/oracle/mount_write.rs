@@ -102,6 +102,44 @@ fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
 }
 
 #[test]
+fn only_the_superusers_mounts_write_into_the_reserve() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for layout in LAYOUTS {
+        let mut options = layout.to_vec();
+        options.extend(["-m", "25"]);
+        mke2fs::make(&image, 32 << 10, &options, None).unwrap();
+        let mut written = [0, 0];
+        for (uses_reserve, written) in [false, true].into_iter().zip(&mut written) {
+            let spec = platter::ImageSpec::parse(&image).unwrap();
+            let writing = WriteOptions {
+                uses_reserve,
+                ..WriteOptions::default()
+            };
+            let volume = OpenOptions::new().writing(writing).open(&spec).unwrap();
+            let root = volume.filesystem().root().unwrap();
+            let name = if uses_reserve { "rest" } else { "filled" };
+            let name = Name::new(name.as_bytes()).unwrap();
+            let made = root.create(&Context::root(), name, CreateKind::Regular, 0o644);
+            let (file, piece) = (made.unwrap(), vec![7; 64 << 10]);
+            let refused = loop {
+                if let Err(error) = file.write_at(*written, &piece) {
+                    break error;
+                }
+                *written += piece.len() as u64;
+            };
+            assert_eq!(refused.errno(), rustix::io::Errno::NOSPC, "{layout:?}");
+            volume.filesystem().unmount().unwrap();
+        }
+        assert_clean(&image, layout, "filled");
+        let [filled, rest] = written;
+        assert!(filled > 4 << 20, "{layout:?}: {filled} bytes");
+        // A quarter of 32 MiB, but for what their maps took.
+        assert!(rest > 7 << 20, "{layout:?}: {rest} bytes");
+    }
+}
+
+#[test]
 fn unmounting_takes_less_than_a_second() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");

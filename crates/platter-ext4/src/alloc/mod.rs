@@ -155,6 +155,8 @@ impl Rule for SpaceRule {
 pub struct Space {
     geometry: Geometry,
     fixed: FixedBlocks,
+    /// Who the contents of files are written for.
+    contents_from: Reserve,
     loaded_max: usize,
     slots: Box<[Slot]>,
     counters: Counters,
@@ -203,6 +205,7 @@ impl Space {
         let superblock = &volume.superblock;
         Ok(Self {
             fixed: fixed.build(volume)?,
+            contents_from: Reserve::Ordinary,
             loaded_max: (LOADED_BYTES_MAX / group_bytes).max(16),
             slots: slots.into(),
             counters,
@@ -211,6 +214,20 @@ impl Space {
             damage: Mutex::default(),
             geometry,
         })
+    }
+
+    /// The same space, the contents of whose files may take what is reserved for the superuser.
+    #[must_use]
+    pub fn with_reserve_for_contents(mut self) -> Self {
+        self.contents_from = Reserve::Privileged;
+        self
+    }
+
+    /// Who the contents of files are written for. Pages are written back long after whoever filled
+    /// them, so that is one answer for a mount.
+    #[must_use]
+    pub fn contents_from(&self) -> Reserve {
+        self.contents_from
     }
 
     /// The space as requests of one kind have it.
@@ -235,12 +252,7 @@ impl Space {
     ///
     /// # Errors
     /// `NoSpace`: nothing is promised.
-    pub fn reserve_delayed(&self, clusters: u64, privileged: bool) -> Result<()> {
-        let from = if privileged {
-            Reserve::Privileged
-        } else {
-            Reserve::Ordinary
-        };
+    pub fn reserve_delayed(&self, clusters: u64, from: Reserve) -> Result<()> {
         if self.counters.promise(clusters, from) {
             return Ok(());
         }

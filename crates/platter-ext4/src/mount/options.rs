@@ -41,6 +41,8 @@ pub struct MountOptions {
     pub commit_interval: Option<Duration>,
     /// How contents of files are written; `None` for what the superblock says.
     pub data_mode: Option<DataMode>,
+    /// Whether contents of files may take what is reserved for the superuser.
+    pub uses_reserve: bool,
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -57,6 +59,7 @@ impl Default for MountOptions {
             on_error: None,
             commit_interval: None,
             data_mode: None,
+            uses_reserve: false,
             node_name: b"platter".to_vec(),
         }
     }

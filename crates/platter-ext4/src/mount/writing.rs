@@ -86,7 +86,11 @@ pub(super) fn begin(
     };
     let data_mode = DataMode::of_superblock(&volume.superblock);
     let volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
-    let space = Arc::new(Space::open(&volume)?);
+    let mut space = Space::open(&volume)?;
+    if options.uses_reserve {
+        space = space.with_reserve_for_contents();
+    }
+    let space = Arc::new(space);
     let on_error = options
         .on_error
         .unwrap_or(OnError::of_superblock(volume.superblock.errors));

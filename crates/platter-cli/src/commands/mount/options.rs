@@ -74,7 +74,12 @@ impl MountWords {
 
     /// How the filesystem is kept up while it may be written.
     pub(super) fn write_options(&self) -> WriteOptions {
-        self.writing
+        // Whoever is let in is the superuser there, or may do all that one may.
+        let is_privileged = rustix::process::geteuid().is_root() || self.fuse.no_permission_checks;
+        WriteOptions {
+            uses_reserve: is_privileged && !self.fuse.allow_other,
+            ..self.writing
+        }
     }
 
     /// The options of the command line, with what the words say besides.
@@ -191,10 +196,19 @@ mod tests {
             on_error: Some(OnError::ReadOnly),
             data_mode: Some(DataMode::Ordered),
             commit_interval: Some(Duration::from_secs(30)),
+            uses_reserve: false,
         };
-        assert_eq!(words.write_options(), expected);
+        assert_eq!(words.writing, expected);
         let words = parse(&["rw", "ro", "commit=0"]).unwrap();
         assert!(!words.insists_on_writing && words.fuse.read_only);
-        assert_eq!(words.write_options(), WriteOptions::default());
+        assert_eq!(words.writing, WriteOptions::default());
+    }
+
+    #[test]
+    fn the_reserve_is_for_mounts_that_let_in_nobody_but_the_superuser() {
+        let uses_reserve = |list: &str| parse(&[list]).unwrap().write_options().uses_reserve;
+        assert!(uses_reserve("noperm"));
+        assert!(!uses_reserve("allow_other"));
+        assert_eq!(uses_reserve("rw"), rustix::process::geteuid().is_root());
     }
 }

@@ -126,7 +126,7 @@ fn promised_space_is_there_though_it_was_just_freed() {
     while let Ok(blocks) = space.alloc(volume, &mut handle, BlockNr(1), 4096, Reserve::Split) {
         all.push(blocks);
     }
-    assert!(space.reserve_delayed(1, true).is_err());
+    assert!(space.reserve_delayed(1, Reserve::Privileged).is_err());
     drop(handle);
     sample.commit();
     let mut handle = volume.begin(64).unwrap();
@@ -141,7 +141,7 @@ fn promised_space_is_there_though_it_was_just_freed() {
         Reserve::Ordinary
     )));
     drop(handle);
-    space.reserve_delayed(count, false).unwrap();
+    space.reserve_delayed(count, Reserve::Ordinary).unwrap();
     assert!(refused(&space.take(
         volume,
         BlockNr(1),

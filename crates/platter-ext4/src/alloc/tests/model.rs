@@ -198,7 +198,7 @@ impl Model {
             Reserve::Ordinary
         };
         let had = self.available().saturating_sub(self.floor(from));
-        match self.sample.space.reserve_delayed(count, privileged) {
+        match self.sample.space.reserve_delayed(count, from) {
             Ok(()) => {
                 assert!(count <= had || count == 0);
                 self.delayed += count;

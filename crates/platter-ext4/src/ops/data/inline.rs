@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use platter_vfs::Result;
 
 use super::super::Node;
-use crate::alloc::{RECORD_CREDITS, Reserve, Taken};
+use crate::alloc::{RECORD_CREDITS, Taken};
 use crate::mapping::{Backing, BlockMap, InlineData, Run, store_inline};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::remove_from_inode;
@@ -121,7 +121,7 @@ impl Node {
         let mut taken = None;
         if !is_empty {
             let goal = space.first_goal(self.number, self.kind);
-            let block = space.take(volume, goal, 1, Reserve::Ordinary)?;
+            let block = space.take(volume, goal, 1, space.contents_from())?;
             let at = volume.geometry.offset_bytes(block.start());
             if let Err(error) = volume.device().write_at(at, &bytes) {
                 space.give_back(block);

@@ -192,7 +192,7 @@ impl Core {
             .map(|run| u64::from(run.end - run.start))
             .sum();
         let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
-        space.reserve_delayed(of_clusters + of_rows, false)?;
+        space.reserve_delayed(of_clusters + of_rows, space.contents_from())?;
         for run in clusters {
             self.delayed.promise(run);
         }
