@@ -40,6 +40,8 @@ struct Node {
     inode: Arc<dyn Inode>,
     /// How often the kernel was told of it and did not forget it since.
     lookups: u64,
+    /// The kernel was told of its attributes since it was last told to drop them.
+    is_attr_told: bool,
 }
 
 /// Ids of inodes whose own number belongs to another inode, as with two trees in one filesystem.
@@ -65,6 +67,21 @@ impl NodeTable {
         }
         let shard = self.shard(node).lock();
         shard.get(&node).map(|node| Arc::clone(&node.inode))
+    }
+
+    /// Notes that the kernel is about to be told of the attributes of a node.
+    pub(crate) fn note_attr_told(&self, node: NodeId) {
+        if let Some(node) = self.shard(node).lock().get_mut(&node) {
+            node.is_attr_told = true;
+        }
+    }
+
+    /// Whether the kernel was told of a node's attributes since this was asked last.
+    pub(crate) fn take_attr_told(&self, node: NodeId) -> bool {
+        let mut shard = self.shard(node).lock();
+        shard
+            .get_mut(&node)
+            .is_some_and(|node| std::mem::take(&mut node.is_attr_told))
     }
 
     /// The node of an inode the kernel is about to be told of, held once more.
@@ -132,11 +149,17 @@ impl NodeTable {
         match shard.entry(node) {
             Entry::Vacant(entry) => {
                 let inode = Arc::clone(inode);
-                entry.insert(Node { inode, lookups: 1 });
+                entry.insert(Node {
+                    inode,
+                    lookups: 1,
+                    is_attr_told: true,
+                });
                 true
             }
             Entry::Occupied(mut entry) if entry.get().inode.id() == inode.id() => {
-                entry.get_mut().lookups += 1;
+                let node = entry.get_mut();
+                node.lookups += 1;
+                node.is_attr_told = true;
                 true
             }
             Entry::Occupied(_) => false,

@@ -134,6 +134,7 @@ impl Server {
             let kept = self.permissions_kept(&*inode)?;
             changes.permissions = changes.permissions.or(kept);
         }
+        self.nodes.note_attr_told(node);
         let attr = self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
         Ok(self.as_shown(attr))
     }

@@ -147,15 +147,27 @@ impl Server {
         self.nodes.forget(node, lookups);
     }
 
+    /// Whether the kernel has attributes of a node that the last request may have changed behind
+    /// its back: how much space contents take is known here alone.
+    pub(crate) fn has_stale_attributes(&self, node: NodeId) -> bool {
+        self.nodes.take_attr_told(node)
+    }
+
     /// Tells the kernel of a file that a name in `dir` names.
     fn tell(&self, dir: &dyn Inode, inode: &Arc<dyn Inode>) -> Answer<Told> {
-        let attr = self.shown_attr(&**inode)?;
+        // First, so that whoever writes from now on knows that the attributes are out.
         let node = self.nodes.hold(inode);
-        Ok(Told {
-            node,
-            attr,
-            validity: self.name_validity(dir),
-        })
+        match self.shown_attr(&**inode) {
+            Ok(attr) => Ok(Told {
+                node,
+                attr,
+                validity: self.name_validity(dir),
+            }),
+            Err(errno) => {
+                self.nodes.forget(node, 1);
+                Err(errno)
+            }
+        }
     }
 
     /// How long names in `dir` stay as they are, found or not. Where names fold, the kernel does not

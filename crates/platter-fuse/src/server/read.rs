@@ -1,8 +1,10 @@
 //! Requests that change nothing.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use platter_vfs::{Attr, DirCursor, FileKind, Inode, InodeId, NameBuf, SeekTarget, StatFs};
+use platter_vfs::{
+    Attr, Condition, DirCursor, Error, FileKind, Inode, InodeId, NameBuf, SeekTarget, StatFs,
+};
 use rustix::io::Errno;
 
 use super::{Answer, Caller, Server, Told};
@@ -13,6 +15,9 @@ use crate::node::NodeId;
 /// room, and what does not fit was read for nothing.
 const ENTRIES_AT_FIRST: usize = 32;
 const ENTRIES_AT_MOST: usize = 1024;
+
+/// How often a hole is looked for again, while the kernel has contents to fill it.
+const SEEKS_MAX: usize = 64;
 
 /// One line of a listing.
 #[derive(Debug)]
@@ -52,12 +57,14 @@ struct Pending {
 impl Server {
     pub(crate) fn attributes(&self, node: NodeId) -> Answer<Attr> {
         self.counters.count(Operation::GetAttr);
+        self.nodes.note_attr_told(node);
         self.shown_attr(&*self.inode(node)?)
     }
 
     /// As [`attributes`](Self::attributes), asked for with the time of creation.
     pub(crate) fn extended_attributes(&self, node: NodeId) -> Answer<Attr> {
         self.counters.count(Operation::Statx);
+        self.nodes.note_attr_told(node);
         self.shown_attr(&*self.inode(node)?)
     }
 
@@ -221,5 +228,45 @@ impl Server {
     pub(crate) fn seek(&self, node: NodeId, offset: u64, target: SeekTarget) -> Answer<u64> {
         self.counters.count(Operation::Lseek);
         self.check(self.inode(node)?.seek(offset, target))
+    }
+
+    /// As [`seek`](Self::seek), for a file of which the kernel may hold contents that did not come
+    /// here yet. `settle` has it write those in a range of bytes.
+    pub(crate) fn seek_settled(
+        &self,
+        node: NodeId,
+        offset: u64,
+        target: SeekTarget,
+        mut settle: impl FnMut(Range<u64>),
+    ) -> Answer<u64> {
+        self.counters.count(Operation::Lseek);
+        let inode = self.inode(node)?;
+        let mut found = inode.seek(offset, target);
+        // The caller of the kernel keeps other writers out, but for those of mapped pages.
+        for _ in 0..SEEKS_MAX {
+            let is_last = |place: u64| inode.attr().is_ok_and(|attr| place >= attr.size_bytes);
+            let hole = match (target, &found) {
+                (SeekTarget::Data, Ok(data)) => offset..*data,
+                (SeekTarget::Hole, Ok(hole)) if !is_last(*hole) => *hole..hole.saturating_add(1),
+                (SeekTarget::Hole, Ok(end)) => *end..u64::MAX,
+                (_, Err(Error::Condition(Condition::NoSuchAddress))) => offset..u64::MAX,
+                (_, Err(_)) => break,
+            };
+            if hole.is_empty() {
+                break;
+            }
+            settle(hole);
+            let again = inode.seek(offset, target);
+            let is_settled = match (&found, &again) {
+                (Ok(before), Ok(now)) => before == now,
+                (Err(_), Err(_)) => true,
+                (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
+            };
+            found = again;
+            if is_settled {
+                break;
+            }
+        }
+        self.check(found)
     }
 }

@@ -3,13 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use rustix::io::Errno;
 
 use super::clone::clone;
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Outcome};
 use super::greeting::{Greeting, greet};
+use super::notice::{self, Notice};
 use super::protocol::{InitFlags, InitOut, OUT_HEADER_BYTES, OutHeader, REQUEST_OVERHEAD_BYTES};
 use crate::server::Server;
 use zerocopy::IntoBytes;
@@ -47,17 +49,25 @@ impl Connection {
     }
 
     /// Serves until the mount is gone.
-    pub(crate) fn serve(self) -> io::Result<()> {
+    pub(crate) fn serve(&self) -> io::Result<()> {
         let processors = thread::available_parallelism().map_or(2, usize::from);
         let asked = self.server.options().threads;
         let threads = asked.unwrap_or(processors.clamp(2, THREADS_MAX)).max(1);
+        let (notices, to_give) = channel();
         thread::scope(|scope| {
+            let giver = thread::Builder::new().name("platter-notices".to_owned());
+            let server = &*self.server;
+            giver.spawn_scoped(scope, move || {
+                notice::give(server, self.device.as_fd(), &to_give);
+            })?;
             let mut others = Vec::new();
             for number in 1..threads {
                 let worker = thread::Builder::new().name(format!("platter-fuse-{number}"));
-                others.push(worker.spawn_scoped(scope, || self.work())?);
+                let notices = notices.clone();
+                others.push(worker.spawn_scoped(scope, move || self.work(&notices))?);
             }
-            let mut result = self.work();
+            let mut result = self.work(&notices);
+            drop(notices);
             for other in others {
                 let panicked = || Err(io::Error::other("a serving thread broke down"));
                 result = result.and(other.join().unwrap_or_else(|_| panicked()));
@@ -67,26 +77,40 @@ impl Connection {
     }
 
     /// Answers requests until the mount is gone.
-    fn work(&self) -> io::Result<()> {
+    fn work(&self, notices: &Sender<Notice>) -> io::Result<()> {
         // Sharing one queue is slower, and nothing else.
-        let own = clone(self.device.as_fd()).ok();
-        let device = own.as_ref().map_or(self.device.as_fd(), AsFd::as_fd);
+        let own = clone(self.device.as_fd()).or_else(|_| self.device.try_clone())?;
+        let device = Arc::new(own);
         let mut exchange = Exchange::new(&self.server, self.agreed);
         let mut buffer = vec![0; request_bytes(&self.server)];
-        while let Some(request) = receive(device, &mut buffer)? {
-            let Some(answer) = exchange.answer(request) else {
-                continue;
+        while let Some(request) = receive(device.as_fd(), &mut buffer)? {
+            let answer = match exchange.answer(request) {
+                Outcome::Answer(answer) => answer,
+                Outcome::Nothing => continue,
+                Outcome::Seek(seek) => {
+                    give(notices, Notice::Seek(seek, Arc::clone(&device)));
+                    continue;
+                }
             };
-            match send(device, answer) {
+            match send(device.as_fd(), answer) {
                 Ok(()) => {}
                 // The caller was interrupted and waits no more.
                 Err(Errno::NOENT) => exchange.lost(),
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
+            if let Some(node) = exchange.take_changed() {
+                give(notices, Notice::Changed(node));
+            }
         }
         Ok(())
     }
+}
+
+/// Leaves a notice to the thread that gives them, which is there as long as there are others.
+fn give(notices: &Sender<Notice>, notice: Notice) {
+    let sent = notices.send(notice);
+    debug_assert!(sent.is_ok(), "the thread ends after those who send");
 }
 
 /// Bytes that the longest request has.

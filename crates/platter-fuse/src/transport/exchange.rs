@@ -27,6 +27,38 @@ pub(super) struct Exchange<'s> {
     server: &'s Server,
     agreed: InitFlags,
     reply: Reply,
+    changed: Option<NodeId>,
+}
+
+/// What a request comes to.
+pub(super) enum Outcome<'r> {
+    /// This is the answer.
+    Answer(&'r [u8]),
+    /// None is expected.
+    Nothing,
+    /// The answer waits for what the kernel has to write first.
+    Seek(Seek),
+}
+
+/// A request for the next data or hole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seek {
+    pub(super) unique: u64,
+    pub(super) node: NodeId,
+    pub(super) offset: u64,
+    pub(super) target: SeekTarget,
+}
+
+impl Seek {
+    fn decode(header: &InHeader, mut body: Body<'_>) -> Answer<Self> {
+        let LseekIn { offset, whence, .. } = body.take()?;
+        Ok(Self {
+            unique: header.unique,
+            node: NodeId(header.node),
+            offset,
+            target: seek_target(whence)?,
+        })
+    }
 }
 
 /// What follows a request's header.
@@ -65,25 +97,44 @@ impl<'s> Exchange<'s> {
             server,
             agreed,
             reply: Reply::new(read_max),
+            changed: None,
         }
     }
 
-    /// The answer to a request; `None` where none is expected.
-    pub(super) fn answer(&mut self, request: &[u8]) -> Option<&[u8]> {
+    /// What a request comes to.
+    pub(super) fn answer(&mut self, request: &[u8]) -> Outcome<'_> {
         self.reply.clear();
-        let (header, body) = InHeader::read_from_prefix(request).ok()?;
+        self.changed = None;
+        let Ok((header, body)) = InHeader::read_from_prefix(request) else {
+            return Outcome::Nothing;
+        };
         // What the kernel adds after the body is not asked for.
         let Some(opcode) = Opcode::decode(header.opcode) else {
-            return Some(self.reply.finish(header.unique, Err(Errno::NOSYS)));
+            return Outcome::Answer(self.reply.finish(header.unique, Err(Errno::NOSYS)));
         };
         let server = self.server;
         if matches!(opcode, Opcode::Forget | Opcode::BatchForget) {
             // A request without an answer has nobody to tell.
             let _ = server.guarded(|server| forget(server, opcode, header.node, Body(body)));
-            return None;
+            return Outcome::Nothing;
+        }
+        if opcode == Opcode::Lseek
+            && self.agreed.contains(InitFlags::WRITEBACK_CACHE)
+            && let Ok(seek) = Seek::decode(&header, Body(body))
+        {
+            return Outcome::Seek(seek);
         }
         let answer = server.guarded(|_| self.carry_out(opcode, &header, Body(body)));
-        Some(self.reply.finish(header.unique, answer))
+        if answer.is_ok() && matches!(opcode, Opcode::Write | Opcode::Fsync) {
+            let node = NodeId(header.node);
+            self.changed = server.has_stale_attributes(node).then_some(node);
+        }
+        Outcome::Answer(self.reply.finish(header.unique, answer))
+    }
+
+    /// The node of which the kernel has attributes that the last request made stale.
+    pub(super) fn take_changed(&mut self) -> Option<NodeId> {
+        self.changed.take()
     }
 
     /// The last answer did not reach the kernel: it holds none of what it was to be told of.
@@ -210,8 +261,8 @@ impl<'s> Exchange<'s> {
                 server.allocate(caller, node, range, fallocate_mode(asked.mode)?)
             }
             Opcode::Lseek => {
-                let LseekIn { offset, whence, .. } = body.take()?;
-                let offset = server.seek(node, offset, seek_target(whence)?)?;
+                let Seek { offset, target, .. } = Seek::decode(header, body)?;
+                let offset = server.seek(node, offset, target)?;
                 self.reply.push(&LseekOut { offset })
             }
             // The kernel makes files with `MKNOD` instead, and has nothing to release afterwards.

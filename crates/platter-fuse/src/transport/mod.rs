@@ -1,13 +1,14 @@
 //! The way requests come in and answers go out: the FUSE protocol over its device.
 //!
 //! `protocol` has the bytes, `exchange` turns one request into a call of the server and what that
-//! returns into an answer, `device` carries both.
+//! returns into an answer, `device` carries both. `notice` is for what the kernel is told unasked.
 
 mod protocol;
 mod reply;
 mod exchange;
 mod greeting;
 mod clone;
+mod notice;
 mod device;
 
 use std::io;

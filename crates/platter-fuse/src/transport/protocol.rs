@@ -125,6 +125,8 @@ pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `FUSE_SETXATTR_ACL_KILL_SGID`.
 pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+/// `FUSE_NOTIFY_INVAL_INODE`, where an answer has its errno.
+pub(super) const NOTIFY_INVALIDATE: i32 = 2;
 /// `FOPEN_KEEP_CACHE`.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 
@@ -343,6 +345,13 @@ structures! {
         flags: u32,
         in_vectors: u32,
         out_vectors: u32,
+    }
+    /// Behind a header with [`NOTIFY_INVALIDATE`]. Of the pages from an offset on, `len` bytes are
+    /// written and dropped; with a negative offset, the attributes only.
+    InvalidateOut[24] {
+        node: u64,
+        offset: i64,
+        len: i64,
     }
     FallocateIn[32] {
         handle: u64,

@@ -9,6 +9,7 @@ use std::os::unix::fs::{
     FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
 };
 use std::path::Path;
+use std::thread;
 
 use platter_fuse::MountOptions;
 use platter_vfs::{CreateKind, Filesystem};
@@ -421,6 +422,69 @@ fn holes_are_found_and_made() {
     let mut byte = [9];
     file.read_exact(&mut byte).unwrap();
     assert_eq!(byte, [0]);
+    drop(file);
+    mounted.unmount();
+}
+
+#[test]
+fn what_the_kernel_has_not_written_yet_is_no_hole() {
+    use rustix::fs::SeekFrom::{Data, Hole};
+    let mounted = Mounted::new();
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        options
+    };
+    let file = open().open(mounted.path("new")).unwrap();
+    file.write_all_at(&vec![1; 300_000], 0).unwrap();
+    assert_eq!(rustix::fs::seek(&file, Data(0)), Ok(0));
+    assert_eq!(rustix::fs::seek(&file, Hole(0)), Ok(300_000));
+    assert_eq!(rustix::fs::seek(&file, Data(299_999)), Ok(299_999));
+    assert_eq!(rustix::fs::seek(&file, Data(300_000)), Err(Errno::NXIO));
+    let sparse = open().open(mounted.path("sparse")).unwrap();
+    sparse.set_len(1 << 20).unwrap();
+    for offset in [900_000, 0, 500_000] {
+        sparse.write_all_at(&[1; 10], offset).unwrap();
+    }
+    let page = |offset: u64| offset / 4096 * 4096;
+    assert_eq!(rustix::fs::seek(&sparse, Hole(0)), Ok(4096));
+    assert_eq!(rustix::fs::seek(&sparse, Data(4096)), Ok(page(500_000)));
+    let end = page(500_000) + 4096;
+    assert_eq!(rustix::fs::seek(&sparse, Hole(500_000)), Ok(end));
+    assert_eq!(rustix::fs::seek(&sparse, Data(end)), Ok(page(900_000)));
+    let end = page(900_000) + 4096;
+    assert_eq!(rustix::fs::seek(&sparse, Data(end)), Err(Errno::NXIO));
+    // In the middle of looking, other files are served.
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let mounted = &mounted;
+            scope.spawn(move || {
+                let path = mounted.path(&format!("f{number}"));
+                for _ in 0..20 {
+                    let _ = fs::remove_file(&path);
+                    let file = open().open(&path).unwrap();
+                    file.write_all_at(&[1; 10_000], 50_000).unwrap();
+                    assert_eq!(rustix::fs::seek(&file, Data(0)), Ok(49_152));
+                }
+            });
+        }
+    });
+    drop((file, sparse));
+    mounted.unmount();
+}
+
+#[test]
+fn the_space_that_was_written_is_told() {
+    let mounted = Mounted::new();
+    let path = mounted.path("f");
+    let file = File::create(&path).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 0);
+    for count in 1..4 {
+        file.write_all_at(&[1; 4096], count * 8192).unwrap();
+        file.sync_all().unwrap();
+        let is_told = || fs::metadata(&path).unwrap().blocks() == count * 8;
+        assert!(soon(is_told), "{count} blocks");
+    }
     drop(file);
     mounted.unmount();
 }
