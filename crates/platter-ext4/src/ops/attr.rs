@@ -12,9 +12,14 @@ use crate::xattr::change_credits;
 impl Node {
     #[expect(clippy::unnecessary_wraps, reason = "as the trait has it")]
     pub(super) fn attributes(&self) -> Result<Attr> {
-        let mut attr = inode::attr(&self.core.read().inode, &self.volume().geometry);
+        let geometry = &self.volume().geometry;
+        let core = self.core.read();
+        let mut attr = inode::attr(&core.inode, geometry);
         if self.kind == FileKind::Regular {
             attr.size_bytes = self.size_bytes();
+            // Programs take a file of which nothing has its place yet for a hole otherwise.
+            let promised = core.delayed.promised_blocks(geometry);
+            attr.sectors += promised * u64::from(geometry.block_bytes >> 9);
         }
         Ok(attr)
     }

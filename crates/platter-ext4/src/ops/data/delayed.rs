@@ -72,6 +72,17 @@ impl Delayed {
         }
     }
 
+    /// The space of all promises in blocks.
+    pub(in crate::ops) fn promised_blocks(&self, geometry: &Geometry) -> u64 {
+        let clusters: u64 = self
+            .clusters
+            .within(0..u32::MAX)
+            .map(|range| u64::from(range.end - range.start))
+            .sum();
+        let of_rows: u64 = self.rows.values().map(|&count| u64::from(count)).sum();
+        clusters * u64::from(geometry.cluster_blocks) + of_rows
+    }
+
     /// Takes blocks of one row that are on the device out, and the promises of the clusters and the
     /// row that they lie in. Gives how many there were.
     pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {

@@ -371,6 +371,25 @@ fn allocation_takes_all_or_nothing() {
 /// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
 /// lost or taken twice.
 #[test]
+fn space_that_is_promised_counts_as_taken() {
+    for shape in [EXTENTS, CLUSTERS] {
+        let mut file = File::new(1, shape);
+        let sectors = |file: &File| file.node.attr().unwrap().sectors;
+        assert_eq!(sectors(&file), 0);
+        file.write(0, 3000);
+        file.write(100_000, 5000);
+        let promised = sectors(&file);
+        assert!(promised >= 8000 / 512, "{promised} sectors");
+        file.node.sync(false).unwrap();
+        assert_eq!(sectors(&file), promised);
+        file.write(200_000, 1000);
+        assert!(sectors(&file) > promised);
+        file.resize(110_000);
+        assert_eq!(sectors(&file), promised);
+    }
+}
+
+#[test]
 fn a_failed_writeback_is_told_once_and_made_up_for() {
     for shape in [EXTENTS, CLUSTERS, INDIRECT] {
         for nth in 1..12 {
