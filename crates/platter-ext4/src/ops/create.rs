@@ -146,6 +146,7 @@ impl Node {
             let _order = self.order.read();
             // It is a directory, and one whose files are not encrypted.
             self.core.read().directory(volume)?.refuse_encrypted()?;
+            self.core.read().refuse_immutable()?;
             let kind = CreateKind::Regular;
             let blueprint = self.draw_up(space, context, &kind, permissions)?;
             let mut handle = volume.begin(new_inode_credits(volume) + ORPHAN_CREDITS)?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use platter_vfs::attr::DeviceNumber;
-use platter_vfs::permission::without_set_ids;
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE, check_frozen, without_set_ids};
 use platter_vfs::{
     Attr, CreateKind, FallocateMode, FileKind, Inode, RenameMode, SetAttr, XattrMode,
 };
@@ -129,6 +129,16 @@ impl Server {
             }
         }
         let inode = self.inode(node)?;
+        // A time of writing that the kernel kept was allowed when it was set.
+        let kept = Changes {
+            modified: changes.modified,
+            changed: changes.changed,
+            ..Changes::default()
+        };
+        if changes != kept {
+            let attr = self.check(inode.attr())?;
+            self.check(check_frozen(&attr, &changes))?;
+        }
         let new_owner = changes.uid.is_some() || changes.gid.is_some();
         if new_owner || changes.size_bytes.is_some() && !caller.keeps_set_ids() {
             let kept = self.permissions_kept(&*inode)?;
@@ -167,10 +177,23 @@ impl Server {
         self.counters.count(Operation::Fallocate);
         self.must_be_writable()?;
         let inode = self.inode(node)?;
+        let only_takes_space = FallocateMode::Allocate { keep_size: true };
+        if mode != only_takes_space && mode != (FallocateMode::Allocate { keep_size: false }) {
+            self.refuse_frozen(&*inode)?;
+        }
         if !caller.keeps_set_ids() {
             self.drop_set_ids(caller, &*inode)?;
         }
         self.check(inode.fallocate(range, mode))
+    }
+
+    /// Refuses what must not happen to a file that is immutable or only grows.
+    fn refuse_frozen(&self, inode: &dyn Inode) -> Answer<Attr> {
+        let attr = self.check(inode.attr())?;
+        if attr.flags & (IMMUTABLE | APPEND_ONLY) != 0 {
+            return Err(Errno::PERM);
+        }
+        Ok(attr)
     }
 
     fn drop_set_ids(&self, caller: Caller, inode: &dyn Inode) -> Answer<()> {
@@ -192,7 +215,8 @@ impl Server {
         Ok(changes.then_some(kept))
     }
 
-    /// Sets an attribute; with `drops_set_group`, the kernel asks for it because of who sets an ACL.
+    /// Sets an attribute; `drops_set_group` is what the kernel has to say to the set-group-id bit of
+    /// a file that gets an ACL, which goes by all groups of the caller.
     pub(crate) fn set_xattr(
         &self,
         caller: Caller,
@@ -206,6 +230,7 @@ impl Server {
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
         let inode = self.inode(node)?;
+        self.refuse_frozen(&*inode)?;
         self.check(inode.set_xattr(&context, name, value, mode))?;
         if drops_set_group {
             let permissions = self.check(inode.attr())?.permissions;
@@ -222,7 +247,9 @@ impl Server {
         self.counters.count(Operation::RemoveXattr);
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
-        self.check(self.inode(node)?.remove_xattr(&context, name))
+        let inode = self.inode(node)?;
+        self.refuse_frozen(&*inode)?;
+        self.check(inode.remove_xattr(&context, name))
     }
 
     /// Makes a file's data and what leads to it durable.

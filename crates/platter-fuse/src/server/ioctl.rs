@@ -35,6 +35,11 @@ const XFLAGS: [(u32, u32); 7] = [
     (0x0200_0000, 0x0000_8000), // DAX
 ];
 
+/// Whether an ioctl changes flags.
+pub(crate) fn sets_flags(command: u32) -> bool {
+    SET_FLAGS.contains(&command) || command == SET_XFLAGS
+}
+
 impl Server {
     /// Carries out an ioctl; what it returns is for the caller's buffer.
     pub(crate) fn ioctl(

@@ -15,6 +15,7 @@ use platter_vfs::{Attr, Condition, Context, Credentials, Error, Filesystem, Inod
 use rustix::io::Errno;
 
 pub(crate) use self::change::{Changes, MakeKind};
+pub(crate) use self::ioctl::sets_flags;
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::node::{NodeId, NodeTable};
 use crate::statistics::Counters;

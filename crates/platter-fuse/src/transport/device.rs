@@ -87,8 +87,8 @@ impl Connection {
             let answer = match exchange.answer(request) {
                 Outcome::Answer(answer) => answer,
                 Outcome::Nothing => continue,
-                Outcome::Seek(seek) => {
-                    give(notices, Notice::Seek(seek, Arc::clone(&device)));
+                Outcome::Later(later) => {
+                    give(notices, Notice::Later(later, Arc::clone(&device)));
                     continue;
                 }
             };
@@ -99,8 +99,8 @@ impl Connection {
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
-            if let Some(node) = exchange.take_changed() {
-                give(notices, Notice::Changed(node));
+            if let Some(notice) = exchange.take_notice() {
+                give(notices, notice);
             }
         }
         Ok(())

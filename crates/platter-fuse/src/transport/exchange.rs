@@ -4,6 +4,7 @@ use platter_vfs::{FallocateMode, FileKind, RenameMode, SeekTarget, SetTime, Time
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::notice::Notice;
 use super::protocol::{
     AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
     FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
@@ -17,6 +18,7 @@ use crate::Operation;
 use crate::node::NodeId;
 use crate::server::{
     Answer, Caller, Changes, DirLine, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
+    sets_flags,
 };
 
 /// As good as for ever, and still a number of seconds the kernel can add to its clock.
@@ -27,7 +29,7 @@ pub(super) struct Exchange<'s> {
     server: &'s Server,
     agreed: InitFlags,
     reply: Reply,
-    changed: Option<NodeId>,
+    notice: Option<Notice>,
 }
 
 /// What a request comes to.
@@ -37,27 +39,66 @@ pub(super) enum Outcome<'r> {
     /// None is expected.
     Nothing,
     /// The answer waits for what the kernel has to write first.
-    Seek(Seek),
+    Later(Later),
 }
 
-/// A request for the next data or hole.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Seek {
+/// A request that needs what the kernel has not written yet.
+pub(super) struct Later {
     pub(super) unique: u64,
     pub(super) node: NodeId,
-    pub(super) offset: u64,
-    pub(super) target: SeekTarget,
+    pub(super) action: Action,
 }
 
-impl Seek {
-    fn decode(header: &InHeader, mut body: Body<'_>) -> Answer<Self> {
-        let LseekIn { offset, whence, .. } = body.take()?;
-        Ok(Self {
+/// What is asked for later.
+pub(super) enum Action {
+    Seek {
+        offset: u64,
+        target: SeekTarget,
+    },
+    /// A change of flags: what was written before one that forbids it is not refused.
+    Ioctl {
+        caller: Caller,
+        command: u32,
+        input: Vec<u8>,
+    },
+}
+
+impl Later {
+    /// `None` for requests that are answered at once.
+    fn decode(opcode: Opcode, header: &InHeader, mut body: Body<'_>) -> Answer<Option<Self>> {
+        let action = match opcode {
+            Opcode::Lseek => {
+                let LseekIn { offset, whence, .. } = body.take()?;
+                let target = seek_target(whence)?;
+                Action::Seek { offset, target }
+            }
+            Opcode::Ioctl => {
+                let asked: IoctlIn = body.take()?;
+                if !sets_flags(asked.command) {
+                    return Ok(None);
+                }
+                Action::Ioctl {
+                    caller: Caller::of(header),
+                    command: asked.command,
+                    input: body.bytes(asked.in_size)?.to_vec(),
+                }
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Self {
             unique: header.unique,
             node: NodeId(header.node),
-            offset,
-            target: seek_target(whence)?,
-        })
+            action,
+        }))
+    }
+}
+
+impl Caller {
+    fn of(header: &InHeader) -> Self {
+        Self {
+            uid: header.uid,
+            gid: header.gid,
+        }
     }
 }
 
@@ -97,14 +138,14 @@ impl<'s> Exchange<'s> {
             server,
             agreed,
             reply: Reply::new(read_max),
-            changed: None,
+            notice: None,
         }
     }
 
     /// What a request comes to.
     pub(super) fn answer(&mut self, request: &[u8]) -> Outcome<'_> {
         self.reply.clear();
-        self.changed = None;
+        self.notice = None;
         let Ok((header, body)) = InHeader::read_from_prefix(request) else {
             return Outcome::Nothing;
         };
@@ -118,23 +159,27 @@ impl<'s> Exchange<'s> {
             let _ = server.guarded(|server| forget(server, opcode, header.node, Body(body)));
             return Outcome::Nothing;
         }
-        if opcode == Opcode::Lseek
-            && self.agreed.contains(InitFlags::WRITEBACK_CACHE)
-            && let Ok(seek) = Seek::decode(&header, Body(body))
+        if self.agreed.contains(InitFlags::WRITEBACK_CACHE)
+            && let Ok(Some(later)) = Later::decode(opcode, &header, Body(body))
         {
-            return Outcome::Seek(seek);
+            return Outcome::Later(later);
         }
         let answer = server.guarded(|_| self.carry_out(opcode, &header, Body(body)));
-        if answer.is_ok() && matches!(opcode, Opcode::Write | Opcode::Fsync) {
-            let node = NodeId(header.node);
-            self.changed = server.has_stale_attributes(node).then_some(node);
-        }
+        let node = NodeId(header.node);
+        self.notice = match (opcode, &answer) {
+            // What is not allowed to be written must not be seen either.
+            (Opcode::Write, Err(Errno::PERM)) => Some(Notice::Refused(node)),
+            (Opcode::Write | Opcode::Fsync, Ok(())) => server
+                .has_stale_attributes(node)
+                .then_some(Notice::Changed(node)),
+            _ => None,
+        };
         Outcome::Answer(self.reply.finish(header.unique, answer))
     }
 
-    /// The node of which the kernel has attributes that the last request made stale.
-    pub(super) fn take_changed(&mut self) -> Option<NodeId> {
-        self.changed.take()
+    /// What the kernel is to be told after the last answer.
+    pub(super) fn take_notice(&mut self) -> Option<Notice> {
+        self.notice.take()
     }
 
     /// The last answer did not reach the kernel: it holds none of what it was to be told of.
@@ -148,10 +193,7 @@ impl<'s> Exchange<'s> {
     fn carry_out(&mut self, opcode: Opcode, header: &InHeader, mut body: Body<'_>) -> Answer<()> {
         let server = self.server;
         let node = NodeId(header.node);
-        let caller = Caller {
-            uid: header.uid,
-            gid: header.gid,
-        };
+        let caller = Caller::of(header);
         match opcode {
             Opcode::Lookup => self.look_up(node, body.name()?),
             Opcode::GetAttr => {
@@ -261,8 +303,8 @@ impl<'s> Exchange<'s> {
                 server.allocate(caller, node, range, fallocate_mode(asked.mode)?)
             }
             Opcode::Lseek => {
-                let Seek { offset, target, .. } = Seek::decode(header, body)?;
-                let offset = server.seek(node, offset, target)?;
+                let LseekIn { offset, whence, .. } = body.take()?;
+                let offset = server.seek(node, offset, seek_target(whence)?)?;
                 self.reply.push(&LseekOut { offset })
             }
             // The kernel makes files with `MKNOD` instead, and has nothing to release afterwards.
@@ -361,7 +403,8 @@ impl<'s> Exchange<'s> {
     }
 
     fn set_xattr(&mut self, caller: Caller, node: NodeId, mut body: Body<'_>) -> Answer<()> {
-        let asked = if self.agreed.contains(InitFlags::SETXATTR_EXT) {
+        let tells_more = self.agreed.contains(InitFlags::SETXATTR_EXT);
+        let asked = if tells_more {
             body.take()?
         } else {
             let ShortSetXattrIn { size, flags } = body.take()?;

@@ -3,25 +3,29 @@
 //! who answer leave it to a thread of its own.
 
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
-use super::exchange::Seek;
-use super::protocol::{InvalidateOut, LseekOut, NOTIFY_INVALIDATE, OUT_HEADER_BYTES, OutHeader};
+use super::exchange::{Action, Later};
+use super::protocol::{
+    InvalidateOut, IoctlOut, LseekOut, NOTIFY_INVALIDATE, OUT_HEADER_BYTES, OutHeader,
+};
 use crate::node::NodeId;
-use crate::server::Server;
+use crate::server::{Answer, Server};
 
 /// Something for the thread that gives notices.
 pub(super) enum Notice {
     /// The kernel has attributes of this node that are stale.
     Changed(NodeId),
+    /// The kernel has contents of this node that must not be written.
+    Refused(NodeId),
     /// An answer that needs what the kernel has not written yet; the request came from this
     /// descriptor.
-    Seek(Seek, Arc<OwnedFd>),
+    Later(Later, Arc<OwnedFd>),
 }
 
 /// Gives notices to the kernel until nobody is left who sends any. What the kernel does not take
@@ -30,27 +34,40 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
     for notice in notices {
         match notice {
             Notice::Changed(node) => invalidate(device, node, -1, 0),
-            Notice::Seek(seek, from) => {
-                let settle = |bytes: Range<u64>| {
-                    let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
-                    // Up to the end is said by no length.
-                    let len = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
-                    invalidate(device, seek.node, offset, len);
+            Notice::Refused(node) => invalidate(device, node, 0, 0),
+            Notice::Later(later, from) => {
+                let done = server.guarded(|server| carry_out(server, device, &later));
+                let (body, error) = match done {
+                    Ok(body) => (body, 0),
+                    Err(errno) => (Vec::new(), -errno.raw_os_error()),
                 };
-                let found = server.guarded(|server| {
-                    server.seek_settled(seek.node, seek.offset, seek.target, settle)
-                });
-                let (offset, error) = match found {
-                    Ok(offset) => (Some(LseekOut { offset }), 0),
-                    Err(errno) => (None, -errno.raw_os_error()),
-                };
-                send(
-                    &from,
-                    error,
-                    seek.unique,
-                    offset.as_ref().map(IntoBytes::as_bytes),
-                );
+                send(from.as_fd(), error, later.unique, &body);
             }
+        }
+    }
+}
+
+fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<Vec<u8>> {
+    let node = later.node;
+    match &later.action {
+        Action::Seek { offset, target } => {
+            let settle = |bytes: Range<u64>| {
+                let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
+                // No length stands for all up to the end.
+                let len = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
+                invalidate(device, node, offset, len);
+            };
+            let offset = server.seek_settled(node, *offset, *target, settle)?;
+            Ok(LseekOut { offset }.as_bytes().to_vec())
+        }
+        Action::Ioctl {
+            caller,
+            command,
+            input,
+        } => {
+            invalidate(device, node, 0, 0);
+            server.ioctl(*caller, node, *command, input)?;
+            Ok(IoctlOut::new_zeroed().as_bytes().to_vec())
         }
     }
 }
@@ -61,17 +78,15 @@ fn invalidate(device: BorrowedFd<'_>, node: NodeId, offset: i64, len: i64) {
         offset,
         len,
     };
-    send(device, NOTIFY_INVALIDATE, 0, Some(body.as_bytes()));
+    send(device, NOTIFY_INVALIDATE, 0, body.as_bytes());
 }
 
-fn send(device: impl std::os::fd::AsFd, error: i32, unique: u64, body: Option<&[u8]>) {
-    let body = body.unwrap_or_default();
+fn send(device: BorrowedFd<'_>, error: i32, unique: u64, body: &[u8]) {
     let header = OutHeader {
         len: u32::try_from(OUT_HEADER_BYTES + body.len()).unwrap_or(u32::MAX),
         error,
         unique,
     };
     let message = [header.as_bytes(), body].concat();
-    let _: Result<usize, Errno> =
-        rustix::io::retry_on_intr(|| rustix::io::write(&device, &message));
+    let _: Result<usize, Errno> = rustix::io::retry_on_intr(|| rustix::io::write(device, &message));
 }

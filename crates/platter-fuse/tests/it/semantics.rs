@@ -1,7 +1,7 @@
 //! Every operation, made through the kernel and seen to have happened.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -10,14 +10,15 @@ use std::os::unix::fs::{
 };
 use std::path::Path;
 use std::thread;
+use std::time::SystemTime;
 
 use platter_fuse::MountOptions;
 use platter_vfs::{CreateKind, Filesystem};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
-    Uid, XattrFlags, chownat, fallocate, getxattr, getxattr_query, ioctl_getflags, linkat,
-    listxattr, listxattr_query, lremovexattr, mknodat, openat, removexattr, renameat_with,
-    setxattr, statvfs, utimensat,
+    AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, Timespec,
+    Timestamps, Uid, XattrFlags, chownat, fallocate, getxattr, getxattr_query, ioctl_getflags,
+    ioctl_setflags, linkat, listxattr, listxattr_query, lremovexattr, mknodat, openat, removexattr,
+    renameat_with, setxattr, statvfs, utimensat,
 };
 use rustix::io::Errno;
 
@@ -486,6 +487,46 @@ fn the_space_that_was_written_is_told() {
         assert!(soon(is_told), "{count} blocks");
     }
     drop(file);
+    mounted.unmount();
+}
+
+#[test]
+fn files_that_are_frozen_stay_as_they_are() {
+    let mounted = Mounted::new();
+    let frozen = |name: &str, flags: IFlags| {
+        let path = mounted.path(name);
+        let file = File::create(&path).unwrap();
+        file.write_all_at(b"contents", 0).unwrap();
+        // What was written before counts, though the kernel has not told of it yet.
+        ioctl_setflags(&file, flags).unwrap();
+        file.sync_all().unwrap();
+        path
+    };
+    for flags in [IFlags::IMMUTABLE, IFlags::APPEND] {
+        let path = frozen(&format!("{flags:?}"), flags);
+        let refused = |result| refused(result, Errno::PERM);
+        refused(fs::set_permissions(
+            &path,
+            fs::Permissions::from_mode(0o600),
+        ));
+        refused(std::os::unix::fs::chown(&path, Some(1), None));
+        let file = File::open(&path).unwrap();
+        refused(file.set_times(FileTimes::new().set_accessed(SystemTime::UNIX_EPOCH)));
+        refused(setxattr(&path, c"user.a", b"1", XattrFlags::empty()).map_err(Into::into));
+        refused(removexattr(&path, c"user.a").map_err(Into::into));
+        let writable = OpenOptions::new().write(true).open(&path).unwrap();
+        refused(writable.set_len(1));
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        refused(fallocate(&writable, punch, 0, 4).map_err(Into::into));
+        assert_eq!(fs::read(&path).unwrap(), b"contents");
+        if flags == IFlags::IMMUTABLE {
+            writable.write_all_at(b"CONTENTS", 0).unwrap();
+            assert!(writable.sync_all().is_err());
+            assert!(soon(|| fs::read(&path).unwrap() == b"contents"));
+        }
+        ioctl_setflags(&file, IFlags::empty()).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
     mounted.unmount();
 }
 

@@ -8,6 +8,7 @@ use super::node::{Body, LINKS_MAX, Node, Nodes, Number};
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
 use crate::creation::NewFile;
+use crate::permission::IMMUTABLE;
 use crate::{
     Attr, Condition, Context, CreateKind, FallocateMode, FileKind, Name, PosixAcl, Result, SetAttr,
     SetTime, Timestamp, XattrMode,
@@ -229,6 +230,9 @@ impl Nodes {
         now: Timestamp,
     ) -> Result<()> {
         let range = checked_range(offset, data.len() as u64)?;
+        if self.get(number).flags & IMMUTABLE != 0 {
+            return Err(Condition::NotPermitted.into());
+        }
         if range.is_empty() {
             return self.get(number).content().map(|_| ());
         }

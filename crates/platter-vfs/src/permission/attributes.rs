@@ -21,7 +21,7 @@ pub fn prepare_set_attr(
     changes: &SetAttr,
 ) -> Result<SetAttr> {
     let mut changes = *changes;
-    check_flags(attr, &changes)?;
+    check_frozen(attr, &changes)?;
     check_size(inode, attr, credentials, &changes)?;
     check_owner(attr, credentials, &changes)?;
     check_times(inode, attr, credentials, &changes)?;
@@ -40,9 +40,12 @@ pub fn prepare_set_attr(
     Ok(changes)
 }
 
-/// An immutable file changes in nothing but its flags, and one that only grows keeps its owner,
-/// mode and times, but for setting them to now.
-fn check_flags(attr: &Attr, changes: &SetAttr) -> Result<()> {
+/// Whether a file's flags allow `changes`: an immutable file changes in nothing but its flags, and
+/// one that only grows keeps its owner, mode and times, but for setting them to now.
+///
+/// # Errors
+/// `NotPermitted`, also for the superuser.
+pub fn check_frozen(attr: &Attr, changes: &SetAttr) -> Result<()> {
     let sets_now = |time: Option<SetTime>| time == Some(SetTime::Now);
     let sets_time = |time: Option<SetTime>| time.is_some() && !sets_now(time);
     let owner_or_mode =

@@ -1,7 +1,7 @@
 //! Who may do what, as the kernel decides it: mode bits, ACLs, inode flags, the superuser.
 //!
-//! Drivers check no permission. Whoever acts for a user asks here first; FUSE leaves it to the
-//! kernel. See `path_resolution(7)`, `inode(7)`, `acl(5)`, `ioctl_iflags(2)`.
+//! Drivers check no permission. Whoever acts for a user asks here first; FUSE leaves all but flags,
+//! which it does not know, to the kernel. See `path_resolution(7)`, `inode(7)`, `acl(5)`, `ioctl_iflags(2)`.
 
 mod attributes;
 mod names;
@@ -10,7 +10,7 @@ mod tests;
 
 use bitflags::bitflags;
 
-pub use self::attributes::{prepare_set_attr, without_set_ids};
+pub use self::attributes::{check_frozen, prepare_set_attr, without_set_ids};
 pub use self::names::{check_create, check_delete, permissions_of_new};
 use crate::acl::ACL_ACCESS_NAME;
 use crate::{Attr, Condition, Credentials, Error, FileKind, Inode, PosixAcl, Result};
@@ -29,9 +29,9 @@ bitflags! {
 }
 
 /// `FS_IMMUTABLE_FL`: nothing of the file may change.
-pub(crate) const IMMUTABLE: u32 = 0x10;
+pub const IMMUTABLE: u32 = 0x10;
 /// `FS_APPEND_FL`: contents may only grow.
-pub(crate) const APPEND_ONLY: u32 = 0x20;
+pub const APPEND_ONLY: u32 = 0x20;
 
 const ANY_EXECUTE: u32 = 0o111;
 const GROUP_BITS: u32 = 0o070;
