@@ -539,7 +539,8 @@ fn rename_mode(flags: u32) -> Answer<RenameMode> {
         0 => Ok(RenameMode::Replace),
         1 => Ok(RenameMode::NoReplace),
         2 => Ok(RenameMode::Exchange),
-        4 => Ok(RenameMode::Whiteout),
+        // The kernel has made sure that nothing is replaced, where that is asked for besides.
+        4 | 5 => Ok(RenameMode::Whiteout),
         _ => Err(Errno::INVAL),
     }
 }

@@ -273,6 +273,11 @@ fn rename_with_every_flag() {
     refused(fs::metadata(&a), Errno::NOENT);
     rename(&b, &a, RenameFlags::WHITEOUT).unwrap();
     assert!(fs::metadata(&b).unwrap().file_type().is_char_device());
+    let both = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
+    assert_eq!(rename(&a, &b, both), Err(Errno::EXIST));
+    rename(&a, &mounted.path("new"), both).unwrap();
+    assert!(fs::metadata(&a).unwrap().file_type().is_char_device());
+    rename(&mounted.path("new"), &a, RenameFlags::empty()).unwrap();
     let (dir, below) = (mounted.path("d"), mounted.path("d/below"));
     fs::create_dir_all(&below).unwrap();
     refused(fs::rename(&dir, below.join("x")), Errno::INVAL);
