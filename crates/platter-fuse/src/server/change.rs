@@ -224,15 +224,18 @@ impl Server {
         name: &[u8],
         value: &[u8],
         mode: XattrMode,
-        drops_set_group: bool,
+        drops_set_group: Option<bool>,
     ) -> Answer<()> {
         self.counters.count(Operation::SetXattr);
         self.must_be_writable()?;
-        let context = Self::context(caller, 0);
+        let mut context = Self::context(caller, 0);
         let inode = self.inode(node)?;
-        self.refuse_frozen(&*inode)?;
+        let attr = self.refuse_frozen(&*inode)?;
+        if drops_set_group == Some(false) {
+            context.credentials.groups.push(attr.gid);
+        }
         self.check(inode.set_xattr(&context, name, value, mode))?;
-        if drops_set_group {
+        if drops_set_group == Some(true) {
             let permissions = self.check(inode.attr())?.permissions;
             let changes = Changes {
                 permissions: Some(permissions & !SET_GROUP_ID),

@@ -418,7 +418,7 @@ impl<'s> Exchange<'s> {
         let name = body.name()?;
         let value = body.bytes(asked.size)?;
         let mode = xattr_mode(asked.flags)?;
-        let drops_set_group = asked.more_flags & SETXATTR_ACL_KILL_SGID != 0;
+        let drops_set_group = tells_more.then_some(asked.more_flags & SETXATTR_ACL_KILL_SGID != 0);
         let server = self.server;
         server.set_xattr(caller, node, name, value, mode, drops_set_group)
     }

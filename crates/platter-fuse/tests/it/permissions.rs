@@ -206,3 +206,25 @@ fn programs_changed_by_others_no_longer_run_as_their_owner() {
     assert_eq!(change(0, "chgrp 5 FILE"), 0o777);
     mounted.unmount();
 }
+
+#[test]
+fn a_program_keeps_its_group_when_a_member_gives_it_an_acl() {
+    let mounted = Mounted::with("allow_other", |_| {});
+    open_way(&mounted);
+    let path = mounted.path("f");
+    let mode_after = |groups: &str| {
+        let _ = fs::remove_file(&path);
+        fs::write(&path, b"x").unwrap();
+        std::os::unix::fs::chown(&path, Some(1234), Some(2000)).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o2755)).unwrap();
+        let groups = format!("--groups={groups}");
+        let shown = path.display().to_string();
+        let who = ["--reuid=1234", "--regid=60000", &groups];
+        let what = ["setfacl", "-m", "u:77:rx", &shown];
+        run("setpriv", &[&who[..], &what].concat());
+        fs::metadata(&path).unwrap().permissions().mode() & 0o7777
+    };
+    assert_eq!(mode_after("5,2000"), 0o2755);
+    assert_eq!(mode_after("5"), 0o755);
+    mounted.unmount();
+}

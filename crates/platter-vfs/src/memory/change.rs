@@ -22,6 +22,9 @@ const TARGET_LEN_MAX: usize = 4095;
 const XATTR_BYTES_MAX: usize = 65_536;
 const XATTR_NAME_LEN_MAX: usize = 255;
 
+/// `S_ISGID`.
+const SET_GROUP_ID: u32 = 0o2000;
+
 /// A file about to be made.
 pub(super) struct NewNode {
     pub(super) number: Number,
@@ -292,8 +295,8 @@ impl Nodes {
     pub(super) fn set_xattr(
         &mut self,
         number: Number,
-        name: &[u8],
-        value: &[u8],
+        context: &Context,
+        (name, value): (&[u8], &[u8]),
         mode: XattrMode,
         now: Timestamp,
     ) -> Result<()> {
@@ -312,6 +315,11 @@ impl Nodes {
         }
         if name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME {
             node.set_acl(name, &PosixAcl::decode(value)?)?;
+            let credentials = &context.credentials;
+            let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(node.gid);
+            if name == ACL_ACCESS_NAME && !keeps_group_id {
+                node.permissions &= !SET_GROUP_ID;
+            }
         } else {
             node.xattrs.insert(name.to_vec(), value.to_vec());
         }

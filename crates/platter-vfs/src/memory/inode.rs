@@ -257,10 +257,16 @@ impl Inode for MemInode {
         self.change()?.fallocate(self.number, &range, mode, now)
     }
 
-    fn set_xattr(&self, _: &Context, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    fn set_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
         let now = self.now();
         self.change()?
-            .set_xattr(self.number, name, value, mode, now)
+            .set_xattr(self.number, context, (name, value), mode, now)
     }
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
