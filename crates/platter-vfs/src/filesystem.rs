@@ -51,6 +51,11 @@ pub trait Filesystem: Send + Sync + Debug {
     /// Whether changes are refused.
     fn is_read_only(&self) -> bool;
 
+    /// The unit in which times are kept, in nanoseconds: a power of ten up to a second.
+    fn time_granularity(&self) -> u32 {
+        1
+    }
+
     /// The root directory.
     fn root(&self) -> Result<Arc<dyn Inode>>;
 

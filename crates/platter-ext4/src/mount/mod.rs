@@ -131,6 +131,15 @@ impl Filesystem for Ext4 {
         has_failed || self.writing.as_ref().is_none_or(Writing::has_ended)
     }
 
+    fn time_granularity(&self) -> u32 {
+        // The part of a second is behind the first 128 bytes.
+        if self.volume().geometry.inode_bytes > 128 {
+            1
+        } else {
+            1_000_000_000
+        }
+    }
+
     fn root(&self) -> Result<Arc<dyn platter_vfs::Inode>> {
         self.inode(InodeNr::ROOT.id())
     }

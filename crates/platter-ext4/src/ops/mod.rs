@@ -321,6 +321,10 @@ impl Core {
     /// not become durable.
     fn store(&mut self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
         self.sync = handle.transaction();
+        // What is shown is what will be found again.
+        let inode = &mut self.inode;
+        inode.modified = inode.storable(inode.modified);
+        inode.changed = inode.storable(inode.changed);
         inode::store(volume, handle, &self.inode).map_err(|error| handle.abort(error))
     }
 

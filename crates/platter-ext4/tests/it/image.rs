@@ -87,7 +87,7 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, options: &MountOptions) -> Res
     let budget = Arc::new(MemoryBudget::new(32 << 20));
     let now = Timestamp {
         seconds: 1_700_000_100,
-        nanoseconds: 0,
+        nanoseconds: 7,
     };
     let clock = Arc::new(FixedClock::new(now, 1));
     Ext4::mount(device, options, budget, clock)

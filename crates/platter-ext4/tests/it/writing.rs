@@ -235,6 +235,34 @@ fn changes_of_attributes_are_kept_and_times_are_those_that_fit() {
 }
 
 #[test]
+fn times_of_writing_are_shown_as_they_are_kept() {
+    for (inode_bytes, granularity, nanoseconds) in [("128", 1_000_000_000, 0), ("256", 1, 7)] {
+        let image = Image::format(&["-b", "1024", "-I", inode_bytes], "4M");
+        let filesystem = begin(&image).unwrap();
+        assert_eq!(filesystem.time_granularity(), granularity);
+        let root = filesystem.root().unwrap();
+        let name = Name::new(b"f").unwrap();
+        let file = root
+            .create(&Context::root(), name, CreateKind::Regular, 0o644)
+            .unwrap();
+        for size_bytes in [0, 10, 5] {
+            file.write_at(0, b"contents").unwrap();
+            let changes = SetAttr {
+                size_bytes: Some(size_bytes),
+                ..SetAttr::default()
+            };
+            let attr = file.set_attr(&Context::root(), &changes).unwrap();
+            let times = [attr.modified, attr.changed].map(|time| time.nanoseconds);
+            assert_eq!(times, [nanoseconds; 2]);
+        }
+        drop((file, root));
+        filesystem.unmount().unwrap();
+        drop(filesystem);
+        assert_eq!(image.faults(), "");
+    }
+}
+
+#[test]
 fn a_file_without_names_that_is_open_at_the_end_is_gone_with_the_next_mount() {
     for features in [
         "has_journal,extent,orphan_file,metadata_csum",

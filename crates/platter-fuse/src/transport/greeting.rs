@@ -55,7 +55,7 @@ pub(super) fn greet(server: &Server, request: &[u8]) -> io::Result<Greeting> {
     out.background_max = BACKGROUND_MAX;
     out.congestion_threshold = BACKGROUND_MAX / 4 * 3;
     out.write_max = request_bytes;
-    out.time_granularity = 1;
+    out.time_granularity = server.fs().time_granularity();
     out.pages_max = u16::try_from(request_bytes.div_ceil(PAGE_BYTES)).unwrap_or(u16::MAX);
     Ok(Greeting::Agreed(header.unique, out, agreed))
 }

@@ -9,11 +9,13 @@ use std::os::unix::fs::{
     FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
 };
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
 use platter_fuse::MountOptions;
-use platter_vfs::{CreateKind, Filesystem};
+use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_vfs::{CreateKind, Description, Filesystem, Inode, InodeId, StatFs, SystemClock};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RenameFlags, Timespec,
     Timestamps, Uid, XattrFlags, chownat, fallocate, getxattr, getxattr_query, ioctl_getflags,
@@ -333,6 +335,59 @@ fn times_are_kept_to_the_nanosecond_and_before_1970() {
             (metadata.mtime(), metadata.mtime_nsec()),
             (modified.tv_sec, modified.tv_nsec)
         );
+    }
+    mounted.unmount();
+}
+
+/// A filesystem that keeps whole seconds.
+#[derive(Debug)]
+struct WholeSeconds(Arc<MemFs>);
+
+impl Filesystem for WholeSeconds {
+    fn describe(&self) -> Description {
+        self.0.describe()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
+    fn time_granularity(&self) -> u32 {
+        1_000_000_000
+    }
+
+    fn root(&self) -> platter_vfs::Result<Arc<dyn Inode>> {
+        self.0.root()
+    }
+
+    fn inode(&self, id: InodeId) -> platter_vfs::Result<Arc<dyn Inode>> {
+        self.0.inode(id)
+    }
+
+    fn stat_fs(&self) -> platter_vfs::Result<StatFs> {
+        self.0.stat_fs()
+    }
+
+    fn sync(&self) -> platter_vfs::Result<()> {
+        self.0.sync()
+    }
+
+    fn unmount(&self) -> platter_vfs::Result<()> {
+        self.0.unmount()
+    }
+}
+
+#[test]
+fn the_kernel_keeps_times_no_finer_than_the_filesystem() {
+    let limits = MemFsLimits::default();
+    let fs = Arc::new(MemFs::new(Arc::new(SystemClock::new()), limits));
+    let served = Arc::new(WholeSeconds(Arc::clone(&fs)));
+    let mounted = Mounted::serving(served, fs, MountOptions::default());
+    let path = mounted.path("f");
+    for _ in 0..3 {
+        fs::write(&path, b"x").unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!((metadata.mtime_nsec(), metadata.ctime_nsec()), (0, 0));
     }
     mounted.unmount();
 }
