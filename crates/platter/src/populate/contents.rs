@@ -2,6 +2,7 @@
 //! not matter which holes the source knows of.
 
 use std::fs::File;
+use std::io::{Error, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -73,6 +74,11 @@ impl Contents {
                 let file = File::open(path)?;
                 for range in data_ranges(&file, *size_bytes)? {
                     copy_piece(&file, &range, range.start, &mut buffer, write)?;
+                }
+                // What is missing looks like a hole.
+                if file.metadata()?.len() < *size_bytes {
+                    let text = "became shorter while it was read";
+                    return Err(Error::new(ErrorKind::UnexpectedEof, text).into());
                 }
             }
             Self::Tape {
@@ -146,12 +152,12 @@ fn data_ranges(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>, Cause> {
             Err(Errno::NXIO) => break,
             // It does not know of holes.
             Err(Errno::INVAL | Errno::NOTSUP) => at,
-            Err(error) => return Err(std::io::Error::from(error).into()),
+            Err(error) => return Err(Error::from(error).into()),
         };
         let end = match rustix::fs::seek(file, SeekFrom::Hole(start)) {
             Ok(end) => end.min(size_bytes),
             Err(Errno::INVAL | Errno::NOTSUP | Errno::NXIO) => size_bytes,
-            Err(error) => return Err(std::io::Error::from(error).into()),
+            Err(error) => return Err(Error::from(error).into()),
         };
         if start >= size_bytes || end <= start {
             break;
@@ -160,4 +166,29 @@ fn data_ranges(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>, Cause> {
         at = end;
     }
     Ok(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_that_became_shorter_is_no_hole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 5000]).unwrap();
+        let contents = |size_bytes| Contents::Host {
+            path: path.clone(),
+            size_bytes,
+            space_bytes: size_bytes,
+        };
+        assert!(contents(5000).copy(&mut |_, _| Ok(())).is_ok());
+        for size_bytes in [5001, 100_000] {
+            let error = contents(size_bytes).copy(&mut |_, _| Ok(())).unwrap_err();
+            let Cause::Host(error) = error else {
+                panic!("{error}");
+            };
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        }
+    }
 }
