@@ -207,8 +207,10 @@ impl Maker {
         let data = content.map_or(0, |content| content.data_bytes(4096));
         let inodes = content.map_or(0, |content| content.inodes());
         let own = inodes.saturating_mul(INODE_BYTES).saturating_add(data);
+        // Longer is no file.
+        let own = own.min(i64::MAX.unsigned_abs() / 2);
         let spare = own / 10 + SPARE_BYTES;
-        own.saturating_add(spare).next_multiple_of(SIZE_UNIT_BYTES)
+        (own + spare).next_multiple_of(SIZE_UNIT_BYTES)
     }
 
     fn make_on(&self, image: &Image, is_zero: bool, tell: &mut dyn FnMut(u64)) -> Result<()> {

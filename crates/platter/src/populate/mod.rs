@@ -47,6 +47,20 @@ struct Member {
     xattrs: Vec<Xattr>,
 }
 
+impl Member {
+    /// A further name of the member with this path.
+    fn link(first: MemberPath) -> Self {
+        Self {
+            kind: MemberKind::Link(first),
+            uid: 0,
+            gid: 0,
+            permissions: 0,
+            modified: Timestamp::default(),
+            xattrs: Vec::new(),
+        }
+    }
+}
+
 /// A full name, such as `user.comment`, and a value.
 type Xattr = (Vec<u8>, Vec<u8>);
 
@@ -139,7 +153,8 @@ impl Content {
             | MemberKind::Socket
             | MemberKind::Link(_) => 0,
         };
-        self.members.values().map(bytes).sum()
+        let all = self.members.values().map(bytes);
+        all.fold(0, u64::saturating_add)
     }
 
     /// Makes it all in a filesystem. `tell` hears of the bytes as they are written.

@@ -142,6 +142,150 @@ fn what_is_there_twice_is_taken_as_it_came_last() {
     assert_eq!(filled.unwrap().bytes, 10);
 }
 
+/// A member with a ustar header.
+fn member(kind: u8, name: &str, target: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::new(kind));
+    header.set_path(name).unwrap();
+    if !target.is_empty() {
+        header.set_link_name(target).unwrap();
+    }
+    header.set_size(data.len() as u64);
+    header.set_mode(0o644);
+    (header.set_uid(0), header.set_gid(0), header.set_mtime(1));
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn record(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = 3 + key.len() + value.len();
+    let len = (1..).find(|len| rest + len.to_string().len() == *len);
+    let head = format!("{} {key}=", len.unwrap());
+    [head.as_bytes(), value, b"\n"].concat()
+}
+
+fn archive(members: &[Vec<u8>]) -> Result<Content> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), [&members.concat()[..], &[0; 1024]].concat()).unwrap();
+    Content::of_archive(file.path())
+}
+
+#[test]
+fn name_that_is_linked_twice_is_for_the_last_target_alone() {
+    let content = archive(&[
+        member(b'0', "x", "", b"xx"),
+        member(b'0', "y", "", b"yyy"),
+        member(b'1', "b", "x", b""),
+        member(b'1', "b", "y", b""),
+        member(b'1', "c", "b", b""),
+    ]);
+    let text = described(&content.unwrap());
+    let line = |name: &str| {
+        let found = text.lines().find(|line| line.starts_with(name));
+        found.unwrap().split_once(' ').unwrap().1.to_owned()
+    };
+    assert!(line("/x ").contains(" 1 Timestamp"), "{text}");
+    assert!(line("/y ").contains(" 3 Timestamp"), "{text}");
+    assert_eq!(line("/b "), line("/y "));
+    assert_eq!(line("/c "), line("/y "));
+}
+
+#[test]
+fn link_keeps_the_file_whose_name_is_taken_by_another() {
+    let content = archive(&[
+        member(b'0', "a", "", b"old"),
+        member(b'1', "b", "a", b""),
+        member(b'0', "a", "", b"newer"),
+    ]);
+    let text = described(&content.unwrap());
+    let size = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.rsplit(' ').nth(2).unwrap().to_owned()
+    };
+    assert_eq!((&*size("/a "), &*size("/b ")), ("5", "3"), "{text}");
+}
+
+#[test]
+fn link_to_what_is_not_there_is_refused() {
+    let link = || member(b'1', "b", "a", b"");
+    assert!(archive(&[link()]).is_err());
+    assert!(archive(&[member(b'5', "a", "", b""), link()]).is_err());
+    assert!(archive(&[member(b'1', "b", "b", b"")]).is_err());
+}
+
+#[test]
+fn global_records_are_defaults_for_what_follows() {
+    let globals = [record("comment", b"0123"), record("uid", b"7")].concat();
+    let content = archive(&[
+        member(b'0', "before", "", b""),
+        member(b'g', "pax_global_header", "", &globals),
+        member(b'0', "plain", "", b""),
+        member(b'x', "records", "", &record("uid", b"8")),
+        member(b'0', "own", "", b""),
+        member(b'g', "pax_global_header", "", &record("uid", b"")),
+        member(b'0', "after", "", b""),
+    ]);
+    let content = content.unwrap();
+    let uids = content.members.values().map(|member| member.uid);
+    let names = content.members.keys().map(MemberPath::text);
+    let found: Vec<_> = names.zip(uids).collect();
+    let expected = [("/after", 0), ("/before", 0), ("/own", 8), ("/plain", 7)];
+    let expected = expected.map(|(name, uid)| (name.as_bytes().to_vec(), uid));
+    assert_eq!(found, expected);
+    let refused = archive(&[member(b'g', "g", "", &record("path", b"a"))]);
+    assert!(refused.is_err());
+}
+
+#[test]
+fn values_of_attributes_are_bytes_of_any_kind() {
+    let value = b"a\n12 uid=9\n\0\xff";
+    let content = archive(&[
+        member(b'x', "records", "", &record("SCHILY.xattr.user.x", value)),
+        member(b'0', "a", "", b""),
+    ]);
+    let content = content.unwrap();
+    let member = content.members.values().next().unwrap();
+    assert_eq!(member.xattrs, [(b"user.x".to_vec(), value.to_vec())]);
+    assert_eq!(member.uid, 0);
+}
+
+#[test]
+fn members_that_end_behind_the_archive_are_refused() {
+    let mut header = tar::Header::new_ustar();
+    header.set_path("a").unwrap();
+    (
+        header.set_size(1 << 40),
+        header.set_mode(0),
+        header.set_mtime(0),
+    );
+    (header.set_uid(0), header.set_gid(0));
+    header.set_cksum();
+    assert!(archive(&[header.as_bytes().to_vec()]).is_err());
+    let sparse = |real_size: &[u8], map: &[u8]| {
+        let records = [
+            record("GNU.sparse.major", b"0"),
+            record("GNU.sparse.size", real_size),
+            record("GNU.sparse.map", map),
+        ];
+        archive(&[
+            member(b'x', "records", "", &records.concat()),
+            member(b'0', "a", "", b"0123456789"),
+        ])
+    };
+    assert!(sparse(b"100", b"0,5,90,5").is_ok());
+    assert!(sparse(b"100", b"0,5,90,6").is_err());
+    assert!(sparse(b"9223372036854775808", b"0,5").is_err());
+    assert!(sparse(b"18446744073709551615", b"0,5,18446744073709551614,1").is_err());
+    let longest = sparse(b"9223372036854775807", b"0,5").unwrap();
+    assert_eq!(longest.data_bytes(4096), 4096);
+    let mut broken = member(b'0', "a", "", b"");
+    broken[0] ^= 1;
+    assert!(archive(&[broken]).is_err());
+}
+
 #[test]
 fn paths_lead_nowhere_outside() {
     assert_eq!(MemberPath::parse(b"./a//b/").unwrap().text(), b"/a/b");
