@@ -16,16 +16,42 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::Volume;
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
-use crate::ondisk::{BlockNr, Geometry, InodeNr};
+use crate::ondisk::{BlockNr, Geometry, InodeNr, Superblock};
 use crate::txn::Log;
 use layout::Layout;
 use own_files::{OwnFiles, backup_groups, lost_found};
 use shape::Shape;
+use skeleton::OldTables;
 
-pub use options::{Generation, MkfsOptions};
+pub use options::{Generation, MkfsOptions, SMALL_BLOCKS_END_BYTES};
+pub use shape::random_uuid;
 
 /// The state of a backup: not known to be clean.
 const BACKUP_STATE: u16 = 0;
+
+/// Refuses what [`mkfs`] would refuse for a device of `len_bytes`, before anything is changed.
+///
+/// # Errors
+/// As `mkfs`.
+pub fn check(len_bytes: u64, options: &MkfsOptions, clock: &dyn Clock) -> Result<()> {
+    let shape = Shape::choose(len_bytes, options, clock)?;
+    Layout::place(&shape.geometry)?;
+    Ok(())
+}
+
+/// What is free in a filesystem at rest, in bytes, by its superblock.
+///
+/// # Errors
+/// `Corrupt` where there is none.
+pub fn free_bytes(device: &dyn BlockDevice) -> Result<u64> {
+    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
+    device.read_at(SUPERBLOCK_OFFSET_BYTES, &mut bytes)?;
+    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
+    let superblock = Superblock::decode(&disk)?;
+    let geometry = Geometry::decode(&disk, &superblock)?;
+    let block_bytes = u64::from(geometry.block_bytes);
+    Ok(superblock.free_blocks.saturating_mul(block_bytes))
+}
 
 /// Makes a filesystem on the whole of `device`. `is_zero` says that it holds zeros all over, as a
 /// new file does: then no zeros are written.
@@ -45,7 +71,12 @@ pub fn mkfs(
     let mut shape = Shape::choose(device.geometry().len_bytes, options, clock)?;
     let layout = Layout::place(&shape.geometry)?;
     let reserved = lost_found(&shape.geometry).map_or(0, InodeNr::get);
-    skeleton::write(&**device, &mut shape, layout, reserved, 2, is_zero)?;
+    let old = match (is_zero, options.zero_inode_tables) {
+        (true, _) => OldTables::Zeros,
+        (false, false) => OldTables::MayStay,
+        (false, true) => OldTables::Overwritten,
+    };
+    skeleton::write(&**device, &mut shape, layout, reserved, 2, old)?;
     let volume = Volume::new(
         Arc::clone(device),
         shape.superblock.clone(),

@@ -96,6 +96,9 @@ pub struct MkfsOptions {
     pub hash_seed: Option<Uuid>,
     /// Who owns the root directory.
     pub root_owner: (u32, u32),
+    /// Write zeros to inode tables that a checksum of their descriptor would let wait for the kernel,
+    /// where the device does not hold zeros anyway.
+    pub zero_inode_tables: bool,
     /// RAID stride and stripe width in blocks.
     pub stripe: (u16, u32),
 }
@@ -119,6 +122,7 @@ impl MkfsOptions {
             uuid: None,
             hash_seed: None,
             root_owner: (0, 0),
+            zero_inode_tables: false,
             stripe: (0, 0),
         }
     }
@@ -181,14 +185,18 @@ pub(super) struct SizeClass {
     pub(super) bytes_per_inode: u32,
 }
 
+/// Shorter filesystems have blocks of 1 KiB, and others of 4 KiB, where no size is asked for.
+pub const SMALL_BLOCKS_END_BYTES: u64 = 512 * MIB;
+const MIB: u64 = 1 << 20;
+
 impl SizeClass {
     /// By the length of the device in bytes.
     pub(super) fn of(len_bytes: u64) -> Self {
-        const MIB: u64 = 1 << 20;
+        const SMALL_BLOCKS_END: u64 = SMALL_BLOCKS_END_BYTES / MIB;
         let (block_bytes, bytes_per_inode) = match len_bytes / MIB {
             0..3 => (1024, 8192),
-            3..512 => (1024, 4096),
-            512..0x40_0000 => (4096, 16384),
+            3..SMALL_BLOCKS_END => (1024, 4096),
+            SMALL_BLOCKS_END..0x40_0000 => (4096, 16384),
             0x40_0000..0x100_0000 => (4096, 32768),
             _ => (4096, 65536),
         };

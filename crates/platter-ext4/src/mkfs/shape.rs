@@ -62,6 +62,16 @@ struct Sizes {
     first_data_block: u64,
 }
 
+/// How many inodes there are to be.
+struct Inodes {
+    /// As the size has it: fewer where the groups hold no more.
+    by_ratio: u64,
+    /// As somebody asked for.
+    wanted: Option<u64>,
+    /// At least.
+    needed: u64,
+}
+
 impl Shape {
     /// The shape of a filesystem of `len_bytes`.
     ///
@@ -87,10 +97,13 @@ impl Shape {
         // A file that takes space takes a cluster.
         let per_inode = per_inode.max(sizes.block_bytes * sizes.cluster_blocks);
         let by_ratio = blocks * u64::from(sizes.block_bytes) / u64::from(per_inode);
-        let inodes = options.inodes.map_or(by_ratio, u64::from);
-        let inodes = inodes.max(u64::from(options.inodes_min));
+        let inodes = Inodes {
+            by_ratio,
+            wanted: options.inodes.map(u64::from),
+            needed: u64::from(options.inodes_min),
+        };
         loop {
-            let disk = sizes.superblock(blocks, inodes, options, clock)?;
+            let disk = sizes.superblock(blocks, &inodes, options, clock)?;
             let superblock = Superblock::decode(&disk)?;
             let geometry = Geometry::decode(&disk, &superblock)?;
             let last = last_group_blocks(&geometry);
@@ -159,7 +172,7 @@ impl Sizes {
     fn superblock(
         &self,
         blocks: u64,
-        inodes: u64,
+        inodes: &Inodes,
         options: &MkfsOptions,
         clock: &dyn Clock,
     ) -> Result<DiskSuperblock> {
@@ -228,10 +241,17 @@ impl Sizes {
     }
 
     /// Inodes fill their blocks, and come in eights for their bitmap.
-    fn inodes_per_group(&self, inodes: u64, groups: u64) -> Result<u32> {
+    fn inodes_per_group(&self, inodes: &Inodes, groups: u64) -> Result<u32> {
         let per_block = u64::from(self.block_bytes / u32::from(self.inode_bytes));
         let max = u64::from(self.block_bytes * 8).min(u64::from(u16::MAX) & !7);
-        let wanted = inodes.max(u64::from(FIRST_INODE)).div_ceil(groups).min(max);
+        if inodes.needed > max * groups {
+            return Err(Condition::NoSpace.into());
+        }
+        if inodes.wanted.is_some_and(|wanted| wanted > max * groups) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let count = inodes.wanted.unwrap_or(inodes.by_ratio).max(inodes.needed);
+        let wanted = count.max(u64::from(FIRST_INODE)).div_ceil(groups).min(max);
         let filled = (wanted.div_ceil(per_block) * per_block).min(max);
         let per_group = filled.max(8) & !7;
         if per_group * groups > u64::from(u32::MAX) {
@@ -307,8 +327,9 @@ fn name(
     Ok(())
 }
 
-/// A UUID of version 4.
-fn random_uuid(clock: &dyn Clock) -> Uuid {
+/// A random UUID, of version 4.
+#[must_use]
+pub fn random_uuid(clock: &dyn Clock) -> Uuid {
     let (low, high) = (clock.random_u64(), clock.random_u64());
     let random = u128::from(high) << 64 | u128::from(low);
     let version = random & !(0xf << 76) | 4 << 76;
@@ -330,4 +351,32 @@ fn own_blocks(geometry: &Geometry) -> u64 {
         0
     };
     2 + u64::from(geometry.inode_table_blocks) + copies
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::{Error, FixedClock, Timestamp};
+
+    use super::super::Generation;
+    use super::*;
+
+    fn choose(change: impl FnOnce(&mut MkfsOptions)) -> Result<Shape> {
+        let mut options = MkfsOptions::new(Generation::Ext4);
+        change(&mut options);
+        let clock = FixedClock::new(Timestamp::default(), 1);
+        Shape::choose(20 << 20, &options, &clock)
+    }
+
+    #[test]
+    fn more_inodes_than_the_groups_hold_are_refused() {
+        // Three groups, each with a bitmap of 8192 bits.
+        let most = choose(|options| options.inodes = Some(3 * 8192)).unwrap();
+        assert_eq!(most.geometry.inodes_count, 3 * 8192);
+        let refused = choose(|options| options.inodes = Some(3 * 8192 + 1)).unwrap_err();
+        let expected = Error::Condition(Condition::InvalidArgument);
+        assert_eq!(refused.errno(), expected.errno());
+        let full = choose(|options| options.inodes_min = 3 * 8192 + 1).unwrap_err();
+        assert_eq!(full.errno(), Error::Condition(Condition::NoSpace).errno());
+        assert!(choose(|options| options.bytes_per_inode = Some(1024)).is_ok());
+    }
 }

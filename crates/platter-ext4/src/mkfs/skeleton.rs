@@ -15,15 +15,26 @@ use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 /// Bytes written at once where zeros are wanted.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
+/// What is in the inode tables before anything is written to them, and becomes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OldTables {
+    /// Zeros, as everywhere on the device.
+    Zeros,
+    /// What nobody looks at where descriptors have checksums: the kernel overwrites it in time.
+    MayStay,
+    /// What is overwritten now.
+    Overwritten,
+}
+
 /// Writes the skeleton; the inodes below `inodes_used` of the first group count as taken, and
-/// `directories` of them as directories. `is_zero` says that the device holds zeros all over.
+/// `directories` of them as directories.
 pub(super) fn write(
     device: &dyn BlockDevice,
     shape: &mut Shape,
     mut layout: Layout,
     reserved_inodes: u32,
     directories: u32,
-    is_zero: bool,
+    old: OldTables,
 ) -> Result<()> {
     let geometry = &shape.geometry;
     // Whatever was recognized here before is so no more.
@@ -36,11 +47,11 @@ pub(super) fn write(
             break;
         };
         let used = if group.0 == 0 { reserved_inodes } else { 0 };
-        fill_in(geometry, group, desc, &bits, used, is_plain, is_zero);
+        fill_in(geometry, group, desc, &bits, used, is_plain, old);
         if group.0 == 0 {
             desc.used_dirs = directories;
         }
-        write_group(device, geometry, desc, &bits, used, is_zero)?;
+        write_group(device, geometry, desc, &bits, used, old)?;
         free_clusters += u64::from(desc.free_clusters);
         free_inodes += desc.free_inodes;
     }
@@ -72,7 +83,7 @@ fn fill_in(
     bits: &[u8],
     used: u32,
     is_plain: bool,
-    is_zero: bool,
+    old: OldTables,
 ) {
     let clusters = geometry
         .group_blocks(group)
@@ -97,7 +108,7 @@ fn fill_in(
         desc.flags |= GroupFlags::BLOCK_UNINIT;
         desc.block_bitmap_checksum = 0;
     }
-    if is_zero || used > 0 {
+    if old != OldTables::MayStay || used > 0 {
         desc.flags |= GroupFlags::INODE_ZEROED;
     }
 }
@@ -108,7 +119,7 @@ fn write_group(
     desc: &GroupDesc,
     bits: &[u8],
     used: u32,
-    is_zero: bool,
+    old: OldTables,
 ) -> Result<()> {
     if !desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
         device.write_at(geometry.offset_bytes(desc.block_bitmap), bits)?;
@@ -117,8 +128,13 @@ fn write_group(
         let bits = inode_bitmap(geometry, used);
         device.write_at(geometry.offset_bytes(desc.inode_bitmap), &bits)?;
     }
-    let may_wait = geometry.features.has_group_csum() && used == 0;
-    if !is_zero && !may_wait {
+    let may_stay = geometry.features.has_group_csum() && used == 0;
+    let is_overwritten = match old {
+        OldTables::Zeros => false,
+        OldTables::MayStay => !may_stay,
+        OldTables::Overwritten => true,
+    };
+    if is_overwritten {
         let len = u64::from(geometry.inode_table_blocks) * u64::from(geometry.block_bytes);
         zero(device, geometry.offset_bytes(desc.inode_table), len)?;
     }

@@ -203,6 +203,12 @@ impl Features {
         self.compat.contains(Compat::HAS_JOURNAL)
     }
 
+    /// Groups keep the metadata of several of them together.
+    #[must_use]
+    pub fn has_flex_bg(&self) -> bool {
+        self.incompat.contains(Incompat::FLEX_BG)
+    }
+
     /// Whether space is taken in clusters.
     #[must_use]
     pub fn has_bigalloc(&self) -> bool {
