@@ -95,6 +95,13 @@ impl Counters {
         }
     }
 
+    pub(super) fn drop_floors(&mut self) {
+        self.floors = Floors {
+            reserved: 0,
+            split: 0,
+        };
+    }
+
     /// Takes as many of `want` clusters out of the count as a request of this kind may have.
     pub(super) fn claim(&self, want: u32, from: Reserve) -> u32 {
         let wanted = u64::from(want);

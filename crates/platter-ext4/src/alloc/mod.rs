@@ -236,6 +236,11 @@ impl Space {
         Portion { space: self, from }
     }
 
+    /// Has no kind of request leave anything.
+    pub fn drop_reserves(&mut self) {
+        self.counters.drop_floors();
+    }
+
     /// What is free, exactly.
     #[must_use]
     pub fn stat(&self) -> SpaceCounts {

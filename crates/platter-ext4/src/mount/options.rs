@@ -43,6 +43,9 @@ pub struct MountOptions {
     pub data_mode: Option<DataMode>,
     /// Whether contents of files may take what is reserved for the superuser.
     pub uses_reserve: bool,
+    /// Let contents take all that is free, what is reserved for the superuser and for splitting
+    /// extents too: for a filesystem that is being filled, and thrown away if it proves too small.
+    pub whole_space: bool,
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -60,6 +63,7 @@ impl Default for MountOptions {
             commit_interval: None,
             data_mode: None,
             uses_reserve: false,
+            whole_space: false,
             node_name: b"platter".to_vec(),
         }
     }

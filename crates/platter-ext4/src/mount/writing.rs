@@ -90,6 +90,9 @@ pub(super) fn begin(
     if options.uses_reserve {
         space = space.with_reserve_for_contents();
     }
+    if options.whole_space {
+        space.drop_reserves();
+    }
     let space = Arc::new(space);
     let on_error = options
         .on_error

@@ -64,6 +64,7 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
         }),
         commit_interval: writing.and_then(|writing| writing.commit_interval),
         uses_reserve: writing.is_some_and(|writing| writing.uses_reserve),
+        whole_space: false,
         node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
     };
     Ext4::mount(request.device, &options, request.budget, request.clock)
