@@ -1,18 +1,24 @@
 //! Making a filesystem in an image, a partition, or a new file.
 
-use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
+mod draft;
+mod smallest;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter_block::Access;
+use platter_block::{Access, WindowDevice};
 use platter_cache::MemoryBudget;
-use platter_vfs::{Clock, Condition, Filesystem, SystemClock};
+use platter_ext4::mkfs::random_uuid;
+use platter_vfs::{Clock, Condition, Filesystem, FixedClock, SystemClock, Timestamp};
 
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
-use crate::populate::Content;
-use crate::{Error, Escaped, Image, ImageSpec, Result};
+use crate::populate::{Content, host_error};
+use crate::{Error, Image, ImageSpec, Result};
+use draft::Draft;
 
 pub use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub use platter_ondisk::Uuid;
@@ -25,8 +31,6 @@ const INODE_BYTES: u64 = 256 + 64;
 const SPARE_BYTES: u64 = 8 << 20;
 /// Sizes that are chosen are multiples of this.
 const SIZE_UNIT_BYTES: u64 = 1 << 20;
-/// Smallest difference between two sizes that are tried.
-const SIZE_STEP_BYTES: u64 = 64 << 10;
 /// Sizes that are tried, each a quarter longer: what does not fit then fits no size.
 const SIZES_MAX: usize = 12;
 
@@ -48,6 +52,8 @@ pub struct Maker {
     content: Option<Arc<Content>>,
     overwrite: bool,
     clock: Arc<dyn Clock>,
+    /// The time and the seed of everything, once they are settled.
+    moment: Option<(Timestamp, u64)>,
     budget: Arc<MemoryBudget>,
 }
 
@@ -61,11 +67,13 @@ impl Maker {
             content: None,
             overwrite: false,
             clock: Arc::new(SystemClock::new()),
+            moment: None,
             budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
         }
     }
 
-    /// Make a new image file of this size. One that is there is replaced if it may be overwritten.
+    /// Make a new image file of this size. One that is there is replaced if it may be overwritten. Of
+    /// a block device, only so much is used.
     #[must_use]
     pub fn size_bytes(mut self, size_bytes: u64) -> Self {
         self.size = Size::Bytes(size_bytes);
@@ -79,8 +87,8 @@ impl Maker {
         self
     }
 
-    /// Make a new image file that is no more than a hundredth longer than the content needs. Found
-    /// by trying, so it takes several times as long.
+    /// Make a new image file that is no more than a hundredth longer than the content needs. That
+    /// takes about three times as long.
     #[must_use]
     pub fn minimal_size(mut self) -> Self {
         self.size = Size::Minimal;
@@ -120,125 +128,170 @@ impl Maker {
     }
 
     /// Makes the filesystem in what `spec` names, and tells `tell` of the bytes of content as they
-    /// are written. A file that was made for it is removed again when that fails.
+    /// are written.
+    ///
+    /// A block device, a partition, and a file that is made empty and keeps its size, are written in
+    /// place, once it is sure that their size and the options go together. Everything else is made
+    /// in a file beside it, which takes its place when it is done: until then nothing is changed.
     ///
     /// # Errors
     /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
     /// does not fit.
     pub fn make(&self, spec: &ImageSpec, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        if self.size == Size::AsItIs || spec.partition.is_some() {
-            let image = Image::open_spec(spec, Access::Write)?;
-            self.refuse_occupied(&image)?;
-            return self.make_on(&image, false, tell);
+        let maker = self.settled();
+        let content = maker.content.as_ref();
+        if content.is_some_and(|content| content.is_read_from(&spec.image)) {
+            let text = "is the archive that the content is read from";
+            return Err(host_error(&spec.image, std::io::Error::other(text)));
         }
-        let fresh = Fresh::new(&spec.image);
-        if !fresh.is_new {
-            self.refuse_replaced(&spec.image)?;
+        let there = match fs::metadata(&spec.image) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(host_error(&spec.image, error)),
+        };
+        let is_device = there
+            .as_ref()
+            .is_some_and(|file| file.file_type().is_block_device());
+        let keeps_size = matches!(maker.size, Size::AsItIs | Size::OfContent);
+        let is_empty = maker.content.is_none() && maker.size == Size::AsItIs;
+        if spec.partition.is_some() || is_device || is_empty {
+            return maker.make_in_place(spec, tell);
         }
-        match self.size {
-            Size::Bytes(size_bytes) => self.try_size(&fresh, size_bytes, tell)?,
-            Size::AsItIs | Size::OfContent => {
-                self.find_enough(&fresh, tell)?;
+        let replaced = match &there {
+            Some(_) => Some(maker.open_replaced(&spec.image)?),
+            None if maker.size == Size::AsItIs => {
+                return Err(host_error(&spec.image, ErrorKind::NotFound.into()));
             }
-            Size::Minimal => self.find_smallest(&fresh, tell)?,
+            None => None,
+        };
+        let size = match (maker.size, &there) {
+            (_, Some(file)) if keeps_size && file.len() > 0 => Size::Bytes(file.len()),
+            (size, _) => size,
+        };
+        let draft = Draft::begin(&spec.image, replaced)?;
+        match size {
+            Size::Bytes(size_bytes) => maker.try_size(&draft, size_bytes, tell)?,
+            Size::AsItIs | Size::OfContent => maker.make_roomy(&draft, tell)?,
+            Size::Minimal => maker.make_smallest(&draft, tell)?,
         }
-        fresh.keep();
-        Ok(())
+        draft.finish()
     }
 
-    fn try_size(
-        &self,
-        fresh: &Fresh<'_>,
-        size_bytes: u64,
-        tell: &mut dyn FnMut(u64),
-    ) -> Result<()> {
-        self.make_on(&fresh.create(size_bytes)?, true, tell)
+    /// The same, with all that is random chosen: however often a size is tried, it is the same.
+    fn settled(&self) -> Self {
+        let mut settled = self.clone();
+        let options = &mut settled.options;
+        options
+            .uuid
+            .get_or_insert_with(|| random_uuid(&*self.clock));
+        options
+            .hash_seed
+            .get_or_insert_with(|| random_uuid(&*self.clock));
+        settled.moment = Some((self.clock.now(), self.clock.random_u64()));
+        settled
     }
 
-    /// Makes it with some room to spare, and gives its size.
-    fn find_enough(&self, fresh: &Fresh<'_>, tell: &mut dyn FnMut(u64)) -> Result<u64> {
-        let mut size_bytes = self.likely_bytes();
+    fn make_in_place(&self, spec: &ImageSpec, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut image = Image::open_spec(spec, Access::Write)?;
+        self.refuse_occupied(&image)?;
+        let len_bytes = image.device().geometry().len_bytes;
+        match self.size {
+            Size::AsItIs | Size::OfContent => {}
+            Size::Bytes(size_bytes) if size_bytes <= len_bytes => {
+                let device = Arc::clone(image.device());
+                let window = WindowDevice::new(image.name(), device, 0..size_bytes)
+                    .map_err(|error| Error::new(image.name(), error))?;
+                image = Image::new(Arc::clone(image.name()), Arc::new(window));
+            }
+            Size::Bytes(_) => return Err(full(&image)),
+            Size::Minimal => {
+                let text =
+                    "has the length it has; only a file is made as short as its content allows";
+                return Err(Error::new(image.name(), std::io::Error::other(text)));
+            }
+        }
+        self.refuse_unfit(&image)?;
+        self.make_on(&image, false, tell)
+    }
+
+    fn try_size(&self, draft: &Draft, size_bytes: u64, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        self.make_on(&draft.clear(size_bytes)?, true, tell)
+    }
+
+    /// Makes it with some room to spare.
+    fn make_roomy(&self, draft: &Draft, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        let mut size_bytes = self.likely_bytes()?;
         for _ in 1..SIZES_MAX {
-            match self.try_size(fresh, size_bytes, tell) {
+            match self.try_size(draft, size_bytes, tell) {
                 Err(error) if is_full(&error) => {
                     size_bytes = (size_bytes + size_bytes / 4).next_multiple_of(SIZE_UNIT_BYTES);
                 }
-                made => return made.map(|()| size_bytes),
+                made => return made,
             }
         }
-        self.try_size(fresh, size_bytes, tell).map(|()| size_bytes)
-    }
-
-    /// Halves the distance between a size that is enough and one that is not until it does not
-    /// matter.
-    fn find_smallest(&self, fresh: &Fresh<'_>, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        let mut enough = self.find_enough(fresh, tell)?;
-        let content = self.content.as_ref();
-        let mut too_little = content.map_or(0, |content| content.data_bytes(1) / 2);
-        let mut is_made = true;
-        while enough - too_little > (enough / 100).max(SIZE_STEP_BYTES) {
-            let middle = too_little
-                .midpoint(enough)
-                .next_multiple_of(SIZE_STEP_BYTES);
-            if middle >= enough {
-                break;
-            }
-            match self.try_size(fresh, middle, tell) {
-                Ok(()) => {
-                    enough = middle;
-                    is_made = true;
-                }
-                Err(error) if is_full(&error) => {
-                    too_little = middle;
-                    is_made = false;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if !is_made {
-            self.try_size(fresh, enough, tell)?;
-        }
-        Ok(())
+        self.try_size(draft, size_bytes, tell)
     }
 
     /// What the content takes with what belongs to it, a journal, and a tenth to spare.
-    fn likely_bytes(&self) -> u64 {
+    fn likely_bytes(&self) -> Result<u64> {
         let content = self.content.as_ref();
-        let data = content.map_or(0, |content| content.data_bytes(4096));
+        let data = content.map_or(Ok(0), |content| content.data_bytes())?;
         let inodes = content.map_or(0, |content| content.inodes());
         let own = inodes.saturating_mul(INODE_BYTES).saturating_add(data);
         // Longer is no file.
         let own = own.min(i64::MAX.unsigned_abs() / 2);
         let spare = own / 10 + SPARE_BYTES;
-        (own + spare).next_multiple_of(SIZE_UNIT_BYTES)
+        Ok((own + spare).next_multiple_of(SIZE_UNIT_BYTES))
     }
 
     fn make_on(&self, image: &Image, is_zero: bool, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        let named = |error: platter_vfs::Error| Error::new(image.name(), error);
-        let (device, clock) = (image.device(), &*self.clock);
-        let budget = Arc::clone(&self.budget);
-        platter_ext4::mkfs::mkfs(device, &self.options, is_zero, budget, clock).map_err(named)?;
+        let clock = self.fresh_clock();
+        self.make_empty(image, is_zero, &*clock)?;
         let Some(content) = &self.content else {
             return Ok(());
         };
+        let named = |error: platter_vfs::Error| Error::new(image.name(), error);
         let options = platter_ext4::MountOptions {
             read_only: false,
-            uses_reserve: true,
+            whole_space: true,
             ..platter_ext4::MountOptions::default()
         };
-        let (device, budget) = (Arc::clone(device), Arc::clone(&self.budget));
-        let clock = Arc::clone(&self.clock);
+        let (device, budget) = (Arc::clone(image.device()), Arc::clone(&self.budget));
         let fs = platter_ext4::Ext4::mount(device, &options, budget, clock).map_err(named)?;
         content.fill(&fs, tell)?;
         fs.unmount().map_err(named)
     }
 
-    /// Refuses to replace a file that holds something, unless it may be overwritten.
-    fn refuse_replaced(&self, path: &Path) -> Result<()> {
+    fn make_empty(&self, image: &Image, is_zero: bool, clock: &dyn Clock) -> Result<()> {
+        let budget = Arc::clone(&self.budget);
+        platter_ext4::mkfs::mkfs(image.device(), &self.options, is_zero, budget, clock)
+            .map_err(|error| Error::new(image.name(), error))
+    }
+
+    /// A clock that begins anew each time it is asked for.
+    fn fresh_clock(&self) -> Arc<dyn Clock> {
+        match self.moment {
+            Some((now, seed)) => Arc::new(FixedClock::new(now, seed)),
+            None => Arc::clone(&self.clock),
+        }
+    }
+
+    /// Refuses sizes and options that do not go together.
+    fn refuse_unfit(&self, image: &Image) -> Result<()> {
+        let len_bytes = image.device().geometry().len_bytes;
+        platter_ext4::mkfs::check(len_bytes, &self.options, &*self.fresh_clock())
+            .map_err(|error| Error::new(image.name(), error))
+    }
+
+    /// Opens a file that is to be replaced. One that holds something is refused, unless it may be
+    /// overwritten.
+    fn open_replaced(&self, path: &Path) -> Result<Image> {
         let image = Image::open(path, Access::Write)?;
         self.refuse_occupied(&image)?;
-        if self.overwrite || image.device().geometry().len_bytes == 0 {
-            return Ok(());
+        let is_blank = image.device().geometry().len_bytes == 0;
+        let keeps_size = matches!(self.size, Size::AsItIs | Size::OfContent);
+        if self.overwrite || is_blank || keeps_size {
+            return Ok(image);
         }
         let found = "something".to_owned();
         Err(Error::new(image.name(), Cause::Occupied { found }))
@@ -258,57 +311,13 @@ impl Maker {
     }
 }
 
+fn full(image: &Image) -> Error {
+    Error::new(image.name(), platter_vfs::Error::from(Condition::NoSpace))
+}
+
 fn is_full(error: &Error) -> bool {
     let full = platter_vfs::Error::Condition(Condition::NoSpace);
     matches!(&error.cause, Cause::Filesystem(error) if error.errno() == full.errno())
-}
-
-/// A file that goes again unless it is kept, if it was not there before.
-struct Fresh<'a> {
-    path: &'a Path,
-    is_new: bool,
-    is_kept: bool,
-}
-
-impl<'a> Fresh<'a> {
-    fn new(path: &'a Path) -> Self {
-        Self {
-            path,
-            is_new: std::fs::symlink_metadata(path).is_err(),
-            is_kept: false,
-        }
-    }
-
-    /// Makes it anew with zeros, which take no space yet.
-    fn create(&self, size_bytes: u64) -> Result<Image> {
-        let host = |error: std::io::Error| Error {
-            image: Escaped(self.path.as_os_str().as_bytes()).to_string().into(),
-            path: None,
-            cause: error.into(),
-        };
-        let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false);
-        let file = file.open(self.path).map_err(host)?;
-        // An image that somebody uses is locked, and keeps what it holds.
-        let unused = Image::open(self.path, Access::Write)?;
-        file.set_len(0).map_err(host)?;
-        file.set_len(size_bytes).map_err(host)?;
-        drop(unused);
-        Image::open(self.path, Access::Write)
-    }
-
-    fn keep(mut self) {
-        self.is_kept = true;
-    }
-}
-
-impl Drop for Fresh<'_> {
-    fn drop(&mut self) {
-        if self.is_new && !self.is_kept {
-            // Whoever is told of the failure sees what is left.
-            let _ = std::fs::remove_file(self.path);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -347,22 +356,96 @@ mod tests {
         assert_eq!(told, 300 * (32 << 10));
     }
 
+    fn entries(folder: &Path) -> usize {
+        fs::read_dir(folder).unwrap().count()
+    }
+
     #[test]
-    fn the_smallest_image_is_found_by_trying() {
-        let folder = folder_of(20, 50_000);
-        let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
-        let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
-        let maker = || Maker::new(MkfsOptions::new(Generation::Ext2)).content(content());
-        maker().minimal_size().make(&spec, &mut |_| {}).unwrap();
-        let smallest = fs::metadata(&spec.image).unwrap().len();
-        fs::remove_file(&spec.image).unwrap();
-        let less = smallest - smallest / 50 - SIZE_STEP_BYTES;
-        let error = maker()
-            .size_bytes(less)
+    fn the_smallest_image_is_a_hundredth_longer_than_one_that_is_too_short() {
+        for (generation, files, bytes) in [
+            (Generation::Ext2, 20, 50_000),
+            (Generation::Ext4, 1, 10),
+            (Generation::Ext4, 2000, 900),
+            (Generation::Ext3, 3, 9 << 20),
+        ] {
+            let folder = folder_of(files, bytes);
+            let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
+            let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
+            let maker = || Maker::new(MkfsOptions::new(generation)).content(content());
+            let mut told = 0;
+            let mut tell = |bytes| told += bytes;
+            maker().minimal_size().make(&spec, &mut tell).unwrap();
+            let smallest = fs::metadata(&spec.image).unwrap().len();
+            let most = u64::from(files) * bytes as u64 * 4;
+            assert!(told <= most, "made {told} bytes of {most} at {smallest}");
+            fs::remove_file(&spec.image).unwrap();
+            for part in [50, 20, 5, 2] {
+                let less = smallest - (smallest / part).max(4096);
+                let made = maker().size_bytes(less).make(&spec, &mut |_| {});
+                let error = made.unwrap_err();
+                assert!(is_full(&error), "{smallest}, {less}: {error}");
+                assert_eq!(entries(folder.path()), 1, "only the tree is left");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fails_changes_nothing() {
+        let folder = folder_of(3, 1 << 20);
+        let path = folder.path().join("image");
+        let spec = ImageSpec::parse(&path).unwrap();
+        fs::write(&path, b"a letter").unwrap();
+        let tree = folder.path().join("tree");
+        let maker = || {
+            let content = Content::of_folder(&tree).unwrap();
+            let maker = Maker::new(MkfsOptions::new(Generation::Ext4));
+            maker.content(content).overwrite(true)
+        };
+        let error = maker().size_bytes(2 << 20).make(&spec, &mut |_| {});
+        assert!(is_full(&error.unwrap_err()));
+        let mut options = MkfsOptions::new(Generation::Ext4);
+        options.block_bytes = Some(3000);
+        let unfit = Maker::new(options).overwrite(true);
+        for maker in [unfit.clone(), unfit.size_bytes(8 << 20)] {
+            assert!(maker.make(&spec, &mut |_| {}).is_err());
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"a letter");
+        assert_eq!(entries(folder.path()), 2);
+        maker()
+            .size_of_content()
             .make(&spec, &mut |_| {})
             .unwrap_err();
-        assert!(is_full(&error), "{error}");
-        assert!(!spec.image.exists());
+        assert_eq!(fs::read(&path).unwrap(), b"a letter", "it keeps its size");
+    }
+
+    #[test]
+    fn an_image_is_not_made_over_its_archive() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tar");
+        fs::write(&path, [0; 1024]).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("a.tar", &link).unwrap();
+        for image in [&path, &link] {
+            let content = Content::of_archive(&path).unwrap();
+            let maker = Maker::new(MkfsOptions::new(Generation::Ext2));
+            let maker = maker.content(content).overwrite(true).size_bytes(4 << 20);
+            let spec = ImageSpec::parse(image).unwrap();
+            assert!(maker.make(&spec, &mut |_| {}).is_err());
+        }
+        assert_eq!(fs::read(&path).unwrap(), [0; 1024]);
+    }
+
+    #[test]
+    fn link_to_an_image_stays_one() {
+        let folder = folder_of(1, 10);
+        let (path, link) = (folder.path().join("image"), folder.path().join("link"));
+        fs::write(&path, b"").unwrap();
+        std::os::unix::fs::symlink("image", &link).unwrap();
+        let maker = Maker::new(MkfsOptions::new(Generation::Ext2)).size_bytes(1 << 20);
+        let spec = ImageSpec::parse(&link).unwrap();
+        maker.make(&spec, &mut |_| {}).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
     }
 
     #[test]

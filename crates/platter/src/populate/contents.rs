@@ -16,7 +16,7 @@ use crate::{Cause, Result};
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Zeros of this length at a multiple of it are not written.
-const HOLE_BYTES: usize = 4096;
+pub(super) const HOLE_BYTES: usize = 4096;
 
 /// Takes bytes of a file with their offset.
 pub(super) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
@@ -24,12 +24,8 @@ pub(super) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
 /// Where the contents of a file are.
 #[derive(Debug)]
 pub(super) enum Contents {
-    /// A file of the host, and its size and space when it was looked at.
-    Host {
-        path: PathBuf,
-        size_bytes: u64,
-        space_bytes: u64,
-    },
+    /// A file of the host, and its size when it was looked at.
+    Host { path: PathBuf, size_bytes: u64 },
     /// In an archive: each piece of the file with its place there.
     Tape {
         archive: Arc<File>,
@@ -45,86 +41,87 @@ impl Contents {
         }
     }
 
-    /// Bytes of data at most.
-    pub(super) fn data_bytes(&self) -> u64 {
-        match self {
-            Self::Host {
-                size_bytes,
-                space_bytes,
-                ..
-            } => *size_bytes.min(space_bytes),
-            Self::Tape { pieces, .. } => pieces
-                .iter()
-                .map(|(range, _)| range.end - range.start)
-                .sum(),
-        }
+    /// Bytes of the blocks that [`copy`](Self::copy) gives.
+    pub(super) fn data_bytes(&self) -> Result<u64, Cause> {
+        let mut all = 0;
+        self.copy(&mut |_, bytes| {
+            all += bytes.len().next_multiple_of(HOLE_BYTES) as u64;
+            Ok(())
+        })?;
+        Ok(all)
     }
 
-    /// Gives the data to `write`, in ascending order.
+    /// Gives the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is
+    /// not zero, whatever holes the source knows of.
     ///
     /// # Errors
     /// When a file of the host is shorter than it was.
     pub(super) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
-        let most = usize::try_from(self.size_bytes()).unwrap_or(CHUNK_BYTES);
-        let mut buffer = vec![0; most.min(CHUNK_BYTES)];
         match self {
-            Self::Host {
-                path, size_bytes, ..
-            } => {
+            Self::Host { path, size_bytes } => {
                 let file = File::open(path)?;
-                for range in data_ranges(&file, *size_bytes)? {
-                    copy_piece(&file, &range, range.start, &mut buffer, write)?;
-                }
+                let ranges = data_ranges(&file, *size_bytes)?.into_iter();
+                let pieces: Vec<_> = ranges.map(|range| (range.clone(), range.start)).collect();
+                copy_pieces(&file, &pieces, *size_bytes, write)?;
                 // What is missing looks like a hole.
                 if file.metadata()?.len() < *size_bytes {
                     let text = "became shorter while it was read";
                     return Err(Error::new(ErrorKind::UnexpectedEof, text).into());
                 }
+                Ok(())
             }
             Self::Tape {
-                archive, pieces, ..
-            } => {
-                for (range, place) in pieces {
-                    copy_piece(archive, range, *place, &mut buffer, write)?;
-                }
-            }
+                archive,
+                pieces,
+                size_bytes,
+            } => copy_pieces(archive, pieces, *size_bytes, write),
         }
-        Ok(())
     }
 }
 
-/// Copies the bytes of `range` of the target, which lie at `place` of `source`.
-fn copy_piece(
+/// Copies pieces of a file, each with its place in `source`, in ascending order.
+fn copy_pieces(
     source: &File,
-    range: &Range<u64>,
-    place: u64,
-    buffer: &mut [u8],
+    pieces: &[(Range<u64>, u64)],
+    size_bytes: u64,
     write: &mut PieceSink<'_>,
 ) -> Result<(), Cause> {
-    let mut at = range.start;
-    while at < range.end {
-        // Reads end at a multiple of the chunk, so that blocks are whole.
-        let chunk_end = (at + 1).next_multiple_of(CHUNK_BYTES as u64).min(range.end);
-        let len = usize::try_from(chunk_end - at).unwrap_or(buffer.len());
-        let bytes = &mut buffer[..len];
-        source.read_exact_at(bytes, place + (at - range.start))?;
-        write_data(at, bytes, write)?;
-        at = chunk_end;
+    const HOLE: u64 = HOLE_BYTES as u64;
+    let mut buffer = Vec::new();
+    let (mut rest, mut at) = (pieces, 0);
+    while let Some((first, _)) = rest.first() {
+        // Chunks end at multiples of their length, so that blocks are whole.
+        let start = first.start.max(at) / HOLE * HOLE;
+        let chunk_end = (start + 1).next_multiple_of(CHUNK_BYTES as u64);
+        let chunk_end = chunk_end.min(size_bytes);
+        let inside = rest.partition_point(|(range, _)| range.start < chunk_end);
+        let Some((last, _)) = rest[..inside].last() else {
+            break;
+        };
+        let end = last.end.next_multiple_of(HOLE).min(chunk_end);
+        let len = usize::try_from(end - start).unwrap_or(CHUNK_BYTES);
+        buffer.clear();
+        buffer.resize(len, 0);
+        for (range, place) in &rest[..inside] {
+            let (from, to) = (range.start.max(start), range.end.min(end));
+            let bytes = [from, to].map(|offset| usize::try_from(offset - start).unwrap_or(len));
+            source.read_exact_at(
+                &mut buffer[bytes[0]..bytes[1]],
+                place + (from - range.start),
+            )?;
+        }
+        write_data(start, &buffer, write)?;
+        let done = rest[..inside].partition_point(|(range, _)| range.end <= end);
+        (rest, at) = (&rest[done..], end);
     }
     Ok(())
 }
 
-/// Gives what is not zeros to `write`, neighbours together.
+/// Gives what is not zeros to `write`, neighbours together. The offset is that of a block.
 fn write_data(offset: u64, bytes: &[u8], write: &mut PieceSink<'_>) -> Result<(), Cause> {
-    let inside = usize::try_from(offset % HOLE_BYTES as u64).unwrap_or_default();
     let (mut at, mut start) = (0, None);
     while at < bytes.len() {
-        let first = if at == 0 {
-            HOLE_BYTES - inside
-        } else {
-            HOLE_BYTES
-        };
-        let end = (at + first).min(bytes.len());
+        let end = (at + HOLE_BYTES).min(bytes.len());
         let is_zero = bytes[at..end].iter().all(|&byte| byte == 0);
         match (is_zero, start) {
             (true, Some(from)) => {
@@ -172,6 +169,75 @@ fn data_ranges(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>, Cause> {
 mod tests {
     use super::*;
 
+    fn written(contents: &Contents) -> Vec<(u64, Vec<u8>)> {
+        let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut keep = |offset, bytes: &[u8]| {
+            match all.last_mut() {
+                Some((start, kept)) if *start + kept.len() as u64 == offset => {
+                    kept.extend_from_slice(bytes);
+                }
+                _ => all.push((offset, bytes.to_vec())),
+            }
+            Ok(())
+        };
+        contents.copy(&mut keep).unwrap();
+        all
+    }
+
+    #[test]
+    fn blocks_are_written_whole_however_they_are_pieced_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let size = (3 << 20) + 100;
+        let mut bytes = vec![0; size];
+        for at in [
+            10,
+            600,
+            5000,
+            (1 << 20) - 1,
+            1 << 20,
+            (2 << 20) + 77,
+            size - 1,
+        ] {
+            bytes[at] = 7;
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let host = Contents::Host {
+            path: path.clone(),
+            size_bytes: size as u64,
+        };
+        let blocks = bytes.chunks(512).enumerate();
+        let pieces = blocks
+            .filter(|(_, block)| block.contains(&7))
+            .map(|(at, block)| {
+                let start = at as u64 * 512;
+                (start..start + block.len() as u64, start)
+            });
+        let tape = Contents::Tape {
+            archive: Arc::new(File::open(&path).unwrap()),
+            pieces: pieces.collect(),
+            size_bytes: size as u64,
+        };
+        let expected = written(&host);
+        assert_eq!(written(&tape), expected);
+        let starts: Vec<_> = expected
+            .iter()
+            .map(|(at, bytes)| (*at, bytes.len()))
+            .collect();
+        let tail = (size as u64 - 100, 100);
+        let inner = (1 << 20, (2 << 20) & !4095);
+        assert_eq!(
+            starts,
+            [(0, 8192), (inner.0 - 4096, 8192), (inner.1, 4096), tail]
+        );
+        let mut whole = vec![0; size];
+        for (at, bytes) in expected {
+            let at = usize::try_from(at).unwrap();
+            whole[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        assert!(whole == bytes);
+    }
+
     #[test]
     fn file_that_became_shorter_is_no_hole() {
         let folder = tempfile::tempdir().unwrap();
@@ -180,7 +246,6 @@ mod tests {
         let contents = |size_bytes| Contents::Host {
             path: path.clone(),
             size_bytes,
-            space_bytes: size_bytes,
         };
         assert!(contents(5000).copy(&mut |_, _| Ok(())).is_ok());
         for size_bytes in [5001, 100_000] {

@@ -14,20 +14,18 @@ use rustix::fs::{lgetxattr, llistxattr};
 use rustix::io::Errno;
 
 use super::contents::Contents;
-use super::{Content, Member, MemberKind, MemberPath, Xattr};
+use super::{Content, FileId, Member, MemberKind, MemberPath, Xattr};
 use crate::{Cause, Error, Escaped, Result};
 
 /// The longest list of names and the longest value that Linux knows.
 const XATTR_BYTES_MAX: usize = 1 << 16;
 
-/// Finds all below `folder`, in the order of the names.
-pub(super) fn index(folder: &Path) -> Result<Content> {
+/// Finds all below `folder` but for the file `left_out`, in the order of the names.
+pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
     let name: Arc<str> = Escaped(folder.as_os_str().as_bytes()).to_string().into();
     let mut walk = Walk {
-        content: Content {
-            members: std::collections::BTreeMap::new(),
-            name,
-        },
+        content: Content::new(name),
+        left_out: left_out.and_then(FileId::of),
         seen: HashMap::new(),
     };
     walk.add(folder, &MemberPath(Vec::new()))?;
@@ -36,8 +34,9 @@ pub(super) fn index(folder: &Path) -> Result<Content> {
 
 struct Walk {
     content: Content,
+    left_out: Option<FileId>,
     /// The first name of each inode that has several.
-    seen: HashMap<(u64, u64), MemberPath>,
+    seen: HashMap<FileId, MemberPath>,
 }
 
 impl Walk {
@@ -46,6 +45,9 @@ impl Walk {
     fn add(&mut self, path: &Path, member_path: &MemberPath) -> Result<()> {
         let host = |error: std::io::Error| host_error(path, error);
         let metadata = fs::symlink_metadata(path).map_err(host)?;
+        if self.left_out == Some(FileId::from(&metadata)) {
+            return Ok(());
+        }
         let kind = self.kind(path, member_path, &metadata).map_err(host)?;
         let is_directory = matches!(kind, MemberKind::Directory);
         let member = Member {
@@ -88,7 +90,7 @@ impl Walk {
     ) -> std::io::Result<MemberKind> {
         let kind = metadata.file_type();
         if !kind.is_dir() && metadata.nlink() > 1 {
-            let inode = (metadata.dev(), metadata.ino());
+            let inode = FileId::from(metadata);
             if let Some(first) = self.seen.get(&inode) {
                 return Ok(MemberKind::Link(first.clone()));
             }
@@ -114,7 +116,6 @@ impl Walk {
             MemberKind::File(Contents::Host {
                 path: PathBuf::from(path),
                 size_bytes: metadata.len(),
-                space_bytes: metadata.blocks() * 512,
             })
         })
     }
@@ -151,7 +152,7 @@ impl From<Errno> for Cause {
 }
 
 /// An error about a file of the host.
-pub(super) fn host_error(path: &Path, error: std::io::Error) -> Error {
+pub(crate) fn host_error(path: &Path, error: std::io::Error) -> Error {
     Error {
         image: Escaped(path.as_os_str().as_bytes()).to_string().into(),
         path: None,

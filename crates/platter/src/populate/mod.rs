@@ -5,13 +5,16 @@
 
 mod contents;
 mod folder;
+mod owners;
 mod tape;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{
@@ -20,7 +23,9 @@ use platter_vfs::{
 };
 
 use crate::{Cause, Error, Result};
-use contents::Contents;
+use contents::{Contents, HOLE_BYTES};
+pub(crate) use folder::host_error;
+pub use owners::{IdMap, IdRange};
 
 /// Longer targets of links take a block in every format.
 const TARGET_INSIDE_MAX: usize = 59;
@@ -30,6 +35,17 @@ const TARGET_INSIDE_MAX: usize = 59;
 pub struct Content {
     members: BTreeMap<MemberPath, Member>,
     name: Arc<str>,
+    /// The archive that it is read from.
+    source: Option<FileId>,
+    /// Bytes of data, once they were counted.
+    data_bytes: OnceLock<u64>,
+}
+
+/// Which file of the host it is, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct FileId {
+    device: u64,
+    inode: u64,
 }
 
 /// A path below the root, so that a directory comes right before what is in it.
@@ -86,6 +102,22 @@ pub struct Filled {
     pub bytes: u64,
 }
 
+impl FileId {
+    /// The file that a path leads to.
+    fn of(path: &Path) -> Option<Self> {
+        Some(Self::from(&std::fs::metadata(path).ok()?))
+    }
+}
+
+impl From<&Metadata> for FileId {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
 impl MemberPath {
     /// Takes a path apart. Leading slashes and `.` mean nothing.
     ///
@@ -116,7 +148,13 @@ impl MemberPath {
 impl Content {
     /// All below a directory of the host, the owners and times as it has them.
     pub fn of_folder(folder: &Path) -> Result<Self> {
-        folder::index(folder)
+        folder::index(folder, None)
+    }
+
+    /// As [`of_folder`](Self::of_folder), but for one file, which may lie in it: the image that is
+    /// to be made does not go into itself.
+    pub fn of_folder_without(folder: &Path, left_out: &Path) -> Result<Self> {
+        folder::index(folder, Some(left_out))
     }
 
     /// All that a tar archive holds, of what is there twice the later. The archive has to be a file.
@@ -124,11 +162,18 @@ impl Content {
         tape::index(archive)
     }
 
-    /// Has everything belong to one user and group.
-    pub fn owned_by(&mut self, uid: u32, gid: u32) {
-        for member in self.members.values_mut() {
-            (member.uid, member.gid) = (uid, gid);
+    fn new(name: Arc<str>) -> Self {
+        Self {
+            members: BTreeMap::new(),
+            name,
+            source: None,
+            data_bytes: OnceLock::new(),
         }
+    }
+
+    /// Whether it is read from the file that `path` leads to.
+    pub(crate) fn is_read_from(&self, path: &Path) -> bool {
+        self.source.is_some() && self.source == FileId::of(path)
     }
 
     /// How many inodes it takes.
@@ -138,23 +183,34 @@ impl Content {
         self.members.values().filter(is_inode).count() as u64
     }
 
-    /// Bytes of the blocks that the contents take at most, in blocks of `block_bytes`.
-    #[must_use]
-    pub fn data_bytes(&self, block_bytes: u32) -> u64 {
-        let unit = u64::from(block_bytes);
-        let bytes = |member: &Member| match &member.kind {
-            MemberKind::File(contents) => contents.data_bytes().next_multiple_of(unit),
-            MemberKind::Directory => unit,
-            MemberKind::Symlink(target) if target.len() > TARGET_INSIDE_MAX => unit,
-            MemberKind::Symlink(_)
-            | MemberKind::CharDevice(_)
-            | MemberKind::BlockDevice(_)
-            | MemberKind::Fifo
-            | MemberKind::Socket
-            | MemberKind::Link(_) => 0,
-        };
-        let all = self.members.values().map(bytes);
-        all.fold(0, u64::saturating_add)
+    /// Bytes of the blocks of 4 KiB that hold anything but zeros. It takes reading all of them, so
+    /// that it does not matter which holes the source knows of.
+    pub(crate) fn data_bytes(&self) -> Result<u64> {
+        if let Some(bytes) = self.data_bytes.get() {
+            return Ok(*bytes);
+        }
+        let mut all = 0u64;
+        for (path, member) in &self.members {
+            let bytes = match &member.kind {
+                MemberKind::File(contents) => {
+                    let count = contents.data_bytes();
+                    count.map_err(|cause| self.error(path, cause))?
+                }
+                MemberKind::Directory => HOLE_BYTES as u64,
+                MemberKind::Symlink(target) if target.len() > TARGET_INSIDE_MAX => {
+                    HOLE_BYTES as u64
+                }
+                MemberKind::Symlink(_)
+                | MemberKind::CharDevice(_)
+                | MemberKind::BlockDevice(_)
+                | MemberKind::Fifo
+                | MemberKind::Socket
+                | MemberKind::Link(_) => 0,
+            };
+            let of_xattrs = member.xattrs.iter().map(|(_, value)| value.len() as u64);
+            all = all.saturating_add(bytes).saturating_add(of_xattrs.sum());
+        }
+        Ok(*self.data_bytes.get_or_init(|| all))
     }
 
     /// Makes it all in a filesystem. `tell` hears of the bytes as they are written.

@@ -17,7 +17,7 @@ use tar::{EntryType, Header};
 
 use super::contents::Contents;
 use super::folder::host_error;
-use super::{Content, Member, MemberKind, MemberPath};
+use super::{Content, FileId, Member, MemberKind, MemberPath};
 use crate::{Cause, Escaped, Result};
 use walk::{Entry, Walk, broken};
 
@@ -40,10 +40,10 @@ pub(super) fn index(path: &Path) -> Result<Content> {
         tape.add(entry)
             .map_err(|cause| crate::Error::at_path(&name, &path, cause))?;
     }
-    Ok(Content {
-        members: tape.into_members(),
-        name,
-    })
+    let mut content = Content::new(name);
+    content.source = Some(FileId::from(&file.metadata().map_err(host)?));
+    content.members = tape.into_members();
+    Ok(content)
 }
 
 /// What would be there if all so far had been unpacked, one member over the other.

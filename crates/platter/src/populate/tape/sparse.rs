@@ -82,7 +82,7 @@ fn read_map(archive: &File, place: u64, len: u64) -> Result<(Vec<u64>, u64), Cau
             if at as u64 >= len.min(MAP_BYTES_MAX) {
                 return Err(broken_map());
             }
-            let mut block = [0; BLOCK_BYTES as usize];
+            let mut block = *tar::Header::new_old().as_bytes();
             archive.read_exact_at(&mut block, place + at as u64)?;
             text.extend_from_slice(&block);
         }
