@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     Umount(umount::Umount),
     Check(check::Check),
-    Mkfs(mkfs::Mkfs),
+    Mkfs(Box<mkfs::Mkfs>),
     #[command(hide = true)]
     Generate(generate::Generate),
 }

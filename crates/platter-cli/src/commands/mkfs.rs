@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use platter::make::{Generation, MkfsOptions};
-use platter::populate::Content;
+use platter::populate::{Content, IdMap, IdRange};
 use platter::vfs::{FixedClock, SystemClock, Timestamp};
 use platter::{ImageSpec, Maker, MemoryBudget};
 
@@ -31,7 +32,8 @@ pub(crate) struct Mkfs {
     size: Option<u64>,
     /// Fill it with a directory or a tar archive, or - for an archive on standard input
     ///
-    /// Without --size, a new image file is made that has room for it.
+    /// Without --size, a new image file is made that has room for it. An image that lies in the
+    /// directory is left out.
     #[arg(long, value_name = "DIR|TAR|-")]
     from: Option<PathBuf>,
     /// Make the new image file as short as its content allows
@@ -40,6 +42,24 @@ pub(crate) struct Mkfs {
     /// Owner of everything, instead of those of the directory or archive
     #[arg(long, requires = "from", value_name = "UID:GID", value_parser = parse_owner)]
     owner: Option<(u32, u32)>,
+    /// Have owners of the directory or archive become others: FROM:TO for one, FROM:TO:COUNT for more
+    #[arg(
+        long,
+        requires = "from",
+        value_name = "FROM:TO[:COUNT]",
+        value_delimiter = ','
+    )]
+    #[arg(value_parser = parse_id_range, conflicts_with = "owner")]
+    uid_map: Vec<IdRange>,
+    /// The same for groups
+    #[arg(
+        long,
+        requires = "from",
+        value_name = "FROM:TO[:COUNT]",
+        value_delimiter = ','
+    )]
+    #[arg(value_parser = parse_id_range, conflicts_with = "owner")]
+    gid_map: Vec<IdRange>,
     /// Overwrite what is there
     #[arg(long)]
     force: bool,
@@ -79,6 +99,15 @@ pub(crate) struct Mkfs {
     /// Features to switch on, or with ^ off
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',')]
     features: Vec<String>,
+    /// Write zeros to all inode tables, which the kernel does later otherwise
+    #[arg(long)]
+    no_lazy_init: bool,
+    /// Blocks of a RAID array's stripe on one disk
+    #[arg(long, value_name = "BLOCKS")]
+    stride: Option<u16>,
+    /// Blocks of data in a RAID array's stripe
+    #[arg(long, value_name = "BLOCKS")]
+    stripe_width: Option<u32>,
     /// Owner of the root directory
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     root_owner: Option<(u32, u32)>,
@@ -90,12 +119,18 @@ impl Mkfs {
         if image_options.offset.is_some() {
             bail!("--offset is not for making a filesystem; name a partition");
         }
+        let there = std::fs::metadata(&spec.image).ok();
+        let is_device = there.is_some_and(|file| file.file_type().is_block_device());
+        if self.minimize && (is_device || spec.partition.is_some()) {
+            let image = platter::Escaped(self.image.as_encoded_bytes());
+            bail!("{image}: --minimize makes a new file, no partition or device");
+        }
         let mut maker = Maker::new(self.options()?)
             .overwrite(self.force)
             .clock(self.clock()?)
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));
         if let Some(from) = &self.from {
-            maker = maker.content(self.content(from)?);
+            maker = maker.content(self.content(from, &spec.image)?);
         }
         if let Some(size) = self.size {
             maker = maker.size_bytes(size);
@@ -108,20 +143,23 @@ impl Mkfs {
         Ok(0)
     }
 
-    fn content(&self, from: &Path) -> anyhow::Result<Content> {
+    fn content(&self, from: &Path, image: &Path) -> anyhow::Result<Content> {
         let mut content = if from == Path::new("-") {
             // An archive is read twice, here and there.
             let mut spool = tempfile::NamedTempFile::new()?;
             std::io::copy(&mut std::io::stdin().lock(), &mut spool)?;
             Content::of_archive(spool.path())?
         } else if from.is_dir() {
-            Content::of_folder(from)?
+            Content::of_folder_without(from, image)?
         } else {
             Content::of_archive(from)?
         };
         if let Some((uid, gid)) = self.owner {
             content.owned_by(uid, gid);
         }
+        let maps = [&self.uid_map, &self.gid_map];
+        let [users, groups] = maps.map(|ranges| IdMap::new(ranges.clone()));
+        content.map_owners(&users, &groups);
         Ok(content)
     }
 
@@ -146,6 +184,7 @@ impl Mkfs {
                 None => options.set_feature(word, true)?,
             }
         }
+        self.refuse_idle_options(&options)?;
         options.block_bytes = self.block_size;
         options.cluster_bytes = self.cluster_size;
         options.inode_bytes = self.inode_size;
@@ -154,6 +193,8 @@ impl Mkfs {
         options.uuid = self.uuid;
         options.journal_bytes = self.journal_size;
         options.reserved = self.reserved.unwrap_or(options.reserved);
+        options.zero_inode_tables = self.no_lazy_init;
+        options.stripe = (self.stride.unwrap_or(0), self.stripe_width.unwrap_or(0));
         options.groups_per_flex = self.groups_per_flex.unwrap_or(options.groups_per_flex);
         options.root_owner = self.root_owner.unwrap_or(options.root_owner);
         if let Some(label) = &self.label {
@@ -163,6 +204,21 @@ impl Mkfs {
             }
         }
         Ok(options)
+    }
+
+    /// Refuses options that would change nothing.
+    fn refuse_idle_options(&self, options: &MkfsOptions) -> anyhow::Result<()> {
+        let features = &options.features;
+        if self.journal_size.is_some() && !features.has_journal() {
+            bail!("-J is the size of a journal, and there is none; add -O has_journal");
+        }
+        if self.cluster_size.is_some() && !features.has_bigalloc() {
+            bail!("-C is the size of clusters, and there are none; add -O bigalloc");
+        }
+        if self.groups_per_flex.is_some() && !features.has_flex_bg() {
+            bail!("-G is the size of flexible groups, and there are none; add -O flex_bg");
+        }
+        Ok(())
     }
 
     /// The machine's clock, or one that makes the same bytes each time.
@@ -214,6 +270,17 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     owner.ok_or_else(|| "an owner is two numbers, as in 1000:1000".into())
 }
 
+fn parse_id_range(text: &str) -> Result<IdRange, String> {
+    let mut parts = text.split(':').map(|part| part.parse().ok());
+    let range = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(Some(from)), Some(Some(to)), None, _) => Some((from, to, 1)),
+        (Some(Some(from)), Some(Some(to)), Some(Some(count)), None) => Some((from, to, count)),
+        _ => None,
+    };
+    let range = range.map(|(from, to, count)| IdRange { from, to, count });
+    range.ok_or_else(|| "a range of ids is two or three numbers, as in 0:100000:65536".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +292,16 @@ mod tests {
         assert_eq!(parse_percent("1.25"), Ok(125));
         for text in ["51", "1.234", "-1", "x", "1."] {
             assert!(parse_percent(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_ids_are_two_or_three_numbers() {
+        let range = |from, to, count| Ok(IdRange { from, to, count });
+        assert_eq!(parse_id_range("0:1000"), range(0, 1000, 1));
+        assert_eq!(parse_id_range("0:100000:65536"), range(0, 100_000, 65536));
+        for text in ["", "1", "1:2:3:4", "a:b", "1:2:x", "-1:2"] {
+            assert!(parse_id_range(text).is_err(), "{text}");
         }
     }
 

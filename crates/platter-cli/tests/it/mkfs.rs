@@ -67,6 +67,16 @@ fn what_cannot_be_made_is_refused_and_leaves_no_file() {
             "needs metadata_csum",
         ),
         (&["-b", "3000"], "invalid argument"),
+        (&["-N", "4000000"], "invalid argument"),
+        (
+            &["-J", "1M", "-O", "^has_journal"],
+            "-J is the size of a journal",
+        ),
+        (&["-C", "16384"], "-C is the size of clusters"),
+        (
+            &["-G", "8", "-O", "^flex_bg"],
+            "-G is the size of flexible groups",
+        ),
     ] {
         let asked = [&["mkfs", "ext4", "new.img", "--size", "8M"], arguments].concat();
         let ran = workshop.run(&asked);
@@ -117,4 +127,64 @@ fn a_directory_and_its_archive_make_the_same_image() {
     );
     let stat = workshop.read(&["stat", "folder.img:/sparse"]);
     assert!(stat.contains("1048576"), "{stat}");
+}
+
+#[test]
+fn options_that_do_not_go_with_the_image_are_refused() {
+    let workshop = Workshop::new();
+    let before = fs::read(workshop.path("disk.img")).unwrap();
+    let asked = [
+        "mkfs",
+        "ext2",
+        "disk.img@1",
+        "--from",
+        "source",
+        "--minimize",
+    ];
+    let ran = workshop.run(&asked);
+    assert_eq!(ran.status, 1);
+    let expected = "platter: disk.img@1: --minimize makes a new file, no partition or device\n";
+    assert_eq!(ran.err, expected);
+    assert!(fs::read(workshop.path("disk.img")).unwrap() == before);
+}
+
+#[test]
+fn owners_become_others() {
+    let workshop = Workshop::new();
+    let source = fs::metadata(workshop.path("source")).unwrap();
+    let map = format!("{}:4321", std::os::unix::fs::MetadataExt::uid(&source));
+    let asked = [
+        "mkfs",
+        "ext4",
+        "new.img",
+        "--from",
+        "source",
+        "--uid-map",
+        &map,
+        "--gid-map",
+        "9:9:2",
+    ];
+    assert_eq!(workshop.read(&asked), "");
+    let stat = workshop.read(&["stat", "new.img:/dir/file"]);
+    assert!(stat.contains("4321"), "{stat}");
+}
+
+#[test]
+fn an_image_in_its_own_directory_does_not_go_into_itself() {
+    let workshop = Workshop::new();
+    for _ in 0..2 {
+        let asked = [
+            "mkfs",
+            "ext4",
+            "source/own.img",
+            "--size",
+            "8M",
+            "--force",
+            "--from",
+            "source",
+        ];
+        workshop.read(&asked);
+        let listed = workshop.read(&["ls", "source/own.img:/"]);
+        assert!(!listed.contains("own.img"), "{listed}");
+    }
 }
