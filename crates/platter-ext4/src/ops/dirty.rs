@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use platter_vfs::{Error, Result};
 
 use super::{Node, Tree};
 
@@ -23,6 +24,14 @@ pub(super) struct DirtyNodes {
     /// everything has had flushed.
     pub(super) overwrites: AtomicU64,
     pub(super) flushed: AtomicU64,
+    failures: Mutex<Failures>,
+}
+
+/// How many files could not be written, and why the last one could not.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u64,
+    last: Option<Error>,
 }
 
 impl Node {
@@ -61,6 +70,34 @@ impl Tree {
         drop(noted);
     }
 
+    /// Notes that a file could not be written, which is on the list again.
+    pub(super) fn note_failure(&self, error: &Error) {
+        let mut failures = self.dirty.failures.lock();
+        failures.count += 1;
+        failures.last = Some(error.clone());
+    }
+
+    /// Writes the inodes back that are dirty now, and waits for those that others write.
+    ///
+    /// # Errors
+    /// That of any of them.
+    pub(super) fn write_dirty(&self) -> Result<()> {
+        let before = self.dirty.failures.lock().count;
+        {
+            let _in_flight = self.dirty.in_flight.read();
+            for node in self.take_dirty() {
+                // Its error is among the failures.
+                let _ = node.write_back();
+            }
+        }
+        drop(self.dirty.in_flight.write());
+        let failures = self.dirty.failures.lock();
+        match &failures.last {
+            Some(error) if failures.count > before => Err(error.clone()),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Takes the inodes that are dirty now off the list: who takes them writes them back.
     pub(super) fn take_dirty(&self) -> Vec<Arc<Node>> {
         let mut nodes = self.dirty.nodes.lock();
@@ -68,11 +105,6 @@ impl Tree {
             node.is_dirty.store(false, Ordering::Release);
         }
         nodes.drain(..).collect()
-    }
-
-    /// Waits until all that was taken off the list before is written back.
-    pub(super) fn await_in_flight(&self) {
-        drop(self.dirty.in_flight.write());
     }
 
     /// Writes files back while too much of the memory is dirty, the caller's or not: a file that

@@ -17,11 +17,7 @@ impl Tree {
         let Some(log) = self.volume.log() else {
             return Ok(());
         };
-        let mut written = Ok(());
-        for node in self.take_dirty() {
-            written = written.and(node.write_back());
-        }
-        self.await_in_flight();
+        let written = self.write_dirty();
         // Data over blocks that were a file's before is in no transaction.
         let overwrites = self.dirty.overwrites.load(Ordering::Acquire);
         let is_flushed = self.dirty.flushed.load(Ordering::Acquire) >= overwrites;

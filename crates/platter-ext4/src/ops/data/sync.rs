@@ -14,8 +14,12 @@ impl Node {
         let written = self.pages.write_back(self, 0..u64::MAX);
         // The end of the file may be a hole, of which there was nothing to write.
         let written = written.and_then(|()| self.extend_on_medium(size));
-        if written.is_err() {
+        // Where another one failed to write what this waited for, it is dirty again.
+        if written.is_err() || self.pages.is_dirty() {
             self.note_dirty();
+        }
+        if let Err(error) = &written {
+            self.tree.note_failure(error);
         }
         written
     }

@@ -1,5 +1,7 @@
 //! Files on small filesystems in memory, beside a model of their bytes.
 
+mod races;
+
 use std::sync::Arc;
 
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
@@ -224,13 +226,20 @@ impl File {
 
     /// Opens the filesystem anew, through a device that can fail.
     fn through_faults(&mut self) -> Arc<FaultDevice> {
-        let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&self.device);
-        let faults = Arc::new(FaultDevice::new(below));
-        let above: Arc<dyn BlockDevice> = Arc::<FaultDevice>::clone(&faults);
+        self.through(FaultDevice::new)
+    }
+
+    /// Opens the filesystem anew, through another device.
+    fn through<D: BlockDevice + 'static>(
+        &mut self,
+        make: impl FnOnce(Arc<dyn BlockDevice>) -> D,
+    ) -> Arc<D> {
+        let device = Arc::new(make(Arc::<MemoryDevice>::clone(&self.device)));
+        let above: Arc<dyn BlockDevice> = Arc::<D>::clone(&device);
         let number = self.node.number;
         self.tree = mount_sample(Sample::through(Arc::clone(&self.device), above));
         self.node = self.tree.find(number).unwrap().unwrap();
-        faults
+        device
     }
 
     /// The first block of each cluster of the file and its map, ascending.

@@ -1,0 +1,155 @@
+//! What others do while a request to the device is under way.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use platter_block::{Geometry, IoError};
+
+use super::*;
+
+/// How long nothing happening is watched for.
+const MOMENT: Duration = Duration::from_millis(30);
+
+/// Has requests wait while it is shut.
+#[derive(Debug)]
+struct GateDevice {
+    base: Arc<dyn BlockDevice>,
+    state: Mutex<Gate>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_shut: bool,
+    waiting: u32,
+    /// Those that waited fail.
+    fails: bool,
+}
+
+impl GateDevice {
+    fn new(base: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            base,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn shut(&self) {
+        self.state.lock().is_shut = true;
+    }
+
+    fn open(&self, fails: bool) {
+        let mut state = self.state.lock();
+        state.is_shut = false;
+        state.fails = fails;
+        self.changed.notify_all();
+    }
+
+    /// Returns when a request waits.
+    fn await_one(&self) {
+        let mut state = self.state.lock();
+        while state.waiting == 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn pass(&self, operation: Operation, offset: u64) -> Result<(), IoError> {
+        let mut state = self.state.lock();
+        if !state.is_shut {
+            return Ok(());
+        }
+        state.waiting += 1;
+        self.changed.notify_all();
+        while state.is_shut {
+            self.changed.wait(&mut state);
+        }
+        state.waiting -= 1;
+        if state.fails {
+            return Err(IoError::out_of_range(self.name(), operation, offset, 0));
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice for GateDevice {
+    fn name(&self) -> &Arc<str> {
+        self.base.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.base.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.pass(Operation::Read, offset)?;
+        self.base.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.pass(Operation::Write, offset)?;
+        self.base.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.base.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.base.discard(range)
+    }
+}
+
+/// Runs `first` until it waits for the device, then `second`, which must wait for it if `waits`.
+/// Gives what `second` came to.
+fn beside<R: Send>(
+    gate: &GateDevice,
+    fails: bool,
+    waits: bool,
+    first: impl FnOnce() + Send,
+    second: impl FnOnce() -> R + Send,
+) -> R {
+    let is_done = AtomicBool::new(false);
+    gate.shut();
+    thread::scope(|scope| {
+        scope.spawn(first);
+        gate.await_one();
+        let second = scope.spawn(|| {
+            let result = second();
+            is_done.store(true, Ordering::Release);
+            result
+        });
+        if waits {
+            thread::sleep(MOMENT);
+            assert!(!is_done.load(Ordering::Acquire), "it did not wait");
+            gate.open(fails);
+            return second.join().unwrap();
+        }
+        let result = second.join().unwrap();
+        gate.open(fails);
+        result
+    })
+}
+
+fn written_file() -> (File, Arc<GateDevice>) {
+    let mut file = File::new(5, EXTENTS);
+    file.write(0, 3000);
+    file.remount();
+    let gate = file.through(GateDevice::new);
+    (file, gate)
+}
+
+#[test]
+fn a_sync_waits_for_what_another_one_writes() {
+    for fails in [false, true] {
+        let (mut file, gate) = written_file();
+        file.write(0, 3000);
+        let tree = &file.tree;
+        let sync = || tree.sync();
+        let result = beside(&gate, fails, true, || drop(sync()), sync);
+        assert_eq!(result.is_err(), fails);
+    }
+}
