@@ -87,8 +87,8 @@ impl Node {
     }
 
     /// Has what lies between the end of the file and the end of its block, or `offset` if that comes
-    /// earlier, written as zeros: whatever the medium holds there is about to become part of the
-    /// file.
+    /// earlier, written as zeros, to the device too: whatever the medium holds there is about to
+    /// become part of the file, and the size may be durable before what is in the cache.
     pub(super) fn clear_tail(&self, offset: u64) -> Result<()> {
         let geometry = &self.volume().geometry;
         let size = self.size_bytes();
@@ -109,7 +109,8 @@ impl Node {
             return Ok(());
         }
         let zeros = vec![0; usize::try_from(end - size).unwrap_or_default()];
-        self.write_cached(size, &zeros)
+        self.write_cached(size, &zeros)?;
+        self.pages.write_back(self, size..end)
     }
 
     /// Writes into the cache what has to become part of the file, with a promise of space.

@@ -1,5 +1,6 @@
 //! Files on small filesystems in memory, beside a model of their bytes.
 
+mod crash;
 mod races;
 
 use std::sync::Arc;
