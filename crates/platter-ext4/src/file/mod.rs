@@ -4,6 +4,7 @@ mod block_set;
 mod extents;
 mod limit;
 mod seek;
+mod sources;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 
 pub use block_set::BlockSet;
 pub use limit::size_bytes_max;
+pub use sources::{Piece, Sources};
 
 /// What a whole map must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,14 +53,6 @@ pub struct Contents<'a> {
     pub map: &'a BlockMap,
 }
 
-/// Bytes of a file in a row with one source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    len_bytes: u64,
-    /// Offset on the device in bytes; `None` for zeros.
-    device: Option<u64>,
-}
-
 impl Contents<'_> {
     /// Reads up to `buf.len()` bytes at `offset` from the device. Returns how many there were
     /// before the end of the file.
@@ -71,63 +65,34 @@ impl Contents<'_> {
 
     /// Fills `bufs` with the file's bytes from `offset` on, zeros behind its end.
     fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let sources = self.sources(offset, sources::total_len(bufs), self.inode.size_bytes)?;
+        sources.read(&**self.volume.device(), bufs)
+    }
+
+    /// Where the bytes of a file that ends at `size` lie, `len_bytes` from `offset` on.
+    ///
+    /// # Errors
+    /// `NoKey` for encrypted ones.
+    pub fn sources(&self, offset: u64, len_bytes: u64, size: u64) -> Result<Sources> {
         if self.inode.is_encrypted() {
             return Err(Condition::NoKey.into());
         }
+        let size = self.inode.size_bytes.min(size);
+        let wanted = size.saturating_sub(offset).min(len_bytes);
         if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
-            return self.fill_inline(offset, bufs);
+            let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(usize::MAX)];
+            InlineData::decode(self.inode, &self.volume.geometry)?.read_at(offset, &mut bytes);
+            return Ok(Sources::Inline(bytes));
         }
-        let asked: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-        let wanted = self.inode.size_bytes.saturating_sub(offset).min(asked);
         let first = self.piece(offset, wanted)?;
-        match first.device {
-            // The common case, a run that holds all that is asked for, allocates nothing.
-            Some(at) if first.len_bytes == asked => {
-                Ok(self.volume.device().read_vectored_at(at, bufs)?)
-            }
-            _ => self.fill_pieces(offset, wanted, first, bufs),
-        }
-    }
-
-    fn fill_pieces(
-        &self,
-        offset: u64,
-        wanted: u64,
-        mut piece: Piece,
-        bufs: &mut [IoSliceMut<'_>],
-    ) -> Result<()> {
-        let mut rest: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
-        let mut done = 0;
+        let mut rest = Vec::new();
+        let mut done = first.len_bytes;
         while done < wanted {
-            let (mut target, behind) = split(rest, piece.len_bytes);
-            match piece.device {
-                Some(at) => self.volume.device().read_vectored_at(at, &mut target)?,
-                None => target.iter_mut().for_each(|buf| buf.fill(0)),
-            }
-            rest = behind;
+            let piece = self.piece(offset + done, wanted - done)?;
             done += piece.len_bytes;
-            if done < wanted {
-                piece = self.piece(offset + done, wanted - done)?;
-            }
+            rest.push(piece);
         }
-        for buf in rest {
-            buf.fill(0);
-        }
-        Ok(())
-    }
-
-    fn fill_inline(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let contents = InlineData::decode(self.inode, &self.volume.geometry)?;
-        let mut at = offset;
-        for buf in bufs {
-            let left = self.inode.size_bytes.saturating_sub(at);
-            let count = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-            let (inside, behind) = buf.split_at_mut(count);
-            contents.read_at(at, inside);
-            behind.fill(0);
-            at += buf.len() as u64;
-        }
-        Ok(())
+        Ok(Sources::Pieces { first, rest })
     }
 
     /// The longest piece from byte `offset` on, of at most `len_max` bytes: neighbouring runs that
@@ -244,23 +209,6 @@ fn follows(run: &Run, blocks: u64, next: &Run) -> bool {
         }
         (before, after) => reads_as_zeros(before) && reads_as_zeros(after),
     }
-}
-
-/// Cuts a row of buffers behind its first `count` bytes.
-fn split(bufs: Vec<&mut [u8]>, count: u64) -> (Vec<IoSliceMut<'_>>, Vec<&mut [u8]>) {
-    let mut left = usize::try_from(count).unwrap_or(usize::MAX);
-    let (mut before, mut behind) = (Vec::new(), Vec::new());
-    for buf in bufs {
-        let (head, tail) = buf.split_at_mut(left.min(buf.len()));
-        left -= head.len();
-        if !head.is_empty() {
-            before.push(IoSliceMut::new(head));
-        }
-        if !tail.is_empty() {
-            behind.push(tail);
-        }
-    }
-    (before, behind)
 }
 
 impl AddressSpace for Contents<'_> {

@@ -67,6 +67,7 @@ impl Node {
         self.drop_cached(&inner)?;
         let mut blocks = self.blocks_of(inner.clone())?;
         let dropped = blocks.clone();
+        let alone = self.data.places.write();
         self.in_steps(0, |handle, core, space| {
             core.forget_delayed(self.volume(), space, dropped.clone());
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
@@ -76,6 +77,7 @@ impl Node {
             }
             Ok(false)
         })?;
+        drop(alone);
         // What others read meanwhile was still there.
         self.pages.remove_range(inner);
         self.end_change(0)
@@ -86,6 +88,7 @@ impl Node {
         self.drop_cached(&inner)?;
         let blocks = self.blocks_of(inner.clone())?;
         let mut left = blocks.clone();
+        let alone = self.data.places.write();
         self.in_steps(0, |handle, core, space| {
             core.forget_delayed(self.volume(), space, blocks.clone());
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
@@ -95,6 +98,7 @@ impl Node {
             }
             Ok(false)
         })?;
+        drop(alone);
         self.pages.remove_range(inner);
         self.pages.write_back(self, range.clone())?;
         self.fill_holes(self.blocks_of(range.clone())?)?;
@@ -110,6 +114,7 @@ impl Node {
         let blocks = self.blocks_of(range.clone())?;
         let count = blocks.end.0 - blocks.start.0;
         self.write_back_from(range.start)?;
+        let alone = self.data.places.write();
         let mut left = blocks.clone();
         self.in_steps(0, |handle, core, space| {
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
@@ -132,6 +137,7 @@ impl Node {
             }
             Ok(true)
         })?;
+        drop(alone);
         self.size_bytes.store(new_size, Ordering::Release);
         self.drop_pages_from(range.start);
         self.end_change(0)
@@ -158,6 +164,7 @@ impl Node {
         })?;
         self.size_bytes.store(new_size, Ordering::Release);
         let mut left = blocks.start..FileBlock::MAX;
+        let alone = self.data.places.write();
         self.in_steps(0, |handle, core, space| {
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
             match map.shift_up(&mut change, left.clone(), count)? {
@@ -166,6 +173,7 @@ impl Node {
             }
             Ok(false)
         })?;
+        drop(alone);
         self.drop_pages_from(range.start);
         self.end_change(0)
     }

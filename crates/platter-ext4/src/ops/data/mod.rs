@@ -16,7 +16,7 @@ use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use platter_cache::page::ErrorCursor;
 use platter_cache::{AddressSpace, Buffer};
 use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget};
@@ -38,6 +38,10 @@ pub(super) struct FileState {
     /// Held by who gives dirty blocks a place, until the map has it: behind locks of the page cache,
     /// and before a handle.
     placement: Mutex<Placement>,
+    /// Held shared while blocks are read or written that the map named, alone while blocks leave the
+    /// map: from then on they may become another file's. Behind locks of the page cache, and before
+    /// the placement.
+    places: RwLock<()>,
     /// Writes over blocks that were the file's before, and those of them that were flushed.
     written: AtomicU64,
     flushed: AtomicU64,
@@ -134,15 +138,23 @@ impl AddressSpace for Node {
     }
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let core = self.core.read();
-        let contents = core.contents(self.volume());
-        if !self.data.is_journaled.load(Ordering::Acquire) {
-            return contents.read_folios(offset, bufs);
-        }
+        let _stay = self.data.places.read();
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.size_bytes().min(offset + len);
-        let away = self.contents_away(&core, offset..end)?;
-        contents.read_folios(offset, bufs)?;
+        let (sources, away) = {
+            let core = self.core.read();
+            let sources = core
+                .contents(self.volume())
+                .sources(offset, len, u64::MAX)?;
+            let is_journaled = self.data.is_journaled.load(Ordering::Acquire);
+            let away = if is_journaled {
+                self.contents_away(&core, offset..end)?
+            } else {
+                Vec::new()
+            };
+            (sources, away)
+        };
+        sources.read(&**self.volume().device(), bufs)?;
         for (at, bytes) in away {
             let left = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
             copy_into(

@@ -72,6 +72,7 @@ impl Node {
         let now = self.tree.clock.now();
         let mut before = FileBlock::MAX;
         let mut is_orphan = false;
+        let _alone = self.data.places.write();
         self.in_steps(ORPHAN_CREDITS, |handle, core, space| {
             let (map, mut change) = core.map_change(volume, &**space, handle);
             let progress = map.remove(&mut change, end..before)?;

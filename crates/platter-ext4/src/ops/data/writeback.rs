@@ -67,6 +67,7 @@ impl WritableSpace for Node {
         let end = offset + len;
         let request = Request { offset, end, bufs };
         let blocks = self.blocks_of(offset..end)?;
+        let _stay = self.data.places.read();
         let is_unplaced = {
             let core = self.core.read();
             let mut unplaced = core.delayed.dirty().within(blocks.start.0..blocks.end.0);

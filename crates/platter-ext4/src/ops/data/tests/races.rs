@@ -1,5 +1,6 @@
 //! What others do while a request to the device is under way.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -7,6 +8,8 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use platter_block::{Geometry, IoError};
+use platter_cache::AddressSpace;
+use platter_cache::page::WritableSpace;
 
 use super::*;
 
@@ -152,4 +155,35 @@ fn a_sync_waits_for_what_another_one_writes() {
         let result = beside(&gate, fails, true, || drop(sync()), sync);
         assert_eq!(result.is_err(), fails);
     }
+}
+
+#[test]
+fn blocks_that_are_written_or_read_are_not_freed_meanwhile() {
+    let (file, gate) = written_file();
+    let node = &file.node;
+    let punch = || node.fallocate(0..1024, FallocateMode::PunchHole).unwrap();
+    let bytes = [1; 1024];
+    let write = || node.write_folios(0, &[IoSlice::new(&bytes)]).unwrap();
+    beside(&gate, false, true, write, punch);
+    let mut bytes = [0; 4096];
+    let cut = || {
+        let _order = node.order.write();
+        node.resize(1024).unwrap();
+    };
+    let mut bufs = [IoSliceMut::new(&mut bytes)];
+    let read = || node.read_folios(0, &mut bufs).unwrap();
+    beside(&gate, false, true, read, cut);
+}
+
+#[test]
+fn a_change_of_the_inode_does_not_wait_for_a_read() {
+    let (file, gate) = written_file();
+    let node = &file.node;
+    node.attr().unwrap();
+    let mut bytes = [0; 4096];
+    let mut bufs = [IoSliceMut::new(&mut bytes)];
+    let read = || node.read_folios(0, &mut bufs).unwrap();
+    beside(&gate, false, false, read, || {
+        node.core.write().inode.uid = 7;
+    });
 }
