@@ -143,9 +143,8 @@ impl AddressSpace for Node {
         let end = self.size_bytes().min(offset + len);
         let (sources, away) = {
             let core = self.core.read();
-            let sources = core
-                .contents(self.volume())
-                .sources(offset, len, u64::MAX)?;
+            // What is being cut off is not the file's any more, though the inode may still say so.
+            let sources = core.contents(self.volume()).sources(offset, len, end)?;
             let is_journaled = self.data.is_journaled.load(Ordering::Acquire);
             let away = if is_journaled {
                 self.contents_away(&core, offset..end)?

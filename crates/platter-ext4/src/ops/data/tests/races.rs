@@ -187,3 +187,15 @@ fn a_change_of_the_inode_does_not_wait_for_a_read() {
         node.core.write().inode.uid = 7;
     });
 }
+
+#[test]
+fn what_is_being_cut_off_is_not_brought_in() {
+    let (file, _) = written_file();
+    let node = &file.node;
+    node.size_bytes.store(100, Ordering::Release);
+    let mut bytes = [9; 4096];
+    node.read_folios(0, &mut [IoSliceMut::new(&mut bytes)])
+        .unwrap();
+    assert!(bytes[..100].iter().all(|&byte| byte == file.model[0]));
+    assert!(bytes[100..].iter().all(|&byte| byte == 0));
+}
