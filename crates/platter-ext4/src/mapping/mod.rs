@@ -297,6 +297,15 @@ impl BlockMap {
         Ok(None)
     }
 
+    /// Whether all that is mapped can move up by `count` blocks.
+    pub fn has_room_above(&self, volume: &Volume, count: u32) -> Result<bool> {
+        match &self.form {
+            Form::Empty => Ok(true),
+            Form::Extents(map) => Ok(map.end(volume)?.checked_add(count).is_some()),
+            Form::Indirect(_) => Ok(false),
+        }
+    }
+
     /// Maps the first blocks of `run`, which are a hole, as many as one step can. Gives how many.
     ///
     /// # Errors

@@ -57,6 +57,13 @@ impl Path {
 }
 
 impl ExtentMap {
+    /// The first block behind all extents.
+    pub(in crate::mapping) fn end(&self, volume: &Volume) -> Result<FileBlock> {
+        let path = self.descend(volume, FileBlock::MAX)?;
+        let last = path.before();
+        Ok(last.map_or(FileBlock(0), |(_, extent)| extent.end()))
+    }
+
     /// The way to the leaf of `block`; of one before all others, to the first leaf.
     pub(super) fn descend(&self, volume: &Volume, block: FileBlock) -> Result<Path> {
         let root = self.node(&self.root, None)?;

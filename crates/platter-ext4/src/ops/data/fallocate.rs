@@ -156,6 +156,13 @@ impl Node {
         let blocks = self.blocks_of(range.clone())?;
         let count = blocks.end.0 - blocks.start.0;
         self.write_back_from(range.start)?;
+        let has_room = {
+            let core = self.core.read();
+            core.map.has_room_above(self.volume(), count)?
+        };
+        if !has_room {
+            return Err(Condition::InvalidArgument.into());
+        }
         // The size first: what is moved would lie behind the end of the file.
         self.change(0, |handle, core| {
             core.inode.size_bytes = new_size;

@@ -14,7 +14,7 @@ use super::super::{Node, OnError, Tree};
 use crate::alloc::tests::sample::{Sample, Shape};
 use crate::inode;
 use crate::mapping::{BlockMap, Piece};
-use crate::ondisk::features::Incompat;
+use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 use crate::orphan::{OrphanRegister, Orphans};
 
@@ -376,6 +376,27 @@ fn allocation_takes_all_or_nothing() {
     file.node.fallocate(0..free * 1024, all).unwrap();
     assert_eq!(file.node.size_bytes(), 0);
     assert_eq!(file.tree.space().unwrap().stat().available_blocks, 0);
+}
+
+#[test]
+fn a_range_is_not_inserted_where_what_lies_behind_has_no_room() {
+    let shape = Shape {
+        ro_compat: EXTENTS.ro_compat.union(RoCompat::HUGE_FILE),
+        ..EXTENTS
+    };
+    let mut file = File::new(1, shape);
+    file.write(0, 3000);
+    let end = file.node.size_bytes_max();
+    let keep = FallocateMode::Allocate { keep_size: true };
+    file.node.fallocate(end - 2048..end - 1024, keep).unwrap();
+    file.fallocate(1024, 1024, FallocateMode::InsertRange);
+    let insert = file.node.fallocate(1024..2048, FallocateMode::InsertRange);
+    assert!(matches!(
+        insert,
+        Err(Error::Condition(Condition::InvalidArgument))
+    ));
+    file.check_bytes();
+    file.remount();
 }
 
 /// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
