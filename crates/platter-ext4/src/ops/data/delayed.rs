@@ -47,6 +47,11 @@ impl Delayed {
         self.clusters.insert(clusters);
     }
 
+    /// Whether any row has a promise.
+    pub(super) fn has_rows(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
     /// Whether a row has a promise.
     pub(super) fn has_row(&self, row: u32) -> bool {
         self.rows.contains_key(&row)
@@ -102,8 +107,11 @@ impl Delayed {
         let ratio = geometry.cluster_blocks;
         for cluster in promised {
             let first = cluster * ratio;
-            let mut dirty = self.dirty.within(first..first.saturating_add(ratio));
-            if dirty.next().is_none() {
+            let is_dirty = {
+                let mut dirty = self.dirty.within(first..first.saturating_add(ratio));
+                dirty.next().is_some()
+            };
+            if !is_dirty {
                 count += self.clusters.remove(cluster..cluster + 1);
             }
         }

@@ -63,6 +63,7 @@ impl Node {
         }
         let end = range.end.min(size.next_multiple_of(PAGE));
         let range = range.start..end;
+        self.settle_rows(0..u64::MAX)?;
         let inner = self.clear_edges(&range)?;
         self.drop_cached(&inner)?;
         let mut blocks = self.blocks_of(inner.clone())?;
@@ -247,6 +248,15 @@ impl Node {
                 let start = edge - edge % unit;
                 self.pages.write_back(self, start..start + unit)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Gives a place to what is dirty in `range` and has a promise of blocks of numbers: it shares
+    /// those above them with other parts of the file, with which they might be freed.
+    pub(super) fn settle_rows(&self, range: Range<u64>) -> Result<()> {
+        if self.core.read().delayed.has_rows() {
+            self.pages.write_back(self, range)?;
         }
         Ok(())
     }

@@ -50,6 +50,7 @@ impl Node {
     fn shorten(&self, size: u64) -> Result<()> {
         let old = self.size_bytes();
         self.settle_edges(size..u64::MAX)?;
+        self.settle_rows(0..size)?;
         self.size_bytes.store(size, Ordering::Release);
         self.pages.truncate(size);
         let end = self.blocks_of(0..size)?.end;

@@ -11,6 +11,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
 
 use super::super::{Node, OnError, Tree};
+use crate::alloc::Reserve;
 use crate::alloc::tests::sample::{Sample, Shape};
 use crate::inode;
 use crate::mapping::{BlockMap, Piece};
@@ -376,6 +377,35 @@ fn allocation_takes_all_or_nothing() {
     file.node.fallocate(0..free * 1024, all).unwrap();
     assert_eq!(file.node.size_bytes(), 0);
     assert_eq!(file.tree.space().unwrap().stat().available_blocks, 0);
+}
+
+/// Blocks of numbers that a dirty block was not promised, as others of the file needed them too, may
+/// be freed with those.
+#[test]
+fn a_promise_holds_when_the_blocks_of_numbers_it_shares_are_freed() {
+    for is_cut in [false, true] {
+        let mut file = File::new(1, INDIRECT);
+        let far = |row: u64| (12 + 256 + 256 * row) * 1024;
+        file.write(far(7), 1000);
+        file.remount();
+        file.write(far(3), 1000);
+        let exhaust = |file: &File| {
+            let space = file.tree.space().unwrap();
+            let left = space.stat().available_blocks;
+            space.reserve_delayed(left, Reserve::Ordinary).unwrap();
+            left
+        };
+        let mut promised = exhaust(&file);
+        if is_cut {
+            file.resize(far(4));
+        } else {
+            file.fallocate(far(7), 1024, FallocateMode::PunchHole);
+        }
+        promised += exhaust(&file);
+        file.node.sync(false).unwrap();
+        file.tree.space().unwrap().release_delayed(promised);
+        file.remount();
+    }
 }
 
 #[test]
