@@ -140,6 +140,12 @@ impl Counters {
         false
     }
 
+    /// Promises what is released right after this.
+    pub(super) fn renew(&self, count: u64) {
+        self.write_off(count);
+        self.delayed.add(count);
+    }
+
     /// Takes back a promise.
     pub(super) fn withdraw(&self, count: u64) {
         let withdrawn = take_up_to(&self.delayed.0, count);

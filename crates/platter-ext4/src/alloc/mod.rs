@@ -269,6 +269,11 @@ impl Space {
         self.counters.withdraw(clusters);
     }
 
+    /// Promises clusters again that were taken from a promise and are about to be freed.
+    pub(crate) fn renew_delayed(&self, clusters: u64) {
+        self.counters.renew(clusters);
+    }
+
     /// Where the first block of an inode without any is best placed.
     ///
     /// Where groups keep their metadata together, files stay out of the first group with it, and

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use parking_lot::Mutex;
 use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
@@ -56,6 +57,8 @@ impl BlockSource for Portion<'_> {
 pub struct PromisedSource<'a> {
     space: &'a Space,
     left: AtomicU32,
+    /// What was taken from the promise.
+    taken: Mutex<Vec<BlockNr>>,
 }
 
 impl<'a> PromisedSource<'a> {
@@ -63,10 +66,14 @@ impl<'a> PromisedSource<'a> {
     #[must_use]
     pub fn new(space: &'a Space, promised: u32) -> Self {
         let left = AtomicU32::new(promised);
-        Self { space, left }
+        Self {
+            space,
+            left,
+            taken: Mutex::default(),
+        }
     }
 
-    /// How many of the promised clusters were not needed.
+    /// How many of the promised clusters were not needed, or were given back.
     #[must_use]
     pub fn left(&self) -> u32 {
         self.left.load(Ordering::Relaxed)
@@ -81,10 +88,18 @@ impl BlockSource for PromisedSource<'_> {
         }
         let taken = Space::alloc(self.space, volume, handle, goal, 1, Reserve::Promised)?;
         self.left.store(left - 1, Ordering::Relaxed);
+        self.taken.lock().push(taken.start);
         Ok(taken.start)
     }
 
     fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {
+        let mut taken = self.taken.lock();
+        let own = taken.iter().position(|block| blocks.contains(block));
+        if let Some(own) = own {
+            taken.swap_remove(own);
+            self.space.renew_delayed(1);
+            self.left.fetch_add(1, Ordering::Relaxed);
+        }
         self.space.free(volume, handle, blocks)
     }
 }
@@ -175,5 +190,31 @@ impl MapChange<'_, '_> {
         let start = geometry.group_first_block(group).max(first);
         let blocks = last.0 - start.0 + 1;
         (u32::try_from(blocks).unwrap_or(count).min(count), group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::tests::sample::{Sample, Shape};
+
+    #[test]
+    fn what_is_taken_from_a_promise_and_given_back_is_promised_again() {
+        let sample = Sample::new(Shape::PLAIN);
+        let (volume, space) = (&sample.volume, &sample.space);
+        let before = space.stat();
+        space.reserve_delayed(2, Reserve::Ordinary).unwrap();
+        let source = PromisedSource::new(space, 2);
+        let mut handle = volume.begin(10).unwrap();
+        let block = source.alloc(volume, &mut handle, BlockNr(0)).unwrap();
+        assert_eq!(source.left(), 1);
+        let blocks = block..BlockNr(block.0 + 1);
+        source.free(volume, &mut handle, blocks).unwrap();
+        assert_eq!(source.left(), 2);
+        drop(handle);
+        sample.commit();
+        assert_eq!(space.stat().free_blocks, before.free_blocks - 2);
+        space.release_delayed(2);
+        assert_eq!(space.stat(), before);
     }
 }
