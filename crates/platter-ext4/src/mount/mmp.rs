@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -32,7 +33,10 @@ const WAIT_SECONDS_MORE: u64 = 60;
 /// The right to write a filesystem, which others see as long as this lives.
 pub(super) struct Guard {
     place: Place,
+    /// The number that was written last: as long as it is there, the right is this mount's.
+    sequence: Arc<AtomicU32>,
     ticker: Option<Ticker>,
+    is_given_up: bool,
 }
 
 /// The block, past all caches: another host may write it.
@@ -81,11 +85,17 @@ impl Guard {
         if !geometry.contains(place.block, 1) {
             return Err(place.broken(MmpRule::Place).into());
         }
-        place.claim(&mut thread::sleep)?;
-        Ok(Some(Self {
+        let sequence = place.claim(&mut thread::sleep)?;
+        Ok(Some(Self::new(place, sequence)))
+    }
+
+    fn new(place: Place, sequence: u32) -> Self {
+        Self {
             place,
+            sequence: Arc::new(AtomicU32::new(sequence)),
             ticker: None,
-        }))
+            is_given_up: false,
+        }
     }
 
     /// Tells the others, from now on, that the filesystem is still mounted. When another host turns
@@ -93,17 +103,19 @@ impl Guard {
     pub(super) fn keep(&mut self, tree: &Arc<Tree>) -> Result<()> {
         let (place, tree) = (self.place.clone(), Arc::downgrade(tree));
         let mut last = place.clock.monotonic();
-        let mut sequence = place.read()?.sequence;
+        let sequence = Arc::clone(&self.sequence);
         self.ticker = Some(Ticker::start(
             "ext4-mmp",
             place.update_interval,
             move || {
                 let now = place.clock.monotonic();
                 let is_late = now.saturating_sub(last) > place.check_interval();
-                let updated = place.update(is_late.then_some(sequence.get()));
+                let expected = sequence.load(Ordering::Acquire);
+                let updated = place.update(is_late.then_some(expected));
                 match (updated, tree.upgrade()) {
                     (Ok(disk), Some(_)) => {
-                        (last, sequence) = (now, disk.sequence);
+                        last = now;
+                        sequence.store(disk.sequence.get(), Ordering::Release);
                         true
                     }
                     (Err(error), Some(tree)) => {
@@ -118,10 +130,30 @@ impl Guard {
     }
 
     /// Says that nobody has the filesystem mounted any more.
+    ///
+    /// # Errors
+    /// `Busy` where another host has taken it meanwhile: then nothing is said.
     pub(super) fn release(mut self) -> Result<()> {
+        self.give_up()
+    }
+
+    fn give_up(&mut self) -> Result<()> {
+        self.is_given_up = true;
         self.ticker = None;
+        let own = self.sequence.load(Ordering::Acquire);
+        self.place.refuse_changed(own)?;
         self.place.change(DiskMmp::mark_clean)?;
         Ok(())
+    }
+}
+
+/// A mount that fails keeps nobody out.
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.is_given_up {
+            // What cannot be said is found out by who waits.
+            let _ = self.give_up();
+        }
     }
 }
 
@@ -167,7 +199,8 @@ impl Place {
         Duration::from_secs(seconds.max(CHECK_SECONDS_MIN))
     }
 
-    fn claim(&self, wait: &mut dyn FnMut(Duration)) -> Result<()> {
+    /// Takes the block, and gives the number that was written there.
+    fn claim(&self, wait: &mut dyn FnMut(Duration)) -> Result<u32> {
         let before = self.read()?;
         let bytes = self.read_block()?;
         let silence = match mmp::decode(&bytes) {
@@ -193,7 +226,8 @@ impl Place {
         if !silence.is_zero() {
             wait(silence);
         }
-        self.refuse_changed(claimed.sequence.get())
+        self.refuse_changed(claimed.sequence.get())?;
+        Ok(claimed.sequence.get())
     }
 
     fn refuse_changed(&self, sequence: u32) -> Result<()> {
@@ -262,13 +296,28 @@ mod tests {
         assert_eq!(taken.check_interval.get(), 10);
         let next = place.update(Some(taken.sequence.get())).unwrap();
         assert_ne!(next.sequence.get(), taken.sequence.get());
-        let guard = Guard {
-            place: place.clone(),
-            ticker: None,
-        };
+        let guard = Guard::new(place.clone(), next.sequence.get());
         guard.release().unwrap();
         let bytes = place.read_block().unwrap();
         assert_eq!(mmp::decode(&bytes), MmpUse::Clean);
+    }
+
+    #[test]
+    fn a_mount_that_fails_gives_the_filesystem_back() {
+        let place = place(DiskMmp::mark_clean);
+        let own = place.claim(&mut |_| ()).unwrap();
+        drop(Guard::new(place.clone(), own));
+        let bytes = place.read_block().unwrap();
+        assert_eq!(mmp::decode(&bytes), MmpUse::Clean);
+    }
+
+    #[test]
+    fn what_another_host_took_is_not_given_back() {
+        let place = place(DiskMmp::mark_clean);
+        let own = place.claim(&mut |_| ()).unwrap();
+        place.change(|disk| disk.mark_mounted(77)).unwrap();
+        assert!(Guard::new(place.clone(), own).release().is_err());
+        assert_eq!(place.read().unwrap().sequence.get(), 78);
     }
 
     #[test]
