@@ -76,6 +76,12 @@ impl NodeTable {
         }
     }
 
+    /// Whether the kernel was told of a node's attributes since [that was taken](Self::take_attr_told).
+    pub(crate) fn is_attr_told(&self, node: NodeId) -> bool {
+        let shard = self.shard(node).lock();
+        shard.get(&node).is_none_or(|node| node.is_attr_told)
+    }
+
     /// Whether the kernel was told of a node's attributes since this was asked last.
     pub(crate) fn take_attr_told(&self, node: NodeId) -> bool {
         let mut shard = self.shard(node).lock();

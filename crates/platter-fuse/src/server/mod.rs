@@ -154,6 +154,12 @@ impl Server {
         self.nodes.take_attr_told(node)
     }
 
+    /// Whether the kernel was told of a node's attributes since they became stale, or does not know
+    /// the node any more.
+    pub(crate) fn has_fresh_attributes(&self, node: NodeId) -> bool {
+        self.nodes.is_attr_told(node)
+    }
+
     /// Tells the kernel of a file that a name in `dir` names.
     fn tell(&self, dir: &dyn Inode, inode: &Arc<dyn Inode>) -> Answer<Told> {
         // First, so that whoever writes from now on knows that the attributes are out.

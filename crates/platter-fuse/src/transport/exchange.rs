@@ -66,24 +66,22 @@ pub(super) enum Action {
 impl Later {
     /// `None` for requests that are answered at once.
     fn decode(opcode: Opcode, header: &InHeader, mut body: Body<'_>) -> Answer<Option<Self>> {
-        let action = match opcode {
-            Opcode::Lseek => {
-                let LseekIn { offset, whence, .. } = body.take()?;
-                let target = seek_target(whence)?;
-                Action::Seek { offset, target }
+        let action = if opcode == Opcode::Lseek {
+            let LseekIn { offset, whence, .. } = body.take()?;
+            let target = seek_target(whence)?;
+            Action::Seek { offset, target }
+        } else if opcode == Opcode::Ioctl {
+            let asked: IoctlIn = body.take()?;
+            if !sets_flags(asked.command) {
+                return Ok(None);
             }
-            Opcode::Ioctl => {
-                let asked: IoctlIn = body.take()?;
-                if !sets_flags(asked.command) {
-                    return Ok(None);
-                }
-                Action::Ioctl {
-                    caller: Caller::of(header),
-                    command: asked.command,
-                    input: body.bytes(asked.in_size)?.to_vec(),
-                }
+            Action::Ioctl {
+                caller: Caller::of(header),
+                command: asked.command,
+                input: body.bytes(asked.in_size)?.to_vec(),
             }
-            _ => return Ok(None),
+        } else {
+            return Ok(None);
         };
         Ok(Some(Self {
             unique: header.unique,

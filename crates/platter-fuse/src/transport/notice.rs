@@ -5,7 +5,8 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
@@ -16,6 +17,12 @@ use super::protocol::{
 };
 use crate::node::NodeId;
 use crate::server::{Answer, Server};
+
+/// How long the kernel may go without learning that attributes are stale: who writes and writes is
+/// not asked to fetch them in between.
+const CHANGED_DELAY: Duration = Duration::from_millis(50);
+/// After so many, it learns of all.
+const CHANGED_MAX: usize = 64;
 
 /// Something for the thread that gives notices.
 pub(super) enum Notice {
@@ -31,9 +38,28 @@ pub(super) enum Notice {
 /// Gives notices to the kernel until nobody is left who sends any. What the kernel does not take
 /// concerns an inode that it has forgotten, or a mount that is gone.
 pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<Notice>) {
-    for notice in notices {
+    let mut changed: Vec<NodeId> = Vec::new();
+    loop {
+        let notice = if changed.is_empty() {
+            notices.recv().map_err(RecvTimeoutError::from)
+        } else {
+            notices.recv_timeout(CHANGED_DELAY)
+        };
+        if changed.len() >= CHANGED_MAX || matches!(notice, Err(RecvTimeoutError::Timeout)) {
+            for node in changed.drain(..) {
+                // It may have learned of the change by an answer of its own.
+                if !server.has_fresh_attributes(node) {
+                    invalidate(device, node, -1, 0);
+                }
+            }
+        }
+        let notice = match notice {
+            Ok(notice) => notice,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         match notice {
-            Notice::Changed(node) => invalidate(device, node, -1, 0),
+            Notice::Changed(node) => changed.push(node),
             Notice::Refused(node) => invalidate(device, node, 0, 0),
             Notice::Later(later, from) => {
                 let done = server.guarded(|server| carry_out(server, device, &later));
