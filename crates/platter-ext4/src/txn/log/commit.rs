@@ -1,12 +1,17 @@
 //! Commits: the running transaction is closed and made durable, by one caller for all who wait.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use platter_vfs::{Error, Result};
 
 use super::transaction::Transaction;
-use super::{Durability, Handle, Log, held, in_place};
+use super::{Durability, Handle, Log, State, held, in_place};
 use crate::ondisk::jbd2::Sequence;
+
+/// The longest time that a commit waits for others to ask for it, however long the last one took.
+const GATHER_MAX: Duration = Duration::from_millis(15);
 
 impl Log {
     /// Returns when `transaction` and all before it are durable: at once, without I/O, if they are
@@ -20,6 +25,12 @@ impl Log {
     pub fn commit(&self, transaction: Sequence) -> Result<()> {
         held::assert_none_of(self);
         let mut state = self.state.lock();
+        if !transaction.is_before(state.running.sequence) {
+            state.callers += 1;
+            if state.callers == state.callers_expected {
+                self.changed.notify_all();
+            }
+        }
         loop {
             if !state.committed.is_before(transaction) {
                 return Ok(());
@@ -36,6 +47,7 @@ impl Log {
             return Ok(());
         }
         state.is_committing = true;
+        self.gather(&mut state);
         state.is_closing = true;
         drop(state);
         let _turn = CommitTurn { log: self };
@@ -49,6 +61,21 @@ impl Log {
             return Ok(());
         }
         self.commit_running().inspect_err(|error| self.fail(error))
+    }
+
+    /// Gives those who waited for the last commit, or came meanwhile, the time to ask for this one: who
+    /// calls again and again shares commits with others who do, instead of taking turns. It waits no
+    /// longer than a commit takes.
+    fn gather(&self, state: &mut MutexGuard<'_, State>) {
+        let limit = state.commit_took.min(GATHER_MAX);
+        if limit.is_zero() {
+            return;
+        }
+        while state.callers < state.callers_expected && state.failure.is_none() {
+            if self.changed.wait_for(state, limit).timed_out() {
+                break;
+            }
+        }
     }
 
     /// As [`commit`](Self::commit), and data that was written to the device before the call is
@@ -83,22 +110,30 @@ impl Log {
             let mut handle = Handle::closing(self, self.running());
             client.closing(&mut handle)?;
         }
-        let closed = self.close_running()?;
+        let (closed, callers) = self.close_running()?;
+        let mut took = Duration::ZERO;
         match &self.durability {
             Durability::InPlace => in_place::commit(&self.home, &closed)?,
-            Durability::Journal(journaled) => journaled.commit(&closed)?,
+            Durability::Journal(journaled) => {
+                let begun = journaled.clock.monotonic();
+                journaled.commit(&closed)?;
+                took = journaled.clock.monotonic().saturating_sub(begun);
+            }
         }
         self.counters.commits.add(1);
         self.counters.blocks.add(closed.blocks.len());
         if let Some(client) = &client {
             client.committed(&closed.freed);
         }
-        self.state.lock().committed = closed.sequence;
+        let mut state = self.state.lock();
+        state.committed = closed.sequence;
+        state.commit_took = took;
+        state.callers_expected = callers + state.callers;
         Ok(())
     }
 
-    /// Takes the running transaction, and lets another one run.
-    fn close_running(&self) -> Result<Transaction> {
+    /// Takes the running transaction, and lets another one run. Tells how many ask for it.
+    fn close_running(&self) -> Result<(Transaction, u32)> {
         let mut state = self.state.lock();
         if let Some(error) = &state.failure {
             return Err(error.clone());
@@ -110,12 +145,13 @@ impl Log {
             journaled.live.lock().close(&mut closed);
         }
         state.is_closing = false;
+        let callers = std::mem::take(&mut state.callers);
         drop(state);
         self.changed.notify_all();
         for (block, buffer) in dropped {
             self.home.buffers.abandon(block, &buffer);
         }
-        Ok(closed)
+        Ok((closed, callers))
     }
 
     /// Writes nothing any more because of `error`, the first one, and tells those who keep it.

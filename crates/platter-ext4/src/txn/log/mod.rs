@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use platter_cache::{Buffer, BufferCache};
@@ -94,6 +95,12 @@ struct State {
     /// The running transaction takes no more handles.
     is_closing: bool,
     is_committing: bool,
+    /// How many asked for the running transaction to be committed, and how many are to be expected:
+    /// those who waited for the last commit when it ended.
+    callers: u32,
+    callers_expected: u32,
+    /// How long the last commit took.
+    commit_took: Duration,
     /// Nothing is begun any more: the filesystem was unmounted.
     is_closed: bool,
     /// Callers that wait for handles to give their credits back.
@@ -173,6 +180,9 @@ impl Log {
                 running: Transaction::new(first),
                 is_closing: false,
                 is_committing: false,
+                callers: 0,
+                callers_expected: 0,
+                commit_took: Duration::ZERO,
                 is_closed: false,
                 waiting_for_room: 0,
                 committed: Sequence(first.0.wrapping_sub(1)),
