@@ -1,4 +1,5 @@
-//! How many requests reach the device. Counts are exact, the same on any machine.
+//! How many requests the kernel makes of a mount, and how many reach the device. Counts are exact, the
+//! same on any machine, but where two threads meet.
 
 use std::path::Path;
 
@@ -24,16 +25,22 @@ struct Row {
     bytes: u64,
 }
 
-/// What one operation takes of a device, with others before one sync of all, or with its own.
+/// What one operation takes at a mount, with others before one sync of all, or with its own.
 #[derive(Serialize)]
 struct Change {
     filesystem: &'static str,
     what: &'static str,
+    requests: f64,
+    kinds: Vec<(&'static str, f64)>,
     writes: f64,
     bytes: f64,
     flushes: f64,
     journal_blocks: f64,
+    commits: f64,
 }
+
+/// Operations of each kind.
+const OPERATIONS: u64 = 200;
 
 #[expect(clippy::cast_precision_loss, reason = "counts are small")]
 pub(crate) fn run(keep: Keep) -> Result<()> {
@@ -57,21 +64,36 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
     }
     let mut changes = Vec::new();
     for name in ["ext4_4k", "ext3_4k", "ext2_4k"] {
-        println!("{name}, per operation:");
-        println!("  writes   bytes flushes journal blocks");
-        for cost in costs(scene(name)?)? {
+        println!("{name} at a mount, {OPERATIONS} operations of each kind, per operation:");
+        println!("requests  writes   bytes flushes journal blocks commits");
+        for cost in costs(scene(name)?, OPERATIONS)? {
             let per = |count: u64| count as f64 / cost.operations as f64;
+            let kinds = cost.kinds.iter().map(|&(kind, count)| (kind, per(count)));
             let change = Change {
                 filesystem: name,
                 what: cost.what,
+                requests: per(cost.requests),
+                kinds: kinds.collect(),
                 writes: per(cost.writes),
                 bytes: per(cost.bytes),
                 flushes: per(cost.flushes),
                 journal_blocks: per(cost.journal_blocks),
+                commits: per(cost.commits),
             };
+            let kinds = change.kinds.iter().filter(|(_, count)| *count >= 0.01);
+            let kinds: Vec<_> = kinds
+                .map(|(kind, count)| format!("{count:.2} {kind}"))
+                .collect();
             println!(
-                "{:>8.2} {:>7.0} {:>7.2} {:>14.2}  {}",
-                change.writes, change.bytes, change.flushes, change.journal_blocks, change.what
+                "{:>8.2} {:>7.2} {:>7.0} {:>7.2} {:>14.2} {:>7.2}  {} ({})",
+                change.requests,
+                change.writes,
+                change.bytes,
+                change.flushes,
+                change.journal_blocks,
+                change.commits,
+                change.what,
+                kinds.join(", ")
             );
             changes.push(change);
         }

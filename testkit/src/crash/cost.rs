@@ -1,20 +1,30 @@
-//! What operations cost in requests to the device: exact counts, the same on any machine.
+//! What operations cost at a mount: requests of the kernel, and what they come to on the device.
+//! Exact counts, the same on any machine, but for what depends on how threads meet.
 
+use std::fs::{self, File, OpenOptions};
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use platter_block::sim::{RecordingDevice, Request};
-use platter_block::{BlockDevice, MemoryDevice};
+use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice};
 use platter_ext4::recovery::open_journal;
-use platter_ext4::{Ext4, MountOptions};
-use platter_vfs::{CreateKind, RenameMode};
+use platter_ext4::{Ext4, MountOptions, Recovery};
+use platter_fuse::{Operation, Session};
+use platter_vfs::Filesystem;
 
 use super::Scene;
-use crate::workload::{Fill, Operation};
 
-/// Operations of each kind.
-const OPERATIONS: u64 = 200;
+/// How long a flush takes: the time in which others join a commit.
+const FLUSH: Duration = Duration::from_millis(2);
+/// The first bytes of a block that ends a transaction in the journal. Spec: `ext4/journal`.
+const COMMIT_BLOCK: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
+/// Appends in one go of bytes.
+const APPEND: [u8; 4096] = [0x5a; 4096];
 
 /// What one kind of operation took.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +33,10 @@ pub struct Cost {
     pub what: &'static str,
     /// How often.
     pub operations: u64,
+    /// Requests of the kernel, without those that only forget.
+    pub requests: u64,
+    /// Which, by name.
+    pub kinds: Vec<(&'static str, u64)>,
     /// Requests to write.
     pub writes: u64,
     /// Bytes in them.
@@ -31,99 +45,195 @@ pub struct Cost {
     pub flushes: u64,
     /// Blocks that were written into the journal.
     pub journal_blocks: u64,
+    /// Transactions that were committed to the journal.
+    pub commits: u64,
 }
 
-/// Counts, on a new filesystem: operations without a sync, each kind followed by one sync of
-/// everything; appends with a sync each, by one thread and by two at once.
-pub fn costs(scene: &Scene) -> Result<Vec<Cost>> {
+/// Counts on a new filesystem that is mounted: operations without a sync, each kind followed by one
+/// sync of everything; then appends with a sync each, by one thread and by two at once.
+pub fn costs(scene: &Scene, operations: u64) -> Result<Vec<Cost>> {
     let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", scene.image()?));
     let (journal, block_bytes) = journal_of(&image)?;
     let recorder = Arc::new(RecordingDevice::new(image));
-    let fs = scene.mount(recorder.clone(), 1)?;
-    let mut costs = Vec::new();
-    let mut count = |what, operations, run: &mut dyn FnMut() -> Result<()>| -> Result<()> {
-        let begin = recorder.position();
+    let fs = mount(Arc::new(SlowFlush(Arc::clone(&recorder))))?;
+    let dir = tempfile::tempdir()?;
+    let options = platter_fuse::MountOptions::default();
+    let mut session = platter_fuse::mount(Arc::clone(&fs), dir.path(), options)?;
+    let counting = Counting {
+        fs: &*fs,
+        session: &session,
+        recorder: &recorder,
+        journal,
+        block_bytes,
+        operations,
+    };
+    let costs = counting.all(dir.path());
+    let unmounted = session.unmount();
+    let costs = costs?;
+    unmounted?;
+    Ok(costs)
+}
+
+/// A mount whose requests and writes are counted.
+struct Counting<'m> {
+    fs: &'m dyn Filesystem,
+    session: &'m Session,
+    recorder: &'m RecordingDevice,
+    journal: Vec<Range<u64>>,
+    block_bytes: u64,
+    operations: u64,
+}
+
+impl Counting<'_> {
+    fn all(&self, root: &Path) -> Result<Vec<Cost>> {
+        let count = self.operations;
+        let path = |number: u64| root.join(format!("file{number}"));
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.create(true).append(true);
+            options.open(root.join(name)).context("opening a file")
+        };
+        let (mut one, mut two) = (open("one")?, open("two")?);
+        // What is asked once and never again.
+        for file in [&mut one, &mut two] {
+            append(file, 1)?;
+        }
+        drop(open("once")?);
+        self.fs.sync()?;
+        let each = |operation: &dyn Fn(u64) -> std::io::Result<()>| -> Result<()> {
+            for number in 0..count {
+                operation(number)?;
+            }
+            Ok(self.fs.sync()?)
+        };
+        Ok(vec![
+            self.count("create", || {
+                each(&|number| File::create_new(path(number)).map(drop))
+            })?,
+            self.count("rename", || {
+                each(&|number| fs::rename(path(number), path(number + count)))
+            })?,
+            self.count("unlink", || {
+                each(&|number| fs::remove_file(path(number + count)))
+            })?,
+            self.count("4 KiB append + fsync", || append(&mut one, count))?,
+            self.count("the same by two threads", || {
+                thread::scope(|scope| {
+                    let first = scope.spawn(|| append(&mut one, count / 2));
+                    let second = scope.spawn(|| append(&mut two, count / 2));
+                    for thread in [first, second] {
+                        thread.join().map_err(|_| anyhow!("a thread panicked"))??;
+                    }
+                    Ok(())
+                })
+            })?,
+            self.count("idle fsync", || {
+                for _ in 0..count {
+                    one.sync_all()?;
+                }
+                Ok(())
+            })?,
+        ])
+    }
+
+    fn count(&self, what: &'static str, run: impl FnOnce() -> Result<()>) -> Result<Cost> {
+        let (begin, before) = (self.recorder.position(), self.session.statistics());
         run()?;
-        let recording = recorder.recording();
+        let asked = self.session.statistics().since(&before);
+        let kinds: Vec<_> = asked
+            .iter()
+            .filter(|(operation, _)| *operation != Operation::Forget)
+            .map(|(operation, count)| (operation.name(), count))
+            .collect();
         let mut cost = Cost {
             what,
-            operations,
+            operations: self.operations,
+            requests: kinds.iter().map(|(_, count)| count).sum(),
+            kinds,
             writes: 0,
             bytes: 0,
             flushes: 0,
             journal_blocks: 0,
+            commits: 0,
         };
+        let recording = self.recorder.recording();
         for event in &recording.events()[begin..] {
             match &event.request {
                 Request::Write { offset, data } => {
                     cost.writes += 1;
                     cost.bytes += data.len() as u64;
-                    if journal.iter().any(|range| range.contains(offset)) {
-                        cost.journal_blocks += data.len() as u64 / block_bytes;
+                    if self.journal.iter().any(|range| range.contains(offset)) {
+                        let blocks = data.chunks(usize::try_from(self.block_bytes)?);
+                        cost.journal_blocks += blocks.len() as u64;
+                        let commits = blocks.filter(|block| block.starts_with(&COMMIT_BLOCK));
+                        cost.commits += commits.count() as u64;
                     }
                 }
                 Request::Flush => cost.flushes += 1,
                 Request::Discard(_) => {}
             }
         }
-        costs.push(cost);
-        Ok(())
-    };
-    let name = |number: u64| format!("file{number}");
-    let all = |operation: &dyn Fn(u64) -> Operation| -> Result<()> {
-        for number in 0..OPERATIONS {
-            operation(number).apply(&*fs)?;
-        }
-        Ok(fs.sync()?)
-    };
-    fs.sync()?;
-    count("create", OPERATIONS, &mut || {
-        all(&|number| Operation::Create(name(number), CreateKind::Regular, 0o644))
-    })?;
-    count("rename", OPERATIONS, &mut || {
-        let mode = RenameMode::Replace;
-        all(&|number| Operation::Rename(name(number), name(number + 1000), mode))
-    })?;
-    count("unlink", OPERATIONS, &mut || {
-        all(&|number| Operation::Unlink(name(number + 1000)))
-    })?;
-    for thread in ["one", "two"] {
-        Operation::Create(thread.to_owned(), CreateKind::Regular, 0o644).apply(&*fs)?;
+        Ok(cost)
     }
-    fs.sync()?;
-    let append = |path: &str, first: u64, count: u64| -> Result<()> {
-        for number in first..first + count {
-            let fill = Fill {
-                offset: number * 4096,
-                len: 4096,
-                seed: number,
-            };
-            Operation::Write(path.to_owned(), fill).apply(&*fs)?;
-            Operation::Fsync(path.to_owned(), false).apply(&*fs)?;
-        }
-        Ok(())
+}
+
+fn append(file: &mut File, count: u64) -> Result<()> {
+    for _ in 0..count {
+        file.write_all(&APPEND)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+/// A device that takes its time to flush.
+#[derive(Debug)]
+struct SlowFlush(Arc<RecordingDevice>);
+
+impl BlockDevice for SlowFlush {
+    fn name(&self) -> &Arc<str> {
+        self.0.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
+        self.0.read_vectored_at(offset, bufs)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.0.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        self.0.write_vectored_at(offset, bufs)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        thread::sleep(FLUSH);
+        self.0.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.0.discard(range)
+    }
+}
+
+/// Mounts with the machine's clock, by which commits wait for each other.
+fn mount(device: Arc<dyn BlockDevice>) -> Result<Arc<dyn Filesystem>> {
+    let options = MountOptions {
+        read_only: false,
+        recovery: Recovery::OnDevice,
+        ..MountOptions::default()
     };
-    count("4 KiB append + fsync", OPERATIONS, &mut || {
-        append("one", 0, OPERATIONS)
-    })?;
-    count("the same by two threads", OPERATIONS, &mut || {
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| append("one", OPERATIONS, OPERATIONS / 2));
-            let second = scope.spawn(|| append("two", 0, OPERATIONS / 2));
-            for thread in [first, second] {
-                thread.join().map_err(|_| anyhow!("a thread panicked"))??;
-            }
-            Ok(())
-        })
-    })?;
-    count("idle fsync", OPERATIONS, &mut || {
-        for _ in 0..OPERATIONS {
-            Operation::Fsync("one".to_owned(), false).apply(&*fs)?;
-        }
-        Ok(())
-    })?;
-    fs.unmount()?;
-    Ok(costs)
+    let budget = Arc::new(platter_cache::MemoryBudget::new(8 << 20));
+    let clock = Arc::new(platter_vfs::SystemClock::new());
+    Ok(Arc::new(Ext4::mount(device, &options, budget, clock)?))
 }
 
 /// Where the journal lies, in bytes, and how large blocks are.

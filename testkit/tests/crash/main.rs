@@ -5,7 +5,7 @@
     reason = "a panic is how a test fails, and counts are told"
 )]
 
-use testkit::crash::{Breakage, Faults, Matrix, Threads, run_threads, scene};
+use testkit::crash::{Breakage, Cost, Faults, Matrix, Threads, costs, run_threads, scene};
 
 fn cut(name: &str, one_in: usize) {
     let matrix = Matrix {
@@ -99,4 +99,49 @@ fn two_threads_leave_what_the_model_says() {
             .unwrap();
         }
     }
+}
+
+#[test]
+fn operations_at_a_mount_cost_what_they_must() {
+    const OPERATIONS: u64 = 50;
+    let costs = costs(scene("ext4_4k").unwrap(), OPERATIONS).unwrap();
+    for cost in &costs {
+        println!("{cost:?}");
+    }
+    let cost = |what| costs.iter().find(|cost| cost.what == what).unwrap();
+    let asked = |cost: &Cost, kind| {
+        let kinds = cost.kinds.iter();
+        kinds
+            .filter(|(name, _)| *name == kind)
+            .map(|(_, count)| count)
+            .sum::<u64>()
+    };
+    for (what, request, requests_each) in [
+        ("create", "MKNOD", 3),
+        ("rename", "RENAME", 4),
+        ("unlink", "UNLINK", 3),
+    ] {
+        let cost = cost(what);
+        assert_eq!(asked(cost, request), OPERATIONS, "{what}");
+        assert!(cost.requests <= requests_each * OPERATIONS, "{what}");
+        // One sync made them durable, but for what a commit by age may have taken before.
+        assert!((1..=2).contains(&cost.commits), "{what}");
+        assert!(cost.flushes <= 2 * cost.commits, "{what}");
+        assert!(cost.journal_blocks < OPERATIONS, "{what}");
+    }
+    let append = cost("4 KiB append + fsync");
+    for request in ["WRITE", "FSYNC"] {
+        assert_eq!(asked(append, request), OPERATIONS);
+    }
+    assert!((OPERATIONS..=OPERATIONS + 2).contains(&append.commits));
+    assert!(append.flushes <= 2 * append.commits + 2);
+    let by_two = cost("the same by two threads");
+    assert_eq!(asked(by_two, "FSYNC"), OPERATIONS);
+    assert!(
+        by_two.commits < OPERATIONS * 4 / 5,
+        "two threads share commits"
+    );
+    let idle = cost("idle fsync");
+    assert_eq!((idle.requests, idle.commits), (OPERATIONS, 0));
+    assert_eq!((idle.writes, idle.flushes), (0, 0));
 }
