@@ -10,6 +10,8 @@
 //! | [`ReadOnlyDevice`] | lets no change through |
 //! | [`WindowDevice`] | a part of a device: a partition, found by [`partition`] |
 //! | [`OverlayDevice`] | keeps writes in memory |
+//! | [`ScratchDevice`] | keeps writes on another device |
+//! | [`BurstDevice`] | keeps writes until the next flush, and has them written together |
 //! | [`CountingDevice`] | counts requests |
 //! | [`sim`] | records writes, cuts the power, fails requests |
 //!
@@ -36,10 +38,13 @@ pub mod file;
 pub mod guard;
 pub mod window;
 pub mod overlay;
+pub mod scratch;
+pub mod burst;
 pub mod stats;
 pub mod partition;
 pub mod sim;
 
+pub use burst::{BatchPiece, BatchWriter, BurstDevice};
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
 pub use file::{Access, FileDevice, OpenError, OpenOptions};
@@ -47,5 +52,6 @@ pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, OverlayOptions};
 pub use partition::{Partition, PartitionTable, TableError};
+pub use scratch::ScratchDevice;
 pub use stats::{CountingDevice, Counts};
 pub use window::WindowDevice;

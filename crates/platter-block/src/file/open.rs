@@ -114,7 +114,8 @@ impl std::error::Error for Refusal {}
 /// How often a lock that somebody else holds is asked for.
 ///
 /// udev locks a block device shared while it looks what is on it, which it does whenever a writer
-/// has closed it; that takes some ten milliseconds and is not worth an error.
+/// has closed it, and what a killed writer had begun to write may be finished by another process;
+/// that takes some ten milliseconds and is not worth an error.
 const LOCK_TRIES_MAX: u32 = 10;
 const LOCK_TRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -136,7 +137,7 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice, Open
     if opening.kind(&found)? != kind {
         return Err(opening.io(Errno::AGAIN).into());
     }
-    let locked = opening.lock(&file, kind)?;
+    let locked = opening.lock(&file)?;
     if options.access.writes()
         && kind == FileKind::Regular
         && let Some(device) = attached_loop_device(&found)
@@ -220,7 +221,7 @@ impl Opening<'_> {
     }
 
     /// Takes the lock that the access asks for. Says whether there is one now.
-    fn lock(&self, file: &OwnedFd, kind: FileKind) -> Result<bool, OpenError> {
+    fn lock(&self, file: &OwnedFd) -> Result<bool, OpenError> {
         let operation = match self.options.access {
             Access::ReadUnlocked => return Ok(false),
             Access::Read => FlockOperation::NonBlockingLockShared,
@@ -232,7 +233,7 @@ impl Opening<'_> {
             match flock(file, operation) {
                 Ok(()) => return Ok(true),
                 Err(Errno::INTR) => tries -= 1,
-                Err(Errno::WOULDBLOCK) if kind == FileKind::Block && tries < LOCK_TRIES_MAX => {
+                Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES_MAX => {
                     sleep(LOCK_TRY_PAUSE);
                 }
                 Err(Errno::WOULDBLOCK) => {

@@ -97,6 +97,15 @@ impl OverlayDevice {
         self.held_bytes.load(Ordering::Acquire)
     }
 
+    /// What is held: each chunk, and where it lies, in ascending order.
+    #[must_use]
+    pub fn held(&self) -> Vec<(u64, Arc<[u8]>)> {
+        let chunks = self.chunks.read();
+        let held = chunks.iter();
+        held.map(|(&index, chunk)| (index * self.chunk_bytes(), Arc::clone(chunk)))
+            .collect()
+    }
+
     /// A second overlay over the same base that starts with what this one holds now.
     ///
     /// From then on the two are independent; chunks that neither changes are shared.
