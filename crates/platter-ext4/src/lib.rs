@@ -21,5 +21,5 @@ pub mod mount;
 pub mod mkfs;
 pub mod check;
 
-pub use mount::{DataMode, Ext4, MountOptions, OnError, Recovery};
+pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery};
 pub use volume::Volume;

@@ -15,6 +15,7 @@ mod window;
 mod record;
 mod orlov;
 mod inodes;
+mod usage;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -1,6 +1,7 @@
 //! Opening a filesystem: superblock, features, journal, orphans; and what is asked of it as a
 //! whole.
 
+mod changeover;
 mod describe;
 mod mmp;
 mod options;
@@ -30,6 +31,7 @@ use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
 use writing::Writing;
 
+pub use changeover::Changeover;
 pub use options::{DataMode, MountOptions, OnError, Recovery};
 
 /// A mounted ext2, ext3 or ext4 filesystem.

@@ -22,6 +22,10 @@ pub enum Recovery {
 
 /// How to open a filesystem.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is asked for without the others"
+)]
 pub struct MountOptions {
     /// Refuse changes.
     pub read_only: bool,
@@ -46,6 +50,8 @@ pub struct MountOptions {
     /// Let contents take all that is free, what is reserved for the superuser and for splitting
     /// extents too: for a filesystem that is being filled, and thrown away if it proves too small.
     pub whole_space: bool,
+    /// Write past the journal, where there is one: for a device that does not outlive the mount.
+    pub unjournaled: bool,
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -64,6 +70,7 @@ impl Default for MountOptions {
             data_mode: None,
             uses_reserve: false,
             whole_space: false,
+            unjournaled: false,
             node_name: b"platter".to_vec(),
         }
     }

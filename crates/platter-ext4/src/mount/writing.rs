@@ -77,7 +77,7 @@ pub(super) fn begin(
     clock: Arc<dyn Clock>,
 ) -> Result<Arc<Tree>> {
     let features = volume.geometry.features;
-    let volume = if features.has_journal() {
+    let volume = if features.has_journal() && !options.unjournaled {
         let journal = open_empty_journal(&volume, options)?;
         let clock = Arc::clone(&clock);
         volume.try_writable(|buffers| Log::with_journal(buffers, journal, &features, clock))?

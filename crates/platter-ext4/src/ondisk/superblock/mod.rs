@@ -19,6 +19,7 @@ use super::types::InodeNr;
 
 pub use disk::DiskSuperblock;
 pub use errors::{ErrorCode, ErrorNote};
+pub use mounting::Remedy;
 pub use verifier::SuperblockVerifier;
 
 /// `s_magic`.

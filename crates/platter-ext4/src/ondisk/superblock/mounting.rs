@@ -9,6 +9,15 @@ use crate::ondisk::features::Incompat;
 /// `s_state`: it was unmounted.
 const STATE_CLEAN: u16 = 0x1;
 
+/// What a filesystem needs when it is found in the middle of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Remedy {
+    /// The replay of its journal.
+    Replay,
+    /// A check.
+    Check,
+}
+
 impl DiskSuperblock {
     /// Says that the filesystem is mounted for writing. Until it is unmounted it is not clean: its
     /// journal may need a replay, and without one it may need a check.
@@ -16,18 +25,32 @@ impl DiskSuperblock {
         (self.mount_time_lo, self.mount_time_hi) = split_time(now);
         self.set_write_time(now);
         self.mount_count = self.mount_count.get().saturating_add(1).into();
-        let features = self.features();
-        if features.has_journal() {
-            let incompat = self.feature_incompat.get() | Incompat::RECOVER.bits();
-            self.feature_incompat.set(incompat);
+        self.begin_change(if self.features().has_journal() {
+            Remedy::Replay
         } else {
-            self.state = (self.state.get() & !STATE_CLEAN).into();
+            Remedy::Check
+        });
+    }
+
+    /// Says what the filesystem needs when a change that now begins is cut short.
+    pub fn begin_change(&mut self, remedy: Remedy) {
+        match remedy {
+            Remedy::Replay => {
+                let incompat = self.feature_incompat.get() | Incompat::RECOVER.bits();
+                self.feature_incompat.set(incompat);
+            }
+            Remedy::Check => self.state = (self.state.get() & !STATE_CLEAN).into(),
         }
     }
 
     /// Says that the filesystem is at rest. It is as clean as it was before it was mounted.
     pub fn end_mount(&mut self, now: Timestamp, was_clean: bool) {
         self.set_write_time(now);
+        self.end_change(was_clean);
+    }
+
+    /// Says that a change is done. The filesystem is as clean as it was before.
+    pub fn end_change(&mut self, was_clean: bool) {
         let incompat = self.feature_incompat.get() & !Incompat::RECOVER.bits();
         self.feature_incompat.set(incompat);
         if was_clean {

@@ -20,6 +20,7 @@ mod record;
 mod live;
 mod journaled;
 mod checkpoint;
+mod whole;
 #[cfg(test)]
 mod tests;
 

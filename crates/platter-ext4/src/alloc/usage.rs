@@ -1,0 +1,23 @@
+//! What nothing uses, for who writes past the mount.
+
+use super::Space;
+use crate::Volume;
+use crate::ondisk::BlockNr;
+
+impl Space {
+    /// Whether nothing uses a block, as far as its group's bitmap can be believed.
+    #[must_use]
+    pub fn is_free(&self, volume: &Volume, block: BlockNr) -> bool {
+        let geometry = &volume.geometry;
+        let Some(group) = geometry.group_of_block(block) else {
+            return false;
+        };
+        let Ok(clusters) = self.clusters(volume, group) else {
+            return false;
+        };
+        let first = geometry.group_first_block(group).0;
+        let ratio = u64::from(geometry.cluster_blocks);
+        let index = u32::try_from((block.0 - first) / ratio);
+        index.is_ok_and(|index| clusters.free.is_free(index..index + 1))
+    }
+}
