@@ -91,6 +91,18 @@ pub enum Cause {
         /// The length of the image in bytes.
         len_bytes: u64,
     },
+    /// A file was to be copied or moved onto itself.
+    #[error("is the same file as its target")]
+    SameFile,
+    /// A directory was to be copied into itself.
+    #[error("would be copied into itself")]
+    IntoItself,
+    /// A name that the image does not give to a user.
+    #[error("'{}' is no user of the image", Escaped(.0))]
+    NoSuchUser(Vec<u8>),
+    /// A name that the image does not give to a group.
+    #[error("'{}' is no group of the image", Escaped(.0))]
+    NoSuchGroup(Vec<u8>),
     /// Something on the host, not in the image: a target file, the archive being written.
     #[error("{}", Bare(.0))]
     Host(Arc<io::Error>),
@@ -119,9 +131,13 @@ impl Error {
     pub fn errno(&self) -> Errno {
         match &self.cause {
             Cause::Filesystem(error) => error.errno(),
-            Cause::Spec(_) | Cause::NoSuchPartition { .. } | Cause::OffsetBeyondEnd { .. } => {
-                Errno::INVAL
-            }
+            Cause::Spec(_)
+            | Cause::NoSuchPartition { .. }
+            | Cause::OffsetBeyondEnd { .. }
+            | Cause::SameFile
+            | Cause::IntoItself
+            | Cause::NoSuchUser(_)
+            | Cause::NoSuchGroup(_) => Errno::INVAL,
             Cause::DamagedTable { .. } | Cause::UnusablePartition { .. } => Errno::UCLEAN,
             Cause::UnsupportedFormat { .. } => Errno::OPNOTSUPP,
             Cause::Unrecognised | Cause::Partitioned { .. } | Cause::NotPartitioned => {

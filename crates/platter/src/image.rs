@@ -26,7 +26,7 @@ impl Image {
     /// With [`Access::Read`], a writer elsewhere is refused while it is open, and one that is
     /// there already makes this fail.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        let name: Arc<str> = Escaped(path.as_os_str().as_bytes()).to_string().into();
+        let name = Self::name_of(path);
         let options = platter_block::OpenOptions {
             access,
             ..platter_block::OpenOptions::default()
@@ -34,6 +34,11 @@ impl Image {
         let device = FileDevice::open(path, options)
             .map_err(|error| Error::new(&name, IoError::from(error)))?;
         Ok(Self::new(name, Arc::new(device)))
+    }
+
+    /// What errors call the image at a path of the host.
+    pub(crate) fn name_of(path: &Path) -> Arc<str> {
+        Escaped(path.as_os_str().as_bytes()).to_string().into()
     }
 
     /// Opens the image and the partition that `spec` names.

@@ -38,11 +38,13 @@ pub mod populate;
 pub mod make;
 pub mod accounts;
 pub mod copy;
+pub mod edit;
 
 #[cfg(test)]
 mod sample;
 
 pub use accounts::Accounts;
+pub use edit::Edit;
 pub use error::{Cause, Error, Result};
 pub use escape::Escaped;
 pub use image::Image;

@@ -91,7 +91,7 @@ pub struct OpenOptions {
     writing: Option<WriteOptions>,
     budget: Arc<MemoryBudget>,
     clock: Option<Arc<dyn Clock>>,
-    count_requests: bool,
+    pub(crate) count_requests: bool,
 }
 
 impl Default for OpenOptions {
@@ -196,6 +196,11 @@ impl OpenOptions {
     /// Opens the image that `spec` names, ignoring its path, to look at it or to mount it.
     pub fn open_image(&self, spec: &ImageSpec) -> Result<Image> {
         let image = Image::open_spec(spec, self.access)?;
+        self.at_offset(image)
+    }
+
+    /// The image from the byte on where the filesystem is to begin.
+    pub(crate) fn at_offset(&self, image: Image) -> Result<Image> {
         match self.offset {
             Some(offset) => image.at_offset(offset),
             None => Ok(image),
@@ -246,7 +251,7 @@ impl OpenOptions {
         }
     }
 
-    fn driver(&self, image: &Image) -> Result<&'static Driver> {
+    pub(crate) fn driver(&self, image: &Image) -> Result<&'static Driver> {
         let format = match image.format()? {
             // A driver that is told where to look needs no magic in the usual place.
             None if self.superblock_kib.is_some() => Some(Format::Ext),
@@ -256,7 +261,7 @@ impl OpenOptions {
         driver.ok_or_else(|| image.not_a_filesystem(format))
     }
 
-    fn request(&self, device: Arc<dyn BlockDevice>) -> Result<MountRequest> {
+    pub(crate) fn request(&self, device: Arc<dyn BlockDevice>) -> Result<MountRequest> {
         let journal = match &self.journal {
             Some(path) => Some(self.open_journal(path)?),
             None => None,
@@ -271,6 +276,7 @@ impl OpenOptions {
             recovery: self.recovery,
             superblock_kib: self.superblock_kib,
             writing: self.writing,
+            on_scratch: false,
             budget: Arc::clone(&self.budget),
             clock,
         })

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ext4::{Ext4, MountOptions};
+use platter_ext4::{Changeover, Ext4, MountOptions};
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
-use super::{Driver, Identity, MountRequest};
+use super::{ChangeoverRequest, Driver, Identity, MountRequest};
 use crate::Format;
 use crate::open::{DataMode, OnError, Recovery};
 
@@ -15,6 +15,7 @@ pub(super) const DRIVER: Driver = Driver {
     identify,
     mount,
     check,
+    change_over,
 };
 
 fn identify(device: &dyn BlockDevice) -> Result<Identity> {
@@ -38,15 +39,33 @@ fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport>
     Ok(open(request, cut_off)?.check(sink))
 }
 
+fn change_over(request: ChangeoverRequest<'_>) -> Result<()> {
+    let ChangeoverRequest { mount, unseen, new } = request;
+    let changeover = Changeover {
+        options: options(&mount, false),
+        device: mount.device,
+        unseen,
+        new,
+        budget: mount.budget,
+        clock: mount.clock,
+    };
+    changeover.run()
+}
+
 fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
+    let options = options(&request, cut_off);
+    Ext4::mount(request.device, &options, request.budget, request.clock)
+}
+
+fn options(request: &MountRequest, cut_off: bool) -> MountOptions {
     let writing = request.writing;
-    let options = MountOptions {
+    MountOptions {
         read_only: writing.is_none(),
         recovery: match request.recovery {
             Recovery::Replay => platter_ext4::Recovery::InMemory,
             Recovery::Skip => platter_ext4::Recovery::Skip,
         },
-        journal: request.journal,
+        journal: request.journal.clone(),
         superblock_kib: request.superblock_kib,
         cut_off,
         on_error: writing.and_then(|writing| {
@@ -65,7 +84,7 @@ fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
         commit_interval: writing.and_then(|writing| writing.commit_interval),
         uses_reserve: writing.is_some_and(|writing| writing.uses_reserve),
         whole_space: false,
+        unjournaled: request.on_scratch,
         node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
-    };
-    Ext4::mount(request.device, &options, request.budget, request.clock)
+    }
 }

@@ -4,7 +4,7 @@ mod ext4;
 
 use std::sync::Arc;
 
-use platter_block::BlockDevice;
+use platter_block::{BlockDevice, ScratchDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 use platter_vfs::{CheckReport, CheckSink, Clock, Filesystem, Result};
@@ -26,6 +26,18 @@ pub(crate) struct Driver {
     /// Checks all of it, as it is when its journal was replayed. An error is one that kept the
     /// check from starting.
     pub(crate) check: fn(MountRequest, &mut dyn CheckSink) -> Result<CheckReport>,
+    /// Makes the device hold, at once, what was made of it on a scratch device.
+    pub(crate) change_over: fn(ChangeoverRequest<'_>) -> Result<()>,
+}
+
+/// What a device is to hold.
+pub(crate) struct ChangeoverRequest<'c> {
+    /// The device that holds the filesystem, and how it was opened.
+    pub(crate) mount: MountRequest,
+    /// The same device, for what nobody sees.
+    pub(crate) unseen: Arc<dyn BlockDevice>,
+    /// What it is to hold.
+    pub(crate) new: &'c ScratchDevice,
 }
 
 /// What a filesystem calls itself.
@@ -45,6 +57,8 @@ pub(crate) struct MountRequest {
     pub(crate) superblock_kib: Option<u64>,
     /// `None` for reading only.
     pub(crate) writing: Option<WriteOptions>,
+    /// The device does not outlive the mount, so a power cut matters to nobody.
+    pub(crate) on_scratch: bool,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) clock: Arc<dyn Clock>,
 }

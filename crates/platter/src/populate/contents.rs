@@ -19,11 +19,11 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub(super) const HOLE_BYTES: usize = 4096;
 
 /// Takes bytes of a file with their offset.
-pub(super) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
+pub(crate) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
 
 /// Where the contents of a file are.
 #[derive(Debug)]
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// A file of the host, and its size when it was looked at.
     Host { path: PathBuf, size_bytes: u64 },
     /// In an archive: each piece of the file with its place there.
@@ -56,7 +56,7 @@ impl Contents {
     ///
     /// # Errors
     /// When a file of the host is shorter than it was.
-    pub(super) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
+    pub(crate) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
         match self {
             Self::Host { path, size_bytes } => {
                 let file = File::open(path)?;

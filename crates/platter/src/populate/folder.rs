@@ -122,7 +122,7 @@ impl Walk {
 }
 
 /// The attributes that mean something on another filesystem, in the order of their names.
-fn xattrs(path: &Path) -> Result<Vec<Xattr>, Errno> {
+pub(crate) fn xattrs(path: &Path) -> Result<Vec<Xattr>, Errno> {
     let mut buffer = vec![0; XATTR_BYTES_MAX];
     let list = match llistxattr(path, &mut buffer) {
         Ok(len) => buffer[..len].to_vec(),

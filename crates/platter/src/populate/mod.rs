@@ -23,8 +23,9 @@ use platter_vfs::{
 };
 
 use crate::{Cause, Error, Result};
-use contents::{Contents, HOLE_BYTES};
-pub(crate) use folder::host_error;
+pub(crate) use contents::Contents;
+use contents::HOLE_BYTES;
+pub(crate) use folder::{host_error, xattrs as host_xattrs};
 pub use owners::{IdMap, IdRange};
 
 /// Longer targets of links take a block in every format.
@@ -78,7 +79,7 @@ impl Member {
 }
 
 /// A full name, such as `user.comment`, and a value.
-type Xattr = (Vec<u8>, Vec<u8>);
+pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
 #[derive(Debug)]
 enum MemberKind {

@@ -145,11 +145,15 @@ impl Volume {
         }
     }
 
-    fn walker(&self) -> PathWalk<'_> {
+    pub(crate) fn walker(&self) -> PathWalk<'_> {
         PathWalk::new(&*self.fs).with_long_paths()
     }
 
-    fn file(&self, path: &[u8], inode: platter_vfs::Result<Arc<dyn Inode>>) -> Result<File> {
+    pub(crate) fn file(
+        &self,
+        path: &[u8],
+        inode: platter_vfs::Result<Arc<dyn Inode>>,
+    ) -> Result<File> {
         match inode {
             Ok(inode) => Ok(File::new(self, path, inode)),
             Err(error) => Err(Error::at_path(&self.name, path, error)),

@@ -1,0 +1,202 @@
+//! Changing what is in an image without mounting it: all changes of one [`Edit`] at once, or none.
+//!
+//! An edit works above the image, on a device of its own, and nothing reaches the image before
+//! [`commit`](Edit::commit): to drop it is to have done nothing. See `docs/design/editing.md`.
+
+mod place;
+mod names;
+mod attributes;
+mod mode;
+mod owner;
+mod copy_in;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use platter_block::{
+    Access, BatchWriter, BlockDevice, BurstDevice, CountingDevice, FileDevice, IoError, Operation,
+    OverlayDevice, OverlayOptions, ScratchDevice,
+};
+use platter_vfs::{Context, Credentials};
+
+use crate::driver::{ChangeoverRequest, Driver, MountRequest};
+use crate::{
+    Cause, DataMode, Error, Image, ImageSpec, OnError, OpenOptions, Result, Volume, WriteOptions,
+};
+
+pub use attributes::{SizeChange, Times};
+pub use copy_in::{CopyIn, CopyInEvent, CopySource};
+pub use mode::{ModeChange, ModeError};
+pub use names::{Existing, Missing};
+pub use owner::Owner;
+
+/// Changes of one filesystem that are made together.
+///
+/// ```no_run
+/// use platter::OpenOptions;
+/// let edit = OpenOptions::new().edit(&"disk.img".parse()?)?;
+/// edit.make_dir(b"/srv/data", None)?;
+/// edit.commit()?;
+/// # Ok::<(), platter::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Edit {
+    volume: Volume,
+    scratch: Arc<ScratchDevice>,
+    /// The image, and the same for writes that are to arrive together.
+    image: Image,
+    together: Image,
+    options: OpenOptions,
+    context: Context,
+}
+
+impl OpenOptions {
+    /// Begins to edit the filesystem that `spec` names, ignoring its path. Nobody else may use the
+    /// image until the edit is committed or dropped.
+    pub fn edit(&self, spec: &ImageSpec) -> Result<Edit> {
+        let file = Arc::new(open_file(spec)?);
+        let image = self.part(spec, file)?;
+        Edit::begin(self, image.clone(), image)
+    }
+
+    /// As [`edit`](Self::edit), with what nobody may find half written written by the writer that
+    /// `writer` makes for the image file.
+    pub fn edit_with(
+        &self,
+        spec: &ImageSpec,
+        writer: impl FnOnce(&FileDevice) -> Arc<dyn BatchWriter>,
+    ) -> Result<Edit> {
+        let file = Arc::new(open_file(spec)?);
+        let writer = writer(&file);
+        let device: Arc<dyn BlockDevice> = Arc::<FileDevice>::clone(&file);
+        let together = Arc::new(BurstDevice::new(device, writer));
+        let image = self.part(spec, file)?;
+        Edit::begin(self, image, self.part(spec, together)?)
+    }
+
+    /// The partition and the offset that were asked for, of a device that holds all of the image.
+    fn part(&self, spec: &ImageSpec, device: Arc<dyn BlockDevice>) -> Result<Image> {
+        let whole = Image::new(Image::name_of(&spec.image), device);
+        let image = match &spec.partition {
+            Some(partition) => whole.partition(partition)?,
+            None => whole,
+        };
+        self.at_offset(image)
+    }
+}
+
+fn open_file(spec: &ImageSpec) -> Result<FileDevice> {
+    let options = platter_block::OpenOptions {
+        access: Access::Write,
+        ..platter_block::OpenOptions::default()
+    };
+    FileDevice::open(&spec.image, options)
+        .map_err(|error| Error::new(&Image::name_of(&spec.image), IoError::from(error)))
+}
+
+impl Edit {
+    fn begin(options: &OpenOptions, image: Image, together: Image) -> Result<Self> {
+        // The journal is written once at the end, and an error must not lead to a half of it.
+        let options = options.clone().writing(WriteOptions {
+            on_error: Some(OnError::ReadOnly),
+            data_mode: Some(DataMode::Ordered),
+            commit_interval: None,
+            // Whoever may write the image may do all that the superuser may in it.
+            uses_reserve: true,
+        });
+        let driver = options.driver(&image)?;
+        let mut base = Arc::clone(image.device());
+        let counting = options.count_requests.then(|| {
+            let counting = Arc::new(CountingDevice::new(Arc::clone(&base)));
+            base = Arc::<CountingDevice>::clone(&counting);
+            counting
+        });
+        let store = store_for(&*base).map_err(|error| Error::new(image.name(), error))?;
+        let scratch = Arc::new(ScratchDevice::new(base, store));
+        let device: Arc<dyn BlockDevice> = Arc::<ScratchDevice>::clone(&scratch);
+        let mut request = options.request(Arc::clone(&device))?;
+        request.on_scratch = true;
+        request.journal = request.journal.map(in_memory);
+        let fs = (driver.mount)(request).map_err(|error| Error::new(image.name(), error))?;
+        let mut volume = Volume::new(Arc::clone(image.name()), fs).on_device(device);
+        if let Some(counting) = counting {
+            volume = volume.counting(counting);
+        }
+        Ok(Self {
+            volume,
+            scratch,
+            image,
+            together,
+            options,
+            context: Context::root(),
+        })
+    }
+
+    /// Has new files belong to this user, with these permission bits taken away where nothing else
+    /// is said. Without it, they belong to the superuser and have all bits they ask for.
+    #[must_use]
+    pub fn acting_as(mut self, credentials: Credentials, umask: u32) -> Self {
+        self.context = Context { credentials, umask };
+        self
+    }
+
+    /// The filesystem as it is with the changes.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// Whether a path names a directory, or leads to one.
+    #[must_use]
+    pub fn is_directory(&self, path: &[u8]) -> bool {
+        self.directory(path).is_some()
+    }
+
+    /// Makes all changes in the image, durably.
+    ///
+    /// # Errors
+    /// Of the host, and then the image holds the state before, or the one after if it needs
+    /// recovery.
+    pub fn commit(self) -> Result<()> {
+        let named = |error: platter_vfs::Error| Error::new(self.image.name(), error);
+        self.volume.filesystem().unmount().map_err(named)?;
+        let driver: &Driver = self.options.driver(&self.image)?;
+        let mount: MountRequest = self.options.request(Arc::clone(self.together.device()))?;
+        let request = ChangeoverRequest {
+            mount,
+            unseen: Arc::clone(self.image.device()),
+            new: &self.scratch,
+        };
+        (driver.change_over)(request).map_err(named)
+    }
+
+    fn error(&self, path: &[u8], cause: impl Into<Cause>) -> Error {
+        Error::at_path(self.volume.name(), path, cause)
+    }
+
+    fn named<T>(&self, path: &[u8], result: platter_vfs::Result<T>) -> Result<T> {
+        result.map_err(|error| self.error(path, error))
+    }
+}
+
+/// A device as long as `base` that goes when it is closed.
+fn store_for(base: &dyn BlockDevice) -> Result<Arc<dyn BlockDevice>, IoError> {
+    let failed = |error: std::io::Error| {
+        let name = Arc::from("temporary file");
+        IoError::new(&name, Operation::Open, 0, 0, error)
+    };
+    let file = tempfile::NamedTempFile::new().map_err(failed)?;
+    let len_bytes = base.geometry().len_bytes;
+    file.as_file().set_len(len_bytes).map_err(failed)?;
+    let options = platter_block::OpenOptions {
+        access: Access::Write,
+        ..platter_block::OpenOptions::default()
+    };
+    Ok(Arc::new(FileDevice::open(file.path(), options)?))
+}
+
+/// The device, with all that is written to it kept in memory.
+fn in_memory(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+    Arc::new(OverlayDevice::new(device, OverlayOptions::default()))
+}

@@ -1,0 +1,298 @@
+//! Names that come, go and move, as mkdir(1), rm(1), mv(1) and ln(1) have it.
+
+use std::sync::Arc;
+
+use platter_vfs::inode::read_dir_all;
+use platter_vfs::{Condition, Context, CreateKind, FileKind, Inode, RenameMode};
+
+use super::place::{Place, last_name};
+use super::{Edit, ModeChange};
+use crate::{Cause, Result};
+
+/// The permission bits that new directories ask for.
+const DIRECTORY_PERMISSIONS: u32 = 0o777;
+
+/// What to do where something has the name already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Existing {
+    /// Refuse.
+    #[default]
+    Refuse,
+    /// Replace it.
+    Replace,
+    /// Leave it as it is, and go on.
+    Keep,
+}
+
+/// What to do where nothing has the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missing {
+    /// Refuse.
+    #[default]
+    Refuse,
+    /// Go on.
+    PassOver,
+}
+
+impl Edit {
+    /// Makes a directory, with permission bits changed by `mode`, whatever the umask.
+    ///
+    /// # Errors
+    /// `Exists` for what is there.
+    pub fn make_dir(&self, path: &[u8], mode: Option<&ModeChange>) -> Result<()> {
+        let place = self.place(path, Condition::Exists)?;
+        let kind = CreateKind::Directory;
+        let made = place.create(&self.context, kind, DIRECTORY_PERMISSIONS);
+        let inode = self.named(path, made)?;
+        match mode {
+            Some(mode) => self.change_mode_of(path, &*inode, mode),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a directory and those above it, as far as they are not there yet. Those above can be
+    /// written and searched by their owner.
+    pub fn make_dirs(&self, path: &[u8], mode: Option<&ModeChange>) -> Result<()> {
+        let above = Context {
+            umask: self.context.umask & !0o300,
+            ..self.context.clone()
+        };
+        let mut end = 0;
+        loop {
+            let rest = &path[end..];
+            let skipped = rest.iter().take_while(|&&byte| byte == b'/').count();
+            let name = rest[skipped..].iter().take_while(|&&byte| byte != b'/');
+            let name_len = name.count();
+            if name_len == 0 {
+                return Ok(());
+            }
+            end += skipped + name_len;
+            let is_last = path[end..].iter().all(|&byte| byte == b'/');
+            let part = &path[..end];
+            match self.volume.walker().resolve(part) {
+                Ok(found) => {
+                    let kind = self.named(part, found.attr())?.kind;
+                    let wrong = if is_last {
+                        Condition::Exists
+                    } else {
+                        Condition::NotDirectory
+                    };
+                    if kind != FileKind::Directory {
+                        return Err(self.error(part, platter_vfs::Error::from(wrong)));
+                    }
+                }
+                Err(platter_vfs::Error::Condition(Condition::NotFound)) if is_last => {
+                    self.make_dir(path, mode)?;
+                }
+                Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
+                    let place = self.place(part, Condition::Exists)?;
+                    let kind = CreateKind::Directory;
+                    let made = place.create(&above, kind, DIRECTORY_PERMISSIONS);
+                    self.named(part, made)?;
+                }
+                Err(error) => return Err(self.error(part, error)),
+            }
+        }
+    }
+
+    /// Removes a name of a file; with `empty_dirs` an empty directory, and with `recursive` a
+    /// directory with all below it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for the root, `.` and `..`.
+    pub fn remove(
+        &self,
+        path: &[u8],
+        recursive: bool,
+        empty_dirs: bool,
+        missing: Missing,
+    ) -> Result<()> {
+        let passed_over = missing == Missing::PassOver;
+        let place = match self.place(path, Condition::InvalidArgument) {
+            Err(error) if passed_over && is_missing(&error) => return Ok(()),
+            place => place?,
+        };
+        let Some(victim) = self.named(path, place.find())? else {
+            if passed_over {
+                return Ok(());
+            }
+            return Err(self.error(path, platter_vfs::Error::from(Condition::NotFound)));
+        };
+        let attr = self.named(path, victim.attr())?;
+        if attr.kind != FileKind::Directory || empty_dirs && !recursive {
+            return self.named(path, place.remove(&*victim));
+        }
+        if !recursive {
+            return Err(self.error(path, platter_vfs::Error::from(Condition::IsDirectory)));
+        }
+        self.remove_tree(place, victim)
+    }
+
+    fn remove_tree(&self, place: Place, victim: Arc<dyn Inode>) -> Result<()> {
+        let mut levels = vec![self.level(place, victim)?];
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.names.pop() else {
+                let Level { place, dir, .. } = levels.remove(levels.len() - 1);
+                self.named(&place.path, place.remove(&*dir))?;
+                continue;
+            };
+            let inside = Place::inside(Arc::clone(&level.dir), &level.place.path, &name);
+            let place = self.named(&level.place.path, inside)?;
+            let found = place.dir.lookup(place.name.as_name());
+            let victim = self.named(&place.path, found)?;
+            if self.named(&place.path, victim.attr())?.kind == FileKind::Directory {
+                self.named(&place.path, place.prove_may_remove(&*victim))?;
+                levels.push(self.level(place, victim)?);
+            } else {
+                self.named(&place.path, place.remove(&*victim))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn level(&self, place: Place, dir: Arc<dyn Inode>) -> Result<Level> {
+        let entries = self.named(&place.path, read_dir_all(&*dir))?;
+        let names = entries.into_iter().map(|entry| entry.name.to_vec());
+        Ok(Level {
+            names: names.collect(),
+            place,
+            dir,
+        })
+    }
+
+    /// Moves a file to another name. With `into`, and where the target is a directory, it goes into
+    /// that under its own name.
+    ///
+    /// # Errors
+    /// What rename(2) answers; [`Cause::SameFile`] where nothing would move.
+    pub fn rename(&self, path: &[u8], target: &[u8], into: bool, existing: Existing) -> Result<()> {
+        let source = self.place(path, Condition::Busy)?;
+        let found = self.named(path, source.find())?;
+        let missing = || self.error(path, platter_vfs::Error::from(Condition::NotFound));
+        let moved = found.ok_or_else(missing)?;
+        self.named(path, source.prove_may_remove(&*moved))?;
+        let goal = self.goal(&source.name, target, into, Condition::Busy)?;
+        let kind = self.named(path, moved.attr())?.kind;
+        let wrong =
+            |condition: Condition| self.error(&goal.path, platter_vfs::Error::from(condition));
+        if goal.is_directory && kind != FileKind::Directory {
+            return Err(wrong(Condition::NotDirectory));
+        }
+        if let Some(victim) = self.named(&goal.path, goal.find())? {
+            match existing {
+                Existing::Refuse => return Err(wrong(Condition::Exists)),
+                Existing::Keep => return Ok(()),
+                Existing::Replace => {}
+            }
+            if victim.id() == moved.id() {
+                let is_same_name = source.dir.id() == goal.dir.id() && source.name == goal.name;
+                if is_same_name || kind == FileKind::Directory {
+                    return Err(self.error(path, Cause::SameFile));
+                }
+                // Two names of one file: rename(2) would keep both.
+                return self.named(path, source.remove(&*moved));
+            }
+            self.named(&goal.path, goal.prove_may_remove(&*victim))?;
+        }
+        self.named(&goal.path, goal.prove_may_create())?;
+        let renamed = source.dir.rename(
+            &Context::root(),
+            source.name.as_name(),
+            goal.dir.id(),
+            goal.name.as_name(),
+            RenameMode::Replace,
+        );
+        self.named(&goal.path, renamed)
+    }
+
+    /// Gives a file a further name. A symbolic link at the end of `path` is not followed.
+    pub fn link(&self, path: &[u8], target: &[u8], into: bool, existing: Existing) -> Result<()> {
+        let file = self.volume.open_no_follow(path)?;
+        if file.attr()?.kind == FileKind::Directory {
+            return Err(self.error(path, platter_vfs::Error::from(Condition::NotPermitted)));
+        }
+        let name = last_name(path).unwrap_or_default();
+        let goal = self.goal(name, target, into, Condition::Exists)?;
+        if let Some(there) = self.named(&goal.path, goal.find())?
+            && there.id() == file.inode().id()
+            && existing == Existing::Replace
+        {
+            return Err(self.error(&goal.path, Cause::SameFile));
+        }
+        if self.make_way(&goal, existing)? {
+            let linked = goal.link(&self.context, &**file.inode());
+            self.named(&goal.path, linked)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a symbolic link with this text.
+    pub fn symlink(
+        &self,
+        text: &[u8],
+        target: &[u8],
+        into: bool,
+        existing: Existing,
+    ) -> Result<()> {
+        let name = last_name(text).unwrap_or_default();
+        let goal = self.goal(name, target, into, Condition::Exists)?;
+        if self.make_way(&goal, existing)? {
+            let kind = CreateKind::Symlink(text.to_vec());
+            let made = goal.create(&self.context, kind, DIRECTORY_PERMISSIONS);
+            self.named(&goal.path, made)?;
+        }
+        Ok(())
+    }
+
+    /// Whether something may be made in a place: what was there is gone then.
+    fn make_way(&self, goal: &Place, existing: Existing) -> Result<bool> {
+        let Some(there) = self.named(&goal.path, goal.find())? else {
+            return Ok(true);
+        };
+        let wrong =
+            |condition: Condition| self.error(&goal.path, platter_vfs::Error::from(condition));
+        match existing {
+            Existing::Keep => Ok(false),
+            Existing::Refuse => Err(wrong(Condition::Exists)),
+            Existing::Replace
+                if self.named(&goal.path, there.attr())?.kind == FileKind::Directory =>
+            {
+                Err(wrong(Condition::IsDirectory))
+            }
+            Existing::Replace => {
+                self.named(&goal.path, goal.remove(&*there))?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// The place that `target` means for something called `name`.
+    pub(super) fn goal(
+        &self,
+        name: &[u8],
+        target: &[u8],
+        into: bool,
+        otherwise: Condition,
+    ) -> Result<Place> {
+        if into && let Some(dir) = self.directory(target) {
+            let inside = Place::inside(dir, target, name);
+            return self.named(target, inside);
+        }
+        self.place(target, otherwise)
+    }
+}
+
+/// Whether a path leads to nothing, or through something that is no directory.
+fn is_missing(error: &crate::Error) -> bool {
+    let Cause::Filesystem(platter_vfs::Error::Condition(condition)) = &error.cause else {
+        return false;
+    };
+    matches!(condition, Condition::NotFound | Condition::NotDirectory)
+}
+
+/// A directory that is being removed, and what is left in it.
+struct Level {
+    place: Place,
+    dir: Arc<dyn Inode>,
+    names: Vec<Vec<u8>>,
+}

@@ -1,0 +1,134 @@
+//! A name in a directory of the image: where something is made, or taken away.
+
+use std::sync::Arc;
+
+use platter_vfs::permission::{check_create, check_delete};
+use platter_vfs::{
+    Condition, Context, CreateKind, Credentials, FileKind, Inode, LastComponent, Name, NameBuf,
+    Result,
+};
+
+/// A name in a directory, whether or not there is such a file.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) dir: Arc<dyn Inode>,
+    pub(super) name: NameBuf,
+    /// Only a directory can be meant.
+    pub(super) is_directory: bool,
+    /// The whole path, for errors.
+    pub(super) path: Vec<u8>,
+}
+
+impl Place {
+    /// What is there.
+    pub(super) fn find(&self) -> Result<Option<Arc<dyn Inode>>> {
+        match self.dir.lookup(self.name.as_name()) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(platter_vfs::Error::Condition(Condition::NotFound)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same place, of the name that `name` is of a file that ends up in the directory `dir`.
+    pub(super) fn inside(dir: Arc<dyn Inode>, dir_path: &[u8], name: &[u8]) -> Result<Self> {
+        Ok(Self {
+            dir,
+            name: Name::new(name)?.to_owned(),
+            is_directory: false,
+            path: join(dir_path, name),
+        })
+    }
+
+    /// Makes something here.
+    pub(super) fn create(
+        &self,
+        context: &Context,
+        kind: CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<dyn Inode>> {
+        if self.is_directory && kind != CreateKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        self.prove_may_create()?;
+        self.dir
+            .create(context, self.name.as_name(), kind, permissions)
+    }
+
+    /// Gives a file a further name here.
+    pub(super) fn link(&self, context: &Context, target: &dyn Inode) -> Result<()> {
+        if self.is_directory {
+            return Err(Condition::NotFound.into());
+        }
+        self.prove_may_create()?;
+        self.dir.link(context, self.name.as_name(), target.id())
+    }
+
+    /// Takes away what is here: a file, or a directory that is empty.
+    pub(super) fn remove(&self, victim: &dyn Inode) -> Result<()> {
+        self.prove_may_remove(victim)?;
+        let context = Context::root();
+        if victim.attr()?.kind == FileKind::Directory {
+            return self.dir.remove_dir(&context, self.name.as_name());
+        }
+        self.dir.unlink(&context, self.name.as_name())
+    }
+
+    /// # Errors
+    /// `NotPermitted` where flags keep the directory from changing.
+    pub(super) fn prove_may_create(&self) -> Result<()> {
+        check_create(&*self.dir, &self.dir.attr()?, &Credentials::root())
+    }
+
+    /// # Errors
+    /// `NotPermitted` where flags keep the directory or the file from changing; `NotDirectory`
+    /// where only a directory can be meant.
+    pub(super) fn prove_may_remove(&self, victim: &dyn Inode) -> Result<()> {
+        let attr = victim.attr()?;
+        if self.is_directory && attr.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        check_delete(&*self.dir, &self.dir.attr()?, &attr, &Credentials::root())
+    }
+}
+
+impl super::Edit {
+    /// Where the last component of a path is; `otherwise` is what its absence means.
+    pub(super) fn place(&self, path: &[u8], otherwise: Condition) -> crate::Result<Place> {
+        let located = self.volume.walker().resolve_parent(path);
+        let located = self.named(path, located)?;
+        match located.last {
+            LastComponent::Name(name) => Ok(Place {
+                dir: located.parent,
+                name,
+                is_directory: located.trailing_slash,
+                path: path.to_vec(),
+            }),
+            LastComponent::Dot | LastComponent::DotDot | LastComponent::Root => {
+                Err(self.error(path, platter_vfs::Error::from(otherwise)))
+            }
+        }
+    }
+
+    /// The directory that a path names, if it names one.
+    pub(super) fn directory(&self, path: &[u8]) -> Option<Arc<dyn Inode>> {
+        let inode = self.volume.walker().resolve(path).ok()?;
+        let is_directory = inode.attr().ok()?.kind == FileKind::Directory;
+        is_directory.then_some(inode)
+    }
+}
+
+/// The path of an entry of a directory.
+pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let end = dir.iter().rposition(|&byte| byte != b'/');
+    let mut path = dir[..end.map_or(0, |end| end + 1)].to_vec();
+    path.push(b'/');
+    path.extend_from_slice(name);
+    path
+}
+
+/// The last name of a path: none for the root, `.` and `..`.
+pub(super) fn last_name(path: &[u8]) -> Option<&[u8]> {
+    let mut names = path.rsplit(|&byte| byte == b'/');
+    let name = names.find(|name| !name.is_empty())?;
+    (name != b"." && name != b"..").then_some(name)
+}

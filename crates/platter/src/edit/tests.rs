@@ -1,0 +1,432 @@
+use std::fmt::Write;
+
+use parking_lot::Mutex;
+use platter_block::sim::{CrashOptions, RecordingDevice};
+use platter_block::{BatchPiece, MemoryDevice};
+use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
+use platter_vfs::{
+    CheckProgress, CheckSink, FileKind, Finding, FixedClock, Timestamp, TreeWalk, WalkEvent,
+    WalkOrder,
+};
+
+use super::*;
+use crate::copy::CopyOptions;
+use crate::{MemoryBudget, Recovery};
+
+const GENERATIONS: [Generation; 3] = [Generation::Ext2, Generation::Ext3, Generation::Ext4];
+const LEN_BYTES: usize = 4 << 20;
+
+fn clock() -> Arc<FixedClock> {
+    let now = Timestamp {
+        seconds: 1_000_000_000,
+        nanoseconds: 0,
+    };
+    Arc::new(FixedClock::new(now, 1))
+}
+
+fn options() -> OpenOptions {
+    OpenOptions::new().clock(clock())
+}
+
+/// A small filesystem with a few files.
+fn sample(generation: Generation) -> Arc<MemoryDevice> {
+    sample_of(generation, LEN_BYTES)
+}
+
+fn sample_of(generation: Generation, len_bytes: usize) -> Arc<MemoryDevice> {
+    let memory = MemoryDevice::new("disk", vec![0; len_bytes]);
+    // A superblock is written whole or not at all, as every filesystem of this kind has it.
+    let memory = Arc::new(memory.with_blocks(1024));
+    let device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&memory);
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let mut options = MkfsOptions::new(generation);
+    options.block_bytes = Some(1024);
+    mkfs(&device, &options, true, budget, &*clock()).unwrap();
+    let edit = begin(&memory);
+    edit.make_dirs(b"/a/b/c", None).unwrap();
+    for name in ["/a/one", "/a/b/two", "/three"] {
+        write(&edit, name, &[7; 3000]);
+    }
+    edit.commit().unwrap();
+    memory
+}
+
+fn image(device: &Arc<impl BlockDevice + 'static>) -> Image {
+    let device: Arc<dyn BlockDevice> = Arc::clone(device) as Arc<dyn BlockDevice>;
+    Image::new("disk", device)
+}
+
+fn begin(device: &Arc<impl BlockDevice + 'static>) -> Edit {
+    Edit::begin(&options(), image(device), image(device)).unwrap()
+}
+
+fn write(edit: &Edit, path: &str, bytes: &[u8]) {
+    edit.truncate(path.as_bytes(), SizeChange::Set(0), false)
+        .unwrap();
+    let file = edit.volume().open(path).unwrap();
+    file.inode().write_at(0, bytes).unwrap();
+}
+
+/// A change of several directories and inodes, with names that come, go and move.
+fn change(edit: &Edit) {
+    edit.make_dirs(b"/new/directory", None).unwrap();
+    write(edit, "/new/directory/file", &vec![9; 20_000]);
+    write(edit, "/three", b"short");
+    edit.rename(b"/a/b", b"/new", true, Existing::Refuse)
+        .unwrap();
+    edit.remove(b"/a", true, false, Missing::Refuse).unwrap();
+    edit.symlink(b"new/b/two", b"/link", false, Existing::Refuse)
+        .unwrap();
+    edit.set_xattr(b"/three", b"user.comment", b"value", true)
+        .unwrap();
+}
+
+/// All that can be seen of a filesystem, or why it cannot be.
+fn listing(image: &Image, recovery: Recovery) -> String {
+    let volume = match options().recovery(recovery).mount(image) {
+        Ok(volume) => volume,
+        Err(error) => return error.to_string(),
+    };
+    let root = volume.filesystem().root().unwrap();
+    let walk = TreeWalk::new(volume.filesystem().clone(), root, WalkOrder::Name);
+    let mut text = String::new();
+    for event in walk {
+        match event {
+            WalkEvent::Visit(visited) => {
+                let (path, attr) = (visited.path.escape_ascii(), &visited.attr);
+                let file = volume.open_no_follow(&visited.path).unwrap();
+                let contents = match attr.kind {
+                    FileKind::Regular => file.read_all(1 << 20).unwrap(),
+                    FileKind::Symlink => file.read_link().unwrap(),
+                    FileKind::Directory
+                    | FileKind::CharDevice
+                    | FileKind::BlockDevice
+                    | FileKind::Fifo
+                    | FileKind::Socket => Vec::new(),
+                };
+                let xattrs = file.xattrs().unwrap();
+                writeln!(
+                    text,
+                    "/{path} {:o} {} {} {} {} {:?} {xattrs:?}",
+                    attr.mode(),
+                    attr.uid,
+                    attr.gid,
+                    attr.links,
+                    attr.size_bytes,
+                    contents.iter().max().copied().unwrap_or_default(),
+                )
+                .unwrap();
+            }
+            WalkEvent::Leave(_) => {}
+            WalkEvent::Failed { path, error } => {
+                writeln!(text, "/{}: {error}", path.escape_ascii()).unwrap();
+            }
+        }
+    }
+    text
+}
+
+struct Findings(Vec<String>);
+
+impl CheckSink for Findings {
+    fn finding(&mut self, finding: Finding) -> std::ops::ControlFlow<()> {
+        self.0.push(finding.corruption.to_string());
+        std::ops::ControlFlow::Continue(())
+    }
+
+    fn progress(&mut self, _: CheckProgress) -> std::ops::ControlFlow<()> {
+        std::ops::ControlFlow::Continue(())
+    }
+}
+
+fn demand_clean(image: &Image, recovery: Recovery) {
+    let mut findings = Findings(Vec::new());
+    let checked = options().recovery(recovery).check(image, &mut findings);
+    assert!(checked.unwrap().is_clean(), "{:#?}", findings.0);
+}
+
+/// `s_state` says that the filesystem needs no check.
+fn says_clean(image: &Image) -> bool {
+    let mut state = [0; 2];
+    image.device().read_at(1024 + 0x3a, &mut state).unwrap();
+    state[0] & 1 != 0
+}
+
+#[test]
+fn edit_that_is_dropped_has_changed_no_byte() {
+    for generation in GENERATIONS {
+        let memory = sample(generation);
+        let before = memory.snapshot();
+        let edit = begin(&memory);
+        change(&edit);
+        assert!(edit.volume().open("/new/b/two").is_ok());
+        drop(edit);
+        assert!(memory.snapshot() == before);
+    }
+}
+
+#[test]
+fn committed_edit_is_there_and_leaves_the_image_at_rest() {
+    for generation in GENERATIONS {
+        let memory = sample(generation);
+        let edit = begin(&memory);
+        change(&edit);
+        edit.commit().unwrap();
+        let image = image(&memory);
+        demand_clean(&image, Recovery::Skip);
+        assert!(says_clean(&image));
+        let found = listing(&image, Recovery::Skip);
+        assert_eq!(found, listing(&image, Recovery::Replay));
+        assert!(
+            found.contains("/new/b/two 1006") && !found.contains("/a/"),
+            "{found}"
+        );
+        let details = options().mount(&image).unwrap().describe().features;
+        assert!(
+            details
+                .iter()
+                .all(|feature| feature.name != "needs_recovery")
+        );
+    }
+}
+
+#[test]
+fn power_cut_leaves_the_state_before_or_after() {
+    for generation in GENERATIONS {
+        let memory = sample(generation);
+        let before = listing(&image(&memory), Recovery::Replay);
+        let recording = Arc::new(RecordingDevice::new(
+            Arc::<MemoryDevice>::clone(&memory) as Arc<dyn BlockDevice>
+        ));
+        let edit = begin(&recording);
+        change(&edit);
+        edit.commit().unwrap();
+        let after = listing(&image(&recording), Recovery::Replay);
+        assert_ne!(before, after);
+        let has_journal = generation != Generation::Ext2;
+        let recorded = recording.recording();
+        let mut seen = [0; 3];
+        for state in recorded.crash_states(CrashOptions::default()) {
+            let cut = image(&Arc::new(state.unwrap().device().unwrap()));
+            if !has_journal && !says_clean(&cut) {
+                // It asks for a check.
+                seen[2] += 1;
+                continue;
+            }
+            let found = listing(&cut, Recovery::Replay);
+            assert!(found == before || found == after, "{found}");
+            demand_clean(&cut, Recovery::Replay);
+            seen[usize::from(found == after)] += 1;
+        }
+        println!("{generation:?}: {seen:?} before, after, to be checked");
+        assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+    }
+}
+
+/// Writes batches, and keeps what the device was before and after each.
+#[derive(Debug)]
+struct Witness {
+    device: Arc<MemoryDevice>,
+    seen: Mutex<Vec<Vec<u8>>>,
+}
+
+impl BatchWriter for Witness {
+    fn write(&self, pieces: &[BatchPiece]) -> Result<(), IoError> {
+        let mut seen = self.seen.lock();
+        seen.push(self.device.snapshot());
+        for (offset, bytes) in pieces {
+            self.device.write_at(*offset, bytes)?;
+        }
+        seen.push(self.device.snapshot());
+        Ok(())
+    }
+}
+
+#[test]
+fn between_batches_the_image_is_sound_without_a_replay() {
+    for generation in GENERATIONS {
+        let memory = sample(generation);
+        let before = listing(&image(&memory), Recovery::Skip);
+        let witness = Arc::new(Witness {
+            device: Arc::clone(&memory),
+            seen: Mutex::default(),
+        });
+        let base: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&memory);
+        let burst = Arc::new(BurstDevice::new(base, Arc::<Witness>::clone(&witness)));
+        let edit = Edit::begin(&options(), image(&memory), image(&burst)).unwrap();
+        change(&edit);
+        edit.commit().unwrap();
+        let after = listing(&image(&memory), Recovery::Skip);
+        let mut was = [0; 2];
+        for bytes in witness.seen.lock().drain(..) {
+            let found = image(&Arc::new(MemoryDevice::new("seen", bytes)));
+            demand_clean(&found, Recovery::Skip);
+            let found = listing(&found, Recovery::Skip);
+            assert!(found == before || found == after, "{found}");
+            was[usize::from(found == after)] += 1;
+        }
+        assert!(was[0] > 0 && was[1] > 0, "{was:?}");
+    }
+}
+
+#[test]
+fn image_that_needs_recovery_is_recovered_with_the_edit() {
+    let memory = sample(Generation::Ext4);
+    let recording = Arc::new(RecordingDevice::new(
+        Arc::<MemoryDevice>::clone(&memory) as Arc<dyn BlockDevice>
+    ));
+    let edit = begin(&recording);
+    change(&edit);
+    edit.commit().unwrap();
+    let after = listing(&image(&recording), Recovery::Replay);
+    let recorded = recording.recording();
+    let states = recorded.crash_states(CrashOptions::default());
+    let armed = states.map(|state| Arc::new(state.unwrap().device().unwrap()));
+    let armed = armed.filter(|cut| {
+        listing(&image(cut), Recovery::Replay) == after
+            && listing(&image(cut), Recovery::Skip) != after
+    });
+    let mut count = 0;
+    for cut in armed.step_by(7) {
+        let edit = begin(&cut);
+        edit.make_dir(b"/later", None).unwrap();
+        drop(edit);
+        assert_ne!(listing(&image(&cut), Recovery::Skip), after);
+        let edit = begin(&cut);
+        edit.make_dir(b"/later", None).unwrap();
+        edit.commit().unwrap();
+        demand_clean(&image(&cut), Recovery::Skip);
+        let found = listing(&image(&cut), Recovery::Skip);
+        assert!(
+            found.contains("/later ") && found.contains("/new/b/two"),
+            "{found}"
+        );
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn change_larger_than_the_journal_is_made_all_the_same() {
+    let memory = sample_of(Generation::Ext4, 24 << 20);
+    let edit = begin(&memory);
+    for number in 0..5000 {
+        edit.truncate(format!("/{number}").as_bytes(), SizeChange::Set(0), false)
+            .unwrap();
+    }
+    edit.commit().unwrap();
+    let image = image(&memory);
+    demand_clean(&image, Recovery::Skip);
+    assert!(says_clean(&image));
+    let volume = options().mount(&image).unwrap();
+    assert!(volume.open("/4999").is_ok());
+}
+
+#[test]
+fn trees_are_copied_within_the_image_but_not_into_themselves() {
+    let memory = sample(Generation::Ext4);
+    let edit = begin(&memory);
+    let mut ignore = |_: CopyInEvent<'_>| {};
+    let options = CopyOptions {
+        recursive: true,
+        preserve: crate::copy::Preserve::ALL,
+        no_clobber: false,
+    };
+    let mut copy = CopyIn::new(&edit, options, Owner::default(), &mut ignore);
+    let source = |path: &str| CopySource::Image(edit.volume().open(path).unwrap());
+    copy.copy(&source("/a"), false, b"/copy", true).unwrap();
+    assert_eq!(edit.volume().read("/copy/b/two", 5000).unwrap(), [7; 3000]);
+    copy.copy(&source("/copy"), false, b"/a", true).unwrap();
+    assert!(edit.volume().open("/a/copy/b/two").is_ok());
+    for (from, to, errno) in [
+        ("/a", "/a/b/within", "would be copied into itself"),
+        ("/three", "/three", "is the same file as its target"),
+        ("/three", "/a/b", ""),
+    ] {
+        let copied = copy.copy(&source(from), false, to.as_bytes(), true);
+        match copied {
+            Ok(()) => assert_eq!(errno, ""),
+            Err(error) => assert!(error.to_string().ends_with(errno), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn names_follow_the_rules_of_the_commands() {
+    let memory = sample(Generation::Ext4);
+    let edit = begin(&memory);
+    let told = |result: crate::Result<()>| result.err().map(|error| error.to_string());
+    let is = |text: &str| Some(text.to_owned());
+    assert_eq!(told(edit.make_dir(b"/a", None)), is("disk:/a: file exists"));
+    assert_eq!(told(edit.make_dirs(b"a//b/./x/y/", None)), None);
+    assert_eq!(
+        told(edit.make_dirs(b"/three/x", None)),
+        is("disk:/three: not a directory")
+    );
+    let remove = |path: &str| edit.remove(path.as_bytes(), false, false, Missing::Refuse);
+    assert_eq!(told(remove("/a")), is("disk:/a: is a directory"));
+    assert_eq!(told(remove("/a/.")), is("disk:/a/.: invalid argument"));
+    assert_eq!(told(remove("/three/")), is("disk:/three/: not a directory"));
+    assert_eq!(
+        told(remove("/none")),
+        is("disk:/none: no such file or directory")
+    );
+    let gone = |path: &[u8]| edit.remove(path, false, false, Missing::PassOver);
+    assert_eq!(
+        [told(gone(b"/none")), told(gone(b"/three/x"))],
+        [None, None]
+    );
+    assert_eq!(
+        told(edit.remove(b"/a", false, true, Missing::Refuse)),
+        is("disk:/a: directory not empty")
+    );
+    let rename = |from: &str, to: &str, into| {
+        told(edit.rename(from.as_bytes(), to.as_bytes(), into, Existing::Replace))
+    };
+    assert_eq!(rename("/three", "/a", false), is("disk:/a: is a directory"));
+    assert_eq!(
+        rename("/a", "/three", false),
+        is("disk:/three: not a directory")
+    );
+    assert_eq!(
+        rename("/a", "/a/b", true),
+        is("disk:/a/b/a: invalid argument")
+    );
+    assert_eq!(
+        rename("/a", "/a", false),
+        is("disk:/a: is the same file as its target")
+    );
+    assert_eq!(
+        rename("/three", "/none/", false),
+        is("disk:/none/: not a directory")
+    );
+    assert_eq!(
+        told(edit.link(b"/three", b"/a", true, Existing::Refuse)),
+        None
+    );
+    assert_eq!(rename("/three", "/a/three", true), None);
+    assert!(edit.volume().open("/three").is_err());
+    assert_eq!(
+        told(edit.link(b"/a", b"/x", true, Existing::Refuse)),
+        is("disk:/a: operation not permitted")
+    );
+    edit.symlink(b"none", b"/dangling", true, Existing::Refuse)
+        .unwrap();
+    assert_eq!(
+        told(edit.symlink(b"x", b"/dangling", true, Existing::Refuse)),
+        is("disk:/dangling: file exists")
+    );
+    edit.symlink(b"x", b"/dangling", true, Existing::Replace)
+        .unwrap();
+    assert_eq!(edit.volume().read_link("/dangling").unwrap(), b"x");
+    assert!(
+        edit.change_mode(b"/dangling", &"755".parse().unwrap(), false)
+            .is_err()
+    );
+    edit.change_mode(b"/", &"go-rwx".parse().unwrap(), true)
+        .unwrap();
+    let attr = edit.volume().metadata("/a/three").unwrap();
+    assert_eq!(attr.permissions & 0o77, 0);
+    edit.commit().unwrap();
+    demand_clean(&image(&memory), Recovery::Skip);
+}
