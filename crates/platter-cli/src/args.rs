@@ -11,13 +11,19 @@ use clap::{CommandFactory, Parser, Subcommand};
 use platter::MemoryBudget;
 use platter::{OpenOptions, Recovery};
 
-use crate::commands::{cat, check, cp, generate, info, ls, mkfs, mount, stat, tar, tree, umount};
+use crate::commands::{
+    cat, check, chmod, chown, cp, generate, info, ln, ls, mkdir, mkfs, mount, mv, rm, stat, tar,
+    touch, tree, truncate, umount, write_batch, xattr,
+};
 
-/// Open ext2, ext3 and ext4 images and disks without root and without mounting them.
+/// Read, change, make, check and mount ext2, ext3 and ext4 images and disks without root.
 ///
 /// IMAGE is a file or a block device. IMAGE@PARTITION is one of its partitions: a number, as in
 /// disk.img@2, or PARTUUID=... or PARTLABEL=.... IMAGE[@PARTITION]:PATH is a file in it. Where
 /// names hold ':' or '@' themselves, the longest existing prefix is the image.
+///
+/// Each command that changes an image makes all of its changes or, after an error or when it is
+/// killed, none.
 #[derive(Debug, Parser)]
 #[command(
     name = "platter",
@@ -41,6 +47,15 @@ pub(crate) enum Command {
     Stat(stat::Stat),
     Cat(cat::Cat),
     Cp(cp::Cp),
+    Mv(mv::Mv),
+    Rm(rm::Rm),
+    Mkdir(mkdir::Mkdir),
+    Ln(ln::Ln),
+    Chmod(chmod::Chmod),
+    Chown(chown::Chown),
+    Xattr(xattr::Xattr),
+    Truncate(truncate::Truncate),
+    Touch(touch::Touch),
     Tar(tar::Tar),
     Mount(mount::Mount),
     Umount(umount::Umount),
@@ -48,6 +63,8 @@ pub(crate) enum Command {
     Mkfs(Box<mkfs::Mkfs>),
     #[command(hide = true)]
     Generate(generate::Generate),
+    #[command(hide = true)]
+    WriteBatch(write_batch::WriteBatch),
 }
 
 /// How images are opened.
@@ -57,7 +74,7 @@ pub(crate) struct ImageOptions {
     /// The filesystem begins at this byte of the image or partition
     #[arg(long, global = true, value_name = "BYTES", value_parser = parse_size)]
     pub(crate) offset: Option<u64>,
-    /// Leave a dirty journal alone instead of replaying it in memory
+    /// Leave a dirty journal alone instead of replaying it, in memory or for who writes in the image
     #[arg(long, global = true)]
     pub(crate) norecovery: bool,
     /// The image or device of an external journal
@@ -114,8 +131,18 @@ impl Command {
             | Self::Stat(_)
             | Self::Cat(_)
             | Self::Cp(_)
+            | Self::Mv(_)
+            | Self::Rm(_)
+            | Self::Mkdir(_)
+            | Self::Ln(_)
+            | Self::Chmod(_)
+            | Self::Chown(_)
+            | Self::Xattr(_)
+            | Self::Truncate(_)
+            | Self::Touch(_)
             | Self::Mkfs(_)
-            | Self::Generate(_) => 1,
+            | Self::Generate(_)
+            | Self::WriteBatch(_) => 1,
         }
     }
 }
@@ -144,7 +171,8 @@ impl Invocation {
         let word = arguments.get(1).map_or(OsStr::new(""), |word| word);
         let status = match word.as_bytes() {
             b"check" => 16,
-            b"mount" | b"umount" | b"cat" | b"cp" | b"stat" | b"info" | b"mkfs" => 1,
+            b"ls" | b"tree" | b"tar" => 2,
+            word if command().find_subcommand(OsStr::from_bytes(word)).is_some() => 1,
             _ => 2,
         };
         match Cli::try_parse_from(arguments) {

@@ -13,8 +13,11 @@ use signal_hook::consts::SIGINT;
 
 use super::operands::parse_image;
 use crate::args::ImageOptions;
-use crate::console::Console;
+use crate::console::{Console, complain};
 use crate::output::progress::Progress;
+
+/// The command line asks for what there is not, as fsck(8) counts.
+const STATUS_USAGE: u8 = 16;
 
 /// Check a filesystem without changing it
 ///
@@ -33,6 +36,9 @@ pub(crate) struct Check {
     /// Stop after so many findings
     #[arg(long, value_name = "N")]
     max_findings: Option<u64>,
+    /// Not possible: damage is told, not mended
+    #[arg(long, hide = true)]
+    repair: bool,
     /// Write findings only, and nothing about a clean filesystem
     #[arg(short, long)]
     quiet: bool,
@@ -40,6 +46,10 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        if self.repair {
+            complain("--repair is not supported: the check only tells; e2fsck(8) mends");
+            return Ok(STATUS_USAGE);
+        }
         let spec = parse_image(&self.image)?;
         let open_options = options.open_options();
         let image = open_options.open_image(&spec)?;

@@ -2,19 +2,31 @@
 
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod chmod;
+pub(crate) mod chown;
 pub(crate) mod cp;
 pub(crate) mod generate;
 pub(crate) mod info;
+pub(crate) mod ln;
 pub(crate) mod ls;
+pub(crate) mod mkdir;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
+pub(crate) mod mv;
+pub(crate) mod rm;
 pub(crate) mod stat;
 pub(crate) mod tar;
+pub(crate) mod touch;
 pub(crate) mod tree;
+pub(crate) mod truncate;
 pub(crate) mod umount;
+pub(crate) mod write_batch;
+pub(crate) mod xattr;
+mod editing;
 mod operands;
 
 use crate::args::{Cli, Command};
+use write_batch::WriteBatch;
 
 /// Runs the command and gives its exit status.
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
@@ -26,11 +38,21 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Stat(stat) => stat.run(options),
         Command::Cat(cat) => cat.run(options),
         Command::Cp(cp) => cp.run(options),
+        Command::Mv(mv) => mv.run(options),
+        Command::Rm(rm) => rm.run(options),
+        Command::Mkdir(mkdir) => mkdir.run(options),
+        Command::Ln(ln) => ln.run(options),
+        Command::Chmod(chmod) => chmod.run(options),
+        Command::Chown(chown) => chown.run(options),
+        Command::Xattr(xattr) => xattr.run(options),
+        Command::Truncate(truncate) => truncate.run(options),
+        Command::Touch(touch) => touch.run(options),
         Command::Tar(tar) => tar.run(options),
         Command::Mount(mount) => mount.run(options),
         Command::Umount(umount) => Ok(umount.run()),
         Command::Check(check) => check.run(options),
         Command::Mkfs(mkfs) => mkfs.run(options),
         Command::Generate(generate) => generate.run(),
+        Command::WriteBatch(_) => WriteBatch::run(),
     }
 }

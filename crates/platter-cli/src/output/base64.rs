@@ -1,4 +1,4 @@
-//! Base64 as RFC 4648 has it, for names in JSON that are not UTF-8.
+//! Base64 as RFC 4648 has it, for what is not UTF-8.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -23,9 +23,30 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
+/// Decodes what [`encode`] makes; `None` for anything else.
+pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    for quad in text.chunks(4) {
+        let digits = quad.iter().rposition(|&digit| digit != b'=')? + 1;
+        if quad.len() != 4 || digits < 2 {
+            return None;
+        }
+        let mut group = 0_u32;
+        for &digit in &quad[..digits] {
+            let value = DIGITS.iter().position(|&known| known == digit)?;
+            group = group << 6 | u32::try_from(value).ok()?;
+        }
+        group <<= 6 * (4 - digits);
+        let [_, decoded @ ..] = group.to_be_bytes();
+        bytes.extend_from_slice(&decoded[..digits - 1]);
+    }
+    // Padding ends the text, and leaves no bits over.
+    (encode(&bytes).as_bytes() == text).then_some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::encode;
+    use super::{decode, encode};
 
     #[test]
     fn the_vectors_of_the_standard_hold() {
@@ -37,6 +58,12 @@ mod tests {
             ("foobar", "Zm9vYmFy"),
         ] {
             assert_eq!(encode(bytes.as_bytes()), text);
+            assert_eq!(decode(text.as_bytes()).as_deref(), Some(bytes.as_bytes()));
+        }
+        for text in [
+            "Z", "Zg=", "Zg", "=", "====", "Z===", "Zh==", "Zg==Zg==", "Zm9 ",
+        ] {
+            assert_eq!(decode(text.as_bytes()), None, "{text}");
         }
         assert_eq!(encode(&[0xff, 0xfe, 0xfd]), "//79");
     }

@@ -56,3 +56,14 @@ fn findings_are_for_programs_too() {
     let ran = workshop.run(&["check", "--max-findings", "1", "disk.img"]);
     assert_eq!(ran.status, 4 | 32);
 }
+
+#[test]
+fn repairs_are_refused() {
+    let workshop = Workshop::new();
+    let before = fs::read(workshop.path("disk.img")).unwrap();
+    let ran = workshop.run(&["check", "--repair", "disk.img"]);
+    assert_eq!(ran.status, 16);
+    let expected = "platter: --repair is not supported: the check only tells; e2fsck(8) mends\n";
+    assert_eq!(ran.err, expected);
+    assert!(fs::read(workshop.path("disk.img")).unwrap() == before);
+}

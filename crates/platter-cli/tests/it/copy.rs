@@ -81,10 +81,6 @@ fn what_cannot_be_copied_is_told() {
             "none: No such file or directory",
         ),
         (
-            &["cp", "source/dir/file", "disk.img:/x"],
-            "disk.img:/x: writing into images is not supported",
-        ),
-        (
             &["cp", "source/sparse", "x"],
             "source/sparse: no filesystem and no partition table was recognised",
         ),

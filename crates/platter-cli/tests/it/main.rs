@@ -3,6 +3,7 @@
 
 mod check;
 mod copy;
+mod edit;
 mod info;
 mod list;
 mod mkfs;

@@ -8,7 +8,8 @@ fn help_and_version_are_there() {
     assert!(workshop.read(&["--help"]).contains("Usage: platter"));
     assert!(workshop.read(&["--version"]).starts_with("platter "));
     for command in [
-        "info", "ls", "tree", "stat", "cat", "cp", "tar", "mount", "umount", "check",
+        "info", "ls", "tree", "stat", "cat", "cp", "mv", "rm", "mkdir", "ln", "chmod", "chown",
+        "xattr", "truncate", "touch", "tar", "mount", "umount", "check", "mkfs",
     ] {
         assert!(
             workshop
@@ -30,6 +31,8 @@ fn wrong_words_have_the_status_of_the_standard_tool() {
         (&["cp"], 1),
         (&["mount"], 1),
         (&["check"], 16),
+        (&["mv", "--nonsense"], 1),
+        (&["chmod", "755"], 1),
     ] {
         let ran = workshop.run(arguments);
         assert_eq!(ran.status, status, "{arguments:?}");
@@ -43,11 +46,15 @@ fn pages_and_completions_are_generated() {
     workshop.read(&["generate", "man", "man"]);
     let page = fs::read_to_string(workshop.path("man/platter-ls.1")).unwrap();
     assert!(page.contains("IMAGE"), "{page}");
+    for command in ["mv", "rm", "chown", "xattr-set"] {
+        let name = format!("man/platter-{command}.1");
+        assert!(workshop.path(&name).exists(), "{name}");
+    }
     for shell in ["bash", "zsh", "fish"] {
         assert!(
             workshop
                 .read(&["generate", "completions", shell])
-                .contains("platter")
+                .contains("truncate")
         );
     }
 }

@@ -1,4 +1,6 @@
-//! `platter cp`: files out of an image.
+//! `platter cp`: files out of an image, into one, and from one to another.
+
+mod into_image;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Write, stderr};
@@ -19,23 +21,26 @@ use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
 use crate::output::size::human;
 
-/// Copy files out of an image
+/// Copy files out of an image, into an image, or from one to another
 ///
-/// Below the target, no symbolic link is followed: files that are there are replaced, not written
-/// through. What cannot be read is reported and left out or, within a file, replaced by zeros.
+/// Out of an image, what cannot be read is reported and left out or, within a file, replaced by
+/// zeros. Into an image, everything is copied or, after any error, nothing. Below the target, no
+/// symbolic link is followed: links that are there are replaced, not written through. New files in
+/// an image belong to the caller, unless owners are kept or --owner says otherwise.
 #[derive(Debug, clap::Args)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a flag of the command line"
 )]
 pub(crate) struct Cp {
-    /// The files, as IMAGE[@PARTITION]:PATH, and last where they go
-    #[arg(required = true, value_name = "IMAGE:PATH... TARGET")]
+    /// The files, of the host or as IMAGE[@PARTITION]:PATH, and last where they go
+    #[arg(required = true, value_name = "SOURCE... TARGET")]
     operands: Vec<OsString>,
     /// Copy directories with all that is in them, and special files
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// As -r --preserve=all: keep everything, owners as far as the caller may set them
+    /// As -r --preserve=all: keep everything; outside of images, owners as far as the caller may
+    /// set them
     #[arg(short, long)]
     archive: bool,
     /// As --preserve=mode,ownership,timestamps
@@ -53,6 +58,9 @@ pub(crate) struct Cp {
     /// Copy into this directory; all operands are files
     #[arg(short, long, value_name = "DIR")]
     target_directory: Option<PathBuf>,
+    /// Owner of new files in an image, by number or by the names of the image
+    #[arg(long, value_name = "USER[:GROUP]")]
+    owner: Option<OsString>,
     /// Take the target for the file itself, even if it is a directory
     #[arg(short = 'T', long, conflicts_with = "target_directory")]
     no_target_directory: bool,
@@ -82,15 +90,19 @@ enum Target<'a> {
 
 impl Cp {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
+        let named = self.target_directory.as_ref().map(|dir| dir.as_os_str());
+        let target = named.or(self.operands.last().map(OsString::as_os_str));
+        if target.is_some_and(ImageSpec::is_inside_image) {
+            return self.copy_into_image(options);
+        }
+        if self.owner.is_some() {
+            bail!("--owner is for copying into an image");
+        }
         let (sources, target) = self.take_apart()?;
         allow_many_descriptors();
         let mut volumes = Volumes::new(options);
         let mut console = Console::new();
-        let mut copier = Copier::new(CopyOptions {
-            recursive: self.recursive || self.archive,
-            preserve: self.preserved(),
-            no_clobber: self.no_clobber,
-        });
+        let mut copier = Copier::new(self.copy_options());
         let mut progress = Progress::new(true);
         for operand in sources {
             let follow = self.follow || !(self.recursive || self.archive);
@@ -114,7 +126,6 @@ impl Cp {
     /// The sources and the target that the operands name.
     fn take_apart(&self) -> anyhow::Result<(&[OsString], Target<'_>)> {
         if let Some(directory) = &self.target_directory {
-            refuse_image(directory.as_os_str())?;
             return Ok((&self.operands, Target::Directory(directory)));
         }
         let Some((target, sources)) = self.operands.split_last() else {
@@ -123,7 +134,6 @@ impl Cp {
         if sources.is_empty() {
             bail!("no target after '{}'", Escaped(target.as_bytes()));
         }
-        refuse_image(target)?;
         let target = Path::new(target);
         if target.is_dir() && !self.no_target_directory {
             return Ok((sources, Target::Directory(target)));
@@ -185,6 +195,14 @@ impl Cp {
         Ok(())
     }
 
+    fn copy_options(&self) -> CopyOptions {
+        CopyOptions {
+            recursive: self.recursive || self.archive,
+            preserve: self.preserved(),
+            no_clobber: self.no_clobber,
+        }
+    }
+
     fn preserved(&self) -> Preserve {
         let kept = |what| {
             let words = &self.preserve;
@@ -205,14 +223,6 @@ fn name_of(source: &File) -> &OsStr {
     let mut names = source.path().split(|&byte| byte == b'/').rev();
     let name = names.find(|name| !name.is_empty()).unwrap_or(b".");
     OsStr::from_bytes(if name == b".." { b"." } else { name })
-}
-
-fn refuse_image(target: &OsStr) -> anyhow::Result<()> {
-    if ImageSpec::is_inside_image(target) {
-        let shown = Escaped(target.as_bytes());
-        bail!("{shown}: writing into images is not supported");
-    }
-    Ok(())
 }
 
 /// A deep tree keeps a descriptor for each of its levels.

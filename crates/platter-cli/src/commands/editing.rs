@@ -1,0 +1,113 @@
+//! What all commands that change an image share: their operands, whose files they make, and that
+//! all of a command happens or nothing.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use anyhow::{bail, ensure};
+use platter::vfs::Credentials;
+use platter::{Edit, Escaped, ImageSpec};
+use rustix::fs::Mode;
+
+use super::operands::{parse, tell_requests};
+use super::write_batch::Worker;
+use crate::args::ImageOptions;
+
+/// Operands in one image.
+pub(super) struct Targets {
+    pub(super) spec: ImageSpec,
+    pub(super) paths: Vec<Vec<u8>>,
+}
+
+impl Targets {
+    /// Reads operands, which have to name files of one image.
+    pub(super) fn parse(operands: &[OsString]) -> anyhow::Result<Self> {
+        let mut specs = operands.iter().map(|operand| parse_file(operand));
+        let Some(first) = specs.next() else {
+            bail!("there is nothing to do");
+        };
+        let mut first = first?;
+        let mut paths = vec![first.path_or_root().to_vec()];
+        first.path = None;
+        for spec in specs {
+            let mut spec = spec?;
+            paths.push(spec.path_or_root().to_vec());
+            spec.path = None;
+            ensure!(
+                spec == first,
+                "{first} and {spec} are two images; a command changes one"
+            );
+        }
+        Ok(Self { spec: first, paths })
+    }
+
+    /// Changes the image in one transaction: all that `work` does with the paths, or nothing.
+    pub(super) fn edit(
+        &self,
+        options: &ImageOptions,
+        work: impl FnOnce(&Edit, &[Vec<u8>]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<u8> {
+        edit(options, &self.spec, |edit| work(edit, &self.paths))
+    }
+
+    /// As [`edit`](Self::edit), with `work` for each path.
+    pub(super) fn edit_each(
+        &self,
+        options: &ImageOptions,
+        mut work: impl FnMut(&Edit, &[u8]) -> platter::Result<()>,
+    ) -> anyhow::Result<u8> {
+        self.edit(options, |edit, paths| {
+            for path in paths {
+                work(edit, path)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Reads an operand that names a file in an image.
+pub(super) fn parse_file(operand: &OsStr) -> anyhow::Result<ImageSpec> {
+    let spec = parse(operand)?;
+    if spec.path.is_none() {
+        let operand = Escaped(operand.as_encoded_bytes());
+        bail!("{operand}: names no file in an image; write IMAGE:PATH");
+    }
+    Ok(spec)
+}
+
+/// Does `work` with an image, and makes the changes if it succeeds.
+pub(super) fn edit(
+    options: &ImageOptions,
+    spec: &ImageSpec,
+    work: impl FnOnce(&Edit) -> anyhow::Result<()>,
+) -> anyhow::Result<u8> {
+    let edit = begin(options, spec)?;
+    let volume = edit.volume().clone();
+    work(&edit)?;
+    edit.commit()?;
+    tell_requests(&volume);
+    Ok(0)
+}
+
+/// Opens an image to change it. What is made belongs to the caller, as far as the umask goes.
+fn begin(options: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Edit> {
+    if options.no_lock {
+        bail!("--no-lock is for reading only");
+    }
+    if options.norecovery {
+        bail!("--norecovery is for reading only");
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    let edit = options
+        .open_options()
+        .edit_with(spec, |file| Arc::new(Worker::new(file)))?;
+    Ok(edit.acting_as(Credentials::new(user, group), umask()))
+}
+
+/// The umask of this process, which can be asked for by changing it only.
+fn umask() -> u32 {
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
+    rustix::process::umask(umask);
+    umask.as_raw_mode()
+}
