@@ -1,12 +1,15 @@
 //! Damage that is met while the filesystem may be written: noted in the superblock, and the end of
 //! all writing where that is asked for.
 
+use parking_lot::Mutex;
 use platter_vfs::{Condition, Error, Result};
 
 use super::Tree;
 use crate::ondisk::InodeNr;
+use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::superblock::{ErrorCode, ErrorNote};
 use crate::superblock;
+use crate::txn::Handle;
 
 /// What to do about damage that is met while the filesystem may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +30,22 @@ impl OnError {
             _ => Self::Continue,
         }
     }
+}
+
+/// Damage that a transaction notes: the first one at once, the others together when it closes,
+/// however many there are.
+#[derive(Debug, Default)]
+pub(super) struct DamageNotes {
+    state: Mutex<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// The transaction that noted some already.
+    transaction: Option<Sequence>,
+    /// How much it has not noted yet, and the last of that.
+    more: u32,
+    last: Option<ErrorNote>,
 }
 
 impl Tree {
@@ -57,9 +76,34 @@ impl Tree {
             return;
         };
         // What cannot be noted was told to the caller in any case.
-        if let Ok(mut handle) = self.volume.begin(1) {
-            let _ = superblock::edit(&self.volume, &mut handle, |disk| disk.note_error(&note));
+        let Ok(mut handle) = self.volume.begin(1) else {
+            return;
+        };
+        {
+            let mut noted = self.damage.state.lock();
+            let transaction = Some(handle.transaction());
+            if noted.transaction == transaction {
+                noted.more = noted.more.saturating_add(1);
+                noted.last = Some(note);
+                return;
+            }
+            noted.transaction = transaction;
         }
+        let _ = superblock::edit(&self.volume, &mut handle, |disk| disk.note_error(&note));
+    }
+
+    /// Takes what was not noted yet into a transaction that closes.
+    pub(super) fn note_the_rest(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let (more, last) = {
+            let mut noted = self.damage.state.lock();
+            (std::mem::take(&mut noted.more), noted.last.take())
+        };
+        let Some(last) = last else {
+            return Ok(());
+        };
+        superblock::edit(&self.volume, handle, |disk| {
+            disk.note_errors(&last, more);
+        })
     }
 
     /// `None` for what is no error of the filesystem: such as its end by unmounting it.
@@ -92,5 +136,40 @@ impl Tree {
             Error::Condition(_) | Error::Unsupported(_) => {}
         }
         Some(note)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_block::BlockDevice;
+    use platter_ondisk::Locus;
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::super::data::tests::mount;
+    use crate::alloc::SpaceRule;
+    use crate::alloc::tests::sample::{Sample, Shape};
+    use crate::ondisk::Corrupt;
+    use crate::ondisk::superblock::DiskSuperblock;
+
+    #[test]
+    fn a_transaction_counts_all_damage_that_was_met() {
+        let device = Sample::new(Shape::PLAIN).device;
+        let tree = mount(&device);
+        let read = || {
+            let mut disk = DiskSuperblock::new_zeroed();
+            device.read_at(1024, disk.as_mut_bytes()).unwrap();
+            (disk.error_count.get(), disk.last_error_block.get())
+        };
+        let meet = |block| {
+            let damage = Corrupt::new(Locus::block(block), SpaceRule::FreeClusters);
+            tree.met(damage.into());
+        };
+        let log = tree.volume.log().unwrap();
+        (1..=5).for_each(meet);
+        log.commit_all().unwrap();
+        assert_eq!(read(), (5, 5));
+        (6..=8).for_each(meet);
+        log.commit_all().unwrap();
+        assert_eq!(read(), (8, 8));
     }
 }

@@ -43,6 +43,7 @@ use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::txn::{Handle, Log};
+use damage::DamageNotes;
 use data::{Delayed, FileState};
 use dirty::DirtyNodes;
 
@@ -68,6 +69,7 @@ pub struct Tree {
     /// Inodes with contents that are not on the device yet.
     dirty: DirtyNodes,
     on_error: OnError,
+    damage: DamageNotes,
     /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
     is_closed: AtomicBool,
 }
@@ -130,6 +132,7 @@ impl Tree {
             nodes: InodeCache::new(RECENT_INODES_MAX),
             dirty: DirtyNodes::default(),
             on_error,
+            damage: DamageNotes::default(),
             is_closed: AtomicBool::new(false),
         });
         if let Some(log) = tree.volume.log() {

@@ -53,6 +53,7 @@ impl CommitClient for Tree {
                 superblock::edit(&self.volume, handle, |disk| disk.note_error(&note))?;
             }
         }
+        self.note_the_rest(handle)?;
         space.closing(handle)
     }
 

@@ -42,6 +42,11 @@ pub enum ErrorCode {
 impl DiskSuperblock {
     /// Counts an error, and marks the filesystem as one with errors.
     pub fn note_error(&mut self, note: &ErrorNote) {
+        self.note_errors(note, 1);
+    }
+
+    /// As [`note_error`](Self::note_error), for `count` errors of which `note` is the last.
+    pub fn note_errors(&mut self, note: &ErrorNote, count: u32) {
         self.mark_errors();
         let (time_lo, time_hi) = split_time(note.time);
         let mut place = [0; 32];
@@ -66,7 +71,7 @@ impl DiskSuperblock {
         self.last_error_inode = inode;
         self.last_error_block = block;
         self.last_error_code = note.code as u8;
-        self.error_count = self.error_count.get().saturating_add(1).into();
+        self.error_count = self.error_count.get().saturating_add(count).into();
     }
 
     /// Marks the filesystem as one with errors.

@@ -10,7 +10,7 @@ mod truncate;
 mod write;
 mod writeback;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};

@@ -42,7 +42,7 @@ struct File {
     random: Random,
 }
 
-fn mount(device: &Arc<MemoryDevice>) -> Arc<Tree> {
+pub(in crate::ops) fn mount(device: &Arc<MemoryDevice>) -> Arc<Tree> {
     mount_sample(Sample::without_client(Arc::clone(device)))
 }
 
