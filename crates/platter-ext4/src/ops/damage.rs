@@ -2,6 +2,7 @@
 //! all writing where that is asked for.
 
 use parking_lot::Mutex;
+use platter_block::Operation;
 use platter_vfs::{Condition, Error, Result};
 
 use super::Tree;
@@ -130,6 +131,12 @@ impl Tree {
             }
             Error::Io(error) => {
                 note.code = ErrorCode::Io;
+                note.place = match error.operation {
+                    Operation::Read => "device read",
+                    Operation::Write => "device write",
+                    Operation::Flush => "device flush",
+                    Operation::Open | Operation::Discard => "device",
+                };
                 note.block = Some(error.offset >> self.volume.geometry.block_bits);
             }
             Error::Condition(Condition::ReadOnly) => return None,
