@@ -3,6 +3,7 @@
 
 mod changeover;
 mod describe;
+mod lifetime;
 mod mmp;
 mod options;
 mod recovery;
@@ -29,6 +30,7 @@ use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
 use crate::ops::Tree;
 use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
+use lifetime::Lifetime;
 use writing::Writing;
 
 pub use changeover::Changeover;
@@ -58,11 +60,15 @@ impl Ext4 {
         let at = superblock_offset(options);
         let mut opened = Opened::read(&*device, at, options)?;
         let mut guard = None;
+        let mut device = device;
+        let mut lifetime = None;
         if !options.read_only {
+            let counted = Arc::new(Lifetime::new(device, clock.monotonic()));
+            device = counted.device();
+            lifetime = Some(counted);
             writing::refuse_unwritable(&*device, &opened, options)?;
             guard = mmp::Guard::take(&opened.volume(&device, &budget), options, &clock)?;
         }
-        let mut device = device;
         let mut recovery = None;
         if opened.needs_recovery() && options.recovery != Recovery::Skip {
             let recovered = recovery::recover(device, &opened, options, at, &budget, &*clock)?;
@@ -71,16 +77,16 @@ impl Ext4 {
             opened = Opened::read(&*device, at, options)?;
         }
         let volume = opened.volume(&device, &budget);
-        if options.read_only {
+        let Some(lifetime) = lifetime else {
             let orphans = Orphans::collect(&volume)?;
             return Ok(Self {
                 tree: Tree::new(volume, None, orphans, budget, clock, OnError::Continue),
                 recovery,
                 writing: None,
             });
-        }
+        };
         let tree = writing::begin(volume, options, budget, clock)?;
-        let writing = Writing::start(&tree, options, guard)?;
+        let writing = Writing::start(&tree, options, guard, lifetime)?;
         Ok(Self {
             tree,
             recovery,

@@ -8,6 +8,7 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Result};
 
+use super::lifetime::Lifetime;
 use super::ticker::Ticker;
 use super::{DataMode, MountOptions, OnError, Opened, Recovery, mmp, unsupported};
 use crate::Volume;
@@ -27,6 +28,7 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Writing {
     tree: Arc<Tree>,
+    lifetime: Arc<Lifetime>,
     /// Present until the end.
     running: Mutex<Option<Running>>,
 }
@@ -124,16 +126,18 @@ impl Writing {
         tree: &Arc<Tree>,
         options: &MountOptions,
         mut guard: Option<mmp::Guard>,
+        lifetime: Arc<Lifetime>,
     ) -> Result<Self> {
         if let Some(guard) = &mut guard {
             guard.keep(tree)?;
         }
         let flusher = match options.commit_interval {
-            Some(interval) => Some(start_flusher(tree, interval)?),
+            Some(interval) => Some(start_flusher(tree, &lifetime, interval)?),
             None => None,
         };
         Ok(Self {
             tree: Arc::clone(tree),
+            lifetime,
             running: Mutex::new(Some(Running { flusher, guard })),
         })
     }
@@ -167,16 +171,19 @@ impl Writing {
         }
         let was_clean = volume.superblock.state.is_clean();
         let now = tree.clock.now();
-        superblock::rewrite(volume, |disk| disk.end_mount(now, was_clean))
+        superblock::rewrite(volume, |disk| {
+            self.lifetime.note(disk, tree.clock.monotonic());
+            disk.end_mount(now, was_clean);
+        })
     }
 }
 
 /// Starts the thread that makes what changes durable once in every `interval`, and keeps room in
 /// the journal meanwhile.
-fn start_flusher(tree: &Arc<Tree>, interval: Duration) -> Result<Ticker> {
+fn start_flusher(tree: &Arc<Tree>, lifetime: &Arc<Lifetime>, interval: Duration) -> Result<Ticker> {
     let tick = interval.min(TICK);
     let clock = Arc::clone(&tree.clock);
-    let tree = Arc::downgrade(tree);
+    let (tree, lifetime) = (Arc::downgrade(tree), Arc::clone(lifetime));
     let mut last = clock.monotonic();
     Ticker::start("ext4-flusher", tick, move || {
         let Some(tree) = tree.upgrade() else {
@@ -186,6 +193,7 @@ fn start_flusher(tree: &Arc<Tree>, interval: Duration) -> Result<Ticker> {
         // An error is noted in the filesystem, and told to whoever syncs next.
         if now.saturating_sub(last) >= interval {
             last = now;
+            let _ = lifetime.note_when_due(&tree.volume, now);
             let _ = tree.sync();
         }
         if let Some(log) = tree.volume.log() {

@@ -43,6 +43,11 @@ impl DiskSuperblock {
         }
     }
 
+    /// Counts what was written to the filesystem.
+    pub fn add_kbytes_written(&mut self, more: u64) {
+        self.kbytes_written = self.kbytes_written.get().saturating_add(more).into();
+    }
+
     /// Says that the filesystem is at rest. It is as clean as it was before it was mounted.
     pub fn end_mount(&mut self, now: Timestamp, was_clean: bool) {
         self.set_write_time(now);
