@@ -50,6 +50,8 @@ pub use statistics::LogStatistics;
 
 /// Blocks that a transaction may have however long the journal is: memory holds them all.
 const TRANSACTION_BLOCKS_MAX: u32 = 8192;
+/// ...and how many bytes those may be, where blocks are large.
+const TRANSACTION_BYTES_MAX: u32 = 32 << 20;
 
 /// The part of a journal that a transaction may fill.
 const TRANSACTION_PART: u32 = 4;
@@ -125,7 +127,7 @@ impl Log {
         let counters = Arc::new(Counters::default());
         let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
         let limits = Limits {
-            blocks_max: TRANSACTION_BLOCKS_MAX,
+            blocks_max: memory_blocks_max(&home),
             revokes_per_block: usize::MAX,
         };
         Self::new(home, Durability::InPlace, limits, Sequence(1), counters)
@@ -157,7 +159,7 @@ impl Log {
             Arc::clone(&counters),
         )?;
         let limits = Limits {
-            blocks_max: (journaled.len_blocks() / TRANSACTION_PART).min(TRANSACTION_BLOCKS_MAX),
+            blocks_max: (journaled.len_blocks() / TRANSACTION_PART).min(memory_blocks_max(&home)),
             revokes_per_block: revoke::records_max(journaled.format()),
         };
         let first = journaled.live.lock().next();
@@ -308,6 +310,12 @@ impl Log {
     fn client(&self) -> Option<Arc<dyn CommitClient>> {
         self.client.get().and_then(Weak::upgrade)
     }
+}
+
+/// Blocks of a transaction that memory may hold.
+fn memory_blocks_max(home: &Home) -> u32 {
+    let of_bytes = TRANSACTION_BYTES_MAX / home.buffers.block_bytes();
+    of_bytes.min(TRANSACTION_BLOCKS_MAX)
 }
 
 impl std::fmt::Debug for Log {

@@ -18,10 +18,14 @@ use super::*;
 const BLOCK: u32 = 1024;
 
 fn log() -> (Arc<MemoryDevice>, Log) {
+    log_of(BLOCK)
+}
+
+fn log_of(block_bytes: u32) -> (Arc<MemoryDevice>, Log) {
     let device = Arc::new(MemoryDevice::new("memory", vec![0; 64 << 10]));
     let budget = Arc::new(MemoryBudget::new(1 << 20));
     let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
-    let buffers = Arc::new(BufferCache::new(below, BLOCK, budget));
+    let buffers = Arc::new(BufferCache::new(below, block_bytes, budget));
     (device, Log::without_journal(buffers))
 }
 
@@ -136,4 +140,6 @@ fn transaction_without_a_journal_is_bounded() {
     let (_, log) = log();
     assert_eq!(log.credits_max(), TRANSACTION_BLOCKS_MAX);
     assert!(log.begin(TRANSACTION_BLOCKS_MAX + 1).is_err());
+    let (_, log) = log_of(64 << 10);
+    assert_eq!(log.credits_max(), 512);
 }
