@@ -101,6 +101,10 @@ pub enum OptionError {
     /// Two options exclude each other.
     #[error("mount option {0} cannot be used with {1}")]
     Conflict(&'static str, &'static str),
+    /// It asks for times of access to change. What the kernel has in its cache it reads without
+    /// telling anybody, so they would be wrong.
+    #[error("mount option {0} is not supported: reading does not change times of access")]
+    AccessTimes(&'static str),
 }
 
 /// Options that only `mount(8)` and its callers care for.
@@ -117,15 +121,19 @@ const IGNORED: &[&str] = &[
     "_netdev",
     "loop",
     "async",
-    "atime",
     "noatime",
+    "nodiratime",
+    "nolazytime",
+];
+
+/// Options that ask for times of access to change with reading.
+const ACCESS_TIMES: &[&str] = &[
+    "atime",
     "relatime",
     "norelatime",
     "strictatime",
     "diratime",
-    "nodiratime",
     "lazytime",
-    "nolazytime",
 ];
 
 impl MountOptions {
@@ -152,7 +160,13 @@ impl MountOptions {
                 "noexec" => self.no_exec = true,
                 "fsname" => self.source = Some(value.to_owned()),
                 _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
-                _ => rest.push(option),
+                _ => {
+                    let refused = ACCESS_TIMES.iter().find(|refused| **refused == name);
+                    if let Some(refused) = refused {
+                        return Err(OptionError::AccessTimes(refused));
+                    }
+                    rest.push(option);
+                }
             }
         }
         self.validate()?;
@@ -196,6 +210,14 @@ mod tests {
         let (options, rest) = parse("defaults,nofail,,x-systemd.automount,noatime,rw").unwrap();
         assert!(!options.read_only);
         assert!(rest.is_empty());
+    }
+
+    #[test]
+    fn what_asks_for_times_of_access_is_refused_by_name() {
+        for option in ["strictatime", "relatime", "lazytime"] {
+            let refused = parse(&format!("rw,{option}")).unwrap_err();
+            assert_eq!(refused, OptionError::AccessTimes(option));
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ Mount an image on a directory, as any user
 
 Serves the image through FUSE until it is unmounted, in the background unless -f is given. The image \
 is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
-only read.
+only read. Reading changes no times of access.
 
 Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec and fsname=; for the \
 image offset=, norecovery, journal_path=, sb=, cachesize= and workers=; for writing errors=continue, \
