@@ -21,5 +21,6 @@ pub mod mount;
 pub mod mkfs;
 pub mod check;
 
+pub use alloc::ContentsShare;
 pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery};
 pub use volume::Volume;

@@ -61,6 +61,19 @@ pub enum Reserve {
     Promised,
 }
 
+/// What of the free space contents of files may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ContentsShare {
+    /// What is reserved for the superuser stays.
+    #[default]
+    Unreserved,
+    /// That too: where everybody who writes is the superuser.
+    Reserved,
+    /// And what is kept for splitting extents: for a filesystem that is being filled, and thrown away
+    /// if it proves too small.
+    Everything,
+}
+
 /// Blocks taken in memory: to be recorded, or given back. Dropped, they are lost until the
 /// filesystem is mounted again.
 #[derive(Debug, PartialEq, Eq)]
@@ -217,10 +230,14 @@ impl Space {
         })
     }
 
-    /// The same space, the contents of whose files may take what is reserved for the superuser.
+    /// The same space, of which contents of files may take another part.
     #[must_use]
-    pub fn with_reserve_for_contents(mut self) -> Self {
-        self.contents_from = Reserve::Privileged;
+    pub fn with_share(mut self, share: ContentsShare) -> Self {
+        match share {
+            ContentsShare::Unreserved => {}
+            ContentsShare::Reserved => self.contents_from = Reserve::Privileged,
+            ContentsShare::Everything => self.counters.drop_floors(),
+        }
         self
     }
 
@@ -235,11 +252,6 @@ impl Space {
     #[must_use]
     pub fn portion(&self, from: Reserve) -> Portion<'_> {
         Portion { space: self, from }
-    }
-
-    /// Has no kind of request leave anything.
-    pub fn drop_reserves(&mut self) {
-        self.counters.drop_floors();
     }
 
     /// What is free, exactly.

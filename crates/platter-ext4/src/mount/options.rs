@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use platter_block::BlockDevice;
 
+use crate::alloc::ContentsShare;
 pub use crate::ops::OnError;
 pub use crate::volume::DataMode;
 
@@ -22,10 +23,6 @@ pub enum Recovery {
 
 /// How to open a filesystem.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is asked for without the others"
-)]
 pub struct MountOptions {
     /// Refuse changes.
     pub read_only: bool,
@@ -45,11 +42,8 @@ pub struct MountOptions {
     pub commit_interval: Option<Duration>,
     /// How contents of files are written; `None` for what the superblock says.
     pub data_mode: Option<DataMode>,
-    /// Whether contents of files may take what is reserved for the superuser.
-    pub uses_reserve: bool,
-    /// Let contents take all that is free, what is reserved for the superuser and for splitting
-    /// extents too: for a filesystem that is being filled, and thrown away if it proves too small.
-    pub whole_space: bool,
+    /// What of the free space contents of files may take.
+    pub share: ContentsShare,
     /// Write past the journal, where there is one: for a device that does not outlive the mount.
     pub unjournaled: bool,
     /// The name of this host, for others that may use the same device.
@@ -68,8 +62,7 @@ impl Default for MountOptions {
             on_error: None,
             commit_interval: None,
             data_mode: None,
-            uses_reserve: false,
-            whole_space: false,
+            share: ContentsShare::default(),
             unjournaled: false,
             node_name: b"platter".to_vec(),
         }

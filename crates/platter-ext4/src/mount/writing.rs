@@ -88,14 +88,7 @@ pub(super) fn begin(
     };
     let data_mode = DataMode::of_superblock(&volume.superblock);
     let volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
-    let mut space = Space::open(&volume)?;
-    if options.uses_reserve {
-        space = space.with_reserve_for_contents();
-    }
-    if options.whole_space {
-        space.drop_reserves();
-    }
-    let space = Arc::new(space);
+    let space = Arc::new(Space::open(&volume)?.with_share(options.share));
     let on_error = options
         .on_error
         .unwrap_or(OnError::of_superblock(volume.superblock.errors));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ext4::{Changeover, Ext4, MountOptions};
+use platter_ext4::{Changeover, ContentsShare, Ext4, MountOptions};
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
 use super::{ChangeoverRequest, Driver, Identity, MountRequest};
@@ -82,8 +82,11 @@ fn options(request: &MountRequest, cut_off: bool) -> MountOptions {
             })
         }),
         commit_interval: writing.and_then(|writing| writing.commit_interval),
-        uses_reserve: writing.is_some_and(|writing| writing.uses_reserve),
-        whole_space: false,
+        share: if writing.is_some_and(|writing| writing.uses_reserve) {
+            ContentsShare::Reserved
+        } else {
+            ContentsShare::Unreserved
+        },
         unjournaled: request.on_scratch,
         node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
     }

@@ -253,7 +253,7 @@ impl Maker {
         let named = |error: platter_vfs::Error| Error::new(image.name(), error);
         let options = platter_ext4::MountOptions {
             read_only: false,
-            whole_space: true,
+            share: platter_ext4::ContentsShare::Everything,
             ..platter_ext4::MountOptions::default()
         };
         let (device, budget) = (Arc::clone(image.device()), Arc::clone(&self.budget));
