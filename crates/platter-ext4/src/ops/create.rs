@@ -18,10 +18,16 @@ use crate::xattr::change_credits;
 
 /// Blocks that making a file changes at most, beside those of its directory: its inode and how it is
 /// taken, its attributes, and its first block, with the block's place in a map of its own.
-pub(super) fn new_inode_credits(volume: &Volume) -> u32 {
-    // Lists for access and by default.
-    let attributes = 2 * change_credits(volume);
-    ALLOC_INODE_CREDITS + STORE_CREDITS + FIRST_BLOCK_CREDITS + attributes
+pub(super) fn new_inode_credits(volume: &Volume, blueprint: &Blueprint<'_>) -> u32 {
+    let mut credits = ALLOC_INODE_CREDITS + STORE_CREDITS;
+    if blueprint.default_acl.is_some() {
+        // Lists for access and by default.
+        credits += 2 * change_credits(volume);
+    }
+    if blueprint.file_kind() == FileKind::Directory || blueprint.target_block.is_some() {
+        credits += FIRST_BLOCK_CREDITS;
+    }
+    credits
 }
 
 /// A block, its bitmap and descriptor, and what a map without blocks needs beside it.
@@ -65,8 +71,8 @@ impl Node {
     /// Makes a file as one transaction.
     fn make(&self, space: Portion<'_>, name: Name<'_>, blueprint: Blueprint<'_>) -> Result<New> {
         let volume = self.volume();
-        let credits =
-            insert_credits(&self.core.read().map) + new_inode_credits(volume) + STORE_CREDITS;
+        let of_name = insert_credits(&self.core.read().map) + STORE_CREDITS;
+        let credits = of_name + new_inode_credits(volume, &blueprint);
         let mut handle = match volume.begin(credits) {
             Ok(handle) => handle,
             Err(error) => {
@@ -149,7 +155,8 @@ impl Node {
             self.core.read().refuse_immutable()?;
             let kind = CreateKind::Regular;
             let blueprint = self.draw_up(space, context, &kind, permissions)?;
-            let mut handle = volume.begin(new_inode_credits(volume) + ORPHAN_CREDITS)?;
+            let credits = new_inode_credits(volume, &blueprint) + ORPHAN_CREDITS;
+            let mut handle = volume.begin(credits)?;
             let core = self.core.read();
             let (inode, map) = self.take_inode(space, &mut handle, &core, blueprint)?;
             let stored = inode::initialize(volume, &mut handle, &inode);

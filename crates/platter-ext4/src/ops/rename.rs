@@ -254,8 +254,9 @@ impl Move<'_> {
         let mut credits = RENAME_CREDITS + insert_credits(&self.to.dir.core.read().map);
         let mut blueprint = None;
         if self.mode == RenameMode::Whiteout {
-            credits += new_inode_credits(volume);
-            blueprint = Some(self.from.dir.draw_up(space, self.context, &WHITEOUT, 0)?);
+            let whiteout = self.from.dir.draw_up(space, self.context, &WHITEOUT, 0)?;
+            credits += new_inode_credits(volume, &whiteout);
+            blueprint = Some(whiteout);
         }
         let mut handle = volume.begin(credits)?;
         let mut cores = Cores::lock(&nodes);
