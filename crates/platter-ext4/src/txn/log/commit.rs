@@ -67,12 +67,15 @@ impl Log {
     /// calls again and again shares commits with others who do, instead of taking turns. It waits no
     /// longer than a commit takes.
     fn gather(&self, state: &mut MutexGuard<'_, State>) {
-        let limit = state.commit_took.min(GATHER_MAX);
-        if limit.is_zero() {
+        let Durability::Journal(journaled) = &self.durability else {
             return;
-        }
+        };
+        let clock = &journaled.clock;
+        // Handles that end ring as well: what is left of the time counts, not each wait.
+        let end = clock.monotonic() + state.commit_took.min(GATHER_MAX);
         while state.callers < state.callers_expected && state.failure.is_none() {
-            if self.changed.wait_for(state, limit).timed_out() {
+            let left = end.saturating_sub(clock.monotonic());
+            if left.is_zero() || self.changed.wait_for(state, left).timed_out() {
                 break;
             }
         }

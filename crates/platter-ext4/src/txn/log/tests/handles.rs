@@ -3,14 +3,16 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use platter_block::{Geometry, IoError};
+use platter_vfs::SystemClock;
 
 use super::journal::log_on;
 use super::*;
-use crate::txn::sample_log::{SampleLog, filled};
+use crate::txn::sample_log::{SampleLog, filled, open};
 
 fn sample() -> Arc<MemoryDevice> {
     let mut sample = SampleLog::new(crate::ondisk::jbd2::Checksums::None, false);
@@ -271,6 +273,39 @@ fn those_who_wait_for_a_commit_share_the_next_one() {
     let statistics = log.statistics();
     assert_eq!((statistics.commits, statistics.blocks), (2, 8));
     assert_eq!(statistics.flushes, 4);
+}
+
+#[test]
+fn a_commit_does_not_wait_for_others_as_long_as_handles_end() {
+    let disk = sample();
+    let device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&disk);
+    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
+    let clock = Arc::new(SystemClock::default());
+    let features = Features::from_bits(0, 0, 0);
+    let log = Log::with_journal(buffers, open(&disk), &features, clock).unwrap();
+    change(&mut log.begin(1).unwrap(), 3);
+    {
+        let mut state = log.state.lock();
+        state.callers_expected = 2;
+        state.commit_took = Duration::from_millis(10);
+    }
+    let is_done = AtomicBool::new(false);
+    let rings = thread::scope(|scope| {
+        let ringing = scope.spawn(|| {
+            let mut rings = 0;
+            while rings < 2000 && !is_done.load(Ordering::Acquire) {
+                drop(log.begin(1).unwrap());
+                thread::sleep(Duration::from_millis(1));
+                rings += 1;
+            }
+            rings
+        });
+        log.commit_all().unwrap();
+        is_done.store(true, Ordering::Release);
+        ringing.join().unwrap()
+    });
+    assert!(rings < 1000, "the commit waited for {rings} handles");
 }
 
 #[test]
