@@ -23,4 +23,4 @@ pub mod check;
 
 pub use alloc::ContentsShare;
 pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery};
-pub use volume::Volume;
+pub use volume::{SharingStatistics, Volume};

@@ -39,16 +39,20 @@ pub struct WriteOptions {
     /// Whether contents of files may take the blocks that the filesystem reserves for the superuser:
     /// true where everybody who writes is the superuser.
     pub uses_reserve: bool,
+    /// Whether files get to share metadata of equal contents: on ext2, ext3 and ext4, blocks of
+    /// attributes (`-o no_mbcache` for not).
+    pub mbcache: bool,
 }
 
 impl Default for WriteOptions {
-    /// What the filesystem asks for, every five seconds, and for anybody.
+    /// What the filesystem asks for, every five seconds, for anybody, sharing what can be shared.
     fn default() -> Self {
         Self {
             on_error: None,
             data_mode: None,
             commit_interval: Some(Duration::from_secs(5)),
             uses_reserve: false,
+            mbcache: true,
         }
     }
 }

@@ -20,3 +20,4 @@ mod names_write;
 mod names_limits;
 mod mount_write;
 mod xattr_write;
+mod xattr_sharing;

@@ -100,7 +100,7 @@ impl Checker<'_> {
     fn check_attribute_block(&mut self, inode: &Inode, block: BlockNr) -> Flow<Values> {
         if let Some(known) = self.attribute_blocks.get_mut(&block.0) {
             known.found += 1;
-            return Ok(self.count_values_again(block));
+            return Ok(self.values_again(block));
         }
         let volume = self.volume;
         let locus = locus_of(inode.number).at_block(block.0);
@@ -126,8 +126,9 @@ impl Checker<'_> {
         Ok(values)
     }
 
-    /// Each inode that shares a block refers to the values of the block.
-    fn count_values_again(&mut self, block: BlockNr) -> Values {
+    /// What the values of a block that was met before take of another inode that shares it. They are
+    /// used by the block, once.
+    fn values_again(&self, block: BlockNr) -> Values {
         if !self.has_ea_inode() {
             return Values::default();
         }
@@ -137,9 +138,6 @@ impl Checker<'_> {
         let Ok(space) = XattrSpace::decode_block(&buffer, true) else {
             return Values::default();
         };
-        for reference in space.entries().iter().filter_map(value_reference) {
-            *self.attribute_values.entry(reference.number).or_default() += 1;
-        }
         self.values(&space)
     }
 

@@ -30,6 +30,7 @@ use crate::ondisk::{Features, Geometry, InodeNr, Superblock};
 use crate::ops::Tree;
 use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
+use crate::volume::SharingStatistics;
 use lifetime::Lifetime;
 use writing::Writing;
 
@@ -111,6 +112,12 @@ impl Ext4 {
     #[must_use]
     pub fn orphans(&self) -> &Orphans {
         &self.tree.orphans
+    }
+
+    /// What the sharing of equal attributes came to; `None` where nothing is shared anew.
+    #[must_use]
+    pub fn sharing(&self) -> Option<SharingStatistics> {
+        Some(self.volume().sharing()?.statistics())
     }
 
     /// What recovery did, if there was one.

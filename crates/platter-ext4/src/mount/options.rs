@@ -46,6 +46,9 @@ pub struct MountOptions {
     pub share: ContentsShare,
     /// Write past the journal, where there is one: for a device that does not outlive the mount.
     pub unjournaled: bool,
+    /// Have files share blocks of equal attributes, and attributes share large values
+    /// (`-o no_mbcache` for not).
+    pub mbcache: bool,
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -64,6 +67,7 @@ impl Default for MountOptions {
             data_mode: None,
             share: ContentsShare::default(),
             unjournaled: false,
+            mbcache: true,
             node_name: b"platter".to_vec(),
         }
     }

@@ -20,6 +20,7 @@ use crate::orphan::Orphans;
 use crate::recovery::open_journal;
 use crate::superblock;
 use crate::txn::{Journal, Log};
+use crate::volume::Sharing;
 
 /// How often the flusher looks after the journal.
 const TICK: Duration = Duration::from_secs(1);
@@ -87,7 +88,10 @@ pub(super) fn begin(
         volume.writable(Log::without_journal)
     };
     let data_mode = DataMode::of_superblock(&volume.superblock);
-    let volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
+    let mut volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
+    if options.mbcache {
+        volume = volume.with_sharing(Sharing::new(&budget));
+    }
     let space = Arc::new(Space::open(&volume)?.with_share(options.share));
     let on_error = options
         .on_error
@@ -191,6 +195,9 @@ fn start_flusher(tree: &Arc<Tree>, lifetime: &Arc<Lifetime>, interval: Duration)
         }
         if let Some(log) = tree.volume.log() {
             let _ = log.tend();
+        }
+        if let Some(sharing) = tree.volume.sharing() {
+            sharing.shrink();
         }
         true
     })

@@ -40,15 +40,16 @@ impl Node {
     fn change_xattrs(
         &self,
         context: &Context,
-        mut change: impl FnMut(&mut XattrChange<'_, '_>) -> Result<()>,
+        mut change: impl FnMut(&mut XattrChange<'_, '_>) -> Result<bool>,
     ) -> Result<()> {
         let _order = self.order.write();
         self.with_room(|| {
             self.change(change_credits(self.volume()), |handle, core| {
                 let mut changing = self.xattr_change(context, handle, core)?;
-                change(&mut changing)?;
-                let now = changing.now;
-                core.inode.changed = core.inode.storable(now);
+                if change(&mut changing)? {
+                    let now = changing.now;
+                    core.inode.changed = core.inode.storable(now);
+                }
                 Ok(())
             })
         })

@@ -5,6 +5,7 @@ mod acl;
 mod change;
 mod names;
 mod set;
+mod sharing;
 mod value_inode;
 
 use platter_cache::Buffer;
@@ -48,6 +49,7 @@ pub fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     }
     if let Some(block) = read_block(volume, inode)? {
         let space = block_space(volume, inode, &block)?;
+        note_block(volume, inode, &block);
         if let Some(entry) = space.find(name.index, name.rest) {
             return value(volume, inode, entry, false);
         }
@@ -64,6 +66,7 @@ pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     }
     if let Some(block) = read_block(volume, inode)? {
         let space = block_space(volume, inode, &block)?;
+        note_block(volume, inode, &block);
         names.extend(space.entries().iter().filter_map(full_name));
     }
     Ok(names)
@@ -83,6 +86,13 @@ fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
         return Ok(None);
     };
     Ok(Some(volume.read_block(block, &block_verifier(volume))?))
+}
+
+/// Takes note of the block that [`read_block`] gave, for others to share.
+fn note_block(volume: &Volume, inode: &Inode, bytes: &Buffer) {
+    if let Some(block) = inode.xattr_block {
+        sharing::note_block(volume, block, bytes);
+    }
 }
 
 fn block_verifier(volume: &Volume) -> XattrBlockVerifier {

@@ -24,7 +24,7 @@ pub fn acl(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<PosixAc
 }
 
 impl XattrChange<'_, '_> {
-    /// Gives the attribute with this full name a value. An access control list changes the
+    /// Gives the attribute with this full name a value. Whether that changed anything. An access control list changes the
     /// permission bits with it; `keeps_group_id` tells whether the caller may leave a set-group-id
     /// bit there.
     ///
@@ -37,7 +37,7 @@ impl XattrChange<'_, '_> {
         value: &[u8],
         mode: XattrMode,
         keeps_group_id: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let parsed = AttributeName::parse_for_change(name)?;
         if value.len() > VALUE_BYTES_MAX as usize {
             return Err(Condition::TooBig.into());
@@ -45,11 +45,12 @@ impl XattrChange<'_, '_> {
         match name {
             ACL_ACCESS_NAME => {
                 let acl = self.list_for_change(name, value)?;
-                self.set_access_acl(&parsed, &acl, mode)?;
+                let permissions = self.inode.permissions;
+                let is_changed = self.set_access_acl(&parsed, &acl, mode)?;
                 if !keeps_group_id {
                     self.inode.permissions &= !SET_GROUP_ID;
                 }
-                Ok(())
+                Ok(is_changed || self.inode.permissions != permissions)
             }
             ACL_DEFAULT_NAME => {
                 let acl = self.list_for_change(name, value)?;
@@ -59,11 +60,11 @@ impl XattrChange<'_, '_> {
         }
     }
 
-    /// Removes the attribute with this full name.
+    /// Removes the attribute with this full name. Whether that changed anything.
     ///
     /// # Errors
     /// `NoAttribute` if it is not there.
-    pub fn remove_named(&mut self, name: &[u8]) -> Result<()> {
+    pub fn remove_named(&mut self, name: &[u8]) -> Result<bool> {
         let parsed = AttributeName::parse_for_change(name)?;
         self.set(&parsed, None, XattrMode::Replace)
     }
@@ -108,17 +109,17 @@ impl XattrChange<'_, '_> {
         name: &AttributeName<'_>,
         acl: &PosixAcl,
         mode: XattrMode,
-    ) -> Result<()> {
-        if acl.is_minimal() {
+    ) -> Result<bool> {
+        let is_changed = if acl.is_minimal() {
             match self.set(name, None, XattrMode::Replace) {
-                Ok(()) | Err(Error::Condition(Condition::NoAttribute)) => {}
-                Err(error) => return Err(error),
+                Err(Error::Condition(Condition::NoAttribute)) => false,
+                removed => removed?,
             }
         } else {
-            self.set(name, Some(&stored_acl::encode(acl)), mode)?;
-        }
+            self.set(name, Some(&stored_acl::encode(acl)), mode)?
+        };
         let others = self.inode.permissions & !PERMISSION_BITS;
         self.inode.permissions = others | acl.mode_bits();
-        Ok(())
+        Ok(is_changed)
     }
 }

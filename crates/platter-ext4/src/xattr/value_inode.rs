@@ -5,7 +5,7 @@ use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, FileKind, Result};
 
-use super::VALUE_BYTES_MAX;
+use super::{VALUE_BYTES_MAX, sharing};
 use crate::Volume;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap};
@@ -26,6 +26,8 @@ pub enum ValueInodeRule {
     Size,
     /// The value's hash is the inode's, and the entry's.
     Hash,
+    /// It is counted that somebody uses it.
+    References,
 }
 
 impl Rule for ValueInodeRule {
@@ -38,6 +40,7 @@ impl Rule for ValueInodeRule {
             Self::Attributes => "has attributes itself",
             Self::Size => "size is not that of the value",
             Self::Hash => "hash of the value does not match",
+            Self::References => "count of its users is impossible",
         }
     }
 }
@@ -71,7 +74,31 @@ pub(super) fn read(
     if !is_proven(volume, owner, &holder, entry, &value) {
         return Err(broken(ValueInodeRule::Hash).into());
     }
+    let hash = value_hash(volume.geometry.checksum_seed, &value);
+    if stored_hash(&holder) == hash {
+        sharing::note_value(volume, number, hash, &value);
+    }
     Ok(value)
+}
+
+/// Whether the inode `number` holds this value. Its users are not counted.
+pub(super) fn holds(volume: &Volume, number: InodeNr, hash: u32, value: &[u8]) -> Result<bool> {
+    let holder = inode::read(volume, number)?;
+    let is_like_it = holder.kind == FileKind::Regular
+        && holder.flags.contains(InodeFlags::EA_INODE)
+        && holder.xattr_block.is_none()
+        && holder.size_bytes == value.len() as u64
+        && stored_hash(&holder) == hash;
+    let Ok(size_bytes) = u32::try_from(value.len()) else {
+        return Ok(false);
+    };
+    Ok(is_like_it && contents(volume, &holder, size_bytes)? == value)
+}
+
+/// The hash of the value, which stands in the place of the access time.
+pub(super) fn stored_hash(holder: &Inode) -> u32 {
+    let low_half = holder.accessed.seconds.cast_unsigned() & u64::from(u32::MAX);
+    u32::try_from(low_half).unwrap_or_default()
 }
 
 /// The blocks of a value are metadata: the newest of them may not have come home yet.
@@ -107,7 +134,7 @@ fn is_proven(
 ) -> bool {
     let low_half = |seconds: i64| seconds.cast_unsigned() & u64::from(u32::MAX);
     let hash = value_hash(volume.geometry.checksum_seed, value);
-    if low_half(holder.accessed.seconds) == u64::from(hash) {
+    if stored_hash(holder) == hash {
         return entry.verify_hash_of_inode(hash).is_ok();
     }
     low_half(holder.modified.seconds) == u64::from(owner.number.get())

@@ -104,6 +104,7 @@ impl Edit {
             commit_interval: None,
             // Whoever may write the image may do all that the superuser may in it.
             uses_reserve: true,
+            mbcache: true,
         });
         let driver = options.driver(&image)?;
         let mut base = Arc::clone(image.device());

@@ -65,6 +65,7 @@ impl MountWords {
             "errors" => self.writing.on_error = Some(on_error(value)?),
             "commit" => self.writing.commit_interval = Some(interval(value)?),
             "data" => self.writing.data_mode = Some(data_mode(value)?),
+            "no_mbcache" => self.writing.mbcache = false,
             "acl" | "user_xattr" | "barrier" | "delalloc" => {}
             _ if UNSUPPORTED.contains(&name) => bail!("mount option {word} is not supported"),
             _ => bail!("mount option {word} is not known"),
@@ -190,13 +191,18 @@ mod tests {
 
     #[test]
     fn words_about_writing_are_taken() {
-        let words = parse(&["errors=remount-ro,data=ordered,acl", "commit=30,rw"]).unwrap();
+        let words = parse(&[
+            "errors=remount-ro,data=ordered,acl",
+            "commit=30,rw,no_mbcache",
+        ])
+        .unwrap();
         assert!(words.insists_on_writing && !words.fuse.read_only);
         let expected = WriteOptions {
             on_error: Some(OnError::ReadOnly),
             data_mode: Some(DataMode::Ordered),
             commit_interval: Some(Duration::from_secs(30)),
             uses_reserve: false,
+            mbcache: false,
         };
         assert_eq!(words.writing, expected);
         let words = parse(&["rw", "ro", "commit=0"]).unwrap();

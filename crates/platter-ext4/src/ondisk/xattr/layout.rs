@@ -62,11 +62,14 @@ impl Attribute {
 
     /// What it takes in its space.
     fn len_bytes(&self) -> usize {
-        let value = match &self.value {
+        entry_len(self.name.len()).saturating_add(self.value_len_bytes())
+    }
+
+    fn value_len_bytes(&self) -> usize {
+        match &self.value {
             AttributeValue::Here(value) => value.len().next_multiple_of(XATTR_ALIGN),
             AttributeValue::Inode { .. } => 0,
-        };
-        entry_len(self.name.len()).saturating_add(value)
+        }
     }
 
     fn is(&self, name_index: u8, name: &[u8]) -> bool {
@@ -102,6 +105,16 @@ impl Attributes {
         self.list.is_empty()
     }
 
+    /// The inodes that hold their values, one for each such attribute.
+    pub fn holders(&self) -> impl Iterator<Item = InodeNr> {
+        self.list
+            .iter()
+            .filter_map(|attribute| match attribute.value {
+                AttributeValue::Here(_) => None,
+                AttributeValue::Inode { number, .. } => Some(number),
+            })
+    }
+
     /// Takes the attribute with this prefix number and name out.
     pub fn remove(&mut self, name_index: u8, name: &[u8]) -> Option<Attribute> {
         let mut places = self.list.iter();
@@ -121,11 +134,21 @@ impl Attributes {
         self.len_bytes_with(attribute).saturating_add(header) <= space_len
     }
 
-    /// Whether `attribute` has room in a block with these.
+    /// Whether `attribute` has room in a block with these, of whose end values may take all but the
+    /// first `reserved` bytes.
     #[must_use]
-    pub fn has_room_in_block(&self, attribute: &Attribute, block_bytes: usize) -> bool {
+    pub fn has_room_in_block(
+        &self,
+        attribute: &Attribute,
+        block_bytes: usize,
+        reserved: usize,
+    ) -> bool {
         let header = size_of::<DiskXattrHeader>();
-        self.len_bytes_with(attribute).saturating_add(header) <= block_bytes
+        let values = self.list.iter().map(Attribute::value_len_bytes);
+        let values = values.fold(attribute.value_len_bytes(), usize::saturating_add);
+        let is_within =
+            attribute.value_len_bytes() == 0 || values.saturating_add(reserved) <= block_bytes;
+        is_within && self.len_bytes_with(attribute).saturating_add(header) <= block_bytes
     }
 
     fn len_bytes_with(&self, attribute: &Attribute) -> usize {
@@ -248,6 +271,13 @@ pub fn references(block: &[u8]) -> Option<u32> {
     Some(header.references.get())
 }
 
+/// The hash that a block of attributes is known by; `None` of one that must not be shared.
+#[must_use]
+pub fn shared_hash(block: &[u8]) -> Option<u32> {
+    let (header, _) = DiskXattrHeader::ref_from_prefix(block).ok()?;
+    Some(header.hash.get()).filter(|&hash| hash != 0)
+}
+
 /// Says that `references` inodes share a block of attributes.
 pub fn set_references(block: &mut [u8], references: u32) {
     if let Ok((header, _)) = DiskXattrHeader::mut_from_prefix(block) {
@@ -338,8 +368,11 @@ mod tests {
         let (inode, block) = (4 + 20 + 4 + 100, 32 + 20 + 4 + 100);
         assert!(none.has_room_in_inode(&attribute, inode));
         assert!(!none.has_room_in_inode(&attribute, inode - 1));
-        assert!(none.has_room_in_block(&attribute, block));
-        assert!(!none.has_room_in_block(&attribute, block - 1));
+        assert!(none.has_room_in_block(&attribute, block, 0));
+        assert!(!none.has_room_in_block(&attribute, block - 1, 0));
+        assert!(none.has_room_in_block(&attribute, block, block - 100));
+        assert!(!none.has_room_in_block(&attribute, block, block - 99));
+        assert!(none.has_room_in_block(&here(1, "name", &[]), block, block));
         let mut one = none;
         one.insert(attribute);
         assert!(one.encode_inode(&mut vec![0; inode]));

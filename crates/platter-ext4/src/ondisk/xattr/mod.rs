@@ -17,6 +17,7 @@ use super::types::InodeNr;
 pub use edit::{begin_in_inode, remove_from_inode, value_in_inode_mut, value_len_max_in_inode};
 pub use layout::{
     Attribute, AttributeValue, Attributes, entry_hash_of_inode, references, set_references,
+    shared_hash,
 };
 
 /// `h_magic` of both the block's and the inode's header.
@@ -117,7 +118,7 @@ impl Rule for XattrRule {
 }
 
 /// Where an attribute's value is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ValuePlace<'a> {
     /// Beside the entry.
     Here(&'a [u8]),
@@ -131,7 +132,7 @@ pub enum ValuePlace<'a> {
 }
 
 /// One attribute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct XattrEntry<'a> {
     /// Where the entry begins in its space, in bytes.
     pub offset: usize,

@@ -45,13 +45,14 @@ impl Node {
 
     fn free_attributes(&self) -> Result<()> {
         let context = Context::root();
+        let mut credits = change_credits(self.volume());
         loop {
-            let credits = change_credits(self.volume());
             let released = self.change(credits, |handle, core| {
                 self.xattr_change(&context, handle, core)?.release()
             })?;
-            if released == Released::All {
-                return Ok(());
+            match released {
+                Released::All => return Ok(()),
+                Released::Some { credits: next } => credits = next,
             }
         }
     }

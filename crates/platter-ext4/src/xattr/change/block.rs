@@ -2,21 +2,48 @@
 //! let go of.
 
 use platter_cache::Buffer;
+use platter_cache::mbcache::Removal;
+use platter_ondisk::Locus;
 use platter_vfs::{Condition, Result};
 
 use super::XattrChange;
 use super::places::Places;
+use super::share::Left;
+use super::value::Taken;
 use crate::Volume;
-use crate::ondisk::xattr::{AttributeValue, Attributes, references, set_references};
+use crate::ondisk::corrupt::Corrupt;
+use crate::ondisk::xattr::{
+    Attributes, XATTR_REFERENCES_MAX, XattrRule, references, set_references, shared_hash,
+};
 use crate::ondisk::{BlockNr, Inode, InodeNr};
-use crate::xattr::{block_space, block_verifier, read_block};
+use crate::txn::Edit;
+use crate::xattr::sharing::{fingerprint_of_block, is_same};
+use crate::xattr::{block_space, block_verifier, has_ea_inode, read_block};
+
+/// Times that somebody who is about to share a block is waited for: each leaves it with one user
+/// more, or does not come again.
+pub(super) const WAITS_MAX: u32 = 1000;
 
 /// An attribute block as it was read.
 #[derive(Debug)]
 pub(super) struct AttributeBlock {
-    number: BlockNr,
+    pub(super) number: BlockNr,
     pub(super) buffer: Buffer,
-    references: u32,
+}
+
+/// What became of an inode's attribute block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outside {
+    /// It stays, with what it holds.
+    Same,
+    /// It holds something else.
+    Rewritten,
+    /// The inode uses a block that was there before.
+    Shared,
+    /// The inode has a new block.
+    Made,
+    /// The inode has none.
+    Gone,
 }
 
 impl AttributeBlock {
@@ -24,116 +51,189 @@ impl AttributeBlock {
         let (Some(number), Some(buffer)) = (inode.xattr_block, read_block(volume, inode)?) else {
             return Ok(None);
         };
-        let references = references(&buffer).unwrap_or(1);
-        Ok(Some(Self {
-            number,
-            buffer,
-            references,
-        }))
-    }
-
-    /// Whether other inodes use it, too.
-    pub(super) fn is_shared(&self) -> bool {
-        self.references > 1
+        Ok(Some(Self { number, buffer }))
     }
 }
 
 impl XattrChange<'_, '_> {
-    /// Makes the inode's block what `places` says.
-    pub(super) fn write_outside(&mut self, places: &Places) -> Result<()> {
+    /// Makes the inode's block what `places` says. With an error, nothing was changed, or the handle
+    /// was aborted.
+    pub(super) fn write_outside(
+        &mut self,
+        places: &Places,
+        taken: Option<&Taken>,
+    ) -> Result<Outside> {
         if !places.outside_changed {
-            return Ok(());
+            return Ok(Outside::Same);
         }
-        match &places.block {
-            Some(block) if places.outside.is_empty() => {
-                let released = self.release_block(block.number);
+        let old = places.block.as_ref();
+        if places.outside.is_empty() {
+            if let Some(old) = old {
+                let released = self.release_block(old);
                 released.map_err(|error| self.abort(error))?;
-                Ok(())
             }
-            None if places.outside.is_empty() => Ok(()),
-            Some(block) if !block.is_shared() => {
-                let verifier = block_verifier(self.volume);
-                self.handle.edit(block.number, &verifier, |bytes| {
-                    Ok(lay_out(&places.outside, bytes)?)
-                })
-            }
-            Some(block) => {
-                let copied = self.make_block(&places.outside)?;
-                let left = self.leave_to_others(block, &places.outside);
-                left.map_err(|error| self.abort(error))?;
-                self.inode.xattr_block = Some(copied);
-                Ok(())
-            }
-            None => {
-                let made = self.make_block(&places.outside)?;
-                self.inode.xattr_block = Some(made);
-                let sectors = self.cluster_bytes() >> 9;
-                self.inode.sectors = self.inode.sectors.saturating_add(sectors);
-                Ok(())
-            }
+            return Ok(Outside::Gone);
         }
+        let draft = self.draft(&places.outside)?;
+        let has_ea_inode = has_ea_inode(self.volume);
+        if old.is_some_and(|old| is_same(&old.buffer, &draft, has_ea_inode)) {
+            return Ok(Outside::Same);
+        }
+        let (block, outside) = if let Some(shared) = self.share_block(&draft)? {
+            (shared, Outside::Shared)
+        } else {
+            if let Some(old) = old
+                && self.rewrite_own(old.number, &draft)?
+            {
+                return Ok(Outside::Rewritten);
+            }
+            (
+                self.make_block(draft, &places.outside, taken)?,
+                Outside::Made,
+            )
+        };
+        if let Some(old) = old {
+            let released = self.release_block(old);
+            released.map_err(|error| self.abort(error))?;
+        }
+        self.inode.xattr_block = Some(block);
+        let sectors = self.cluster_bytes() >> 9;
+        self.inode.sectors = self.inode.sectors.saturating_add(sectors);
+        Ok(outside)
     }
 
-    /// Makes a block that this inode alone uses.
-    fn make_block(&mut self, attributes: &Attributes) -> Result<BlockNr> {
+    /// Attributes as a block of one user holds them, but for its checksum.
+    fn draft(&self, attributes: &Attributes) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.volume.geometry.block_bytes as usize];
         lay_out(attributes, &mut bytes)?;
-        let goal = self.goal();
-        let taken = self
-            .space
-            .alloc(self.volume, self.handle, goal, 1, self.from)?;
-        let verifier = block_verifier(self.volume);
-        let made = self.handle.create(taken.start, &verifier, bytes);
-        made.map_err(|error| self.abort(error))?;
-        Ok(taken.start)
+        Ok(bytes)
     }
 
-    /// Leaves a shared block, of which most of `attributes` were copied, to the others. The inodes of
-    /// values that were are used by both blocks then.
-    fn leave_to_others(&mut self, block: &AttributeBlock, attributes: &Attributes) -> Result<()> {
-        let before = Attributes::of(&block_space(self.volume, self.inode, &block.buffer)?);
-        let before: Vec<InodeNr> = holders(&before).collect();
-        let holders = holders(attributes).filter(|holder| before.contains(holder));
-        let holders: Vec<InodeNr> = holders.collect();
-        for &holder in &holders {
-            self.add_reference(holder)?;
+    /// Makes a block that this inode alone uses. It counts as a user of the values that it names, as
+    /// does `taken` of the new one already.
+    fn make_block(
+        &mut self,
+        draft: Vec<u8>,
+        attributes: &Attributes,
+        taken: Option<&Taken>,
+    ) -> Result<BlockNr> {
+        let goal = self.goal();
+        let space = self.space;
+        let made = space.alloc(self.volume, self.handle, goal, 1, self.from)?;
+        let filled = self.fill_block(made.start, draft, attributes, taken);
+        filled.map_err(|error| self.abort(error))?;
+        Ok(made.start)
+    }
+
+    fn fill_block(
+        &mut self,
+        block: BlockNr,
+        draft: Vec<u8>,
+        attributes: &Attributes,
+        taken: Option<&Taken>,
+    ) -> Result<()> {
+        let verifier = block_verifier(self.volume);
+        let made = self.handle.create(block, &verifier, draft)?;
+        let is_counted = |holder: &InodeNr| {
+            taken.is_some_and(|taken| taken.is_outside && taken.number == *holder)
+        };
+        let mut counted = false;
+        for holder in attributes.holders() {
+            if !counted && is_counted(&holder) {
+                counted = true;
+            } else {
+                self.add_reference(holder)?;
+            }
         }
-        if self.unshare(block.number)? {
-            return Ok(());
-        }
-        // The others left it meanwhile.
-        self.free_block(block.number)?;
-        for &holder in &holders {
-            self.remove_reference(holder)?;
-        }
+        self.note_own(block, &made);
         Ok(())
     }
 
-    /// Lets go of the inode's block, and frees it when this was the last to use it.
-    pub(super) fn release_block(&mut self, block: BlockNr) -> Result<()> {
-        if !self.unshare(block)? {
-            self.free_block(block)?;
+    /// Changes the inode's block in place, if no other inode uses it or is about to.
+    fn rewrite_own(&mut self, block: BlockNr, draft: &[u8]) -> Result<bool> {
+        let (verifier, volume) = (block_verifier(self.volume), self.volume);
+        let is_rewritten = self.handle.edit_or_keep(block, &verifier, |bytes| {
+            if references(bytes) != Some(1) {
+                return Ok(Edit::Kept(false));
+            }
+            if let Some((cache, key)) = volume.sharing().zip(shared_hash(bytes))
+                && let Removal::InUse(_) = cache.blocks.delete_or_get(key, block.0)
+            {
+                return Ok(Edit::Kept(false));
+            }
+            bytes.copy_from_slice(draft);
+            Ok(Edit::Changed(true))
+        })?;
+        if is_rewritten {
+            self.note_own(block, draft);
         }
+        Ok(is_rewritten)
+    }
+
+    /// Notes a block that this inode alone uses, for others to share.
+    fn note_own(&self, block: BlockNr, bytes: &[u8]) {
+        let fingerprint = fingerprint_of_block(bytes, has_ea_inode(self.volume));
+        if let Some((sharing, fingerprint)) = self.volume.sharing().zip(fingerprint) {
+            // It was taken out before the block was freed last, so it is not there.
+            let _ = sharing.blocks.create(fingerprint, block.0, true);
+        }
+    }
+
+    /// Lets go of the inode's block. The last to use it frees it, and the block counts as a user of
+    /// its values no more.
+    pub(super) fn release_block(&mut self, block: &AttributeBlock) -> Result<()> {
+        if let Left::Nobody = self.leave_block(block.number)? {
+            let space = block_space(self.volume, self.inode, &block.buffer)?;
+            self.free_block(block.number)?;
+            for holder in Attributes::of(&space).holders() {
+                self.drop_value(holder)?;
+            }
+        }
+        self.forget_block();
+        Ok(())
+    }
+
+    /// The inode has no block any more.
+    pub(super) fn forget_block(&mut self) {
         self.inode.xattr_block = None;
         let sectors = self.cluster_bytes() >> 9;
         self.inode.sectors = self.inode.sectors.saturating_sub(sectors);
-        Ok(())
     }
 
-    /// Counts one user less, if there are others.
-    fn unshare(&mut self, block: BlockNr) -> Result<bool> {
-        let verifier = block_verifier(self.volume);
-        self.handle.edit(block, &verifier, |bytes| {
-            let Some(others @ 1..) = references(bytes).and_then(|count| count.checked_sub(1))
-            else {
-                return Ok(false);
-            };
-            set_references(bytes, others);
-            Ok(true)
-        })
+    /// Counts one user of a block less, if there are others. If not, nobody gets to share it any more:
+    /// it is the caller's to free.
+    pub(super) fn leave_block(&mut self, block: BlockNr) -> Result<Left> {
+        let (verifier, volume) = (block_verifier(self.volume), self.volume);
+        for _ in 0..WAITS_MAX {
+            let left = self.handle.edit_or_keep(block, &verifier, |bytes| {
+                let entry = volume.sharing().zip(shared_hash(bytes));
+                let count = references(bytes).unwrap_or_default();
+                if let Some(others @ 1..) = count.checked_sub(1) {
+                    set_references(bytes, others);
+                    if count == XATTR_REFERENCES_MAX
+                        && let Some((sharing, key)) = entry
+                        && let Some(entry) = sharing.blocks.get(key, block.0)
+                    {
+                        entry.set_reusable(true);
+                    }
+                    return Ok(Edit::Changed(Ok(Left::Others)));
+                }
+                let removal = entry.map(|(cache, key)| cache.blocks.delete_or_get(key, block.0));
+                Ok(Edit::Kept(match removal {
+                    None | Some(Removal::Deleted) => Ok(Left::Nobody),
+                    Some(Removal::InUse(entry)) => Err(entry),
+                }))
+            })?;
+            match left {
+                Ok(left) => return Ok(left),
+                // Whoever it is holds no lock that is held here, and waits for nobody.
+                Err(entry) => entry.wait_unused(),
+            }
+        }
+        Err(Corrupt::new(Locus::block(block.0), XattrRule::References).into())
     }
 
-    fn free_block(&mut self, block: BlockNr) -> Result<()> {
+    pub(super) fn free_block(&mut self, block: BlockNr) -> Result<()> {
         let blocks = block..BlockNr(block.0.saturating_add(1));
         self.handle.forget(blocks.clone());
         self.space.free(self.volume, self.handle, blocks)
@@ -152,14 +252,4 @@ fn lay_out(attributes: &Attributes, bytes: &mut [u8]) -> Result<(), Condition> {
         return Ok(());
     }
     Err(Condition::NoSpace)
-}
-
-/// The inodes that hold values.
-fn holders(attributes: &Attributes) -> impl Iterator<Item = InodeNr> {
-    let holder = |value: &AttributeValue| match value {
-        AttributeValue::Here(_) => None,
-        AttributeValue::Inode { number, .. } => Some(*number),
-    };
-    let list = attributes.list().iter();
-    list.filter_map(move |attribute| holder(&attribute.value))
 }

@@ -2,14 +2,16 @@
 //! in the inode's attribute block, and large values in inodes of their own.
 
 mod block;
+mod holder;
 mod places;
 mod release;
+mod share;
 mod value;
 
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp, XattrMode};
 
-use super::has_ea_inode;
 use super::names::AttributeName;
+use super::{has_ea_inode, sharing};
 use crate::Volume;
 use crate::alloc::{ALLOC_INODE_CREDITS, FREE_INODE_CREDITS, RECORD_CREDITS, Reserve, Space};
 use crate::inode::STORE_CREDITS;
@@ -18,16 +20,17 @@ use crate::ondisk::xattr::{Attribute, AttributeValue};
 use crate::ondisk::{BlockNr, Inode};
 use crate::superblock;
 use crate::txn::Handle;
+use block::Outside;
 use places::Places;
-use value::{Made, Wanted};
+use value::{Dropped, Taken, Wanted};
 
 pub use release::Released;
 
 /// What a block with one attribute of a name of three bytes holds beside the value: a larger value
 /// goes into an inode of its own.
 const BLOCK_OVERHEAD_BYTES: usize = 32 + 4 + 20;
-/// Changes of an attribute block: a new one that is recorded, and an old one that is freed; and the
-/// superblock.
+/// Changes of an attribute block: a new one that is recorded or one that is shared, and an old one
+/// that is freed; and the superblock.
 const BLOCK_CREDITS: u32 = 1 + RECORD_CREDITS + 1 + 4 + 1;
 /// Runs of blocks that a value in an inode is expected to have; the handle is extended for more.
 const VALUE_RUNS: u32 = 4;
@@ -67,7 +70,7 @@ pub fn change_credits(volume: &Volume) -> u32 {
 }
 
 impl XattrChange<'_, '_> {
-    /// Gives an attribute a value, as it is stored, or removes it.
+    /// Gives an attribute a value, as it is stored, or removes it. Whether that changed anything.
     ///
     /// # Errors
     /// `Exists` and `NoAttribute` as `mode` asks; `NoAttribute` for removing what is not there;
@@ -77,7 +80,7 @@ impl XattrChange<'_, '_> {
         name: &AttributeName<'_>,
         value: Option<&[u8]>,
         mode: XattrMode,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut places = Places::read(self.volume, self.inode)?;
         let old = places.take(name);
         match mode {
@@ -88,35 +91,52 @@ impl XattrChange<'_, '_> {
             }
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
-        let dropped = match old {
-            // Others that share the block keep the value.
-            Some((old, was_outside)) => {
-                let is_kept = was_outside && places.is_block_shared();
-                self.dropped(&old.value, is_kept)?
-            }
+        if let (Some((old, _)), Some(value)) = (&old, value)
+            && matches!(&old.value, AttributeValue::Here(old) if old == value)
+        {
+            return Ok(false);
+        }
+        let dropped = match &old {
+            Some((old, was_outside)) => self.dropped(&old.value, *was_outside)?,
             None => None,
         };
-        let made = match value {
+        self.ensure_for(&places, dropped.as_ref())?;
+        let taken = match value {
             Some(value) => self.place(&mut places, name, value)?,
             None => None,
         };
-        self.apply(&places, made.as_ref())?;
+        self.apply(&places, dropped.as_ref(), taken.as_ref())?;
+        if let (Some(value), Some(taken)) = (value, &taken) {
+            sharing::note_value(self.volume, taken.number, taken.hash, value);
+        }
         if let Err(error) = self.announce() {
             return Err(self.abort(error));
         }
-        match dropped {
-            Some(dropped) => self.drop_value(&dropped).map_err(|error| self.abort(error)),
-            None => Ok(()),
-        }
+        Ok(true)
     }
 
-    /// Finds room for a value among the attributes, and makes the inode it lies in if it must.
+    /// Sees to it that the handle has credits for the values in inodes: for the one that may be freed
+    /// with its blocks, and for those that get counted anew where a block is copied.
+    fn ensure_for(&mut self, places: &Places, dropped: Option<&Dropped>) -> Result<()> {
+        let mut credits = places.holders_before();
+        if let Some(dropped) = dropped {
+            credits = credits.saturating_add(self.credits_of_drop(dropped.number)?);
+        }
+        let others = change_credits(self.volume);
+        if credits == 0 || self.ensure(credits.saturating_add(others)) {
+            return Ok(());
+        }
+        Err(Condition::NoSpace.into())
+    }
+
+    /// Finds room for a value among the attributes, and an inode it lies in if it must: one that has
+    /// it, or a new one.
     fn place(
         &mut self,
         places: &mut Places,
         name: &AttributeName<'_>,
         value: &[u8],
-    ) -> Result<Option<Made>> {
+    ) -> Result<Option<Taken>> {
         let block_bytes = self.volume.geometry.block_bytes as usize;
         let may_have_inode = has_ea_inode(self.volume) && !value.is_empty();
         let room = block_bytes.saturating_sub(BLOCK_OVERHEAD_BYTES);
@@ -135,26 +155,61 @@ impl XattrChange<'_, '_> {
         if !may_have_inode || !places.has_room(&attribute) {
             return Err(Condition::NoSpace.into());
         }
-        let made = self.make_value(&wanted)?;
-        attribute.value = wanted.value_in(made.number);
-        places.put(attribute);
-        Ok(Some(made))
+        let mut taken = match self.share_value(&wanted)? {
+            Some(taken) => taken,
+            None => self.make_value(&wanted)?,
+        };
+        attribute.value = wanted.value_in(taken.number);
+        taken.is_outside = places.put(attribute);
+        Ok(Some(taken))
     }
 
-    /// Makes the inode and its block what `places` says.
-    fn apply(&mut self, places: &Places, made: Option<&Made>) -> Result<()> {
+    /// Makes the inode and its block what `places` says, and counts who uses which value.
+    fn apply(
+        &mut self,
+        places: &Places,
+        dropped: Option<&Dropped>,
+        taken: Option<&Taken>,
+    ) -> Result<()> {
         // What can fail for want of space comes first.
-        if let Err(error) = self.write_outside(places) {
-            return Err(match made {
-                Some(made) => self.unmake_value(made, error),
-                None => error,
-            });
-        }
+        let outside = match self.write_outside(places, taken) {
+            Ok(outside) => outside,
+            Err(error) => {
+                return Err(match taken {
+                    Some(taken) => self.give_back(taken, error),
+                    None => error,
+                });
+            }
+        };
         if places.inside_changed && !places.inside.encode_inode(&mut self.inode.tail) {
             return Err(self.abort(Condition::NoSpace.into()));
         }
-        if let Some(made) = made {
-            self.inode.sectors = self.inode.sectors.saturating_add(made.owner_sectors);
+        let settled = self.settle(outside, dropped, taken);
+        settled.map_err(|error| self.abort(error))
+    }
+
+    /// Each attribute behind an inode and in a block counts as one user of its value, however many
+    /// inodes share the block.
+    fn settle(
+        &mut self,
+        outside: Outside,
+        dropped: Option<&Dropped>,
+        taken: Option<&Taken>,
+    ) -> Result<()> {
+        if let Some(dropped) = dropped {
+            let sectors = self.inode.sectors;
+            self.inode.sectors = sectors.saturating_sub(dropped.owner_sectors);
+            if !dropped.was_outside || outside == Outside::Rewritten {
+                self.drop_value(dropped.number)?;
+            }
+        }
+        if let Some(taken) = taken {
+            let sectors = self.inode.sectors;
+            self.inode.sectors = sectors.saturating_add(taken.owner_sectors);
+            // The block that holds these attributes already counts itself.
+            if taken.is_outside && matches!(outside, Outside::Same | Outside::Shared) {
+                self.drop_value(taken.number)?;
+            }
         }
         Ok(())
     }

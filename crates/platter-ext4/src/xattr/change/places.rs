@@ -7,7 +7,7 @@ use crate::Volume;
 use crate::ondisk::Inode;
 use crate::ondisk::xattr::{Attribute, Attributes};
 use crate::xattr::names::AttributeName;
-use crate::xattr::{block_space, inode_space};
+use crate::xattr::{block_space, has_ea_inode, inode_space};
 
 /// All attributes of an inode.
 #[derive(Debug)]
@@ -22,7 +22,13 @@ pub(super) struct Places {
     pub(super) block: Option<AttributeBlock>,
     inside_len: usize,
     block_bytes: usize,
+    /// What values leave free of a block for the entries of others.
+    reserved: usize,
+    holders_before: u32,
 }
+
+/// Where values may lie in inodes, one in a block leaves an eighth of it, up to this, to entries.
+const RESERVED_MAX: usize = 1024;
 
 impl Places {
     pub(super) fn read(volume: &Volume, inode: &Inode) -> Result<Self> {
@@ -32,14 +38,22 @@ impl Places {
             Some(block) => Attributes::of(&block_space(volume, inode, &block.buffer)?),
             None => Attributes::default(),
         };
+        let block_bytes = volume.geometry.block_bytes as usize;
+        let reserved = if has_ea_inode(volume) {
+            (block_bytes / 8).min(RESERVED_MAX)
+        } else {
+            0
+        };
         Ok(Self {
             inside: inside.as_ref().map(Attributes::of).unwrap_or_default(),
             inside_changed: false,
+            holders_before: u32::try_from(outside.holders().count()).unwrap_or(u32::MAX),
             outside,
             outside_changed: false,
             block,
             inside_len: inode.tail.len(),
-            block_bytes: volume.geometry.block_bytes as usize,
+            block_bytes,
+            reserved,
         })
     }
 
@@ -58,7 +72,9 @@ impl Places {
     /// Whether there is room for an attribute in one of the places.
     pub(super) fn has_room(&self, attribute: &Attribute) -> bool {
         self.has_room_inside(attribute)
-            || self.outside.has_room_in_block(attribute, self.block_bytes)
+            || self
+                .outside
+                .has_room_in_block(attribute, self.block_bytes, self.reserved)
     }
 
     fn has_room_inside(&self, attribute: &Attribute) -> bool {
@@ -66,18 +82,21 @@ impl Places {
     }
 
     /// Puts an attribute that [has room](Self::has_room) behind the inode, or else in the block.
-    pub(super) fn put(&mut self, attribute: Attribute) {
-        if self.has_room_inside(&attribute) {
-            self.inside.insert(attribute);
-            self.inside_changed = true;
-        } else {
+    /// Whether it went there.
+    pub(super) fn put(&mut self, attribute: Attribute) -> bool {
+        let is_outside = !self.has_room_inside(&attribute);
+        if is_outside {
             self.outside.insert(attribute);
             self.outside_changed = true;
+        } else {
+            self.inside.insert(attribute);
+            self.inside_changed = true;
         }
+        is_outside
     }
 
-    /// Whether other inodes use the block, too.
-    pub(super) fn is_block_shared(&self) -> bool {
-        self.block.as_ref().is_some_and(AttributeBlock::is_shared)
+    /// How many values of the block, as it was read, lie in inodes.
+    pub(super) fn holders_before(&self) -> u32 {
+        self.holders_before
     }
 }

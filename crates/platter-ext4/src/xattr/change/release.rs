@@ -2,8 +2,9 @@
 
 use platter_vfs::{Error, Result};
 
-use super::XattrChange;
 use super::places::Places;
+use super::share::Left;
+use super::{XattrChange, change_credits};
 use crate::ondisk::xattr::{AttributeValue, Attributes};
 
 /// How far it came.
@@ -12,8 +13,11 @@ use crate::ondisk::xattr::{AttributeValue, Attributes};
 pub enum Released {
     /// There are no attributes any more.
     All,
-    /// With a new handle, it goes on.
-    Some,
+    /// With a new handle, which has so many credits, it goes on.
+    Some {
+        /// What the next step takes.
+        credits: u32,
+    },
 }
 
 impl XattrChange<'_, '_> {
@@ -37,42 +41,56 @@ impl XattrChange<'_, '_> {
     }
 
     fn release_all(&mut self, places: &mut Places) -> Result<Released> {
-        if !self.release_values(&mut places.inside)? {
+        if let Some(credits) = self.release_values(&mut places.inside)? {
             // What is left has room: there was more before.
             let _ = places.inside.encode_inode(&mut self.inode.tail);
-            return Ok(Released::Some);
+            return Ok(Released::Some { credits });
         }
         self.inode.tail.fill(0);
         let Some(block) = self.inode.xattr_block else {
             return Ok(Released::All);
         };
-        let is_own = !places.is_block_shared();
-        if is_own && !self.release_values(&mut places.outside)? {
-            self.rewrite_block(block, &places.outside)?;
-            return Ok(Released::Some);
+        if let Left::Nobody = self.leave_block(block)? {
+            if let Some(credits) = self.release_values(&mut places.outside)? {
+                self.rewrite_block(block, &places.outside)?;
+                return Ok(Released::Some { credits });
+            }
+            self.free_block(block)?;
         }
-        self.release_block(block)?;
+        self.forget_block();
         Ok(Released::All)
     }
 
     /// Drops values in inodes, and takes the attributes that had them out, until the handle has no
-    /// room for more. Whether that was all.
-    fn release_values(&mut self, attributes: &mut Attributes) -> Result<bool> {
+    /// room for more: then it gives the credits that are needed to go on.
+    fn release_values(&mut self, attributes: &mut Attributes) -> Result<Option<u32>> {
         let large = |value: &AttributeValue| matches!(value, AttributeValue::Inode { .. });
         while let Some(attribute) = attributes.list().iter().find(|a| large(&a.value)).cloned() {
-            let dropped = match self.dropped(&attribute.value, false) {
-                Err(Error::Condition(_)) => return Ok(false),
-                Err(Error::Corrupt(_)) => None,
-                dropped => dropped?,
-            };
-            if let Some(dropped) = dropped {
-                match self.drop_value(&dropped) {
-                    Err(Error::Corrupt(_)) => {}
-                    result => result?,
-                }
+            match self.release_value(&attribute.value) {
+                // What is damaged is left for a check to find.
+                Ok(None) | Err(Error::Corrupt(_)) => {}
+                Ok(Some(credits)) => return Ok(Some(credits)),
+                Err(error) => return Err(error),
             }
             attributes.remove(attribute.name_index, &attribute.name);
         }
-        Ok(true)
+        Ok(None)
+    }
+
+    /// Drops a value, or gives the credits that this takes if the handle cannot have them.
+    fn release_value(&mut self, value: &AttributeValue) -> Result<Option<u32>> {
+        let Some(dropped) = self.dropped(value, false)? else {
+            return Ok(None);
+        };
+        let credits = self.credits_of_drop(dropped.number)?;
+        // What is to be written besides is an inode or a block, and the bitmap of the block.
+        let credits = credits.saturating_add(change_credits(self.volume));
+        if !self.ensure(credits) {
+            return Ok(Some(credits));
+        }
+        self.drop_value(dropped.number)?;
+        let sectors = self.inode.sectors;
+        self.inode.sectors = sectors.saturating_sub(dropped.owner_sectors);
+        Ok(None)
     }
 }

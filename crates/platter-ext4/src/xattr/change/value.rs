@@ -1,52 +1,61 @@
 //! Inodes that hold values: made, counted by those who use them, and freed. Their blocks are written
 //! as metadata, so that they are there when the entry that names them is.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
+use platter_cache::mbcache::Removal;
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
-use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
+use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::XattrChange;
+use super::block::WAITS_MAX;
+use super::holder::{
+    pieces, prove_holder, read_holder, reference_count, set_hash, set_reference_count,
+};
+use super::share::Left;
 use crate::Volume;
 use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS};
 use crate::inode::{self, STORE_CREDITS};
-use crate::mapping::{Backing, BlockMap, MapChange, Piece, Run};
+use crate::mapping::{Backing, BlockMap, MapChange, Run};
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::{AttributeValue, entry_hash_of_inode, value_hash};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
-use crate::xattr::value_inode::ValueInodeRule;
+use crate::txn::Edit;
+use crate::xattr::value_inode::{ValueInodeRule, stored_hash};
 
 /// Permission bits of an inode that holds a value: nobody ever opens it.
 const PERMISSIONS: u32 = 0o600;
-/// Pieces of a value's map that are freed at once; a map with more is no value's.
-const PIECES_MAX: usize = 4096;
 
 /// A value that needs an inode.
 #[derive(Debug)]
 pub(super) struct Wanted<'v> {
-    value: &'v [u8],
-    hash: u32,
+    pub(super) value: &'v [u8],
+    pub(super) hash: u32,
     entry_hash: u32,
 }
 
-/// An inode that was made for a value.
+/// An inode with the value of an attribute, which counts as one of its users.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct Taken {
     pub(super) number: InodeNr,
+    pub(super) hash: u32,
     /// What the owner of the attribute takes more.
     pub(super) owner_sectors: u64,
-    blocks: Vec<Range<BlockNr>>,
+    /// The attribute is in a block.
+    pub(super) is_outside: bool,
+    /// The blocks of one that was made now.
+    made: Option<Vec<Range<BlockNr>>>,
 }
 
 /// A value in an inode that is used less.
 #[derive(Debug)]
 pub(super) struct Dropped {
-    number: InodeNr,
-    owner_sectors: u64,
-    /// Others go on using it as before.
-    is_kept: bool,
+    pub(super) number: InodeNr,
+    pub(super) owner_sectors: u64,
+    /// The attribute was in a block.
+    pub(super) was_outside: bool,
 }
 
 impl<'v> Wanted<'v> {
@@ -75,8 +84,19 @@ impl XattrChange<'_, '_> {
         size_bytes.next_multiple_of(self.cluster_bytes().max(1)) >> 9
     }
 
+    /// What the owner of an attribute has to note when the value is in `number`.
+    pub(super) fn taken(&self, number: InodeNr, wanted: &Wanted<'_>) -> Taken {
+        Taken {
+            number,
+            hash: wanted.hash,
+            owner_sectors: self.owner_sectors(wanted.value.len() as u64),
+            is_outside: false,
+            made: None,
+        }
+    }
+
     /// Makes an inode that holds a value.
-    pub(super) fn make_value(&mut self, wanted: &Wanted<'_>) -> Result<Made> {
+    pub(super) fn make_value(&mut self, wanted: &Wanted<'_>) -> Result<Taken> {
         let random = self.generation.into();
         let number = self.space.alloc_inode(
             self.volume,
@@ -85,20 +105,19 @@ impl XattrChange<'_, '_> {
             FileKind::Regular,
             random,
         )?;
-        let mut made = Made {
-            number,
-            owner_sectors: self.owner_sectors(wanted.value.len() as u64),
-            blocks: Vec::new(),
-        };
-        if let Err(error) = self.take_blocks(&mut made, wanted.value.len()) {
-            return Err(self.unmake_value(&made, error));
+        let mut blocks = Vec::new();
+        if let Err(error) = self.take_blocks(&mut blocks, wanted.value.len()) {
+            return Err(self.unmake_value(number, &blocks, error));
         }
-        let written = self.write_value(&made, wanted);
+        let written = self.write_value(number, &blocks, wanted);
         written.map_err(|error| self.abort(error))?;
-        Ok(made)
+        Ok(Taken {
+            made: Some(blocks),
+            ..self.taken(number, wanted)
+        })
     }
 
-    fn take_blocks(&mut self, made: &mut Made, len_bytes: usize) -> Result<()> {
+    fn take_blocks(&mut self, blocks: &mut Vec<Range<BlockNr>>, len_bytes: usize) -> Result<()> {
         let mut left = len_bytes.div_ceil(self.volume.geometry.block_bytes as usize);
         let mut goal = self.goal();
         while left > 0 {
@@ -112,16 +131,21 @@ impl XattrChange<'_, '_> {
             let count = taken.end.0.saturating_sub(taken.start.0);
             left = left.saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
             goal = taken.end;
-            made.blocks.push(taken);
+            blocks.push(taken);
         }
         Ok(())
     }
 
-    fn write_value(&mut self, made: &Made, wanted: &Wanted<'_>) -> Result<()> {
+    fn write_value(
+        &mut self,
+        number: InodeNr,
+        blocks: &[Range<BlockNr>],
+        wanted: &Wanted<'_>,
+    ) -> Result<()> {
         let geometry = &self.volume.geometry;
         let extra_bytes = self.volume.superblock.inode_extra_bytes;
         let kind = FileKind::Regular;
-        let mut holder = Inode::new(made.number, kind, self.generation, extra_bytes, geometry);
+        let mut holder = Inode::new(number, kind, self.generation, extra_bytes, geometry);
         holder.permissions = PERMISSIONS;
         (holder.uid, holder.gid) = (self.inode.uid, self.inode.gid);
         holder.links = 1;
@@ -137,7 +161,7 @@ impl XattrChange<'_, '_> {
         set_reference_count(&mut holder, 1);
         let mut map = BlockMap::begin(self.volume, &mut holder);
         let (mut first, mut chunks) = (0, wanted.value.chunks(geometry.block_bytes as usize));
-        for blocks in &made.blocks {
+        for blocks in blocks {
             for block in blocks.start.0..blocks.end.0 {
                 let mut bytes = chunks.next().unwrap_or_default().to_vec();
                 bytes.resize(geometry.block_bytes as usize, 0);
@@ -145,7 +169,7 @@ impl XattrChange<'_, '_> {
             }
             first = self.map_blocks(&mut map, &mut holder, first, blocks)?;
         }
-        let clusters = made.blocks.iter().map(|blocks| {
+        let clusters = blocks.iter().map(|blocks| {
             let count = blocks.end.0.saturating_sub(blocks.start.0);
             count.div_ceil(geometry.cluster_blocks.into())
         });
@@ -187,29 +211,33 @@ impl XattrChange<'_, '_> {
         Ok(at)
     }
 
-    /// Gives back what was taken for a value that nothing was written of, because of `error`.
-    pub(super) fn unmake_value(&mut self, made: &Made, error: Error) -> Error {
-        for blocks in &made.blocks {
-            self.handle.forget(blocks.clone());
-            let freed = self.space.free(self.volume, self.handle, blocks.clone());
-            if let Err(error) = freed {
-                return self.abort(error);
-            }
+    /// Gives back a value that got no attribute because of `error`.
+    pub(super) fn give_back(&mut self, taken: &Taken, error: Error) -> Error {
+        match &taken.made {
+            Some(blocks) => self.unmake_value(taken.number, blocks, error),
+            None => match self.drop_value(taken.number) {
+                Ok(()) => error,
+                Err(error) => self.abort(error),
+            },
         }
-        let freed = self.erase(made.number);
-        let freed = freed.and_then(|()| self.free_inode(made.number));
-        match freed {
+    }
+
+    /// Frees the inode of a value that nobody knows of, and its blocks.
+    fn unmake_value(&mut self, number: InodeNr, blocks: &[Range<BlockNr>], error: Error) -> Error {
+        match self.free_holder(number, blocks) {
             Ok(()) => error,
             Err(error) => self.abort(error),
         }
     }
 
-    /// What dropping a value will take, if it lies in an inode. Whether that can be done is seen
-    /// here, before anything is changed.
+    /// What is to be noted of a value that an attribute had, if it lies in an inode.
+    ///
+    /// # Errors
+    /// It is damaged.
     pub(super) fn dropped(
-        &mut self,
+        &self,
         value: &AttributeValue,
-        is_kept: bool,
+        was_outside: bool,
     ) -> Result<Option<Dropped>> {
         let AttributeValue::Inode {
             number, size_bytes, ..
@@ -217,39 +245,46 @@ impl XattrChange<'_, '_> {
         else {
             return Ok(None);
         };
-        if !is_kept {
-            let holder = read_holder(self.volume, number)?;
-            let pieces = pieces(self.volume, &holder)?.len();
-            let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
-            let groups = self.volume.geometry.groups_count;
-            let runs = runs.saturating_mul(2).min(groups);
-            let credits = runs.saturating_mul(2);
-            let credits = credits.saturating_add(FREE_INODE_CREDITS + STORE_CREDITS);
-            let others = super::change_credits(self.volume);
-            if !self.ensure(credits.saturating_add(others)) {
-                return Err(Condition::NoSpace.into());
-            }
-        }
+        read_holder(self.volume, number)?;
         Ok(Some(Dropped {
             number,
             owner_sectors: self.owner_sectors(size_bytes.into()),
-            is_kept,
+            was_outside,
         }))
     }
 
-    /// Has this inode use a value no more; the last who does frees it.
-    pub(super) fn drop_value(&mut self, dropped: &Dropped) -> Result<()> {
-        self.inode.sectors = self.inode.sectors.saturating_sub(dropped.owner_sectors);
-        if dropped.is_kept || self.remove_reference(dropped.number)? {
-            return Ok(());
+    /// Credits of [`drop_value`](Self::drop_value), should this be the last to use it. Whether that
+    /// can be done is seen here, before anything is changed.
+    pub(super) fn credits_of_drop(&self, number: InodeNr) -> Result<u32> {
+        let holder = read_holder(self.volume, number)?;
+        let pieces = pieces(self.volume, &holder)?.len();
+        let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
+        let groups = self.volume.geometry.groups_count;
+        let runs = runs.saturating_mul(2).min(groups);
+        let credits = runs.saturating_mul(2);
+        Ok(credits.saturating_add(FREE_INODE_CREDITS + STORE_CREDITS))
+    }
+
+    /// Counts one user of a value less; the last frees it.
+    pub(super) fn drop_value(&mut self, number: InodeNr) -> Result<()> {
+        match self.leave_value(number)? {
+            Left::Others => Ok(()),
+            Left::Nobody => {
+                let holder = read_holder(self.volume, number)?;
+                let blocks = pieces(self.volume, &holder)?;
+                self.free_holder(number, &blocks)
+            }
         }
-        let holder = read_holder(self.volume, dropped.number)?;
-        for blocks in pieces(self.volume, &holder)? {
+    }
+
+    fn free_holder(&mut self, number: InodeNr, blocks: &[Range<BlockNr>]) -> Result<()> {
+        for blocks in blocks {
             self.handle.forget(blocks.clone());
-            self.space.free(self.volume, self.handle, blocks)?;
+            self.space.free(self.volume, self.handle, blocks.clone())?;
         }
-        self.erase(dropped.number)?;
-        self.free_inode(dropped.number)
+        self.erase(number)?;
+        let (volume, was_dir) = (self.volume, false);
+        self.space.free_inode(volume, self.handle, number, was_dir)
     }
 
     /// Leaves nothing of an inode but that it was deleted.
@@ -265,94 +300,48 @@ impl XattrChange<'_, '_> {
         inode::store_deleted(self.volume, self.handle, number, seconds)
     }
 
-    fn free_inode(&mut self, number: InodeNr) -> Result<()> {
-        let (volume, was_dir) = (self.volume, false);
-        self.space.free_inode(volume, self.handle, number, was_dir)
-    }
-
-    /// Counts one user more of a value.
+    /// Counts one user more of a value that has some.
     pub(super) fn add_reference(&mut self, number: InodeNr) -> Result<()> {
         inode::edit(self.volume, self.handle, number, |holder| {
             prove_holder(holder)?;
-            let count = reference_count(holder).saturating_add(1);
-            set_reference_count(holder, count);
+            let count = reference_count(holder);
+            let more = count.checked_add(1).filter(|_| count > 0);
+            set_reference_count(holder, more.ok_or_else(|| broken_count(number))?);
             Ok(())
         })
     }
 
-    /// Counts one user less of a value, if there are others.
-    pub(super) fn remove_reference(&mut self, number: InodeNr) -> Result<bool> {
-        inode::edit(self.volume, self.handle, number, |holder| {
-            prove_holder(holder)?;
-            let Some(others @ 1..) = reference_count(holder).checked_sub(1) else {
-                return Ok(false);
-            };
-            set_reference_count(holder, others);
-            Ok(true)
-        })
-    }
-}
-
-fn read_holder(volume: &Volume, number: InodeNr) -> Result<Inode> {
-    let holder = inode::read(volume, number)?;
-    prove_holder(&holder)?;
-    Ok(holder)
-}
-
-fn prove_holder(holder: &Inode) -> Result<()> {
-    if holder.kind == FileKind::Regular && holder.flags.contains(InodeFlags::EA_INODE) {
-        return Ok(());
-    }
-    let locus = Locus::inode(u64::from(holder.number.get()));
-    Err(Corrupt::new(locus, ValueInodeRule::Flag).into())
-}
-
-/// The blocks of a value and of its map.
-fn pieces(volume: &Volume, holder: &Inode) -> Result<Vec<Range<BlockNr>>> {
-    let map = BlockMap::decode(volume, holder)?;
-    let mut pieces = Vec::new();
-    map.visit(volume, &mut |piece| {
-        let (start, count) = match piece {
-            Piece::Node(_, block) => (block, 1),
-            Piece::Run(run) => match run.backing {
-                Backing::Written(start) | Backing::Unwritten(start) => (start, run.count),
-                Backing::Hole => return ControlFlow::Continue(()),
-            },
-        };
-        pieces.push(start..BlockNr(start.0.saturating_add(count.into())));
-        if pieces.len() > PIECES_MAX {
-            return ControlFlow::Break(());
+    /// Counts one user of a value less, if there are others. If not, nobody gets to share it any more:
+    /// it is the caller's to free.
+    fn leave_value(&mut self, number: InodeNr) -> Result<Left> {
+        let volume = self.volume;
+        let place = u64::from(number.get());
+        for _ in 0..WAITS_MAX {
+            let left = inode::edit_or_keep(volume, self.handle, number, |holder| {
+                prove_holder(holder)?;
+                if let Some(others @ 1..) = reference_count(holder).checked_sub(1) {
+                    set_reference_count(holder, others);
+                    return Ok(Edit::Changed(Ok(Left::Others)));
+                }
+                let sharing = volume.sharing();
+                let removal =
+                    sharing.map(|cache| cache.values.delete_or_get(stored_hash(holder), place));
+                Ok(Edit::Kept(match removal {
+                    None | Some(Removal::Deleted) => Ok(Left::Nobody),
+                    Some(Removal::InUse(entry)) => Err(entry),
+                }))
+            })?;
+            match left {
+                Ok(left) => return Ok(left),
+                // Whoever it is holds no lock that is held here, and waits for nobody.
+                Err(entry) => entry.wait_unused(),
+            }
         }
-        ControlFlow::Continue(())
-    })?;
-    if pieces.len() > PIECES_MAX {
-        let locus = Locus::inode(u64::from(holder.number.get()));
-        return Err(Corrupt::new(locus, ValueInodeRule::Size).into());
+        Err(broken_count(number).into())
     }
-    Ok(pieces)
 }
 
-/// The hash of the value takes the place of the access time.
-fn set_hash(holder: &mut Inode, hash: u32) {
-    holder.accessed = Timestamp {
-        seconds: i64::from(hash.cast_signed()),
-        nanoseconds: 0,
-    };
-}
-
-/// How many attributes have this value: the low half takes the place of the version, the high one
-/// that of the time of change.
-fn reference_count(holder: &Inode) -> u64 {
-    let low = holder.version & u64::from(u32::MAX);
-    let high = holder.changed.seconds.cast_unsigned() & u64::from(u32::MAX);
-    high << 32 | low
-}
-
-fn set_reference_count(holder: &mut Inode, count: u64) {
-    holder.version = count & u64::from(u32::MAX);
-    let high = u32::try_from(count >> 32).unwrap_or(u32::MAX);
-    holder.changed = Timestamp {
-        seconds: i64::from(high.cast_signed()),
-        nanoseconds: 0,
-    };
+fn broken_count(number: InodeNr) -> Corrupt<ValueInodeRule> {
+    let locus = Locus::inode(u64::from(number.get()));
+    Corrupt::new(locus, ValueInodeRule::References)
 }

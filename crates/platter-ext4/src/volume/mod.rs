@@ -1,5 +1,7 @@
 //! What every algorithm shares: the proven geometry and superblock, and the metadata buffers.
 
+mod sharing;
+
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -10,6 +12,8 @@ use platter_vfs::{Condition, FileKind, Result};
 use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
 use crate::txn::{Handle, Log};
+
+pub use sharing::{Sharing, SharingStatistics};
 
 /// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
 /// but the cache.
@@ -23,6 +27,8 @@ pub struct Volume {
     /// Absent where nothing may be changed.
     log: Option<Log>,
     data_mode: DataMode,
+    /// Absent where nothing is shared anew.
+    sharing: Option<Sharing>,
 }
 
 /// How contents of files reach the device (`-o data=`). Where they go straight to it, they are there
@@ -83,7 +89,21 @@ impl Volume {
             buffers,
             log: None,
             data_mode: DataMode::default(),
+            sharing: None,
         }
+    }
+
+    /// The same volume, where files get to share metadata of equal contents.
+    #[must_use]
+    pub fn with_sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = Some(sharing);
+        self
+    }
+
+    /// What is known of metadata that can be shared, if that is wanted.
+    #[must_use]
+    pub fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_ref()
     }
 
     /// The same volume, with the contents of files written in this way.
