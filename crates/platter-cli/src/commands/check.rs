@@ -19,6 +19,9 @@ use crate::output::progress::Progress;
 /// The command line asks for what there is not, as fsck(8) counts.
 const STATUS_USAGE: u8 = 16;
 
+/// What fsck(8) answers where the check could not be done.
+const STATUS_FAILED: u8 = 8;
+
 /// Check a filesystem without changing it
 ///
 /// Reads all metadata and lists each finding with its structure, place and rule. A journal that
@@ -82,9 +85,15 @@ impl Check {
             Ok(report) => report,
             Err(error) => {
                 if self.json {
-                    writeln!(console.out, "]\n}}")?;
+                    let summary = json!({
+                        "clean": false,
+                        "failed": error.to_string(),
+                        "exit_status": STATUS_FAILED,
+                    });
+                    let summary = serde_json::to_string_pretty(&summary)?;
+                    writeln!(console.out, "\n],\n\"summary\": {summary}\n}}")?;
                 }
-                console.trouble(8, error)?;
+                console.trouble(STATUS_FAILED, error)?;
                 return Ok(console.finish()?);
             }
         };

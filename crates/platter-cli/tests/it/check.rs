@@ -67,3 +67,22 @@ fn repairs_are_refused() {
     assert_eq!(ran.err, expected);
     assert!(fs::read(workshop.path("disk.img")).unwrap() == before);
 }
+
+#[test]
+fn what_is_no_filesystem_has_a_summary_too() {
+    let workshop = Workshop::new();
+    fs::write(workshop.path("none"), b"text").unwrap();
+    let ran = workshop.run(&["check", "--json", "none"]);
+    assert_eq!(ran.status, 8);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["summary"]["exit_status"], 8);
+    assert_eq!(json["summary"]["clean"], false);
+    assert!(json["summary"]["failed"].is_string());
+}
+
+#[test]
+fn a_copy_of_the_superblock_is_told_by_its_place() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&["--superblock", "3", "ls", "disk.img:/"]);
+    assert!(ran.err.contains("superblock at byte 3072"), "{}", ran.err);
+}

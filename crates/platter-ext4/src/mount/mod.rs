@@ -194,6 +194,17 @@ struct Opened {
 
 impl Opened {
     fn read(device: &dyn BlockDevice, at: u64, options: &MountOptions) -> Result<Self> {
+        Self::try_read(device, at, options).map_err(|mut error| {
+            if let Error::Corrupt(corruption) = &mut error
+                && corruption.locus == LOCUS
+            {
+                corruption.locus.offset = Some(at);
+            }
+            error
+        })
+    }
+
+    fn try_read(device: &dyn BlockDevice, at: u64, options: &MountOptions) -> Result<Self> {
         let disk = read_superblock(device, at)?;
         let superblock = Superblock::decode(&disk)?;
         refuse_unreadable(&superblock.features)?;
