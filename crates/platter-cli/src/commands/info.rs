@@ -248,11 +248,7 @@ fn write_space(out: &mut dyn Write, space: &StatFs) -> io::Result<()> {
         &format!("{size}, {used} used, {available} available"),
     )?;
     let inodes_used = space.inodes.saturating_sub(space.inodes_free);
-    field(
-        out,
-        "Inodes",
-        &format!("{}, {inodes_used} used", space.inodes),
-    )
+    field(out, "Inodes used", &inodes_used.to_string())
 }
 
 fn capitalised(name: &str) -> String {

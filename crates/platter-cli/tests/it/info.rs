@@ -63,3 +63,17 @@ fn what_is_not_served_is_named() {
                   with qemu-img convert -O raw\n";
     assert_eq!((ran.status, &*ran.err), (2, reason));
 }
+
+#[test]
+fn each_property_is_told_once() {
+    let workshop = Workshop::new();
+    let told = workshop.read(&["info", "disk.img"]);
+    let mut names: Vec<_> = told
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count, "{told}");
+}
