@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use platter::MemoryBudget;
 use platter::{OpenOptions, Recovery};
 
@@ -67,9 +67,12 @@ pub(crate) enum Command {
     WriteBatch(write_batch::WriteBatch),
 }
 
+/// The heading of what is said about opening images.
+const IMAGE_OPTIONS: &str = "Image options";
+
 /// How images are opened.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Image options")]
+#[command(next_help_heading = IMAGE_OPTIONS)]
 pub(crate) struct ImageOptions {
     /// The filesystem begins at this byte of the image or partition
     #[arg(long, global = true, value_name = "BYTES", value_parser = parse_size)]
@@ -175,7 +178,8 @@ impl Invocation {
             word if command().find_subcommand(OsStr::from_bytes(word)).is_some() => 1,
             _ => 2,
         };
-        match Cli::try_parse_from(arguments) {
+        let parsed = command().try_get_matches_from(arguments);
+        match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
             Ok(cli) => Ok(Self { cli }),
             Err(error) => Err(Usage { error, status }),
         }
@@ -205,9 +209,17 @@ fn is_bare_mount(arguments: &[OsString]) -> bool {
     !is_command && !is_option && Path::new(directory).is_dir()
 }
 
-/// The whole command, for completions and manual pages.
+/// The whole command, for completions and manual pages as well.
 pub(crate) fn command() -> clap::Command {
-    Cli::command()
+    let mut command = Cli::command();
+    // Only then its subcommands have the options that all share.
+    command.build();
+    command.mut_subcommand("umount", |umount| {
+        umount.mut_args(|argument| {
+            let is_of_images = argument.get_help_heading() == Some(IMAGE_OPTIONS);
+            argument.hide(is_of_images)
+        })
+    })
 }
 
 /// A size in bytes, with an optional K, M, G or T in powers of 1024.

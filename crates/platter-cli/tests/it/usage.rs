@@ -21,6 +21,17 @@ fn help_and_version_are_there() {
 }
 
 #[test]
+fn help_is_about_what_a_command_takes() {
+    let workshop = Workshop::new();
+    assert!(workshop.read(&["ls", "--help"]).contains("--norecovery"));
+    let help = workshop.read(&["umount", "--help"]);
+    assert!(
+        help.contains("--lazy") && !help.contains("Image options"),
+        "{help}"
+    );
+}
+
+#[test]
 fn wrong_words_have_the_status_of_the_standard_tool() {
     let workshop = Workshop::new();
     for (arguments, status) in [
