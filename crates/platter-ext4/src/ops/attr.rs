@@ -28,13 +28,6 @@ impl Node {
         let _order = self.order.write();
         let flags = self.flags_after(changes)?;
         self.refuse_project(changes)?;
-        if let Some(size_bytes) = changes.size_bytes {
-            self.resize(size_bytes)?;
-        }
-        let rest = SetAttr {
-            size_bytes: None,
-            ..*changes
-        };
         let old = self.core.read().inode.flags;
         if old
             .symmetric_difference(flags)
@@ -44,14 +37,61 @@ impl Node {
             self.write_back()?;
             self.leave_journal()?;
         }
-        if rest != SetAttr::default() {
-            self.with_room(|| {
-                self.change(change_credits(self.volume()), |handle, core| {
-                    self.apply(context, handle, core, &rest, flags)
-                })
-            })?;
+        match changes.size_bytes {
+            Some(size_bytes) => self.set_with_size(context, changes, size_bytes)?,
+            None => self.set(context, changes, flags)?,
         }
         self.attributes()
+    }
+
+    /// Makes changes among which is the size. What else may find no space comes before it, and is
+    /// taken back if the size cannot change; times come last, since a change of size sets them, too.
+    fn set_with_size(&self, context: &Context, changes: &SetAttr, size_bytes: u64) -> Result<()> {
+        let times = SetAttr {
+            accessed: changes.accessed,
+            modified: changes.modified,
+            changed: changes.changed,
+            ..SetAttr::default()
+        };
+        let rest = SetAttr {
+            size_bytes: None,
+            accessed: None,
+            modified: None,
+            changed: None,
+            ..*changes
+        };
+        let inode = self.core.read().inode.clone();
+        let flags = self.flags_after(changes)?;
+        self.set(context, &rest, flags)?;
+        if let Err(error) = self.resize(size_bytes) {
+            let before = SetAttr {
+                permissions: rest.permissions.map(|_| inode.permissions),
+                uid: rest.uid.map(|_| inode.uid),
+                gid: rest.gid.map(|_| inode.gid),
+                project: rest.project.map(|_| inode.project),
+                flags: rest.flags,
+                changed: Some(inode.changed),
+                ..SetAttr::default()
+            };
+            if rest != SetAttr::default() {
+                self.set(context, &before, inode.flags)?;
+            }
+            return Err(error);
+        }
+        let flags = self.core.read().inode.flags;
+        self.set(context, &times, flags)
+    }
+
+    /// Makes changes, the size left out, as one transaction.
+    fn set(&self, context: &Context, changes: &SetAttr, flags: InodeFlags) -> Result<()> {
+        if *changes == SetAttr::default() {
+            return Ok(());
+        }
+        self.with_room(|| {
+            self.change(change_credits(self.volume()), |handle, core| {
+                self.apply(context, handle, core, changes, flags)
+            })
+        })
     }
 
     fn apply(

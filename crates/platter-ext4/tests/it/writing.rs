@@ -235,6 +235,38 @@ fn changes_of_attributes_are_kept_and_times_are_those_that_fit() {
 }
 
 #[test]
+fn a_size_and_a_mode_are_set_together_or_not_at_all() {
+    let image = Image::format(EXT2, "4M");
+    let filesystem = begin(&image).unwrap();
+    let (root, context) = (filesystem.root().unwrap(), Context::root());
+    let name = Name::new(b"f").unwrap();
+    let file = root
+        .create(&context, name, CreateKind::Regular, 0o4755)
+        .unwrap();
+    let before = file.attr().unwrap();
+    let time = Timestamp {
+        seconds: 1_000_000_000,
+        nanoseconds: 0,
+    };
+    let changes = |size_bytes| SetAttr {
+        size_bytes: Some(size_bytes),
+        permissions: Some(0o600),
+        uid: Some(5),
+        modified: Some(SetTime::At(time)),
+        ..SetAttr::default()
+    };
+    assert!(file.set_attr(&context, &changes(1 << 60)).is_err());
+    assert_eq!(file.attr().unwrap(), before);
+    let attr = file.set_attr(&context, &changes(5000)).unwrap();
+    assert_eq!((attr.permissions, attr.uid), (0o600, 5));
+    assert_eq!((attr.size_bytes, attr.modified), (5000, time));
+    drop((file, root));
+    filesystem.unmount().unwrap();
+    drop(filesystem);
+    assert_eq!(image.faults(), "");
+}
+
+#[test]
 fn times_of_writing_are_shown_as_they_are_kept() {
     for (inode_bytes, granularity, nanoseconds) in [("128", 1_000_000_000, 0), ("256", 1, 7)] {
         let image = Image::format(&["-b", "1024", "-I", inode_bytes], "4M");
