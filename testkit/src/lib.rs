@@ -14,3 +14,4 @@ pub mod compare;
 pub mod volume;
 pub mod workload;
 pub mod crash;
+pub mod edits;

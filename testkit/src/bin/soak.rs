@@ -1,5 +1,5 @@
 //! The long runs of power cuts, failing writes and concurrent use:
-//! `soak {crash,faults,threads} SEEDS [ext2|ext3|ext4]`.
+//! `soak {crash,faults,threads,edits} SEEDS [ext2|ext3|ext4]`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "it tells of its progress")]
 
@@ -7,9 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use testkit::crash::{Breakage, Faults, Matrix, SCENES, Scene, Threads, run_threads};
+use testkit::edits::Session;
 
 /// Operations of one workload that is cut.
 const OPERATIONS: usize = 60;
+/// Edits of one session with the command line.
+const EDITS: u32 = 500;
 /// Where images of failures are kept.
 const KEPT: &str = "target/soak-failures";
 
@@ -18,7 +21,7 @@ fn main() -> Result<()> {
     let (kind, seeds, generation) = match arguments.as_slice() {
         [kind, seeds] => (kind, seeds, None),
         [kind, seeds, generation] => (kind, seeds, Some(generation)),
-        _ => bail!("usage: soak {{crash,faults,threads}} SEEDS [GENERATION or SCENE]"),
+        _ => bail!("usage: soak {{crash,faults,threads,edits}} SEEDS [GENERATION or SCENE]"),
     };
     let seeds: u64 = seeds.parse().context("a number of seeds")?;
     let is_wanted = |scene: &&Scene| match generation {
@@ -31,6 +34,7 @@ fn main() -> Result<()> {
             "crash" => crash(scene, seeds)?,
             "faults" => faults(scene, seeds)?,
             "threads" => threads(scene, seeds)?,
+            "edits" => edits(scene, seeds)?,
             _ => bail!("what is {kind}?"),
         }
     }
@@ -97,5 +101,20 @@ fn threads(scene: &'static Scene, seeds: u64) -> Result<()> {
         "threads {}, seeds {seeds:?}: equal after every remount",
         scene.name
     );
+    Ok(())
+}
+
+fn edits(scene: &'static Scene, seeds: u64) -> Result<()> {
+    // A session takes as long as some twenty workloads that are cut.
+    for seed in 4000..4000 + seeds.div_ceil(20) {
+        let session = Session {
+            options: scene.options,
+            seed,
+            edits: EDITS,
+            kill_one_in: 3,
+        };
+        let counts = session.run()?;
+        println!("edits {} seed {seed}: {counts}", scene.name);
+    }
     Ok(())
 }

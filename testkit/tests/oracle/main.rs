@@ -21,3 +21,4 @@ mod names_limits;
 mod mount_write;
 mod xattr_write;
 mod xattr_sharing;
+mod edits;

@@ -1,5 +1,5 @@
-//! The long runs: power cuts and failing writes without end, and the conformance suites through
-//! the mount, over every kind of ext2, ext3 and ext4.
+//! The long runs: power cuts and failing writes without end, sessions of edits, and the conformance
+//! suites through the mount, over every kind of ext2, ext3 and ext4.
 
 mod cells;
 mod tools;
@@ -23,7 +23,7 @@ usage: cargo xtask soak [ext2|ext3|ext4] [--seeds N] [--only NAME]
 
   ext2, ext3, ext4  what to soak; all three without it
   --seeds N         workloads of each kind of run, and seeds of each suite; 20 without it
-  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`;
+  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`, `edits`;
                     the suites: pjdfstest, fsx, dbench, fio, build, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
@@ -39,7 +39,7 @@ struct Request {
 }
 
 /// What runs without a mount, in a program of the testkit.
-const CUTS: [&str; 3] = ["crash", "faults", "threads"];
+const CUTS: [&str; 4] = ["crash", "faults", "threads", "edits"];
 
 impl Request {
     fn parse(arguments: &[String]) -> Result<Self> {

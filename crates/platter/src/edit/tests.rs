@@ -1,3 +1,5 @@
+//! Edits and their ends: nothing, everything, and every moment between.
+
 use std::fmt::Write;
 
 use parking_lot::Mutex;

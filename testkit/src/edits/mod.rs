@@ -1,0 +1,214 @@
+//! Sessions of random edits with the command line: each one as the host's own commands do it on a
+//! folder, some of them killed, and all of them leaving an image that `e2fsck` finds clean.
+
+mod listing;
+mod command;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use platter_vfs::clock::{Clock, SystemClock};
+
+use crate::oracle::e2fsck::{self, Verdict};
+use crate::oracle::mke2fs;
+use crate::prng::Prng;
+use crate::{program, tool};
+use command::Edit;
+
+/// The size of the images.
+const SIZE_KIB: u64 = 24 << 10;
+/// A command that takes longer did not end.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// A session.
+#[derive(Debug, Clone, Copy)]
+pub struct Session {
+    /// Options of `mke2fs`.
+    pub options: &'static [&'static str],
+    /// What chooses the edits.
+    pub seed: u64,
+    /// How many there are.
+    pub edits: u32,
+    /// One in so many is killed; none with 0.
+    pub kill_one_in: u64,
+}
+
+/// What a session did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Edits that were made.
+    pub made: u32,
+    /// Edits that were refused, by both sides.
+    pub refused: u32,
+    /// Edits that were killed before they happened.
+    pub killed_before: u32,
+    /// Edits that were killed and had happened.
+    pub killed_after: u32,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            made,
+            refused,
+            killed_before,
+            killed_after,
+        } = self;
+        write!(
+            out,
+            "{made} edits made, {refused} refused, {killed_before} killed before and \
+             {killed_after} after they happened"
+        )
+    }
+}
+
+impl Session {
+    /// Runs it, and demands that the image and the folder hold the same and that `e2fsck -fn` finds
+    /// the image clean, after every edit.
+    pub fn run(&self) -> Result<Counts> {
+        let folder = tempfile::tempdir()?;
+        let mut stage = Stage {
+            folder: folder.path().to_owned(),
+            clock: SystemClock::new(),
+            usual: Duration::from_millis(50),
+            dice: Prng::new(self.seed),
+        };
+        mke2fs::make(&stage.image(), SIZE_KIB, self.options, None)?;
+        std::fs::create_dir(stage.mirror())?;
+        command::make_sources(&stage.folder, &mut stage.dice)?;
+        let mut counts = Counts::default();
+        for number in 0..self.edits {
+            let edit = Edit::choose(&stage.mirror(), &mut stage.dice)?;
+            let is_killed = self.kill_one_in > 0 && stage.dice.below(self.kill_one_in) == 0;
+            let done = if is_killed {
+                stage.kill(&edit, &mut counts)
+            } else {
+                stage.make(&edit, &mut counts)
+            };
+            done.and_then(|()| stage.judge())
+                .with_context(|| format!("seed {}, edit {number}: {edit}", self.seed))?;
+        }
+        Ok(counts)
+    }
+}
+
+/// An image, a folder that holds the same, and what is copied to both.
+struct Stage {
+    folder: PathBuf,
+    clock: SystemClock,
+    /// How long an edit takes.
+    usual: Duration,
+    dice: Prng,
+}
+
+impl Stage {
+    fn image(&self) -> PathBuf {
+        self.folder.join("disk.img")
+    }
+
+    fn mirror(&self) -> PathBuf {
+        self.folder.join("mirror")
+    }
+
+    fn start(&self, edit: &Edit) -> Result<Child> {
+        let mut command = program::platter()?;
+        command
+            .args(edit.for_platter())
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(command.spawn()?)
+    }
+
+    /// Has both sides make an edit.
+    fn make(&mut self, edit: &Edit, counts: &mut Counts) -> Result<()> {
+        let before = std::fs::read(self.image())?;
+        let started = self.clock.monotonic();
+        let output = self.start(edit)?.wait_with_output()?;
+        let took = self.clock.monotonic().saturating_sub(started);
+        self.usual = ((self.usual * 7 + took) / 8).min(LONGEST);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let by_host = edit.make_on_host(&self.mirror(), &self.folder)?;
+        if output.status.success() {
+            ensure!(told.is_empty(), "all is well, but: {told}");
+            by_host.map_err(|told| anyhow::anyhow!("the host refuses: {told}"))?;
+            counts.made += 1;
+            return Ok(());
+        }
+        ensure!(output.status.code() == Some(1), "{}: {told}", output.status);
+        ensure!(told.lines().count() == 1, "not one line: {told}");
+        ensure!(by_host.is_err(), "the host does it, but: {told}");
+        ensure!(
+            std::fs::read(self.image())? == before,
+            "the image changed, but: {told}"
+        );
+        counts.refused += 1;
+        Ok(())
+    }
+
+    /// Kills an edit at some moment, and finds out whether it happened.
+    fn kill(&mut self, edit: &Edit, counts: &mut Counts) -> Result<()> {
+        let nanoseconds = u64::try_from(self.usual.as_nanos()).unwrap_or(u64::MAX) / 4 * 5;
+        let delay = Duration::from_nanos(self.dice.below(nanoseconds.max(1)));
+        let mut child = self.start(edit)?;
+        std::thread::sleep(delay);
+        child.kill()?;
+        child.wait()?;
+        // At once, before anybody could finish anything.
+        self.demand_clean()?;
+        let kept = self.folder.join("kept");
+        copy(&self.mirror(), &kept)?;
+        let before = listing::of_folder(&kept)?;
+        // What the host refuses has happened on neither side.
+        let _ = edit.make_on_host(&self.mirror(), &self.folder)?;
+        let after = listing::of_folder(&self.mirror())?;
+        let found = listing::of_image(&self.image())?;
+        if found == after {
+            counts.killed_after += 1;
+            std::fs::remove_dir_all(&kept)?;
+            return Ok(());
+        }
+        ensure!(
+            found == before,
+            "neither before nor after: {}",
+            differences(&before, &found)
+        );
+        counts.killed_before += 1;
+        std::fs::remove_dir_all(self.mirror())?;
+        std::fs::rename(&kept, self.mirror())?;
+        Ok(())
+    }
+
+    fn judge(&self) -> Result<()> {
+        self.demand_clean()?;
+        let image = listing::of_image(&self.image())?;
+        let folder = listing::of_folder(&self.mirror())?;
+        ensure!(image == folder, "{}", differences(&folder, &image));
+        Ok(())
+    }
+
+    fn demand_clean(&self) -> Result<()> {
+        match e2fsck::report(&self.image())? {
+            (Verdict::Clean, _) => Ok(()),
+            (verdict, text) => bail!("{verdict:?}\n{text}"),
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    tool::succeed(tool::command("cp").arg("-a").arg(from).arg(to))?;
+    Ok(())
+}
+
+/// The lines that only one of two listings has.
+fn differences(host: &[String], image: &[String]) -> String {
+    let missing = host.iter().filter(|line| !image.contains(line));
+    let missing = missing.map(|line| format!("\n  host:  {line}"));
+    let extra = image.iter().filter(|line| !host.contains(line));
+    let extra = extra.map(|line| format!("\n  image: {line}"));
+    missing.chain(extra).collect()
+}
