@@ -339,8 +339,11 @@ impl Move<'_> {
             .and_then(|()| self.set_parent(space, handle, cores, &self.moved, self.to))
             .and_then(|()| self.set_parent(space, handle, cores, there, self.from));
         rest.map_err(|error| handle.abort(error))?;
-        self.count_move(cores, &self.moved, self.from, self.to);
-        self.count_move(cores, there, self.to, self.from);
+        // Of two directories that trade places, none is one more anywhere.
+        if self.moved.kind != there.kind {
+            self.count_move(cores, &self.moved, self.from, self.to);
+            self.count_move(cores, there, self.to, self.from);
+        }
         Ok(())
     }
 

@@ -12,8 +12,8 @@ use platter_ext4::ondisk::superblock::{
 };
 use platter_ext4::{Ext4, MountOptions, OnError};
 use platter_vfs::{
-    Condition, Context, CreateKind, Error, Filesystem, Name, Result, SetAttr, SetTime, Timestamp,
-    XattrMode,
+    Condition, Context, CreateKind, Error, Filesystem, Name, RenameMode, Result, SetAttr, SetTime,
+    Timestamp, XattrMode,
 };
 
 use zerocopy::IntoBytes;
@@ -264,6 +264,21 @@ fn a_size_and_a_mode_are_set_together_or_not_at_all() {
     filesystem.unmount().unwrap();
     drop(filesystem);
     assert_eq!(image.faults(), "");
+}
+
+#[test]
+fn directories_that_trade_places_need_no_further_link() {
+    let image = Image::format(EXT2, "4M");
+    image.debugfs("mkdir a\nmkdir b\nmkdir a/x\nmkdir b/y\nset_inode_field b links_count 65000\n");
+    let filesystem = begin(&image).unwrap();
+    let [a, b] = ["a", "b"].map(|path| walk(&filesystem, path).unwrap());
+    let [x, y] = [&b"x"[..], b"y"].map(|name| Name::new(name).unwrap());
+    let exchange = RenameMode::Exchange;
+    a.rename(&Context::root(), x, b.id(), y, exchange).unwrap();
+    assert_eq!(a.attr().unwrap().links, 3);
+    assert_eq!(b.attr().unwrap().links, 65_000);
+    let above = a.lookup(x).unwrap().lookup(Name::new(b"..").unwrap());
+    assert_eq!(above.unwrap().id(), a.id());
 }
 
 #[test]
