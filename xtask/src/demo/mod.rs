@@ -1,9 +1,10 @@
-//! What platter does, shown on a real image: it is opened, listed, copied out of, streamed,
-//! mounted and changed, and everything that comes out is compared with what went in.
+//! What platter does, shown on a real image: it is made from a folder, listed, copied out of,
+//! streamed, mounted and changed, and everything that comes out is compared with what went in.
 
 mod stage;
 mod source;
 mod mounted;
+mod edited;
 
 use anyhow::{Result, ensure};
 
@@ -15,7 +16,7 @@ use stage::Stage;
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     packages::require()?;
     let stage = Stage::set(workspace)?;
-    title("A disk image is made from a folder by mke2fs");
+    title("A disk image is made from a folder");
     source::fill(workspace, &stage.source())?;
     stage.make_image()?;
     title("What is in it");
@@ -45,6 +46,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     title("The image is as it was");
     stage.verify_untouched()?;
+    title("A copy of it, changed without a mount");
+    edited::change(&stage)?;
     if obstacle.is_none() {
         title("A copy of it, mounted for writing by an ordinary user");
         mounted::change(&stage)?;

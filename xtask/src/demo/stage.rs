@@ -74,12 +74,20 @@ impl Stage {
 
     /// Makes the image from the folder.
     pub(super) fn make_image(&self) -> Result<()> {
-        let mut mke2fs = command("mke2fs");
-        mke2fs.current_dir(&self.folder).args([
-            "-q", "-t", "ext4", "-L", "demo", "-d", "source", "disk.img", IMAGE_SIZE,
-        ]);
-        command::run(&mut mke2fs)?;
+        self.platter(&[
+            "mkfs",
+            "ext4",
+            "out/disk.img",
+            "--from",
+            "source",
+            "--size",
+            IMAGE_SIZE,
+            "-L",
+            "demo",
+        ])?;
         let image = self.path("disk.img");
+        std::fs::rename(self.path("out/disk.img"), &image)?;
+        command::run(command("e2fsck").args(["-f", "-n"]).arg(&image))?;
         std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o444))?;
         let digest = self.digest_of_image()?;
         println!("{} files and folders", self.count_source()?);
