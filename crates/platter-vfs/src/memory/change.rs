@@ -48,8 +48,9 @@ impl Nodes {
         context: &Context,
         now: Timestamp,
     ) -> Result<()> {
-        if let Some(name) = name {
-            self.must_be_free(dir, name)?;
+        match name {
+            Some(name) => self.must_be_free(dir, name)?,
+            None => drop(self.get(dir).directory()?),
         }
         self.inodes_free = self.inodes_free.checked_sub(1).ok_or(Condition::NoSpace)?;
         let node = match self.new_node(dir, new.kind, new.permissions, context, now) {

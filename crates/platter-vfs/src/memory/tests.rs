@@ -165,6 +165,8 @@ fn an_unnamed_file_may_get_its_first_name() {
     assert_eq!(links(&unnamed), 0);
     root.link(&context(), name("named"), unnamed.id()).unwrap();
     assert_eq!(links(&unnamed), 1);
+    let expected = Condition::NotDirectory;
+    refused(unnamed.create_unnamed(&context(), 0o600), expected);
     let forgotten = root.create_unnamed(&context(), 0o600).unwrap();
     let free = fs.stat_fs().unwrap().inodes_free;
     drop(forgotten);
