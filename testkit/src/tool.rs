@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -47,7 +48,14 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":");
     path.push(SYSTEM_PATH);
-    let mut command = Command::new(program);
+    // Started by its full path, a program does not cost a copy of this process.
+    let program = program.as_ref();
+    let places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    let found = places.into_iter().find(|place| place.is_file());
+    let mut command = match found {
+        Some(found) if Path::new(program).components().count() == 1 => Command::new(found),
+        _ => Command::new(program),
+    };
     command
         .env("PATH", path)
         .env("LC_ALL", "C")
