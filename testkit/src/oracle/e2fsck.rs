@@ -26,6 +26,8 @@ impl Verdict {
     }
 }
 
+/// Errors were corrected.
+const CORRECTED: i32 = 1;
 /// Errors were left uncorrected.
 const ERRORS_LEFT: i32 = 4;
 /// The check itself could not go on.
@@ -50,6 +52,79 @@ pub fn repair(image: &Path, options: &[&str]) -> Result<()> {
         0..=3 => Ok(()),
         code => bail!("e2fsck {options:?}: exit code {code}\n{}", finished.text()),
     }
+}
+
+/// Has `e2fsck` replay the journal, finish what the orphans began, and then check everything.
+/// Gives each line that tells of anything else: of something that was put right, or was not.
+///
+/// `-p` would not do for that: it puts counts and bitmaps right without a word.
+pub fn recover(image: &Path) -> Result<Vec<String>> {
+    let finished = tool::finish(tool::command("e2fsck").args(["-f", "-y"]).arg(image))?;
+    beside_recovery(&finished)
+}
+
+fn beside_recovery(finished: &Finished) -> Result<Vec<String>> {
+    let text = finished.text();
+    let code = finished.code()?;
+    let has_orphans = text.contains("ing orphaned inode ");
+    let mut lines = Vec::new();
+    let mut is_about_orphans = false;
+    for line in problems(&text) {
+        // What it has finished it clears, and the flag that the kernel sets for the time of a mount.
+        let is_answer = is_about_orphans && line == "Clear? yes";
+        is_about_orphans = line == "Feature orphan_present is set but orphan file is clean."
+            || has_orphans && line.starts_with("Orphan file ") && line.ends_with(" is not clean.");
+        if !is_answer && !is_about_orphans && !is_of_recovery(&line) {
+            lines.push(line);
+        }
+    }
+    if !text.lines().any(is_summary) || !(0..=CORRECTED).contains(&code) {
+        lines.push(format!("ended with {code}"));
+    }
+    Ok(lines)
+}
+
+/// Whether what [`recover`] gave tells only of orphans that are freed. Where errors were met, neither
+/// `e2fsck` nor the kernel trusts the list of them: they are found in the check, and with them what
+/// they still take.
+#[must_use]
+pub fn are_of_orphans(lines: &[String]) -> bool {
+    let is_of_orphan = |line: &str| {
+        line.starts_with("Deleted inode ") && line.contains(" has zero dtime.")
+            || line.starts_with("Inode ") && line.contains(" was part of the orphaned inode list.")
+            || line.starts_with("Inodes that were part of a corrupted orphan linked list found.")
+            || line.starts_with("Orphan file ") && line.ends_with(" is not clean.")
+    };
+    let is_of_its_space = |line: &str| {
+        let freed = ["Inode bitmap differences:", "Block bitmap differences:"];
+        let freed = freed.iter().find_map(|words| line.strip_prefix(words));
+        let is_freed = |places: &str| {
+            let mut places = places.split_whitespace();
+            places.all(|place| place.starts_with('-'))
+        };
+        freed.is_some_and(is_freed)
+            || line.starts_with("Free inodes count wrong")
+            || line.starts_with("Free blocks count wrong")
+            || matches!(line, "Fix? yes" | "Clear? yes")
+    };
+    lines.iter().any(|line| is_of_orphan(line))
+        && lines
+            .iter()
+            .all(|line| is_of_orphan(line) || is_of_its_space(line))
+}
+
+/// Word of a replay, of an orphan, or of a flag for errors; the names of the passes; that something
+/// was written.
+fn is_of_recovery(line: &str) -> bool {
+    const BEGINNINGS: &[&str] = &["Clearing orphaned inode ", "Truncating orphaned inode "];
+    const ENDS: &[&str] = &[
+        ": recovering journal",
+        " was not cleanly unmounted, check forced.",
+        " contains a file system with errors, check forced.",
+        ": ***** FILE SYSTEM WAS MODIFIED *****",
+    ];
+    BEGINNINGS.iter().any(|&words| line.starts_with(words))
+        || ENDS.iter().any(|&words| line.ends_with(words))
 }
 
 fn verdict(finished: &Finished) -> Result<Verdict> {
@@ -85,12 +160,20 @@ fn problems(text: &str) -> Vec<String> {
     text.lines()
         .filter(|line| {
             !line.is_empty()
-                && !line.starts_with("Pass ")
+                && !is_pass(line)
                 && !line.starts_with("e2fsck 1.")
                 && !is_summary(line)
         })
         .map(str::to_owned)
         .collect()
+}
+
+/// The heading of one of the five passes; those in between are only made for repairs.
+fn is_pass(line: &str) -> bool {
+    let number = line
+        .strip_prefix("Pass ")
+        .and_then(|rest| rest.split_once(':'));
+    number.is_some_and(|(number, _)| number.parse::<u8>().is_ok())
 }
 
 /// The line in which `e2fsck` refuses an image for what its superblock says.
@@ -178,6 +261,40 @@ mod tests {
     fn clean_exit_without_summary_is_no_verdict() {
         assert!(verdict(&recorded("exit 0\n")).is_err());
         assert!(verdict(&recorded("exit 0\ne2fsck 1.47.0 (5-Feb-2023)\n")).is_err());
+    }
+
+    #[test]
+    fn replay_and_orphans_are_no_repair_and_everything_else_is() {
+        const CLEAN: &str = include_str!("reports/recovered.txt");
+        const NONE: [&str; 0] = [];
+        let lines = |report: &str| beside_recovery(&recorded(report)).unwrap();
+        assert_eq!(lines(CLEAN), NONE);
+        let with = |line: &str| CLEAN.replacen("Pass 5", &format!("{line}\nPass 5"), 1);
+        let flag = "Feature orphan_present is set but orphan file is clean.\nClear? yes";
+        assert_eq!(lines(&with(flag)), NONE);
+        let entries = "Orphan file (inode 12) block 13 is not clean.\nClear? yes";
+        assert_eq!(lines(&with(entries)), NONE);
+        let without_orphans = with(entries).replacen("Clearing orphaned", "Looking at", 1);
+        assert_eq!(lines(&without_orphans).len(), 3);
+        let salvaged = "Directory inode 2, block #0: salvaged\nClear? yes";
+        assert_eq!(lines(&with(salvaged)).len(), 2);
+        let counts = ["Free blocks count wrong (9968, counted=9961).", "Fix? yes"];
+        assert_eq!(lines(include_str!("reports/repaired.txt")), counts);
+        assert!(!are_of_orphans(&lines(include_str!(
+            "reports/repaired.txt"
+        ))));
+        let orphans = lines(include_str!("reports/orphans.txt"));
+        assert_eq!(orphans.len(), 9);
+        assert!(are_of_orphans(&orphans));
+        let lost: Vec<String> = orphans
+            .iter()
+            .map(|line| line.replace(" -15", " +15"))
+            .collect();
+        assert!(!are_of_orphans(&lost));
+        let left = CLEAN.replacen("exit 1", "exit 4", 1);
+        assert_eq!(lines(&left), ["ended with 4"]);
+        let (without_summary, _) = CLEAN.split_once("image: 13/256").unwrap();
+        assert_eq!(lines(without_summary), ["ended with 1"]);
     }
 
     #[test]
