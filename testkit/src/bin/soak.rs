@@ -1,63 +1,246 @@
-//! The long runs of power cuts, failing writes and concurrent use:
-//! `soak {crash,faults,threads,edits} SEEDS [ext2|ext3|ext4]`.
+//! The long runs of power cuts, failing requests and concurrent use; see [`USAGE`].
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "it tells of its progress")]
 
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use testkit::crash::{Breakage, Faults, Matrix, SCENES, Scene, Threads, run_threads};
+use testkit::crash::{
+    Breakage, Counts, FaultCounts, Faults, Matrix, Mode, SCENES, Scene, Threads, run_threads,
+};
 use testkit::edits::Session;
 
-/// Operations of one workload that is cut.
-const OPERATIONS: usize = 60;
+const USAGE: &str = "\
+usage: soak crash {SEEDS | --states N | --seed SEED} [WHAT]...
+       soak {faults | threads | edits} {SEEDS | --seed SEED} [WHAT]...
+
+  crash       cut the power of random workloads, and judge every state that this can leave
+  faults      fail each request of a workload, and of mounts after a cut
+  threads     run two threads against a model, with remounts
+  edits       edit images with the command line, and kill every third command
+  SEEDS       so many workloads of each scene; of threads fifty times as many, of edits one
+              session for twenty
+  --states N  workloads until there are N distinct states of each mode, spread over its scenes
+  --seed SEED the one workload of that seed; every state of it is shown to everyone
+  WHAT        a mode (ordered, journal, writeback, ext3, unjournaled), a generation (ext2, ext3,
+              ext4) or a scene; everything without it";
+
+/// Operations of one workload.
+const OPERATIONS: usize = 100;
 /// Edits of one session with the command line.
 const EDITS: u32 = 500;
 /// Where images of failures are kept.
 const KEPT: &str = "target/soak-failures";
+/// The kernel mounts one of so many states: of 20,000 more than 600.
+const KERNEL_ONE_IN: usize = 32;
+/// Where seeds of each kind begin.
+const CRASH_SEED: u64 = 1000;
+const FAULTS_SEED: u64 = 2000;
+const THREADS_SEED: u64 = 3000;
+const EDITS_SEED: u64 = 4000;
+/// Seeds among which the loss of flushes must show.
+const BROKEN_SEEDS: u64 = 20;
 
-fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (kind, seeds, generation) = match arguments.as_slice() {
-        [kind, seeds] => (kind, seeds, None),
-        [kind, seeds, generation] => (kind, seeds, Some(generation)),
-        _ => bail!("usage: soak {{crash,faults,threads,edits}} SEEDS [GENERATION or SCENE]"),
-    };
-    let seeds: u64 = seeds.parse().context("a number of seeds")?;
-    let is_wanted = |scene: &&Scene| match generation {
-        Some(word) if word.len() == 4 => scene.name.starts_with(&**word),
-        Some(word) => scene.name == word,
-        None => true,
-    };
-    for scene in SCENES.iter().filter(is_wanted) {
-        match kind.as_str() {
-            "crash" => crash(scene, seeds)?,
-            "faults" => faults(scene, seeds)?,
-            "threads" => threads(scene, seeds)?,
-            "edits" => edits(scene, seeds)?,
-            _ => bail!("what is {kind}?"),
-        }
-    }
-    Ok(())
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Crash,
+    Faults,
+    Threads,
+    Edits,
 }
 
-fn crash(scene: &'static Scene, seeds: u64) -> Result<()> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Amount {
+    Seeds(u64),
+    States(usize),
+    Seed(u64),
+}
+
+/// What was asked for.
+#[derive(Debug)]
+struct Request {
+    kind: Kind,
+    amount: Amount,
+    scenes: Vec<&'static Scene>,
+}
+
+impl Request {
+    fn parse(words: &[String]) -> Result<Self> {
+        let mut words = words.iter();
+        let mut word = || words.next().map(String::as_str);
+        let kind = match word().context("what?")? {
+            "crash" => Kind::Crash,
+            "faults" => Kind::Faults,
+            "threads" => Kind::Threads,
+            "edits" => Kind::Edits,
+            other => bail!("what is {other}?"),
+        };
+        let number = |text: Option<&str>| -> Result<u64> {
+            let text = text.context("how many?")?;
+            text.parse().with_context(|| format!("how many is {text}?"))
+        };
+        let amount = match word() {
+            Some("--states") => Amount::States(usize::try_from(number(word())?)?),
+            Some("--seed") => Amount::Seed(number(word())?),
+            seeds => Amount::Seeds(number(seeds)?),
+        };
+        ensure!(
+            !matches!(amount, Amount::Seeds(0) | Amount::States(0)),
+            "nothing to do"
+        );
+        ensure!(
+            kind == Kind::Crash || !matches!(amount, Amount::States(_)),
+            "only cuts have states"
+        );
+        let mut scenes: Vec<&Scene> = Vec::new();
+        let mut is_named = false;
+        while let Some(word) = word() {
+            is_named = true;
+            let found = SCENES.iter().filter(|scene| is_meant(scene, word));
+            let before = scenes.len();
+            for scene in found.clone() {
+                if !scenes.iter().any(|known| known.name == scene.name) {
+                    scenes.push(scene);
+                }
+            }
+            ensure!(
+                found.count() > 0 || scenes.len() > before,
+                "no mode, generation or scene is called {word}"
+            );
+        }
+        if !is_named {
+            scenes.extend(SCENES);
+        }
+        Ok(Self {
+            kind,
+            amount,
+            scenes,
+        })
+    }
+}
+
+fn is_meant(scene: &Scene, word: &str) -> bool {
+    let generation = scene.name.split('_').next();
+    scene.name == word || scene.mode.name() == word || generation == Some(word)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    let request = match Request::parse(&words) {
+        Ok(request) => request,
+        Err(error) => {
+            println!("{error:#}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut failures = 0;
+    if request.kind == Kind::Crash {
+        failures += crash_all(&request);
+    } else {
+        for scene in &request.scenes {
+            let done = match request.kind {
+                Kind::Threads => threads(scene, request.amount),
+                Kind::Edits => edits(scene, request.amount),
+                Kind::Faults | Kind::Crash => faults(scene, request.amount),
+            };
+            failures += usize::from(tell(scene, done).is_none());
+        }
+    }
+    println!("{failures} scenes failed, of {}", request.scenes.len());
+    ExitCode::from(u8::from(failures > 0))
+}
+
+/// Gives what was done, or prints why it was not.
+fn tell<T>(scene: &Scene, done: Result<T>) -> Option<T> {
+    match done {
+        Ok(done) => Some(done),
+        Err(error) => {
+            println!("FAILED {}: {error:#}", scene.name);
+            None
+        }
+    }
+}
+
+/// Cuts every scene, and adds up by modes. Gives how many scenes failed.
+fn crash_all(request: &Request) -> usize {
+    let mut totals = Vec::new();
+    let mut failures = 0;
+    for mode in Mode::ALL {
+        let scenes = request.scenes.iter().filter(|scene| scene.mode == mode);
+        let count = scenes.clone().count();
+        if count == 0 {
+            continue;
+        }
+        let mut total = Counts::default();
+        for scene in scenes {
+            let amount = match request.amount {
+                Amount::States(states) => Amount::States(states.div_ceil(count)),
+                Amount::Seeds(_) | Amount::Seed(_) => request.amount,
+            };
+            match tell(scene, crash(scene, amount, &mut total)) {
+                Some(()) => {}
+                None => failures += 1,
+            }
+        }
+        totals.push((mode, count, total));
+    }
+    println!();
+    for (mode, count, total) in totals {
+        println!("{}, {count} scenes: {total}", mode.name());
+    }
+    failures
+}
+
+fn crash(scene: &'static Scene, amount: Amount, total: &mut Counts) -> Result<()> {
+    let (seeds, states_max) = match amount {
+        Amount::Seeds(seeds) => (CRASH_SEED..CRASH_SEED.saturating_add(seeds), usize::MAX),
+        // Every workload has states of its own.
+        Amount::States(states) => (CRASH_SEED..CRASH_SEED.saturating_add(states as u64), states),
+        Amount::Seed(seed) => (seed..seed.saturating_add(1), usize::MAX),
+    };
+    let is_one = matches!(amount, Amount::Seed(_));
     let matrix = Matrix {
         scene,
-        seeds: 1000..1000 + seeds,
+        seeds,
+        states_max,
         operations: OPERATIONS,
         one_in: 1,
         e2fsck_one_in: 1,
-        kernel_one_in: 40,
+        kernel_one_in: if is_one { 1 } else { KERNEL_ONE_IN },
         breakage: Breakage::None,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         keep: Some(PathBuf::from(KEPT)),
     };
+    let begin = now();
     let counts = matrix.run()?;
-    println!("crash {}, seeds {:?}: {counts}", scene.name, matrix.seeds);
-    counts.demand_none()?;
+    let seconds = begin.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = (counts.states + counts.again) as f64 / seconds.max(0.001);
+    let first = matrix.seeds.start;
+    let last = first + counts.workloads as u64 - 1;
+    println!(
+        "crash {}, seeds {first} to {last}: {counts}; {seconds:.0} s, {rate:.1} states/s",
+        scene.name
+    );
+    let demanded = counts.demand_none();
+    let states = counts.states;
+    *total += counts;
+    demanded?;
+    if let Amount::States(wanted) = amount {
+        ensure!(states >= wanted, "only {states} distinct states");
+    }
+    if is_one {
+        return Ok(());
+    }
     let broken = Matrix {
-        seeds: 1000..1020,
+        seeds: CRASH_SEED..CRASH_SEED + BROKEN_SEEDS,
+        states_max: usize::MAX,
         e2fsck_one_in: 0,
         kernel_one_in: 0,
         breakage: Breakage::DropsFlushes,
@@ -65,29 +248,36 @@ fn crash(scene: &'static Scene, seeds: u64) -> Result<()> {
         ..matrix
     };
     let counts = broken.run()?;
-    println!("crash {} without flushes: {counts}", scene.name);
-    ensure!(!counts.failures.is_empty(), "lost flushes were not noticed");
+    let found = counts.failures.len();
+    println!(
+        "crash {}, with its flushes dropped: {found} failures in {} states",
+        scene.name, counts.states
+    );
+    ensure!(found > 0, "lost flushes were not noticed");
     Ok(())
 }
 
-fn faults(scene: &'static Scene, seeds: u64) -> Result<()> {
-    for seed in 2000..2000 + seeds {
+fn faults(scene: &'static Scene, amount: Amount) -> Result<()> {
+    for seed in seeds(amount, FAULTS_SEED, 1) {
         let faults = Faults {
             scene,
             seed,
             operations: OPERATIONS,
             one_in: 1,
         };
-        let counts = faults.run()?;
-        println!("faults {} seed {seed}: {counts}", scene.name);
-        counts.demand_none()?;
+        let show = |what: &str, counts: FaultCounts| -> Result<()> {
+            println!("faults {} of {what}, seed {seed}: {counts}", scene.name);
+            counts.demand_none()
+        };
+        show("operations", faults.run()?)?;
+        show("mounts", faults.run_mounts()?)?;
     }
     Ok(())
 }
 
-fn threads(scene: &'static Scene, seeds: u64) -> Result<()> {
+fn threads(scene: &'static Scene, amount: Amount) -> Result<()> {
     // A seed takes a fraction of what a workload of cuts does.
-    let seeds = 3000..3000 + seeds * 50;
+    let seeds = seeds(amount, THREADS_SEED, 50);
     for seed in seeds.clone() {
         run_threads(&Threads {
             scene,
@@ -104,9 +294,13 @@ fn threads(scene: &'static Scene, seeds: u64) -> Result<()> {
     Ok(())
 }
 
-fn edits(scene: &'static Scene, seeds: u64) -> Result<()> {
+fn edits(scene: &'static Scene, amount: Amount) -> Result<()> {
     // A session takes as long as some twenty workloads that are cut.
-    for seed in 4000..4000 + seeds.div_ceil(20) {
+    let amount = match amount {
+        Amount::Seeds(seeds) => Amount::Seeds(seeds.div_ceil(20)),
+        Amount::Seed(_) | Amount::States(_) => amount,
+    };
+    for seed in seeds(amount, EDITS_SEED, 1) {
         let session = Session {
             options: scene.options,
             seed,
@@ -117,4 +311,64 @@ fn edits(scene: &'static Scene, seeds: u64) -> Result<()> {
         println!("edits {} seed {seed}: {counts}", scene.name);
     }
     Ok(())
+}
+
+fn seeds(amount: Amount, first: u64, each: u64) -> std::ops::Range<u64> {
+    match amount {
+        Amount::Seed(seed) => seed..seed.saturating_add(1),
+        Amount::Seeds(seeds) => first..first.saturating_add(seeds.saturating_mul(each)),
+        Amount::States(_) => first..first,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a rate for people is measured")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Request> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Request::parse(&words)
+    }
+
+    #[test]
+    fn scenes_are_meant_by_mode_generation_and_name() {
+        assert_eq!(parse("crash 3").unwrap().scenes.len(), SCENES.len());
+        for mode in Mode::ALL {
+            let scenes = parse(&format!("crash 3 {}", mode.name())).unwrap().scenes;
+            assert!(scenes.len() >= 3, "{mode:?}");
+            assert!(scenes.iter().all(|scene| scene.mode == mode));
+        }
+        let request = parse("crash --states 20000 ext4_4k journal ext4_4k").unwrap();
+        assert_eq!(request.scenes.len(), 1 + Mode::Journal.scenes().count());
+        assert_eq!(request.amount, Amount::States(20_000));
+        assert_eq!(
+            parse("threads --seed 7 ext2").unwrap().amount,
+            Amount::Seed(7)
+        );
+    }
+
+    #[test]
+    fn what_asks_for_nothing_is_refused() {
+        for line in [
+            "",
+            "crash",
+            "cuts 3",
+            "crash 0",
+            "crash --states 0",
+            "crash --states",
+            "crash many",
+            "crash -1",
+            "faults --states 5",
+            "crash 3 ext5",
+            "crash 3 ext4 ext5",
+            "threads ext4",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
 }

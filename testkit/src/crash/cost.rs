@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use platter_block::sim::{RecordingDevice, Request};
-use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice};
+use platter_block::{BlockDevice, Geometry, IoError};
 use platter_ext4::recovery::open_journal;
 use platter_ext4::{Ext4, MountOptions, Recovery};
 use platter_fuse::{Operation, Session};
@@ -52,7 +52,7 @@ pub struct Cost {
 /// Counts on a new filesystem that is mounted: operations without a sync, each kind followed by one
 /// sync of everything; then appends with a sync each, by one thread and by two at once.
 pub fn costs(scene: &Scene, operations: u64) -> Result<Vec<Cost>> {
-    let image: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", scene.image()?));
+    let image = scene.image()?;
     let (journal, block_bytes) = journal_of(&image)?;
     let recorder = Arc::new(RecordingDevice::new(image));
     let fs = mount(Arc::new(SlowFlush(Arc::clone(&recorder))))?;

@@ -1,23 +1,28 @@
-//! A device that fails one write of a workload, or all from one on.
+//! A device that fails one request of a workload, or all from one on; and one that fails while a
+//! filesystem that a power cut left is mounted.
 
 use std::fmt;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
-use platter_block::sim::{Effect, Fault, FaultDevice, When};
-use platter_block::{BlockDevice, CountingDevice, MemoryDevice, Operation as Request};
+use anyhow::{Context, Result, bail, ensure};
+use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, When};
+use platter_block::{
+    Access, BlockDevice, CountingDevice, Operation as Request, OverlayDevice, OverlayOptions,
+};
 use platter_vfs::Filesystem;
 use rustix::io::Errno;
 
-use super::Scene;
 use super::image::ImageFile;
-use super::record::model;
-use crate::workload::{Durability, Generator, History, Mix, Operation, Pace, Tree};
+use super::record::{is_same, mix, model};
+use super::{Breakage, Scene, record};
+use crate::workload::{Durability, Generator, History, Operation, Pace, Session, Tree};
 
 /// Later than everything in a log.
 const END: usize = usize::MAX;
+/// States of a workload whose mounts meet faults.
+const MOUNTED_STATES: usize = 4;
 
-/// Which writes fail.
+/// Which requests fail.
 #[derive(Debug, Clone)]
 pub struct Faults {
     /// The filesystem.
@@ -26,19 +31,24 @@ pub struct Faults {
     pub seed: u64,
     /// Its length.
     pub operations: usize,
-    /// Of so many writes one is made to fail in a run of its own, alone and with all after it.
+    /// Of so many writes and flushes one is made to fail in a run of its own: alone, torn, and with
+    /// all after it.
     pub one_in: u64,
 }
 
 /// What the runs came to.
 #[derive(Debug, Clone, Default)]
 pub struct FaultCounts {
-    /// Writes of the workload on a sound device.
+    /// Writes on a sound device.
     pub writes: u64,
+    /// Flushes on a sound device.
+    pub flushes: u64,
     /// Runs with a fault.
     pub runs: usize,
-    /// Those in which an operation, a sync or the unmount reported it.
+    /// Those in which the mount, an operation, a sync or the unmount reported it.
     pub reported: usize,
+    /// Those whose mount failed.
+    pub unmounted: usize,
     /// Those after which the filesystem refused changes.
     pub read_only: usize,
     /// What was wrong.
@@ -49,10 +59,13 @@ impl fmt::Display for FaultCounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{} writes, {} runs with a fault, {} reported, {} read-only after it; {} failures",
+            "{} writes and {} flushes, {} runs with a fault, {} reported, {} by a mount that \
+             failed, {} read-only after it; {} failures",
             self.writes,
+            self.flushes,
             self.runs,
             self.reported,
+            self.unmounted,
             self.read_only,
             self.failures.len()
         )
@@ -70,13 +83,18 @@ impl FaultCounts {
         );
         Ok(())
     }
+
+    fn add_requests(&mut self, counted: &CountingDevice) {
+        self.writes += counted.counts().writes;
+        self.flushes += counted.counts().flushes;
+    }
 }
 
 impl Faults {
     /// Runs the workload once for each fault.
     pub fn run(&self) -> Result<FaultCounts> {
         let image = self.scene.image()?;
-        let counted = Arc::new(CountingDevice::new(memory(image.clone())));
+        let counted = Arc::new(CountingDevice::new(overlay(&image)));
         let fs = self.scene.mount(counted.clone(), self.seed)?;
         let sound = self.workload(&*fs)?;
         ensure!(
@@ -85,146 +103,251 @@ impl Faults {
             sound.error
         );
         fs.unmount()?;
-        let mut counts = FaultCounts {
-            writes: counted.counts().writes,
-            ..FaultCounts::default()
-        };
-        let mut write = 1 + self.seed % self.one_in;
-        while write <= counts.writes {
-            for when in [When::Nth(write), When::From(write)] {
-                let label = format!("{} seed {}, {when:?}", self.scene.name, self.seed);
-                let found = self.run_fault(&image, when, &mut counts);
-                let found = found.with_context(|| label.clone())?;
-                if !found.is_empty() {
-                    counts
-                        .failures
-                        .push(format!("{label}:\n  {}", found.join("\n  ")));
-                }
-            }
-            write += self.one_in;
+        let mut counts = FaultCounts::default();
+        counts.add_requests(&counted);
+        for fault in self.faults(&counted) {
+            let label = format!("{} seed {}, {fault:?}", self.scene.name, self.seed);
+            let found = self.run_fault(&overlay(&image), fault, &mut counts);
+            counts.note(&label, &found.with_context(|| label.clone())?);
         }
         Ok(counts)
     }
 
-    fn run_fault(&self, image: &[u8], when: When, counts: &mut FaultCounts) -> Result<Vec<String>> {
-        let device = memory(image.to_vec());
-        let faults = Arc::new(FaultDevice::new(Arc::clone(&device)));
-        faults.arm(Fault {
-            operation: Request::Write,
-            when,
-            effect: Effect::Fail(Errno::IO),
-        });
+    /// Mounts what cuts of the workload left, once for each fault on the way, and unmounts again.
+    pub fn run_mounts(&self) -> Result<FaultCounts> {
+        let recorded = record(self.scene, self.seed, self.operations, Breakage::None)?;
+        let options = CrashOptions {
+            seed: self.seed,
+            ..CrashOptions::default()
+        };
+        let count = recorded.recording.crash_states(options).count();
+        let step = count / MOUNTED_STATES.min(count).max(1);
+        let mut counts = FaultCounts::default();
+        for state in recorded
+            .recording
+            .crash_states(options)
+            .step_by(step.max(1))
+        {
+            let state = state?;
+            let image: Arc<dyn BlockDevice> = match self.scene.durability() {
+                Durability::Journaled => Arc::new(state.device()?),
+                Durability::Synced => {
+                    let image = ImageFile::of(&state.device()?)?;
+                    image.mend()?;
+                    image.device(Access::Read)?
+                }
+            };
+            let counted = Arc::new(CountingDevice::new(overlay(&image)));
+            self.scene.mount(counted.clone(), self.seed)?.unmount()?;
+            counts.add_requests(&counted);
+            for fault in self.faults(&counted) {
+                let label = format!(
+                    "{} seed {}, mount after cut {}, {fault:?}",
+                    self.scene.name, self.seed, state.cut
+                );
+                let cut = (state.cut, &recorded.history);
+                let found = self.run_mount(&overlay(&image), fault, cut, &mut counts);
+                counts.note(&label, &found.with_context(|| label.clone())?);
+            }
+        }
+        Ok(counts)
+    }
+
+    /// The faults for a run of so many requests.
+    fn faults(&self, counted: &CountingDevice) -> Vec<Fault> {
+        let fail = Effect::Fail(Errno::IO);
+        let mut faults = Vec::new();
+        let mut add = |operation, when, effect| {
+            faults.push(Fault {
+                operation,
+                when,
+                effect,
+            });
+        };
+        let places = |count: u64| {
+            let first = 1 + self.seed % self.one_in;
+            (first..=count).step_by(usize::try_from(self.one_in).unwrap_or(usize::MAX))
+        };
+        for place in places(counted.counts().writes) {
+            add(Request::Write, When::Nth(place), fail);
+            add(Request::Write, When::From(place), fail);
+            // Without a journal nothing brings a torn block back.
+            if self.scene.durability() == Durability::Journaled {
+                let seed = self.seed ^ place;
+                add(Request::Write, When::Nth(place), Effect::Tear { seed });
+            }
+        }
+        for place in places(counted.counts().flushes) {
+            add(Request::Flush, When::Nth(place), fail);
+        }
+        faults
+    }
+
+    fn run_fault(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        fault: Fault,
+        counts: &mut FaultCounts,
+    ) -> Result<Vec<String>> {
+        let faults = Arc::new(FaultDevice::new(Arc::clone(device)));
+        faults.arm(fault);
         counts.runs += 1;
         let Ok(fs) = self.scene.mount(faults.clone(), self.seed) else {
             counts.reported += 1;
-            return Ok(Vec::new());
+            counts.unmounted += 1;
+            let history = History::new(Tree::read(&model(), None)?);
+            return self.judge(device, &history, END);
         };
-        let Ran {
-            mut history,
-            error,
-            model,
-        } = self.workload(&*fs)?;
+        let Ran { mut history, error } = self.workload(&*fs)?;
+        let is_read_only = fs.is_read_only();
         let unmounted = fs.unmount();
         counts.reported += usize::from(error.is_some() || unmounted.is_err());
-        counts.read_only += usize::from(error.is_some() && fs.is_read_only());
+        counts.read_only += usize::from(error.is_some() && is_read_only);
         if error.is_none() {
             let pace = Pace {
                 begin: history.len(),
                 end: unmounted.is_ok().then_some(history.len() + 1),
             };
-            history.push(Operation::Sync, pace, &*model)?;
+            history.repeat(Operation::Sync, pace);
         }
         drop(fs);
-        self.judge(&device, &history)
+        self.judge(device, &history, END)
+    }
+
+    fn run_mount(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        fault: Fault,
+        (cut, history): (usize, &History),
+        counts: &mut FaultCounts,
+    ) -> Result<Vec<String>> {
+        let faults = Arc::new(FaultDevice::new(Arc::clone(device)));
+        faults.arm(fault);
+        counts.runs += 1;
+        let mut lines = Vec::new();
+        match self.scene.mount(faults.clone(), self.seed) {
+            Err(_) => {
+                counts.reported += 1;
+                counts.unmounted += 1;
+            }
+            Ok(fs) => {
+                counts.read_only += usize::from(fs.is_read_only());
+                if self.scene.durability() == Durability::Journaled {
+                    let found = match Tree::read(&*fs, Some(history.now())) {
+                        Ok(tree) => history.judge(cut, &tree, Durability::Journaled),
+                        Err(error) => vec![format!("{error:#}")],
+                    };
+                    let found = found.into_iter();
+                    lines.extend(found.map(|line| format!("while it fails: {line}")));
+                }
+                counts.reported += usize::from(fs.unmount().is_err());
+            }
+        }
+        lines.extend(self.judge(device, history, cut)?);
+        Ok(lines)
     }
 
     /// The workload until the first operation that fails, and another sync then.
     fn workload(&self, fs: &dyn Filesystem) -> Result<Ran> {
-        let model = Box::new(model());
-        let mut history = History::new(Tree::read(&*model, None)?);
-        let mix = Mix {
-            one_sync_in: 6,
-            shift_bytes: 0,
-            one_refused_in: 0,
-            fallocate: self.scene.takes_space(),
-            names: true,
-        };
-        let mut generator = Generator::new(self.seed, mix, &[""], "n");
-        let mut error = None;
+        let model = model();
+        let mut history = History::new(Tree::read(&model, None)?);
+        let (mut ours, mut theirs) = (Session::new(fs), Session::new(&model));
+        let mut generator = Generator::new(self.seed, mix(self.scene, 6), &[""], "n");
         for number in 0..self.operations {
             let operation = generator.next(history.now());
-            let done = operation.apply(fs);
-            if let Err(cause) = done {
+            let (done, expected) = (ours.apply(&operation), theirs.apply(&operation));
+            if is_same(&done, &expected) {
+                let pace = Pace {
+                    begin: number,
+                    end: Some(number + 1),
+                };
+                if done.is_ok() {
+                    history.push(operation, pace, &theirs)?;
+                } else {
+                    history.repeat(operation, pace);
+                }
+            } else if let Err(cause) = done {
                 // It may have been done or not; a sync now is one of what was there before it.
                 let end = fs.sync().is_ok().then_some(number + 1);
-                let pace = Pace { begin: number, end };
-                history.push(Operation::Sync, pace, &*model)?;
-                operation.apply(&*model)?;
+                history.repeat(Operation::Sync, Pace { begin: number, end });
                 let pace = Pace {
                     begin: number + 1,
                     end: None,
                 };
-                history.push(operation, pace, &*model)?;
-                error = Some(cause);
-                break;
+                history.push(operation, pace, &theirs)?;
+                let error = Some(cause);
+                return Ok(Ran { history, error });
+            } else {
+                bail!("{number}: {operation:?} is done, and the model says {expected:?}");
             }
-            operation.apply(&*model)?;
-            let pace = Pace {
-                begin: number,
-                end: Some(number + 1),
-            };
-            history.push(operation, pace, &*model)?;
         }
-        if error.is_none() {
-            let begin = history.len();
-            let end = fs.sync().is_ok().then_some(begin + 1);
-            history.push(Operation::Sync, Pace { begin, end }, &*model)?;
-        }
+        let begin = history.len();
+        let end = fs.sync().is_ok().then_some(begin + 1);
+        history.repeat(Operation::Sync, Pace { begin, end });
         Ok(Ran {
             history,
-            error,
-            model,
+            error: None,
         })
     }
 
     /// What is wrong with what a run left, on a device that is sound again.
-    fn judge(&self, device: &Arc<dyn BlockDevice>, history: &History) -> Result<Vec<String>> {
-        let device = match self.scene.durability {
-            Durability::Journaled => Arc::clone(device),
+    fn judge(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        history: &History,
+        cut: usize,
+    ) -> Result<Vec<String>> {
+        let durability = self.scene.durability();
+        let mut lines = Vec::new();
+        // As it is left, others must be able to go on from it too.
+        let image = ImageFile::of(&**device)?;
+        let device = match durability {
+            Durability::Journaled => {
+                let found = image.recover_from_errors()?.into_iter();
+                lines.extend(found.map(|line| format!("e2fsck's replay: {line}")));
+                lines.extend(self.judge_tree(&image.device(Access::Write)?, history, cut));
+                Arc::clone(device)
+            }
             Durability::Synced => {
-                let image = ImageFile::of(&**device)?;
                 image.mend()?;
-                image.device()?
+                image.device(Access::Write)?
             }
         };
-        let mut lines = match self.scene.mount(Arc::clone(&device), self.seed) {
-            Ok(fs) => {
-                let lines = match Tree::read(&*fs, None) {
-                    Ok(tree) => history.judge(END, &tree, self.scene.durability),
-                    Err(error) => vec![format!("read: {error:#}")],
-                };
-                fs.unmount()?;
-                lines
-            }
-            Err(error) => vec![format!("mount: {error}")],
-        };
-        // The filesystem, or its journal, remembers that there was an error; that is all that may
-        // have to be put right.
+        lines.extend(self.judge_tree(&device, history, cut));
         let image = ImageFile::of(&*device)?;
-        match image.preen() {
-            Ok(()) => {
-                let found = image.complaints()?;
-                lines.extend(found.into_iter().map(|line| format!("e2fsck: {line}")));
-                let found = self.scene.check(image.device()?)?;
-                lines.extend(found.into_iter().map(|line| format!("our check: {line}")));
-            }
-            Err(error) => lines.push(error.to_string()),
-        }
+        let found = image.recover_from_errors()?;
+        lines.extend(found.into_iter().map(|line| format!("e2fsck: {line}")));
+        let found = self.scene.check(image.device(Access::Read)?)?;
+        lines.extend(found.into_iter().map(|line| format!("our check: {line}")));
         if !lines.is_empty() {
             let listing = history.listing();
             lines.extend(listing.into_iter().rev().take(6).rev());
         }
         Ok(lines)
+    }
+
+    fn judge_tree(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        history: &History,
+        cut: usize,
+    ) -> Vec<String> {
+        let read = || -> Result<Vec<String>> {
+            let fs = self.scene.mount(Arc::clone(device), self.seed)?;
+            let tree = Tree::read(&*fs, Some(history.now()))?;
+            fs.unmount()?;
+            Ok(history.judge(cut, &tree, self.scene.durability()))
+        };
+        read().unwrap_or_else(|error| vec![format!("mounted again: {error:#}")])
+    }
+}
+
+impl FaultCounts {
+    fn note(&mut self, label: &str, found: &[String]) {
+        if !found.is_empty() {
+            self.failures
+                .push(format!("{label}:\n  {}", found.join("\n  ")));
+        }
     }
 }
 
@@ -232,9 +355,11 @@ impl Faults {
 struct Ran {
     history: History,
     error: Option<platter_vfs::Error>,
-    model: Box<dyn Filesystem>,
 }
 
-fn memory(image: Vec<u8>) -> Arc<dyn BlockDevice> {
-    Arc::new(MemoryDevice::new("image", image))
+fn overlay(image: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
+    Arc::new(OverlayDevice::new(
+        Arc::clone(image),
+        OverlayOptions::default(),
+    ))
 }

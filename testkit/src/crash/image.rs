@@ -5,17 +5,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use platter_block::{BlockDevice, MemoryDevice};
+use anyhow::{Result, ensure};
+use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
 use tempfile::NamedTempFile;
 
 use crate::loopdev::{Access, Mount};
 use crate::oracle::{Verdict, e2fsck};
-use crate::tool;
 use crate::workload::Tree;
 
-/// Pieces of zeros that are left as holes.
-const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that are copied at once.
+const PIECE_BYTES: u64 = 256 << 10;
 
 /// A file that holds an image.
 #[derive(Debug)]
@@ -31,22 +30,25 @@ impl ImageFile {
         } else {
             NamedTempFile::new()?
         };
-        let len = device.geometry().len_bytes;
-        let mut bytes = vec![0; usize::try_from(len)?];
-        device.read_at(0, &mut bytes)?;
-        file.as_file().set_len(len)?;
-        for (at, piece) in (0u64..).step_by(PIECE_BYTES).zip(bytes.chunks(PIECE_BYTES)) {
-            if piece.iter().any(|&byte| byte != 0) {
-                file.as_file().write_all_at(piece, at)?;
-            }
+        file.as_file().set_len(device.geometry().len_bytes)?;
+        let mut bytes = Vec::new();
+        let mut at = 0;
+        while let Some(data) = device.next_data(at)? {
+            at = data.end.min(data.start + PIECE_BYTES);
+            bytes.resize(usize::try_from(at - data.start)?, 0);
+            device.read_at(data.start, &mut bytes)?;
+            file.as_file().write_all_at(&bytes, data.start)?;
         }
         Ok(Self(file))
     }
 
-    /// What it holds now.
-    pub(super) fn device(&self) -> Result<Arc<dyn BlockDevice>> {
-        let bytes = std::fs::read(self.0.path())?;
-        Ok(Arc::new(MemoryDevice::new("image", bytes)))
+    /// The file as a device.
+    pub(super) fn device(&self, access: DeviceAccess) -> Result<Arc<dyn BlockDevice>> {
+        let options = OpenOptions {
+            access,
+            ..OpenOptions::default()
+        };
+        Ok(Arc::new(FileDevice::open(self.0.path(), options)?))
     }
 
     /// What `e2fsck -fn` has against it.
@@ -58,39 +60,40 @@ impl ImageFile {
         })
     }
 
-    /// Has `e2fsck -p` replay the journal; anything else that wants mending is an error.
-    pub(super) fn preen(&self) -> Result<()> {
-        self.run_e2fsck("-p", 1)
+    /// Has `e2fsck` replay the journal and check everything; gives what else it had to say.
+    pub(super) fn recover(&self) -> Result<Vec<String>> {
+        e2fsck::recover(self.0.path())
     }
 
-    /// Has `e2fsck -fy` mend what it can.
-    pub(super) fn mend(&self) -> Result<()> {
-        self.run_e2fsck("-fy", 3)
-    }
-
-    fn run_e2fsck(&self, option: &str, code_max: i32) -> Result<()> {
-        let mut e2fsck = tool::command("e2fsck");
-        let finished = tool::finish(e2fsck.arg(option).arg(self.0.path()))?;
-        if finished.code()? > code_max {
-            bail!("e2fsck {option}: {}", finished.text());
+    /// The same where errors were met: orphans are left then. When they are gone, nothing may be
+    /// wrong.
+    pub(super) fn recover_from_errors(&self) -> Result<Vec<String>> {
+        let lines = self.recover()?;
+        if e2fsck::are_of_orphans(&lines) {
+            return self.complaints();
         }
+        Ok(lines)
+    }
+
+    /// Has `e2fsck -fy` mend what it can, which must be all.
+    pub(super) fn mend(&self) -> Result<()> {
+        e2fsck::repair(self.0.path(), &["-fy"])?;
+        let left = self.complaints()?;
+        ensure!(left.is_empty(), "e2fsck -fy left: {}", left.join("\n"));
         Ok(())
     }
 
     /// What a kernel mount, which replays the journal, shows.
     pub(super) fn kernel_view(&self) -> Result<Tree> {
         let mount = Mount::image(self.0.path(), "", Access::ReadWrite)?;
-        Tree::read_host(mount.root())
-    }
-
-    /// Its file.
-    pub(super) fn file(&self) -> &File {
-        self.0.as_file()
+        let tree = Tree::read_host(mount.root());
+        mount.unmount(self.0.path())?;
+        tree
     }
 
     /// Keeps the file for later looks.
     pub(super) fn keep(self, path: &Path) -> Result<()> {
-        std::io::copy(&mut self.file().try_clone()?, &mut File::create(path)?)?;
+        std::io::copy(&mut self.0.as_file().try_clone()?, &mut File::create(path)?)?;
         Ok(())
     }
 }

@@ -1,22 +1,28 @@
 //! Many seeds, many cuts of each, and the judgement of every state.
 
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::ops::{AddAssign, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use platter_block::BlockDevice;
+use anyhow::{Result, anyhow, ensure};
 use platter_block::sim::{CrashOptions, CrashState};
 
 use super::image::ImageFile;
+use super::judge::{Judge, Judged};
 use super::{Breakage, Recorded, Scene, record};
-use crate::workload::{Durability, Tree};
 
 /// Random mixes of kept, lost and torn writes at each cut.
 const MIXES_PER_CUT: u32 = 4;
 /// Failures after which a run ends.
 const FAILURES_MAX: usize = 5;
+/// States of a workload that are remembered, to be held against what was promised later.
+const REMEMBERED_MAX: usize = 64;
+/// A run in which no state is judged for so long hangs.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What to cut, and how thoroughly to look.
 #[derive(Debug, Clone)]
@@ -25,7 +31,9 @@ pub struct Matrix {
     pub scene: &'static Scene,
     /// Seeds of workloads.
     pub seeds: Range<u64>,
-    /// Operations of each.
+    /// With so many distinct states no further seed is begun.
+    pub states_max: usize,
+    /// Operations of each workload.
     pub operations: usize,
     /// Of so many states one is judged.
     pub one_in: usize,
@@ -44,19 +52,21 @@ pub struct Matrix {
 /// What a run came to.
 #[derive(Debug, Clone, Default)]
 pub struct Counts {
-    /// Workloads.
+    /// Workloads, of as many seeds, from the first on.
     pub workloads: usize,
     /// Operations in them.
     pub operations: usize,
     /// Syncs among these.
     pub syncs: usize,
-    /// Distinct states of cuts.
+    /// States that were judged: mounted, compared, unmounted and checked. No two of them have the
+    /// same contents, in whatever workloads.
     pub states: usize,
-    /// Those that were mounted, compared, unmounted and checked.
-    pub judged: usize,
-    /// Those that `e2fsck` judged, after our replay and after its own.
+    /// How often one of these was found again after more had been promised, and was compared again.
+    pub again: usize,
+    /// States that `e2fsck` judged: after our mount, and after a replay of its own; where there is
+    /// no journal, as it had mended them, and after our mount then.
     pub by_e2fsck: usize,
-    /// Those that the kernel mounted.
+    /// States that the kernel mounted, as they were or, where there is no journal, mended.
     pub by_kernel: usize,
     /// What was wrong, with seed and cut.
     pub failures: Vec<String>,
@@ -68,7 +78,7 @@ impl AddAssign for Counts {
         self.operations += other.operations;
         self.syncs += other.syncs;
         self.states += other.states;
-        self.judged += other.judged;
+        self.again += other.again;
         self.by_e2fsck += other.by_e2fsck;
         self.by_kernel += other.by_kernel;
         self.failures.extend(other.failures);
@@ -79,13 +89,13 @@ impl fmt::Display for Counts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "{} workloads of {} operations, {} of them syncs; {} states, {} judged, {} by e2fsck, \
-             {} by the kernel; {} failures",
+            "{} workloads of {} operations, {} of them syncs; {} distinct states judged, {} of \
+             them again later, {} by e2fsck, {} by the kernel; {} failures",
             self.workloads,
             self.operations,
             self.syncs,
             self.states,
-            self.judged,
+            self.again,
             self.by_e2fsck,
             self.by_kernel,
             self.failures.len()
@@ -93,206 +103,10 @@ impl fmt::Display for Counts {
     }
 }
 
-impl Matrix {
-    /// Runs all seeds, or until there are enough failures.
-    pub fn run(&self) -> Result<Counts> {
-        let seeds = Mutex::new(self.seeds.clone());
-        let total = Mutex::new(Counts::default());
-        let lock = |total: &Mutex<Counts>| -> Counts {
-            total.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        };
-        let work = || -> Result<()> {
-            while lock(&total).failures.len() < FAILURES_MAX {
-                let seed = seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(seed) = seed else {
-                    break;
-                };
-                let counts = self.run_seed(seed);
-                let counts = counts.with_context(|| format!("{}, seed {seed}", self.scene.name))?;
-                *total.lock().unwrap_or_else(PoisonError::into_inner) += counts;
-            }
-            Ok(())
-        };
-        std::thread::scope(|scope| -> Result<()> {
-            let threads: Vec<_> = (0..self.threads.max(1))
-                .map(|_| scope.spawn(work))
-                .collect();
-            for thread in threads {
-                thread
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a workload panicked"))??;
-            }
-            Ok(())
-        })?;
-        Ok(lock(&total))
-    }
-
-    /// One workload and its cuts.
-    fn run_seed(&self, seed: u64) -> Result<Counts> {
-        let recorded = record(self.scene, seed, self.operations, self.breakage)?;
-        let mut counts = Counts {
-            workloads: 1,
-            operations: recorded.history.len(),
-            syncs: recorded.history.syncs(),
-            ..Counts::default()
-        };
-        let options = CrashOptions {
-            seed,
-            mixes_per_cut: MIXES_PER_CUT,
-            ..CrashOptions::default()
-        };
-        for state in recorded.recording.crash_states(options) {
-            let state = state?;
-            counts.states += 1;
-            if !is_due(counts.states, self.one_in) {
-                continue;
-            }
-            let by_e2fsck = is_due(counts.judged, self.e2fsck_one_in);
-            let by_kernel = is_due(counts.judged, self.kernel_one_in);
-            counts.judged += 1;
-            counts.by_e2fsck += usize::from(by_e2fsck);
-            counts.by_kernel += usize::from(by_kernel);
-            let judge = Judge {
-                scene: self.scene,
-                recorded: &recorded,
-                state: &state,
-                seed,
-            };
-            let lines = judge.judge(by_e2fsck, by_kernel)?;
-            if lines.is_empty() {
-                continue;
-            }
-            let head = format!(
-                "{} seed {seed}, state {}, cut {} after {} flushes:",
-                self.scene.name, counts.states, state.cut, state.flushes
-            );
-            self.keep(&judge, &head)?;
-            let text = std::iter::once(head).chain(lines).collect::<Vec<_>>();
-            counts.failures.push(text.join("\n  "));
-            if counts.failures.len() >= FAILURES_MAX {
-                break;
-            }
-        }
-        Ok(counts)
-    }
-
-    fn keep(&self, judge: &Judge<'_>, head: &str) -> Result<()> {
-        let Some(folder) = &self.keep else {
-            return Ok(());
-        };
-        std::fs::create_dir_all(folder)?;
-        let name = format!("{}-{}-{}", self.scene.name, judge.seed, judge.state.cut);
-        ImageFile::of(&judge.state.device()?)?.keep(&folder.join(format!("{name}.img")))?;
-        let text = judge.recorded.history.listing().join("\n");
-        let text = format!("{text}\n{head}\n{:?}\n", judge.state.losses);
-        std::fs::write(folder.join(format!("{name}.txt")), text)?;
-        Ok(())
-    }
-}
-
-/// Whether the `number`-th of a row is one that a sample of one in `one_in` takes.
-fn is_due(number: usize, one_in: usize) -> bool {
-    one_in != 0 && number.is_multiple_of(one_in)
-}
-
-/// One state of a cut.
-struct Judge<'a> {
-    scene: &'a Scene,
-    recorded: &'a Recorded,
-    state: &'a CrashState<'a>,
-    seed: u64,
-}
-
-impl Judge<'_> {
-    /// What is wrong with the state.
-    fn judge(&self, by_e2fsck: bool, by_kernel: bool) -> Result<Vec<String>> {
-        let mut lines = Vec::new();
-        let device: Arc<dyn BlockDevice> = Arc::new(self.state.device()?);
-        let mended;
-        let ours = match self.scene.durability {
-            Durability::Journaled => Arc::clone(&device),
-            Durability::Synced => {
-                // Without a journal somebody has to put the halves together first.
-                let image = ImageFile::of(&*device)?;
-                image.mend()?;
-                mended = image.device()?;
-                mended
-            }
-        };
-        match self.mount_and_compare(&ours) {
-            Ok(found) => lines.extend(found),
-            Err(error) => lines.push(format!("our mount: {error:#}")),
-        }
-        match self.scene.check(Arc::clone(&ours)) {
-            Ok(found) => lines.extend(found.into_iter().map(|line| format!("our check: {line}"))),
-            Err(error) => lines.push(format!("our check: {error}")),
-        }
-        if by_e2fsck {
-            let found = ImageFile::of(&*ours)?.complaints()?;
-            lines.extend(
-                found
-                    .into_iter()
-                    .map(|line| format!("e2fsck after us: {line}")),
-            );
-            if self.scene.durability == Durability::Journaled {
-                lines.extend(self.replay_by_e2fsck(&*device)?);
-            }
-        }
-        if by_kernel && self.scene.durability == Durability::Journaled {
-            lines.extend(self.mount_by_kernel(&*device)?);
-        }
-        Ok(lines)
-    }
-
-    fn mount_and_compare(&self, device: &Arc<dyn BlockDevice>) -> Result<Vec<String>> {
-        let fs = self.scene.mount(Arc::clone(device), self.seed)?;
-        let tree = Tree::read(&*fs, None)?;
-        let lines = self.compare(&tree, "our mount");
-        fs.unmount()?;
-        Ok(lines)
-    }
-
-    fn replay_by_e2fsck(&self, device: &dyn BlockDevice) -> Result<Vec<String>> {
-        let image = ImageFile::of(device)?;
-        if let Err(error) = image.preen() {
-            return Ok(vec![format!("{error}")]);
-        }
-        let mut lines = image.complaints()?;
-        let fs = self.scene.mount(image.device()?, self.seed)?;
-        lines.extend(self.compare(&Tree::read(&*fs, None)?, "e2fsck's replay"));
-        Ok(lines)
-    }
-
-    fn mount_by_kernel(&self, device: &dyn BlockDevice) -> Result<Vec<String>> {
-        let image = ImageFile::of(device)?;
-        let tree = image.kernel_view();
-        let mut lines = match tree {
-            Ok(tree) => self.compare(&tree, "the kernel's mount"),
-            Err(error) => vec![format!("the kernel's mount: {error:#}")],
-        };
-        let found = image.complaints()?;
-        lines.extend(
-            found
-                .into_iter()
-                .map(|line| format!("e2fsck after the kernel: {line}")),
-        );
-        Ok(lines)
-    }
-
-    fn compare(&self, tree: &Tree, who: &str) -> Vec<String> {
-        let (history, cut) = (&self.recorded.history, self.state.cut);
-        let lines = history.judge(cut, tree, self.scene.durability);
-        lines
-            .into_iter()
-            .map(|line| format!("{who}: {line}"))
-            .collect()
-    }
-}
-
 impl Counts {
     /// Demands that states were judged, and that nothing was wrong.
     pub fn demand_none(&self) -> Result<()> {
-        ensure!(self.judged > 0, "no state was judged");
+        ensure!(self.states > 0, "no state was judged");
         ensure!(
             self.failures.is_empty(),
             "{self}\n{}",
@@ -300,4 +114,210 @@ impl Counts {
         );
         Ok(())
     }
+}
+
+/// What the workloads that run at once share.
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<Progress>,
+    finished: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Seeds that were begun, and those that are under way.
+    begun: u64,
+    under_way: Vec<u64>,
+    /// Threads that have ended.
+    ended: usize,
+    /// States that were come by.
+    found: usize,
+    /// The contents that were judged.
+    judged: HashSet<u128>,
+    total: Counts,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a state is shown to.
+#[derive(Debug, Clone, Copy)]
+struct Due {
+    is_new: bool,
+    by_e2fsck: bool,
+    by_kernel: bool,
+}
+
+impl Matrix {
+    /// Runs all seeds, or until there are enough states or failures.
+    ///
+    /// # Errors
+    /// When nothing is judged any more. A workload that fails, or panics, is a failure that is
+    /// counted.
+    pub fn run(&self) -> Result<Counts> {
+        let shared = Shared::default();
+        let threads = self.threads.max(1);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    self.run_seeds(&shared);
+                    shared.lock().ended += 1;
+                    shared.finished.notify_all();
+                });
+            }
+            wait(&shared, threads, self.scene);
+        });
+        let total = shared.lock().total.clone();
+        Ok(total)
+    }
+
+    fn run_seeds(&self, shared: &Shared) {
+        loop {
+            let seed = {
+                let mut progress = shared.lock();
+                let seed = self.seeds.start + progress.begun;
+                let is_enough = progress.judged.len() >= self.states_max
+                    || progress.total.failures.len() >= FAILURES_MAX;
+                if is_enough || !self.seeds.contains(&seed) {
+                    return;
+                }
+                progress.begun += 1;
+                progress.under_way.push(seed);
+                seed
+            };
+            let mut counts = Counts {
+                workloads: 1,
+                ..Counts::default()
+            };
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                self.run_seed(seed, shared, &mut counts)
+            }));
+            let done = done.unwrap_or_else(|_| Err(anyhow!("panicked")));
+            if let Err(error) = done {
+                let failure = format!("{} seed {seed}: {error:#}", self.scene.name);
+                counts.failures.push(failure);
+            }
+            let mut progress = shared.lock();
+            progress.under_way.retain(|&under_way| under_way != seed);
+            progress.total += counts;
+        }
+    }
+
+    /// One workload and its cuts.
+    fn run_seed(&self, seed: u64, shared: &Shared, counts: &mut Counts) -> Result<()> {
+        let recorded = record(self.scene, seed, self.operations, self.breakage)?;
+        counts.operations = recorded.history.len();
+        counts.syncs = recorded.history.syncs();
+        let options = CrashOptions {
+            seed,
+            mixes_per_cut: MIXES_PER_CUT,
+            ..CrashOptions::default()
+        };
+        let mut remembered: VecDeque<(u128, Judged)> = VecDeque::new();
+        for (number, state) in (1..).zip(recorded.recording.crash_states(options)) {
+            let state = state?;
+            let judge = Judge {
+                scene: self.scene,
+                recorded: &recorded,
+                state: &state,
+                seed,
+            };
+            let Some(due) = self.due(shared, state.contents) else {
+                continue;
+            };
+            let known = |known: &&(u128, Judged)| known.0 == state.contents;
+            let lines = if let Some((_, judged)) = remembered.iter().find(known) {
+                judge.compare(judged)
+            } else {
+                let judged = judge.judge(due.by_e2fsck, due.by_kernel)?;
+                let mut lines = judged.complaints.clone();
+                lines.extend(judge.compare(&judged));
+                if remembered.len() == REMEMBERED_MAX {
+                    remembered.pop_front();
+                }
+                remembered.push_back((state.contents, judged));
+                lines
+            };
+            counts.states += usize::from(due.is_new);
+            counts.again += usize::from(!due.is_new);
+            counts.by_e2fsck += usize::from(due.by_e2fsck);
+            counts.by_kernel += usize::from(due.by_kernel);
+            if lines.is_empty() {
+                continue;
+            }
+            let head = format!(
+                "{} seed {seed}, state {number}, cut {} after {} flushes:",
+                self.scene.name, state.cut, state.flushes
+            );
+            self.keep(&recorded, &state, seed, &head)?;
+            let text = std::iter::once(head).chain(lines).collect::<Vec<_>>();
+            counts.failures.push(text.join("\n  "));
+            if counts.failures.len() >= FAILURES_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is done with a state of these contents; `None` if it is passed over.
+    fn due(&self, shared: &Shared, contents: u128) -> Option<Due> {
+        let mut progress = shared.lock();
+        progress.found += 1;
+        if !is_due(progress.found, self.one_in) {
+            return None;
+        }
+        let is_new = progress.judged.insert(contents);
+        let number = progress.judged.len();
+        Some(Due {
+            is_new,
+            by_e2fsck: is_new && is_due(number, self.e2fsck_one_in),
+            by_kernel: is_new && is_due(number, self.kernel_one_in),
+        })
+    }
+
+    fn keep(
+        &self,
+        recorded: &Recorded,
+        state: &CrashState<'_>,
+        seed: u64,
+        head: &str,
+    ) -> Result<()> {
+        let Some(folder) = &self.keep else {
+            return Ok(());
+        };
+        std::fs::create_dir_all(folder)?;
+        let name = format!("{}-{seed}-{}", self.scene.name, state.cut);
+        ImageFile::of(&state.device()?)?.keep(&folder.join(format!("{name}.img")))?;
+        let text = recorded.history.listing().join("\n");
+        let text = format!("{text}\n{head}\n{:?}\n", state.losses);
+        std::fs::write(folder.join(format!("{name}.txt")), text)?;
+        Ok(())
+    }
+}
+
+/// Returns when all threads have ended. A thread that hangs cannot be stopped: the program ends.
+fn wait(shared: &Shared, threads: usize, scene: &Scene) {
+    let mut progress = shared.lock();
+    while progress.ended < threads {
+        let (ended, found) = (progress.ended, progress.found);
+        let waited = shared.finished.wait_timeout(progress, PATIENCE);
+        let waited = waited.unwrap_or_else(PoisonError::into_inner);
+        progress = waited.0;
+        let is_stuck = progress.ended == ended && progress.found == found;
+        if waited.1.timed_out() && is_stuck {
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("{} hangs in seeds {:?}\n", scene.name, progress.under_way),
+            );
+            std::process::exit(1);
+        }
+    }
+}
+
+/// Whether the `number`-th of a row is one that a sample of one in `one_in` takes.
+fn is_due(number: usize, one_in: usize) -> bool {
+    one_in != 0 && number.is_multiple_of(one_in)
 }

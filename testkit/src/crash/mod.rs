@@ -4,9 +4,11 @@
 //! the operations, unmounted and checked; `e2fsck` and the kernel judge samples, or all. The same
 //! for a device that fails one write, or all from one on; and two threads against a model.
 
+mod pristine;
 mod scene;
 mod record;
 mod image;
+mod judge;
 mod matrix;
 mod faults;
 mod threads;
@@ -16,5 +18,5 @@ pub use cost::{Cost, costs};
 pub use faults::{FaultCounts, Faults};
 pub use matrix::{Counts, Matrix};
 pub use record::{Breakage, Recorded, record};
-pub use scene::{SCENES, Scene, scene};
+pub use scene::{Mode, SCENES, Scene, scene};
 pub use threads::{Threads, run_threads};

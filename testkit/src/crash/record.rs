@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use platter_block::sim::{Effect, Fault, FaultDevice, Recording, RecordingDevice, When};
-use platter_block::{BlockDevice, MemoryDevice, Operation as Request};
+use platter_block::{BlockDevice, Operation as Request};
 use platter_vfs::memory::{MemFs, MemFsLimits};
-use platter_vfs::{FixedClock, Timestamp};
+use platter_vfs::{Error, FixedClock, Timestamp};
 
 use super::Scene;
-use crate::workload::{Generator, History, Mix, Pace, Tree};
+use crate::workload::{Generator, History, Mix, Pace, Session, Tree};
 
-/// What the device writes whole or not at all. The superblock is of this size, and the format knows
-/// no remedy for a torn one.
-const SECTOR_BYTES: u32 = 1024;
+/// Operations before one that came out wrong that are told.
+const LINES_MAX: usize = 20;
+/// What contents are moved by: a multiple of every block and every cluster here.
+const SHIFT_BYTES: u64 = 4096;
 /// One operation of so many is a sync.
 const ONE_SYNC_IN: u64 = 4;
 
@@ -37,9 +38,7 @@ pub struct Recorded {
 
 /// Runs `count` random operations on a new filesystem, and cuts the power.
 pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Result<Recorded> {
-    let image = MemoryDevice::new("image", scene.image()?).with_blocks(SECTOR_BYTES);
-    let image: Arc<dyn BlockDevice> = Arc::new(image);
-    let recorder = Arc::new(RecordingDevice::new(image));
+    let recorder = Arc::new(RecordingDevice::new(scene.image()?));
     let mut device: Arc<dyn BlockDevice> = recorder.clone();
     if breakage == Breakage::DropsFlushes {
         let faults = FaultDevice::new(device);
@@ -53,28 +52,20 @@ pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Res
     let fs = scene.mount(device, seed)?;
     let model = model();
     let mut history = History::new(Tree::read(&model, None)?);
-    let mix = Mix {
-        one_sync_in: ONE_SYNC_IN,
-        shift_bytes: 0,
-        one_refused_in: 0,
-        fallocate: scene.takes_space(),
-        names: true,
-    };
-    let mut generator = Generator::new(seed, mix, &[""], "n");
+    let (mut ours, mut theirs) = (Session::new(&*fs), Session::new(&model));
+    let mut generator = Generator::new(seed, mix(scene, ONE_SYNC_IN), &[""], "n");
     for number in 0..count {
         let operation = generator.next(history.now());
         let begin = recorder.position();
-        let fail = |who: &str, error: platter_vfs::Error| {
-            let listing = history.listing().join("\n");
-            anyhow!("{listing}\n{number}: {operation:?} on {who}: {error}")
-        };
-        operation
-            .apply(&*fs)
-            .map_err(|error| fail("the filesystem", error))?;
+        let done = ours.apply(&operation);
         let end = recorder.position();
-        operation
-            .apply(&model)
-            .map_err(|error| fail("the model", error))?;
+        let expected = theirs.apply(&operation);
+        if !is_same(&done, &expected) {
+            let listing = history.listing();
+            let last = listing.len().saturating_sub(LINES_MAX);
+            let listing = listing[last..].join("\n");
+            bail!("{listing}\n{number}: {operation:?}: {done:?}, and the model {expected:?}");
+        }
         if operation.is_sync() {
             recorder.mark();
         }
@@ -82,12 +73,36 @@ pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Res
             begin,
             end: Some(end),
         };
-        history.push(operation, pace, &model)?;
+        if done.is_ok() {
+            history.push(operation, pace, &theirs)?;
+        } else {
+            history.repeat(operation, pace);
+        }
     }
     Ok(Recorded {
         recording: recorder.recording(),
         history,
     })
+}
+
+/// What is drawn for a filesystem whose history is judged.
+pub(super) fn mix(scene: &Scene, one_sync_in: u64) -> Mix {
+    Mix {
+        one_sync_in,
+        shift_bytes: if scene.takes_space() { SHIFT_BYTES } else { 0 },
+        one_refused_in: 25,
+        fallocate: scene.takes_space(),
+        names: true,
+    }
+}
+
+/// Whether a filesystem and its model came to the same.
+pub(super) fn is_same(ours: &platter_vfs::Result<()>, model: &platter_vfs::Result<()>) -> bool {
+    match (ours, model) {
+        (Ok(()), Ok(())) => true,
+        (Err(Error::Condition(ours)), Err(Error::Condition(model))) => ours == model,
+        _ => false,
+    }
 }
 
 /// An empty filesystem in memory.

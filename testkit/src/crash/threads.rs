@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use platter_block::{BlockDevice, MemoryDevice};
+use platter_block::BlockDevice;
 use platter_vfs::memory::MemFs;
-use platter_vfs::{CreateKind, Error, Filesystem};
+use platter_vfs::{CreateKind, Filesystem};
 
 use super::Scene;
 use super::image::ImageFile;
-use super::record::model;
-use crate::workload::{Generator, Mix, Operation, Tree};
+use super::record::{is_same, mix, model};
+use crate::workload::{Generator, Mix, Operation, Session, Tree};
 
 /// Room for what two threads keep.
 const SIZE_KIB: u64 = 24 << 10;
@@ -48,15 +48,11 @@ pub fn run_threads(threads: &Threads) -> Result<()> {
 
 fn rounds(threads: &Threads) -> Result<()> {
     let scene = threads.scene;
-    let image = scene.image_of(SIZE_KIB)?;
-    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", image));
+    let device = scene.device_of(SIZE_KIB)?;
     let mut lanes = [("first", "f"), ("second", "s")].map(|(home, prefix)| {
         let mix = Mix {
-            one_sync_in: 25,
-            shift_bytes: if scene.takes_space() { 4096 } else { 0 },
             one_refused_in: 12,
-            fallocate: scene.takes_space(),
-            names: true,
+            ..mix(scene, 25)
         };
         let seed = threads.seed.wrapping_mul(2) + u64::from(prefix == "s");
         Lane {
@@ -115,20 +111,25 @@ fn demand_equal(fs: &dyn Filesystem, expected: &Tree) -> Result<()> {
 }
 
 fn run_lane(lane: &mut Lane, fs: &dyn Filesystem, count: usize) -> Result<()> {
-    for number in 0..count {
-        let operation = lane.generator.next(&lane.now);
-        let ours = operation.apply(fs);
-        let expected = operation.apply(&lane.model);
-        let is_same = match (&ours, &expected) {
-            (Ok(()), Ok(())) => true,
-            (Err(Error::Condition(ours)), Err(Error::Condition(expected))) => ours == expected,
-            _ => false,
+    let (mut ours, mut theirs) = (Session::new(fs), Session::new(&lane.model));
+    let mut closing = Vec::new().into_iter();
+    for number in 0.. {
+        if number == count {
+            closing = lane.generator.close_all().into_iter();
+        }
+        let operation = if number < count {
+            lane.generator.next(&lane.now)
+        } else if let Some(operation) = closing.next() {
+            operation
+        } else {
+            break;
         };
+        let (done, expected) = (ours.apply(&operation), theirs.apply(&operation));
         ensure!(
-            is_same,
-            "{number}: {operation:?}: {ours:?}, and the model {expected:?}"
+            is_same(&done, &expected),
+            "{number}: {operation:?}: {done:?}, and the model {expected:?}"
         );
-        lane.now = Tree::read(&lane.model, Some(&lane.now))?;
+        lane.now = Tree::of_session(&theirs, Some(&lane.now))?;
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Operations that fit what a filesystem holds, drawn from a seed.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use platter_vfs::{CreateKind, FallocateMode, FileKind, RenameMode};
 
-use super::operation::{Fill, Operation, parent_of};
-use super::tree::{Tree, join};
+use super::operation::{Fill, Operation, open_path, parent_of};
+use super::script;
+use super::tree::{Entry, Tree, join};
 use crate::prng::Prng;
 
 /// The longest file that is made.
@@ -16,6 +18,10 @@ const PATHS_MAX: usize = 40;
 const DEPTH_MAX: usize = 4;
 /// Attributes that files get.
 const XATTRS: [&str; 3] = ["user.first", "user.second", "trusted.third"];
+/// Different values that an attribute of one length gets, so that files have equal ones too.
+const XATTR_VALUES: u64 = 3;
+/// Files that are kept open.
+const OPEN_MAX: usize = 3;
 
 /// Which kinds of operations are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +34,16 @@ pub struct Mix {
     pub one_refused_in: u64,
     /// Whether files are taken space for and holes are made in them.
     pub fallocate: bool,
-    /// Whether names are made, moved and removed.
+    /// Whether names are made, moved and removed, and files kept open without them.
     pub names: bool,
+}
+
+/// A file that is kept open.
+#[derive(Debug)]
+struct OpenFile {
+    number: u32,
+    /// Whether it never had a name, and may get one.
+    is_unnamed: bool,
 }
 
 /// Draws operations.
@@ -42,6 +56,10 @@ pub struct Generator {
     /// What every name begins with, so that two generators can share a directory.
     prefix: &'static str,
     names: u64,
+    open: Vec<OpenFile>,
+    opened: u32,
+    /// What comes next, whatever is drawn.
+    script: VecDeque<Operation>,
 }
 
 impl Generator {
@@ -54,12 +72,27 @@ impl Generator {
             homes: homes.iter().map(|&home| home.to_owned()).collect(),
             prefix,
             names: 0,
+            open: Vec::new(),
+            opened: 0,
+            script: VecDeque::new(),
         }
+    }
+
+    /// Closes what is still open.
+    pub fn close_all(&mut self) -> Vec<Operation> {
+        self.script.clear();
+        let open = std::mem::take(&mut self.open);
+        open.iter()
+            .map(|file| Operation::Close(file.number))
+            .collect()
     }
 
     /// The next operation on a filesystem that holds `now`.
     pub fn next(&mut self, now: &Tree) -> Operation {
         let mix = self.mix;
+        if let Some(operation) = self.script.pop_front() {
+            return operation;
+        }
         loop {
             let drawn = if self.is_one_in(mix.one_sync_in) {
                 self.sync(now)
@@ -81,6 +114,16 @@ impl Generator {
     /// A change; `None` if what was drawn does not fit.
     fn change(&mut self, now: &Tree) -> Option<Operation> {
         let mine = self.mine(now).count();
+        if self.mix.names && self.is_one_in(12) {
+            return self.open_or_close(now);
+        }
+        if self.mix.names && mine < PATHS_MAX && self.is_one_in(60) {
+            let home = self.home();
+            self.names += 1;
+            let name = join(&home, &format!("{}{}", self.prefix, self.names));
+            self.script = script::exchange_of_roles(&name, self.prng.next_u64());
+            return self.script.pop_front();
+        }
         let roll = self.prng.below(100);
         let is_of_name = matches!(roll, 0..24 | 62..88);
         if is_of_name && !self.mix.names {
@@ -101,11 +144,11 @@ impl Generator {
                 Operation::Link(file, self.new_path(now)?)
             }
             24..48 => {
-                let path = self.any(now, |kind| kind == FileKind::Regular)?;
+                let path = self.any_file(now)?;
                 Operation::Write(path.clone(), self.fill(now, &path))
             }
             48..56 => {
-                let path = self.any(now, |kind| kind == FileKind::Regular)?;
+                let path = self.any_file(now)?;
                 let size = self.prng.below(FILE_BYTES_MAX);
                 Operation::Truncate(path, if self.is_one_in(4) { 0 } else { size })
             }
@@ -114,17 +157,23 @@ impl Generator {
             72..84 => Operation::Unlink(self.any(now, |kind| kind != FileKind::Directory)?),
             84..88 => Operation::RemoveDir(self.empty_directory(now)?),
             88..92 => {
+                let name = self.below(3);
+                let lens = [0, 3, 40, if name == 0 { 400 } else { 200 }];
                 let fill = Fill {
                     offset: 0,
-                    len: [0, 3, 40, 200][self.below(4)],
-                    seed: self.prng.next_u64(),
+                    len: lens[self.below(4)],
+                    seed: self.prng.below(XATTR_VALUES),
                 };
                 // Only files and directories take attributes of users.
                 let takes = |kind| matches!(kind, FileKind::Regular | FileKind::Directory);
-                Operation::SetXattr(self.any(now, takes)?, XATTRS[self.below(3)], fill)
+                Operation::SetXattr(self.any(now, takes)?, XATTRS[name], fill)
             }
             92..94 => {
-                let path = self.any(now, |_| true)?;
+                let has_any = |(path, entry): (&String, &Entry)| {
+                    (self.is_mine(path) && !entry.xattrs.is_empty()).then(|| path.clone())
+                };
+                let fitting: Vec<String> = now.entries.iter().filter_map(has_any).collect();
+                let path = self.one_of(fitting)?;
                 let entry = now.entries.get(&path)?;
                 let mut names = XATTRS.iter();
                 let name = names.find(|name| entry.xattrs.contains_key(name.as_bytes()))?;
@@ -153,13 +202,59 @@ impl Generator {
         Some(Operation::Create(self.new_path(now)?, kind, 0o644))
     }
 
+    /// Opens, closes and names files; a file that loses its last name while it is open goes on
+    /// being written to.
+    fn open_or_close(&mut self, now: &Tree) -> Option<Operation> {
+        if self.open.len() >= OPEN_MAX || (!self.open.is_empty() && self.is_one_in(3)) {
+            let which = self.below(self.open.len());
+            let file = self.open.remove(which);
+            return Some(Operation::Close(file.number));
+        }
+        if let Some(at) = self.open.iter().position(|file| file.is_unnamed)
+            && self.is_one_in(2)
+        {
+            let to = self.new_path(now)?;
+            self.open[at].is_unnamed = false;
+            return Some(Operation::Link(open_path(self.open[at].number), to));
+        }
+        let is_unnamed = self.is_one_in(3);
+        let path = if is_unnamed {
+            self.home()
+        } else {
+            self.any(now, |kind| kind == FileKind::Regular)?
+        };
+        let number = self.opened;
+        self.opened += 1;
+        self.open.push(OpenFile { number, is_unnamed });
+        if is_unnamed {
+            return Some(Operation::CreateUnnamed(path, number));
+        }
+        if self.is_one_in(2) {
+            let fill = self.fill(now, &path);
+            self.script.push_back(Operation::Unlink(path.clone()));
+            self.script
+                .push_back(Operation::Write(open_path(number), fill));
+        }
+        Some(Operation::Open(path, number))
+    }
+
+    fn home(&mut self) -> String {
+        let which = self.below(self.homes.len());
+        self.homes[which].clone()
+    }
+
+    /// A regular file, by a name or as it is open.
+    fn any_file(&mut self, now: &Tree) -> Option<String> {
+        if !self.open.is_empty() && self.is_one_in(4) {
+            let which = self.below(self.open.len());
+            return Some(open_path(self.open[which].number));
+        }
+        self.any(now, |kind| kind == FileKind::Regular)
+    }
+
     /// Bytes somewhere in a file: in its middle, at its end, or some way behind that.
     fn fill(&mut self, now: &Tree, path: &str) -> Fill {
-        let content = now
-            .entries
-            .get(path)
-            .and_then(|entry| entry.content.as_ref());
-        let size = content.map_or(0, |content| content.len() as u64);
+        let size = size_of(now, path);
         let offset = match self.below(8) {
             0 | 1 => size,
             2 => size + self.prng.below(16 << 10),
@@ -177,12 +272,8 @@ impl Generator {
     }
 
     fn fallocate(&mut self, now: &Tree) -> Option<Operation> {
-        let path = self.any(now, |kind| kind == FileKind::Regular)?;
-        let content = now
-            .entries
-            .get(&path)
-            .and_then(|entry| entry.content.as_ref());
-        let size = content.map_or(0, |content| content.len() as u64);
+        let path = self.any_file(now)?;
+        let size = size_of(now, &path);
         let start = self.prng.below(size.max(1) + 8192).min(FILE_BYTES_MAX - 1);
         let end = (start + 1 + self.prng.below(20_000)).min(FILE_BYTES_MAX);
         let keep_size = self.is_one_in(2);
@@ -229,7 +320,12 @@ impl Generator {
             return None;
         }
         let Some(target) = now.entries.get(&to) else {
-            let mode = [RenameMode::Replace, RenameMode::NoReplace][self.below(2)];
+            let modes = [
+                RenameMode::Replace,
+                RenameMode::NoReplace,
+                RenameMode::Whiteout,
+            ];
+            let mode = modes[self.below(3)];
             return Some(Operation::Rename(from, to, mode));
         };
         if self.is_one_in(3) {
@@ -247,7 +343,7 @@ impl Generator {
         Some(match self.below(5) {
             0 => Operation::Sync,
             1 => Operation::Fsync(self.any(now, |kind| kind == FileKind::Directory)?, false),
-            _ => Operation::Fsync(self.any(now, |kind| kind == FileKind::Regular)?, data_only),
+            _ => Operation::Fsync(self.any_file(now)?, data_only),
         })
     }
 
@@ -256,8 +352,10 @@ impl Generator {
         let any = self.any(now, |_| true)?;
         let directory = self.any(now, |kind| kind == FileKind::Directory)?;
         let absent = self.new_path(now)?;
-        Some(match self.below(8) {
+        Some(match self.below(10) {
             0 => Operation::Create(any, CreateKind::Regular, 0o600),
+            8 => Operation::Rename(any, self.any(now, |_| true)?, RenameMode::NoReplace),
+            9 => Operation::CreateUnnamed(self.any_file(now)?, u32::MAX),
             1 => Operation::Create(join(&absent, "below"), CreateKind::Regular, 0o600),
             2 => Operation::Unlink(absent),
             3 => Operation::Unlink(directory),
@@ -297,9 +395,13 @@ impl Generator {
 
     fn any(&mut self, now: &Tree, fits: impl Fn(FileKind) -> bool) -> Option<String> {
         let fitting = self.mine(now).filter(|&path| fits(now.entries[path].kind));
-        let fitting: Vec<String> = fitting.map(str::to_owned).collect();
+        let fitting = fitting.map(str::to_owned).collect();
+        self.one_of(fitting)
+    }
+
+    fn one_of(&mut self, fitting: Vec<String>) -> Option<String> {
         let which = self.below(fitting.len().max(1));
-        fitting.get(which).cloned()
+        fitting.into_iter().nth(which)
     }
 
     fn empty_directory(&mut self, now: &Tree) -> Option<String> {
@@ -333,6 +435,11 @@ impl Generator {
     fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.prng.below(bound as u64)).unwrap_or(0)
     }
+}
+
+fn size_of(now: &Tree, path: &str) -> u64 {
+    let content = now.get(path).and_then(|entry| entry.content.as_ref());
+    content.map_or(0, |content| content.len() as u64)
 }
 
 /// Whether `rmdir` removes what the path names.

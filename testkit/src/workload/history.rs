@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use platter_vfs::{FileKind, Filesystem};
+use platter_vfs::FileKind;
 
 use super::operation::Operation;
+use super::session::Session;
 use super::tree::{Entry, Tree};
 
 /// What of a file's contents reaches the medium whole, or not at all.
@@ -84,13 +85,13 @@ impl History {
     }
 
     /// Adds an operation that `model`, in which it was done too, shows the outcome of.
-    pub fn push(&mut self, operation: Operation, pace: Pace, model: &dyn Filesystem) -> Result<()> {
+    pub fn push(&mut self, operation: Operation, pace: Pace, model: &Session<'_>) -> Result<()> {
         let before = self.now();
-        let after = Tree::read(model, Some(before))?;
+        let after = Tree::of_session(model, Some(before))?;
         let paths = operation.touched_paths();
-        let files = paths.iter().flat_map(|&path| {
-            [before, &after].map(|tree| tree.entries.get(path).map(|entry| entry.file))
-        });
+        let files = paths
+            .iter()
+            .flat_map(|&path| [before, &after].map(|tree| tree.get(path).map(|entry| entry.file)));
         let touched = files.flatten().collect();
         self.steps.push(Step {
             operation,
@@ -99,6 +100,17 @@ impl History {
             touched,
         });
         Ok(())
+    }
+
+    /// Adds an operation after which everything is as it was.
+    pub fn repeat(&mut self, operation: Operation, pace: Pace) {
+        let after = self.now().clone();
+        self.steps.push(Step {
+            operation,
+            pace,
+            after,
+            touched: Vec::new(),
+        });
     }
 
     /// The operations, in order.
@@ -187,7 +199,7 @@ impl History {
         let Operation::Fsync(path, data_only) = &step.operation else {
             return 0;
         };
-        let Some(file) = self.after(number).entries.get(path).map(|entry| entry.file) else {
+        let Some(file) = self.after(number).get(path).map(|entry| entry.file) else {
             return 0;
         };
         let touches = |step: &Step| {
@@ -202,7 +214,7 @@ impl History {
     fn content_moment(&self, cut: usize, begun: usize, file: u64) -> usize {
         let mut returned = self.returned(cut, begun);
         let is_of_file = |number: usize, path: &str| {
-            let entry = self.after(number).entries.get(path);
+            let entry = self.after(number).get(path);
             entry.is_some_and(|entry| entry.file == file)
         };
         let promise = returned.find(|(number, step)| {

@@ -5,14 +5,17 @@
 //! promised, so that whatever a power cut left can be held against it.
 
 mod operation;
+mod session;
 mod generator;
+mod script;
 mod tree;
 mod host;
 mod history;
 
 pub use generator::{Generator, Mix};
 pub use history::{Durability, History, Pace};
-pub use operation::{Fill, Operation, resolve};
+pub use operation::{Fill, Operation};
+pub use session::Session;
 pub use tree::{Entry, Tree};
 
 #[cfg(test)]

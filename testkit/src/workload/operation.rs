@@ -1,13 +1,10 @@
 //! One operation by path, as a program would ask for it.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use platter_vfs::{
-    Context, CreateKind, FallocateMode, Filesystem, Inode, PathWalk, RenameMode, Result, SetAttr,
-    XattrMode,
-};
+use platter_vfs::{CreateKind, FallocateMode, Filesystem, RenameMode, Result};
 
+use super::session::Session;
 use crate::prng::Prng;
 
 /// Bytes to write: where, how many, and what makes them.
@@ -29,11 +26,19 @@ impl Fill {
     }
 }
 
-/// What is done. Paths go from the root, without a leading slash; the root's is empty.
+/// What is done. Paths go from the root, without a leading slash; the root's is empty. `#7` is the
+/// file that is kept open as number 7, whether it has a name or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Makes a file of any kind.
     Create(String, CreateKind, u32),
+    /// Makes a regular file without a name in a directory's filesystem, and keeps it open as that
+    /// number (`O_TMPFILE`).
+    CreateUnnamed(String, u32),
+    /// Keeps a file open as that number.
+    Open(String, u32),
+    /// Closes a file that was kept open.
+    Close(u32),
     /// Writes into a file.
     Write(String, Fill),
     /// Sets the size of a file.
@@ -42,7 +47,7 @@ pub enum Operation {
     Fallocate(String, Range<u64>, FallocateMode),
     /// Moves a name.
     Rename(String, String, RenameMode),
-    /// Gives a file a second name.
+    /// Gives a file a further name, or its first.
     Link(String, String),
     /// Removes a name.
     Unlink(String),
@@ -63,78 +68,9 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Does it, for the superuser.
+    /// Does it where no file is kept open, for the superuser.
     pub fn apply(&self, fs: &dyn Filesystem) -> Result<()> {
-        let context = Context::root();
-        let file = |path: &str| resolve(fs, path);
-        let parent = |path: &str| PathWalk::new(fs).resolve_parent(path.as_bytes());
-        match self {
-            Self::Create(path, kind, permissions) => {
-                let located = parent(path)?;
-                let name = located.name_to_create()?;
-                located
-                    .parent
-                    .create(&context, name, kind.clone(), *permissions)?;
-            }
-            Self::Write(path, fill) => file(path)?.write_at(fill.offset, &fill.bytes())?,
-            Self::Truncate(path, size) => {
-                let changes = SetAttr {
-                    size_bytes: Some(*size),
-                    ..SetAttr::default()
-                };
-                file(path)?.set_attr(&context, &changes)?;
-            }
-            Self::Fallocate(path, range, mode) => file(path)?.fallocate(range.clone(), *mode)?,
-            Self::Rename(from, to, mode) => {
-                let (from, to) = (parent(from)?, parent(to)?);
-                let (name, new_name) = (from.name_to_rename()?, to.name_to_rename()?);
-                let target = to.parent.id();
-                from.parent
-                    .rename(&context, name, target, new_name, *mode)?;
-            }
-            Self::Link(from, to) => {
-                let target = file(from)?.id();
-                let located = parent(to)?;
-                located
-                    .parent
-                    .link(&context, located.name_to_create()?, target)?;
-            }
-            Self::Unlink(path) => {
-                let located = parent(path)?;
-                located.parent.unlink(&context, located.name_to_unlink()?)?;
-            }
-            Self::RemoveDir(path) => {
-                let located = parent(path)?;
-                located
-                    .parent
-                    .remove_dir(&context, located.name_to_remove_dir()?)?;
-            }
-            Self::SetXattr(path, name, fill) => {
-                let (name, value) = (name.as_bytes(), fill.bytes());
-                file(path)?.set_xattr(&context, name, &value, XattrMode::Set)?;
-            }
-            Self::RemoveXattr(path, name) => {
-                file(path)?.remove_xattr(&context, name.as_bytes())?;
-            }
-            Self::SetPermissions(path, permissions) => {
-                let changes = SetAttr {
-                    permissions: Some(*permissions),
-                    ..SetAttr::default()
-                };
-                file(path)?.set_attr(&context, &changes)?;
-            }
-            Self::SetOwner(path, uid, gid) => {
-                let changes = SetAttr {
-                    uid: Some(*uid),
-                    gid: Some(*gid),
-                    ..SetAttr::default()
-                };
-                file(path)?.set_attr(&context, &changes)?;
-            }
-            Self::Fsync(path, data_only) => file(path)?.sync(*data_only)?,
-            Self::Sync => fs.sync()?,
-        }
-        Ok(())
+        Session::new(fs).apply(self)
     }
 
     /// Whether something is promised once it has returned.
@@ -149,14 +85,16 @@ impl Operation {
             Self::Create(path, ..) | Self::Unlink(path) | Self::RemoveDir(path) => {
                 vec![path, parent_of(path)]
             }
-            Self::Rename(from, to, _) | Self::Link(from, to) => {
-                vec![from, parent_of(from), to, parent_of(to)]
-            }
+            Self::Rename(from, to, _) => vec![from, parent_of(from), to, parent_of(to)],
+            Self::Link(from, to) => vec![from, to, parent_of(to)],
             Self::SetXattr(path, ..)
             | Self::RemoveXattr(path, _)
             | Self::SetPermissions(path, _)
             | Self::SetOwner(path, ..) => vec![path],
-            Self::Write(..)
+            Self::CreateUnnamed(..)
+            | Self::Open(..)
+            | Self::Close(_)
+            | Self::Write(..)
             | Self::Truncate(..)
             | Self::Fallocate(..)
             | Self::Fsync(..)
@@ -165,12 +103,14 @@ impl Operation {
     }
 }
 
-/// The file at a path, itself where it is a symbolic link.
-pub fn resolve(fs: &dyn Filesystem, path: &str) -> Result<Arc<dyn Inode>> {
-    if path.is_empty() {
-        return fs.root();
-    }
-    PathWalk::new(fs).resolve_no_follow(path.as_bytes())
+/// The path that means the file kept open as `number`.
+pub(super) fn open_path(number: u32) -> String {
+    format!("#{number}")
+}
+
+/// The number of the open file that a path means, if it means one.
+pub(super) fn open_number(path: &str) -> Option<u32> {
+    path.strip_prefix('#')?.parse().ok()
 }
 
 /// The path of the directory that holds a path's last name.

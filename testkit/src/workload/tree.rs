@@ -9,6 +9,9 @@ use platter_vfs::attr::DeviceNumber;
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::{FileKind, Filesystem, Inode};
 
+use super::operation::open_number;
+use super::session::Session;
+
 /// What every ext filesystem has, and no model.
 pub(super) const LOST_AND_FOUND: &str = "lost+found";
 /// How deep directories may lie.
@@ -44,6 +47,8 @@ pub struct Entry {
 pub struct Tree {
     /// By path.
     pub entries: BTreeMap<String, Entry>,
+    /// Files that are kept open, with and without names, by their numbers.
+    pub open: BTreeMap<u32, Entry>,
 }
 
 impl Tree {
@@ -53,6 +58,26 @@ impl Tree {
         let root = fs.root()?;
         tree.add(&*root, "", before, 0)?;
         Ok(tree)
+    }
+
+    /// The same with the files that a program keeps open.
+    pub fn of_session(session: &Session<'_>, before: Option<&Tree>) -> Result<Self> {
+        let mut tree = Self::read(session.filesystem(), before)?;
+        for (number, file) in session.open_files() {
+            let known = before.and_then(|tree| tree.open.get(&number));
+            let entry = read_entry(file, known).with_context(|| format!("open file {number}"))?;
+            tree.open.insert(number, entry);
+        }
+        Ok(tree)
+    }
+
+    /// The file that a path means, which may be an open one.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        match open_number(path) {
+            Some(number) => self.open.get(&number),
+            None => self.entries.get(path),
+        }
     }
 
     fn add(
@@ -94,10 +119,10 @@ impl Tree {
         entries.filter(|(_, entry)| entry.kind == FileKind::Regular)
     }
 
-    /// The contents of a file, if it has a name.
+    /// The contents of a file, if it has a name or is open.
     #[must_use]
     pub fn content(&self, file: u64) -> Option<&Arc<[u8]>> {
-        let mut entries = self.entries.values();
+        let mut entries = self.entries.values().chain(self.open.values());
         let entry = entries.find(|entry| entry.file == file && entry.content.is_some());
         entry?.content.as_ref()
     }

@@ -1,0 +1,101 @@
+//! A new filesystem, made once and shared by all that start from it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice, ReadOnlyDevice};
+
+/// What the device writes whole or not at all. The superblock is of this size, and the format knows
+/// no remedy for a torn one.
+const SECTOR_BYTES: u32 = 1024;
+/// Pieces of zeros that count as holes.
+const PIECE_BYTES: usize = 4096;
+
+/// A device that holds a new filesystem, takes no writes, and knows where it holds zeros.
+#[derive(Debug)]
+pub(super) struct Pristine {
+    memory: ReadOnlyDevice,
+    /// Where it does not.
+    data: Vec<Range<u64>>,
+}
+
+impl Pristine {
+    pub(super) fn new(bytes: Vec<u8>) -> Self {
+        let mut data: Vec<Range<u64>> = Vec::new();
+        for (at, piece) in (0..).step_by(PIECE_BYTES).zip(bytes.chunks(PIECE_BYTES)) {
+            let end = at + piece.len() as u64;
+            match data.last_mut() {
+                _ if piece.iter().all(|&byte| byte == 0) => {}
+                Some(last) if last.end == at => last.end = end,
+                _ => data.push(at..end),
+            }
+        }
+        let memory = MemoryDevice::new("image", bytes).with_blocks(SECTOR_BYTES);
+        Self {
+            memory: ReadOnlyDevice::new(Arc::new(memory)),
+            data,
+        }
+    }
+}
+
+impl BlockDevice for Pristine {
+    fn name(&self) -> &Arc<str> {
+        self.memory.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        self.memory.read_at(offset, buf)
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
+        self.memory.read_vectored_at(offset, bufs)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        self.memory.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        self.memory.write_vectored_at(offset, bufs)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.memory.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        self.memory.discard(range)
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
+        let next = self.data.partition_point(|data| data.end <= offset);
+        Ok(self
+            .data
+            .get(next)
+            .map(|data| data.start.max(offset)..data.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_no_data() {
+        let mut bytes = vec![0; 10 * PIECE_BYTES + 100];
+        bytes[PIECE_BYTES + 3] = 1;
+        bytes[2 * PIECE_BYTES] = 1;
+        bytes[10 * PIECE_BYTES + 99] = 1;
+        let device = Pristine::new(bytes);
+        assert_eq!(device.next_data(0).unwrap(), Some(4096..12_288));
+        assert_eq!(device.next_data(5000).unwrap(), Some(5000..12_288));
+        assert_eq!(device.next_data(12_288).unwrap(), Some(40_960..41_060));
+        assert_eq!(device.next_data(41_060).unwrap(), None);
+        assert!(device.write_at(0, &[1]).is_err());
+    }
+}
