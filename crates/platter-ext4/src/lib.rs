@@ -19,6 +19,7 @@ pub mod orphan;
 pub mod ops;
 pub mod mount;
 pub mod mkfs;
+pub mod resize;
 pub mod check;
 
 pub use alloc::ContentsShare;

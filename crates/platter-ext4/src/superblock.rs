@@ -31,24 +31,35 @@ pub fn edit<R>(
 /// first, after the last, and when there are to be no more.
 pub fn rewrite(volume: &Volume, change: impl FnOnce(&mut DiskSuperblock)) -> Result<()> {
     let geometry = &volume.geometry;
-    let in_block = SuperblockVerifier::new(geometry).offset_bytes();
-    let offset = geometry
-        .offset_bytes(geometry.superblock_block)
-        .saturating_add(in_block);
-    let mut disk = DiskSuperblock::new_zeroed();
-    let device = volume.device();
-    device.read_at(offset, disk.as_mut_bytes())?;
-    if disk.magic.get() != SUPERBLOCK_MAGIC {
-        return Err(Corrupt::new(LOCUS, SuperblockRule::Magic).into());
-    }
+    let mut disk = read(volume)?;
     change(&mut disk);
     disk.seal();
-    device.write_at(offset, disk.as_bytes())?;
+    let device = volume.device();
+    device.write_at(offset_bytes(volume), disk.as_bytes())?;
     device.flush()?;
     // Nothing that is not on the device is in the cache, or ever will be on the device.
     let block = geometry.superblock_block.0;
     volume.buffers().invalidate(block..block.saturating_add(1));
     Ok(())
+}
+
+/// The superblock as the device has it, past transactions.
+pub fn read(volume: &Volume) -> Result<DiskSuperblock> {
+    let mut disk = DiskSuperblock::new_zeroed();
+    volume
+        .device()
+        .read_at(offset_bytes(volume), disk.as_mut_bytes())?;
+    if disk.magic.get() != SUPERBLOCK_MAGIC {
+        return Err(Corrupt::new(LOCUS, SuperblockRule::Magic).into());
+    }
+    Ok(disk)
+}
+
+fn offset_bytes(volume: &Volume) -> u64 {
+    let geometry = &volume.geometry;
+    let in_block = SuperblockVerifier::new(geometry).offset_bytes();
+    let block = geometry.offset_bytes(geometry.superblock_block);
+    block.saturating_add(in_block)
 }
 
 #[cfg(test)]

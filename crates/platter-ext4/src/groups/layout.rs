@@ -20,7 +20,7 @@ pub fn head(geometry: &Geometry, group: GroupNr) -> Range<u64> {
 }
 
 /// Blocks of the superblock copy and the descriptors in a group.
-pub(super) fn head_blocks(geometry: &Geometry, group: GroupNr) -> u64 {
+pub(crate) fn head_blocks(geometry: &Geometry, group: GroupNr) -> u64 {
     let copy = u64::from(geometry.has_superblock(group));
     let meta = geometry.features.incompat.contains(Incompat::META_BG);
     let own_block = group.0 / geometry.descriptors_per_block;

@@ -4,6 +4,7 @@
 //! filesystem has a hundred thousand of them.
 
 pub mod layout;
+pub(crate) mod backups;
 mod space;
 
 use platter_ondisk::Locus;

@@ -10,23 +10,27 @@ use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
 /// The descriptors of the groups, and the blocks that their metadata takes.
 #[derive(Debug)]
-pub(super) struct Layout {
-    pub(super) descs: Vec<GroupDesc>,
+pub(crate) struct Layout {
+    /// The first of the groups.
+    first: GroupNr,
+    pub(crate) descs: Vec<GroupDesc>,
     /// In ascending order, side by side ranges joined.
     taken: Vec<Range<u64>>,
 }
 
 impl Layout {
-    /// Places bitmaps and inode tables: those of a flexible group together, as far as it has room.
+    /// Places bitmaps and inode tables of all groups from `from` on: those of a flexible group
+    /// together, as far as it has room.
     ///
     /// # Errors
     /// `NoSpace` where a group has no room for its own.
-    pub(super) fn place(geometry: &Geometry) -> Result<Self> {
-        let mut descs = Vec::with_capacity(geometry.groups_count as usize);
-        let mut first = 0;
+    pub(crate) fn place(geometry: &Geometry, from: GroupNr) -> Result<Self> {
+        let mut descs = Vec::new();
+        let mut first = from.0;
         while first < geometry.groups_count {
-            let end = first
-                .saturating_add(geometry.groups_per_flex)
+            let flex = geometry.groups_per_flex;
+            let end = (first - first % flex)
+                .saturating_add(flex)
                 .min(geometry.groups_count);
             let groups = first..end;
             let together = place_together(geometry, groups.clone());
@@ -42,7 +46,7 @@ impl Layout {
             first = end;
         }
         let mut taken: Vec<Range<u64>> = Vec::new();
-        for (group, desc) in (0..).map(GroupNr).zip(&descs) {
+        for (group, desc) in (from.0..).map(GroupNr).zip(&descs) {
             taken.push(head(geometry, group));
             taken.extend(own(geometry, desc));
         }
@@ -55,7 +59,16 @@ impl Layout {
             }
             touches
         });
-        Ok(Self { descs, taken })
+        Ok(Self {
+            first: from,
+            descs,
+            taken,
+        })
+    }
+
+    /// The groups with their descriptors.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupNr, &GroupDesc)> {
+        (self.first.0..).map(GroupNr).zip(&self.descs)
     }
 
     /// The blocks of a group that metadata takes.
@@ -73,7 +86,8 @@ impl Layout {
     pub(super) fn is_plain(&self, geometry: &Geometry, group: GroupNr) -> bool {
         let blocks = blocks_of(geometry, group);
         let taken: u64 = self.taken_in(blocks.clone()).map(|range| len(&range)).sum();
-        let Some(desc) = self.descs.get(group.0 as usize) else {
+        let index = group.0.checked_sub(self.first.0);
+        let Some(desc) = index.and_then(|index| self.descs.get(index as usize)) else {
             return false;
         };
         let inside = |range: &Range<u64>| range.start >= blocks.start && range.end <= blocks.end;

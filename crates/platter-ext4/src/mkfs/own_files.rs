@@ -12,13 +12,14 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::shape::{JOURNAL_BACKUP, Shape};
 use super::skeleton::zero;
 use crate::alloc::{RECORD_CREDITS, Reserve, Space};
+use crate::groups::backups::backup_groups;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
 use crate::ondisk::dir_entry::{DirBlockVerifier, EntryFormat, split_new_tail};
 use crate::ondisk::features::{Compat, Incompat};
 use crate::ondisk::inode::InodeFlags;
 use crate::ondisk::jbd2::superblock::DiskJournalSuperblock;
-use crate::ondisk::{BlockNr, FileBlock, Geometry, GroupNr, Inode, InodeNr};
+use crate::ondisk::{BlockNr, FileBlock, Geometry, Inode, InodeNr};
 use crate::txn::{CommitClient, Handle};
 use crate::{Volume, groups, superblock};
 
@@ -288,14 +289,6 @@ impl<'a> OwnFiles<'a> {
         let (volume, goal) = (self.volume, self.volume.geometry.first_data_block);
         self.space.alloc(volume, handle, goal, want, Reserve::Split)
     }
-}
-
-/// Groups, but the first, that hold a copy of the superblock and the descriptors.
-pub(super) fn backup_groups(geometry: &Geometry) -> Vec<GroupNr> {
-    let groups = (1..geometry.groups_count).map(GroupNr);
-    groups
-        .filter(|&group| geometry.has_superblock(group))
-        .collect()
 }
 
 /// The space of a cluster in units of 512 bytes.

@@ -7,6 +7,7 @@ use platter_vfs::{Clock, Condition, Result};
 use zerocopy::FromZeros;
 
 use super::options::{MkfsOptions, SizeClass, cannot_make, journal_blocks};
+use crate::groups::layout::head_blocks;
 use crate::ondisk::features::{Compat, Features, Incompat};
 use crate::ondisk::geometry::{DESCRIPTOR_SIZE_MIN, INODE_SIZE_MIN};
 use crate::ondisk::superblock::DiskSuperblock;
@@ -111,8 +112,7 @@ impl Shape {
             if geometry.groups_count == 1 && last < own + LAST_GROUP_BLOCKS_MIN / 5 {
                 return Err(Condition::NoSpace.into());
             }
-            let is_full = last == u64::from(geometry.blocks_per_group);
-            if geometry.groups_count > 1 && !is_full && last < own + LAST_GROUP_BLOCKS_MIN {
+            if is_last_group_too_short(&geometry) {
                 blocks -= last;
                 continue;
             }
@@ -337,6 +337,13 @@ pub fn random_uuid(clock: &dyn Clock) -> Uuid {
     Uuid::from_bytes(variant.to_be_bytes())
 }
 
+/// Whether the last of several groups has hardly room for more than its own metadata.
+pub(crate) fn is_last_group_too_short(geometry: &Geometry) -> bool {
+    let last = last_group_blocks(geometry);
+    let is_full = last == u64::from(geometry.blocks_per_group);
+    geometry.groups_count > 1 && !is_full && last < own_blocks(geometry) + LAST_GROUP_BLOCKS_MIN
+}
+
 fn last_group_blocks(geometry: &Geometry) -> u64 {
     let last = GroupNr(geometry.groups_count - 1);
     u64::from(geometry.group_blocks(last))
@@ -345,12 +352,7 @@ fn last_group_blocks(geometry: &Geometry) -> u64 {
 /// Blocks that the last group's own metadata takes.
 fn own_blocks(geometry: &Geometry) -> u64 {
     let last = GroupNr(geometry.groups_count - 1);
-    let copies = if geometry.has_superblock(last) {
-        1 + u64::from(geometry.descriptor_blocks()) + u64::from(geometry.reserved_gdt_blocks)
-    } else {
-        0
-    };
-    2 + u64::from(geometry.inode_table_blocks) + copies
+    head_blocks(geometry, last) + 2 + u64::from(geometry.inode_table_blocks)
 }
 
 #[cfg(test)]

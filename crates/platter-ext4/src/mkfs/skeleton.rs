@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 
 use super::layout::{Layout, blocks_of};
 use super::shape::Shape;
+use crate::groups::FreeSpace;
 use crate::ondisk::bitmap;
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
@@ -17,7 +18,7 @@ static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// What is in the inode tables before anything is written to them, and becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum OldTables {
+pub(crate) enum OldTables {
     /// Zeros, as everywhere on the device.
     Zeros,
     /// What nobody looks at where descriptors have checksums: the kernel overwrites it in time.
@@ -39,28 +40,63 @@ pub(super) fn write(
     let geometry = &shape.geometry;
     // Whatever was recognized here before is so no more.
     device.write_at(0, &ZEROS[..2048])?;
-    let (mut free_clusters, mut free_inodes) = (0, 0);
-    for group in (0..geometry.groups_count).map(GroupNr) {
-        let is_plain = layout.is_plain(geometry, group);
-        let bits = block_bitmap(geometry, &layout, group);
-        let Some(desc) = layout.descs.get_mut(group.0 as usize) else {
-            break;
-        };
-        let used = if group.0 == 0 { reserved_inodes } else { 0 };
-        fill_in(geometry, group, desc, &bits, used, is_plain, old);
-        if group.0 == 0 {
-            desc.used_dirs = directories;
-        }
-        write_group(device, geometry, desc, &bits, used, old)?;
-        free_clusters += u64::from(desc.free_clusters);
-        free_inodes += desc.free_inodes;
-    }
+    let free = write_groups(
+        device,
+        geometry,
+        &mut layout,
+        Used {
+            reserved_inodes,
+            directories,
+        },
+        old,
+    )?;
     write_descriptors(device, geometry, &layout.descs)?;
-    let free_blocks = free_clusters * u64::from(geometry.cluster_blocks);
+    let free_blocks = free.clusters * u64::from(geometry.cluster_blocks);
+    let free_inodes = u32::try_from(free.inodes).unwrap_or(u32::MAX);
     shape.disk.set_free_counts(free_blocks, free_inodes);
     shape.disk.seal();
     device.write_at(SUPERBLOCK_OFFSET_BYTES, shape.disk.as_bytes())?;
     Ok(())
+}
+
+/// What of the first group is taken from the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Used {
+    pub(crate) reserved_inodes: u32,
+    pub(crate) directories: u32,
+}
+
+/// Completes the descriptors of groups that were placed, writes bitmaps and inode tables, and tells
+/// what is free.
+pub(crate) fn write_groups(
+    device: &dyn BlockDevice,
+    geometry: &Geometry,
+    layout: &mut Layout,
+    used: Used,
+    old: OldTables,
+) -> Result<FreeSpace> {
+    let mut free = FreeSpace::default();
+    let groups: Vec<GroupNr> = layout.groups().map(|(group, _)| group).collect();
+    for (index, group) in groups.into_iter().enumerate() {
+        let is_plain = layout.is_plain(geometry, group);
+        let bits = block_bitmap(geometry, layout, group);
+        let Some(desc) = layout.descs.get_mut(index) else {
+            break;
+        };
+        let inodes = if group.0 == 0 {
+            used.reserved_inodes
+        } else {
+            0
+        };
+        fill_in(geometry, group, desc, &bits, inodes, is_plain, old);
+        if group.0 == 0 {
+            desc.used_dirs = used.directories;
+        }
+        write_group(device, geometry, desc, &bits, inodes, old)?;
+        free.clusters += u64::from(desc.free_clusters);
+        free.inodes += u64::from(desc.free_inodes);
+    }
+    Ok(free)
 }
 
 /// Writes zeros.

@@ -1,6 +1,7 @@
 //! Opening a filesystem: superblock, features, journal, orphans; and what is asked of it as a
 //! whole.
 
+mod at_rest;
 mod changeover;
 mod describe;
 mod lifetime;
@@ -34,6 +35,7 @@ use crate::volume::SharingStatistics;
 use lifetime::Lifetime;
 use writing::Writing;
 
+pub(crate) use at_rest::AtRest;
 pub use changeover::Changeover;
 pub use options::{DataMode, MountOptions, OnError, Recovery};
 

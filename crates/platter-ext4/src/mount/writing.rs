@@ -105,7 +105,7 @@ pub(super) fn begin(
 }
 
 /// Opens the journal of a recovered volume.
-fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Result<Journal> {
+pub(super) fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Result<Journal> {
     let mut journal = open_journal(volume, options.journal.as_ref())?;
     if journal.needs_recovery() {
         // Nobody asked for a replay, so the journal is stale. Its transactions have numbers that no

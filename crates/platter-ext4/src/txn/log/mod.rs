@@ -167,6 +167,17 @@ impl Log {
         Ok(Self::new(home, durability, limits, first, counters))
     }
 
+    /// Lets a transaction fill three quarters of the journal: for whoever makes only one, and nobody
+    /// else makes any.
+    #[must_use]
+    pub fn for_one_transaction(mut self) -> Self {
+        if let Durability::Journal(journaled) = &self.durability {
+            let most = journaled.len_blocks() / TRANSACTION_PART * (TRANSACTION_PART - 1);
+            self.limits.blocks_max = most.min(TRANSACTION_BLOCKS_MAX);
+        }
+        self
+    }
+
     fn new(
         home: Arc<Home>,
         durability: Durability,

@@ -1,0 +1,93 @@
+//! Making a filesystem at rest larger.
+//!
+//! What is new lies behind the old end and is written first: until the superblock tells of it, nobody
+//! looks there. All that changes in place is one transaction: the old last group's bitmap and
+//! descriptor, the descriptors of new groups, the resize inode with the blocks it keeps, and the
+//! superblock. So with a journal the filesystem has its old or its new size at every moment. Without
+//! one it is marked as not clean meanwhile, as always while it is written. The copies of superblock
+//! and descriptors come last.
+
+mod plan;
+mod fresh;
+mod in_place;
+mod resize_inode;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::{Clock, Condition, Error, Result, Unsupported};
+
+use crate::groups::backups::write_backups;
+use crate::mount::AtRest;
+use crate::ondisk::Geometry;
+use crate::superblock;
+use plan::Plan;
+
+/// How long a filesystem was and is, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grown {
+    /// Before.
+    pub before_bytes: u64,
+    /// Now: whole clusters, and no last group that hardly has room for more than its metadata.
+    pub after_bytes: u64,
+}
+
+/// Makes the filesystem on `device` as large as `len_bytes` allow.
+///
+/// # Errors
+/// `NoSpace` beyond the end of the device. `Unsupported` for making it smaller, where it is not clean,
+/// and where the journal is too short for what has to change at once.
+pub fn grow(
+    device: &Arc<dyn BlockDevice>,
+    len_bytes: u64,
+    budget: &Arc<MemoryBudget>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Grown> {
+    if len_bytes > device.geometry().len_bytes {
+        return Err(Condition::NoSpace.into());
+    }
+    let at_rest = AtRest::open(device, budget, clock)?;
+    let before = at_rest.volume.geometry.clone();
+    let disk = superblock::read(&at_rest.volume)?;
+    let plan = Plan::choose(&disk, &before, len_bytes)?;
+    let Some(plan) = plan else {
+        at_rest.leave()?;
+        return Ok(grown(&before, &before));
+    };
+    let fresh = fresh::write(&**device, &plan)?;
+    device.flush()?;
+    let changing = at_rest.begin(clock)?;
+    if let Err(error) = in_place::change(&changing.volume, &plan, &fresh, clock.now()) {
+        changing.abandon()?;
+        return Err(error);
+    }
+    changing.end()?;
+    write_backups(&**device, &plan.after)?;
+    device.flush()?;
+    Ok(grown(&before, &plan.after))
+}
+
+/// Whether the filesystem has its old or its new size at every moment of growing: it has a journal.
+///
+/// # Errors
+/// `Corrupt` where there is no filesystem.
+pub fn is_journaled(device: &dyn BlockDevice) -> Result<bool> {
+    Ok(crate::Ext4::identify(device)?.features.has_journal())
+}
+
+fn grown(before: &Geometry, after: &Geometry) -> Grown {
+    Grown {
+        before_bytes: before.len_bytes(),
+        after_bytes: after.len_bytes(),
+    }
+}
+
+fn unsupported(feature: &'static str, reason: Option<&'static str>) -> Error {
+    let unsupported = Unsupported {
+        filesystem: "ext4",
+        feature: feature.into(),
+        reason,
+    };
+    unsupported.into()
+}
