@@ -12,8 +12,8 @@ use platter::MemoryBudget;
 use platter::{OpenOptions, Recovery};
 
 use crate::commands::{
-    cat, check, chmod, chown, cp, generate, info, ln, ls, mkdir, mkfs, mount, mv, rm, stat, tar,
-    touch, tree, truncate, umount, write_batch, xattr,
+    cat, check, chmod, chown, cp, generate, info, ln, ls, mkdir, mkfs, mount, mv, resize, rm, stat,
+    tar, touch, tree, truncate, umount, write_batch, xattr,
 };
 
 /// Read, change, make, check and mount ext2, ext3 and ext4 images and disks without root.
@@ -61,6 +61,7 @@ pub(crate) enum Command {
     Umount(umount::Umount),
     Check(check::Check),
     Mkfs(Box<mkfs::Mkfs>),
+    Resize(resize::Resize),
     #[command(hide = true)]
     Generate(generate::Generate),
     #[command(hide = true)]
@@ -144,6 +145,7 @@ impl Command {
             | Self::Truncate(_)
             | Self::Touch(_)
             | Self::Mkfs(_)
+            | Self::Resize(_)
             | Self::Generate(_)
             | Self::WriteBatch(_) => 1,
         }

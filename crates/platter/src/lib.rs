@@ -36,6 +36,7 @@ pub mod open;
 pub mod archive;
 pub mod populate;
 pub mod make;
+pub mod resize;
 pub mod accounts;
 pub mod copy;
 pub mod edit;

@@ -14,6 +14,7 @@ mod partitions;
 mod recovery;
 mod space_write;
 mod mkfs;
+mod resize;
 mod journal_write;
 mod map_write;
 mod names_write;

@@ -13,6 +13,7 @@ pub(crate) mod mkdir;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod mv;
+pub(crate) mod resize;
 pub(crate) mod rm;
 pub(crate) mod stat;
 pub(crate) mod tar;
@@ -52,6 +53,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Umount(umount) => Ok(umount.run()),
         Command::Check(check) => check.run(options),
         Command::Mkfs(mkfs) => mkfs.run(options),
+        Command::Resize(resize) => resize.run(options),
         Command::Generate(generate) => generate.run(),
         Command::WriteBatch(_) => WriteBatch::run(),
     }

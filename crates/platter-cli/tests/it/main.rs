@@ -8,6 +8,7 @@ mod info;
 mod list;
 mod mkfs;
 mod mount;
+mod resize;
 mod stream;
 mod usage;
 

@@ -17,7 +17,7 @@ const NAMES_MAX: u32 = 1000;
 
 /// A file that is removed again unless it is finished.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(crate) struct Draft {
     name: Arc<str>,
     /// The place it is for, no symbolic link.
     target: PathBuf,
@@ -30,12 +30,12 @@ pub(super) struct Draft {
 impl Draft {
     /// Begins an empty file that takes the place of `target`. What is there is given locked, and
     /// stays as it is until then.
-    pub(super) fn begin(target: &Path, replaced: Option<Image>) -> Result<Self> {
+    pub(crate) fn begin(target: &Path, replaced: Option<Image>) -> Result<Self> {
         let name: Arc<str> = Escaped(target.as_os_str().as_bytes()).to_string().into();
         let host = |error: std::io::Error| Error::new(&name, error);
-        let target = match &replaced {
-            Some(_) => fs::canonicalize(target).map_err(host)?,
-            None => target.to_owned(),
+        let target = match fs::canonicalize(target) {
+            Err(error) if error.kind() == ErrorKind::NotFound => target.to_owned(),
+            found => found.map_err(host)?,
         };
         let path = create_beside(&target).map_err(host)?;
         Ok(Self {
@@ -45,6 +45,12 @@ impl Draft {
             replaced,
             is_finished: false,
         })
+    }
+
+    /// Puts it into the place of an open image.
+    pub(crate) fn finish_over(mut self, replaced: Image) -> Result<()> {
+        self.replaced = Some(replaced);
+        self.finish()
     }
 
     /// Another file for the same place.
@@ -67,7 +73,7 @@ impl Draft {
     }
 
     /// Has it hold nothing but `size_bytes` zeros, which take no space yet.
-    pub(super) fn clear(&self, size_bytes: u64) -> Result<Image> {
+    pub(crate) fn clear(&self, size_bytes: u64) -> Result<Image> {
         let host = |error: std::io::Error| Error::new(&self.name, error);
         let file = File::options().write(true).open(&self.path).map_err(host)?;
         file.set_len(0).map_err(host)?;

@@ -18,7 +18,7 @@ use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
 use crate::{Error, Image, ImageSpec, Result};
-use draft::Draft;
+pub(crate) use draft::Draft;
 
 pub use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub use platter_ondisk::Uuid;

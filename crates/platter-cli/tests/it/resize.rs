@@ -1,0 +1,38 @@
+//! `resize`.
+
+use super::*;
+
+#[test]
+fn an_image_grows_with_its_filesystem() {
+    let workshop = Workshop::new();
+    for kind in ["ext2", "ext4"] {
+        let image = format!("{kind}.img");
+        workshop.read(&["mkfs", kind, &image, "--size", "16M", "--from", "source"]);
+        assert_eq!(workshop.read(&["resize", &image, "100M"]), "");
+        let length = fs::metadata(workshop.path(&image)).unwrap().len();
+        assert_eq!(length, 100 << 20);
+        let checked = workshop.read(&["check", &image]);
+        assert!(checked.starts_with(&format!("{image}: clean")), "{checked}");
+        let file = format!("{image}:/dir/file");
+        assert_eq!(workshop.read(&["cat", &file]), "contents\n");
+    }
+}
+
+#[test]
+fn nothing_is_made_smaller() {
+    let workshop = Workshop::new();
+    workshop.read(&["mkfs", "ext4", "new.img", "--size", "16M"]);
+    let before = fs::read(workshop.path("new.img")).unwrap();
+    let ran = workshop.run(&["resize", "new.img", "8M"]);
+    assert_eq!(ran.status, 1);
+    let expected = "platter: new.img: ext4: making a filesystem smaller is not supported\n";
+    assert_eq!(ran.err, expected);
+    let ran = workshop.run(&["resize", "new.img"]);
+    assert_eq!(ran.status, 0);
+    assert!(
+        ran.err.contains("is 16777216 bytes long already"),
+        "{}",
+        ran.err
+    );
+    assert!(fs::read(workshop.path("new.img")).unwrap() == before);
+}

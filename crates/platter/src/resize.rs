@@ -1,0 +1,196 @@
+//! Making a filesystem larger, in an image, a partition, or a file that grows with it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
+
+use platter_block::{Access, BlockDevice};
+use platter_cache::MemoryBudget;
+use platter_ext4::resize;
+use platter_vfs::{Clock, Condition};
+
+use crate::make::Draft;
+use crate::populate::host_error;
+use crate::{Cause, Error, Format, Image, ImageSpec, Result};
+
+pub use platter_ext4::resize::Grown;
+
+/// Bytes copied at once.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Makes the filesystem that `spec` names `size_bytes` long; of a block device or a partition, as long
+/// as that is where no size is given. A file becomes as long.
+///
+/// With a journal, the filesystem has its old or its new size whatever happens meanwhile. Without one,
+/// that holds for a file: a copy is made larger, and takes its place. On a device, a filesystem without
+/// a journal needs a check if the power fails.
+///
+/// # Errors
+/// `NoSpace` where the device or partition is shorter; `Unsupported` for making it smaller, and for
+/// filesystems that cannot be made larger.
+pub fn grow(
+    spec: &ImageSpec,
+    size_bytes: Option<u64>,
+    budget: &Arc<MemoryBudget>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Grown> {
+    let image = Image::open_spec(spec, Access::Write)?;
+    let format = image.format()?;
+    if format != Some(Format::Ext) {
+        return Err(image.not_a_filesystem(format));
+    }
+    let len_bytes = image.device().geometry().len_bytes;
+    let size_bytes = size_bytes.unwrap_or(len_bytes);
+    let metadata = fs::metadata(&spec.image).map_err(|error| host_error(&spec.image, error))?;
+    let is_whole_file = spec.partition.is_none() && !metadata.file_type().is_block_device();
+    if !is_whole_file {
+        return grow_on(&image, size_bytes, budget, clock);
+    }
+    let named = |error| Error::new(image.name(), error);
+    let device = &**image.device();
+    let has_length = platter_ext4::mkfs::len_bytes(device).map_err(named)? >= size_bytes;
+    if has_length || resize::is_journaled(device).map_err(named)? {
+        return grow_file(spec, image, size_bytes, budget, clock);
+    }
+    let name = Arc::clone(image.name());
+    let draft = Draft::begin(&spec.image, None)?;
+    let copy = draft.clear(size_bytes.max(len_bytes))?;
+    copy_data(&**image.device(), &**copy.device()).map_err(|cause| Error::new(&name, cause))?;
+    let grown = grow_on(&copy, size_bytes, budget, clock)?;
+    drop(copy);
+    draft.finish_over(image)?;
+    Ok(grown)
+}
+
+fn grow_on(
+    image: &Image,
+    size_bytes: u64,
+    budget: &Arc<MemoryBudget>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Grown> {
+    resize::grow(image.device(), size_bytes, budget, clock)
+        .map_err(|error| Error::new(image.name(), error))
+}
+
+/// The file is made longer first, which changes nothing of the filesystem.
+fn grow_file(
+    spec: &ImageSpec,
+    image: Image,
+    size_bytes: u64,
+    budget: &Arc<MemoryBudget>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Grown> {
+    let before_bytes = image.device().geometry().len_bytes;
+    if size_bytes <= before_bytes {
+        return grow_on(&image, size_bytes, budget, clock);
+    }
+    let host = |error| host_error(&spec.image, error);
+    let file = File::options()
+        .write(true)
+        .open(&spec.image)
+        .map_err(host)?;
+    file.set_len(size_bytes).map_err(host)?;
+    // Its length is looked at once.
+    drop(image);
+    let grown = Image::open(&spec.image, Access::Write).and_then(|image| {
+        let grown = grow_on(&image, size_bytes, budget, clock);
+        // Where nothing became of it, the file is as it was.
+        let is_longer = platter_ext4::mkfs::len_bytes(&**image.device());
+        if grown.is_err() && is_longer.is_ok_and(|len| len <= before_bytes) {
+            file.set_len(before_bytes).map_err(host)?;
+        }
+        grown
+    })?;
+    Ok(grown)
+}
+
+/// Copies all that is not zeros onto a device that holds zeros.
+fn copy_data(from: &dyn BlockDevice, to: &dyn BlockDevice) -> Result<(), Cause> {
+    let end = from.geometry().len_bytes;
+    if to.geometry().len_bytes < end {
+        return Err(platter_vfs::Error::from(Condition::NoSpace).into());
+    }
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    while let Some(data) = from.next_data(at)? {
+        at = data.start;
+        while at < data.end {
+            let len = usize::try_from(data.end - at).unwrap_or(CHUNK_BYTES);
+            let bytes = &mut buffer[..len.min(CHUNK_BYTES)];
+            from.read_at(at, bytes)?;
+            if bytes.iter().any(|&byte| byte != 0) {
+                to.write_at(at, bytes)?;
+            }
+            at += bytes.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use platter_vfs::{CheckSink, Finding, FixedClock, Timestamp};
+
+    use super::*;
+    use crate::Maker;
+    use crate::make::{Generation, MkfsOptions};
+    use crate::populate::Content;
+
+    struct Findings(Vec<Finding>);
+
+    impl CheckSink for Findings {
+        fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
+            self.0.push(finding);
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn grown(path: &std::path::Path, size_bytes: u64) -> Result<Grown> {
+        let spec = ImageSpec::parse(path).unwrap();
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
+        grow(&spec, Some(size_bytes), &budget, &clock)
+    }
+
+    #[test]
+    fn a_file_grows_with_its_filesystem_and_keeps_its_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("file"), vec![7; 100_000]).unwrap();
+        for generation in [Generation::Ext2, Generation::Ext3, Generation::Ext4] {
+            let path = folder.path().join(format!("{generation:?}"));
+            let spec = ImageSpec::parse(&path).unwrap();
+            let maker = Maker::new(MkfsOptions::new(generation)).size_bytes(9 << 20);
+            let maker = maker.content(Content::of_folder(&tree).unwrap());
+            maker.make(&spec, &mut |_| {}).unwrap();
+            let before = fs::read(&path).unwrap();
+            let shrunk = grown(&path, 8 << 20).unwrap_err().to_string();
+            assert!(shrunk.contains("smaller"), "{shrunk}");
+            assert!(fs::read(&path).unwrap() == before);
+            let found = grown(&path, 40 << 20).unwrap();
+            assert_eq!(found.before_bytes, 9 << 20);
+            assert_eq!(found.after_bytes, 40 << 20);
+            assert_eq!(fs::metadata(&path).unwrap().len(), 40 << 20);
+            let volume = crate::OpenOptions::new().open(&spec).unwrap();
+            assert!(volume.read("/file", 200_000).unwrap() == vec![7; 100_000]);
+            let image = Image::open(&path, Access::Read).unwrap();
+            let mut findings = Findings(Vec::new());
+            let checked = crate::OpenOptions::new().check(&image, &mut findings);
+            checked.unwrap();
+            assert!(findings.0.is_empty(), "{generation:?}: {:?}", findings.0);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn what_is_no_filesystem_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter");
+        fs::write(&path, b"a letter").unwrap();
+        assert!(grown(&path, 1 << 20).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"a letter");
+    }
+}
