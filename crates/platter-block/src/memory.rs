@@ -8,6 +8,9 @@ use parking_lot::RwLock;
 use crate::device::check_range;
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
+/// Zeros of this length, at a multiple of it, are a hole.
+const HOLE_BYTES: usize = 4096;
+
 /// Bytes in memory as a device. A flush has nothing to do.
 #[derive(Debug)]
 pub struct MemoryDevice {
@@ -79,6 +82,20 @@ impl BlockDevice for MemoryDevice {
         Ok(())
     }
 
+    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
+        let bytes = self.bytes.read();
+        let from = Self::range(offset, 0).start.min(bytes.len());
+        let first = from / HOLE_BYTES * HOLE_BYTES;
+        let units = bytes.get(first..).unwrap_or_default().chunks(HOLE_BYTES);
+        let is_data = |unit: &[u8]| unit.iter().any(|&byte| byte != 0);
+        let skipped = units.clone().take_while(|unit| !is_data(unit)).count();
+        let data = units.skip(skipped).take_while(|unit| is_data(unit));
+        let start = first + skipped * HOLE_BYTES;
+        let end = start + data.map(<[u8]>::len).sum::<usize>();
+        let start = start.max(from);
+        Ok((start < end).then_some(start as u64..end as u64))
+    }
+
     fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
         let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
         check_range(self, Operation::Discard, range.start, length)?;
@@ -99,5 +116,21 @@ mod tests {
         assert_eq!(buf, [7; 512]);
         assert!(device.read_at(513, &mut buf).is_err());
         assert!(device.write_at(u64::MAX, &buf).is_err());
+    }
+
+    #[test]
+    fn zeros_are_holes() {
+        let mut bytes = vec![0; 5 * HOLE_BYTES + 100];
+        bytes[HOLE_BYTES + 7] = 1;
+        bytes[2 * HOLE_BYTES] = 1;
+        bytes[5 * HOLE_BYTES + 99] = 1;
+        let device = MemoryDevice::new("memory", bytes);
+        let next = |offset| device.next_data(offset).unwrap();
+        let first = Some(4096..3 * 4096);
+        assert_eq!([next(0), next(4096)], [first.clone(), first]);
+        assert_eq!(next(5000), Some(5000..3 * 4096));
+        let last = Some(5 * 4096..5 * 4096 + 100);
+        assert_eq!(next(3 * 4096), last);
+        assert_eq!([next(5 * 4096 + 100), next(u64::MAX)], [None, None]);
     }
 }

@@ -1,29 +1,36 @@
-//! Writes kept on a second device, above one that is never written to: for changes that may come to
+//! Writes kept on a second device, above one where nobody sees them: for changes that may come to
 //! nothing, of any size.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::device::{check_range, check_span};
+use crate::device::{check_range, check_range_vectored, check_span};
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
 /// Bytes of the unit in which written places are remembered.
 const UNIT_BYTES: u64 = 1024;
 const UNIT_LEN: usize = 1024;
 
-/// A writable device whose writes go to the same places of a store; the device below is only ever
-/// read.
+/// Whether nobody misses what a place of the device below holds.
+type Spare = dyn Fn(&Range<u64>) -> bool + Send + Sync;
+
+/// A writable device whose writes go to the same places of a store. The device below is only read,
+/// but for its holes in places that are [spare](Self::with_spare).
 ///
 /// A flush succeeds without doing anything, and a discard has no effect: what is written here is for
 /// somebody to [take over](Self::written), or to be dropped.
-#[derive(Debug)]
 pub struct ScratchDevice {
     base: Arc<dyn BlockDevice>,
     store: Arc<dyn BlockDevice>,
     written: RwLock<RangeSet>,
+    spare: Option<Box<Spare>>,
+    /// Places that were holes below, and are written there.
+    through: RwLock<RangeSet>,
     /// Held while a unit that is written in part is filled from below.
     fills: Mutex<()>,
 }
@@ -44,6 +51,16 @@ impl RangeSet {
             range.end = range.end.max(end);
         }
         self.0.insert(range.start, range.end);
+    }
+
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        let before = self.0.range(..range.end).next_back();
+        before.is_some_and(|(_, &end)| end > range.start)
+    }
+
+    fn covers(&self, range: &Range<u64>) -> bool {
+        let before = self.0.range(..=range.start).next_back();
+        before.is_some_and(|(_, &end)| end >= range.end)
     }
 
     fn contains(&self, at: u64) -> bool {
@@ -79,8 +96,76 @@ impl ScratchDevice {
             base,
             store,
             written: RwLock::default(),
+            spare: None,
+            through: RwLock::default(),
             fills: Mutex::new(()),
         }
+    }
+
+    /// Writes places that `spare` names to the device below, where that has holes: then they need
+    /// not be taken over. With the same answers for the same places as long as this is used.
+    #[must_use]
+    pub fn with_spare(
+        mut self,
+        spare: impl Fn(&Range<u64>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.spare = Some(Box::new(spare));
+        self
+    }
+
+    /// Makes holes again of what was written to the device below, for changes that come to nothing.
+    pub fn take_back(&self) {
+        let through = std::mem::take(&mut *self.through.write());
+        for (start, end) in through.0 {
+            // What stays is where nobody misses anything.
+            let _ = self.base.discard(start..end);
+        }
+    }
+
+    /// Whether a range is written to the device below; it is noted then.
+    fn goes_through(&self, range: &Range<u64>) -> Result<bool, IoError> {
+        let Some(spare) = &self.spare else {
+            return Ok(false);
+        };
+        if self.written.read().overlaps(range) {
+            return Ok(false);
+        }
+        let (covers, overlaps) = {
+            let through = self.through.read();
+            (through.covers(range), through.overlaps(range))
+        };
+        if covers || overlaps || !spare(range) {
+            return Ok(covers);
+        }
+        let data = self.base.next_data(range.start)?;
+        let is_hole = data.is_none_or(|data| data.start >= range.end);
+        if is_hole {
+            self.through.write().insert(range.clone());
+        }
+        Ok(is_hole)
+    }
+
+    /// Writes a range, which lies within the device, by `write`.
+    fn write(
+        &self,
+        range: Range<u64>,
+        write: impl Fn(&dyn BlockDevice) -> Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        if self.goes_through(&range)? {
+            return write(&*self.base);
+        }
+        let (first, last) = (self.unit(range.start), self.unit(range.end - 1));
+        if first.start < range.start || range.end < last.end {
+            let _turn = self.fills.lock();
+            self.fill(&first)?;
+            self.fill(&last)?;
+        }
+        write(&*self.store)?;
+        self.written.write().insert(first.start..last.end);
+        Ok(())
     }
 
     /// The places that were written, in ascending order; around them up to a unit of 1 KiB that was
@@ -108,6 +193,15 @@ impl ScratchDevice {
         self.store.write_at(unit.start, &bytes[..len])?;
         self.written.write().insert(unit.clone());
         Ok(())
+    }
+}
+
+impl fmt::Debug for ScratchDevice {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ScratchDevice")
+            .field("base", &self.base)
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,21 +237,15 @@ impl BlockDevice for ScratchDevice {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
         check_range(self, Operation::Write, offset, buf.len())?;
-        let Some(last) = (offset + buf.len() as u64).checked_sub(1) else {
-            return Ok(());
-        };
-        if buf.is_empty() {
-            return Ok(());
-        }
-        let (first, last) = (self.unit(offset), self.unit(last));
-        if first.start < offset || offset + (buf.len() as u64) < last.end {
-            let _turn = self.fills.lock();
-            self.fill(&first)?;
-            self.fill(&last)?;
-        }
-        self.store.write_at(offset, buf)?;
-        self.written.write().insert(first.start..last.end);
-        Ok(())
+        let range = offset..offset + buf.len() as u64;
+        self.write(range, |device| device.write_at(offset, buf))
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        check_range_vectored(self, Operation::Write, offset, bufs)?;
+        let length: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let range = offset..offset + length;
+        self.write(range, |device| device.write_vectored_at(offset, bufs))
     }
 
     fn flush(&self) -> Result<(), IoError> {
@@ -235,5 +323,43 @@ mod tests {
         assert!(base.snapshot() == vec![1; LEN]);
         assert!(scratch.write_at(LEN as u64 - 1, &[0; 2]).is_err());
         assert!(scratch.read_at(LEN as u64, &mut [0]).is_err());
+    }
+
+    #[test]
+    fn holes_in_spare_places_are_written_through_and_come_back() {
+        let mut bytes = vec![0; 16 * 4096];
+        bytes[4 * 4096] = 1;
+        let base = Arc::new(MemoryDevice::new("base", bytes.clone()));
+        let store = Arc::new(MemoryDevice::new("store", vec![9; bytes.len()]));
+        let scratch = ScratchDevice::new(Arc::<MemoryDevice>::clone(&base), store)
+            .with_spare(|range| range.start >= 4096);
+        let mut expected = bytes.clone();
+        for (offset, len, byte) in [
+            (0, 4096, 2),
+            (4096, 8192, 3),
+            (4 * 4096, 4096, 4),
+            (2 * 4096, 4096, 5),
+            (3 * 4096, 4 * 4096, 6),
+            (8 * 4096, 4096, 7),
+        ] {
+            scratch.write_at(offset as u64, &vec![byte; len]).unwrap();
+            expected[offset..offset + len].fill(byte);
+            let mut found = vec![0; bytes.len()];
+            scratch.read_at(0, &mut found).unwrap();
+            assert!(found == expected, "{offset}");
+        }
+        let below = base.snapshot();
+        assert!(
+            below[..4096] == [0; 4096] && below[4 * 4096..][..4096] == bytes[4 * 4096..][..4096]
+        );
+        assert!(below[4096..2 * 4096] == [3; 4096] && below[8 * 4096..][..4096] == [7; 4096]);
+        assert!(
+            !scratch
+                .written()
+                .iter()
+                .any(|range| range.contains(&(8 * 4096)))
+        );
+        scratch.take_back();
+        assert!(base.snapshot() == bytes);
     }
 }
