@@ -23,5 +23,5 @@ pub mod resize;
 pub mod check;
 
 pub use alloc::ContentsShare;
-pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery};
+pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery, Unused};
 pub use volume::{SharingStatistics, Volume};

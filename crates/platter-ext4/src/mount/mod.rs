@@ -10,6 +10,7 @@ mod options;
 mod recovery;
 mod statfs;
 mod ticker;
+mod unused;
 mod writing;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use writing::Writing;
 pub(crate) use at_rest::AtRest;
 pub use changeover::Changeover;
 pub use options::{DataMode, MountOptions, OnError, Recovery};
+pub use unused::Unused;
 
 /// A mounted ext2, ext3 or ext4 filesystem.
 #[derive(Debug)]

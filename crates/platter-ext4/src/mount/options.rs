@@ -23,6 +23,10 @@ pub enum Recovery {
 
 /// How to open a filesystem.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is asked for without the others"
+)]
 pub struct MountOptions {
     /// Refuse changes.
     pub read_only: bool,

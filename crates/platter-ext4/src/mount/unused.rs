@@ -1,0 +1,47 @@
+//! What nothing uses of a filesystem at rest: there, anything may be written.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::Result;
+
+use super::{MountOptions, Opened, superblock_offset};
+use crate::Volume;
+use crate::alloc::Space;
+use crate::ondisk::BlockNr;
+
+/// The blocks of a device that its filesystem does not use, as long as nobody writes it.
+#[derive(Debug)]
+pub struct Unused {
+    volume: Volume,
+    space: Space,
+}
+
+impl Unused {
+    /// Looks at a filesystem; `None` if it has a journal to replay, which may use other blocks.
+    pub fn of(
+        device: &Arc<dyn BlockDevice>,
+        options: &MountOptions,
+        budget: &Arc<MemoryBudget>,
+    ) -> Result<Option<Self>> {
+        let opened = Opened::read(&**device, superblock_offset(options), options)?;
+        if opened.needs_recovery() {
+            return Ok(None);
+        }
+        let volume = opened.volume(device, budget);
+        let space = Space::open(&volume)?;
+        Ok(Some(Self { volume, space }))
+    }
+
+    /// Whether nothing uses any of these bytes, which are whole blocks.
+    #[must_use]
+    pub fn contains(&self, bytes: &Range<u64>) -> bool {
+        let block_bytes = u64::from(self.volume.geometry.block_bytes);
+        let is_whole =
+            bytes.start.is_multiple_of(block_bytes) && bytes.end.is_multiple_of(block_bytes);
+        let mut blocks = bytes.start / block_bytes..bytes.end / block_bytes;
+        is_whole && blocks.all(|block| self.space.is_free(&self.volume, BlockNr(block)))
+    }
+}
