@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ext4::{Changeover, ContentsShare, Ext4, MountOptions};
+use platter_ext4::{Changeover, ContentsShare, Ext4, MountOptions, Unused};
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
-use super::{ChangeoverRequest, Driver, Identity, MountRequest};
+use super::{ChangeoverRequest, Driver, Identity, MountRequest, UnusedPlaces};
 use crate::Format;
 use crate::open::{DataMode, OnError, Recovery};
 
@@ -15,6 +15,7 @@ pub(super) const DRIVER: Driver = Driver {
     identify,
     mount,
     check,
+    unused,
     change_over,
 };
 
@@ -37,6 +38,11 @@ fn check(request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport>
     // Where the end is missing there is no use in telling each structure that lay there.
     let cut_off = false;
     Ok(open(request, cut_off)?.check(sink))
+}
+
+fn unused(request: &MountRequest) -> Result<Option<Box<UnusedPlaces>>> {
+    let found = Unused::of(&request.device, &options(request, false), &request.budget)?;
+    Ok(found.map(|unused| -> Box<UnusedPlaces> { Box::new(move |range| unused.contains(range)) }))
 }
 
 fn change_over(request: ChangeoverRequest<'_>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod ext4;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, ScratchDevice};
@@ -26,9 +27,14 @@ pub(crate) struct Driver {
     /// Checks all of it, as it is when its journal was replayed. An error is one that kept the
     /// check from starting.
     pub(crate) check: fn(MountRequest, &mut dyn CheckSink) -> Result<CheckReport>,
+    /// Finds out what nothing uses, if that is known before a replay.
+    pub(crate) unused: fn(&MountRequest) -> Result<Option<Box<UnusedPlaces>>>,
     /// Makes the device hold, at once, what was made of it on a scratch device.
     pub(crate) change_over: fn(ChangeoverRequest<'_>) -> Result<()>,
 }
+
+/// Whether nothing uses some bytes of a device, as long as nobody writes its filesystem.
+pub(crate) type UnusedPlaces = dyn Fn(&Range<u64>) -> bool + Send + Sync;
 
 /// What a device is to hold.
 pub(crate) struct ChangeoverRequest<'c> {

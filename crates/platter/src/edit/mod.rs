@@ -49,6 +49,8 @@ pub struct Edit {
     together: Image,
     options: OpenOptions,
     context: Context,
+    /// What was made is there to stay, at least in parts.
+    is_kept: bool,
 }
 
 impl OpenOptions {
@@ -114,7 +116,13 @@ impl Edit {
             counting
         });
         let store = store_for(&*base).map_err(|error| Error::new(image.name(), error))?;
-        let scratch = Arc::new(ScratchDevice::new(base, store));
+        let mut scratch = ScratchDevice::new(Arc::clone(&base), store);
+        let looked = options.request(base)?;
+        // What keeps it from being told keeps the filesystem from being opened, below.
+        if let Ok(Some(unused)) = (driver.unused)(&looked) {
+            scratch = scratch.with_spare(unused);
+        }
+        let scratch = Arc::new(scratch);
         let device: Arc<dyn BlockDevice> = Arc::<ScratchDevice>::clone(&scratch);
         let mut request = options.request(Arc::clone(&device))?;
         request.on_scratch = true;
@@ -131,6 +139,7 @@ impl Edit {
             together,
             options,
             context: Context::root(),
+            is_kept: false,
         })
     }
 
@@ -159,8 +168,9 @@ impl Edit {
     /// # Errors
     /// Of the host, and then the image holds the state before, or the one after if it needs
     /// recovery.
-    pub fn commit(self) -> Result<()> {
-        let named = |error: platter_vfs::Error| Error::new(self.image.name(), error);
+    pub fn commit(mut self) -> Result<()> {
+        let name = Arc::clone(self.image.name());
+        let named = |error: platter_vfs::Error| Error::new(&name, error);
         self.volume.filesystem().unmount().map_err(named)?;
         let driver: &Driver = self.options.driver(&self.image)?;
         let mount: MountRequest = self.options.request(Arc::clone(self.together.device()))?;
@@ -169,6 +179,7 @@ impl Edit {
             unseen: Arc::clone(self.image.device()),
             new: &self.scratch,
         };
+        self.is_kept = true;
         (driver.change_over)(request).map_err(named)
     }
 
@@ -178,6 +189,14 @@ impl Edit {
 
     fn named<T>(&self, path: &[u8], result: platter_vfs::Result<T>) -> Result<T> {
         result.map_err(|error| self.error(path, error))
+    }
+}
+
+impl Drop for Edit {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.scratch.take_back();
+        }
     }
 }
 
