@@ -2,27 +2,18 @@
 //! Spec: `ext4/attributes` (name indices).
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::{Condition, Result};
 
 /// The longest name in bytes, its prefix included (`XATTR_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
-/// `EXT4_XATTR_INDEX_SYSTEM`.
-const SYSTEM: u8 = 7;
-/// The rest of an inline file.
-const INLINE_DATA: &[u8] = b"data";
-
 /// Numbers that stand for a whole name.
-const WHOLE: [(u8, &[u8]); 3] = [
-    (2, ACL_ACCESS_NAME),
-    (3, ACL_DEFAULT_NAME),
-    (8, b"system.richacl"),
-];
-/// Numbers that stand for a prefix. Those of Lustre (5) and of encryption (9) are shown to nobody.
-const PREFIXES: [(u8, &[u8]); 5] = [
+const WHOLE: [(u8, &[u8]); 2] = [(2, ACL_ACCESS_NAME), (3, ACL_DEFAULT_NAME)];
+/// Numbers that stand for a prefix. Nobody is shown those of Lustre (5), of the rest of inline contents
+/// (7), of rich access control lists (8) and of encryption (9).
+const PREFIXES: [(u8, &[u8]); 4] = [
     (1, b"user."),
     (4, b"trusted."),
     (6, b"security."),
-    (SYSTEM, b"system."),
     (10, b"gnu."),
 ];
 
@@ -51,38 +42,12 @@ impl<'a> AttributeName<'a> {
         if rest.is_empty() {
             return Err(Condition::InvalidArgument.into());
         }
-        if is_hidden(index, rest) {
-            return Err(Condition::NoAttribute.into());
-        }
         Ok(Self { index, rest })
-    }
-}
-
-/// Prefixes under which anybody may set attributes: the others are the filesystem's own, or unknown
-/// to Linux.
-const CHANGEABLE: [u8; 5] = [1, 2, 3, 4, 6];
-
-impl<'a> AttributeName<'a> {
-    /// As [`parse`](Self::parse), of a name that is to be set or removed.
-    ///
-    /// # Errors
-    /// `NotSupported` for names that cannot be set.
-    pub(super) fn parse_for_change(name: &'a [u8]) -> Result<Self> {
-        match Self::parse(name) {
-            Ok(parsed) if CHANGEABLE.contains(&parsed.index) => Ok(parsed),
-            Ok(_) | Err(Error::Condition(Condition::NoAttribute)) => {
-                Err(Condition::NotSupported.into())
-            }
-            Err(error) => Err(error),
-        }
     }
 }
 
 /// The full name of a stored one; `None` for what is shown to nobody.
 pub(super) fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
-    if is_hidden(index, rest) {
-        return None;
-    }
     let is_index = |entry: &&(u8, &[u8])| entry.0 == index;
     if rest.is_empty() {
         let (_, whole) = WHOLE.iter().find(is_index)?;
@@ -97,10 +62,6 @@ pub(super) fn is_acl(index: u8) -> bool {
     matches!(index, 2 | 3)
 }
 
-fn is_hidden(index: u8, rest: &[u8]) -> bool {
-    index == SYSTEM && rest == INLINE_DATA
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,8 +74,6 @@ mod tests {
             (b"security.selinux", 6, b"selinux"),
             (b"system.posix_acl_access", 2, b""),
             (b"system.posix_acl_default", 3, b""),
-            (b"system.richacl", 8, b""),
-            (b"system.other", 7, b"other"),
             (b"gnu.translator", 10, b"translator"),
         ] {
             let parsed = AttributeName::parse(name).unwrap();
@@ -126,6 +85,7 @@ mod tests {
     #[test]
     fn names_nobody_may_see_have_no_name() {
         assert_eq!(full_name(7, b"data"), None);
+        assert_eq!(full_name(8, b""), None);
         assert_eq!(full_name(9, b"c"), None);
         assert_eq!(full_name(5, b"lma"), None);
         assert_eq!(full_name(1, b""), None);
@@ -142,10 +102,7 @@ mod tests {
         refused(&[b'x'; 256], Condition::OutOfRange);
         refused(b"btrfs.compression", Condition::NotSupported);
         refused(b"user.", Condition::InvalidArgument);
-        refused(b"system.data", Condition::NoAttribute);
-        for name in [&b"system.data"[..], b"system.richacl", b"gnu.translator"] {
-            let error = AttributeName::parse_for_change(name).unwrap_err();
-            assert!(matches!(error, Error::Condition(Condition::NotSupported)));
-        }
+        refused(b"system.data", Condition::NotSupported);
+        refused(b"system.richacl", Condition::NotSupported);
     }
 }

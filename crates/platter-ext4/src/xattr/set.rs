@@ -38,7 +38,7 @@ impl XattrChange<'_, '_> {
         mode: XattrMode,
         keeps_group_id: bool,
     ) -> Result<bool> {
-        let parsed = AttributeName::parse_for_change(name)?;
+        let parsed = AttributeName::parse(name)?;
         if value.len() > VALUE_BYTES_MAX as usize {
             return Err(Condition::TooBig.into());
         }
@@ -65,14 +65,14 @@ impl XattrChange<'_, '_> {
     /// # Errors
     /// `NoAttribute` if it is not there.
     pub fn remove_named(&mut self, name: &[u8]) -> Result<bool> {
-        let parsed = AttributeName::parse_for_change(name)?;
+        let parsed = AttributeName::parse(name)?;
         self.set(&parsed, None, XattrMode::Replace)
     }
 
     /// Sets the permission bits, and with them what the access control list says of the same.
     pub fn set_permissions(&mut self, permissions: u32) -> Result<()> {
         if let Some(acl) = acl(self.volume, self.inode, ACL_ACCESS_NAME)? {
-            let name = AttributeName::parse_for_change(ACL_ACCESS_NAME)?;
+            let name = AttributeName::parse(ACL_ACCESS_NAME)?;
             let stored = stored_acl::encode(&acl.with_mode(permissions));
             self.set(&name, Some(&stored), XattrMode::Replace)?;
         }
@@ -83,11 +83,11 @@ impl XattrChange<'_, '_> {
     /// Gives a new inode the lists it takes from its directory, whose default list is `default`.
     pub fn inherit(&mut self, new: &NewFile, default: Option<&PosixAcl>) -> Result<()> {
         if let Some(acl) = &new.access_acl {
-            let name = AttributeName::parse_for_change(ACL_ACCESS_NAME)?;
+            let name = AttributeName::parse(ACL_ACCESS_NAME)?;
             self.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
         }
         if let (Some(acl), true) = (default, new.inherits_default_acl) {
-            let name = AttributeName::parse_for_change(ACL_DEFAULT_NAME)?;
+            let name = AttributeName::parse(ACL_DEFAULT_NAME)?;
             self.set(&name, Some(&stored_acl::encode(acl)), XattrMode::Set)?;
         }
         Ok(())

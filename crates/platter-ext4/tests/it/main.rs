@@ -9,6 +9,7 @@ mod contents;
 mod features;
 mod journal;
 mod scale;
+mod sharing;
 mod space;
 mod writing;
 mod xattrs;

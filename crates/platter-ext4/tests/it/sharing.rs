@@ -1,0 +1,341 @@
+//! Blocks of attributes that files share, at the moments at which sharing went wrong in Linux.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use platter_block::Access;
+use platter_cache::mbcache::{EntryRef, Removal};
+use platter_ext4::ondisk::corrupt::Rule;
+use platter_ext4::ondisk::xattr::{XattrBlockVerifier, references, set_references, shared_hash};
+use platter_ext4::ondisk::{BlockNr, Inode as StoredInode, InodeNr};
+use platter_ext4::volume::Sharing;
+use platter_ext4::xattr::ValueInodeRule;
+use platter_ext4::{Ext4, MountOptions};
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{
+    Context, CreateKind, Error, Filesystem, Inode, Name, Result, SetAttr, Timestamp, XattrMode,
+};
+
+use crate::image::{Image, mount, walk};
+
+/// Small inodes: attributes lie in blocks.
+const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-I", "128"];
+const EXT4: &[&str] = &[
+    "-b",
+    "1024",
+    "-I",
+    "128",
+    "-O",
+    "has_journal,extent,metadata_csum",
+];
+const LARGE: &[&str] = &[
+    "-b",
+    "1024",
+    "-I",
+    "128",
+    "-O",
+    "has_journal,extent,ea_inode",
+];
+/// Long enough for a thread to come to where it waits.
+const PAUSE: Duration = Duration::from_millis(100);
+
+fn begin(image: &Image) -> Ext4 {
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    mount(image.device(Access::Write), &options).unwrap()
+}
+
+fn create(fs: &Ext4, name: &str) -> Arc<dyn Inode> {
+    let name = Name::new(name.as_bytes()).unwrap();
+    let root = fs.root().unwrap();
+    root.create(&Context::root(), name, CreateKind::Regular, 0o644)
+        .unwrap()
+}
+
+fn set(file: &dyn Inode, value: &[u8]) -> Result<()> {
+    file.set_xattr(&Context::root(), b"user.a", value, XattrMode::Set)
+}
+
+fn get(file: &dyn Inode) -> Vec<u8> {
+    file.get_xattr(b"user.a").unwrap()
+}
+
+fn remove(file: &dyn Inode) {
+    file.remove_xattr(&Context::root(), b"user.a").unwrap();
+}
+
+fn stored(fs: &Ext4, file: &dyn Inode) -> StoredInode {
+    let number = InodeNr::new(u32::try_from(file.id().number).unwrap()).unwrap();
+    platter_ext4::inode::read(fs.volume(), number).unwrap()
+}
+
+/// The block of a file's attributes.
+fn block_of(fs: &Ext4, file: &dyn Inode) -> BlockNr {
+    stored(fs, file).xattr_block.unwrap()
+}
+
+fn sharing(fs: &Ext4) -> &Sharing {
+    fs.volume().sharing().unwrap()
+}
+
+fn users(fs: &Ext4, block: BlockNr) -> u32 {
+    references(&fs.volume().read_block(block, &Unverified).unwrap()).unwrap()
+}
+
+/// Takes the entry of a block in hand, as one does who is about to share it.
+fn take(fs: &Ext4, block: BlockNr) -> EntryRef<'_> {
+    let bytes = fs.volume().read_block(block, &Unverified).unwrap();
+    let key = shared_hash(&bytes).unwrap();
+    sharing(fs).blocks.get(key, block.0).unwrap()
+}
+
+/// Runs `release` in a thread, which must not get on until what is in `hand` is let go of. Before
+/// that, `meanwhile` happens.
+fn hold_up(hand: EntryRef<'_>, release: impl FnOnce() + Send, meanwhile: impl FnOnce()) {
+    thread::scope(|scope| {
+        let releasing = thread::Builder::new().spawn_scoped(scope, release).unwrap();
+        thread::sleep(PAUSE);
+        assert!(!releasing.is_finished(), "it waits for who has it in hand");
+        meanwhile();
+        drop(hand);
+        releasing.join().unwrap();
+    });
+}
+
+fn finish(image: &Image, fs: Ext4) {
+    fs.unmount().unwrap();
+    drop(fs);
+    assert_eq!(image.faults(), "");
+}
+
+/// Linux 65f8b80053a1: whoever was about to share a block took its revoke back, found the block
+/// freed, and left a journal that wrote over what came to lie there.
+#[test]
+fn a_block_about_to_be_shared_is_neither_freed_nor_revoked() {
+    for options in [EXT2, EXT4] {
+        let image = Image::format(options, "16M");
+        let fs = begin(&image);
+        let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+        set(&*one, b"value").unwrap();
+        let block = block_of(&fs, &*one);
+        hold_up(
+            take(&fs, block),
+            || remove(&*one),
+            || {
+                assert_eq!(users(&fs, block), 1);
+                set(&*two, b"value").unwrap();
+                assert_eq!(users(&fs, block), 2);
+            },
+        );
+        assert_eq!((block_of(&fs, &*two), users(&fs, block)), (block, 1));
+        fs.sync().unwrap();
+        if options == EXT4 {
+            // After a power cut the journal brings it back.
+            drop((one, two, fs));
+            let fs = begin(&image);
+            assert_eq!(get(&*walk(&fs, "two").unwrap()), b"value");
+            finish(&image, fs);
+        } else {
+            drop((one, two));
+            finish(&image, fs);
+        }
+    }
+}
+
+#[test]
+fn a_block_nobody_shares_after_all_is_freed_once_it_is_let_go_of() {
+    let image = Image::format(EXT4, "16M");
+    let fs = begin(&image);
+    let one = create(&fs, "one");
+    let free = fs.stat_fs().unwrap().blocks_free;
+    set(&*one, b"value").unwrap();
+    hold_up(take(&fs, block_of(&fs, &*one)), || remove(&*one), || ());
+    fs.sync().unwrap();
+    assert_eq!(fs.stat_fs().unwrap().blocks_free, free);
+    assert!(sharing(&fs).blocks.is_empty());
+    drop(one);
+    finish(&image, fs);
+}
+
+#[test]
+fn a_block_about_to_be_shared_is_copied_instead_of_rewritten() {
+    let image = Image::format(EXT4, "16M");
+    let fs = begin(&image);
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    set(&*one, b"value").unwrap();
+    let block = block_of(&fs, &*one);
+    hold_up(
+        take(&fs, block),
+        || set(&*one, b"other").unwrap(),
+        || set(&*two, b"value").unwrap(),
+    );
+    assert_eq!(block_of(&fs, &*two), block);
+    assert_ne!(block_of(&fs, &*one), block);
+    assert_eq!((get(&*one), get(&*two)), (b"other".into(), b"value".into()));
+    // With nobody about to share it, it is rewritten in place.
+    set(&*two, b"third").unwrap();
+    assert_eq!(block_of(&fs, &*two), block);
+    drop((one, two));
+    finish(&image, fs);
+}
+
+/// Linux a44e84a9b776 and 54b6bd40898d: a full block that was marked as one with room, by a lost
+/// update or by a corrupted count, was tried for ever.
+#[test]
+fn a_full_block_that_is_said_to_have_room_is_tried_once() {
+    let image = Image::format(EXT4, "16M");
+    let fs = begin(&image);
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    set(&*one, b"value").unwrap();
+    let block = block_of(&fs, &*one);
+    let geometry = &fs.volume().geometry;
+    let verifier = XattrBlockVerifier {
+        checksum_seed: Some(geometry.checksum_seed),
+        has_ea_inode: false,
+    };
+    let count = |users| {
+        let mut handle = fs.volume().begin(1).unwrap();
+        let counted = handle.edit(block, &verifier, |bytes| {
+            set_references(bytes, users);
+            Ok(())
+        });
+        counted.unwrap();
+    };
+    count(1024);
+    assert!(take(&fs, block).is_reusable());
+    set(&*two, b"value").unwrap();
+    assert_ne!(block_of(&fs, &*two), block);
+    assert!(!take(&fs, block).is_reusable());
+    // The first to leave it says that there is room again.
+    remove(&*one);
+    assert!(take(&fs, block).is_reusable());
+    set(&*one, b"value").unwrap();
+    assert_eq!(
+        block_of(&fs, &*one),
+        block_of(&fs, &*two),
+        "the last one first"
+    );
+    drop((one, two));
+}
+
+/// Linux CVE-2024-39276: when the block to share could not be read, its entry stayed in use for ever.
+#[test]
+fn a_block_that_cannot_be_read_is_not_left_in_hand() {
+    let image = Image::format(EXT4, "16M");
+    let fs = begin(&image);
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    set(&*one, b"value").unwrap();
+    let block = block_of(&fs, &*one);
+    fs.sync().unwrap();
+    fs.volume().log().unwrap().checkpoint_all().unwrap();
+    let key = take(&fs, block).fingerprint().key;
+    let device = fs.volume().device();
+    let mut sound = vec![0; 1024];
+    device.read_at(block.0 * 1024, &mut sound).unwrap();
+    device.write_at(block.0 * 1024, &[7; 1024]).unwrap();
+    fs.volume().buffers().invalidate(block.0..block.0 + 1);
+    assert!(matches!(set(&*two, b"value"), Err(Error::Corrupt(_))));
+    // It is not suggested again, and nobody waits for it.
+    set(&*two, b"value").unwrap();
+    device.write_at(block.0 * 1024, &sound).unwrap();
+    let removed = sharing(&fs).blocks.delete_or_get(key, block.0);
+    assert!(matches!(removed, Removal::Deleted));
+}
+
+#[test]
+fn a_block_with_an_entry_of_no_hash_is_not_shared() {
+    let image = Image::format(EXT2, "16M");
+    let fs = begin(&image);
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    // The hash of the name `a`, turned by half a word.
+    let value = u32::from(b'a').rotate_left(16).to_le_bytes();
+    set(&*one, &value).unwrap();
+    set(&*two, &value).unwrap();
+    assert_ne!(block_of(&fs, &*one), block_of(&fs, &*two));
+    assert!(sharing(&fs).blocks.is_empty());
+    drop((one, two));
+    finish(&image, fs);
+}
+
+#[test]
+fn setting_the_value_that_is_there_changes_nothing() {
+    let image = Image::format(EXT2, "16M");
+    let fs = begin(&image);
+    let file = create(&fs, "file");
+    set(&*file, b"value").unwrap();
+    let past = Timestamp {
+        seconds: 1_600_000_000,
+        nanoseconds: 0,
+    };
+    let changes = SetAttr {
+        changed: Some(past),
+        ..SetAttr::default()
+    };
+    file.set_attr(&Context::root(), &changes).unwrap();
+    set(&*file, b"value").unwrap();
+    assert_eq!(file.attr().unwrap().changed, past);
+    set(&*file, b"other").unwrap();
+    assert_ne!(file.attr().unwrap().changed, past);
+    drop(file);
+    finish(&image, fs);
+}
+
+/// The inode that holds the value of a file's only attribute.
+fn holder_of(fs: &Ext4, file: &dyn Inode) -> u32 {
+    let block = block_of(fs, file);
+    let bytes = fs.volume().read_block(block, &Unverified).unwrap();
+    u32::from_le_bytes(bytes[36..40].try_into().unwrap())
+}
+
+/// Linux 6bc0d63dad7f: the entry of a value went when its last user did, and whoever was about to
+/// share it then took an inode that was being freed.
+#[test]
+fn a_value_about_to_be_shared_is_not_freed() {
+    let image = Image::format(LARGE, "16M");
+    let fs = begin(&image);
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    let value = [b'v'; 5000];
+    set(&*one, &value).unwrap();
+    let holder = holder_of(&fs, &*one);
+    let number = InodeNr::new(holder).unwrap();
+    let stored = platter_ext4::inode::read(fs.volume(), number).unwrap();
+    let hash = u32::try_from(stored.accessed.seconds & 0xffff_ffff).unwrap();
+    let take = |holder: u32| sharing(&fs).values.get(hash, holder.into()).unwrap();
+    hold_up(take(holder), || remove(&*one), || ());
+    assert!(sharing(&fs).values.is_empty());
+    set(&*one, &value).unwrap();
+    let holder = holder_of(&fs, &*one);
+    let context = Context::root();
+    let share = || two.set_xattr(&context, b"user.b", &value, XattrMode::Set);
+    // Its block has other attributes, so that only the value is shared.
+    hold_up(take(holder), || remove(&*one), || share().unwrap());
+    assert_eq!(holder_of(&fs, &*two), holder);
+    assert_eq!(two.get_xattr(b"user.b").unwrap(), value);
+    assert_eq!(fs.sharing().unwrap().shared_values, 1);
+    drop((one, two));
+    finish(&image, fs);
+}
+
+#[test]
+fn a_value_that_nobody_uses_by_its_count_is_corrupt() {
+    let image = Image::format(LARGE, "16M");
+    let fs = begin(&image);
+    let (one, two) = (create(&fs, "one"), create(&fs, "two"));
+    let value = [b'v'; 5000];
+    set(&*one, &value).unwrap();
+    let holder = holder_of(&fs, &*one);
+    drop((one, two));
+    fs.unmount().unwrap();
+    drop(fs);
+    image.debugfs(&format!("set_inode_field <{holder}> version 0\n"));
+    let fs = begin(&image);
+    let (one, two) = (walk(&fs, "one").unwrap(), walk(&fs, "two").unwrap());
+    assert_eq!(get(&*one), value);
+    let Err(Error::Corrupt(found)) = set(&*two, &value) else {
+        panic!("its count is wrong");
+    };
+    assert_eq!(found.rule, ValueInodeRule::References.text());
+}
