@@ -22,8 +22,5 @@ mod names_limits;
 mod mount_write;
 mod xattr_write;
 mod xattr_sharing;
-<<<<<<< HEAD
 mod edits;
-=======
 mod xattr_script;
->>>>>>> 96b8ff7 (ext4: answer for attributes as the kernel does, line by line)
