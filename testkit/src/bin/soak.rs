@@ -35,7 +35,7 @@ const EDITS: u32 = 500;
 const KEPT: &str = "target/soak-failures";
 /// The kernel mounts one of so many states: of 20,000 more than 600.
 const KERNEL_ONE_IN: usize = 32;
-/// Where seeds of each kind begin.
+/// Where seeds of each kind begin; those of cuts at another place for each scene.
 const CRASH_SEED: u64 = 1000;
 const FAULTS_SEED: u64 = 2000;
 const THREADS_SEED: u64 = 3000;
@@ -198,10 +198,12 @@ fn crash_all(request: &Request) -> usize {
 }
 
 fn crash(scene: &'static Scene, amount: Amount, total: &mut Counts) -> Result<()> {
+    let place = SCENES.iter().take_while(|other| other.name != scene.name);
+    let first = CRASH_SEED * (1 + place.count() as u64);
     let (seeds, states_max) = match amount {
-        Amount::Seeds(seeds) => (CRASH_SEED..CRASH_SEED.saturating_add(seeds), usize::MAX),
+        Amount::Seeds(seeds) => (first..first.saturating_add(seeds), usize::MAX),
         // Every workload has states of its own.
-        Amount::States(states) => (CRASH_SEED..CRASH_SEED.saturating_add(states as u64), states),
+        Amount::States(states) => (first..first.saturating_add(states as u64), states),
         Amount::Seed(seed) => (seed..seed.saturating_add(1), usize::MAX),
     };
     let is_one = matches!(amount, Amount::Seed(_));
@@ -222,10 +224,10 @@ fn crash(scene: &'static Scene, amount: Amount, total: &mut Counts) -> Result<()
     let seconds = begin.elapsed().as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = (counts.states + counts.again) as f64 / seconds.max(0.001);
-    let first = matrix.seeds.start;
-    let last = first + counts.workloads as u64 - 1;
+    let begin = matrix.seeds.start;
+    let end = begin + counts.workloads as u64;
     println!(
-        "crash {}, seeds {first} to {last}: {counts}; {seconds:.0} s, {rate:.1} states/s",
+        "crash {}, seeds {begin}..{end}: {counts}; {seconds:.0} s, {rate:.1} states/s",
         scene.name
     );
     let demanded = counts.demand_none();
@@ -239,7 +241,7 @@ fn crash(scene: &'static Scene, amount: Amount, total: &mut Counts) -> Result<()
         return Ok(());
     }
     let broken = Matrix {
-        seeds: CRASH_SEED..CRASH_SEED + BROKEN_SEEDS,
+        seeds: first..first + BROKEN_SEEDS,
         states_max: usize::MAX,
         e2fsck_one_in: 0,
         kernel_one_in: 0,
@@ -264,6 +266,7 @@ fn faults(scene: &'static Scene, amount: Amount) -> Result<()> {
             seed,
             operations: OPERATIONS,
             one_in: 1,
+            keep: Some(PathBuf::from(KEPT)),
         };
         let show = |what: &str, counts: FaultCounts| -> Result<()> {
             println!("faults {} of {what}, seed {seed}: {counts}", scene.name);

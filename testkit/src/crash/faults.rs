@@ -2,6 +2,7 @@
 //! filesystem that a power cut left is mounted.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,6 +32,8 @@ pub struct Faults {
     pub seed: u64,
     /// Its length.
     pub operations: usize,
+    /// Where images of failures are kept.
+    pub keep: Option<PathBuf>,
     /// Of so many writes and flushes one is made to fail in a run of its own: alone, torn, and with
     /// all after it.
     pub one_in: u64,
@@ -301,6 +304,8 @@ impl Faults {
         let mut lines = Vec::new();
         // As it is left, others must be able to go on from it too.
         let image = ImageFile::of(&**device)?;
+        let left = self.keep.is_some().then(|| ImageFile::of(&**device));
+        let left = left.transpose()?;
         let device = match durability {
             Durability::Journaled => {
                 let found = image.recover_from_errors()?.into_iter();
@@ -322,6 +327,12 @@ impl Faults {
         if !lines.is_empty() {
             let listing = history.listing();
             lines.extend(listing.into_iter().rev().take(6).rev());
+            if let (Some(folder), Some(left)) = (&self.keep, left) {
+                lines.push(format!(
+                    "kept in {}",
+                    left.keep_numbered(folder, self.scene.name)?
+                ));
+            }
         }
         Ok(lines)
     }

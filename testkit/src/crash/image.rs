@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
 use tempfile::NamedTempFile;
 
@@ -62,17 +62,26 @@ impl ImageFile {
 
     /// Has `e2fsck` replay the journal and check everything; gives what else it had to say.
     pub(super) fn recover(&self) -> Result<Vec<String>> {
-        e2fsck::recover(self.0.path())
-    }
-
-    /// The same where errors were met: orphans are left then. When they are gone, nothing may be
-    /// wrong.
-    pub(super) fn recover_from_errors(&self) -> Result<Vec<String>> {
-        let lines = self.recover()?;
-        if e2fsck::are_of_orphans(&lines) {
-            return self.complaints();
+        let lines = e2fsck::recover(self.0.path())?;
+        if e2fsck::begins_with_cut_commit(&lines) {
+            return self.after_errors(&lines[1..]);
         }
         Ok(lines)
+    }
+
+    /// The same where errors were met.
+    pub(super) fn recover_from_errors(&self) -> Result<Vec<String>> {
+        let lines = self.recover()?;
+        self.after_errors(&lines)
+    }
+
+    /// Of `lines` what is no word of orphans, which are left where there were errors. When they are
+    /// gone, nothing may be wrong.
+    fn after_errors(&self, lines: &[String]) -> Result<Vec<String>> {
+        if lines.is_empty() || e2fsck::are_of_orphans(lines) {
+            return self.complaints();
+        }
+        Ok(lines.to_vec())
     }
 
     /// Has `e2fsck -fy` mend what it can, which must be all.
@@ -89,6 +98,15 @@ impl ImageFile {
         let tree = Tree::read_host(mount.root());
         mount.unmount(self.0.path())?;
         tree
+    }
+
+    /// Keeps the file in a folder under a name that is free there, and gives that.
+    pub(super) fn keep_numbered(self, folder: &Path, name: &str) -> Result<String> {
+        std::fs::create_dir_all(folder)?;
+        let mut paths = (1..).map(|number| folder.join(format!("{name}-fault-{number}.img")));
+        let path = paths.find(|path| !path.exists()).context("a free name")?;
+        self.keep(&path)?;
+        Ok(path.display().to_string())
     }
 
     /// Keeps the file for later looks.

@@ -113,6 +113,17 @@ pub fn are_of_orphans(lines: &[String]) -> bool {
             .all(|line| is_of_orphan(line) || is_of_its_space(line))
 }
 
+/// Whether what [`recover`] gave begins with word of a commit block of which only a part is there,
+/// as a power cut leaves it: the log ends before it, as the kernel says too. That there were errors
+/// is noted then.
+#[must_use]
+pub fn begins_with_cut_commit(lines: &[String]) -> bool {
+    lines.first().is_some_and(|line| {
+        line.starts_with("Journal transaction ")
+            && line.ends_with(" was corrupt, replay was aborted.")
+    })
+}
+
 /// Word of a replay, of an orphan, or of a flag for errors; the names of the passes; that something
 /// was written.
 fn is_of_recovery(line: &str) -> bool {
@@ -286,6 +297,13 @@ mod tests {
         let orphans = lines(include_str!("reports/orphans.txt"));
         assert_eq!(orphans.len(), 9);
         assert!(are_of_orphans(&orphans));
+        let cut = CLEAN.replacen(
+            "Clearing",
+            "Journal transaction 13 was corrupt, replay was aborted.\nClearing",
+            1,
+        );
+        assert!(begins_with_cut_commit(&lines(&cut)) && lines(&cut).len() == 1);
+        assert!(!begins_with_cut_commit(&orphans));
         let lost: Vec<String> = orphans
             .iter()
             .map(|line| line.replace(" -15", " +15"))

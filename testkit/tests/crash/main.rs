@@ -107,6 +107,7 @@ fn faults(name: &str, one_in: u64) -> Faults {
         seed: 3,
         operations: 40,
         one_in,
+        keep: None,
     }
 }
 
