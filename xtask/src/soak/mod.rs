@@ -19,10 +19,11 @@ use stage::Stage;
 use suites::SUITES;
 
 pub(crate) const USAGE: &str = "\
-usage: cargo xtask soak [ext2|ext3|ext4] [--seeds N] [--only NAME]
+usage: cargo xtask soak [ext2|ext3|ext4] [--states N] [--seeds N] [--only NAME]
 
   ext2, ext3, ext4  what to soak; all three without it
-  --seeds N         workloads of each kind of run, and seeds of each suite; 20 without it
+  --states N        distinct states of power cuts for each mode of the journal; 20000 without it
+  --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
   --only NAME       only the suite of that name, or `crash`, `faults`, `threads`, `edits`;
                     the suites: pjdfstest, fsx, dbench, fio, build, kill";
 
@@ -33,6 +34,7 @@ pub(crate) const INNER: &str = "soak-in-namespace";
 #[derive(Debug, Clone, Default)]
 struct Request {
     generation: Option<String>,
+    states: u64,
     seeds: u64,
     only: Option<String>,
     help: bool,
@@ -44,6 +46,7 @@ const CUTS: [&str; 4] = ["crash", "faults", "threads", "edits"];
 impl Request {
     fn parse(arguments: &[String]) -> Result<Self> {
         let mut request = Self {
+            states: 20_000,
             seeds: 20,
             ..Self::default()
         };
@@ -53,12 +56,14 @@ impl Request {
             match word.as_str() {
                 "--help" | "-h" => request.help = true,
                 "ext2" | "ext3" | "ext4" => request.generation = Some(word.clone()),
+                "--states" => request.states = value()?.parse()?,
                 "--seeds" => request.seeds = value()?.parse()?,
                 "--only" => request.only = Some(value()?.clone()),
                 _ => bail!("what is {word}?\n{USAGE}"),
             }
         }
-        ensure!(request.seeds > 0, "no seeds are nothing to run");
+        let is_something = request.seeds > 0 && request.states > 0;
+        ensure!(is_something, "no seeds or states are nothing to run");
         if let Some(only) = &request.only {
             let mut known = CUTS
                 .iter()
@@ -97,9 +102,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         if request.wants(name) {
             let mut soak = command::cargo(&workspace.root);
             soak.args(["run", "--quiet", "--locked", "--package", "testkit"])
-                .args(["--bin", "soak", "--", name])
-                .arg(request.seeds.to_string())
-                .args(&request.generation);
+                .args(["--bin", "soak", "--", name]);
+            match name {
+                "crash" => soak.args(["--states", &request.states.to_string()]),
+                _ => soak.arg(request.seeds.to_string()),
+            };
+            soak.args(&request.generation);
             command::run(&mut soak)?;
         }
     }
@@ -166,13 +174,18 @@ mod tests {
 
     #[test]
     fn requests_name_a_generation_and_a_suite() {
-        let request = parse(&["ext3", "--seeds", "7", "--only", "fsx"]).unwrap();
+        let request = parse(&["ext3", "--seeds", "7", "--states", "9", "--only", "fsx"]).unwrap();
         assert_eq!(request.generation.as_deref(), Some("ext3"));
-        assert_eq!(request.seeds, 7);
+        assert_eq!((request.seeds, request.states), (7, 9));
         assert!(request.wants("fsx") && !request.wants("dbench"));
         assert!(parse(&[]).unwrap().wants("dbench"));
         assert!(parse(&["xfs"]).is_err());
-        for nothing in [&["--seeds"][..], &["--seeds", "0"], &["--only", "fxs"]] {
+        for nothing in [
+            &["--seeds"][..],
+            &["--seeds", "0"],
+            &["--states", "0"],
+            &["--only", "fxs"],
+        ] {
             assert!(parse(nothing).is_err(), "{nothing:?}");
         }
         assert!(parse(&["--help"]).unwrap().help);
