@@ -3,7 +3,8 @@
 //!
 //! The batch is a stream of pieces, each an offset and a length of eight bytes and the bytes, and at
 //! the end, where no piece can be, the mark of completeness. The process writes nothing before it
-//! has seen that.
+//! has seen that, and nothing for a command that is gone by then: so whoever looks at the image after
+//! a kill finds it as it stays, but for the moment that a few writes take.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use platter::block::{BatchPiece, BatchWriter, BlockDevice, FileDevice, IoError, Operation};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The name under which this program calls itself.
 const COMMAND: &str = "write-batch";
@@ -21,6 +23,9 @@ const COMMAND: &str = "write-batch";
 const COMPLETE: [u8; 16] = [0xff; 16];
 /// Longer pieces are taken apart, so that no length is believed before its bytes are there.
 const PIECE_BYTES_MAX: usize = 1 << 20;
+
+/// The exit status of nothing done, which nobody waits for.
+const ABANDONED: u8 = 1;
 
 /// Write a batch, which comes on standard input, to the image that is standard output
 #[derive(Debug, clap::Args)]
@@ -30,11 +35,28 @@ impl WriteBatch {
     pub(crate) fn run() -> anyhow::Result<u8> {
         let pieces = read_batch(&mut io::stdin().lock())?;
         let image = crate::console::raw_stdout()?;
+        // What follows is not interrupted by others then, if it can be helped.
+        std::thread::yield_now();
+        if is_abandoned()? {
+            return Ok(ABANDONED);
+        }
         for (offset, bytes) in &pieces {
             image.write_all_at(bytes, *offset)?;
         }
         Ok(0)
     }
+}
+
+/// Whether nobody is left who could send more.
+fn is_abandoned() -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::empty())];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut polled, Some(&now))?;
+    Ok(polled[0].revents().contains(PollFlags::HUP))
 }
 
 /// Starts the process for each batch.
@@ -63,10 +85,14 @@ impl Worker {
             // An interrupt from the terminal is not for this one.
             .process_group(0)
             .spawn()?;
-        let sent = match child.stdin.take() {
-            Some(mut pipe) => send_batch(&mut pipe, pieces),
-            None => Ok(()),
-        };
+        // Open until the end, which says that this process is there.
+        let mut pipe = child.stdin.take();
+        let sent = pipe
+            .as_mut()
+            .map_or(Ok(()), |pipe| send_batch(pipe, pieces));
+        if sent.is_err() {
+            drop(pipe.take());
+        }
         let output = child.wait_with_output()?;
         if output.status.success() {
             return sent;
