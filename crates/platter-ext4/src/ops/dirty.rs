@@ -40,7 +40,11 @@ impl Node {
     ///
     /// Said when they are there: before, whoever writes them back might come too early.
     pub(super) fn note_dirty(&self) {
-        if self.core.read().inode.links == 0 || self.is_dirty.load(Ordering::Acquire) {
+        let is_lost = {
+            let core = self.core.read();
+            core.inode.links == 0 && !core.may_get_first_name
+        };
+        if is_lost || self.is_dirty.load(Ordering::Acquire) {
             return;
         }
         // Whoever calls this uses the inode, so it is there.

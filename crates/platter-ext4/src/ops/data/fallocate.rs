@@ -141,7 +141,7 @@ impl Node {
         drop(alone);
         self.size_bytes.store(new_size, Ordering::Release);
         self.drop_pages_from(range.start);
-        self.end_change(0)
+        self.end_move()
     }
 
     fn make_room(&self, range: Range<u64>) -> Result<()> {
@@ -183,7 +183,15 @@ impl Node {
         })?;
         drop(alone);
         self.drop_pages_from(range.start);
-        self.end_change(0)
+        self.end_move()
+    }
+
+    /// Makes durable that blocks lie at other offsets now. What is written next goes straight to
+    /// them, and would be found at their former offsets after a power cut.
+    fn end_move(&self) -> Result<()> {
+        self.end_change(0)?;
+        let moved = self.core.read().sync;
+        self.volume().log().map_or(Ok(()), |log| log.commit(moved))
     }
 
     /// Ranges are moved in whole clusters.

@@ -49,3 +49,29 @@ fn a_part_that_is_written_first_does_not_bring_back_what_was_cut_off() {
         assert_eq!(file.after_cut(), file.model);
     }
 }
+
+#[test]
+fn blocks_that_moved_are_not_overwritten_where_they_were() {
+    for mode in [FallocateMode::InsertRange, FallocateMode::CollapseRange] {
+        let mut file = File::new(1, EXTENTS);
+        file.write(0, 8000);
+        file.remount();
+        file.fallocate(1024, 2048, mode);
+        let size = file.model.len() as u64;
+        file.write(0, size);
+        file.node.pages.write_back(&*file.node, 0..size).unwrap();
+        let found = file.after_cut();
+        assert_eq!(found.len(), file.model.len(), "{mode:?}");
+        let holes = if mode == FallocateMode::InsertRange {
+            1024..3072
+        } else {
+            0..0
+        };
+        for (at, (found, written)) in found.iter().zip(&file.model).enumerate() {
+            assert!(
+                found == written || holes.contains(&at),
+                "{mode:?}: byte {at}"
+            );
+        }
+    }
+}
