@@ -15,6 +15,7 @@ mod recovery;
 mod space_write;
 mod mkfs;
 mod resize;
+mod trees;
 mod journal_write;
 mod map_write;
 mod names_write;

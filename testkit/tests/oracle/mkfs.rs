@@ -6,11 +6,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use platter::{ImageSpec, Maker};
 use platter_block::{BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
 use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
-use platter_vfs::{FixedClock, Timestamp};
-use testkit::loopdev::{Access, Mount};
+use platter_vfs::{Clock, FixedClock, Timestamp};
+use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 use testkit::tool;
 
@@ -181,6 +182,54 @@ fn the_kernel_writes_to_what_was_made() {
         mount.unmount(&image).unwrap();
         assert_clean(&image);
     }
+}
+
+/// Tries again while a device is busy: a program that another thread starts holds a copy of its
+/// descriptor for a moment.
+fn patiently<T>(run: impl Fn() -> platter::Result<T>) -> platter::Result<T> {
+    for _ in 0..100 {
+        match run() {
+            Err(error) if error.errno() == rustix::io::Errno::BUSY => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            done => return done,
+        }
+    }
+    run()
+}
+
+#[test]
+fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let file = fs::File::create(&image).unwrap();
+    file.set_len(40 << 20).unwrap();
+    // Whatever it held is no filesystem.
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; 1 << 20], 17 << 20).unwrap();
+    let device = LoopDevice::attach(&image, Access::ReadWrite).unwrap();
+    let spec = ImageSpec::parse(device.path()).unwrap();
+    let maker = || Maker::new(MkfsOptions::new(Generation::Ext4)).overwrite(true);
+    let make = |maker: Maker| patiently(|| maker.make(&spec, &mut |_| {}));
+    assert!(make(maker().size_bytes(41 << 20)).is_err());
+    assert!(make(maker().minimal_size()).is_err());
+    make(maker().size_bytes(16 << 20)).unwrap();
+    assert_clean(device.path());
+    let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    let grown = patiently(|| platter::resize::grow(&spec, None, &budget, &clock)).unwrap();
+    assert_eq!(
+        (grown.before_bytes, grown.after_bytes),
+        (16 << 20, 40 << 20)
+    );
+    assert_clean(device.path());
+    let mut options = MkfsOptions::new(Generation::Ext4);
+    options.zero_inode_tables = true;
+    make(Maker::new(options).overwrite(true)).unwrap();
+    assert_clean(device.path());
+    let told = tool::succeed(tool::command("dumpe2fs").arg(device.path())).unwrap();
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let zeroed = told.matches("ITABLE_ZEROED").count();
+    assert_eq!(zeroed, told.matches("Inode table at").count(), "{told}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! This machine's own `/usr`, or as much of it as is read in reasonable time, as an image: read
 //! back byte for byte, as root by the library and as an ordinary user by the program.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use platter::block::Access;
 use platter::{Image, OpenOptions};
 use testkit::compare::{Outcome, Rules, compare_below};
+use testkit::oracle::e2fsck;
 use testkit::{program, tool};
 
 /// As much of `/usr` goes into the image, unless `PLATTER_TEST_WHOLE_USR` is set.
@@ -28,6 +30,99 @@ fn usr_is_read_back_byte_for_byte() -> Result<()> {
     let image = make_image(folder.path(), &parts)?;
     as_root(&image, &parts)?;
     as_ordinary_user(folder.path(), &image)
+}
+
+#[test]
+fn an_archive_of_usr_becomes_an_image_and_comes_back_by_an_ordinary_user() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let all = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), all)?;
+    let parts = parts(Path::new("/usr"))?;
+    let (archive, image) = (folder.path().join("usr.tar"), folder.path().join("usr.img"));
+    let mut tar = tool::command("tar");
+    tar.args([
+        "--format=posix",
+        "--sparse",
+        "--xattrs",
+        "--acls",
+        "--directory",
+        "/usr",
+    ]);
+    tar.arg("--file").arg(&archive).arg("--create");
+    for part in &parts {
+        tar.arg(part.path.strip_prefix("/usr")?);
+    }
+    tool::succeed(&mut tar)?;
+    let mut platter = program::platter_as_user(folder.path())?;
+    let args = ["mkfs", "ext4", "--minimize", "-m", "0", "--from"];
+    tool::succeed(platter.args(args).arg(&archive).arg(&image))?;
+    let (verdict, said) = e2fsck::report(&image)?;
+    ensure!(verdict.is_clean(), "{said}");
+    let back = folder.path().join("back.tar");
+    let mut platter = program::platter_as_user(folder.path())?;
+    let mut platter = platter
+        .arg("tar")
+        .arg(&image)
+        .stdout(std::fs::File::create(&back)?)
+        .spawn()?;
+    ensure!(platter.wait()?.success(), "platter tar failed");
+    let (before, after) = (listing(&archive)?, listing(&back)?);
+    let missing = before.difference(&after).take(20);
+    let missing: Vec<_> = missing.collect();
+    ensure!(missing.is_empty(), "missing: {missing:#?}");
+    // Directories above the parts were not in the archive.
+    let more = after
+        .difference(&before)
+        .filter(|line| !line.starts_with('d'));
+    let more: Vec<_> = more.take(20).collect();
+    ensure!(more.is_empty(), "more: {more:#?}");
+    as_ordinary_user(folder.path(), &image)
+}
+
+/// What `tar` tells of the members, a line each, but for `lost+found`. Of the names of a file, the
+/// first stands for it, whichever of them is the file in the archive.
+fn listing(archive: &Path) -> Result<BTreeSet<String>> {
+    let mut tar = tool::command("tar");
+    tar.args([
+        "--list",
+        "--verbose",
+        "--full-time",
+        "--numeric-owner",
+        "--file",
+    ]);
+    let finished = tool::succeed(tar.arg(archive))?;
+    let text = String::from_utf8_lossy(&finished.stdout).into_owned();
+    let mut files = BTreeMap::new();
+    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in text.lines() {
+        // Permissions, owner, size, date and time come before the name.
+        let mut rest = line;
+        for _ in 0..5 {
+            let (_, after) = rest.split_once(' ').context("a line of tar")?;
+            rest = after.trim_start();
+        }
+        let is_link = line.starts_with('h');
+        let parts = rest.split_once(" link to ").filter(|_| is_link);
+        let (name, file) = parts.unwrap_or((rest, rest));
+        let tidy = |name: &str| {
+            name.trim_start_matches("./")
+                .trim_end_matches('/')
+                .to_owned()
+        };
+        names.entry(tidy(file)).or_default().insert(tidy(name));
+        if !is_link {
+            let facts = line.strip_suffix(rest).unwrap_or(line);
+            files.insert(
+                tidy(file),
+                facts.split_whitespace().collect::<Vec<_>>().join(" "),
+            );
+        }
+    }
+    let lines = names.into_iter().map(|(file, names)| {
+        let facts = files.get(&file).map_or("", |facts| &**facts);
+        format!("{facts} {names:?}")
+    });
+    Ok(lines.filter(|line| !line.contains("lost+found")).collect())
 }
 
 /// A folder below `/usr`, and what it takes.

@@ -69,7 +69,14 @@ pub(crate) fn parse(text: &[u8]) -> io::Result<Vec<u8>> {
         };
         // star adds the number behind a name.
         let id = fields.next().unwrap_or(id);
-        let number = || id.parse::<u32>().map_err(|_| broken());
+        let number = || match id {
+            // GNU tar gives names to those it knows, whatever it is asked for.
+            "root" => Ok(0),
+            id => id.parse::<u32>().map_err(|_| {
+                let text = "an ACL names a user or group without a number; bsdtar and star add it";
+                io::Error::other(text)
+            }),
+        };
         let subject = match (who, id) {
             ("user" | "u", "") => AclSubject::Owner,
             ("user" | "u", _) => AclSubject::User(number()?),
@@ -126,6 +133,9 @@ mod tests {
         );
         assert_eq!(parse(&attribute.value).unwrap(), value);
         assert!(parse(b"user:somebody:rwx").is_err());
+        let of_root = parse(b"user::r--,user:root:r--,group::r--,mask::r--,other::r--");
+        let by_number = parse(b"user::r--,user:0:r--,group::r--,mask::r--,other::r--");
+        assert_eq!(of_root.unwrap(), by_number.unwrap());
         assert_eq!(acl_attribute(ACL_ACCESS_NAME, &value[1..]), None);
         assert_eq!(acl_attribute(b"user.x", &value), None);
     }
