@@ -312,7 +312,10 @@ impl History {
             let mut expected = entry.clone();
             expected.file = found.file;
             expected.content.clone_from(&found.content);
-            if entry.kind == FileKind::Directory {
+            // A rename is two changes, between which a check counts the names that there are.
+            let moved =
+                (number..=begun).any(|moment| self.is_named_otherwise(entry, number, moment));
+            if entry.kind == FileKind::Directory || moved {
                 expected.links = found.links;
             }
             if *found != expected {
@@ -332,6 +335,17 @@ impl History {
             }
         }
         lines
+    }
+
+    /// Whether a file had other names at `moment` than at `number`.
+    fn is_named_otherwise(&self, entry: &Entry, number: usize, moment: usize) -> bool {
+        let names = |moment: usize| {
+            let entries = self.after(moment).entries.iter();
+            entries
+                .filter(|(_, other)| other.file == entry.file)
+                .map(|(path, _)| path)
+        };
+        entry.links > 1 && !names(number).eq(names(moment))
     }
 
     /// Whether a path led to the same file with the same attributes at `moment`.
