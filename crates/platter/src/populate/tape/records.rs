@@ -1,4 +1,4 @@
-//! PAX records: what they say of a member beyond its header. Spec: POSIX.1-2008 pax; `SCHILY.*` of
+//! PAX records: what they say of a member beyond its header. Spec: POSIX.1-2017 pax; `SCHILY.*` of
 //! star, `GNU.sparse.*` of GNU tar.
 
 use platter_vfs::Timestamp;

@@ -1,5 +1,5 @@
 //! The members of a tar archive as their headers describe them: ustar and GNU headers, with long
-//! names and PAX records put together. Spec: POSIX.1-2008 pax, GNU tar manual.
+//! names and PAX records put together. Spec: POSIX.1-2017 pax, GNU tar manual.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
