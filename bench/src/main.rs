@@ -6,6 +6,7 @@
 mod abba;
 mod record;
 mod m3;
+mod m4;
 mod forest;
 mod requests;
 mod tar;
@@ -25,6 +26,11 @@ const BENCHMARKS: &[Benchmark] = &[
         name: "m3",
         about: "page cache insertion in three walks, in one, and batched: walks, nodes, time",
         run: m3::run,
+    },
+    Benchmark {
+        name: "m4",
+        about: "attributes set with shared blocks and without: sets, blocks, what the cache did",
+        run: m4::run,
     },
     Benchmark {
         name: "requests",
