@@ -161,8 +161,8 @@ impl Writing {
     fn come_to_rest(&self) -> Result<()> {
         let tree = &self.tree;
         let volume = &tree.volume;
-        tree.close_orphans()?;
         tree.sync()?;
+        tree.close_orphans()?;
         if let Some(log) = volume.log() {
             log.close()?;
         }

@@ -1,14 +1,15 @@
 //! Inodes with contents in the cache that the device does not have yet: kept in memory until it
 //! has.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use platter_vfs::{Error, Result};
 
 use super::{Node, Tree};
+use crate::ondisk::InodeNr;
 
 /// The dirty inodes of a filesystem, those first that have been so for longest.
 ///
@@ -18,6 +19,8 @@ use super::{Node, Tree};
 #[derive(Debug, Default)]
 pub(super) struct DirtyNodes {
     nodes: Mutex<VecDeque<Arc<Node>>>,
+    /// Those without a name yet, which go with their last user.
+    unnamed: Mutex<HashMap<InodeNr, Weak<Node>>>,
     /// Held shared from taking an inode off the list until it is written back.
     in_flight: RwLock<()>,
     /// Writes over blocks that were a file's before, of all files, and those of them that a sync of
@@ -40,15 +43,20 @@ impl Node {
     ///
     /// Said when they are there: before, whoever writes them back might come too early.
     pub(super) fn note_dirty(&self) {
-        let is_lost = {
+        let (has_name, may_get_one) = {
             let core = self.core.read();
-            core.inode.links == 0 && !core.may_get_first_name
+            (core.inode.links != 0, core.may_get_first_name)
         };
-        if is_lost || self.is_dirty.load(Ordering::Acquire) {
+        if !has_name && !may_get_one || self.is_dirty.load(Ordering::Acquire) {
             return;
         }
         // Whoever calls this uses the inode, so it is there.
         if let Some(node) = self.tree.nodes.get(self.number.id()) {
+            if !has_name {
+                let mut unnamed = self.tree.dirty.unnamed.lock();
+                unnamed.insert(self.number, Arc::downgrade(&node));
+                return;
+            }
             let mut nodes = self.tree.dirty.nodes.lock();
             if !self.is_dirty.swap(true, Ordering::AcqRel) {
                 nodes.push_back(node);
@@ -108,7 +116,9 @@ impl Tree {
         for node in &*nodes {
             node.is_dirty.store(false, Ordering::Release);
         }
-        nodes.drain(..).collect()
+        let unnamed = std::mem::take(&mut *self.dirty.unnamed.lock());
+        let unnamed = unnamed.into_values().filter_map(|node| node.upgrade());
+        nodes.drain(..).chain(unnamed).collect()
     }
 
     /// Writes files back while too much of the memory is dirty, the caller's or not: a file that
