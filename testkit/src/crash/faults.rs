@@ -320,10 +320,17 @@ impl Faults {
         };
         lines.extend(self.judge_tree(&device, history, cut));
         let image = ImageFile::of(&*device)?;
-        let found = image.recover_from_errors()?;
-        lines.extend(found.into_iter().map(|line| format!("e2fsck: {line}")));
-        let found = self.scene.check(image.device(Access::Read)?)?;
-        lines.extend(found.into_iter().map(|line| format!("our check: {line}")));
+        let found = image.recover()?;
+        // Orphans that were left are errors for our check as well, until they are gone.
+        let checked = if found.is_empty() {
+            device
+        } else {
+            image.device(Access::Read)?
+        };
+        let found = image.after_errors(&found)?.into_iter();
+        lines.extend(found.map(|line| format!("e2fsck after us: {line}")));
+        let found = self.scene.check(checked)?.into_iter();
+        lines.extend(found.map(|line| format!("our check: {line}")));
         if !lines.is_empty() {
             let listing = history.listing();
             lines.extend(listing.into_iter().rev().take(6).rev());

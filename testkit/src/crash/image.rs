@@ -77,7 +77,7 @@ impl ImageFile {
 
     /// Of `lines` what is no word of orphans, which are left where there were errors. When they are
     /// gone, nothing may be wrong.
-    fn after_errors(&self, lines: &[String]) -> Result<Vec<String>> {
+    pub(super) fn after_errors(&self, lines: &[String]) -> Result<Vec<String>> {
         if lines.is_empty() || e2fsck::are_of_orphans(lines) {
             return self.complaints();
         }
