@@ -194,7 +194,7 @@ fn inline_contents_are_no_attribute() {
         .unwrap();
     assert_eq!(stored.entries().len(), 1);
     let hidden = xattr::get(&image.volume, &inode, b"system.data").unwrap_err();
-    assert!(matches!(hidden, Error::Condition(Condition::NoAttribute)));
+    assert!(matches!(hidden, Error::Condition(Condition::NotSupported)));
 }
 
 #[test]

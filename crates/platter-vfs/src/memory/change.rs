@@ -314,6 +314,7 @@ impl Nodes {
             XattrMode::Replace if !exists => return Err(Condition::NoAttribute.into()),
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
+        let before = (node.xattrs.get(name).cloned(), node.permissions);
         if name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME {
             node.set_acl(name, &PosixAcl::decode(value)?)?;
             let credentials = &context.credentials;
@@ -324,7 +325,10 @@ impl Nodes {
         } else {
             node.xattrs.insert(name.to_vec(), value.to_vec());
         }
-        node.changed = now;
+        // To set what is there already is no change.
+        if before != (node.xattrs.get(name).cloned(), node.permissions) {
+            node.changed = now;
+        }
         Ok(())
     }
 
