@@ -38,7 +38,7 @@ pub use owner::Owner;
 /// let edit = OpenOptions::new().edit(&"disk.img".parse()?)?;
 /// edit.make_dir(b"/srv/data", None)?;
 /// edit.commit()?;
-/// # Ok::<(), platter::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Edit {
