@@ -233,7 +233,10 @@ impl<'s> Actor<'s> {
     fn commit(&mut self) -> Result<()> {
         let latest = self.scene.log.latest();
         self.scene.log.sync(latest)?;
-        self.scene.promise(latest);
+        // One that nothing was changed in is not committed, and others may change something in it.
+        let committed = self.scene.log.state.lock().committed;
+        let is_empty = committed.is_before(latest);
+        self.scene.promise(if is_empty { committed } else { latest });
         Ok(())
     }
 
