@@ -236,7 +236,8 @@ impl<'s> Actor<'s> {
         // One that nothing was changed in is not committed, and others may change something in it.
         let committed = self.scene.log.state.lock().committed;
         let is_empty = committed.is_before(latest);
-        self.scene.promise(if is_empty { committed } else { latest });
+        self.scene
+            .promise(if is_empty { committed } else { latest });
         Ok(())
     }
 
