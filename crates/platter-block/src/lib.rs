@@ -47,7 +47,7 @@ pub mod sim;
 pub use burst::{BatchPiece, BatchWriter, BurstDevice};
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
-pub use file::{Access, FileDevice, OpenError, OpenOptions};
+pub use file::{Access, FileDevice, OpenError, OpenOptions, Refusal};
 pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, OverlayOptions};

@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use platter_block::{FileDevice, OpenError, OpenOptions, Refusal};
 use platter_vfs::clock::{Clock, SystemClock};
 
 use crate::oracle::e2fsck::{self, Verdict};
@@ -22,6 +23,9 @@ use command::Edit;
 const SIZE_KIB: u64 = 24 << 10;
 /// A command that takes longer did not end.
 const LONGEST: Duration = Duration::from_mins(1);
+
+/// How often a lock is asked for, which takes a while each time.
+const WRITER_WAITS_MAX: u32 = 50;
 
 /// A session.
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +162,7 @@ impl Stage {
         std::thread::sleep(delay);
         child.kill()?;
         child.wait()?;
-        // At once, before anybody could finish anything.
+        self.wait_for_writer()?;
         self.demand_clean()?;
         let kept = self.folder.join("kept");
         copy(&self.mirror(), &kept)?;
@@ -181,6 +185,22 @@ impl Stage {
         std::fs::remove_dir_all(self.mirror())?;
         std::fs::rename(&kept, self.mirror())?;
         Ok(())
+    }
+
+    /// Waits until nobody writes the image. What was killed while its blocks went home has left that
+    /// to a process that lives on for the moment it takes, with the image locked, and `e2fsck` asks
+    /// for no lock.
+    fn wait_for_writer(&self) -> Result<()> {
+        for _ in 0..WRITER_WAITS_MAX {
+            match FileDevice::open(&self.image(), OpenOptions::default()) {
+                Err(OpenError::Refused {
+                    refusal: Refusal::InUse(_),
+                    ..
+                }) => {}
+                opened => return Ok(opened.map(drop)?),
+            }
+        }
+        bail!("the image is written without end")
     }
 
     fn judge(&self) -> Result<()> {
