@@ -128,7 +128,12 @@ pub fn assign(bitmap: &mut [u8], bit: u32, set: bool) -> bool {
 
 /// Sets or clears the bits of a range, as far as the bitmap goes.
 pub fn assign_range(bitmap: &mut [u8], range: Range<u32>, set: bool) {
-    for (index, mask) in masks(range) {
+    let (whole, edges) = whole_bytes(range);
+    let end = whole.end.min(bitmap.len());
+    if let Some(bytes) = bitmap.get_mut(whole.start..end) {
+        bytes.fill(if set { u8::MAX } else { 0 });
+    }
+    for (index, mask) in edges.into_iter().flat_map(masks) {
         let Some(byte) = bitmap.get_mut(index) else {
             break;
         };
@@ -162,11 +167,23 @@ pub fn first_clear(bitmap: &[u8], range: Range<u32>) -> Option<u32> {
 pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
     let whole = bits as usize / 8;
     let bytes = bitmap.get(..whole).unwrap_or(bitmap);
+    // Without the checks of other sums, many bytes are counted at once. No block has 2^32 bits.
     let clear = bytes
         .iter()
-        .fold(0u32, |sum, byte| sum.saturating_add(byte.count_zeros()));
+        .fold(0u32, |sum, byte| sum.wrapping_add(byte.count_zeros()));
     let rest = (bits & !7..bits).filter(|&bit| !is_set(bitmap, bit));
     rest.fold(clear, |sum, _| sum.saturating_add(1))
+}
+
+/// The bytes that a range covers wholly, and the bits of it before and behind them.
+fn whole_bytes(range: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
+    let (first, end) = (range.start.div_ceil(8), range.end / 8);
+    if first >= end {
+        return (0..0, [range, 0..0]);
+    }
+    let before = range.start..first.saturating_mul(8);
+    let behind = end.saturating_mul(8)..range.end;
+    (first as usize..end as usize, [before, behind])
 }
 
 /// The bytes that hold the bits of a range, each with the mask of those bits.
