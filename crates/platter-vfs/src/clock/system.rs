@@ -5,15 +5,21 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::Clock;
 use crate::Timestamp;
 
+/// Random numbers that are fetched with one system call.
+const NUMBERS: usize = 32;
+
 /// The machine's time, and random numbers from the kernel.
 #[derive(Debug)]
 pub struct SystemClock {
     started: Instant,
+    /// Numbers that were fetched and not given yet.
+    fetched: Mutex<Vec<u64>>,
     /// For numbers where the kernel gives none: keys from the process start, counted on.
     spare_keys: RandomState,
     spare_count: AtomicU64,
@@ -29,6 +35,7 @@ impl SystemClock {
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
+            fetched: Mutex::new(Vec::new()),
             spare_keys: RandomState::new(),
             spare_count: AtomicU64::new(0),
         }
@@ -55,10 +62,18 @@ impl Clock for SystemClock {
     }
 
     fn random_u64(&self) -> u64 {
-        let mut bytes = [0; 8];
-        if getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
-            return u64::from_le_bytes(bytes);
+        let mut fetched = self.fetched.lock();
+        if fetched.is_empty() {
+            let mut bytes = [0; NUMBERS * size_of::<u64>()];
+            if getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
+                let (numbers, _) = bytes.as_chunks();
+                fetched.extend(numbers.iter().map(|&number| u64::from_le_bytes(number)));
+            }
         }
+        if let Some(number) = fetched.pop() {
+            return number;
+        }
+        drop(fetched);
         let count = self.spare_count.fetch_add(1, Ordering::Relaxed);
         self.spare_keys.hash_one(count)
     }
@@ -89,6 +104,8 @@ fn timestamp(time: SystemTime) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -114,6 +131,7 @@ mod tests {
         assert!(clock.now().seconds > 1_600_000_000);
         let earlier = clock.monotonic();
         assert!(clock.monotonic() >= earlier);
-        assert_ne!(clock.random_u64(), clock.random_u64());
+        let numbers: HashSet<u64> = (0..3 * NUMBERS).map(|_| clock.random_u64()).collect();
+        assert_eq!(numbers.len(), 3 * NUMBERS);
     }
 }
