@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use testkit::loopdev::{Access, LoopDevice};
 use testkit::oracle::{Verdict, e2fsck};
 use testkit::tool;
@@ -17,6 +18,7 @@ const LIKE_A_LOG_BLOCK: [u8; 12] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2, 0, 0, 0,
 /// metadata blocks come back as data.
 fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     let folder = std::fs::File::open(root)?;
+    let free = rustix::fs::fstatvfs(&folder)?.f_ffree;
     for round in 0..12 {
         let names = root.join(format!("round{round}"));
         std::fs::create_dir(&names)?;
@@ -38,6 +40,8 @@ fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
             root.join(format!("reuse{round}")),
             LIKE_A_LOG_BLOCK.repeat(9000),
         )?;
+        // The folder, its 90 files and 10 links, and what was reused so far.
+        wait_for_deletions(&folder, free - (1 + 90 + 10 + (round + 1)))?;
         rustix::fs::syncfs(&folder)?;
         if round % 5 == 4 {
             cut()?;
@@ -45,6 +49,18 @@ fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     }
     std::fs::write(root.join("never committed"), "lost")?;
     Ok(())
+}
+
+/// Waits until the kernel has freed what was removed, which it may do a moment after the call: an
+/// orphan left on the medium would be freed by the others with their replay.
+fn wait_for_deletions(folder: &std::fs::File, free: u64) -> Result<()> {
+    for _ in 0..500 {
+        if rustix::fs::fstatvfs(folder)?.f_ffree == free {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bail!("removed inodes are not free after 5 s")
 }
 
 /// Replays with e2fsck. False when it found something else to mend and went on to a whole check,
