@@ -1,15 +1,17 @@
 //! Two ways of doing the same, timed in turns: A B B A A B B A. Whatever drifts meets both alike.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::measure::now;
 
 /// The times of one way, in seconds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Times {
     /// What was done.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// Each run, in order.
     pub(crate) runs: Vec<f64>,
 }
@@ -21,7 +23,7 @@ pub(crate) fn alternate(
     mut run: impl FnMut(usize) -> Result<Duration>,
 ) -> Result<[Times; 2]> {
     let mut times = names.map(|name| Times {
-        name,
+        name: name.to_owned(),
         runs: Vec::new(),
     });
     for round in 0..rounds {
@@ -93,11 +95,6 @@ fn float(number: usize) -> f64 {
     number as f64
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +102,7 @@ mod tests {
     #[test]
     fn median_and_interval_are_order_statistics() {
         let times = Times {
-            name: "",
+            name: String::new(),
             runs: vec![5.0, 1.0, 4.0, 2.0, 3.0, 6.0, 8.0, 7.0, 10.0, 9.0],
         };
         assert!((times.median() - 5.5).abs() < 1e-9);

@@ -7,11 +7,10 @@ use anyhow::{Result, ensure};
 use platter_cache::xarray::{
     Content, Counts, Locked, New, Order, Ref, SplitPlan, SplitReserve, XArray,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::abba::{self, Times};
-use crate::record;
-use crate::record::Keep;
+use crate::record::Extent;
 
 /// Pages added in one run; fewer where each splits.
 const ADDS: u64 = 1 << 16;
@@ -23,8 +22,8 @@ const BATCH: usize = 64;
 type Array = XArray<u64>;
 
 /// A way to add pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum Way {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Way {
     /// The order of what is there, without the lock; then under it that order again, and the
     /// conflicts, each by a walk of its own. Larger shadows are split wholly.
     ThreeWalks,
@@ -37,8 +36,8 @@ enum Way {
 }
 
 /// What the pages meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum Before {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Before {
     /// Nothing.
     Nothing,
     /// A shadow of one page each.
@@ -50,7 +49,7 @@ enum Before {
 }
 
 impl Before {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "no shadows, random pages",
             Self::Pages => "page shadows, random pages",
@@ -109,7 +108,7 @@ const fn large() -> Order {
 }
 
 impl Way {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::ThreeWalks => "three walks",
             Self::OneWalk => "one walk",
@@ -180,28 +179,36 @@ fn plan_at(locked: &mut Locked<'_, u64>, index: u64) -> Option<SplitPlan> {
 }
 
 /// What adding a page took.
-#[derive(Serialize)]
-struct Count {
-    way: Way,
-    before: Before,
-    walks_per_add: f64,
-    nodes_per_add: f64,
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Count {
+    pub(crate) way: Way,
+    pub(crate) before: Before,
+    pub(crate) walks_per_add: f64,
+    pub(crate) nodes_per_add: f64,
 }
 
-#[derive(Serialize)]
-struct Comparison {
-    before: Before,
-    times: [Times; 2],
-    ns_per_add: [f64; 2],
+/// Two ways in turns.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Comparison {
+    pub(crate) before: Before,
+    pub(crate) times: [Times; 2],
+    /// Medians.
+    pub(crate) ns_per_add: [f64; 2],
 }
 
-#[derive(Serialize)]
-struct Measured {
-    counts: Vec<Count>,
-    comparisons: Vec<Comparison>,
+/// Everything measured of this mechanism.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) counts: Vec<Count>,
+    pub(crate) comparisons: Vec<Comparison>,
 }
 
-pub(crate) fn run(keep: Keep) -> Result<()> {
+/// Counts and times all ways.
+pub(crate) fn measure(extent: Extent) -> Result<Measured> {
+    let rounds = match extent {
+        Extent::Quick => 1,
+        Extent::Full => ROUNDS,
+    };
     let mut measured = Measured {
         counts: Vec::new(),
         comparisons: Vec::new(),
@@ -215,18 +222,29 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
     count(Before::Sequence, &sequence, &mut measured)?;
     println!(
         "\nper page added; times in turns, {} runs each, medians with 95 % intervals:",
-        2 * ROUNDS
+        2 * rounds
     );
     for before in [Before::Nothing, Before::Pages, Before::LargeFolios] {
-        compare(before, [Way::ThreeWalks, Way::OneWalk], &mut measured)?;
-        compare(before, [Way::OneWalk, Way::MinimalSplit], &mut measured)?;
+        compare(
+            before,
+            [Way::ThreeWalks, Way::OneWalk],
+            rounds,
+            &mut measured,
+        )?;
+        compare(
+            before,
+            [Way::OneWalk, Way::MinimalSplit],
+            rounds,
+            &mut measured,
+        )?;
     }
     compare(
         Before::Sequence,
         [Way::MinimalSplit, Way::Batched],
+        rounds,
         &mut measured,
     )?;
-    record::keep(keep, "m3", &measured)
+    Ok(measured)
 }
 
 fn count(before: Before, ways: &[Way], measured: &mut Measured) -> Result<()> {
@@ -251,10 +269,10 @@ fn count(before: Before, ways: &[Way], measured: &mut Measured) -> Result<()> {
     Ok(())
 }
 
-fn compare(before: Before, ways: [Way; 2], measured: &mut Measured) -> Result<()> {
+fn compare(before: Before, ways: [Way; 2], rounds: usize, measured: &mut Measured) -> Result<()> {
     let indexes = before.indexes();
     let page = Ref::new(0);
-    let times = abba::alternate(ways.map(Way::name), ROUNDS, |way| {
+    let times = abba::alternate(ways.map(Way::name), rounds, |way| {
         let array = before.array()?;
         let (taken, ()) = abba::time(|| ways[way].add_all(&array, &indexes, &page))?;
         Ok::<Duration, _>(taken)

@@ -1,18 +1,46 @@
-//! Benchmarks: `platter-bench NAME [--keep]`, each printing what it measured and, when told to,
-//! keeping it in `bench/results/`.
+//! Benchmarks: mechanisms on and off, platter beside its peers, costs as things grow. Each keeps its
+//! raw runs, and `report` tells of them in `docs/PERFORMANCE.md`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 
 mod abba;
+mod measure;
 mod record;
+mod stage;
+mod child;
+mod place;
+mod side;
+mod work;
+mod peers;
+mod programs;
+mod scale;
+mod report;
 mod m3;
 mod m4;
 mod forest;
 mod requests;
-mod tar;
 
-use anyhow::{Result, bail};
-use record::Keep;
+use anyhow::{Context, Result, bail};
+use peers::Choice;
+use record::{Extent, Keep, Record};
+use report::Act;
+use side::Side;
+
+const USAGE: &str = "\
+usage: cargo xtask bench COMMAND [OPTIONS]
+
+  mechanisms   the mechanisms on and off: walks and nodes of the page cache's index
+  peers        platter beside the kernel, fuse2fs, bindfs and a null server
+  scale        costs as files, extents, images, caches and threads grow
+  all          all of these, and the report
+  report       make docs/PERFORMANCE.md of what is kept; with --check, compare it
+
+  --quick      so little that only counts mean anything; nothing is kept
+  --only LIST  of workloads, jobs, or what grows, separated by commas
+  --sides LIST of library, kernel, fuse, fuse2fs, bindfs, null, tmpfs
+  --rounds N   turns of each side
+
+Single benchmarks, kept with --keep:";
 
 /// A benchmark by name.
 struct Benchmark {
@@ -23,11 +51,6 @@ struct Benchmark {
 
 const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
-        name: "m3",
-        about: "page cache insertion in three walks, in one, and batched: walks, nodes, time",
-        run: m3::run,
-    },
-    Benchmark {
         name: "m4",
         about: "attributes set with shared blocks and without: sets, blocks, what the cache did",
         run: m4::run,
@@ -37,20 +60,104 @@ const BENCHMARKS: &[Benchmark] = &[
         about: "requests that reading and changing files issue to the device",
         run: requests::run,
     },
-    Benchmark {
-        name: "tar",
-        about: "a cold image of 50,000 files as tar, beside a kernel loop mount with tar",
-        run: tar::run,
-    },
 ];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (name, keep) = match arguments.as_slice() {
-        [name] => (name, Keep::No),
-        [name, flag] if flag == "--keep" => (name, Keep::Yes),
-        _ => return list(),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        // Parts of this program that run as processes of their own.
+        ["serve", orders] => side::serve(orders),
+        ["run", orders] => peers::run(orders),
+        ["peers", options @ ..] => measure(&choice(options)?, &[peers, programs]),
+        ["scale", options @ ..] => measure(&choice(options)?, &[scale]),
+        ["mechanisms", options @ ..] => measure(&choice(options)?, &[mechanisms]),
+        ["all", options @ ..] => measure(&choice(options)?, &[mechanisms, peers, programs, scale]),
+        ["report"] => report::run(Extent::Full, Act::Write),
+        ["report", "--check"] => report::run(Extent::Full, Act::Check),
+        [name] => single(name, Keep::No),
+        [name, "--keep"] => single(name, Keep::Yes),
+        _ => list(),
+    }
+}
+
+/// Measures, and makes the report.
+fn measure(choice: &Choice, parts: &[fn(&Choice) -> Result<()>]) -> Result<()> {
+    if choice.extent == Extent::Quick {
+        record::forget_tried()?;
+    }
+    for part in parts {
+        part(choice)?;
+    }
+    report::run(choice.extent, Act::Write)
+}
+
+fn peers(choice: &Choice) -> Result<()> {
+    let record = Record::of(command(), || peers::measure(choice))?;
+    record.keep("peers", choice.extent)
+}
+
+fn mechanisms(choice: &Choice) -> Result<()> {
+    let record = Record::of(command(), || m3::measure(choice.extent))?;
+    record.keep("m3", choice.extent)
+}
+
+fn programs(choice: &Choice) -> Result<()> {
+    if !choice.workloads.is_empty() && !choice.workloads.iter().any(|name| name == "jobs") {
+        return Ok(());
+    }
+    let record = Record::of(command(), || {
+        programs::measure(choice.extent, choice.rounds)
+    })?;
+    record.keep("jobs", choice.extent)
+}
+
+fn scale(choice: &Choice) -> Result<()> {
+    let measure = || scale::measure(choice.extent, &choice.workloads);
+    let record = Record::of(command(), measure)?;
+    record.keep("scale", choice.extent)
+}
+
+/// What this program was called by.
+fn command() -> String {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    format!("cargo xtask bench {}", words.join(" "))
+}
+
+fn choice(options: &[&str]) -> Result<Choice> {
+    let mut choice = Choice {
+        extent: Extent::Full,
+        workloads: Vec::new(),
+        sides: Vec::new(),
+        rounds: None,
     };
+    let mut options = options.iter();
+    while let Some(&option) = options.next() {
+        let mut value = || {
+            let value = options.next();
+            value.with_context(|| format!("{option} takes a value"))
+        };
+        match option {
+            "--quick" => choice.extent = Extent::Quick,
+            "--only" => choice
+                .workloads
+                .extend(value()?.split(',').map(str::to_owned)),
+            "--sides" => {
+                for word in value()?.split(',') {
+                    let side = Side::of_word(word);
+                    choice
+                        .sides
+                        .push(side.with_context(|| format!("no side is called {word}"))?);
+                }
+            }
+            "--rounds" => choice.rounds = Some(value()?.parse()?),
+            _ => bail!("no option is called {option}"),
+        }
+    }
+    Ok(choice)
+}
+
+fn single(name: &str, keep: Keep) -> Result<()> {
     match BENCHMARKS.iter().find(|benchmark| benchmark.name == name) {
         Some(benchmark) => (benchmark.run)(keep),
         None => bail!("no benchmark is called {name}"),
@@ -59,8 +166,9 @@ fn main() -> Result<()> {
 
 #[expect(clippy::unnecessary_wraps, reason = "a list is one of main's ways out")]
 fn list() -> Result<()> {
+    println!("{USAGE}");
     for benchmark in BENCHMARKS {
-        println!("{:<12}{}", benchmark.name, benchmark.about);
+        println!("  {:<11}{}", benchmark.name, benchmark.about);
     }
     Ok(())
 }

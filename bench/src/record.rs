@@ -1,25 +1,142 @@
-//! Keeps what a benchmark measured, with the machine it ran on.
+//! Keeps what was measured, with the machine it was measured on: what counts in `bench/results/`,
+//! and what was only tried among the built files.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
-use serde::Serialize;
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
-#[derive(Serialize)]
-struct Record<'a, T> {
-    machine: Machine,
-    command: String,
-    result: &'a T,
+use crate::measure::{Machine, Quiet};
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Extent {
+    /// So little that only counts mean anything.
+    Quick,
+    /// Enough for times.
+    Full,
 }
 
-#[derive(Serialize)]
-struct Machine {
-    processors: usize,
-    model: String,
-    kernel: String,
+/// Something measured, and where.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Record<T> {
+    pub(crate) command: String,
+    /// The source that was measured.
+    pub(crate) commit: String,
+    pub(crate) machine: Machine,
+    /// What else ran, before and after.
+    pub(crate) quiet: [Quiet; 2],
+    pub(crate) result: T,
 }
 
-/// Whether a result is kept.
+impl<T> Record<T> {
+    /// Measures, between two looks at the machine.
+    pub(crate) fn of(command: String, measure: impl FnOnce() -> Result<T>) -> Result<Self> {
+        let before = look("before")?;
+        let result = measure()?;
+        let after = look("after")?;
+        Ok(Self {
+            command,
+            commit: commit(),
+            machine: Machine::this()?,
+            quiet: [before, after],
+            result,
+        })
+    }
+}
+
+impl<T: Serialize> Record<T> {
+    /// Writes it as `NAME.json` to where such results go.
+    pub(crate) fn keep(&self, name: &str, extent: Extent) -> Result<()> {
+        let folder = folder(extent);
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(format!("{name}.json"));
+        let mut text = String::new();
+        // One sample a line, so that what changes is seen where it changed.
+        for piece in serde_json::to_string(self)?.split_inclusive("},{\"side\"") {
+            match piece.strip_suffix("{\"side\"") {
+                Some(before) => text.extend([before, "\n{\"side\""]),
+                None => text.push_str(piece),
+            }
+        }
+        text.push('\n');
+        fs::write(&path, text)?;
+        println!("raw runs: {}", path.display());
+        Ok(())
+    }
+}
+
+impl<T: DeserializeOwned> Record<T> {
+    /// What was kept, if anything was.
+    pub(crate) fn load(name: &str, extent: Extent) -> Result<Option<Self>> {
+        let path = folder(extent).join(format!("{name}.json"));
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path)?;
+        let record = serde_json::from_str(&text);
+        Ok(Some(record.with_context(|| path.display().to_string())?))
+    }
+}
+
+/// Where results go.
+pub(crate) fn folder(extent: Extent) -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    match extent {
+        Extent::Full => package.join("results"),
+        Extent::Quick => tried(),
+    }
+}
+
+/// Where everything of a quick run goes.
+pub(crate) fn tried() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| root().join("target"));
+    target.join("bench")
+}
+
+/// Takes away what a quick run before left, which may be of another form.
+pub(crate) fn forget_tried() -> Result<()> {
+    match fs::remove_dir_all(tried()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The root of the source tree.
+pub(crate) fn root() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.parent().unwrap_or(package)
+}
+
+fn look(when: &str) -> Result<Quiet> {
+    let quiet = Quiet::look()?;
+    if !quiet.is_quiet() {
+        let (load, busy) = (quiet.load, quiet.busy_share * 100.0);
+        println!(
+            "the machine is not quiet {when} measuring (load {load:.2}, {busy:.0} % busy): \
+             counts hold, times do not"
+        );
+    }
+    Ok(quiet)
+}
+
+fn commit() -> String {
+    let mut git = testkit::tool::command("git");
+    git.current_dir(root())
+        .args(["describe", "--always", "--dirty", "--abbrev=12"]);
+    match testkit::tool::succeed(&mut git) {
+        Ok(finished) => String::from_utf8_lossy(&finished.stdout)
+            .trim_end()
+            .to_owned(),
+        // A source tree without its history is as good.
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
+/// Whether the result of a single benchmark is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// In `bench/results/NAME.json`.
@@ -34,29 +151,11 @@ pub(crate) fn keep<T: Serialize>(keep: Keep, name: &str, result: &T) -> Result<(
         return Ok(());
     }
     let record = Record {
-        machine: Machine::this()?,
         command: format!("cargo xtask bench {name} --keep"),
+        commit: commit(),
+        machine: Machine::this()?,
+        quiet: [Quiet::look()?; 2],
         result,
     };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
-    std::fs::create_dir_all(&folder)?;
-    let mut text = serde_json::to_string_pretty(&record)?;
-    text.push('\n');
-    Ok(std::fs::write(folder.join(format!("{name}.json")), text)?)
-}
-
-impl Machine {
-    fn this() -> Result<Self> {
-        let processors = std::fs::read_to_string("/proc/cpuinfo")?;
-        let model = processors
-            .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-            .map_or("unknown", |(_, model)| model);
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-        Ok(Self {
-            processors: std::thread::available_parallelism()?.get(),
-            model: model.to_owned(),
-            kernel: kernel.trim_end().to_owned(),
-        })
-    }
+    record.keep(name, Extent::Full)
 }

@@ -1,18 +1,26 @@
-//! Benchmarks, built as they are released.
+//! Benchmarks, built as they are released, and the counts of them that are part of every test.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use crate::command;
 use crate::workspace::Workspace;
+use crate::{command, packages};
+
+/// Benchmarks that mount what platter is compared with.
+const MOUNTING: &[&str] = &["peers", "mechanisms", "scale", "all"];
 
 /// Passes `arguments` to the benchmarks; without any they list themselves.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
-    command::run(
-        command::cargo(&workspace.root)
-            .args(["run", "--quiet", "--locked", "--release"])
-            .args(["--package", "platter-bench", "--"])
-            .args(arguments),
-    )
+    let mut cargo = command::cargo(&workspace.root);
+    cargo
+        .args(["run", "--quiet", "--locked", "--release"])
+        .args(["--package", "platter-bench", "--"])
+        .args(arguments);
+    let is_mounting = |name: &String| MOUNTING.contains(&name.as_str());
+    if !arguments.first().is_some_and(is_mounting) {
+        return command::run(&mut cargo);
+    }
+    prepare()?;
+    command::run(&mut command::in_mount_namespace(&cargo))
 }
 
 /// The counts that are part of every test; they need no release build to be exact.
@@ -22,4 +30,26 @@ pub(crate) fn count_requests(workspace: &Workspace) -> Result<()> {
             .args(["run", "--quiet", "--locked", "--package", "platter-bench"])
             .args(["--", "requests"]),
     )
+}
+
+/// Every benchmark on very little: it fails where one breaks down, or a count is more than it may
+/// be. And the page about the last real run has to be what its raw runs say.
+pub(crate) fn smoke(workspace: &Workspace) -> Result<()> {
+    prepare()?;
+    for arguments in [["all", "--quick"], ["report", "--check"]] {
+        let mut cargo = command::cargo(&workspace.root);
+        cargo
+            .args(["run", "--quiet", "--locked", "--package", "platter-bench"])
+            .arg("--")
+            .args(arguments);
+        command::run(&mut command::in_mount_namespace(&cargo))?;
+    }
+    Ok(())
+}
+
+fn prepare() -> Result<()> {
+    if !packages::is_root()? {
+        bail!("benchmarks mount what platter is compared with, which takes root");
+    }
+    packages::require_for_bench()
 }

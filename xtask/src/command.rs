@@ -23,6 +23,20 @@ pub(crate) fn cargo(root: &Path) -> Command {
     cargo
 }
 
+/// The same command in a mount namespace that ends with it: whatever a killed program leaves
+/// mounted goes with it.
+pub(crate) fn in_mount_namespace(inner: &Command) -> Command {
+    let mut outer = command("unshare");
+    outer
+        .args(["--mount", "--propagation", "private", "--"])
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    if let Some(folder) = inner.get_current_dir() {
+        outer.current_dir(folder);
+    }
+    outer
+}
+
 /// Shows the command, runs it with this program's output, and demands success.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     println!("$ {}", shown(command));

@@ -28,7 +28,7 @@ usage: cargo xtask COMMAND
   ci           the same as test
   soak         the long runs: power cuts, failing writes, and conformance suites; see its --help
   tidy         the rules of the source tree that no compiler checks
-  bench NAME   one of the benchmarks; without a name, a list of them
+  bench        mechanisms, peers, growth: without a name, a list of the benchmarks
   fuzz         mutated images: --images N --seed N; see its --help";
 
 fn main() -> ExitCode {

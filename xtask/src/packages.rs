@@ -40,6 +40,20 @@ const PROGRAMS_OF_SOAK: &[(&str, &str)] = &[
     ("sha256sum", "coreutils"),
 ];
 
+/// The same for benchmarks: what platter is compared with.
+const PROGRAMS_OF_BENCH: &[(&str, &str)] = &[
+    ("mke2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("fuse2fs", "fuse2fs"),
+    ("bindfs", "bindfs"),
+    ("fio", "fio"),
+    ("tar", "tar"),
+    ("losetup", "mount"),
+    ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
+];
+
 /// Installs what is missing for the tests, or says what to install.
 pub(crate) fn require() -> Result<()> {
     require_all(PROGRAMS)
@@ -48,6 +62,11 @@ pub(crate) fn require() -> Result<()> {
 /// Installs what is missing for the long runs, or says what to install.
 pub(crate) fn require_for_soak() -> Result<()> {
     require_all(PROGRAMS_OF_SOAK)
+}
+
+/// Installs what is missing for the benchmarks, or says what to install.
+pub(crate) fn require_for_bench() -> Result<()> {
+    require_all(PROGRAMS_OF_BENCH)
 }
 
 fn require_all(programs: &[(&str, &'static str)]) -> Result<()> {

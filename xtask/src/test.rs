@@ -1,6 +1,5 @@
 //! Everything that must hold before a change lands, in the order that fails soonest.
 
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -52,6 +51,10 @@ const STEPS: &[Step] = &[
         action: bench::count_requests,
     },
     Step {
+        title: "benchmarks",
+        action: bench::smoke,
+    },
+    Step {
         title: "documentation",
         action: |workspace| {
             command::run(
@@ -93,18 +96,6 @@ fn tests(workspace: &Workspace) -> Result<()> {
         );
     }
     let cargo = command::cargo(&workspace.root);
-    let mut namespace = in_mount_namespace(&cargo);
+    let mut namespace = command::in_mount_namespace(&cargo);
     command::run(namespace.args(["test", "--locked", "--workspace", "--no-fail-fast"]))
-}
-
-/// The same command in a mount namespace that ends with it.
-fn in_mount_namespace(inner: &Command) -> Command {
-    let mut outer = command::command("unshare");
-    outer
-        .args(["--mount", "--propagation", "private", "--"])
-        .arg(inner.get_program());
-    if let Some(folder) = inner.get_current_dir() {
-        outer.current_dir(folder);
-    }
-    outer
 }

@@ -1,0 +1,40 @@
+//! This program again, as a process that gives what it measured.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Nothing takes as long; after it, something hangs.
+const LIMIT: Duration = Duration::from_mins(20);
+
+/// Runs `part` of this program with `orders`, and gives what it prints.
+pub(crate) fn run<T: DeserializeOwned>(part: &str, orders: &impl Serialize) -> Result<T> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(part)
+        .arg(serde_json::to_string(orders)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut output = child.stdout.take().context("a pipe")?;
+    // It says all it has to say at once, at its end.
+    let limit = Timespec {
+        tv_sec: i64::try_from(LIMIT.as_secs())?,
+        tv_nsec: 0,
+    };
+    let mut waited = [PollFd::new(&output, PollFlags::IN)];
+    if poll(&mut waited, Some(&limit))? == 0 {
+        child.kill()?;
+        child.wait()?;
+        bail!("took more than {} minutes", LIMIT.as_secs() / 60);
+    }
+    let mut text = String::new();
+    output.read_to_string(&mut text)?;
+    let status = child.wait()?;
+    ensure!(status.success(), "it ended: {status}");
+    Ok(serde_json::from_str(&text)?)
+}

@@ -1,0 +1,19 @@
+//! Measuring: time, processors, memory, latencies, the machine, and what may be said of samples.
+
+mod latency;
+mod process;
+mod machine;
+mod sample;
+
+use std::time::Instant;
+
+pub(crate) use self::latency::Latencies;
+pub(crate) use self::machine::{Machine, Quiet};
+pub(crate) use self::process::{children_cpu_seconds, cpu_seconds, peak_bytes};
+pub(crate) use self::sample::{Estimate, exponent, median, ratio};
+
+/// The time of a monotonic clock.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,147 @@
+//! What may be said of repeated measurements: medians, ratios and growth, with intervals.
+
+use serde::{Deserialize, Serialize};
+use testkit::prng::Prng;
+
+/// Samples drawn anew for an interval.
+const RESAMPLES: usize = 2000;
+/// What lies outside of an interval on each side.
+const TAIL: f64 = 0.025;
+
+/// A figure and the range it lies in with 95 % confidence.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Estimate {
+    pub(crate) value: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+/// The value in the middle; 0 of none.
+pub(crate) fn median(values: &[f64]) -> Estimate {
+    bootstrap(|prng| middle(&mut drawn(values, prng))).around(middle(&mut values.to_vec()))
+}
+
+/// The median of `values` over that of `of`.
+pub(crate) fn ratio(values: &[f64], of: &[f64]) -> Estimate {
+    let quotient = |above: &mut [f64], below: &mut [f64]| {
+        let below = middle(below);
+        if below > 0.0 {
+            middle(above) / below
+        } else {
+            0.0
+        }
+    };
+    bootstrap(|prng| quotient(&mut drawn(values, prng), &mut drawn(of, prng)))
+        .around(quotient(&mut values.to_vec(), &mut of.to_vec()))
+}
+
+/// The power of x that y grows with: the slope of a straight line through their logarithms.
+pub(crate) fn exponent(points: &[(f64, f64)]) -> Option<f64> {
+    let logs: Vec<(f64, f64)> = points
+        .iter()
+        .filter(|(x, y)| *x > 0.0 && *y > 0.0)
+        .map(|(x, y)| (x.ln(), y.ln()))
+        .collect();
+    let count = float(logs.len());
+    let mean_x = logs.iter().map(|(x, _)| x).sum::<f64>() / count;
+    let mean_y = logs.iter().map(|(_, y)| y).sum::<f64>() / count;
+    let spread: f64 = logs.iter().map(|(x, _)| (x - mean_x).powi(2)).sum();
+    let common: f64 = logs.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
+    (logs.len() > 1 && spread > 0.0).then(|| common / spread)
+}
+
+/// The range of resampled figures, the same for the same samples.
+struct Range {
+    low: f64,
+    high: f64,
+}
+
+impl Range {
+    fn around(self, value: f64) -> Estimate {
+        Estimate {
+            value,
+            low: self.low.min(value),
+            high: self.high.max(value),
+        }
+    }
+}
+
+fn bootstrap(mut figure: impl FnMut(&mut Prng) -> f64) -> Range {
+    let mut prng = Prng::new(1);
+    let mut figures: Vec<f64> = (0..RESAMPLES).map(|_| figure(&mut prng)).collect();
+    figures.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a small number"
+    )]
+    let outside = (float(RESAMPLES) * TAIL) as usize;
+    Range {
+        low: figures[outside],
+        high: figures[RESAMPLES - 1 - outside],
+    }
+}
+
+/// As many values, each drawn from all.
+fn drawn(values: &[f64], prng: &mut Prng) -> Vec<f64> {
+    let count = values.len() as u64;
+    (0..count)
+        .map(|_| values[usize::try_from(prng.below(count)).unwrap_or(0)])
+        .collect()
+}
+
+fn middle(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
+fn float(number: usize) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_lies_in_its_interval_and_repeats() {
+        let values = [5.0, 1.0, 4.0, 2.0, 3.0, 6.0, 8.0, 7.0, 10.0, 9.0];
+        let estimate = median(&values);
+        assert!((estimate.value - 5.5).abs() < 1e-9);
+        assert!(estimate.low < 5.0 && estimate.high > 6.0, "{estimate:?}");
+        assert!(estimate.low >= 1.0 && estimate.high <= 10.0);
+        assert_eq!(median(&values), estimate);
+        assert_eq!(
+            median(&[3.0]),
+            Estimate {
+                value: 3.0,
+                low: 3.0,
+                high: 3.0
+            }
+        );
+    }
+
+    #[test]
+    fn equal_samples_have_a_ratio_around_one() {
+        let values = [1.0, 1.1, 0.9, 1.05, 0.95, 1.2];
+        let estimate = ratio(&values, &values);
+        assert!(estimate.low < 1.0 && 1.0 < estimate.high, "{estimate:?}");
+        let twice = values.map(|value| value * 2.0);
+        assert!((ratio(&twice, &values).value - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn growth_has_its_exponent() {
+        let square: Vec<_> = (1..5).map(|x| (f64::from(x), f64::from(x * x))).collect();
+        assert!((exponent(&square).unwrap() - 2.0).abs() < 1e-9);
+        let flat = [(1.0, 3.0), (10.0, 3.0), (100.0, 3.0)];
+        assert!(exponent(&flat).unwrap().abs() < 1e-9);
+        assert_eq!(exponent(&[(1.0, 1.0)]), None);
+    }
+}

@@ -1,0 +1,186 @@
+//! What must hold on any machine, however busy: requests that an operation takes at most. Each one
+//! that remains is there for the reason given.
+
+use anyhow::{Result, ensure};
+
+use super::{Part, Sample};
+use crate::side::Side;
+
+/// The most requests of a kind for each operation of a phase.
+struct Bound {
+    workload: &'static str,
+    phase: &'static str,
+    /// Kernel to server, for each operation.
+    requests: f64,
+    why: &'static str,
+}
+
+/// Requests that come once for a folder or a run, not for each operation.
+const ONCE: f64 = 24.0;
+
+const BOUNDS: &[Bound] = &[
+    bound(
+        "files",
+        "create",
+        3.0,
+        "LOOKUP that finds no such name, MKNOD, and GETATTR of the folder, whose permissions \
+         are checked anew once it has changed",
+    ),
+    bound(
+        "files",
+        "stat",
+        1.0,
+        "GETATTR: to close a file that may be written puts its number of blocks in doubt",
+    ),
+    bound(
+        "files",
+        "cold stat",
+        1.0,
+        "LOOKUP, which tells the attributes too",
+    ),
+    bound(
+        "files",
+        "unlink",
+        3.0,
+        "UNLINK, SETATTR with the time of the change, which the kernel keeps for files it may \
+         cache writes of, and GETATTR of the folder",
+    ),
+    bound(
+        "small",
+        "create, write, close",
+        7.0,
+        "as for an empty file; GETXATTR for what a write would take away, WRITE, and SETATTR \
+         with the times once or twice",
+    ),
+    bound(
+        "small",
+        "open, read, close",
+        1.0,
+        "none, or GETATTR: pages that were written back put the size in doubt",
+    ),
+    bound(
+        "small",
+        "cold open, read, close",
+        2.0,
+        "LOOKUP and READ: neither OPEN, FLUSH nor RELEASE is needed",
+    ),
+    bound("small", "unlink", 3.0, "as for an empty file"),
+    bound(
+        "fsync",
+        "create, write, fsync",
+        8.0,
+        "as for a small file, and FSYNC",
+    ),
+    bound(
+        "xattr",
+        "setxattr",
+        2.0,
+        "SETXATTR, and SETATTR with the time of the change",
+    ),
+    bound("sequential", "write", 1.0, "WRITE, for each MiB"),
+    bound(
+        "sequential",
+        "read again",
+        0.0,
+        "pages stay with the kernel",
+    ),
+    bound("sequential", "cold read", 1.0, "READ, for each MiB"),
+    bound(
+        "random",
+        "write",
+        1.0,
+        "WRITE, for pages that do not follow each other",
+    ),
+    bound("random", "direct write", 1.0, "WRITE"),
+    bound("random", "read again", 0.0, "pages stay with the kernel"),
+    bound(
+        "tree",
+        "cold find",
+        0.1,
+        "READDIRPLUS or READDIR, of many names at once",
+    ),
+    bound(
+        "tree",
+        "cold ls -lR",
+        1.0,
+        "as well, and LOOKUP for names that were listed without attributes",
+    ),
+    bound("tree", "cold tar", 2.0, "as well, and READ"),
+];
+
+const fn bound(
+    workload: &'static str,
+    phase: &'static str,
+    requests: f64,
+    why: &'static str,
+) -> Bound {
+    Bound {
+        workload,
+        phase,
+        requests,
+        why,
+    }
+}
+
+/// Fails where a side of ours takes more than it may.
+pub(super) fn check(sample: &Sample) -> Result<()> {
+    if sample.side != Side::Fuse {
+        return Ok(());
+    }
+    for part in &sample.phases {
+        let bound = BOUNDS
+            .iter()
+            .find(|bound| (bound.workload, bound.phase) == (&*sample.workload, &*part.name));
+        let Some(bound) = bound else {
+            continue;
+        };
+        let requests = part.per(part.asked.requests());
+        let once = part.per(1) * ONCE;
+        ensure!(
+            requests <= bound.requests + once,
+            "{}, {}: {requests:.2} requests, and at most {} are needed: {}\n{:?}",
+            sample.workload,
+            part.name,
+            bound.requests,
+            bound.why,
+            part.asked.fuse
+        );
+    }
+    Ok(())
+}
+
+impl Part {
+    /// A count for each of what the phase did; bytes count by the MiB.
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub(crate) fn per(&self, count: u64) -> f64 {
+        count as f64 / self.units()
+    }
+
+    /// How much was done: operations, or MiB.
+    #[expect(clippy::cast_precision_loss, reason = "amounts are far below 2^52")]
+    pub(crate) fn units(&self) -> f64 {
+        let amount = self.amount.max(1) as f64;
+        if self.unit == "byte" {
+            amount / f64::from(1 << 20)
+        } else {
+            amount
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work;
+
+    #[test]
+    fn every_bound_is_of_a_phase_there_is() {
+        for bound in BOUNDS {
+            let is_there = work::ALL.iter().any(|workload| {
+                let phases = &mut workload.phases.iter();
+                workload.name == bound.workload && phases.any(|phase| phase.name == bound.phase)
+            });
+            assert!(is_there, "{} {}", bound.workload, bound.phase);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Platter and its peers side by side: the same work on the same images, in turns.
+
+mod run;
+mod expected;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::run::{Orders, Part, Sample, run};
+use crate::child;
+use crate::measure::Latencies;
+use crate::record::Extent;
+use crate::side::Side;
+use crate::stage::Stage;
+use crate::work::{self, Workload};
+
+/// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
+const ROUNDS: usize = 10;
+/// A side that took so long for its turns has had enough of them, once it has had the fewest.
+const SECONDS_MAX: f64 = 90.0;
+const ROUNDS_MIN: usize = 3;
+/// What the caches of platter may take: room for what is worked on, as the kernel has it. What less
+/// costs is measured apart, where caches grow.
+const CACHE_BYTES: u64 = 512 << 20;
+
+/// What is compared, and how thoroughly.
+#[derive(Debug, Clone)]
+pub(crate) struct Choice {
+    pub(crate) extent: Extent,
+    /// All, if empty.
+    pub(crate) workloads: Vec<String>,
+    /// All, if empty.
+    pub(crate) sides: Vec<Side>,
+    pub(crate) rounds: Option<usize>,
+}
+
+/// Everything that was measured.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) samples: Vec<Sample>,
+    /// By workload and threads, phase, and side.
+    pub(crate) latencies: Vec<Sampled>,
+}
+
+/// Latencies of all runs of a side.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Sampled {
+    pub(crate) workload: String,
+    pub(crate) threads: usize,
+    pub(crate) phase: String,
+    pub(crate) side: Side,
+    pub(crate) latencies: Latencies,
+}
+
+impl Choice {
+    fn takes(&self, workload: &Workload) -> bool {
+        let named = |name: &String| name == workload.name;
+        self.workloads.is_empty() || self.workloads.iter().any(named)
+    }
+
+    fn sides(&self) -> Vec<Side> {
+        if self.sides.is_empty() {
+            Side::ALL.to_vec()
+        } else {
+            self.sides.clone()
+        }
+    }
+}
+
+/// Measures what was chosen.
+pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
+    let mut measured = Measured::default();
+    for workload in work::ALL.iter().filter(|workload| choice.takes(workload)) {
+        for &threads in workload.threads {
+            println!("{}, {threads} thread(s): {}", workload.name, workload.about);
+            let samples = alternate(choice, workload, threads)?;
+            for sample in &samples {
+                expected::check(sample)?;
+            }
+            measured.samples.extend(samples);
+        }
+    }
+    measured.gather_latencies();
+    Ok(measured)
+}
+
+/// All sides in turns.
+fn alternate(choice: &Choice, workload: &Workload, threads: usize) -> Result<Vec<Sample>> {
+    let quick = choice.extent == Extent::Quick;
+    let count = if quick {
+        workload.count.quick
+    } else {
+        workload.count.full
+    };
+    let rounds = choice.rounds.unwrap_or(if quick { 1 } else { ROUNDS });
+    let stage = Stage::new()?;
+    let mut sides = choice.sides();
+    let mut spent: BTreeMap<Side, (usize, f64)> = BTreeMap::new();
+    let mut samples = Vec::new();
+    for _ in 0..rounds {
+        for &side in &sides {
+            let (runs, seconds) = spent.entry(side).or_default();
+            if *runs >= ROUNDS_MIN && *seconds > SECONDS_MAX {
+                continue;
+            }
+            let orders = Orders {
+                side,
+                workload: workload.name.to_owned(),
+                count,
+                threads,
+                cache_bytes: CACHE_BYTES,
+                folder: stage.empty_folder("ground")?,
+            };
+            let sample: Sample = child::run("run", &orders)
+                .with_context(|| format!("{} by {}", workload.name, side.name()))?;
+            *runs += 1;
+            *seconds += sample.phases.iter().map(|part| part.seconds).sum::<f64>();
+            show(&sample);
+            samples.push(sample);
+        }
+        sides.reverse();
+    }
+    Ok(samples)
+}
+
+fn show(sample: &Sample) {
+    print!("  {:<18}", sample.side.name());
+    for part in &sample.phases {
+        print!(" {} {:.3} s", part.name, part.seconds);
+        for (kind, &count) in &part.asked.fuse {
+            print!(" {:.2} {kind}", part.per(count));
+        }
+        print!(";");
+    }
+    println!();
+}
+
+impl Measured {
+    /// Takes the latencies out of the samples and adds up those of the same kind.
+    fn gather_latencies(&mut self) {
+        let mut gathered: BTreeMap<(String, usize, String, Side), Latencies> = BTreeMap::new();
+        for sample in &mut self.samples {
+            for part in &mut sample.phases {
+                if let Some(latencies) = part.latencies.take() {
+                    let (workload, phase) = (sample.workload.clone(), part.name.clone());
+                    let key = (workload, sample.threads, phase, sample.side);
+                    gathered.entry(key).or_default().merge(&latencies);
+                }
+            }
+        }
+        let sampled = |((workload, threads, phase, side), latencies)| Sampled {
+            workload,
+            threads,
+            phase,
+            side,
+            latencies,
+        };
+        self.latencies = gathered.into_iter().map(sampled).collect();
+    }
+}

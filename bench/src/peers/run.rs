@@ -1,0 +1,174 @@
+//! One side doing one workload, in a process of its own, so that what it takes is its own.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use testkit::oracle::{e2fsck, mke2fs};
+
+use crate::measure::{self, Latencies};
+use crate::side::{Asked, Ground, Live, Side};
+use crate::work::{Phase, Site, Unit, Workload};
+
+/// The workload whose count is no number of files.
+const MOUNTED: &str = "mount";
+
+/// What the process is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) side: Side,
+    pub(crate) workload: String,
+    pub(crate) count: u64,
+    pub(crate) threads: usize,
+    pub(crate) cache_bytes: u64,
+    /// An empty folder, on a medium of the caller's choice.
+    pub(crate) folder: PathBuf,
+}
+
+/// What it measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) side: Side,
+    pub(crate) workload: String,
+    pub(crate) count: u64,
+    pub(crate) threads: usize,
+    pub(crate) cache_bytes: u64,
+    /// What it took to mount the first time.
+    pub(crate) mount_seconds: f64,
+    pub(crate) phases: Vec<Part>,
+    /// The most memory that the process of the work and, where it is another, of the server had.
+    pub(crate) client_peak_bytes: u64,
+    pub(crate) server_peak_bytes: Option<u64>,
+}
+
+/// What a phase took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    pub(crate) unit: String,
+    pub(crate) amount: u64,
+    pub(crate) seconds: f64,
+    pub(crate) client_cpu_seconds: f64,
+    pub(crate) server_cpu_seconds: Option<f64>,
+    pub(crate) asked: Asked,
+    /// Of single operations, where the phase has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) latencies: Option<Latencies>,
+}
+
+/// The process' part.
+pub(crate) fn run(orders: &str) -> Result<()> {
+    let orders: Orders = serde_json::from_str(orders)?;
+    println!("{}", serde_json::to_string(&measure(&orders)?)?);
+    Ok(())
+}
+
+/// Does the workload and measures each phase.
+pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
+    let workload = Workload::named(&orders.workload)?;
+    let ground = Ground {
+        folder: orders.folder.clone(),
+        image: orders.folder.join("image"),
+        cache_bytes: orders.cache_bytes,
+    };
+    if orders.side.uses_image() {
+        make_image(&ground, workload, orders.count)?;
+    }
+    let start = measure::now();
+    let mut live = orders.side.start(&ground)?;
+    let mount_seconds = start.elapsed().as_secs_f64();
+    let mut phases = Vec::new();
+    let mut server_peak = None;
+    for phase in workload.phases {
+        if phase.cold {
+            if orders.side.keeps_files() {
+                note_peak(&*live, &mut server_peak)?;
+                live.end()?;
+                live = orders.side.start(&ground)?;
+            } else {
+                drop_caches()?;
+            }
+        }
+        let part = measure_phase(phase, &mut *live, orders)
+            .with_context(|| format!("{}: {}", orders.side.name(), phase.name))?;
+        if phase.unit != Unit::Preparation {
+            phases.push(part);
+        }
+    }
+    note_peak(&*live, &mut server_peak)?;
+    live.end()?;
+    // To look through terabytes takes longer than all the rest, and nothing was changed there.
+    if orders.side.uses_image() && workload.name != MOUNTED {
+        let verdict = e2fsck::check(&ground.image)?;
+        ensure!(verdict.is_clean(), "e2fsck says {verdict:?}");
+    }
+    Ok(Sample {
+        side: orders.side,
+        workload: orders.workload.clone(),
+        count: orders.count,
+        threads: orders.threads,
+        cache_bytes: orders.cache_bytes,
+        mount_seconds,
+        phases,
+        client_peak_bytes: measure::peak_bytes(std::process::id())?,
+        server_peak_bytes: server_peak,
+    })
+}
+
+fn make_image(ground: &Ground, workload: &Workload, count: u64) -> Result<()> {
+    let size_kib = (workload.image_mib)(count) << 10;
+    let inodes = if workload.name == MOUNTED { 0 } else { count };
+    let inodes = (inodes + inodes / 10 + 2000).to_string();
+    let inode_bytes = workload.inode_bytes.to_string();
+    let options = [
+        "-t",
+        "ext4",
+        "-b",
+        "4096",
+        "-N",
+        &inodes,
+        "-I",
+        &inode_bytes,
+    ];
+    mke2fs::make(&ground.image, size_kib, &options, None)
+}
+
+fn measure_phase(phase: &Phase, live: &mut dyn Live, orders: &Orders) -> Result<Part> {
+    let root = live.root()?;
+    let site = Site {
+        root: &*root,
+        count: orders.count,
+        threads: orders.threads,
+    };
+    let server_cpu = |live: &dyn Live| live.server().map(measure::cpu_seconds).transpose();
+    let asked = live.asked()?;
+    let this = std::process::id();
+    let (server_before, client_before) = (server_cpu(live)?, measure::cpu_seconds(this)?);
+    let start = measure::now();
+    let done = (phase.run)(&site)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let client_cpu_seconds = measure::cpu_seconds(this)? - client_before;
+    let server_cpu_seconds = server_cpu(live)?.zip(server_before);
+    Ok(Part {
+        name: phase.name.to_owned(),
+        unit: phase.unit.name().to_owned(),
+        amount: done.amount,
+        seconds,
+        client_cpu_seconds,
+        server_cpu_seconds: server_cpu_seconds.map(|(after, before)| after - before),
+        asked: live.asked()?.since(&asked),
+        latencies: Some(done.latencies).filter(|latencies| latencies.samples() > 0),
+    })
+}
+
+fn note_peak(live: &dyn Live, peak: &mut Option<u64>) -> Result<()> {
+    if let Some(server) = live.server() {
+        *peak = (*peak).max(Some(measure::peak_bytes(server)?));
+    }
+    Ok(())
+}
+
+/// Empties the host's caches, where to mount anew would lose the files.
+fn drop_caches() -> Result<()> {
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("cold caches take root")
+}

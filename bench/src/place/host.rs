@@ -1,0 +1,143 @@
+//! A folder of the host, by system calls relative to its descriptor.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode as Permissions, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::{Document, Entry, Folder, Mode};
+
+const FOLDER: OFlags = OFlags::DIRECTORY
+    .union(OFlags::RDONLY)
+    .union(OFlags::CLOEXEC);
+
+/// A folder of any mounted filesystem.
+#[derive(Debug)]
+pub(crate) struct HostFolder(OwnedFd);
+
+#[derive(Debug)]
+struct HostFile(OwnedFd);
+
+impl HostFolder {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let opened = rustix::fs::open(path, FOLDER, Permissions::empty());
+        Ok(Self(opened.with_context(|| path.display().to_string())?))
+    }
+}
+
+impl HostFolder {
+    /// What a listed name is. Some servers do not say, and have to be asked.
+    fn kind(&self, entry: &DirEntry) -> Result<FileType> {
+        if entry.file_type() != FileType::Unknown {
+            return Ok(entry.file_type());
+        }
+        let status = rustix::fs::statat(&self.0, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileType::from_raw_mode(status.st_mode))
+    }
+}
+
+impl Folder for HostFolder {
+    fn make_folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+        rustix::fs::mkdirat(&self.0, name, Permissions::from_raw_mode(0o755))?;
+        self.folder(name)
+    }
+
+    fn folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+        let folder = rustix::fs::openat(&self.0, name, FOLDER, Permissions::empty())?;
+        Ok(Box::new(Self(folder)))
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn Document>> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let permissions = Permissions::from_raw_mode(0o644);
+        let file = rustix::fs::openat(&self.0, name, flags, permissions)?;
+        Ok(Box::new(HostFile(file)))
+    }
+
+    fn open(&self, name: &str, mode: Mode) -> Result<Box<dyn Document>> {
+        let flags = match mode {
+            Mode::Read => OFlags::RDONLY,
+            Mode::Write => OFlags::RDWR,
+            Mode::WriteDirect => OFlags::RDWR | OFlags::DIRECT,
+        };
+        let flags = flags | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.0, name, flags, Permissions::empty())?;
+        Ok(Box::new(HostFile(file)))
+    }
+
+    fn size_bytes(&self, name: &str) -> Result<u64> {
+        let status = rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(u64::try_from(status.st_size)?)
+    }
+
+    fn size_bytes_of(&self, entry: &Entry) -> Result<u64> {
+        self.size_bytes(&entry.name)
+    }
+
+    fn unlink(&self, name: &str) -> Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_str()?;
+            if name != "." && name != ".." {
+                entries.push(Entry {
+                    name: name.to_owned(),
+                    is_folder: self.kind(&entry)? == FileType::Directory,
+                    inode: entry.ino(),
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::fsync(&self.0)?)
+    }
+}
+
+impl Document for HostFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&self.0, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(length) => done += length,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&self.0, &data[done..], offset + done as u64) {
+                Ok(0) => bail!("nothing was written"),
+                Ok(length) => done += length,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {
+        Ok(rustix::fs::fsetxattr(
+            &self.0,
+            name,
+            value,
+            XattrFlags::empty(),
+        )?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::fsync(&self.0)?)
+    }
+}

@@ -1,0 +1,123 @@
+//! A folder of a filesystem that this process has mounted for itself.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::Result;
+use platter::vfs::{
+    self, Context, CreateKind, DirCursor, FileKind, Filesystem, Inode, InodeId, Name, XattrMode,
+};
+
+use super::{Document, Entry, Folder, Mode};
+
+/// A folder by its inode.
+#[derive(Debug)]
+pub(crate) struct LibraryFolder {
+    fs: Arc<dyn Filesystem>,
+    inode: Arc<dyn Inode>,
+    context: Context,
+}
+
+#[derive(Debug)]
+struct LibraryFile(Arc<dyn Inode>);
+
+impl LibraryFolder {
+    /// The root.
+    pub(crate) fn root(fs: &Arc<dyn Filesystem>) -> Result<Self> {
+        Ok(Self::new(fs, fs.root()?))
+    }
+
+    fn new(fs: &Arc<dyn Filesystem>, inode: Arc<dyn Inode>) -> Self {
+        Self {
+            fs: Arc::clone(fs),
+            inode,
+            context: Context::root(),
+        }
+    }
+
+    fn make(&self, name: &str, kind: CreateKind, permissions: u32) -> vfs::Result<Arc<dyn Inode>> {
+        let name = Name::new(name.as_bytes())?;
+        self.inode.create(&self.context, name, kind, permissions)
+    }
+
+    fn lookup(&self, name: &str) -> vfs::Result<Arc<dyn Inode>> {
+        self.inode.lookup(Name::new(name.as_bytes())?)
+    }
+}
+
+impl Folder for LibraryFolder {
+    fn make_folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+        let inode = self.make(name, CreateKind::Directory, 0o755)?;
+        Ok(Box::new(Self::new(&self.fs, inode)))
+    }
+
+    fn folder(&self, name: &str) -> Result<Box<dyn Folder>> {
+        Ok(Box::new(Self::new(&self.fs, self.lookup(name)?)))
+    }
+
+    fn create(&self, name: &str) -> Result<Box<dyn Document>> {
+        let inode = self.make(name, CreateKind::Regular, 0o644)?;
+        Ok(Box::new(LibraryFile(inode)))
+    }
+
+    fn open(&self, name: &str, _: Mode) -> Result<Box<dyn Document>> {
+        Ok(Box::new(LibraryFile(self.lookup(name)?)))
+    }
+
+    fn size_bytes(&self, name: &str) -> Result<u64> {
+        Ok(self.lookup(name)?.attr()?.size_bytes)
+    }
+
+    fn size_bytes_of(&self, entry: &Entry) -> Result<u64> {
+        let id = InodeId {
+            tree: self.inode.id().tree,
+            number: entry.inode,
+        };
+        Ok(self.fs.inode(id)?.attr()?.size_bytes)
+    }
+
+    fn unlink(&self, name: &str) -> Result<()> {
+        let name = Name::new(name.as_bytes())?;
+        Ok(self.inode.unlink(&self.context, name)?)
+    }
+
+    fn list(&self) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        self.inode.read_dir(DirCursor::START, &mut |entry| {
+            if !entry.name.is_dot_or_dotdot() {
+                entries.push(Entry {
+                    name: String::from_utf8_lossy(entry.name.as_bytes()).into_owned(),
+                    is_folder: entry.kind == Some(FileKind::Directory),
+                    inode: entry.id.number,
+                });
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(entries)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.inode.sync(false)?)
+    }
+}
+
+impl Document for LibraryFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        Ok(self.0.read_at(offset, buffer)?)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        Ok(self.0.write_at(offset, data)?)
+    }
+
+    fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()> {
+        let context = Context::root();
+        Ok(self
+            .0
+            .set_xattr(&context, name.as_bytes(), value, XattrMode::Set)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.0.sync(false)?)
+    }
+}

@@ -1,0 +1,75 @@
+//! Where work is done: folders and files, reached through the library or by system calls, so that
+//! one generator of work drives both.
+
+mod host;
+mod library;
+mod aligned;
+
+use anyhow::Result;
+
+pub(crate) use self::aligned::Aligned;
+pub(crate) use self::host::HostFolder;
+pub(crate) use self::library::LibraryFolder;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Read,
+    Write,
+    /// Past the host's page cache, where there is one. The library has none to go past.
+    WriteDirect,
+}
+
+/// One name of a folder, as a listing tells of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) is_folder: bool,
+    /// Its inode, by which the library finds it without its name.
+    pub(crate) inode: u64,
+}
+
+/// A folder.
+pub(crate) trait Folder: Send + Sync {
+    /// Makes a folder in it.
+    fn make_folder(&self, name: &str) -> Result<Box<dyn Folder>>;
+
+    /// A folder in it.
+    fn folder(&self, name: &str) -> Result<Box<dyn Folder>>;
+
+    /// Makes a file that was not there, and opens it for writing.
+    fn create(&self, name: &str) -> Result<Box<dyn Document>>;
+
+    /// Opens a file.
+    fn open(&self, name: &str, mode: Mode) -> Result<Box<dyn Document>>;
+
+    /// The size of what `name` names, of all that `stat` tells.
+    fn size_bytes(&self, name: &str) -> Result<u64>;
+
+    /// The size of what was listed, of all that `stat` tells.
+    fn size_bytes_of(&self, entry: &Entry) -> Result<u64>;
+
+    /// Removes a file.
+    fn unlink(&self, name: &str) -> Result<()>;
+
+    /// All its names but `.` and `..`.
+    fn list(&self) -> Result<Vec<Entry>>;
+
+    /// Makes all that was done in it durable.
+    fn sync(&self) -> Result<()>;
+}
+
+/// An open file.
+pub(crate) trait Document: Send + Sync {
+    /// Reads until `buffer` is full or the file ends.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `data`.
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Sets an attribute.
+    fn set_xattr(&self, name: &str, value: &[u8]) -> Result<()>;
+
+    /// Makes its contents durable.
+    fn sync(&self) -> Result<()>;
+}

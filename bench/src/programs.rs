@@ -1,0 +1,257 @@
+//! Whole jobs by programs: an image of a directory, a directory of an image, an archive of an image.
+//! Platter's program beside e2fsprogs, and beside the kernel with the tools of every system.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use testkit::loopdev::{Access, Mount};
+use testkit::oracle::e2fsck;
+use testkit::{program, tool};
+
+use crate::measure::{children_cpu_seconds, median, now};
+use crate::place::HostFolder;
+use crate::record::Extent;
+use crate::stage::Stage;
+use crate::work;
+
+const ROUNDS: usize = 10;
+
+/// A job, and the ways to do it; the first is platter's.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) ways: &'static [Way],
+}
+
+/// A way to do a job.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) name: &'static str,
+    run: fn(&Bench<'_>) -> Result<()>,
+}
+
+/// What a job works on.
+struct Bench<'a> {
+    stage: &'a Stage,
+    /// A tree of files on tmpfs.
+    tree: PathBuf,
+    /// An image of that tree.
+    image: PathBuf,
+    files: u64,
+}
+
+/// A run of a job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) job: String,
+    pub(crate) way: String,
+    pub(crate) files: u64,
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+}
+
+pub(crate) const JOBS: &[Job] = &[
+    Job {
+        name: "image of a directory",
+        about: "a new ext4 image with all that a directory on tmpfs holds",
+        ways: &[
+            Way {
+                name: "platter mkfs --from",
+                run: |bench| {
+                    let mut platter = program::platter()?;
+                    platter.args(["mkfs", "ext4"]).arg(bench.made());
+                    finish(platter.arg("--from").arg(&bench.tree))
+                },
+            },
+            Way {
+                name: "mke2fs -d",
+                run: |bench| {
+                    let size = format!("{}k", bench.files * 12 + (64 << 10));
+                    let inodes = (bench.files + bench.files / 10 + 1000).to_string();
+                    let mut mke2fs = tool::command("mke2fs");
+                    mke2fs.args(["-q", "-F", "-t", "ext4", "-N", &inodes, "-d"]);
+                    finish(mke2fs.arg(&bench.tree).arg(bench.made()).arg(size))
+                },
+            },
+            Way {
+                name: "cp -r to tmpfs",
+                run: |bench| {
+                    let mut cp = tool::command("cp");
+                    finish(cp.arg("-r").arg(&bench.tree).arg(bench.made()))
+                },
+            },
+        ],
+    },
+    Job {
+        name: "directory of an image",
+        about: "all that an image holds, copied out to tmpfs",
+        ways: &[
+            Way {
+                name: "platter cp -r",
+                run: |bench| {
+                    let mut from = bench.image.clone().into_os_string();
+                    from.push(":/");
+                    let mut platter = program::platter()?;
+                    finish(platter.args(["cp", "-r"]).arg(from).arg(bench.made()))
+                },
+            },
+            Way {
+                name: "debugfs rdump",
+                run: |bench| {
+                    let target = bench.made();
+                    std::fs::create_dir(&target)?;
+                    let request = format!("rdump / {}", target.display());
+                    let mut debugfs = tool::command("debugfs");
+                    finish(debugfs.arg("-R").arg(request).arg(&bench.image))
+                },
+            },
+            Way {
+                name: "kernel mount and cp -r",
+                run: |bench| {
+                    let mount = Mount::image(&bench.image, "", Access::ReadOnly)?;
+                    let mut cp = tool::command("cp");
+                    finish(cp.arg("-r").arg(mount.root().join(".")).arg(bench.made()))
+                },
+            },
+        ],
+    },
+    Job {
+        name: "archive of an image",
+        about: "all that an image holds, as tar into a pipe",
+        ways: &[
+            Way {
+                name: "platter tar",
+                run: |bench| {
+                    let mut platter = program::platter()?;
+                    read_to_end(platter.arg("tar").arg(&bench.image), bench.files)
+                },
+            },
+            Way {
+                name: "kernel mount and tar",
+                run: |bench| {
+                    let mount = Mount::image(&bench.image, "", Access::ReadOnly)?;
+                    let mut tar = tool::command("tar");
+                    tar.args(["--create", "--file", "-", "--directory"]);
+                    read_to_end(tar.arg(mount.root()).arg("."), bench.files)
+                },
+            },
+        ],
+    },
+];
+
+impl Bench<'_> {
+    /// Where a run puts what it makes.
+    fn made(&self) -> PathBuf {
+        self.stage.path().join("made")
+    }
+
+    /// Takes away what a run made.
+    fn clear(&self) -> Result<()> {
+        let made = self.made();
+        if made.is_dir() {
+            std::fs::remove_dir_all(made)?;
+        } else if made.exists() {
+            std::fs::remove_file(made)?;
+        }
+        Ok(())
+    }
+
+    /// What a run made holds all files.
+    fn check(&self, way: &Way) -> Result<()> {
+        let made = self.made();
+        if made.is_file() {
+            let verdict = e2fsck::check(&made)?;
+            ensure!(verdict.is_clean(), "{}: e2fsck says {verdict:?}", way.name);
+        } else if made.is_dir() {
+            let files = count_files(&made)?;
+            ensure!(files == self.files, "{} made {files} files", way.name);
+        }
+        Ok(())
+    }
+}
+
+/// Measures all jobs.
+pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
+    let (files, usual) = match extent {
+        Extent::Quick => (300, 1),
+        Extent::Full => (100_000, ROUNDS),
+    };
+    let stage = Stage::new()?;
+    let bench = Bench {
+        stage: &stage,
+        tree: stage.empty_folder("tree")?,
+        image: stage.path().join("image"),
+        files,
+    };
+    let root = HostFolder::open(&bench.tree)?;
+    work::plant(&root, files, |write| write())?;
+    let mut platter = program::platter()?;
+    platter.args(["mkfs", "ext4"]).arg(&bench.image);
+    finish(platter.arg("--from").arg(&bench.tree))?;
+    let mut runs = Vec::new();
+    for job in JOBS {
+        println!("{}: {}", job.name, job.about);
+        let mut ways: Vec<&Way> = job.ways.iter().collect();
+        for _ in 0..rounds.unwrap_or(usual) {
+            for way in &ways {
+                bench.clear()?;
+                let (cpu, start) = (children_cpu_seconds()?, now());
+                (way.run)(&bench).context(way.name)?;
+                let seconds = start.elapsed().as_secs_f64();
+                runs.push(Run {
+                    job: job.name.to_owned(),
+                    way: way.name.to_owned(),
+                    files,
+                    seconds,
+                    cpu_seconds: children_cpu_seconds()? - cpu,
+                });
+                bench.check(way)?;
+            }
+            ways.reverse();
+        }
+        bench.clear()?;
+        for way in job.ways {
+            let of_way = runs
+                .iter()
+                .filter(|run| run.job == job.name && run.way == way.name);
+            let seconds: Vec<f64> = of_way.map(|run| run.seconds).collect();
+            println!("  {:<24}{:>9.3} s", way.name, median(&seconds).value);
+        }
+    }
+    Ok(runs)
+}
+
+fn finish(command: &mut Command) -> Result<()> {
+    tool::succeed(command).map(drop)
+}
+
+/// Reads all that the program writes. A pipe, because GNU tar reads no files for `/dev/null`.
+fn read_to_end(command: &mut Command, files: u64) -> Result<()> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut output = child.stdout.take().context("a pipe")?;
+    let bytes = std::io::copy(&mut output, &mut std::io::sink())?;
+    ensure!(child.wait()?.success(), "{command:?} failed");
+    // Each file has a header of its own.
+    ensure!(bytes > files * 512, "the archive has only {bytes} bytes");
+    Ok(())
+}
+
+/// How many regular files there are below a folder.
+fn count_files(folder: &Path) -> Result<u64> {
+    let mut files = 0;
+    let mut pending = vec![folder.to_owned()];
+    while let Some(folder) = pending.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                pending.push(entry.path());
+            } else {
+                files += 1;
+            }
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,339 @@
+//! Platter beside its peers.
+
+use super::Page;
+use super::charts::{Bar, histogram, ratio_bars};
+use super::number::{short, time, with_range};
+use crate::measure::{median, ratio};
+use crate::peers::{Measured, Part, Sample};
+use crate::record::Record;
+use crate::side::Side;
+use crate::work::{self, Workload};
+
+/// What is compared with what, where both were measured.
+const PAIRS: &[(Side, Side)] = &[
+    (Side::Fuse, Side::Fuse2fs),
+    (Side::Fuse, Side::Bindfs),
+    (Side::Fuse, Side::NullFuse),
+    (Side::Fuse, Side::Kernel),
+    (Side::Library, Side::Kernel),
+];
+
+/// How many times a peer's rate platter aims at, with one thread.
+struct Aim {
+    workload: &'static str,
+    phase: &'static str,
+    times: f64,
+}
+
+const fn aim(workload: &'static str, phase: &'static str, times: f64) -> Aim {
+    Aim {
+        workload,
+        phase,
+        times,
+    }
+}
+
+const AIMS: &[((Side, Side), &[Aim])] = &[
+    (
+        (Side::Fuse, Side::Fuse2fs),
+        &[
+            aim("files", "create", 40.0),
+            aim("files", "stat", 40.0),
+            aim("files", "unlink", 40.0),
+            aim("xattr", "setxattr", 5.0),
+            aim("sequential", "write", 5.0),
+            aim("sequential", "cold read", 5.0),
+            aim("random", "write", 5.0),
+        ],
+    ),
+    (
+        (Side::Fuse, Side::Bindfs),
+        &[
+            aim("files", "create", 1.5),
+            aim("files", "unlink", 1.5),
+            aim("tree", "cold ls -lR", 2.0),
+            aim("xattr", "setxattr", 1.0),
+            aim("sequential", "write", 3.0),
+            aim("sequential", "cold read", 1.0),
+            aim("random", "direct write", 2.0),
+        ],
+    ),
+    (
+        (Side::Library, Side::Kernel),
+        &[
+            aim("files", "create", 3.0),
+            aim("files", "unlink", 3.0),
+            aim("xattr", "setxattr", 2.0),
+            aim("tree", "cold ls -lR", 2.0),
+            aim("sequential", "write", 1.0),
+            aim("sequential", "cold read", 1.0),
+            aim("random", "write", 1.0),
+            aim("fsync", "create, write, fsync", 1.0),
+        ],
+    ),
+];
+
+/// A workload with a number of threads.
+struct Series<'r> {
+    workload: &'static Workload,
+    threads: usize,
+    samples: Vec<&'r Sample>,
+}
+
+pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
+    page.paragraph("## Beside its peers");
+    page.provenance(record);
+    tell_aims(page, &record.result);
+    for workload in work::ALL {
+        for &threads in workload.threads {
+            let series = Series::of(&record.result, workload, threads);
+            if !series.samples.is_empty() {
+                series.tell(page, &record.result);
+            }
+        }
+    }
+}
+
+/// What platter aims at, and what it reached.
+fn tell_aims(page: &mut Page, measured: &Measured) {
+    let mut rows = Vec::new();
+    for &((ours, theirs), aims) in AIMS {
+        for aim in aims {
+            let Ok(workload) = Workload::named(aim.workload) else {
+                continue;
+            };
+            let series = Series::of(measured, workload, 1);
+            let sides = series.sides();
+            if !sides.contains(&ours) || !sides.contains(&theirs) {
+                continue;
+            }
+            let rates = |side| series.rates(side, aim.phase);
+            let reached = ratio(&rates(ours), &rates(theirs));
+            let verdict = if reached.low >= aim.times {
+                "reached"
+            } else if reached.high >= aim.times {
+                "cannot be told"
+            } else {
+                "missed"
+            };
+            rows.push(vec![
+                format!("{} / {}", ours.name(), theirs.name()),
+                format!("{}: {}", aim.workload, aim.phase),
+                format!("{}x", short(aim.times)),
+                with_range(reached),
+                verdict.to_owned(),
+            ]);
+        }
+    }
+    page.table(&["rates", "work", "aim", "measured", "verdict"], &rows);
+}
+
+impl<'r> Series<'r> {
+    fn of(measured: &'r Measured, workload: &'static Workload, threads: usize) -> Self {
+        let is_of =
+            |sample: &&Sample| sample.workload == workload.name && sample.threads == threads;
+        Self {
+            workload,
+            threads,
+            samples: measured.samples.iter().filter(is_of).collect(),
+        }
+    }
+
+    fn tell(&self, page: &mut Page, measured: &Measured) {
+        let (name, threads) = (self.workload.name, self.threads);
+        let count = self.samples[0].count;
+        let plural = if threads == 1 { "thread" } else { "threads" };
+        page.paragraph(&format!(
+            "### {name}, {threads} {plural}\n\nThe work: {}. Count: {count}.",
+            self.workload.about
+        ));
+        let label = format!("{name}-{threads}");
+        let bars: Vec<Bar> = PAIRS.iter().flat_map(|&pair| self.bars(pair)).collect();
+        if !bars.is_empty() {
+            let title =
+                format!("{name}, {threads} {plural}: rate over the peer's; right is faster");
+            page.picture(&format!("ratio-{label}"), &title, ratio_bars(&title, &bars));
+        }
+        for phase in self.phases() {
+            self.table(page, phase, measured);
+        }
+        self.memory(page);
+    }
+
+    /// The names of what was measured, in order.
+    fn phases(&self) -> Vec<&str> {
+        let parts = self.samples[0].phases.iter();
+        parts.map(|part| part.name.as_str()).collect()
+    }
+
+    fn sides(&self) -> Vec<Side> {
+        let is_there = |side: &Side| self.samples.iter().any(|sample| sample.side == *side);
+        Side::ALL.into_iter().filter(is_there).collect()
+    }
+
+    fn parts(&self, side: Side, phase: &str) -> Vec<&Part> {
+        let samples = self.samples.iter().filter(|sample| sample.side == side);
+        let parts = samples.flat_map(|sample| &sample.phases);
+        parts.filter(|part| part.name == phase).collect()
+    }
+
+    /// How much each run did in a second.
+    fn rates(&self, side: Side, phase: &str) -> Vec<f64> {
+        let rate = |part: &Part| part.units() / part.seconds.max(1e-9);
+        self.parts(side, phase).into_iter().map(rate).collect()
+    }
+
+    fn bars(&self, (ours, theirs): (Side, Side)) -> Vec<Bar> {
+        let sides = self.sides();
+        if !sides.contains(&ours) || !sides.contains(&theirs) {
+            return Vec::new();
+        }
+        let bar = |phase: &str| Bar {
+            name: format!("{phase}: {} / {}", ours.name(), theirs.name()),
+            ratio: ratio(&self.rates(ours, phase), &self.rates(theirs, phase)),
+        };
+        let phases = self.phases().into_iter();
+        // A sync that has nothing to do takes no time that could be compared.
+        phases
+            .filter(|phase| !phase.starts_with("sync"))
+            .map(bar)
+            .collect()
+    }
+
+    fn table(&self, page: &mut Page, phase: &str, measured: &Measured) {
+        let sides = self.sides();
+        let is_timed = self.workload.phases.iter().any(|known| known.name == phase);
+        if !is_timed {
+            return;
+        }
+        let unit = self.parts(sides[0], phase).first().map_or("", |part| {
+            if part.unit == "byte" {
+                "MiB"
+            } else {
+                "operation"
+            }
+        });
+        let per_second = format!("{unit}s/s");
+        let cpu = format!("CPU µs/{unit}");
+        let per_unit = ["requests", "writes", "KiB written", "flushes"];
+        let per_unit = per_unit.map(|what| format!("{what}/{unit}"));
+        let head = [
+            phase,
+            "runs",
+            &per_second,
+            "p50",
+            "p99",
+            &cpu,
+            &per_unit[0],
+            &per_unit[1],
+            &per_unit[2],
+            &per_unit[3],
+        ];
+        let rows: Vec<_> = sides
+            .iter()
+            .map(|&side| self.row(side, phase, measured))
+            .collect();
+        page.table(&head, &rows);
+        let latencies: Vec<_> = measured
+            .latencies
+            .iter()
+            .filter(|sampled| self.is_of(sampled, phase))
+            .map(|sampled| (sampled.side.name(), &sampled.latencies))
+            .collect();
+        if !latencies.is_empty() {
+            let title = format!("{}: latency of {phase}", self.workload.name);
+            let word: String = phase
+                .chars()
+                .map(|letter| {
+                    if letter.is_alphanumeric() {
+                        letter
+                    } else {
+                        '-'
+                    }
+                })
+                .collect();
+            let name = format!("latency-{}-{}-{word}", self.workload.name, self.threads);
+            page.picture(&name, &title, histogram(&title, &latencies));
+        }
+    }
+
+    fn is_of(&self, sampled: &crate::peers::Sampled, phase: &str) -> bool {
+        sampled.workload == self.workload.name
+            && sampled.threads == self.threads
+            && sampled.phase == phase
+    }
+
+    fn row(&self, side: Side, phase: &str, measured: &Measured) -> Vec<String> {
+        let parts = self.parts(side, phase);
+        let over_runs = |figure: &dyn Fn(&Part) -> Option<f64>| {
+            let figures: Vec<f64> = parts.iter().filter_map(|part| figure(part)).collect();
+            (!figures.is_empty()).then(|| median(&figures).value)
+        };
+        let shown = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), short);
+        let device = |what: &dyn Fn(&crate::side::DeviceAsked) -> u64| {
+            shown(over_runs(&|part| {
+                Some(part.per(what(part.asked.device.as_ref()?)))
+            }))
+        };
+        let sampled = measured
+            .latencies
+            .iter()
+            .find(|sampled| self.is_of(sampled, phase) && sampled.side == side);
+        let quantile = |share: f64| {
+            let quantile = sampled.and_then(|sampled| sampled.latencies.quantile(share));
+            quantile.map_or_else(|| "-".to_owned(), time)
+        };
+        let cpu = |part: &Part| {
+            let seconds = part.client_cpu_seconds + part.server_cpu_seconds.unwrap_or(0.0);
+            Some(seconds * 1e6 / part.units())
+        };
+        let is_counted = matches!(side, Side::Fuse | Side::NullFuse);
+        vec![
+            side.name().to_owned(),
+            parts.len().to_string(),
+            with_range(median(&self.rates(side, phase))),
+            quantile(0.5),
+            quantile(0.99),
+            shown(over_runs(&cpu)),
+            shown(over_runs(&|part| {
+                is_counted.then(|| part.per(part.asked.requests()))
+            })),
+            device(&|device| device.writes),
+            device(&|device| device.write_bytes >> 10),
+            device(&|device| device.flushes),
+        ]
+    }
+
+    fn memory(&self, page: &mut Page) {
+        let mib = |bytes: Vec<f64>| {
+            let shown = median(&bytes).value / f64::from(1 << 20);
+            if bytes.is_empty() {
+                "-".to_owned()
+            } else {
+                short(shown)
+            }
+        };
+        #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^52")]
+        let row = |side: Side| {
+            let samples = || {
+                self.samples
+                    .iter()
+                    .filter(move |sample| sample.side == side)
+            };
+            let client = samples().map(|sample| sample.client_peak_bytes as f64);
+            let server = samples().filter_map(|sample| sample.server_peak_bytes);
+            vec![
+                side.name().to_owned(),
+                mib(client.collect()),
+                mib(server.map(|bytes| bytes as f64).collect()),
+            ]
+        };
+        let rows: Vec<_> = self.sides().into_iter().map(row).collect();
+        let head = [
+            "peak memory",
+            "MiB of the working process",
+            "MiB of the server",
+        ];
+        page.table(&head, &rows);
+    }
+}

@@ -1,0 +1,222 @@
+//! How costs grow: the same work on more of something, by the library and the kernel.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::child;
+use crate::measure::median;
+use crate::peers::{Orders, Sample};
+use crate::record::Extent;
+use crate::side::Side;
+use crate::stage::Stage;
+use crate::work::Workload;
+
+/// Turns of each side at each size.
+const ROUNDS: usize = 3;
+const CACHE_BYTES: u64 = platter::open::CACHE_BYTES_DEFAULT;
+/// What a process takes besides the caches, at most.
+const BESIDES_CACHES_BYTES: u64 = 64 << 20;
+
+/// Something that grows.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// What there is more and more of.
+    pub(crate) unit: &'static str,
+    workload: &'static str,
+    what: What,
+    sides: &'static [Side],
+    quick: &'static [u64],
+    full: &'static [u64],
+}
+
+/// Which of the orders grows.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Count,
+    Threads,
+    /// MiB, while the count stays.
+    Cache,
+}
+
+const BOTH: &[Side] = &[Side::Library, Side::Kernel];
+const OURS: &[Side] = &[Side::Library, Side::Fuse];
+
+pub(crate) const ALL: &[Growth] = &[
+    Growth {
+        name: "files",
+        about: "empty files in one folder",
+        unit: "files",
+        workload: "files",
+        what: What::Count,
+        sides: &[Side::Library, Side::Kernel, Side::Fuse],
+        quick: &[100, 400],
+        full: &[10_000, 30_000, 100_000, 300_000, 1_000_000],
+    },
+    Growth {
+        name: "tree",
+        about: "small files in many folders",
+        unit: "files",
+        workload: "tree",
+        what: What::Count,
+        sides: &[Side::Library, Side::Kernel, Side::Fuse],
+        quick: &[100, 400],
+        full: &[10_000, 30_000, 100_000, 300_000, 1_000_000],
+    },
+    Growth {
+        name: "extents",
+        about: "pieces of 4 KiB with holes between them, in one file",
+        unit: "extents",
+        workload: "extents",
+        what: What::Count,
+        sides: BOTH,
+        quick: &[10, 1000],
+        full: &[1, 100, 10_000, 100_000, 1_000_000],
+    },
+    Growth {
+        name: "image",
+        about: "an image that is mounted",
+        unit: "MiB",
+        workload: "mount",
+        what: What::Count,
+        sides: BOTH,
+        quick: &[64, 1 << 14],
+        full: &[1 << 10, 1 << 14, 1 << 18, 1 << 21, (1 << 24) - (1 << 10)],
+    },
+    Growth {
+        name: "cache",
+        about: "memory for caches, with 4 KiB anywhere in a file of 256 MiB",
+        unit: "MiB of cache",
+        workload: "random",
+        what: What::Cache,
+        sides: OURS,
+        quick: &[8, 32],
+        full: &[32, 64, 128, 256, 512, 1024],
+    },
+    Growth {
+        name: "threads",
+        about: "threads that make, look at and remove files, each in a folder of its own",
+        unit: "threads",
+        workload: "files",
+        what: What::Threads,
+        sides: &[Side::Library, Side::Kernel, Side::Fuse],
+        quick: &[1, 4],
+        full: &[1, 2, 4, 8, 16],
+    },
+];
+
+/// What was measured of one that grows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Grown {
+    pub(crate) name: String,
+    pub(crate) samples: Vec<At>,
+}
+
+/// A sample, at a size.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct At {
+    pub(crate) size: u64,
+    pub(crate) sample: Sample,
+}
+
+/// Measures those whose names are given, or all.
+pub(crate) fn measure(extent: Extent, names: &[String]) -> Result<Vec<Grown>> {
+    let mut measured = Vec::new();
+    for growth in ALL {
+        if names.is_empty() || names.iter().any(|name| name == growth.name) {
+            println!("{}: {}", growth.name, growth.about);
+            measured.push(growth.measure(extent)?);
+        }
+    }
+    Ok(measured)
+}
+
+impl Growth {
+    fn measure(&self, extent: Extent) -> Result<Grown> {
+        let stage = Stage::new()?;
+        let (sizes, rounds) = match extent {
+            Extent::Quick => (self.quick, 1),
+            Extent::Full => (self.full, ROUNDS),
+        };
+        let mut samples = Vec::new();
+        for &size in sizes {
+            for round in 0..rounds {
+                let mut sides = self.sides.to_vec();
+                if round % 2 == 1 {
+                    sides.reverse();
+                }
+                for side in sides {
+                    let mut orders = self.orders(side, size, extent)?;
+                    orders.folder = stage.empty_folder("ground")?;
+                    let sample: Sample = child::run("run", &orders)
+                        .with_context(|| format!("{} at {size} by {}", self.name, side.name()))?;
+                    check_memory(&sample)?;
+                    samples.push(At { size, sample });
+                }
+            }
+            self.show(size, &samples);
+        }
+        for at in &mut samples {
+            for part in &mut at.sample.phases {
+                part.latencies = None;
+            }
+        }
+        Ok(Grown {
+            name: self.name.to_owned(),
+            samples,
+        })
+    }
+
+    fn orders(&self, side: Side, size: u64, extent: Extent) -> Result<Orders> {
+        let count = Workload::named(self.workload)?.count;
+        let mut orders = Orders {
+            side,
+            workload: self.workload.to_owned(),
+            count: match extent {
+                Extent::Quick => count.quick,
+                Extent::Full => count.full,
+            },
+            threads: 1,
+            cache_bytes: CACHE_BYTES,
+            folder: std::path::PathBuf::new(),
+        };
+        match self.what {
+            What::Count => orders.count = size,
+            What::Threads => orders.threads = usize::try_from(size)?,
+            What::Cache => orders.cache_bytes = size << 20,
+        }
+        Ok(orders)
+    }
+
+    fn show(&self, size: u64, samples: &[At]) {
+        for side in self.sides {
+            let of_side = samples.iter().filter(|at| at.size == size);
+            let of_side = of_side.filter(|at| at.sample.side == *side);
+            let seconds: Vec<f64> = of_side
+                .map(|at| at.sample.phases.iter().map(|part| part.seconds).sum())
+                .collect();
+            let (unit, seconds) = (self.unit, median(&seconds).value);
+            println!("  {:<18}{size:>10} {unit} {seconds:>9.3} s", side.name());
+        }
+    }
+}
+
+/// Caches keep to their budget, on every machine.
+fn check_memory(sample: &Sample) -> Result<()> {
+    let peak = match sample.side {
+        Side::Library => sample.client_peak_bytes,
+        Side::Fuse => sample.server_peak_bytes.unwrap_or(0),
+        Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => 0,
+    };
+    let most = sample.cache_bytes + BESIDES_CACHES_BYTES;
+    ensure!(
+        peak <= most,
+        "{} of {} took {} MiB of memory, and {} are its budget",
+        sample.side.name(),
+        sample.workload,
+        peak >> 20,
+        most >> 20
+    );
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! The folder of tmpfs itself.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::{Asked, Ground, Live};
+use crate::place::{Folder, HostFolder};
+
+pub(super) struct Bare(PathBuf);
+
+impl Bare {
+    pub(super) fn start(ground: &Ground) -> Result<Self> {
+        Ok(Self(ground.backing()?))
+    }
+}
+
+impl Live for Bare {
+    fn root(&self) -> Result<Box<dyn Folder>> {
+        Ok(Box::new(HostFolder::open(&self.0)?))
+    }
+
+    fn server(&self) -> Option<u32> {
+        None
+    }
+
+    fn asked(&mut self) -> Result<Asked> {
+        Ok(Asked::default())
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! The kernel's ext4 on a loop device.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use testkit::loopdev::{Access, LoopDevice, Mount};
+
+use super::{Asked, DeviceAsked, Ground, Live};
+use crate::place::{Folder, HostFolder};
+
+const SECTOR_BYTES: u64 = 512;
+
+pub(super) struct Kernel {
+    mount: Mount,
+    device: LoopDevice,
+    image: PathBuf,
+}
+
+impl Kernel {
+    pub(super) fn start(ground: &Ground) -> Result<Self> {
+        let device = LoopDevice::attach(&ground.image, Access::ReadWrite)?;
+        let mount = Mount::device(device.path(), "", Access::ReadWrite)?;
+        Ok(Self {
+            mount,
+            device,
+            image: ground.image.clone(),
+        })
+    }
+}
+
+impl Live for Kernel {
+    fn root(&self) -> Result<Box<dyn Folder>> {
+        Ok(Box::new(HostFolder::open(self.mount.root())?))
+    }
+
+    fn server(&self) -> Option<u32> {
+        None
+    }
+
+    /// As the block layer counts: after merging, and reads of the kernel's own included.
+    fn asked(&mut self) -> Result<Asked> {
+        let name = self.device.path().file_name().context("a device's name")?;
+        let path = Path::new("/sys/block").join(name).join("stat");
+        let text = std::fs::read_to_string(path)?;
+        let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
+        let numbers = numbers?;
+        let number = |index: usize| numbers.get(index).copied().unwrap_or(0);
+        Ok(Asked {
+            device: Some(DeviceAsked {
+                reads: number(0),
+                read_bytes: number(2) * SECTOR_BYTES,
+                writes: number(4),
+                write_bytes: number(6) * SECTOR_BYTES,
+                flushes: number(15),
+            }),
+            ..Asked::default()
+        })
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        let Self {
+            mount,
+            device,
+            image,
+        } = *self;
+        mount.sync()?;
+        drop(device);
+        mount.unmount(&image)
+    }
+}

@@ -1,0 +1,202 @@
+//! What is compared: each a way to a filesystem on the same image, or the floor of such a way.
+
+mod kernel;
+mod program;
+mod served;
+mod library;
+mod bare;
+mod mountpoint;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use platter::block::Counts;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::served::{Kind as ServedKind, serve};
+use crate::place::Folder;
+
+/// One of those compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Side {
+    /// The host's tmpfs: the work itself, with next to no filesystem.
+    Tmpfs,
+    /// The kernel's ext4 on a loop device.
+    Kernel,
+    /// e2fsprogs' server, through FUSE.
+    Fuse2fs,
+    /// tmpfs passed through by a FUSE server.
+    Bindfs,
+    /// Our FUSE server over a filesystem in memory: the floor of our transport.
+    NullFuse,
+    /// Platter through FUSE.
+    Fuse,
+    /// Platter in the process that does the work.
+    Library,
+}
+
+impl Side {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Library,
+        Self::Kernel,
+        Self::Fuse,
+        Self::Fuse2fs,
+        Self::Bindfs,
+        Self::NullFuse,
+        Self::Tmpfs,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tmpfs => "tmpfs",
+            Self::Kernel => "kernel ext4",
+            Self::Fuse2fs => "fuse2fs",
+            Self::Bindfs => "bindfs on tmpfs",
+            Self::NullFuse => "null server",
+            Self::Fuse => "platter, FUSE",
+            Self::Library => "platter, library",
+        }
+    }
+
+    /// The word for it on a command line.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Tmpfs => "tmpfs",
+            Self::Kernel => "kernel",
+            Self::Fuse2fs => "fuse2fs",
+            Self::Bindfs => "bindfs",
+            Self::NullFuse => "null",
+            Self::Fuse => "fuse",
+            Self::Library => "library",
+        }
+    }
+
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|side| side.word() == word)
+    }
+
+    /// Whether what it does ends up in the image.
+    pub(crate) const fn uses_image(self) -> bool {
+        match self {
+            Self::Kernel | Self::Fuse2fs | Self::Fuse | Self::Library => true,
+            Self::Tmpfs | Self::Bindfs | Self::NullFuse => false,
+        }
+    }
+
+    /// Whether what is written is there again after the side was started anew.
+    pub(crate) const fn keeps_files(self) -> bool {
+        !matches!(self, Self::NullFuse)
+    }
+
+    /// Starts it on `ground`.
+    pub(crate) fn start(self, ground: &Ground) -> Result<Box<dyn Live>> {
+        Ok(match self {
+            Self::Tmpfs => Box::new(bare::Bare::start(ground)?),
+            Self::Kernel => Box::new(kernel::Kernel::start(ground)?),
+            Self::Fuse2fs => Box::new(program::Program::fuse2fs(ground)?),
+            Self::Bindfs => Box::new(program::Program::bindfs(ground)?),
+            Self::NullFuse => Box::new(served::Served::start(ServedKind::Memory, ground)?),
+            Self::Fuse => Box::new(served::Served::start(ServedKind::Image, ground)?),
+            Self::Library => Box::new(library::Library::start(ground)?),
+        })
+    }
+}
+
+/// Where a side stands: an image, and a folder of tmpfs for those that have none.
+#[derive(Debug, Clone)]
+pub(crate) struct Ground {
+    pub(crate) folder: PathBuf,
+    pub(crate) image: PathBuf,
+    /// What the caches of platter may take.
+    pub(crate) cache_bytes: u64,
+}
+
+impl Ground {
+    fn backing(&self) -> Result<PathBuf> {
+        folder(self.folder.join("backing"))
+    }
+
+    fn mountpoint(&self) -> Result<PathBuf> {
+        folder(self.folder.join("mount"))
+    }
+}
+
+fn folder(path: PathBuf) -> Result<PathBuf> {
+    std::fs::create_dir_all(&path)?;
+    Ok(path)
+}
+
+/// A side that runs.
+pub(crate) trait Live {
+    /// Its root, held open until it is dropped.
+    fn root(&self) -> Result<Box<dyn Folder>>;
+
+    /// The process that serves, if that is another one.
+    fn server(&self) -> Option<u32>;
+
+    /// What it asked of others so far.
+    fn asked(&mut self) -> Result<Asked>;
+
+    /// Ends it, when all is written.
+    fn end(self: Box<Self>) -> Result<()>;
+}
+
+/// Requests of the kernel to a FUSE server, and of a filesystem to its device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    /// Of each kind. Empty where nobody counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) fuse: BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<DeviceAsked>,
+}
+
+/// Requests to a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceAsked {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) write_bytes: u64,
+    pub(crate) flushes: u64,
+}
+
+impl From<Counts> for DeviceAsked {
+    fn from(counts: Counts) -> Self {
+        Self {
+            reads: counts.reads,
+            read_bytes: counts.read_bytes,
+            writes: counts.writes,
+            write_bytes: counts.write_bytes,
+            flushes: counts.flushes,
+        }
+    }
+}
+
+impl Asked {
+    /// What was asked since `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let fuse = self.fuse.iter().map(|(name, count)| {
+            let before = earlier.fuse.get(name).copied().unwrap_or(0);
+            (name.clone(), count.saturating_sub(before))
+        });
+        let before = earlier.device.unwrap_or_default();
+        Self {
+            fuse: fuse.filter(|(_, count)| *count > 0).collect(),
+            device: self.device.map(|now| DeviceAsked {
+                reads: now.reads.saturating_sub(before.reads),
+                read_bytes: now.read_bytes.saturating_sub(before.read_bytes),
+                writes: now.writes.saturating_sub(before.writes),
+                write_bytes: now.write_bytes.saturating_sub(before.write_bytes),
+                flushes: now.flushes.saturating_sub(before.flushes),
+            }),
+        }
+    }
+
+    /// FUSE requests but those that take the kernel's word back, which come when it likes.
+    pub(crate) fn requests(&self) -> u64 {
+        let counted = self.fuse.iter().filter(|(name, _)| *name != "FORGET");
+        counted.map(|(_, count)| count).sum()
+    }
+}

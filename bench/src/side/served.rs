@@ -1,0 +1,161 @@
+//! Our own FUSE server in a process of its own, which tells what it counted when it is asked.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use platter::Volume;
+use platter::vfs::memory::{MemFs, MemFsLimits};
+use platter::vfs::{Filesystem, SystemClock};
+use platter_fuse::{MountOptions, Session};
+use serde::{Deserialize, Serialize};
+
+use super::{Asked, Ground, Live, library, mountpoint};
+use crate::place::{Folder, HostFolder};
+
+/// Asks a server for its counts. It ends when nobody can ask any more.
+const QUESTION: &str = "counts";
+const READY: &str = "ready";
+const UNMOUNTS_MAX: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// An empty filesystem in memory.
+    Memory,
+    /// An image.
+    Image,
+}
+
+pub(super) struct Served {
+    process: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    mountpoint: PathBuf,
+}
+
+/// What the serving process is told.
+#[derive(Serialize, Deserialize)]
+struct Orders {
+    kind: Kind,
+    image: PathBuf,
+    folder: PathBuf,
+    mountpoint: PathBuf,
+    cache_bytes: u64,
+}
+
+impl Served {
+    pub(super) fn start(kind: Kind, ground: &Ground) -> Result<Self> {
+        let mountpoint = ground.mountpoint()?;
+        let orders = Orders {
+            kind,
+            image: ground.image.clone(),
+            folder: ground.folder.clone(),
+            mountpoint: mountpoint.clone(),
+            cache_bytes: ground.cache_bytes,
+        };
+        let mut process = Command::new(std::env::current_exe()?)
+            .arg("serve")
+            .arg(serde_json::to_string(&orders)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let questions = process.stdin.take().context("a pipe")?;
+        let mut answers = BufReader::new(process.stdout.take().context("a pipe")?);
+        let mut line = String::new();
+        answers.read_line(&mut line)?;
+        ensure!(line.trim_end() == READY, "the server said '{line}'");
+        Ok(Self {
+            process,
+            questions,
+            answers,
+            mountpoint,
+        })
+    }
+}
+
+impl Live for Served {
+    fn root(&self) -> Result<Box<dyn Folder>> {
+        Ok(Box::new(HostFolder::open(&self.mountpoint)?))
+    }
+
+    fn server(&self) -> Option<u32> {
+        Some(self.process.id())
+    }
+
+    fn asked(&mut self) -> Result<Asked> {
+        writeln!(self.questions, "{QUESTION}")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn end(self: Box<Self>) -> Result<()> {
+        let Self {
+            mut process,
+            questions,
+            mountpoint,
+            ..
+        } = *self;
+        mountpoint::take_off(&mountpoint)?;
+        drop(questions);
+        let status = process.wait()?;
+        ensure!(status.success(), "the server ended: {status}");
+        Ok(())
+    }
+}
+
+/// The serving process.
+pub(crate) fn serve(orders: &str) -> Result<()> {
+    let orders: Orders = serde_json::from_str(orders)?;
+    let (fs, volume): (Arc<dyn Filesystem>, Option<Volume>) = match orders.kind {
+        Kind::Memory => {
+            let limits = MemFsLimits::default();
+            let fs = MemFs::new(Arc::new(SystemClock::new()), limits);
+            (Arc::new(fs), None)
+        }
+        Kind::Image => {
+            let volume = library::open(&Ground {
+                folder: orders.folder,
+                image: orders.image,
+                cache_bytes: orders.cache_bytes,
+            })?;
+            (Arc::clone(volume.filesystem()), Some(volume))
+        }
+    };
+    let mut session = platter_fuse::mount(fs, &orders.mountpoint, MountOptions::default())?;
+    println!("{READY}");
+    for line in std::io::stdin().lines() {
+        match line?.as_str() {
+            QUESTION => println!(
+                "{}",
+                serde_json::to_string(&asked(&session, volume.as_ref()))?
+            ),
+            other => bail!("'{other}' is no question"),
+        }
+    }
+    // Whoever asked has taken the mount off already, or is dead.
+    for _ in 0..UNMOUNTS_MAX {
+        if session.unmount().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(session.unmount()?)
+}
+
+fn asked(session: &Session, volume: Option<&Volume>) -> Asked {
+    let statistics = session.statistics();
+    let named = |(operation, count): (platter_fuse::Operation, u64)| {
+        let name = operation.name().to_owned();
+        (name, count)
+    };
+    Asked {
+        fuse: statistics.iter().map(named).collect(),
+        device: volume.and_then(Volume::request_counts).map(Into::into),
+    }
+}

@@ -1,0 +1,229 @@
+//! Contents of one large file: in order, and anywhere.
+
+use anyhow::{Result, ensure};
+use testkit::prng::Prng;
+
+use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, cold, phase, sync};
+use crate::place::{Aligned, Document, Mode};
+
+const NAME: &str = "contents";
+/// One request of a program that reads or writes in order.
+const PIECE_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+/// One of so many random accesses goes past the page cache of the host, which is slower.
+const DIRECT_SHARE: u64 = 4;
+/// Pages written for each page the file has.
+const WRITES_PER_PAGE: u64 = 1;
+
+pub(crate) const SEQUENTIAL: Workload = Workload {
+    name: "sequential",
+    about: "one file in pieces of 1 MiB; the count is MiB",
+    count: Amount {
+        quick: 16,
+        full: 1024,
+    },
+    threads: &[1],
+    inode_bytes: 256,
+    image_mib: |count| 256 + count + count / 4,
+    phases: &[
+        MAKE_FOLDERS,
+        phase("write", Unit::Bytes, write_in_order),
+        phase("fsync", Unit::Once, sync_file),
+        phase("read again", Unit::Bytes, read_in_order),
+        cold("cold read", Unit::Bytes, read_in_order),
+    ],
+};
+
+pub(crate) const RANDOM: Workload = Workload {
+    name: "random",
+    about: "4 KiB anywhere in one file; the count is pages of the file",
+    count: Amount {
+        quick: 1024,
+        full: 1 << 16,
+    },
+    threads: &[1],
+    inode_bytes: 256,
+    image_mib: |count| 256 + count / 128,
+    phases: &[
+        MAKE_FOLDERS,
+        phase("lay out", Unit::Preparation, lay_out),
+        phase("write", Unit::Operations, write_anywhere),
+        phase("fsync", Unit::Once, sync_file),
+        phase("direct write", Unit::Operations, write_directly),
+        phase("sync", Unit::Preparation, sync),
+        cold("cold read", Unit::Operations, read_anywhere),
+        phase("read again", Unit::Operations, read_anywhere),
+    ],
+};
+
+pub(crate) const EXTENTS: Workload = Workload {
+    name: "extents",
+    about: "4 KiB written and 4 KiB left out in turns; the count is pieces of the map",
+    count: Amount {
+        quick: 500,
+        full: 100_000,
+    },
+    threads: &[1],
+    inode_bytes: 256,
+    image_mib: |count| 256 + count / 200,
+    phases: &[
+        MAKE_FOLDERS,
+        phase("write", Unit::Operations, write_every_other),
+        phase("fsync", Unit::Operations, sync_extents),
+        cold("cold read", Unit::Operations, read_every_other),
+        phase("read again", Unit::Operations, read_every_other),
+    ],
+};
+
+/// What byte every piece of 4 KiB holds at first.
+fn fill(page: u64) -> u8 {
+    u8::try_from(page % 251).unwrap_or(0)
+}
+
+fn write_pieces(
+    file: &dyn Document,
+    pieces: u64,
+    mut each: impl FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let mut piece = Aligned::zeroed(PIECE_BYTES);
+    let pages = (PIECE_BYTES / PAGE_BYTES) as u64;
+    for number in 0..pieces {
+        let chunks = piece.bytes_mut().chunks_exact_mut(PAGE_BYTES);
+        for (page, chunk) in chunks.enumerate() {
+            chunk[0] = fill(number * pages + page as u64);
+        }
+        each(&mut || file.write_at(number * PIECE_BYTES as u64, piece.bytes()))?;
+    }
+    Ok(())
+}
+
+fn write_in_order(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, latencies| {
+        let file = folder.create(NAME)?;
+        write_pieces(&*file, site.share(), |write| latencies.time(write))?;
+        Ok(site.share() * PIECE_BYTES as u64)
+    })
+}
+
+fn sync_file(site: &Site<'_>) -> Result<Done> {
+    let mut done = site.in_threads(|_, folder, _| {
+        folder.open(NAME, Mode::Write)?.sync()?;
+        Ok(1)
+    })?;
+    done.amount = 1;
+    Ok(done)
+}
+
+fn read_in_order(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, latencies| {
+        let file = folder.open(NAME, Mode::Read)?;
+        let mut piece = Aligned::zeroed(PIECE_BYTES);
+        let pages = (PIECE_BYTES / PAGE_BYTES) as u64;
+        for number in 0..site.share() {
+            let offset = number * PIECE_BYTES as u64;
+            let length = latencies.time(|| file.read_at(offset, piece.bytes_mut()))?;
+            ensure!(
+                length == PIECE_BYTES,
+                "the file ends at {}",
+                offset + length as u64
+            );
+            let first = piece.bytes()[0];
+            ensure!(first == fill(number * pages), "other contents at {offset}");
+        }
+        Ok(site.share() * PIECE_BYTES as u64)
+    })
+}
+
+fn lay_out(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, _| {
+        let file = folder.create(NAME)?;
+        let pieces = site.share().div_ceil((PIECE_BYTES / PAGE_BYTES) as u64);
+        write_pieces(&*file, pieces, |write| write())?;
+        file.sync()?;
+        Ok(pieces)
+    })
+}
+
+fn write_anywhere(site: &Site<'_>) -> Result<Done> {
+    write_pages(site, Mode::Write, site.share() * WRITES_PER_PAGE)
+}
+
+fn write_directly(site: &Site<'_>) -> Result<Done> {
+    write_pages(site, Mode::WriteDirect, site.share() / DIRECT_SHARE)
+}
+
+fn write_pages(site: &Site<'_>, mode: Mode, writes: u64) -> Result<Done> {
+    site.in_threads(|thread, folder, latencies| {
+        let file = folder.open(NAME, mode)?;
+        let mut page = Aligned::zeroed(PAGE_BYTES);
+        let mut prng = Prng::new(thread);
+        for _ in 0..writes {
+            let number = prng.below(site.share());
+            page.bytes_mut()[0] = fill(number);
+            latencies.time(|| file.write_at(number * PAGE_BYTES as u64, page.bytes()))?;
+        }
+        Ok(writes)
+    })
+}
+
+fn read_anywhere(site: &Site<'_>) -> Result<Done> {
+    let reads = site.share() * WRITES_PER_PAGE;
+    site.in_threads(|thread, folder, latencies| {
+        let file = folder.open(NAME, Mode::Read)?;
+        let mut page = Aligned::zeroed(PAGE_BYTES);
+        let mut prng = Prng::new(thread + 1000);
+        for _ in 0..reads {
+            let number = prng.below(site.share());
+            let offset = number * PAGE_BYTES as u64;
+            let length = latencies.time(|| file.read_at(offset, page.bytes_mut()))?;
+            let first = page.bytes()[0];
+            ensure!(
+                length == PAGE_BYTES && first == fill(number),
+                "other contents at {offset}"
+            );
+        }
+        Ok(reads)
+    })
+}
+
+/// Where piece `number` of a file with holes lies.
+fn every_other(number: u64) -> u64 {
+    2 * number * PAGE_BYTES as u64
+}
+
+fn write_every_other(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, latencies| {
+        let file = folder.create(NAME)?;
+        let mut page = Aligned::zeroed(PAGE_BYTES);
+        for number in 0..site.share() {
+            page.bytes_mut()[0] = fill(number);
+            latencies.time(|| file.write_at(every_other(number), page.bytes()))?;
+        }
+        Ok(site.share())
+    })
+}
+
+fn sync_extents(site: &Site<'_>) -> Result<Done> {
+    let mut done = sync_file(site)?;
+    done.amount = site.count;
+    Ok(done)
+}
+
+fn read_every_other(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|thread, folder, latencies| {
+        let file = folder.open(NAME, Mode::Read)?;
+        let mut page = Aligned::zeroed(PAGE_BYTES);
+        let mut prng = Prng::new(thread);
+        for _ in 0..site.share() {
+            let number = prng.below(site.share());
+            let offset = every_other(number);
+            let length = latencies.time(|| file.read_at(offset, page.bytes_mut()))?;
+            let first = page.bytes()[0];
+            ensure!(
+                length == PAGE_BYTES && first == fill(number),
+                "other contents at {offset}"
+            );
+        }
+        Ok(site.share())
+    })
+}

@@ -1,0 +1,37 @@
+//! Files that are durable one by one: made, written, and synced.
+
+use anyhow::Result;
+
+use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, phase};
+
+const BYTES: usize = 4096;
+
+pub(crate) const FSYNC: Workload = Workload {
+    name: "fsync",
+    about: "files of 4 KiB, each made durable before the next",
+    count: Amount {
+        quick: 50,
+        full: 2000,
+    },
+    threads: &[1, 2],
+    inode_bytes: 256,
+    image_mib: |count| 256 + count / 100,
+    phases: &[
+        MAKE_FOLDERS,
+        phase("create, write, fsync", Unit::Operations, create_durably),
+    ],
+};
+
+fn create_durably(site: &Site<'_>) -> Result<Done> {
+    let contents = [7; BYTES];
+    site.in_threads(|_, folder, latencies| {
+        for number in 0..site.share() {
+            latencies.time(|| {
+                let file = folder.create(&format!("file-{number:08}"))?;
+                file.write_at(0, &contents)?;
+                file.sync()
+            })?;
+        }
+        Ok(site.share())
+    })
+}

@@ -1,0 +1,206 @@
+//! The work: each kind is written once, and done by whatever side it is given.
+
+mod files;
+mod durable;
+mod attributes;
+mod contents;
+mod tree;
+
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::measure::Latencies;
+use crate::place::Folder;
+
+pub(crate) use self::tree::plant;
+
+/// A kind of work, in phases that follow each other on one filesystem.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    /// What it does, for people.
+    pub(crate) about: &'static str,
+    /// How many of what it counts: for a smoke test, and for measuring.
+    pub(crate) count: Amount,
+    /// Threads that do it, each in a folder of its own.
+    pub(crate) threads: &'static [usize],
+    /// `mke2fs -I`.
+    pub(crate) inode_bytes: u32,
+    /// Room the image needs, from the count.
+    pub(crate) image_mib: fn(u64) -> u64,
+    pub(crate) phases: &'static [Phase],
+}
+
+/// How much to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Amount {
+    pub(crate) quick: u64,
+    pub(crate) full: u64,
+}
+
+/// A part of a workload that is measured by itself.
+#[derive(Debug)]
+pub(crate) struct Phase {
+    pub(crate) name: &'static str,
+    /// What is counted.
+    pub(crate) unit: Unit,
+    /// Whether the filesystem is mounted anew before, so that nothing of it is in memory.
+    pub(crate) cold: bool,
+    pub(crate) run: fn(&Site<'_>) -> Result<Done>,
+}
+
+/// What a phase counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// It only makes ready for the next, and is not told of.
+    Preparation,
+    /// Each counts by itself.
+    Operations,
+    /// Bytes moved, told of in MiB.
+    Bytes,
+    /// One for the whole.
+    Once,
+}
+
+/// Where and how much.
+pub(crate) struct Site<'a> {
+    pub(crate) root: &'a dyn Folder,
+    pub(crate) count: u64,
+    pub(crate) threads: usize,
+}
+
+/// What was done.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) amount: u64,
+    pub(crate) latencies: Latencies,
+}
+
+/// What is done to compare.
+pub(crate) const ALL: &[&Workload] = &[
+    &files::EMPTY,
+    &files::SMALL,
+    &durable::FSYNC,
+    &attributes::XATTR,
+    &contents::RANDOM,
+    &contents::SEQUENTIAL,
+    &tree::TREE,
+];
+
+/// What is done to see how it grows, besides.
+const GROWING: &[&Workload] = &[&contents::EXTENTS, &files::MOUNT];
+
+impl Workload {
+    /// The one of a name.
+    pub(crate) fn named(name: &str) -> Result<&'static Self> {
+        let mut all = ALL.iter().chain(GROWING).copied();
+        let found = all.find(|workload| workload.name == name);
+        found.with_context(|| format!("no workload is called {name}"))
+    }
+}
+
+impl Done {
+    fn one() -> Self {
+        Self {
+            amount: 1,
+            latencies: Latencies::default(),
+        }
+    }
+}
+
+impl Site<'_> {
+    /// How many of the count fall to each thread.
+    fn share(&self) -> u64 {
+        (self.count / self.threads as u64).max(1)
+    }
+
+    /// Lets each thread do its share in its folder.
+    fn in_threads(
+        &self,
+        work: impl Fn(u64, &dyn Folder, &mut Latencies) -> Result<u64> + Sync,
+    ) -> Result<Done> {
+        let one = |number: usize| -> Result<Done> {
+            let folder = self.root.folder(&folder_name(number))?;
+            let mut latencies = Latencies::default();
+            let amount = work(number as u64, &*folder, &mut latencies)?;
+            Ok(Done { amount, latencies })
+        };
+        if self.threads == 1 {
+            return one(0);
+        }
+        let mut all = Done::default();
+        thread::scope(|scope| {
+            let mut workers = Vec::new();
+            for number in 0..self.threads {
+                let worker = thread::Builder::new().name(format!("work-{number}"));
+                workers.push(worker.spawn_scoped(scope, move || one(number))?);
+            }
+            for worker in workers {
+                let done = worker
+                    .join()
+                    .map_err(|_| anyhow!("a thread broke down"))??;
+                all.amount += done.amount;
+                all.latencies.merge(&done.latencies);
+            }
+            Ok(all)
+        })
+    }
+}
+
+/// Makes the folders of all threads.
+fn make_folders(site: &Site<'_>) -> Result<Done> {
+    for number in 0..site.threads {
+        site.root.make_folder(&folder_name(number))?;
+    }
+    Ok(Done::one())
+}
+
+/// Makes all durable, as far as one can ask for it on every side.
+fn sync(site: &Site<'_>) -> Result<Done> {
+    for number in 0..site.threads {
+        site.root.folder(&folder_name(number))?.sync()?;
+    }
+    Ok(Done::one())
+}
+
+fn folder_name(number: usize) -> String {
+    format!("thread{number}")
+}
+
+const MAKE_FOLDERS: Phase = Phase {
+    name: "make folders",
+    unit: Unit::Preparation,
+    cold: false,
+    run: make_folders,
+};
+
+const fn phase(name: &'static str, unit: Unit, run: fn(&Site<'_>) -> Result<Done>) -> Phase {
+    Phase {
+        name,
+        unit,
+        cold: false,
+        run,
+    }
+}
+
+const fn cold(name: &'static str, unit: Unit, run: fn(&Site<'_>) -> Result<Done>) -> Phase {
+    Phase {
+        name,
+        unit,
+        cold: true,
+        run,
+    }
+}
+
+impl Unit {
+    /// The word for one of them.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Preparation => "preparation",
+            Self::Operations => "operation",
+            Self::Bytes => "byte",
+            Self::Once => "whole",
+        }
+    }
+}

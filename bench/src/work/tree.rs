@@ -1,0 +1,174 @@
+//! A tree of many small files in many folders, like that of a program's source: unpacked, found,
+//! listed, and read as a whole.
+
+use anyhow::{Context, Result, ensure};
+use testkit::prng::Prng;
+
+use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, cold, phase, sync};
+use crate::place::{Folder, Mode};
+
+/// Files in each folder at the bottom.
+const FILES_PER_FOLDER: u64 = 50;
+/// Folders in each folder above, but for the root of the tree, which has as many as it takes.
+const FOLDERS_PER_FOLDER: u64 = 10;
+/// More bytes than any file has.
+const FILE_BYTES_MAX: usize = 64 << 10;
+
+pub(crate) const TREE: Workload = Workload {
+    name: "tree",
+    about: "files of 2 KiB in the mean, 50 in each folder",
+    count: Amount {
+        quick: 500,
+        full: 50_000,
+    },
+    threads: &[1],
+    inode_bytes: 256,
+    image_mib: |count| 256 + count / 100,
+    phases: &[
+        MAKE_FOLDERS,
+        phase("unpack", Unit::Operations, unpack),
+        phase("sync after unpack", Unit::Once, sync),
+        cold("cold find", Unit::Operations, find),
+        cold("cold ls -lR", Unit::Operations, list),
+        cold("cold tar", Unit::Operations, read_all),
+    ],
+};
+
+/// The folders from the top to a file, and its name.
+fn path_of(number: u64) -> ([String; 3], String) {
+    let folder = number / FILES_PER_FOLDER;
+    let middle = folder / FOLDERS_PER_FOLDER;
+    let path = [
+        format!("top{}", middle / FOLDERS_PER_FOLDER),
+        format!("middle{}", middle % FOLDERS_PER_FOLDER),
+        format!("folder{}", folder % FOLDERS_PER_FOLDER),
+    ];
+    (path, format!("file{number}.txt"))
+}
+
+/// How long the next file is: most are short, a few are not.
+fn next_length(prng: &mut Prng) -> Result<usize> {
+    let largest = match prng.below(20) {
+        0 => 20_000,
+        1..5 => 6000,
+        _ => 2000,
+    };
+    Ok(usize::try_from(prng.below(largest))?)
+}
+
+/// Makes the tree of so many files in `root`, the same one every time.
+pub(crate) fn plant(
+    root: &dyn Folder,
+    files: u64,
+    mut each: impl FnMut(&mut dyn FnMut() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let mut prng = Prng::new(1);
+    let bytes = prng.bytes(FILE_BYTES_MAX);
+    let mut at: Vec<(String, Box<dyn Folder>)> = Vec::new();
+    for number in 0..files {
+        let (path, name) = path_of(number);
+        let same = path
+            .iter()
+            .zip(&at)
+            .take_while(|(name, (at, _))| *name == at);
+        let same = same.count();
+        at.truncate(same);
+        for name in path.into_iter().skip(same) {
+            let above = at.last().map_or(root, |(_, folder)| &**folder);
+            let folder = above.make_folder(&name)?;
+            at.push((name, folder));
+        }
+        let (_, folder) = at.last().context("every file has a folder")?;
+        let length = next_length(&mut prng)?;
+        let start = usize::try_from(prng.below((FILE_BYTES_MAX - length) as u64))?;
+        each(&mut || folder.create(&name)?.write_at(0, &bytes[start..][..length]))?;
+    }
+    Ok(())
+}
+
+fn unpack(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, latencies| {
+        plant(folder, site.share(), |write| latencies.time(write))?;
+        Ok(site.share())
+    })
+}
+
+/// What a walk met.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Met {
+    files: u64,
+    bytes: u64,
+}
+
+/// Goes through a whole tree; `look` gives the bytes of a file.
+fn walk(
+    folder: &dyn Folder,
+    met: &mut Met,
+    look: &mut dyn FnMut(&dyn Folder, &crate::place::Entry) -> Result<u64>,
+) -> Result<()> {
+    for entry in folder.list()? {
+        let bytes = look(folder, &entry)?;
+        if entry.is_folder {
+            walk(&*folder.folder(&entry.name)?, met, look)?;
+        } else {
+            met.files += 1;
+            met.bytes += bytes;
+        }
+    }
+    Ok(())
+}
+
+fn find(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, _| {
+        let mut met = Met::default();
+        walk(folder, &mut met, &mut |_, _| Ok(0))?;
+        ensure!(met.files == site.share(), "{} files were found", met.files);
+        Ok(met.files)
+    })
+}
+
+fn list(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, _| {
+        let mut met = Met::default();
+        walk(folder, &mut met, &mut |folder, entry| {
+            folder.size_bytes_of(entry)
+        })?;
+        ensure!(met.files == site.share(), "{} files were found", met.files);
+        ensure!(met.bytes == bytes_of(site.share())?, "{} bytes", met.bytes);
+        Ok(met.files)
+    })
+}
+
+fn read_all(site: &Site<'_>) -> Result<Done> {
+    site.in_threads(|_, folder, latencies| {
+        let mut met = Met::default();
+        let mut buffer = vec![0; FILE_BYTES_MAX];
+        walk(folder, &mut met, &mut |folder, entry| {
+            if entry.is_folder {
+                return Ok(0);
+            }
+            latencies.time(|| {
+                let size = folder.size_bytes_of(entry)?;
+                let file = folder.open(&entry.name, Mode::Read)?;
+                let length = file.read_at(0, &mut buffer)? as u64;
+                ensure!(length == size, "{length} of {size} bytes");
+                Ok(length)
+            })
+        })?;
+        ensure!(met.bytes == bytes_of(site.share())?, "{} bytes", met.bytes);
+        Ok(met.files)
+    })
+}
+
+/// What all files of a tree hold together.
+fn bytes_of(files: u64) -> Result<u64> {
+    let mut prng = Prng::new(1);
+    prng.bytes(FILE_BYTES_MAX);
+    let mut sum = 0;
+    for _ in 0..files {
+        let length = next_length(&mut prng)?;
+        prng.below((FILE_BYTES_MAX - length) as u64);
+        sum += length as u64;
+    }
+    Ok(sum)
+}
