@@ -1,5 +1,5 @@
-//! The long runs: power cuts and failing writes without end, sessions of edits, and the conformance
-//! suites through the mount, over every kind of ext2, ext3 and ext4.
+//! The long runs: power cuts and failing writes without end, sessions of edits, images of large
+//! trees, and the conformance suites through the mount, over every kind of ext2, ext3 and ext4.
 
 mod cells;
 mod tools;
@@ -24,7 +24,8 @@ usage: cargo xtask soak [ext2|ext3|ext4] [--states N] [--seeds N] [--only NAME]
   ext2, ext3, ext4  what to soak; all three without it
   --states N        distinct states of power cuts for each mode of the journal; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
-  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`, `edits`;
+  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`, `edits`, or
+                    `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image;
                     the suites: pjdfstest, fsx, dbench, fio, build, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
@@ -42,6 +43,16 @@ struct Request {
 
 /// What runs without a mount, in a program of the testkit.
 const CUTS: [&str; 4] = ["crash", "faults", "threads", "edits"];
+
+/// Tests that run in full here: their name, what makes them whole.
+const WHOLE: [(&str, &str, [&str; 2]); 2] = [
+    (
+        "many",
+        "trees::many_files_become_an_image",
+        ["PLATTER_TEST_MANY_FILES", "200000"],
+    ),
+    ("usr", "usr::", ["PLATTER_TEST_WHOLE_USR", "1"]),
+];
 
 impl Request {
     fn parse(arguments: &[String]) -> Result<Self> {
@@ -68,6 +79,7 @@ impl Request {
             let mut known = CUTS
                 .iter()
                 .copied()
+                .chain(WHOLE.iter().map(|&(name, ..)| name))
                 .chain(SUITES.iter().map(|suite| suite.name));
             ensure!(
                 known.any(|known| known == only),
@@ -108,6 +120,19 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
                 _ => soak.arg(request.seeds.to_string()),
             };
             soak.args(&request.generation);
+            command::run(&mut soak)?;
+        }
+    }
+    let is_ext4 = request
+        .generation
+        .as_deref()
+        .is_none_or(|name| name == "ext4");
+    for (name, test, [variable, value]) in WHOLE {
+        if is_ext4 && request.wants(name) {
+            let mut soak = command::cargo(&workspace.root);
+            soak.args(["test", "--quiet", "--locked", "--package", "testkit"])
+                .args(["--test", "oracle", test])
+                .env(variable, value);
             command::run(&mut soak)?;
         }
     }
