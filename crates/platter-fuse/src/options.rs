@@ -38,6 +38,9 @@ pub struct MountOptions {
     pub source: Option<String>,
     /// Threads that answer requests; `None` for one for each processor, but two at least.
     pub threads: Option<usize>,
+    /// `writeback=`: the kernel gathers what programs write before it hands that over. Without it,
+    /// every write(2) is a request, but other changes of files take fewer.
+    pub writeback: bool,
     /// The largest read or write in one request, in bytes.
     pub request_bytes_max: u32,
     /// SIGINT, SIGTERM and SIGHUP unmount. Whoever still uses files then has a short while to finish
@@ -61,6 +64,7 @@ impl Default for MountOptions {
             no_exec: false,
             source: None,
             threads: None,
+            writeback: false,
             request_bytes_max: REQUEST_BYTES_MAX,
             end_on_signals: false,
             on_error: None,
@@ -95,6 +99,12 @@ pub enum OptionError {
     /// The value is missing or no number.
     #[error("mount option {name}= takes a number")]
     NotANumber {
+        /// The option.
+        name: &'static str,
+    },
+    /// The value is neither `on` nor `off`.
+    #[error("mount option {name}= takes on or off")]
+    NotOnOrOff {
         /// The option.
         name: &'static str,
     },
@@ -158,6 +168,7 @@ impl MountOptions {
                 "nosuid" => self.set_id = false,
                 "exec" => self.no_exec = false,
                 "noexec" => self.no_exec = true,
+                "writeback" => self.writeback = is_on("writeback", value)?,
                 "fsname" => self.source = Some(value.to_owned()),
                 _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
                 _ => {
@@ -183,6 +194,14 @@ impl MountOptions {
 
 fn number(name: &'static str, value: &str) -> Result<u32, OptionError> {
     value.parse().map_err(|_| OptionError::NotANumber { name })
+}
+
+fn is_on(name: &'static str, value: &str) -> Result<bool, OptionError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(OptionError::NotOnOrOff { name }),
+    }
 }
 
 #[cfg(test)]
@@ -224,6 +243,8 @@ mod tests {
     fn the_last_of_two_contrary_options_counts() {
         let (options, _) = parse("ro,rw,dev,nodev,suid,noexec,exec").unwrap();
         assert!(!options.read_only && !options.devices && options.set_id && !options.no_exec);
+        let (options, _) = parse("writeback=off,writeback=on").unwrap();
+        assert!(options.writeback);
     }
 
     #[test]
@@ -234,6 +255,11 @@ mod tests {
                 "{list}"
             );
         }
+        let gathered = parse("writeback=maybe").unwrap_err();
+        assert_eq!(
+            gathered.to_string(),
+            "mount option writeback= takes on or off"
+        );
         let conflict = parse("noperm,allow_other").unwrap_err();
         assert_eq!(
             conflict.to_string(),

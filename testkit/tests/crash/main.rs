@@ -144,8 +144,8 @@ fn operations_at_a_mount_cost_what_they_must() {
     };
     for (what, request, requests_each) in [
         ("create", "MKNOD", 3),
-        ("rename", "RENAME", 4),
-        ("unlink", "UNLINK", 3),
+        ("rename", "RENAME", 3),
+        ("unlink", "UNLINK", 2),
     ] {
         let cost = cost(what);
         assert_eq!(asked(cost, request), OPERATIONS, "{what}");

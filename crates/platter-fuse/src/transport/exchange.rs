@@ -157,7 +157,8 @@ impl<'s> Exchange<'s> {
             let _ = server.guarded(|server| forget(server, opcode, header.node, Body(body)));
             return Outcome::Nothing;
         }
-        if self.agreed.contains(InitFlags::WRITEBACK_CACHE)
+        // Of a file that is mapped, the kernel may hold changed pages at any time.
+        if !server.options().read_only
             && let Ok(Some(later)) = Later::decode(opcode, &header, Body(body))
         {
             return Outcome::Later(later);

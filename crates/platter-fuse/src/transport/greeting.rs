@@ -67,7 +67,6 @@ fn wanted(server: &Server) -> InitFlags {
         | InitFlags::MAX_PAGES
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::DO_READDIRPLUS
-        | InitFlags::READDIRPLUS_AUTO
         | InitFlags::ASYNC_DIO
         | InitFlags::CACHE_SYMLINKS
         | InitFlags::NO_OPEN_SUPPORT
@@ -79,7 +78,11 @@ fn wanted(server: &Server) -> InitFlags {
         | InitFlags::INIT_EXT
         // Without it the kernel asks for file capabilities before every single write.
         | InitFlags::HANDLE_KILLPRIV_V2;
-    wanted.set(InitFlags::WRITEBACK_CACHE, !server.options().read_only);
+    let options = server.options();
+    wanted.set(
+        InitFlags::WRITEBACK_CACHE,
+        options.writeback && !options.read_only,
+    );
     wanted.set(InitFlags::POSIX_ACL, server.uses_acls());
     wanted
 }

@@ -8,6 +8,7 @@ use std::thread;
 
 use platter_fuse::Operation;
 use platter_vfs::CreateKind;
+use rustix::fs::{XattrFlags, setxattr};
 
 use crate::mounted::{Mounted, plant, soon};
 
@@ -126,6 +127,23 @@ fn a_listing_tells_of_the_files_too_and_is_kept() {
 }
 
 #[test]
+fn a_listing_of_many_names_tells_of_all_files() {
+    let mounted = read_only(|fs| {
+        for number in 0..3000 {
+            plant(fs, &format!("file{number}"), b"");
+        }
+    });
+    let requests = mounted.requests_of(|| {
+        let entries: Vec<_> = fs::read_dir(mounted.root()).unwrap().collect();
+        for entry in entries {
+            assert_eq!(entry.unwrap().metadata().unwrap().size(), 0);
+        }
+    });
+    assert_eq!(requests.of(Operation::Lookup), 0, "{:?}", requests.all());
+    mounted.unmount();
+}
+
+#[test]
 fn a_directory_of_20000_entries_is_listed_whole() {
     let mounted = read_only(|fs| {
         fs.plant(b"large", CreateKind::Directory, 0o755).unwrap();
@@ -228,9 +246,9 @@ fn the_kernel_forgets_what_it_was_told() {
     mounted.unmount();
 }
 
-#[test]
-fn writing_asks_for_file_capabilities_once() {
-    let mounted = Mounted::new();
+/// What 100 small writes and a sync take, after the file was made.
+fn requests_of_small_writes(options: &str) -> Vec<(&'static str, u64)> {
+    let mounted = Mounted::with(options, |_| {});
     let file = File::create(mounted.path("f")).unwrap();
     let requests = mounted.requests_of(|| {
         for offset in 0..100 {
@@ -238,9 +256,60 @@ fn writing_asks_for_file_capabilities_once() {
         }
         file.sync_all().unwrap();
     });
+    drop(file);
+    mounted.unmount();
+    requests.all()
+}
+
+#[test]
+fn writing_asks_for_file_capabilities_once() {
+    let expected = [("WRITE", 100), ("FSYNC", 1), ("GETXATTR", 1)];
+    assert_eq!(requests_of_small_writes(""), expected);
+}
+
+#[test]
+fn small_writes_are_gathered_where_that_is_asked_for() {
     // The times that the kernel kept come with the SETATTR.
     let expected = [("SETATTR", 1), ("WRITE", 1), ("FSYNC", 1), ("GETXATTR", 1)];
-    assert_eq!(requests.all(), expected);
-    drop(file);
+    assert_eq!(requests_of_small_writes("writeback=on"), expected);
+}
+
+#[test]
+fn changing_a_file_takes_one_request_besides_the_directory() {
+    let mounted = Mounted::with("", |fs| {
+        for name in ["a", "b", "c"] {
+            plant(fs, name, b"x");
+        }
+    });
+    let path = |name| mounted.path(name);
+    for name in ["a", "b", "c"] {
+        fs::metadata(path(name)).unwrap();
+    }
+    let set = mounted.requests_of(|| {
+        setxattr(path("a"), "user.a", b"1", XattrFlags::empty()).unwrap();
+    });
+    assert_eq!(set.all(), [("SETXATTR", 1)]);
+    let removed = mounted.requests_of(|| fs::remove_file(path("a")).unwrap());
+    assert_eq!(removed.all(), [("UNLINK", 1)]);
+    // The directory has changed, so its attributes are asked for once.
+    let removed = mounted.requests_of(|| fs::remove_file(path("b")).unwrap());
+    assert_eq!(removed.all(), [("GETATTR", 1), ("UNLINK", 1)]);
+    let renamed = mounted.requests_of(|| fs::rename(path("c"), path("d")).unwrap());
+    let expected = [("LOOKUP", 1), ("GETATTR", 1), ("RENAME", 1)];
+    assert_eq!(renamed.all(), expected);
+    mounted.unmount();
+}
+
+#[test]
+fn a_file_just_made_is_known() {
+    let mounted = Mounted::new();
+    let path = mounted.path("f");
+    drop(File::create(&path).unwrap());
+    fs::metadata(mounted.root()).unwrap();
+    let requests = mounted.requests_of(|| assert_eq!(fs::metadata(&path).unwrap().size(), 0));
+    // The program asks for the time of creation, which comes with no other request.
+    assert_eq!(requests.all(), [("STATX", 1)]);
+    let again = mounted.requests_of(|| assert_eq!(fs::metadata(&path).unwrap().size(), 0));
+    assert_eq!(again.all(), []);
     mounted.unmount();
 }

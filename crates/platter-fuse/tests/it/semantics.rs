@@ -382,7 +382,11 @@ fn the_kernel_keeps_times_no_finer_than_the_filesystem() {
     let limits = MemFsLimits::default();
     let fs = Arc::new(MemFs::new(Arc::new(SystemClock::new()), limits));
     let served = Arc::new(WholeSeconds(Arc::clone(&fs)));
-    let mounted = Mounted::serving(served, fs, MountOptions::default());
+    let options = MountOptions {
+        writeback: true,
+        ..MountOptions::default()
+    };
+    let mounted = Mounted::serving(served, fs, options);
     let path = mounted.path("f");
     for _ in 0..3 {
         fs::write(&path, b"x").unwrap();
@@ -552,7 +556,21 @@ fn the_space_that_was_written_is_told() {
 
 #[test]
 fn files_that_are_frozen_stay_as_they_are() {
-    let mounted = Mounted::new();
+    keeps_frozen_files("", |file| {
+        refused(file.write_all_at(b"CONTENTS", 0), Errno::PERM);
+    });
+}
+
+#[test]
+fn what_the_kernel_gathers_for_frozen_files_is_refused_later() {
+    keeps_frozen_files("writeback=on", |file| {
+        file.write_all_at(b"CONTENTS", 0).unwrap();
+        assert!(file.sync_all().is_err());
+    });
+}
+
+fn keeps_frozen_files(options: &str, write: impl Fn(&File)) {
+    let mounted = Mounted::with(options, |_| {});
     let frozen = |name: &str, flags: IFlags| {
         let path = mounted.path(name);
         let file = File::create(&path).unwrap();
@@ -580,8 +598,7 @@ fn files_that_are_frozen_stay_as_they_are() {
         refused(fallocate(&writable, punch, 0, 4).map_err(Into::into));
         assert_eq!(fs::read(&path).unwrap(), b"contents");
         if flags == IFlags::IMMUTABLE {
-            writable.write_all_at(b"CONTENTS", 0).unwrap();
-            assert!(writable.sync_all().is_err());
+            write(&writable);
             assert!(soon(|| fs::read(&path).unwrap() == b"contents"));
         }
         ioctl_setflags(&file, IFlags::empty()).unwrap();

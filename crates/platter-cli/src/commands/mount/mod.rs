@@ -24,9 +24,10 @@ Serves the image through FUSE until it is unmounted, in the background unless -f
 is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
 only read. Reading changes no times of access.
 
-Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec and fsname=; for the \
-image offset=, norecovery, journal_path=, sb=, cachesize= and workers=; for writing errors=continue, \
-errors=remount-ro, data= and commit=SECONDS.
+Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname= and \
+writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
+journal_path=, sb=, cachesize= and workers=; for writing errors=continue, errors=remount-ro, data= \
+and commit=SECONDS.
 
 In fstab, with this program in the path of mount(8): /srv/disk.img@2 /mnt fuse.platter ro 0 0";
 
