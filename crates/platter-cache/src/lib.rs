@@ -12,6 +12,6 @@ pub mod xarray;
 pub mod page;
 
 pub use budget::MemoryBudget;
-pub use buffer::{Buffer, BufferCache, BufferError};
+pub use buffer::{Buffer, BufferCache, BufferError, Edit, Edited};
 pub use mbcache::MbCache;
 pub use page::{AddressSpace, Mapping};

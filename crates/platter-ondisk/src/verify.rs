@@ -29,6 +29,12 @@ pub trait Verify: Send + Sync {
     fn seal(&self, block: u64, bytes: &mut [u8]) {
         let _ = (block, bytes);
     }
+
+    /// The same rules, for whoever keeps them: so a block that changes again and again is sealed and
+    /// verified once, when it is written. The default is for rules that are cheaper applied at once.
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        None
+    }
 }
 
 /// Accepts any bytes: for blocks whose content has no rules, such as bitmaps without checksums.
@@ -45,5 +51,9 @@ impl Verify for Unverified {
 
     fn verify(&self, _block: u64, _bytes: &[u8]) -> Result<(), Corruption> {
         Ok(())
+    }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
     }
 }

@@ -1,14 +1,16 @@
 //! The metadata buffer cache: device block to verified bytes.
 //!
-//! Metadata enters memory only here, and only through a verifier. A [`Buffer`] is one immutable
-//! version of a block; a writer publishes a new version, so whoever holds an older one (a reader,
-//! a commit in flight) keeps reading what it was proven to be.
+//! Metadata enters memory only here, and only through a verifier. A [`Buffer`] is one version of a
+//! block. A writer changes it where it is while nobody else has it, and makes a new version else: so
+//! whoever holds one (a reader, a commit in flight) keeps reading what it was proven to be.
 
+mod edit;
 mod flight;
 mod read_ahead;
 mod table;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod version;
 mod write;
 
@@ -24,8 +26,10 @@ use crate::budget::{LruId, Owner, OwnerId, Registration, Verdict};
 use crate::sync::Mutex;
 use flight::{Flight, Landing};
 use table::{Claim, Table, cost_bytes};
+use turns::Turns;
 use version::Version;
 
+pub use edit::{Edit, Edited};
 pub use version::Buffer;
 
 /// Why a metadata block could not be had.
@@ -47,6 +51,8 @@ pub enum BufferError {
 /// - What [`read`](Self::read) returns was proven under the key of the verifier it was given. Bytes
 ///   proven as one structure are verified again before they pass as another.
 /// - A dirty version stays until it is written or invalidated: it is in no eviction order.
+/// - A version that is not sealed passes only as what it was changed as; it is sealed before it is
+///   read as anything else, and before it is written.
 pub struct BufferCache {
     core: Arc<Core>,
 }
@@ -58,6 +64,7 @@ struct Core {
     table: Table,
     budget: Arc<MemoryBudget>,
     registration: Registration,
+    turns: Turns,
     /// Held while dirty blocks are written.
     write_turn: Mutex<()>,
 }
@@ -78,6 +85,7 @@ impl BufferCache {
                 table: Table::new(Arc::clone(&budget)),
                 registration: budget.register(owner),
                 budget,
+                turns: Turns::default(),
                 write_turn: Mutex::default(),
             }
         });
@@ -101,9 +109,14 @@ impl BufferCache {
     /// A block that breaks a rule is an error each time it is read, and unless it was proven as
     /// something else it is read from the device again each time.
     pub fn read(&self, block: u64, verifier: &dyn Verify) -> Result<Buffer, BufferError> {
-        let version = self.core.version(block)?;
+        let mut version = self.core.version(block)?;
         let key = verifier.key();
         if !version.is_proven_by(key) {
+            while !version.is_sealed() {
+                drop(version);
+                self.settle(block)?;
+                version = self.core.version(block)?;
+            }
             if let Err(corruption) = verifier.verify(block, version.bytes()) {
                 self.core.table.distrust(block, &version);
                 return Err(corruption.into());
@@ -124,7 +137,7 @@ impl BufferCache {
     /// Whether the block is cached, so that reading it asks nothing of the device.
     #[must_use]
     pub fn contains(&self, block: u64) -> bool {
-        self.core.table.find(block).is_some()
+        self.core.table.contains(block)
     }
 
     /// How many blocks are cached or being read.
@@ -168,7 +181,12 @@ impl Core {
                     Landing::Failed(error) => return Err(error),
                     Landing::Abandoned => {}
                 },
-                Claim::Claimed(flight) => return Reading::new(self, block, flight).read(),
+                Claim::Edited => self.turns.wait(block),
+                Claim::Claimed(flight) => {
+                    if let Some(version) = Reading::new(self, block, flight).read()? {
+                        return Ok(version);
+                    }
+                }
             }
         }
     }
@@ -222,7 +240,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn read(self) -> Result<Arc<Version>, IoError> {
+    /// The block's version; `None` if it is being changed.
+    fn read(self) -> Result<Option<Arc<Version>>, IoError> {
         let mut bytes = self.core.blank();
         let offset = self.core.offset(self.block);
         match self.core.device.read_at(offset, &mut bytes) {
@@ -234,13 +253,15 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn complete(mut self, bytes: Box<[u8]>) -> Arc<Version> {
+    fn complete(mut self, bytes: Box<[u8]>) -> Option<Arc<Version>> {
         let read = self.core.charged(bytes);
         let core = self.core;
         let table = &core.table;
         let version = table.complete(core.owner(), self.block, &self.flight, read);
         self.landed = true;
-        self.flight.land(Landing::Read(Arc::clone(&version)));
+        let landing = version.as_ref().map(Arc::clone);
+        self.flight
+            .land(landing.map_or(Landing::Abandoned, Landing::Read));
         version
     }
 

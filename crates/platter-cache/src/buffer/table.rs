@@ -32,6 +32,8 @@ enum State {
     Clean(Arc<Version>),
     /// Newer than the device has it; in no eviction order.
     Dirty(Arc<Version>),
+    /// Whoever has the block's turn changes its version, which was dirty or clean.
+    Edited { was_dirty: bool },
 }
 
 #[derive(Debug)]
@@ -40,13 +42,33 @@ struct Entry {
     state: State,
     heat: Heat,
     lru: LruId,
+    /// The round of the last change.
+    round: Option<u64>,
 }
 
 impl Entry {
     fn version(&self) -> Option<&Arc<Version>> {
         match &self.state {
-            State::Reading(_) => None,
+            State::Reading(_) | State::Edited { .. } => None,
             State::Clean(version) | State::Dirty(version) => Some(version),
+        }
+    }
+
+    fn is_dirty(&self) -> bool {
+        matches!(
+            self.state,
+            State::Dirty(_) | State::Edited { was_dirty: true }
+        )
+    }
+
+    fn claim(&self) -> Claim {
+        match &self.state {
+            State::Reading(flight) => Claim::Wait(Arc::clone(flight)),
+            State::Clean(version) | State::Dirty(version) => {
+                self.heat.touch();
+                Claim::Cached(Arc::clone(version))
+            }
+            State::Edited { .. } => Claim::Edited,
         }
     }
 }
@@ -57,6 +79,8 @@ pub(super) enum Claim {
     Cached(Arc<Version>),
     /// Another thread reads it.
     Wait(Arc<Flight>),
+    /// Another thread changes it, in the turn of the block.
+    Edited,
     /// The caller has to read it, and to land the flight whatever happens.
     Claimed(Arc<Flight>),
 }
@@ -79,29 +103,28 @@ impl Table {
         }
     }
 
-    /// The block's current version, if it is cached.
-    pub(super) fn find(&self, block: u64) -> Option<Arc<Version>> {
+    /// The block's current version, or what keeps it, if it is cached or being read.
+    pub(super) fn find(&self, block: u64) -> Option<Claim> {
         let shard = self.shard(block).read();
         let entry = shard.find(spread(block), |entry| entry.block == block)?;
-        let version = entry.version()?;
-        entry.heat.touch();
-        Some(Arc::clone(version))
+        Some(entry.claim())
+    }
+
+    /// Whether the block has a version.
+    pub(super) fn contains(&self, block: u64) -> bool {
+        let shard = self.shard(block).read();
+        let entry = shard.find(spread(block), |entry| entry.block == block);
+        entry.is_some_and(|entry| !matches!(entry.state, State::Reading(_)))
     }
 
     /// The block's version, or the right or the duty to read it.
     pub(super) fn find_or_claim(&self, block: u64) -> Claim {
-        if let Some(version) = self.find(block) {
-            return Claim::Cached(version);
+        if let Some(claim) = self.find(block) {
+            return claim;
         }
         let mut shard = self.shard(block).write();
         match shard.entry(spread(block), |entry| entry.block == block, hash_entry) {
-            TableEntry::Occupied(entry) => match &entry.get().state {
-                State::Reading(flight) => Claim::Wait(Arc::clone(flight)),
-                State::Clean(version) | State::Dirty(version) => {
-                    entry.get().heat.touch();
-                    Claim::Cached(Arc::clone(version))
-                }
-            },
+            TableEntry::Occupied(entry) => entry.get().claim(),
             TableEntry::Vacant(entry) => {
                 let flight = Arc::new(Flight::default());
                 entry.insert(Entry {
@@ -109,6 +132,7 @@ impl Table {
                     state: State::Reading(Arc::clone(&flight)),
                     heat: Heat::default(),
                     lru: LruId::NONE,
+                    round: None,
                 });
                 Claim::Claimed(flight)
             }
@@ -116,21 +140,25 @@ impl Table {
     }
 
     /// Ends a claim with what was read. Gives the block's current version, which is another one
-    /// when somebody published it meanwhile.
+    /// when somebody published it meanwhile; `None` if that one is being changed.
     pub(super) fn complete(
         &self,
         owner: OwnerId,
         block: u64,
         flight: &Arc<Flight>,
         read: Arc<Version>,
-    ) -> Arc<Version> {
+    ) -> Option<Arc<Version>> {
         let mut shard = self.shard(block).write();
         let Ok(mut found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
-            return read;
+            return Some(read);
         };
         let entry = found.get_mut();
         if !is_flight(entry, flight) {
-            return entry.version().map_or(read, Arc::clone);
+            return match &entry.state {
+                State::Reading(_) => Some(read),
+                State::Clean(version) | State::Dirty(version) => Some(Arc::clone(version)),
+                State::Edited { .. } => None,
+            };
         }
         if read.is_charged() {
             entry.lru = self.enter_order(owner, block, &read);
@@ -138,7 +166,7 @@ impl Table {
         } else {
             found.remove();
         }
-        read
+        Some(read)
     }
 
     /// Ends a claim without a version.
@@ -151,15 +179,66 @@ impl Table {
         }
     }
 
-    /// Makes `version` the block's current one, dirty.
-    pub(super) fn publish(&self, block: u64, version: Arc<Version>) {
+    /// Takes the block's version out, to be changed in the turn of the block, unless somebody else
+    /// than the caller has it.
+    pub(super) fn check_out(
+        &self,
+        block: u64,
+        version: Arc<Version>,
+    ) -> Result<Arc<Version>, Arc<Version>> {
+        let mut shard = self.shard(block).write();
+        let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block) else {
+            // No cache holds it.
+            return if Arc::strong_count(&version) == 1 {
+                Ok(version)
+            } else {
+                Err(version)
+            };
+        };
+        let is_current = entry
+            .version()
+            .is_some_and(|current| Arc::ptr_eq(current, &version));
+        // Versions are handed out under the shard's lock only: those of the table and of the caller
+        // stay the only ones.
+        if !is_current || Arc::strong_count(&version) > 2 {
+            return Err(version);
+        }
+        let was_dirty = entry.is_dirty();
+        entry.state = State::Edited { was_dirty };
+        Ok(version)
+    }
+
+    /// Undoes a [check out](Self::check_out).
+    pub(super) fn put_back(&self, block: u64, version: Arc<Version>) {
+        let mut shard = self.shard(block).write();
+        if let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block)
+            && let State::Edited { was_dirty } = entry.state
+        {
+            entry.state = if was_dirty {
+                State::Dirty(version)
+            } else {
+                State::Clean(version)
+            };
+        }
+    }
+
+    /// Makes `version` the block's current one, dirty. Gives whether it is the first of `round`; none
+    /// of no round is.
+    pub(super) fn publish(&self, block: u64, version: Arc<Version>, round: Option<u64>) -> bool {
         let mut shard = self.shard(block).write();
         let slot = shard.entry(spread(block), |entry| entry.block == block, hash_entry);
-        let replaced = match slot {
+        let (replaced, was_dirty, last) = match slot {
             TableEntry::Occupied(mut found) => {
                 let entry = found.get_mut();
-                self.leave_order(entry);
-                Some(std::mem::replace(&mut entry.state, State::Dirty(version)))
+                let was_dirty = entry.is_dirty();
+                if !was_dirty {
+                    self.leave_order(entry);
+                    entry.lru = LruId::NONE;
+                }
+                let last = entry.round;
+                entry.round = round.or(last);
+                let replaced = std::mem::replace(&mut entry.state, State::Dirty(version));
+                (Some(replaced), was_dirty, last)
             }
             TableEntry::Vacant(slot) => {
                 slot.insert(Entry {
@@ -167,13 +246,17 @@ impl Table {
                     state: State::Dirty(version),
                     heat: Heat::default(),
                     lru: LruId::NONE,
+                    round,
                 });
-                None
+                (None, false, None)
             }
         };
-        self.dirty.lock().insert(block);
+        if !was_dirty {
+            self.dirty.lock().insert(block);
+        }
         drop(shard);
         drop(replaced);
+        round.is_some() && last != round
     }
 
     /// Turns `version` clean if it is still the block's current one.
@@ -215,7 +298,7 @@ impl Table {
             let entry = shard.find(spread(block), |entry| entry.block == block)?;
             match &entry.state {
                 State::Dirty(version) => Some((block, Arc::clone(version))),
-                State::Reading(_) | State::Clean(_) => None,
+                State::Reading(_) | State::Clean(_) | State::Edited { .. } => None,
             }
         };
         blocks.into_iter().filter_map(version).collect()
@@ -301,7 +384,7 @@ impl Table {
 
     fn forget(&self, entry: &Entry) {
         self.leave_order(entry);
-        if matches!(entry.state, State::Dirty(_)) {
+        if entry.is_dirty() {
             self.dirty.lock().remove(&entry.block);
         }
     }

@@ -1,10 +1,11 @@
-//! One immutable version of one block's bytes, and what it was proven to be.
+//! One version of one block's bytes, and what it was proven to be. It changes only while nobody but
+//! the one who changes it has it.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use platter_ondisk::VerifierKey;
+use platter_ondisk::{Corruption, VerifierKey, Verify};
 
 use crate::budget::Charge;
 use crate::sync::Mutex;
@@ -13,12 +14,16 @@ use crate::sync::Mutex;
 /// has its block verified again.
 const MORE_PROOFS_MAX: usize = 4;
 
-/// The bytes of a block as they were read or published.
-#[derive(Debug)]
+/// The bytes of a block as they were read, published or changed.
+///
+/// # Invariants
+/// Bytes without their seal are proven as what they were changed as, and as nothing else.
 pub(super) struct Version {
     bytes: Box<[u8]>,
     proof: OnceLock<VerifierKey>,
     more_proofs: Mutex<Vec<VerifierKey>>,
+    /// The rules of bytes that were changed, and not sealed since.
+    unsealed: Option<Box<dyn Verify>>,
     /// Absent when the budget had no room: then no cache holds the version.
     charge: Option<Charge>,
 }
@@ -29,6 +34,7 @@ impl Version {
             bytes,
             proof: OnceLock::new(),
             more_proofs: Mutex::default(),
+            unsealed: None,
             charge,
         }
     }
@@ -39,6 +45,14 @@ impl Version {
 
     pub(super) fn is_charged(&self) -> bool {
         self.charge.is_some()
+    }
+
+    pub(super) fn charge_with(&mut self, charge: Charge) {
+        self.charge = Some(charge);
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.unsealed.is_none()
     }
 
     pub(super) fn is_proven(&self) -> bool {
@@ -66,6 +80,47 @@ impl Version {
         }
         more.push(key);
     }
+
+    /// The bytes, to be changed by whoever then says as [what](Self::changed_as).
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Says that the bytes were changed, and hold to these rules but for the seal.
+    pub(super) fn changed_as(&mut self, rules: Box<dyn Verify>) {
+        self.proof = OnceLock::from(rules.key());
+        self.more_proofs = Mutex::default();
+        self.unsealed = Some(rules);
+    }
+
+    /// Puts the seal in place, and proves the rules.
+    pub(super) fn seal(&mut self, block: u64) -> Result<(), Corruption> {
+        if let Some(rules) = &self.unsealed {
+            rules.seal(block, &mut self.bytes);
+            rules.verify(block, &self.bytes)?;
+        }
+        self.unsealed = None;
+        Ok(())
+    }
+
+    /// The same bytes, as proven and sealed as these.
+    pub(super) fn copy(&self, charge: Charge) -> Self {
+        let mut copy = Self::new(self.bytes.clone(), Some(charge));
+        if let Some(rules) = self.unsealed.as_ref().and_then(|rules| rules.kept()) {
+            copy.changed_as(rules);
+        }
+        copy
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Version")
+            .field("len", &self.bytes.len())
+            .field("proof", &self.proof.get())
+            .field("is_sealed", &self.is_sealed())
+            .finish_non_exhaustive()
+    }
 }
 
 /// One version of one verified block. A clone is a reference to the same version.
@@ -92,9 +147,6 @@ impl Deref for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Buffer")
-            .field("len", &self.len())
-            .field("proof", &self.version.proof.get())
-            .finish_non_exhaustive()
+        self.version.fmt(out)
     }
 }

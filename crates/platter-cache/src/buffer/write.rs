@@ -9,7 +9,7 @@ use platter_ondisk::Verify;
 
 use super::table::cost_bytes;
 use super::version::{Buffer, Version};
-use super::{BufferCache, BufferError};
+use super::{BufferCache, BufferError, Core};
 
 /// Blocks in one request: well under what a vectored system call takes.
 const RUN_BLOCKS_MAX: usize = 512;
@@ -29,18 +29,15 @@ impl BufferCache {
         bytes: impl Into<Box<[u8]>>,
         verifier: &dyn Verify,
     ) -> Result<Buffer, BufferError> {
-        let mut bytes = bytes.into();
+        let bytes = bytes.into();
         assert_eq!(
             bytes.len(),
             self.core.block_bytes as usize,
             "a version is one block long"
         );
-        verifier.seal(block, &mut bytes);
-        verifier.verify(block, &bytes)?;
-        let charge = self.core.budget.charge_beyond(cost_bytes(&bytes));
-        let version = Arc::new(Version::new(bytes, Some(charge)));
-        version.add_proof(verifier.key());
-        self.core.table.publish(block, Arc::clone(&version));
+        let version = self.core.sealed(block, bytes, verifier)?;
+        let _turn = self.core.turns.take(block);
+        self.core.table.publish(block, Arc::clone(&version), None);
         Ok(Buffer { version })
     }
 
@@ -62,15 +59,20 @@ impl BufferCache {
     ///
     /// Durable only after a flush of the device. One call writes at a time: two versions of one
     /// block must not race to the device.
-    pub fn write_dirty(&self, range: Range<u64>) -> Result<usize, IoError> {
+    pub fn write_dirty(&self, range: Range<u64>) -> Result<usize, BufferError> {
         let _turn = self.core.write_turn.lock();
         let mut written = 0;
         let mut from = range.start;
         loop {
-            let dirty = self.core.table.dirty_run(from..range.end, RUN_BLOCKS_MAX);
+            let mut dirty = self.core.table.dirty_run(from..range.end, RUN_BLOCKS_MAX);
             let Some(&(last, _)) = dirty.last() else {
                 return Ok(written);
             };
+            for (block, version) in dirty.iter_mut().filter(|(_, it)| !it.is_sealed()) {
+                if let Some(settled) = self.settle(*block)? {
+                    *version = settled.version;
+                }
+            }
             for run in dirty.chunk_by(|(left, _), (right, _)| left + 1 == *right) {
                 self.write_run(run)?;
                 written += run.len();
@@ -108,5 +110,22 @@ impl BufferCache {
             core.table.written(core.owner(), *block, version);
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// A version of `bytes`, sealed and proven.
+    pub(super) fn sealed(
+        &self,
+        block: u64,
+        mut bytes: Box<[u8]>,
+        verifier: &dyn Verify,
+    ) -> Result<Arc<Version>, BufferError> {
+        verifier.seal(block, &mut bytes);
+        verifier.verify(block, &bytes)?;
+        let charge = self.budget.charge_beyond(cost_bytes(&bytes));
+        let version = Version::new(bytes, Some(charge));
+        version.add_proof(verifier.key());
+        Ok(Arc::new(version))
     }
 }

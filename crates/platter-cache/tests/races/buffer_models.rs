@@ -8,7 +8,7 @@ use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice};
 use platter_ondisk::verify::Unverified;
 use shuttle::thread;
 
-use crate::buffer::BufferCache;
+use crate::buffer::{BufferCache, BufferError, Edit, Edited};
 use crate::{MemoryBudget, Model};
 
 pub(crate) const MODELS: &[Model] = &[
@@ -21,6 +21,11 @@ pub(crate) const MODELS: &[Model] = &[
         name: "a_published_version_is_never_lost_to_a_read_in_flight",
         schedules: 1000,
         run: publish_against_read,
+    },
+    Model {
+        name: "changes_in_place_are_seen_whole_and_none_is_lost",
+        schedules: 1000,
+        run: edits_against_reads,
     },
     Model {
         name: "eviction_never_takes_a_version_in_use_and_the_budget_holds",
@@ -136,6 +141,38 @@ fn publish_against_read() {
     reader.join().unwrap();
     assert_eq!(cache.read(1, &Unverified).unwrap()[0], 9);
     assert_eq!(cache.dirty_len(), 0);
+}
+
+fn edits_against_reads() {
+    let device = Slow::new(4);
+    let (cache, budget) = cache(&device, 2 * COST);
+    let add = |cache: &BufferCache| {
+        let edited = cache.edit(1, &Unverified, 1, |bytes| {
+            let (first, rest) = bytes.split_at_mut(1);
+            first[0] += 1;
+            thread::yield_now();
+            rest.fill(first[0]);
+            Ok::<_, BufferError>(Edit::Changed(()))
+        });
+        assert!(matches!(edited.unwrap(), Edited::Changed { .. }));
+    };
+    let writers = [spawn(&cache, add), spawn(&cache, add)];
+    let reader = spawn(&cache, |cache| {
+        for block in [1, 2, 1, 3] {
+            let buffer = cache.read(block, &Unverified).unwrap();
+            thread::yield_now();
+            assert!(buffer.iter().all(|&byte| byte == buffer[0]));
+        }
+    });
+    let settled = cache.settle(1).unwrap();
+    assert!(settled.is_none_or(|buffer| buffer.iter().all(|&byte| byte == buffer[0])));
+    for thread in writers.into_iter().chain([reader]) {
+        thread.join().unwrap();
+    }
+    assert_eq!(cache.read(1, &Unverified).unwrap()[0], 3);
+    assert_eq!(cache.dirty_len(), 1);
+    drop(cache);
+    assert_eq!(budget.used_bytes(), 0);
 }
 
 fn readers_against_eviction() {

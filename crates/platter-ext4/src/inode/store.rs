@@ -94,7 +94,10 @@ fn put(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode, is_new: bool) ->
             .get_mut(offset..end)
             .ok_or(broken(inode.number, InodeRule::Truncated))?;
         if is_new {
-            bytes.fill(0);
+            let mut slot = vec![0; bytes.len()];
+            inode.encode(&mut slot, geometry)?;
+            bytes.copy_from_slice(&slot);
+            return Ok(());
         }
         Ok(inode.encode(bytes, geometry)?)
     })

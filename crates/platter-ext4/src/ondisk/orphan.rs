@@ -88,6 +88,10 @@ impl Verify for OrphanBlockRules {
             tail.checksum = sum.into();
         }
     }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
+    }
 }
 
 /// The orphaned inodes of a verified block, in the order of their places.

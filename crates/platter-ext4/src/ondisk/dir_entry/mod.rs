@@ -366,6 +366,10 @@ impl Verify for DirBlockVerifier {
             }
         }
     }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
+    }
 }
 
 #[cfg(test)]

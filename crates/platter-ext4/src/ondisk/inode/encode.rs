@@ -61,7 +61,7 @@ impl Inode {
     ///
     /// # Errors
     /// [`InodeRule::Truncated`] and [`InodeRule::ExtraSize`] for a slot that this inode does not
-    /// fit; [`InodeRule::Sectors`] where the space it takes cannot be told.
+    /// fit; [`InodeRule::Sectors`] where the space it takes cannot be told. The slot is left alone then.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry) -> Result<(), Corrupt<InodeRule>> {
         let broken = |rule| Corrupt::new(Locus::inode(u64::from(self.number.get())), rule);
         let slot = slot
@@ -69,13 +69,14 @@ impl Inode {
             .ok_or(broken(InodeRule::Truncated))?;
         let (disk, rest) =
             DiskInode::mut_from_prefix(slot).map_err(|_| broken(InodeRule::Truncated))?;
-        self.put(disk, geometry).map_err(broken)?;
+        let sectors = self.encode_sectors(geometry).map_err(broken)?;
         self.put_extra(rest, geometry).map_err(broken)?;
+        self.put(disk, sectors, geometry);
         seal(slot, self.number, geometry);
         Ok(())
     }
 
-    fn put(&self, disk: &mut DiskInode, geometry: &Geometry) -> Result<(), InodeRule> {
+    fn put(&self, disk: &mut DiskInode, sectors: Sectors, geometry: &Geometry) {
         let features = geometry.features;
         let mode = self.kind.mode_bits() | self.permissions;
         disk.mode = Le16::new(u16::try_from(mode & 0xffff).unwrap_or_default());
@@ -90,8 +91,11 @@ impl Inode {
         disk.accessed = self.words_of(self.accessed, ACCESSED_EXTRA).0;
         disk.changed = self.words_of(self.changed, CHANGED_EXTRA).0;
         disk.modified = self.words_of(self.modified, MODIFIED_EXTRA).0;
-        let flags = self.put_sectors(disk, geometry)?;
-        disk.flags = flags.bits().into();
+        disk.blocks_lo = sectors.low;
+        if let Some(high) = sectors.high {
+            disk.blocks_hi = high;
+        }
+        disk.flags = sectors.flags.bits().into();
         disk.version_lo = words(self.version).0;
         disk.block = self.block;
         disk.generation = self.generation.into();
@@ -100,20 +104,18 @@ impl Inode {
         if features.incompat.contains(Incompat::BIT64) {
             disk.xattr_block_hi = halves(xattr_hi.get()).0;
         }
-        Ok(())
     }
 
-    /// Stores the space taken; returns the flags, of which one tells its unit.
-    fn put_sectors(
-        &self,
-        disk: &mut DiskInode,
-        geometry: &Geometry,
-    ) -> Result<InodeFlags, InodeRule> {
+    /// The space taken, and the flags, of which one tells its unit.
+    fn encode_sectors(&self, geometry: &Geometry) -> Result<Sectors, InodeRule> {
         let has_huge = geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
         if !has_huge {
             let count = u32::try_from(self.sectors).map_err(|_| InodeRule::Sectors)?;
-            disk.blocks_lo = count.into();
-            return Ok(self.flags);
+            return Ok(Sectors {
+                low: count.into(),
+                high: None,
+                flags: self.flags,
+            });
         }
         let in_sectors = self.sectors >> 48 == 0;
         let sectors_per_block = u64::from(geometry.block_bytes >> 9).max(1);
@@ -126,11 +128,13 @@ impl Inode {
             return Err(InodeRule::Sectors);
         }
         let (low, high) = words(count);
-        disk.blocks_lo = low;
-        disk.blocks_hi = halves(high.get()).0;
         let mut flags = self.flags;
         flags.set(InodeFlags::HUGE_FILE, !in_sectors);
-        Ok(flags)
+        Ok(Sectors {
+            low,
+            high: Some(halves(high.get()).0),
+            flags,
+        })
     }
 
     fn put_extra(&self, rest: &mut [u8], geometry: &Geometry) -> Result<(), InodeRule> {
@@ -198,6 +202,14 @@ impl Inode {
         let (seconds, extra) = time::encode(time, self.holds(extra_offset));
         (seconds.into(), extra.into())
     }
+}
+
+/// The space that an inode takes, as it is stored.
+struct Sectors {
+    low: Le32,
+    /// Where files may be huge.
+    high: Option<Le16>,
+    flags: InodeFlags,
 }
 
 fn halves(value: u32) -> (Le16, Le16) {

@@ -74,6 +74,10 @@ impl Verify for SuperblockVerifier {
             disk.seal();
         }
     }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
+    }
 }
 
 #[cfg(test)]

@@ -388,6 +388,10 @@ impl Verify for XattrBlockVerifier {
             header.checksum.set(sum);
         }
     }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
+    }
 }
 
 #[cfg(test)]

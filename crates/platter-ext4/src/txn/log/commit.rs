@@ -1,12 +1,14 @@
 //! Commits: the running transaction is closed and made durable, by one caller for all who wait.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
+use platter_cache::Buffer;
 use platter_vfs::{Error, Result};
 
-use super::transaction::Transaction;
+use super::transaction::{Closed, Transaction};
 use super::{Durability, Handle, Log, State, held, in_place};
 use crate::ondisk::jbd2::Sequence;
 
@@ -113,7 +115,8 @@ impl Log {
             let mut handle = Handle::closing(self, self.running());
             client.closing(&mut handle)?;
         }
-        let (closed, callers) = self.close_running()?;
+        let blocks = self.settle_running()?;
+        let (closed, callers) = self.close_running(blocks)?;
         let mut took = Duration::ZERO;
         match &self.durability {
             Durability::InPlace => in_place::commit(&self.home, &closed)?,
@@ -135,15 +138,36 @@ impl Log {
         Ok(())
     }
 
+    /// Seals the versions of the running transaction, which no operation is part of: what changes from
+    /// now on are others.
+    fn settle_running(&self) -> Result<BTreeMap<u64, Buffer>> {
+        let buffers = &self.home.buffers;
+        let (dropped, blocks) = {
+            let mut state = self.state.lock();
+            let dropped = state.running.drop_freed();
+            (dropped, state.running.blocks.clone())
+        };
+        for block in dropped {
+            buffers.invalidate(block..block.saturating_add(1));
+        }
+        let mut versions = BTreeMap::new();
+        for block in blocks {
+            let version = buffers.settle(block)?;
+            debug_assert!(version.is_some(), "the cache has what is not written yet");
+            versions.extend(version.map(|version| (block, version)));
+        }
+        Ok(versions)
+    }
+
     /// Takes the running transaction, and lets another one run. Tells how many ask for it.
-    fn close_running(&self) -> Result<(Transaction, u32)> {
+    fn close_running(&self, blocks: BTreeMap<u64, Buffer>) -> Result<(Closed, u32)> {
         let mut state = self.state.lock();
         if let Some(error) = &state.failure {
             return Err(error.clone());
         }
         let next = Transaction::new(state.running.sequence.next());
-        let mut closed = std::mem::replace(&mut state.running, next);
-        let dropped = closed.drop_freed();
+        let running = std::mem::replace(&mut state.running, next);
+        let mut closed = running.close(blocks);
         if let Durability::Journal(journaled) = &self.durability {
             journaled.live.lock().close(&mut closed);
         }
@@ -151,9 +175,6 @@ impl Log {
         let callers = std::mem::take(&mut state.callers);
         drop(state);
         self.changed.notify_all();
-        for (block, buffer) in dropped {
-            self.home.buffers.abandon(block, &buffer);
-        }
         Ok((closed, callers))
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use platter_cache::Buffer;
+use platter_cache::{Buffer, Edit, Edited};
 use platter_ondisk::Verify;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, Result};
@@ -26,6 +26,8 @@ pub struct Handle<'l> {
     sequence: Sequence,
     /// Blocks it may still change beside those it changed.
     credits: u32,
+    /// Credits for blocks that were part of the transaction: they go back with the rest.
+    unneeded: u32,
     changed: BTreeSet<u64>,
     part: Part,
     held: Option<Held>,
@@ -42,21 +44,13 @@ enum Part {
     Ended,
 }
 
-/// What a look at a block under its lock came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Edit<R> {
-    /// It was changed.
-    Changed(R),
-    /// It stays as it is, and no part of the transaction.
-    Kept(R),
-}
-
 impl<'l> Handle<'l> {
     pub(super) fn new(log: &'l Log, sequence: Sequence, credits: u32) -> Self {
         Self {
             log,
             sequence,
             credits,
+            unneeded: 0,
             changed: BTreeSet::new(),
             part: Part::Operation,
             held: Some(Held::note(log)),
@@ -76,6 +70,7 @@ impl<'l> Handle<'l> {
             log,
             sequence,
             credits: u32::MAX,
+            unneeded: 0,
             changed: BTreeSet::new(),
             part: Part::Closing,
             held: None,
@@ -88,11 +83,11 @@ impl<'l> Handle<'l> {
         self.sequence
     }
 
-    /// Changes a metadata block: `change` gets a copy of its proven bytes, and what it makes of them
-    /// is sealed, verified and published. When `change` fails, the block stays as it was.
+    /// Changes a metadata block: `change` gets its proven bytes. What it makes of them is sealed and
+    /// verified before it is committed.
     ///
-    /// `change` touches only the bytes: it takes no lock that is not below that of the block, and
-    /// reads no block.
+    /// `change` touches only the bytes, and none when it fails: it takes no lock that is not below that
+    /// of the block, and reads no block.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log; else of reading the block, and what `change` gives.
@@ -105,7 +100,8 @@ impl<'l> Handle<'l> {
         self.edit_or_keep(block, verifier, |bytes| change(bytes).map(Edit::Changed))
     }
 
-    /// As [`edit`](Self::edit), of a block that `change` may also leave as it is.
+    /// As [`edit`](Self::edit), of a block that `change` may also leave as it is, and no part of the
+    /// transaction.
     pub fn edit_or_keep<R>(
         &mut self,
         block: BlockNr,
@@ -113,18 +109,14 @@ impl<'l> Handle<'l> {
         change: impl FnOnce(&mut [u8]) -> Result<Edit<R>>,
     ) -> Result<R> {
         self.check_alive()?;
+        let round = u64::from(self.sequence.0);
         let buffers = &self.log.home.buffers;
-        // Brought in before the lock, which others may wait for.
-        buffers.read(block.0, verifier)?;
-        let _turn = self.log.edits.lock(block.0);
-        let mut bytes: Box<[u8]> = buffers.read(block.0, verifier)?.to_vec().into();
-        match change(&mut bytes)? {
-            Edit::Changed(result) => {
-                let buffer = buffers.publish(block.0, bytes, verifier)?;
-                self.add(block, buffer, false);
+        match buffers.edit(block.0, verifier, round, change)? {
+            Edited::Changed { result, is_first } => {
+                self.note(block, is_first, false);
                 Ok(result)
             }
-            Edit::Kept(result) => Ok(result),
+            Edited::Kept(result) => Ok(result),
         }
     }
 
@@ -163,9 +155,8 @@ impl<'l> Handle<'l> {
         is_created: bool,
     ) -> Result<Buffer> {
         self.check_alive()?;
-        let _turn = self.log.edits.lock(block.0);
         let buffer = self.log.home.buffers.publish(block.0, bytes, verifier)?;
-        self.add(block, buffer.clone(), is_created);
+        self.note(block, true, is_created);
         Ok(buffer)
     }
 
@@ -177,10 +168,9 @@ impl<'l> Handle<'l> {
     /// `ReadOnly` after a failure of the log.
     pub fn journal_data(&mut self, block: BlockNr, bytes: impl Into<Box<[u8]>>) -> Result<()> {
         self.check_alive()?;
-        let _turn = self.log.edits.lock(block.0);
         let buffers = &self.log.home.buffers;
-        let buffer = buffers.publish(block.0, bytes, &Unverified)?;
-        self.add(block, buffer, false);
+        buffers.publish(block.0, bytes, &Unverified)?;
+        self.note(block, true, false);
         Ok(())
     }
 
@@ -247,7 +237,8 @@ impl<'l> Handle<'l> {
         Ok(())
     }
 
-    fn add(&mut self, block: BlockNr, version: Buffer, is_created: bool) {
+    /// Notes a block that it changed. Unless it `joins` the transaction, it was part of it.
+    fn note(&mut self, block: BlockNr, joins: bool, is_created: bool) {
         let takes_credit = self.part == Part::Operation && self.changed.insert(block.0);
         if takes_credit {
             debug_assert!(
@@ -257,12 +248,16 @@ impl<'l> Handle<'l> {
         }
         let spent = u32::from(takes_credit && self.credits > 0);
         self.credits -= spent;
-        self.log.add(block.0, version, is_created, spent);
+        if joins {
+            self.log.add(block.0, is_created, spent);
+        } else {
+            self.unneeded += spent;
+        }
     }
 
     fn end(&mut self) {
         if self.part == Part::Operation {
-            self.log.end(self.credits);
+            self.log.end(self.credits + self.unneeded);
             self.part = Part::Ended;
             self.held = None;
         }

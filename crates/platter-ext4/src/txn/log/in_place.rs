@@ -8,10 +8,10 @@ use platter_cache::Buffer;
 use platter_vfs::Result;
 
 use super::home::Home;
-use super::transaction::Transaction;
+use super::transaction::Closed;
 
 /// Makes a closed transaction durable.
-pub(super) fn commit(home: &Home, transaction: &Transaction) -> Result<()> {
+pub(super) fn commit(home: &Home, transaction: &Closed) -> Result<()> {
     let is_created = |block: &u64| transaction.created.contains(block);
     let blocks = transaction.blocks.iter();
     let blocks = blocks.map(|(&block, buffer)| (block, buffer.clone()));

@@ -15,7 +15,7 @@ use super::live::Live;
 use super::record::{Piece, Record};
 use super::ring::Ring;
 use super::statistics::Counters;
-use super::transaction::Transaction;
+use super::transaction::Closed;
 use crate::ondisk::Features;
 use crate::ondisk::jbd2::{LogBlock, LogFormat, Sequence};
 use crate::txn::journal::{Journal, SuperblockSlot};
@@ -86,7 +86,7 @@ impl Journaled {
 
     /// Makes a closed transaction durable. When this returns, no block that it frees is being
     /// written.
-    pub(super) fn commit(&self, transaction: &Transaction) -> Result<()> {
+    pub(super) fn commit(&self, transaction: &Closed) -> Result<()> {
         let record = Record::encode(transaction, self.uuid, &self.format);
         let len_blocks = record.len_blocks();
         self.make_room(len_blocks)?;
@@ -110,7 +110,7 @@ impl Journaled {
 
     /// Notes that a transaction is durable, and waits for blocks it frees that are on their way
     /// home.
-    fn settle(&self, transaction: &Transaction, len_blocks: u32) {
+    fn settle(&self, transaction: &Closed, len_blocks: u32) {
         let mut live = self.live.lock();
         let doomed = live.commit(transaction, len_blocks, self.clock.monotonic());
         let is_freed = |block: &u64| transaction.revoked.contains(block);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use platter_cache::Buffer;
 
 use super::ring::Ring;
-use super::transaction::Transaction;
+use super::transaction::Closed;
 use crate::ondisk::jbd2::{LogBlock, Sequence};
 
 /// A committed transaction.
@@ -100,7 +100,7 @@ impl Live {
 
     /// Takes in a transaction that no handle is part of any more, and completes what it revokes by
     /// the blocks it frees.
-    pub(super) fn close(&mut self, transaction: &mut Transaction) {
+    pub(super) fn close(&mut self, transaction: &mut Closed) {
         for freed in &transaction.freed {
             let copies = self.copies(freed.start.0..freed.end.0);
             transaction.revoked.extend(copies);
@@ -116,7 +116,7 @@ impl Live {
     /// that will not be written home, as their blocks were freed.
     pub(super) fn commit(
         &mut self,
-        transaction: &Transaction,
+        transaction: &Closed,
         len_blocks: u32,
         now: Duration,
     ) -> Vec<(u64, Buffer)> {

@@ -5,7 +5,6 @@
 //! later handles publish newer ones. A commit writes them to the journal, from where a checkpoint
 //! brings them home; without a journal, it writes them home itself.
 
-mod edit_locks;
 mod statistics;
 mod transaction;
 mod held;
@@ -38,14 +37,14 @@ use platter_vfs::{Clock, Error, Result};
 use super::journal::Journal;
 use crate::ondisk::jbd2::{Sequence, revoke};
 use crate::ondisk::{BlockNr, Features};
-use edit_locks::EditLocks;
 use home::Home;
 use journaled::Journaled;
 use running::Limits;
 use statistics::Counters;
 use transaction::Transaction;
 
-pub use handle::{Edit, Handle};
+pub use handle::Handle;
+pub use platter_cache::Edit;
 pub use statistics::LogStatistics;
 
 /// Blocks that a transaction may have however long the journal is: memory holds them all.
@@ -76,13 +75,11 @@ pub trait CommitClient: Send + Sync {
 ///
 /// # Invariants
 /// - At most one transaction runs and at most one commits.
-/// - Each block of a transaction has the version of its last change by a handle of it.
 /// - After a failure nothing is written any more: every handle and commit gives `ReadOnly`.
 pub struct Log {
     home: Arc<Home>,
     durability: Durability,
     limits: Limits,
-    edits: EditLocks,
     state: Mutex<State>,
     /// The log has failed; see [`State::failure`].
     has_failed: AtomicBool,
@@ -189,7 +186,6 @@ impl Log {
             home,
             durability,
             limits,
-            edits: EditLocks::default(),
             state: Mutex::new(State {
                 running: Transaction::new(first),
                 is_closing: false,
@@ -237,13 +233,18 @@ impl Log {
     #[must_use]
     pub fn data_away(&self, range: Range<BlockNr>) -> BTreeMap<u64, Buffer> {
         let range = range.start.0..range.end.0;
-        let state = self.state.lock();
-        let mut newest = match &self.durability {
-            Durability::InPlace => BTreeMap::new(),
-            Durability::Journal(journaled) => journaled.live.lock().newest(range.clone()),
+        let (mut newest, running) = {
+            let state = self.state.lock();
+            let newest = match &self.durability {
+                Durability::InPlace => BTreeMap::new(),
+                Durability::Journal(journaled) => journaled.live.lock().newest(range.clone()),
+            };
+            let running: Vec<u64> = state.running.blocks.range(range).copied().collect();
+            (newest, running)
         };
-        let running = state.running.blocks.range(range);
-        newest.extend(running.map(|(&block, buffer)| (block, buffer.clone())));
+        // What is committed and comes home meanwhile is on the device.
+        let current = |block| Some((block, self.home.buffers.current(block)?));
+        newest.extend(running.into_iter().filter_map(current));
         newest
     }
 
@@ -255,11 +256,7 @@ impl Log {
         verifier: &dyn Verify,
         look: impl FnOnce(&Buffer) -> R,
     ) -> Result<R> {
-        let buffers = &self.home.buffers;
-        // Brought in before the lock, which others may wait for.
-        buffers.read(block.0, verifier)?;
-        let _turn = self.edits.lock(block.0);
-        Ok(look(&buffers.read(block.0, verifier)?))
+        Ok(self.home.buffers.inspect(block.0, verifier, look)?)
     }
 
     /// Whether transactions go through a journal.

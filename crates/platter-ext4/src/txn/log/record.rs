@@ -8,7 +8,7 @@ use platter_ondisk::Uuid;
 use platter_ondisk::checksum::crc32_be;
 use platter_vfs::Timestamp;
 
-use super::transaction::Transaction;
+use super::transaction::Closed;
 use crate::ondisk::BlockNr;
 use crate::ondisk::jbd2::descriptor::{Tag, TagFlags, tags_max};
 use crate::ondisk::jbd2::{Checksums, JBD2_MAGIC, LogFormat, Sequence};
@@ -44,7 +44,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn encode(transaction: &Transaction, uuid: Uuid, format: &LogFormat) -> Self {
+    pub(super) fn encode(transaction: &Closed, uuid: Uuid, format: &LogFormat) -> Self {
         let sequence = transaction.sequence;
         let mut pieces = Vec::with_capacity(transaction.blocks.len() + 2);
         let revoked: Vec<_> = transaction

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use parking_lot::MutexGuard;
-use platter_cache::Buffer;
 use platter_vfs::{Condition, Result};
 
 use super::transaction::Transaction;
@@ -107,16 +106,14 @@ impl Log {
     }
 
     /// Adds a block that a handle changed and spent so many of its credits on.
-    pub(super) fn add(&self, block: u64, version: Buffer, is_created: bool, spent: u32) {
+    pub(super) fn add(&self, block: u64, is_created: bool, spent: u32) {
         let mut state = self.state.lock();
         let running = &mut state.running;
-        if is_created && !running.blocks.contains_key(&block) {
+        if is_created && !running.blocks.contains(&block) {
             running.created.insert(block);
         }
-        let replaced = running.change(block, version);
+        running.change(block);
         running.reserved_blocks -= spent;
-        drop(state);
-        drop(replaced);
     }
 
     /// Takes blocks out of the running transaction, and revokes those that are in the log.
@@ -126,7 +123,7 @@ impl Log {
             .running
             .blocks
             .range(blocks.clone())
-            .map(|(&block, _)| block)
+            .copied()
             .collect();
         for block in changed {
             state.running.forget(block);

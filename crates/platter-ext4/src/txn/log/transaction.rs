@@ -1,4 +1,4 @@
-//! A transaction: what handles changed together.
+//! A transaction: what handles change together, and then what is made durable of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -11,7 +11,8 @@ use crate::ondisk::jbd2::Sequence;
 /// What handles add to.
 ///
 /// # Invariants
-/// - Each block has the version of its last change by a handle of this transaction.
+/// - The buffer cache has the versions of its blocks, each of its last change by a handle of this
+///   transaction.
 /// - No block is both changed and revoked: the later of the two counts.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
@@ -20,12 +21,25 @@ pub(super) struct Transaction {
     pub(super) handles: u32,
     /// What they may still add, together.
     pub(super) reserved_blocks: u32,
-    pub(super) blocks: BTreeMap<u64, Buffer>,
+    pub(super) blocks: BTreeSet<u64>,
     /// Of the changed blocks those that nothing durable refers to.
     pub(super) created: BTreeSet<u64>,
     /// Blocks whose copies in the log must not be replayed.
     pub(super) revoked: BTreeSet<u64>,
     /// Blocks that may be used again once this is durable.
+    pub(super) freed: Vec<Range<BlockNr>>,
+}
+
+/// A transaction that no handle is part of any more.
+///
+/// # Invariants
+/// Its versions are sealed and proven, and do not change.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) sequence: Sequence,
+    pub(super) blocks: BTreeMap<u64, Buffer>,
+    pub(super) created: BTreeSet<u64>,
+    pub(super) revoked: BTreeSet<u64>,
     pub(super) freed: Vec<Range<BlockNr>>,
 }
 
@@ -42,10 +56,21 @@ impl Transaction {
         self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
     }
 
-    /// Adds a version of a block, and gives the one it replaces.
-    pub(super) fn change(&mut self, block: u64, version: Buffer) -> Option<Buffer> {
+    /// Adds a block that was changed.
+    pub(super) fn change(&mut self, block: u64) {
         self.revoked.remove(&block);
-        self.blocks.insert(block, version)
+        self.blocks.insert(block);
+    }
+
+    /// What is made durable of it, with the versions of its blocks.
+    pub(super) fn close(self, blocks: BTreeMap<u64, Buffer>) -> Closed {
+        Closed {
+            sequence: self.sequence,
+            blocks,
+            created: self.created,
+            revoked: self.revoked,
+            freed: self.freed,
+        }
     }
 
     /// Takes a block out of the changed ones, if it is one of them.
@@ -54,16 +79,15 @@ impl Transaction {
         self.blocks.remove(&block);
     }
 
-    /// Takes the blocks that were freed out of the changed ones, and gives their versions: what
-    /// comes to lie there must not meet them.
-    pub(super) fn drop_freed(&mut self) -> Vec<(u64, Buffer)> {
+    /// Takes the blocks that were freed out of the changed ones, and gives them: what comes to lie
+    /// there must not meet their versions.
+    pub(super) fn drop_freed(&mut self) -> Vec<u64> {
         let mut dropped = Vec::new();
         for freed in &self.freed {
-            let changed = self.blocks.range(freed.start.0..freed.end.0);
-            dropped.extend(changed.map(|(&block, version)| (block, version.clone())));
+            dropped.extend(self.blocks.range(freed.start.0..freed.end.0));
         }
-        for (block, _) in &dropped {
-            self.forget(*block);
+        for &block in &dropped {
+            self.forget(block);
         }
         dropped
     }

@@ -32,8 +32,8 @@ impl Log {
             return Err(Condition::NoSpace.into());
         }
         for (block, bytes) in blocks {
-            let buffer = self.home.buffers.publish(block, bytes, &Unverified)?;
-            self.state.lock().running.change(block, buffer);
+            self.home.buffers.publish(block, bytes, &Unverified)?;
+            self.state.lock().running.change(block);
         }
         self.commit_all()
     }

@@ -105,7 +105,9 @@ impl XattrChange<'_, '_> {
     /// Attributes as a block of one user holds them, but for its checksum.
     fn draft(&self, attributes: &Attributes) -> Result<Vec<u8>> {
         let mut bytes = vec![0; self.volume.geometry.block_bytes as usize];
-        lay_out(attributes, &mut bytes)?;
+        if !attributes.encode_block(&mut bytes, 1) {
+            return Err(Condition::NoSpace.into());
+        }
         Ok(bytes)
     }
 
@@ -242,14 +244,10 @@ impl XattrChange<'_, '_> {
     /// Takes attributes out of the block that this inode alone uses.
     pub(super) fn rewrite_block(&mut self, block: BlockNr, attributes: &Attributes) -> Result<()> {
         let verifier = block_verifier(self.volume);
-        self.handle
-            .edit(block, &verifier, |bytes| Ok(lay_out(attributes, bytes)?))
+        let draft = self.draft(attributes)?;
+        self.handle.edit(block, &verifier, |bytes| {
+            bytes.copy_from_slice(&draft);
+            Ok(())
+        })
     }
-}
-
-fn lay_out(attributes: &Attributes, bytes: &mut [u8]) -> Result<(), Condition> {
-    if attributes.encode_block(bytes, 1) {
-        return Ok(());
-    }
-    Err(Condition::NoSpace)
 }

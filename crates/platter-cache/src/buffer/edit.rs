@@ -1,0 +1,432 @@
+//! Changes of blocks: where the bytes are while nobody else has them, and on a copy otherwise. What is
+//! changed again and again is sealed once, before it is written.
+
+use std::sync::Arc;
+
+use platter_ondisk::Verify;
+
+use super::table::{Claim, cost_bytes};
+use super::turns::Turn;
+use super::version::{Buffer, Version};
+use super::{BufferCache, BufferError, Core};
+
+/// What a look at a block, in the turn to change it, came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edit<R> {
+    /// It was changed.
+    Changed(R),
+    /// It stays as it is.
+    Kept(R),
+}
+
+/// The same, and whether it is the first change of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edited<R> {
+    /// It was changed, after other changes in the same round or as the first.
+    Changed {
+        /// What the change gave.
+        result: R,
+        /// No change of this round came before.
+        is_first: bool,
+    },
+    /// It stays as it is.
+    Kept(R),
+}
+
+impl BufferCache {
+    /// Changes a block, proven by `verifier`, in place: a new version is made of it only where somebody
+    /// else has the one there is. It is dirty from then on, and is sealed and proven at the latest when
+    /// it is [settled](Self::settle).
+    ///
+    /// Changes are counted in rounds, of which the caller tells the number: each block has a first one
+    /// in each round.
+    ///
+    /// `change` takes no lock but those that are taken with the turn to change a block, and reads no
+    /// block. Where it fails, or keeps the block, it has to leave the bytes as they were.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read), and what `change` gives.
+    pub fn edit<R, E: From<BufferError>>(
+        &self,
+        block: u64,
+        verifier: &dyn Verify,
+        round: u64,
+        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+    ) -> Result<Edited<R>, E> {
+        let core = &*self.core;
+        let (_turn, version) = self.proven_in_turn(block, verifier)?;
+        let kept = version.is_sealed().then(|| verifier.kept()).flatten();
+        if version.is_sealed() && kept.is_none() {
+            return core.edit_copy(block, &version, verifier, round, change);
+        }
+        let mut editing = Editing::begin(core, block, version)?;
+        let edit = change(editing.bytes())?;
+        Ok(match edit {
+            Edit::Kept(result) => Edited::Kept(result),
+            Edit::Changed(result) => Edited::Changed {
+                result,
+                is_first: editing.finish(kept, round),
+            },
+        })
+    }
+
+    /// Looks at a block, proven by `verifier`, while nobody changes it. `look` takes no lock but those
+    /// that are taken with the turn to change a block.
+    pub fn inspect<R>(
+        &self,
+        block: u64,
+        verifier: &dyn Verify,
+        look: impl FnOnce(&Buffer) -> R,
+    ) -> Result<R, BufferError> {
+        let (_turn, version) = self.proven_in_turn(block, verifier)?;
+        Ok(look(&Buffer { version }))
+    }
+
+    /// The block's version, sealed and proven. It does not change any more: the next change makes a
+    /// new one. `None` if the block is not cached.
+    pub fn settle(&self, block: u64) -> Result<Option<Buffer>, BufferError> {
+        let core = &*self.core;
+        let _turn = core.turns.take(block);
+        let Some(Claim::Cached(version)) = core.table.find(block) else {
+            return Ok(None);
+        };
+        if version.is_sealed() {
+            return Ok(Some(Buffer { version }));
+        }
+        let mut editing = Editing::begin(core, block, version)?;
+        editing.version_mut().seal(block)?;
+        let version = editing.settle();
+        Ok(Some(Buffer { version }))
+    }
+
+    /// The block's version as it is, sealed or not, if it is cached.
+    #[must_use]
+    pub fn current(&self, block: u64) -> Option<Buffer> {
+        loop {
+            match self.core.table.find(block)? {
+                Claim::Cached(version) => return Some(Buffer { version }),
+                Claim::Edited => self.core.turns.wait(block),
+                Claim::Wait(_) | Claim::Claimed(_) => return None,
+            }
+        }
+    }
+
+    fn proven_in_turn(
+        &self,
+        block: u64,
+        verifier: &dyn Verify,
+    ) -> Result<(Turn<'_>, Arc<Version>), BufferError> {
+        let mut is_read = false;
+        loop {
+            let turn = self.core.turns.take(block);
+            match self.core.table.find(block) {
+                Some(Claim::Cached(version)) if version.is_proven_by(verifier.key()) => {
+                    return Ok((turn, version));
+                }
+                // The budget has no room for it.
+                None if is_read => return Ok((turn, self.read(block, verifier)?.version)),
+                _ => {}
+            }
+            drop(turn);
+            // Others may wait for the turn: nobody has it while the block is read.
+            self.read(block, verifier)?;
+            is_read = true;
+        }
+    }
+}
+
+impl Core {
+    /// Changes a copy, which is sealed at once.
+    fn edit_copy<R, E: From<BufferError>>(
+        &self,
+        block: u64,
+        version: &Version,
+        verifier: &dyn Verify,
+        round: u64,
+        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+    ) -> Result<Edited<R>, E> {
+        let mut bytes: Box<[u8]> = version.bytes().into();
+        match change(&mut bytes)? {
+            Edit::Kept(result) => Ok(Edited::Kept(result)),
+            Edit::Changed(result) => {
+                let version = self.sealed(block, bytes, verifier).map_err(E::from)?;
+                let is_first = self.table.publish(block, version, Some(round));
+                Ok(Edited::Changed { result, is_first })
+            }
+        }
+    }
+}
+
+/// A version that is being changed, by who has the turn of its block.
+struct Editing<'c> {
+    core: &'c Core,
+    block: u64,
+    /// Nobody else has it.
+    version: Option<Arc<Version>>,
+    /// The block's version is another one, of which this is a copy.
+    is_copy: bool,
+    #[cfg(debug_assertions)]
+    before: Box<[u8]>,
+}
+
+impl<'c> Editing<'c> {
+    fn begin(core: &'c Core, block: u64, version: Arc<Version>) -> Result<Self, BufferError> {
+        #[cfg(debug_assertions)]
+        let before = version.bytes().into();
+        let (version, is_copy) = match core.table.check_out(block, version) {
+            Ok(version) => (version, false),
+            Err(version) => {
+                let charge = core.budget.charge_beyond(cost_bytes(version.bytes()));
+                (Arc::new(version.copy(charge)), true)
+            }
+        };
+        Ok(Self {
+            core,
+            block,
+            version: Some(version),
+            is_copy,
+            #[cfg(debug_assertions)]
+            before,
+        })
+    }
+}
+
+impl Editing<'_> {
+    fn version_mut(&mut self) -> &mut Version {
+        let version = self.version.as_mut().and_then(Arc::get_mut);
+        let Some(version) = version else {
+            unreachable!("a version that is changed is nobody else's");
+        };
+        version
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        self.version_mut().bytes_mut()
+    }
+
+    /// Makes the changed version the block's. `rules` are those of a version that was sealed. Gives
+    /// whether it is the first change of its round.
+    fn finish(mut self, rules: Option<Box<dyn Verify>>, round: u64) -> bool {
+        if let Some(rules) = rules {
+            self.version_mut().changed_as(rules);
+        }
+        self.check_in(Some(round)).1
+    }
+
+    /// Makes the sealed version the block's.
+    fn settle(mut self) -> Arc<Version> {
+        self.check_in(None).0
+    }
+
+    fn check_in(&mut self, round: Option<u64>) -> (Arc<Version>, bool) {
+        let core = self.core;
+        if !self.version_mut().is_charged() {
+            let charge = core.budget.charge_beyond(cost_bytes(self.bytes()));
+            self.version_mut().charge_with(charge);
+        }
+        let Some(version) = self.version.take() else {
+            unreachable!("a version is checked in once");
+        };
+        let is_first = core.table.publish(self.block, Arc::clone(&version), round);
+        (version, is_first)
+    }
+}
+
+impl Drop for Editing<'_> {
+    /// Where nothing was changed, the block's version is what it was.
+    fn drop(&mut self) {
+        let Some(version) = self.version.take() else {
+            return;
+        };
+        #[cfg(debug_assertions)]
+        assert!(
+            std::thread::panicking() || version.bytes() == &*self.before,
+            "a change that fails leaves the block as it was"
+        );
+        if !self.is_copy {
+            self.core.table.put_back(self.block, version);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use platter_block::{BlockDevice, MemoryDevice};
+    use platter_ondisk::verify::Unverified;
+    use platter_ondisk::{Corruption, Locus, VerifierKey};
+
+    use super::*;
+    use crate::MemoryBudget;
+
+    const BLOCK: u32 = 512;
+
+    /// The last byte is the sum of the others, and of the seed.
+    #[derive(Debug, Clone)]
+    struct Summed {
+        seed: u8,
+        is_kept: bool,
+        seals: Arc<AtomicUsize>,
+    }
+
+    impl Summed {
+        fn new(seed: u8) -> Self {
+            Self {
+                seed,
+                is_kept: true,
+                seals: Arc::default(),
+            }
+        }
+
+        fn sum(&self, bytes: &[u8]) -> u8 {
+            let others = &bytes[..bytes.len() - 1];
+            others
+                .iter()
+                .fold(self.seed, |sum, byte| sum.wrapping_add(*byte))
+        }
+    }
+
+    impl Verify for Summed {
+        fn key(&self) -> VerifierKey {
+            VerifierKey {
+                structure: 7,
+                seed: u64::from(self.seed),
+            }
+        }
+
+        fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+            if bytes.last() == Some(&self.sum(bytes)) {
+                return Ok(());
+            }
+            let locus = Locus::block(block);
+            Err(Corruption::new("summed block", locus, "the sum is wrong"))
+        }
+
+        fn seal(&self, _: u64, bytes: &mut [u8]) {
+            self.seals.fetch_add(1, Ordering::Relaxed);
+            let sum = self.sum(bytes);
+            if let Some(last) = bytes.last_mut() {
+                *last = sum;
+            }
+        }
+
+        fn kept(&self) -> Option<Box<dyn Verify>> {
+            self.is_kept
+                .then(|| Box::new(self.clone()) as Box<dyn Verify>)
+        }
+    }
+
+    fn cache_within(bytes: u64) -> (Arc<MemoryDevice>, BufferCache) {
+        let device = Arc::new(MemoryDevice::new("memory", vec![0; 16 << 10]));
+        let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
+        let budget = Arc::new(MemoryBudget::new(bytes));
+        (device, BufferCache::new(below, BLOCK, budget))
+    }
+
+    fn cache() -> (Arc<MemoryDevice>, BufferCache) {
+        cache_within(1 << 20)
+    }
+
+    /// Sets the first byte, and tells whether that is the first change of the round.
+    fn set(cache: &BufferCache, verifier: &Summed, round: u64, byte: u8) -> bool {
+        let edited = cache.edit(2, verifier, round, |bytes| {
+            bytes[0] = byte;
+            Ok::<_, BufferError>(Edit::Changed(()))
+        });
+        match edited.unwrap() {
+            Edited::Changed { is_first, .. } => is_first,
+            Edited::Kept(()) => unreachable!(),
+        }
+    }
+
+    fn seals(verifier: &Summed) -> usize {
+        verifier.seals.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_block_changed_often_is_sealed_once() {
+        let (device, cache) = cache();
+        let verifier = Summed::new(0);
+        assert!(set(&cache, &verifier, 1, 1));
+        assert!((2..9).all(|byte| !set(&cache, &verifier, 1, byte)));
+        assert!(set(&cache, &verifier, 2, 9));
+        assert_eq!(cache.read(2, &verifier).unwrap()[0], 9);
+        assert_eq!(seals(&verifier), 0);
+        let settled = cache.settle(2).unwrap().unwrap();
+        assert_eq!((seals(&verifier), settled[BLOCK as usize - 1]), (1, 9));
+        assert_eq!(cache.write_dirty(0..9).unwrap(), 1);
+        assert_eq!(seals(&verifier), 1);
+        assert_eq!(device.snapshot()[2 * BLOCK as usize], 9);
+        assert!(cache.settle(3).unwrap().is_none());
+    }
+
+    #[test]
+    fn whoever_has_a_version_keeps_it_as_it_is() {
+        let (_, cache) = cache();
+        let verifier = Summed::new(0);
+        set(&cache, &verifier, 1, 1);
+        let held = cache.read(2, &verifier).unwrap();
+        set(&cache, &verifier, 1, 2);
+        let settled = cache.settle(2).unwrap().unwrap();
+        set(&cache, &verifier, 1, 3);
+        let now = cache.current(2).unwrap();
+        assert_eq!((held[0], settled[0], now[0]), (1, 2, 3));
+        assert_eq!(cache.dirty_len(), 1);
+    }
+
+    #[test]
+    fn bytes_without_a_seal_are_sealed_for_others() {
+        let (device, cache) = cache();
+        let verifier = Summed::new(0);
+        set(&cache, &verifier, 1, 5);
+        let raw = cache.read(2, &Unverified).unwrap();
+        assert_eq!((raw[0], raw[BLOCK as usize - 1]), (5, 5));
+        assert!(cache.read(2, &Summed::new(1)).is_err());
+        let edited = cache.edit(2, &Summed::new(1), 1, |_| {
+            Ok::<_, BufferError>(Edit::Changed(()))
+        });
+        assert!(edited.is_err());
+        drop(raw);
+        set(&cache, &verifier, 1, 6);
+        cache.write_dirty(0..9).unwrap();
+        assert_eq!(device.snapshot()[3 * BLOCK as usize - 1], 6);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_kept_are_applied_at_once() {
+        let (_, cache) = cache();
+        let mut verifier = Summed::new(0);
+        verifier.is_kept = false;
+        assert!(set(&cache, &verifier, 1, 1));
+        assert!(!set(&cache, &verifier, 1, 2));
+        assert_eq!(seals(&verifier), 2);
+        let raw = cache.read(2, &Unverified).unwrap();
+        assert_eq!(raw[BLOCK as usize - 1], 2);
+    }
+
+    #[test]
+    fn a_change_that_fails_leaves_the_block_as_it_was() {
+        for bytes in [1 << 20, 100] {
+            let (_, cache) = cache_within(bytes);
+            let failed = cache.edit(2, &Summed::new(0), 1, |_| {
+                let error = platter_block::IoError::new(
+                    &Arc::from("memory"),
+                    platter_block::Operation::Read,
+                    0,
+                    0,
+                    std::io::Error::other("no"),
+                );
+                Err::<Edit<()>, BufferError>(error.into())
+            });
+            assert!(failed.is_err());
+            let kept = cache.edit(2, &Summed::new(0), 1, |bytes| {
+                Ok::<_, BufferError>(Edit::Kept(bytes[0]))
+            });
+            assert_eq!(kept.unwrap(), Edited::Kept(0));
+            assert_eq!(cache.dirty_len(), 0);
+            assert!(set(&cache, &Summed::new(0), 1, 4), "the first that came");
+            assert_eq!(cache.read(2, &Summed::new(0)).unwrap()[0], 4);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! One writer at a time for each block.
+
+use crossbeam_utils::CachePadded;
+
+use crate::sync::{Mutex, MutexGuard};
+
+const LOCKS: usize = 64;
+
+/// Locks by block number; different blocks may share one.
+#[derive(Debug)]
+pub(super) struct Turns {
+    locks: [CachePadded<Mutex<()>>; LOCKS],
+}
+
+/// The right to change a block.
+pub(super) type Turn<'t> = MutexGuard<'t, ()>;
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            locks: std::array::from_fn(|_| CachePadded::new(Mutex::new(()))),
+        }
+    }
+}
+
+impl Turns {
+    /// Waits for the turn to change `block`. A thread has one at a time.
+    pub(super) fn take(&self, block: u64) -> Turn<'_> {
+        self.locks[usize::try_from(block % LOCKS as u64).unwrap_or_default()].lock()
+    }
+
+    /// Waits until nobody has the turn of `block`.
+    pub(super) fn wait(&self, block: u64) {
+        drop(self.take(block));
+    }
+}
