@@ -9,11 +9,12 @@ use platter_vfs::{Error, Result};
 use super::SpaceRule;
 use super::fixed::FixedBlocks;
 use super::free_map::FreeMap;
+use super::recording::Recording;
 use crate::Volume;
 use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
-use crate::ondisk::{Corrupt, GroupDesc, GroupNr};
+use crate::ondisk::{Corrupt, Geometry, GroupDesc, GroupNr};
 
 /// A run at the goal is taken though it is shorter than asked for, if it has so many clusters.
 const GOAL_RUN_MIN: u32 = 16;
@@ -27,6 +28,7 @@ const GOAL_RUN_MIN: u32 = 16;
 pub(super) struct Clusters {
     /// The bitmap as the running transaction has it.
     pub(super) recorded: Box<[u8]>,
+    pub(super) recording: Recording,
     pub(super) free: FreeMap,
     pub(super) unsettled: u32,
     /// What is kept for files that grow, by the first cluster: the end, and a number.
@@ -56,7 +58,8 @@ impl Clusters {
         let counted = layout::clusters_counted(geometry, group);
         let first = geometry.group_first_block(group).0;
         let fixed = fixed.within(first..first + u64::from(geometry.group_blocks(group)));
-        let recorded = if desc.flags.contains(GroupFlags::BLOCK_UNINIT) {
+        let is_new = desc.flags.contains(GroupFlags::BLOCK_UNINIT);
+        let recorded = if is_new {
             layout::fresh_bitmap(geometry, group, fixed)
         } else {
             read_ahead(volume, group, &desc);
@@ -76,6 +79,7 @@ impl Clusters {
         let free = FreeMap::new(&recorded, usable);
         Ok(Self {
             recorded: recorded.into(),
+            recording: Recording::of(desc.block_bitmap, is_new),
             free,
             unsettled: 0,
             kept: BTreeMap::new(),
@@ -122,6 +126,16 @@ impl Clusters {
         debug_assert!(self.unsettled >= count(&clusters), "it was not free before");
         self.unsettled = self.unsettled.saturating_sub(count(&clusters));
         self.free.assign(clusters, true);
+    }
+
+    /// Takes what is recorded into the group's descriptor.
+    pub(super) fn describe(&self, desc: &mut GroupDesc, group: GroupNr, geometry: &Geometry) {
+        let counted = layout::clusters_counted(geometry, group);
+        desc.free_clusters = bitmap::count_clear(&self.recorded, counted);
+        desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+        let bits = geometry.clusters_per_group;
+        let sum = bitmap::expected_checksum(&self.recorded, bits, geometry);
+        desc.block_bitmap_checksum = sum.unwrap_or(desc.block_bitmap_checksum);
     }
 
     /// Whether all of these clusters are taken, or all free, by the bitmap.

@@ -8,7 +8,9 @@
 mod counters;
 mod fixed;
 mod free_map;
+mod recording;
 mod group;
+mod group_inodes;
 mod slot;
 mod search;
 mod window;
@@ -19,7 +21,7 @@ mod usage;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use parking_lot::Mutex;
@@ -176,6 +178,8 @@ pub struct Space {
     counters: Counters,
     /// Groups whose bitmap is in memory, the longest there first.
     loaded: Mutex<VecDeque<GroupNr>>,
+    /// Groups of which the running transaction changes something.
+    pending: Mutex<BTreeSet<GroupNr>>,
     /// Free blocks and inodes as the superblock has them.
     stored: Mutex<(u64, u64)>,
     /// Damage that nobody was told of.
@@ -224,6 +228,7 @@ impl Space {
             slots: slots.into(),
             counters,
             loaded: Mutex::default(),
+            pending: Mutex::default(),
             stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))),
             damage: Mutex::default(),
             geometry,

@@ -9,9 +9,7 @@ use platter_vfs::Result;
 use super::group::{Clusters, count};
 use super::{Space, SpaceRule, Taken};
 use crate::Volume;
-use crate::groups::{self, layout};
-use crate::ondisk::bitmap::{self, BitmapVerifier};
-use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::bitmap;
 use crate::ondisk::superblock::SuperblockVerifier;
 use crate::ondisk::{BlockNr, Corrupt, GroupNr};
 use crate::txn::{CommitClient, Handle};
@@ -42,7 +40,7 @@ impl Space {
     ) -> Result<()> {
         let mut held = self.clusters(volume, group)?;
         let recorded = count(&clusters);
-        self.write_bitmap(handle, group, &mut held, clusters, true)?;
+        self.assign(handle, group, &mut held, clusters, true)?;
         held.unsettled = held.unsettled.saturating_sub(recorded);
         self.counters.free.sub(u64::from(recorded));
         Ok(())
@@ -113,7 +111,7 @@ impl Space {
         let blocks = self.blocks_of(group, &clusters);
         let mut held = self.clusters(volume, group)?;
         self.prove_taken(group, &held, &clusters)?;
-        self.write_bitmap(handle, group, &mut held, clusters, false)?;
+        self.assign(handle, group, &mut held, clusters, false)?;
         held.unsettled += freed;
         self.counters.free.add(u64::from(freed));
         self.counters.pending.add(u64::from(freed));
@@ -130,11 +128,14 @@ impl Space {
         group: GroupNr,
     ) -> Result<()> {
         let mut held = self.clusters(volume, group)?;
-        self.write_bitmap(handle, group, &mut held, 0..0, true)
+        if held.recording.is_absent() {
+            self.join(handle, group, &mut held.recording)?;
+        }
+        Ok(())
     }
 
-    /// Sets or clears bits of a group's bitmap, all of which change, with the descriptor.
-    fn write_bitmap(
+    /// Sets or clears bits of a group's bitmap, all of which change.
+    fn assign(
         &self,
         handle: &mut Handle<'_>,
         group: GroupNr,
@@ -146,27 +147,8 @@ impl Space {
             held.is_recorded(clusters.clone(), !taken),
             "bits change that are written"
         );
-        let geometry = &self.geometry;
-        let mut bits = held.recorded.clone();
-        bitmap::assign_range(&mut bits, clusters, taken);
-        let free = bitmap::count_clear(&bits, layout::clusters_counted(geometry, group));
-        let sum = bitmap::expected_checksum(&bits, geometry.clusters_per_group, geometry);
-        let (desc, is_first) = groups::edit_descriptor(handle, geometry, group, |desc| {
-            let is_first = desc.flags.contains(GroupFlags::BLOCK_UNINIT);
-            desc.free_clusters = free;
-            desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-            desc.block_bitmap_checksum = sum.unwrap_or(desc.block_bitmap_checksum);
-            Ok((*desc, is_first))
-        })?;
-        let verifier = BitmapVerifier::of_blocks(group, &desc, geometry);
-        let block = desc.block_bitmap;
-        let published = if is_first {
-            handle.create(block, &verifier, bits.clone())
-        } else {
-            handle.replace(block, &verifier, bits.clone())
-        };
-        published.map_err(|error| handle.abort(error))?;
-        held.recorded = bits;
+        self.join(handle, group, &mut held.recording)?;
+        bitmap::assign_range(&mut held.recorded, clusters, taken);
         Ok(())
     }
 
@@ -186,6 +168,7 @@ impl Space {
 
 impl CommitClient for Space {
     fn closing(&self, handle: &mut Handle<'_>) -> Result<()> {
+        self.write_pending(handle)?;
         let geometry = &self.geometry;
         let ratio = u64::from(geometry.cluster_blocks);
         let blocks = self.counters.free.get().saturating_mul(ratio);

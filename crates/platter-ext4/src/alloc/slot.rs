@@ -1,5 +1,5 @@
-//! What is kept of every group: its lock, its bitmap while it is in use, and hints that let a search
-//! pass it by.
+//! What is kept of every group: its locks, its bitmaps while they are in use, and hints that let a
+//! search pass it by.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -9,19 +9,23 @@ use platter_vfs::{Error, Result};
 
 use super::Space;
 use super::group::Clusters;
+use super::group_inodes::Inodes;
 use crate::Volume;
 use crate::ondisk::{GroupDesc, GroupNr};
 
 /// The largest free chunk is not known: the bitmap was not read yet.
 const ORDER_UNKNOWN: u8 = u8::MAX;
 
+/// The lock of what may be in memory of a group.
+pub(super) type Loaded<'s, T> = MutexGuard<'s, Option<Box<T>>>;
+
 /// One group. Groups do not share cache lines.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
     clusters: Mutex<Option<Box<Clusters>>>,
-    /// Held while the inode bitmap changes; taken before the lock of the clusters.
-    pub(super) inodes: Mutex<()>,
+    /// Taken before the lock of the clusters.
+    inodes: Mutex<Option<Box<Inodes>>>,
     /// Free clusters, as of the last change.
     free: AtomicU32,
     /// One more than the order of the largest free chunk.
@@ -85,10 +89,17 @@ impl Slot {
         self.directories.load(Ordering::Relaxed)
     }
 
+    /// What is in memory of the group, locked.
+    pub(super) fn loaded(&self) -> (Loaded<'_, Inodes>, Loaded<'_, Clusters>) {
+        let inodes = self.inodes.lock();
+        (inodes, self.clusters.lock())
+    }
+
     /// Updates the hints about inodes, whose lock is held.
-    pub(super) fn note_inodes(&self, desc: &GroupDesc) {
-        self.free_inodes.store(desc.free_inodes, Ordering::Relaxed);
-        self.directories.store(desc.used_dirs, Ordering::Relaxed);
+    pub(super) fn note_inodes(&self, inodes: &Inodes) {
+        self.free_inodes.store(inodes.free(), Ordering::Relaxed);
+        self.directories
+            .store(inodes.directories(), Ordering::Relaxed);
     }
 
     /// Has searches for inodes pass by: the bitmap cannot be used.
@@ -139,6 +150,25 @@ impl Space {
         }))
     }
 
+    /// The inodes of a group, brought in if need be. The lock is held over that.
+    pub(super) fn inodes(
+        &self,
+        volume: &Volume,
+        group: GroupNr,
+    ) -> Result<MappedMutexGuard<'_, Inodes>> {
+        let mut held = self.slot(group).inodes.lock();
+        if held.is_none() {
+            *held = Some(Box::new(Inodes::load(volume, group)?));
+            self.keep_bounded(group);
+        }
+        Ok(MutexGuard::map(held, |held| {
+            let Some(inodes) = held else {
+                unreachable!("the inodes are loaded");
+            };
+            &mut **inodes
+        }))
+    }
+
     /// The clusters of a group that are in memory already.
     pub(super) fn loaded_clusters(&self, group: GroupNr) -> Option<MappedMutexGuard<'_, Clusters>> {
         let held = self.slot(group).clusters.lock();
@@ -154,8 +184,7 @@ impl Space {
         }
     }
 
-    /// Notes that the bitmap of `group`, whose lock is held, came in, and drops others beyond the
-    /// limit.
+    /// Notes that a bitmap of `group`, whose lock is held, came in, and drops others beyond the limit.
     fn keep_bounded(&self, group: GroupNr) {
         let mut loaded = self.loaded.lock();
         loaded.push_back(group);
@@ -170,18 +199,12 @@ impl Space {
             let Some(oldest) = loaded.pop_front() else {
                 break;
             };
-            let dropped = self
-                .slot(oldest)
-                .clusters
-                .try_lock()
-                .is_some_and(|mut held| {
-                    let is_idle = held.as_ref().is_none_or(|clusters| clusters.unsettled == 0);
-                    if is_idle {
-                        *held = None;
-                    }
-                    is_idle
-                });
-            if !dropped {
+            let slot = self.slot(oldest);
+            let inodes_gone = drop_if(&slot.inodes, |inodes| !inodes.recording.is_pending());
+            let clusters_gone = drop_if(&slot.clusters, |clusters| {
+                clusters.unsettled == 0 && !clusters.recording.is_pending()
+            });
+            if !(inodes_gone && clusters_gone) {
                 loaded.push_back(oldest);
             }
         }
@@ -191,4 +214,15 @@ impl Space {
     pub(super) fn drop_idle_groups(&self) {
         self.drop_idle(&mut self.loaded.lock(), 0);
     }
+}
+
+/// Drops what is idle, unless somebody has its lock. Gives whether nothing is left.
+fn drop_if<T>(held: &Mutex<Option<Box<T>>>, is_idle: impl FnOnce(&T) -> bool) -> bool {
+    let Some(mut held) = held.try_lock() else {
+        return false;
+    };
+    if held.as_deref().is_some_and(is_idle) {
+        *held = None;
+    }
+    held.is_none()
 }

@@ -64,6 +64,12 @@ pub fn edit_descriptor<R>(
     })
 }
 
+/// Makes the block of a group's descriptor part of the transaction, as it is: it will be changed.
+pub fn join_descriptor(handle: &mut Handle<'_>, geometry: &Geometry, group: GroupNr) -> Result<()> {
+    let (block, _) = descriptor_place(geometry, group);
+    handle.edit(block, &Unverified, |_| Ok(()))
+}
+
 /// The block of a group's descriptor, and its first byte there.
 fn descriptor_place(geometry: &Geometry, group: GroupNr) -> (BlockNr, usize) {
     let per_block = geometry.descriptors_per_block;

@@ -285,8 +285,8 @@ fn block_of_a_group_without_bitmap_gets_one() {
         .alloc(volume, &mut handle, goal, 3, Reserve::Ordinary)
         .unwrap();
     drop(handle);
-    assert_eq!(flags(), GroupFlags::INODE_UNINIT);
     sample.commit();
+    assert_eq!(flags(), GroupFlags::INODE_UNINIT);
     let taken: Vec<u64> = (blocks.start.0..blocks.end.0).collect();
     assert_eq!(sample.proven(), taken);
     let bitmap = groups::read_descriptor(volume, GROUP).unwrap().block_bitmap;

@@ -160,6 +160,17 @@ impl<'l> Handle<'l> {
         Ok(buffer)
     }
 
+    /// Keeps a place in the transaction for a block that the [client](super::CommitClient) writes when
+    /// it closes. `is_created` tells whether nothing durable refers to it.
+    ///
+    /// # Errors
+    /// `ReadOnly` after a failure of the log.
+    pub fn reserve(&mut self, block: BlockNr, is_created: bool) -> Result<()> {
+        self.check_alive()?;
+        self.note(block, true, is_created);
+        Ok(())
+    }
+
     /// Makes `bytes` the contents of a block of file data, as part of the transaction
     /// (`data=journal`). Until it is home, readers of the device find what it was before: they ask
     /// [`Log::data_away`].

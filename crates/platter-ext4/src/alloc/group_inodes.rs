@@ -1,0 +1,135 @@
+//! The inodes of one group: what its bitmap says, and what counts it.
+
+use platter_ondisk::Locus;
+use platter_vfs::{Error, Result};
+
+use super::SpaceRule;
+use super::recording::Recording;
+use crate::Volume;
+use crate::groups::{self, layout};
+use crate::ondisk::bitmap::{self, BitmapVerifier};
+use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::{BlockNr, Corrupt, Geometry, GroupDesc, GroupNr};
+
+/// The inodes of a group, as the running transaction has them.
+///
+/// # Invariants
+/// No inode before `lowest_free` is free that may be taken.
+#[derive(Debug)]
+pub(super) struct Inodes {
+    group: GroupNr,
+    bits: Box<[u8]>,
+    /// Inodes of the group.
+    count: u32,
+    free: u32,
+    directories: u32,
+    /// Those at the end that were never used.
+    unused: u32,
+    lowest_free: u32,
+    table: BlockNr,
+    pub(super) has_block_bitmap: bool,
+    pub(super) recording: Recording,
+}
+
+impl Inodes {
+    /// Brings in the bitmap of a group, or makes that of a group without one.
+    pub(super) fn load(volume: &Volume, group: GroupNr) -> Result<Self> {
+        let geometry = &volume.geometry;
+        let desc = groups::read_descriptor(volume, group)?;
+        let is_new = desc.flags.contains(GroupFlags::INODE_UNINIT);
+        let mut bits = if is_new {
+            vec![0; geometry.block_bytes as usize]
+        } else {
+            let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
+            volume.read_block(desc.inode_bitmap, &verifier)?.to_vec()
+        };
+        let count = geometry.inodes_per_group;
+        layout::pad(&mut bits, count);
+        Ok(Self {
+            group,
+            bits: bits.into(),
+            count,
+            free: desc.free_inodes,
+            directories: desc.used_dirs,
+            unused: if is_new { count } else { desc.unused_inodes },
+            lowest_free: 0,
+            table: desc.inode_table,
+            has_block_bitmap: !desc.flags.contains(GroupFlags::BLOCK_UNINIT),
+            recording: Recording::of(desc.inode_bitmap, is_new),
+        })
+    }
+
+    /// Free inodes, by the descriptor.
+    pub(super) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Directories, by the descriptor.
+    pub(super) fn directories(&self) -> u32 {
+        self.directories
+    }
+
+    /// The first free inode from `from` on, where those begin that may be taken.
+    pub(super) fn first_free(&self, from: u32) -> Option<u32> {
+        bitmap::first_clear(&self.bits, from.max(self.lowest_free)..self.count)
+    }
+
+    pub(super) fn is_taken(&self, index: u32) -> bool {
+        bitmap::is_set(&self.bits, index)
+    }
+
+    /// Takes the first free inode.
+    pub(super) fn take(&mut self, index: u32, is_directory: bool) {
+        bitmap::assign(&mut self.bits, index, true);
+        self.free = self.free.saturating_sub(1);
+        self.directories = self.directories.saturating_add(u32::from(is_directory));
+        self.unused = self.unused.min(self.count - index - 1);
+        self.lowest_free = index + 1;
+    }
+
+    /// Gives an inode back.
+    pub(super) fn give(&mut self, index: u32, was_directory: bool) {
+        bitmap::assign(&mut self.bits, index, false);
+        self.free += 1;
+        self.directories -= u32::from(was_directory);
+        self.lowest_free = self.lowest_free.min(index);
+    }
+
+    /// The block of the inode table that the inode lies in, if no inode of it was ever used: it may
+    /// hold anything.
+    pub(super) fn untouched(&self, geometry: &Geometry, index: u32) -> Result<Option<BlockNr>> {
+        if !geometry.features.has_group_csum() {
+            return Ok(None);
+        }
+        let ever_used = self.count.saturating_sub(self.unused);
+        if index > ever_used {
+            return Err(self.corrupt(SpaceRule::NeverUsed));
+        }
+        let block = index / geometry.inodes_per_block;
+        let is_first = block * geometry.inodes_per_block >= ever_used;
+        Ok(is_first.then(|| BlockNr(self.table.0 + u64::from(block))))
+    }
+
+    /// The bitmap, and what is to be written of it.
+    pub(super) fn to_write(&mut self) -> (&[u8], &mut Recording) {
+        (&self.bits, &mut self.recording)
+    }
+
+    /// Takes what is known into the group's descriptor.
+    pub(super) fn describe(&self, desc: &mut GroupDesc, geometry: &Geometry) {
+        desc.free_inodes = self.free;
+        desc.used_dirs = self.directories;
+        desc.flags.remove(GroupFlags::INODE_UNINIT);
+        if geometry.features.has_group_csum() {
+            desc.unused_inodes = self.unused;
+        }
+        let sum = bitmap::expected_checksum(&self.bits, self.count, geometry);
+        desc.inode_bitmap_checksum = sum.unwrap_or(desc.inode_bitmap_checksum);
+    }
+
+    pub(super) fn corrupt(&self, rule: SpaceRule) -> Error {
+        let block = self.recording.bitmap().0;
+        let locus = Locus::group(u64::from(self.group.0)).at_block(block);
+        Corrupt::new(locus, rule).into()
+    }
+}
