@@ -15,8 +15,7 @@ mod peers;
 mod programs;
 mod scale;
 mod report;
-mod m3;
-mod m4;
+mod mechanisms;
 mod forest;
 mod requests;
 
@@ -29,7 +28,7 @@ use side::Side;
 const USAGE: &str = "\
 usage: cargo xtask bench COMMAND [OPTIONS]
 
-  mechanisms   the mechanisms on and off: walks and nodes of the page cache's index
+  mechanisms   the mechanisms on and off: page cache insertion, shared attributes
   peers        platter beside the kernel, fuse2fs, bindfs and a null server
   scale        costs as files, extents, images, caches and threads grow
   all          all of these, and the report
@@ -49,18 +48,11 @@ struct Benchmark {
     run: fn(Keep) -> Result<()>,
 }
 
-const BENCHMARKS: &[Benchmark] = &[
-    Benchmark {
-        name: "m4",
-        about: "attributes set with shared blocks and without: sets, blocks, what the cache did",
-        run: m4::run,
-    },
-    Benchmark {
-        name: "requests",
-        about: "requests that reading and changing files issue to the device",
-        run: requests::run,
-    },
-];
+const BENCHMARKS: &[Benchmark] = &[Benchmark {
+    name: "requests",
+    about: "requests that reading and changing files issue to the device",
+    run: requests::run,
+}];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -69,10 +61,11 @@ fn main() -> Result<()> {
         // Parts of this program that run as processes of their own.
         ["serve", orders] => side::serve(orders),
         ["run", orders] => peers::run(orders),
+        ["perform", orders] => mechanisms::perform(orders),
         ["peers", options @ ..] => measure(&choice(options)?, &[peers, programs]),
         ["scale", options @ ..] => measure(&choice(options)?, &[scale]),
-        ["mechanisms", options @ ..] => measure(&choice(options)?, &[mechanisms]),
-        ["all", options @ ..] => measure(&choice(options)?, &[mechanisms, peers, programs, scale]),
+        ["mechanisms", options @ ..] => measure(&choice(options)?, &[mechanism]),
+        ["all", options @ ..] => measure(&choice(options)?, &[mechanism, peers, programs, scale]),
         ["report"] => report::run(Extent::Full, Act::Write),
         ["report", "--check"] => report::run(Extent::Full, Act::Check),
         [name] => single(name, Keep::No),
@@ -97,13 +90,13 @@ fn peers(choice: &Choice) -> Result<()> {
     record.keep("peers", choice.extent)
 }
 
-fn mechanisms(choice: &Choice) -> Result<()> {
-    let record = Record::of(command(), || m3::measure(choice.extent))?;
-    record.keep("m3", choice.extent)
+fn mechanism(choice: &Choice) -> Result<()> {
+    let record = Record::of(command(), || mechanisms::measure(choice))?;
+    record.keep("mechanisms", choice.extent)
 }
 
 fn programs(choice: &Choice) -> Result<()> {
-    if !choice.workloads.is_empty() && !choice.workloads.iter().any(|name| name == "jobs") {
+    if !choice.takes("jobs") {
         return Ok(());
     }
     let record = Record::of(command(), || {
@@ -113,7 +106,7 @@ fn programs(choice: &Choice) -> Result<()> {
 }
 
 fn scale(choice: &Choice) -> Result<()> {
-    let measure = || scale::measure(choice.extent, &choice.workloads);
+    let measure = || scale::measure(choice);
     let record = Record::of(command(), measure)?;
     record.keep("scale", choice.extent)
 }
@@ -127,7 +120,7 @@ fn command() -> String {
 fn choice(options: &[&str]) -> Result<Choice> {
     let mut choice = Choice {
         extent: Extent::Full,
-        workloads: Vec::new(),
+        parts: Vec::new(),
         sides: Vec::new(),
         rounds: None,
     };
@@ -139,9 +132,7 @@ fn choice(options: &[&str]) -> Result<Choice> {
         };
         match option {
             "--quick" => choice.extent = Extent::Quick,
-            "--only" => choice
-                .workloads
-                .extend(value()?.split(',').map(str::to_owned)),
+            "--only" => choice.parts.extend(value()?.split(',').map(str::to_owned)),
             "--sides" => {
                 for word in value()?.split(',') {
                     let side = Side::of_word(word);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::child;
 use crate::measure::median;
-use crate::peers::{Orders, Sample};
+use crate::peers::{Choice, Orders, Sample};
 use crate::record::Extent;
 use crate::side::Side;
 use crate::stage::Stage;
@@ -121,12 +121,12 @@ pub(crate) struct At {
 }
 
 /// Measures those whose names are given, or all.
-pub(crate) fn measure(extent: Extent, names: &[String]) -> Result<Vec<Grown>> {
+pub(crate) fn measure(choice: &Choice) -> Result<Vec<Grown>> {
     let mut measured = Vec::new();
     for growth in ALL {
-        if names.is_empty() || names.iter().any(|name| name == growth.name) {
+        if choice.takes(growth.name) {
             println!("{}: {}", growth.name, growth.about);
-            measured.push(growth.measure(extent)?);
+            measured.push(growth.measure(choice.extent)?);
         }
     }
     Ok(measured)

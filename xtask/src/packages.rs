@@ -47,6 +47,7 @@ const PROGRAMS_OF_BENCH: &[(&str, &str)] = &[
     ("e2fsck", "e2fsprogs"),
     ("fuse2fs", "fuse2fs"),
     ("bindfs", "bindfs"),
+    ("valgrind", "valgrind"),
     ("fio", "fio"),
     ("tar", "tar"),
     ("losetup", "mount"),

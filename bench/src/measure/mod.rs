@@ -10,7 +10,7 @@ use std::time::Instant;
 pub(crate) use self::latency::Latencies;
 pub(crate) use self::machine::{Machine, Quiet};
 pub(crate) use self::process::{children_cpu_seconds, cpu_seconds, peak_bytes};
-pub(crate) use self::sample::{Estimate, exponent, median, ratio};
+pub(crate) use self::sample::{Estimate, deviation, exponent, mean, median, ratio};
 
 /// The time of a monotonic clock.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]

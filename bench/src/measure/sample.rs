@@ -21,6 +21,18 @@ pub(crate) fn median(values: &[f64]) -> Estimate {
     bootstrap(|prng| middle(&mut drawn(values, prng))).around(middle(&mut values.to_vec()))
 }
 
+/// The mean; 0 of none.
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / float(values.len().max(1))
+}
+
+/// The standard deviation of what these are a sample of; 0 of one.
+pub(crate) fn deviation(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / float(values.len().saturating_sub(1).max(1))).sqrt()
+}
+
 /// The median of `values` over that of `of`.
 pub(crate) fn ratio(values: &[f64], of: &[f64]) -> Estimate {
     let quotient = |above: &mut [f64], below: &mut [f64]| {
@@ -125,6 +137,14 @@ mod tests {
                 high: 3.0
             }
         );
+    }
+
+    #[test]
+    fn the_deviation_is_that_of_a_sample() {
+        let values = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        assert!((mean(&values) - 5.0).abs() < 1e-9);
+        assert!((deviation(&values) - (32.0_f64 / 7.0).sqrt()).abs() < 1e-9);
+        assert!(deviation(&[3.0]).abs() < 1e-9);
     }
 
     #[test]

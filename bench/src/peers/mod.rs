@@ -30,7 +30,7 @@ const CACHE_BYTES: u64 = 512 << 20;
 pub(crate) struct Choice {
     pub(crate) extent: Extent,
     /// All, if empty.
-    pub(crate) workloads: Vec<String>,
+    pub(crate) parts: Vec<String>,
     /// All, if empty.
     pub(crate) sides: Vec<Side>,
     pub(crate) rounds: Option<usize>,
@@ -55,9 +55,9 @@ pub(crate) struct Sampled {
 }
 
 impl Choice {
-    fn takes(&self, workload: &Workload) -> bool {
-        let named = |name: &String| name == workload.name;
-        self.workloads.is_empty() || self.workloads.iter().any(named)
+    /// Whether the part of this name was asked for.
+    pub(crate) fn takes(&self, name: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|part| part == name)
     }
 
     fn sides(&self) -> Vec<Side> {
@@ -72,7 +72,10 @@ impl Choice {
 /// Measures what was chosen.
 pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     let mut measured = Measured::default();
-    for workload in work::ALL.iter().filter(|workload| choice.takes(workload)) {
+    for workload in work::ALL
+        .iter()
+        .filter(|workload| choice.takes(workload.name))
+    {
         for &threads in workload.threads {
             println!("{}, {threads} thread(s): {}", workload.name, workload.about);
             let samples = alternate(choice, workload, threads)?;

@@ -119,7 +119,7 @@ pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
     if let Some(record) = Record::load("scale", extent)? {
         scale::tell(&mut page, &record);
     }
-    if let Some(record) = Record::load("m3", extent)? {
+    if let Some(record) = Record::load("mechanisms", extent)? {
         mechanisms::tell(&mut page, &record);
     }
     if page.text.len() == before {

@@ -260,7 +260,7 @@ fn mount(image: &Path, read_only: bool, mbcache: bool) -> Ext4 {
     let options = MountOptions {
         read_only,
         recovery,
-        mbcache,
+        mbcache: mbcache.then(Default::default),
         ..MountOptions::default()
     };
     let budget = Arc::new(MemoryBudget::new(64 << 20));

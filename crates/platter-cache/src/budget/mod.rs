@@ -16,7 +16,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::page::frame::Arena;
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
-use crate::xarray::NODE_BYTES;
+use crate::xarray::{Insertion, NODE_BYTES};
 use lru::{Candidate, Lru};
 use shadow::Ages;
 
@@ -102,6 +102,7 @@ pub struct BudgetStats {
 /// How many bytes the caches that share it may hold together.
 pub struct MemoryBudget {
     limit_bytes: u64,
+    insertion: Insertion,
     used_bytes: CachePadded<AtomicU64>,
     lru: Lru,
     next_shard: AtomicUsize,
@@ -123,6 +124,7 @@ impl MemoryBudget {
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
+            insertion: Insertion::default(),
             used_bytes: CachePadded::new(AtomicU64::new(0)),
             lru: Lru::default(),
             next_shard: AtomicUsize::new(0),
@@ -142,6 +144,18 @@ impl MemoryBudget {
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
+    }
+
+    /// The same budget, whose caches add pages to their indexes in another way than is best: for
+    /// measuring.
+    #[must_use]
+    pub fn with_insertion(mut self, insertion: Insertion) -> Self {
+        self.insertion = insertion;
+        self
+    }
+
+    pub(crate) fn insertion(&self) -> Insertion {
+        self.insertion
     }
 
     /// Bytes charged now.

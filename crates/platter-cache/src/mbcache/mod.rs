@@ -15,6 +15,7 @@
 //! - Nobody has two entries in hand, nor one while waiting for another: two who did would wait for
 //!   each other.
 
+mod design;
 mod shard;
 mod statistics;
 #[cfg(test)]
@@ -28,8 +29,10 @@ use crossbeam_utils::CachePadded;
 use crate::MemoryBudget;
 use crate::hash::spread;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
+use design::{Link, Queues};
 use shard::Shard;
 
+pub use design::Design;
 pub use statistics::Statistics;
 
 /// Shards, each with a lock and a clock hand of its own. A power of two.
@@ -50,6 +53,9 @@ const REUSABLE: u8 = 1 << 0;
 const REFERENCED: u8 = 1 << 1;
 const AWAITED: u8 = 1 << 2;
 
+/// Looks at entries before the sweep gives up: each is passed once with its chance and once without.
+const SWEEPS_MAX: usize = 2;
+
 /// What is known of a block's contents before it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
@@ -67,7 +73,9 @@ pub struct Fingerprint {
 /// - [`len`](Self::len) is the number of entries in the table; the budget is charged for all of them.
 pub struct MbCache {
     shards: [CachePadded<Shard>; SHARDS],
-    shard_limit: usize,
+    design: Design,
+    queues: Option<Arc<Queues>>,
+    limit: usize,
     budget: Arc<MemoryBudget>,
 }
 
@@ -78,6 +86,8 @@ struct Entry {
     value: u64,
     /// How many entries its shard had seen before. The younger is suggested first.
     age: u64,
+    /// Where it stands in a queue, in a design that has one.
+    link: Option<Link>,
     /// Apart from each other: each bit is set and cleared by an operation of its own.
     flags: AtomicU8,
     /// Who has it in hand. Grows only under the shard's lock.
@@ -109,18 +119,22 @@ impl MbCache {
     /// A cache of about as many entries as have room in a sixty-fourth of `budget`, but not
     /// arbitrarily many.
     #[must_use]
-    pub fn new(budget: Arc<MemoryBudget>) -> Self {
+    pub fn new(design: Design, budget: Arc<MemoryBudget>) -> Self {
         let bytes = budget.limit_bytes() / BUDGET_SHARE;
         let entries = usize::try_from(bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
-        Self::with_limit(entries.min(LIMIT_MAX), budget)
+        Self::with_limit(design, entries.min(LIMIT_MAX), budget)
     }
 
     /// A cache of about `limit` entries, which `budget` is charged for.
     #[must_use]
-    pub fn with_limit(limit: usize, budget: Arc<MemoryBudget>) -> Self {
+    pub fn with_limit(design: Design, limit: usize, budget: Arc<MemoryBudget>) -> Self {
+        let queues = Queues::new(design, SHARDS).map(Arc::new);
+        let shard = |number| CachePadded::new(Shard::new(number, queues.clone()));
         Self {
-            shards: std::array::from_fn(|_| CachePadded::new(Shard::default())),
-            shard_limit: limit.div_ceil(SHARDS).max(1),
+            shards: std::array::from_fn(shard),
+            design,
+            limit: limit.max(1),
+            queues,
             budget,
         }
     }
@@ -134,9 +148,12 @@ impl MbCache {
         value: u64,
         reusable: bool,
     ) -> Result<(), Exists> {
-        let shard = self.shard(fingerprint.key);
-        if shard.len() >= 2 * self.shard_limit {
-            shard.shrink(SHRINK_AT_ONCE.div_ceil(SHARDS));
+        let number = self.number(fingerprint.key);
+        let shard = &self.shards[number];
+        let parts = self.parts();
+        let len = if parts == 1 { self.len() } else { shard.len() };
+        if len >= 2 * self.limit.div_ceil(parts) {
+            self.shrink_part(number, SHRINK_AT_ONCE.div_ceil(parts));
         }
         // Before the shard is locked: others may have to give memory back.
         let charge = self.budget.charge_beyond(ENTRY_BYTES as u64);
@@ -169,10 +186,35 @@ impl MbCache {
     /// Drops a part of the entries that nobody used since their last chance, if there are too many.
     /// Returns how many went. For a thread that has nothing better to do.
     pub fn shrink(&self) -> usize {
-        let too_large = |shard: &&CachePadded<Shard>| shard.len() >= self.shard_limit;
-        let count = self.shard_limit.div_ceil(SHRINK_SHARE);
-        let shards = self.shards.iter().filter(too_large);
-        shards.map(|shard| shard.shrink(count)).sum()
+        let parts = self.parts();
+        let limit = self.limit.div_ceil(parts);
+        let is_too_large = |&number: &usize| match parts {
+            1 => self.len() >= limit,
+            _ => self.shards[number].len() >= limit,
+        };
+        let too_large = (0..parts).filter(is_too_large);
+        let shrink = |number| self.shrink_part(number, limit.div_ceil(SHRINK_SHARE));
+        too_large.map(shrink).sum()
+    }
+
+    /// Of how many parts each knows the order of its entries only.
+    fn parts(&self) -> usize {
+        self.queues.as_ref().map_or(SHARDS, |queues| queues.len())
+    }
+
+    /// Drops up to `count` entries of a part whose turn it is.
+    fn shrink_part(&self, number: usize, count: usize) -> usize {
+        let Some(queues) = &self.queues else {
+            return self.shards[number].shrink(count);
+        };
+        let mut dropped = 0;
+        for _ in 0..self.len() * SWEEPS_MAX {
+            let Some(place) = queues.next_to_go(number).filter(|_| dropped < count) else {
+                break;
+            };
+            dropped += usize::from(self.shards[place.shard].drop_unused(place.slot));
+        }
+        dropped
     }
 
     /// What it did so far.
@@ -194,8 +236,16 @@ impl MbCache {
     }
 
     fn shard(&self, key: u32) -> &Shard {
+        &self.shards[self.number(key)]
+    }
+
+    /// Of the shard that a key belongs to.
+    fn number(&self, key: u32) -> usize {
+        if self.design.is_one_shard() {
+            return 0;
+        }
         // The table takes its bits from both ends of the hash, the shard from the middle.
-        &self.shards[(spread(key.into()) >> 32) as usize % SHARDS]
+        (spread(key.into()) >> 32) as usize % SHARDS
     }
 }
 
@@ -257,7 +307,7 @@ impl<'c> EntryRef<'c> {
 
     /// Gives the entry a second chance when its turn to be dropped comes.
     pub fn touch(&self) {
-        self.entry.flags.fetch_or(REFERENCED, Ordering::Relaxed);
+        self.shard.touch(&self.entry);
     }
 
     /// Lets go of the entry and waits until nobody has it in hand. The caller holds no lock that

@@ -4,24 +4,26 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use super::design::{Place, Queues};
 use super::{
-    AWAITED, ENTRY_BYTES, Entry, EntryRef, Exists, Fingerprint, REUSABLE, Removal, Statistics,
+    AWAITED, ENTRY_BYTES, Entry, EntryRef, Exists, Fingerprint, REFERENCED, REUSABLE, Removal,
+    SWEEPS_MAX, Statistics,
 };
 use crate::budget::Charge;
 use crate::hash::spread;
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
-/// Looks at entries before the sweep gives up: each is passed once with its chance and once without.
-const SWEEPS_MAX: usize = 2;
-
 /// Entries whose keys have one part of the hash in common.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shard {
     state: Mutex<State>,
     /// Rung when somebody lets go of an entry that is waited for.
     unused: Condvar,
     /// As long as the table is, to be looked at without the lock.
     len: AtomicUsize,
+    number: usize,
+    /// Where the design has them; then there is no clock.
+    queues: Option<Arc<Queues>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +41,17 @@ struct State {
 }
 
 impl Shard {
+    /// The shard of this number, whose entries stand in `queues` too.
+    pub(super) fn new(number: usize, queues: Option<Arc<Queues>>) -> Self {
+        Self {
+            state: Mutex::default(),
+            unused: Condvar::default(),
+            len: AtomicUsize::new(0),
+            number,
+            queues,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
@@ -62,15 +75,21 @@ impl Shard {
         if state.slot_of(fingerprint.key, value).is_some() {
             return Err(Exists);
         }
+        let slot = state.take_slot();
+        let place = Place {
+            shard: self.number,
+            slot,
+        };
         let entry = Entry {
             fingerprint,
             value,
             age: state.next_age,
+            link: self.queues.as_ref().map(|queues| queues.push(place)),
             flags: AtomicU8::new(if reusable { REUSABLE } else { 0 }),
             users: AtomicU32::new(0),
         };
         state.next_age += 1;
-        state.insert(Arc::new(entry), charge);
+        state.insert(slot, Arc::new(entry), charge);
         self.len.store(state.index.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -113,10 +132,8 @@ impl Shard {
         let Some(slot) = state.slot_of(key, value) else {
             return Removal::Deleted;
         };
-        if !state.is_used(slot) {
-            state.remove(slot);
+        if self.remove_unused(&mut state, slot) {
             state.statistics.deletes += 1;
-            self.len.store(state.index.len(), Ordering::Relaxed);
             return Removal::Deleted;
         }
         match self.take_in_hand(&state, slot) {
@@ -139,15 +156,47 @@ impl Shard {
             let Some(entry) = state.entry(slot) else {
                 continue;
             };
-            let is_referenced = entry.take_referenced();
-            if !is_referenced && !state.is_used(slot) {
-                state.remove(slot);
+            if !entry.take_referenced() && self.remove_unused(&mut state, slot) {
                 dropped += 1;
             }
         }
         state.statistics.reclaimed += dropped as u64;
-        self.len.store(state.index.len(), Ordering::Relaxed);
         dropped
+    }
+
+    /// Drops the entry in a slot, unless somebody has it in hand or used it since this was last
+    /// asked. Whether it went.
+    pub(super) fn drop_unused(&self, slot: usize) -> bool {
+        let mut state = self.state.lock();
+        let is_referenced = state
+            .entry(slot)
+            .is_some_and(|entry| entry.take_referenced());
+        let is_dropped = !is_referenced && self.remove_unused(&mut state, slot);
+        state.statistics.reclaimed += u64::from(is_dropped);
+        is_dropped
+    }
+
+    /// Notes that an entry was used.
+    pub(super) fn touch(&self, entry: &Entry) {
+        let queued = self.queues.as_ref().zip(entry.link);
+        if !queued.is_some_and(|(queues, link)| queues.used(self.number, link)) {
+            entry.flags.fetch_or(REFERENCED, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes an entry out that nobody has in hand. Whether it did.
+    fn remove_unused(&self, state: &mut State, slot: usize) -> bool {
+        if state.is_used(slot) {
+            return false;
+        }
+        let Some(entry) = state.remove(slot) else {
+            return false;
+        };
+        if let Some((queues, link)) = self.queues.as_ref().zip(entry.link) {
+            queues.remove(self.number, link);
+        }
+        self.len.store(state.index.len(), Ordering::Relaxed);
+        true
     }
 
     /// Waits until nobody has `entry` in hand.
@@ -210,20 +259,22 @@ impl State {
         fitting.max().map(|(_, slot)| slot)
     }
 
-    fn insert(&mut self, entry: Arc<Entry>, charge: Charge) {
+    /// A slot without an entry.
+    fn take_slot(&mut self) -> usize {
+        self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        })
+    }
+
+    fn insert(&mut self, slot: usize, entry: Arc<Entry>, charge: Charge) {
         self.statistics.inserts += 1;
         match &mut self.charge {
             Some(all) => all.join(charge),
             None => self.charge = Some(charge),
         }
         let hashed = spread(entry.fingerprint.key.into());
-        let slot = if let Some(slot) = self.free.pop() {
-            self.slots[slot] = Some(entry);
-            slot
-        } else {
-            self.slots.push(Some(entry));
-            self.slots.len() - 1
-        };
+        self.slots[slot] = Some(entry);
         let slots = &self.slots;
         let rehash = |&slot: &usize| {
             let entry: Option<&Arc<Entry>> = slots[slot].as_ref();
@@ -232,10 +283,8 @@ impl State {
         self.index.insert_unique(hashed, slot, rehash);
     }
 
-    fn remove(&mut self, slot: usize) {
-        let Some(entry) = self.slots[slot].take() else {
-            return;
-        };
+    fn remove(&mut self, slot: usize) -> Option<Arc<Entry>> {
+        let entry = self.slots.get_mut(slot)?.take()?;
         let hashed = spread(entry.fingerprint.key.into());
         if let Ok(found) = self.index.find_entry(hashed, |&found| found == slot) {
             found.remove();
@@ -244,5 +293,6 @@ impl State {
             drop(charge.split(ENTRY_BYTES as u64));
         }
         self.free.push(slot);
+        Some(entry)
     }
 }

@@ -2,8 +2,20 @@
 
 use super::*;
 
+const DESIGNS: [Design; 5] = [
+    Design::GlobalLock,
+    Design::LruList,
+    Design::ShardedLru,
+    Design::RefBit,
+    Design::ShardedClock,
+];
+
 fn cache(limit: usize) -> MbCache {
-    MbCache::with_limit(limit, Arc::new(MemoryBudget::new(1 << 20)))
+    of_design(Design::default(), limit)
+}
+
+fn of_design(design: Design, limit: usize) -> MbCache {
+    MbCache::with_limit(design, limit, Arc::new(MemoryBudget::new(1 << 20)))
 }
 
 fn of(key: u32) -> Fingerprint {
@@ -84,16 +96,18 @@ fn referenced_and_reusable_do_not_touch_each_other() {
 
 #[test]
 fn used_entries_are_not_reclaimed() {
-    let cache = cache(1);
-    cache.create(of(7), 1, true).unwrap();
-    let entry = cache.get(7, 1).unwrap();
-    for _ in 0..10 {
-        cache.shrink();
+    for design in DESIGNS {
+        let cache = of_design(design, 1);
+        cache.create(of(7), 1, true).unwrap();
+        let entry = cache.get(7, 1).unwrap();
+        for _ in 0..10 {
+            cache.shrink();
+        }
+        assert_eq!(cache.len(), 1);
+        drop(entry);
+        while cache.shrink() > 0 {}
+        assert_eq!(cache.len(), 0, "{design:?}");
     }
-    assert_eq!(cache.len(), 1);
-    drop(entry);
-    while cache.shrink() > 0 {}
-    assert_eq!(cache.len(), 0);
 }
 
 #[test]
@@ -114,13 +128,19 @@ fn an_entry_in_hand_is_given_instead_of_deleted() {
 
 #[test]
 fn what_is_used_stays_when_entries_have_to_go() {
+    for design in DESIGNS {
+        keep_what_is_used(design);
+    }
+}
+
+fn keep_what_is_used(design: Design) {
     const LIMIT: usize = 256;
-    let cache = cache(LIMIT);
+    let cache = of_design(design, LIMIT);
     let favourites: Vec<u32> = (0..32).collect();
     for &key in &favourites {
         cache.create(of(key), 1, true).unwrap();
     }
-    for key in 1000..20_000 {
+    for key in 1000..10_000 {
         cache.create(of(key), 1, true).unwrap();
         for &key in &favourites {
             if let Some(entry) = cache.find_first(of(key)) {
@@ -132,21 +152,23 @@ fn what_is_used_stays_when_entries_have_to_go() {
     let left = favourites
         .iter()
         .filter(|&&key| cache.get(key, 1).is_some());
-    assert_eq!(left.count(), favourites.len());
+    assert_eq!(left.count(), favourites.len(), "{design:?}");
     while cache.shrink() > 0 {}
     assert!(cache.len() <= LIMIT + SHARDS);
 }
 
 #[test]
 fn slots_are_used_again() {
-    let cache = cache(1024);
-    for round in 0..1000 {
-        cache.create(of(7), round, true).unwrap();
-        assert!(matches!(cache.delete_or_get(7, round), Removal::Deleted));
+    for design in DESIGNS {
+        let cache = of_design(design, 1024);
+        for round in 0..1000 {
+            cache.create(of(7), round, true).unwrap();
+            assert!(matches!(cache.delete_or_get(7, round), Removal::Deleted));
+        }
+        cache.create(of(7), 1, true).unwrap();
+        let slot = cache.shard(7).slot_of(7, 1);
+        assert_eq!(slot, Some(0), "{design:?}");
     }
-    cache.create(of(7), 1, true).unwrap();
-    let slot = cache.shard(7).slot_of(7, 1);
-    assert_eq!(slot, Some(0));
 }
 
 #[test]
@@ -192,7 +214,7 @@ fn many_blocks_of_one_key_stay_few() {
 #[test]
 fn memory_is_charged_for_what_is_there() {
     let budget = Arc::new(MemoryBudget::new(1 << 20));
-    let cache = MbCache::new(Arc::clone(&budget));
+    let cache = MbCache::new(Design::default(), Arc::clone(&budget));
     for key in 0..10_000 {
         cache.create(of(key), 1, true).unwrap();
         let _ = cache.create(of(key), 1, true);

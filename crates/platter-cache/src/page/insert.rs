@@ -4,7 +4,10 @@ use super::Core;
 use super::folio::Folio;
 use crate::budget::{LruId, NodeCounts, Owner, Shadow, Verdict};
 use crate::sync::Ordering;
-use crate::xarray::{Content, Cursor, Locked, Mark, New, Occupied, Old, Order, Ref, reserve_nodes};
+use crate::xarray::{
+    Adding, Content, Cursor, Insertion, Locked, Mark, New, Occupied, Old, Order, Ref, Step,
+    reserve_nodes,
+};
 
 /// Entries that have to be written.
 pub(super) const DIRTY: Mark = Mark::A;
@@ -20,11 +23,14 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     /// Puts a folio, already charged, where there is none: one walk. Its return after an eviction
     /// decides how long it is kept.
     pub(super) fn add_folio(&self, folio: &Ref<Folio<E>>) -> Result<(), Occupied<Folio<E>>> {
-        reserve_nodes();
-        let shadow = self.change(|locked| {
-            let mut cursor = locked.cursor(folio.index(), folio.order());
-            cursor.add(folio.clone())
-        })?;
+        let insertion = self.budget.insertion();
+        let mut adding = Adding::new(insertion, folio.index(), folio.order(), folio.clone());
+        let shadow = loop {
+            match self.change(|locked| adding.step(locked))? {
+                Step::Added(shadow) => break shadow,
+                Step::Again(next) => adding = next.prepared(),
+            }
+        };
         self.added(folio, shadow);
         Ok(())
     }
@@ -35,6 +41,12 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let Some(first) = folios.first() else {
             return 0;
         };
+        if self.budget.insertion() != Insertion::Batched {
+            let added = folios
+                .iter()
+                .take_while(|folio| self.add_folio(folio).is_ok());
+            return added.count();
+        }
         let items = folios.iter().map(|folio| (folio.clone(), folio.order()));
         let mut shadows = Vec::with_capacity(folios.len());
         reserve_nodes();

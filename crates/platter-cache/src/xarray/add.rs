@@ -1,7 +1,6 @@
 //! Adding items where none may be: one at a cursor, or a whole range under one lock hold.
 
 use super::cursor::{Content, Cursor, Found};
-use super::split::{SplitPlan, SplitReserve};
 use super::store::{Larger, New};
 use super::{Locked, Order, Ref, XArray, raw};
 
@@ -26,40 +25,6 @@ impl<T> XArray<T> {
     }
 }
 
-impl<T> XArray<T> {
-    /// As [`add`](Self::add), but a larger value is split wholly into pieces of `order`, with
-    /// nodes that are taken without the lock: one walk without a split, three with one.
-    pub fn add_with_reserve(
-        &self,
-        index: u64,
-        order: Order,
-        item: Ref<T>,
-    ) -> Result<Option<u64>, Occupied<T>> {
-        let mut reserve: Option<SplitReserve<T>> = None;
-        loop {
-            let mut locked = self.lock();
-            let mut cursor = locked.cursor(index, order);
-            let Some((value, larger)) = cursor.conflicting_value() else {
-                return Err(Occupied(item));
-            };
-            let plan = larger.map(|larger| SplitPlan::new(&larger, order));
-            if let Some(plan) = plan {
-                // What was prepared is of use only for this very entry, of this very order.
-                let split = reserve.take().map(|reserve| cursor.split(reserve));
-                if !matches!(split, Some(Ok(()))) {
-                    drop(locked);
-                    reserve = Some(SplitReserve::new(plan));
-                    continue;
-                }
-            }
-            return match cursor.store(New::Item(item)) {
-                Ok(_) => Ok(value),
-                Err(Larger { .. }) => unreachable!("a larger entry was split"),
-            };
-        }
-    }
-}
-
 impl<'g, T> Cursor<'g, T> {
     /// Puts `item` at the cursor unless another item is anywhere in its range: one walk.
     ///
@@ -80,7 +45,7 @@ impl<'g, T> Cursor<'g, T> {
 
     /// The last value in the cursor's range, and the entry that is larger than the range if there
     /// is one; nothing if there is an item.
-    fn conflicting_value(&mut self) -> Option<(Option<u64>, Option<Found<'g, T>>)> {
+    pub(super) fn conflicting_value(&mut self) -> Option<(Option<u64>, Option<Found<'g, T>>)> {
         let mut value = None;
         let mut larger = None;
         while let Some(found) = self.next_conflict() {

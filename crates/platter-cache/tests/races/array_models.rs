@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use shuttle::thread;
 
 use crate::Model;
-use crate::xarray::{Content, Entry, Mark, New, Old, Order, Ref, XArray};
+use crate::xarray::{Content, Entry, Insertion, Mark, New, Old, Order, Ref, XArray};
 
 pub(crate) const MODELS: &[Model] = &[
     Model {
@@ -305,11 +305,18 @@ fn insertions_over_a_shadow() {
         let array = Arc::clone(&array);
         thread::spawn(move || {
             let item = Item::new(70, Order::ZERO);
-            let shadow = array.add_with_reserve(70, Order::ZERO, item).unwrap();
+            let shadow = array
+                .add_by(Insertion::OneWalk, 70, Order::ZERO, item)
+                .unwrap();
             assert_eq!(shadow, Some(9));
         })
     };
-    let shadow = array.add_with_reserve(71, Order::ZERO, Item::new(71, Order::ZERO));
+    let shadow = array.add_by(
+        Insertion::OneWalk,
+        71,
+        Order::ZERO,
+        Item::new(71, Order::ZERO),
+    );
     assert_eq!(shadow.unwrap(), Some(9));
     other.join().unwrap();
     for index in 0..128 {

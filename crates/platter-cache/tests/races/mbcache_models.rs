@@ -8,7 +8,7 @@ use std::sync::Arc;
 use shuttle::sync::Mutex;
 use shuttle::thread;
 
-use crate::mbcache::{Fingerprint, MbCache, Removal};
+use crate::mbcache::{Design, Fingerprint, MbCache, Removal};
 use crate::{MemoryBudget, Model};
 
 pub(crate) const MODELS: &[Model] = &[
@@ -74,7 +74,7 @@ struct Disk {
 impl Disk {
     /// The first `files` blocks have a user each, and these contents.
     fn with(contents: &[u64]) -> Arc<Self> {
-        let cache = MbCache::with_limit(4, Arc::new(MemoryBudget::new(1 << 20)));
+        let cache = MbCache::with_limit(Design::default(), 4, Arc::new(MemoryBudget::new(1 << 20)));
         let mut blocks: [Block; BLOCKS] = Default::default();
         for (at, &contents) in contents.iter().enumerate() {
             blocks[at].users = 1;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use platter_block::BlockDevice;
+use platter_cache::mbcache::Design;
 
 use crate::alloc::ContentsShare;
 pub use crate::ops::OnError;
@@ -23,10 +24,6 @@ pub enum Recovery {
 
 /// How to open a filesystem.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is asked for without the others"
-)]
 pub struct MountOptions {
     /// Refuse changes.
     pub read_only: bool,
@@ -50,9 +47,9 @@ pub struct MountOptions {
     pub share: ContentsShare,
     /// Write past the journal, where there is one: for a device that does not outlive the mount.
     pub unjournaled: bool,
-    /// Have files share blocks of equal attributes, and attributes share large values
-    /// (`-o no_mbcache` for not).
-    pub mbcache: bool,
+    /// Have files share blocks of equal attributes, and attributes share large values, found by a
+    /// cache of this design (`-o no_mbcache` for not).
+    pub mbcache: Option<Design>,
     /// The name of this host, for others that may use the same device.
     pub node_name: Vec<u8>,
 }
@@ -71,7 +68,7 @@ impl Default for MountOptions {
             data_mode: None,
             share: ContentsShare::default(),
             unjournaled: false,
-            mbcache: true,
+            mbcache: Some(Design::default()),
             node_name: b"platter".to_vec(),
         }
     }

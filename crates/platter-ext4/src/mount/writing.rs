@@ -89,8 +89,8 @@ pub(super) fn begin(
     };
     let data_mode = DataMode::of_superblock(&volume.superblock);
     let mut volume = volume.with_data_mode(options.data_mode.unwrap_or(data_mode));
-    if options.mbcache {
-        volume = volume.with_sharing(Sharing::new(&budget));
+    if let Some(design) = options.mbcache {
+        volume = volume.with_sharing(Sharing::new(design, &budget));
     }
     let space = Arc::new(Space::open(&volume)?.with_share(options.share));
     let on_error = options

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use platter_cache::MemoryBudget;
-use platter_cache::mbcache::{MbCache, Statistics};
+use platter_cache::mbcache::{Design, MbCache, Statistics};
 
 /// What a mounted filesystem knows of metadata that can be shared.
 #[derive(Debug)]
@@ -34,10 +34,10 @@ pub struct SharingStatistics {
 impl Sharing {
     /// Knows nothing yet; what it will takes its memory from `budget`.
     #[must_use]
-    pub fn new(budget: &Arc<MemoryBudget>) -> Self {
+    pub fn new(design: Design, budget: &Arc<MemoryBudget>) -> Self {
         Self {
-            blocks: MbCache::new(Arc::clone(budget)),
-            values: MbCache::new(Arc::clone(budget)),
+            blocks: MbCache::new(design, Arc::clone(budget)),
+            values: MbCache::new(design, Arc::clone(budget)),
             shared_blocks: AtomicU64::new(0),
             shared_values: AtomicU64::new(0),
         }

@@ -87,7 +87,7 @@ fn options(request: &MountRequest, cut_off: bool) -> MountOptions {
                 DataMode::Writeback => platter_ext4::DataMode::Writeback,
             })
         }),
-        mbcache: writing.is_some_and(|writing| writing.mbcache),
+        mbcache: writing.and_then(|writing| writing.mbcache.then(Default::default)),
         commit_interval: writing.and_then(|writing| writing.commit_interval),
         share: if writing.is_some_and(|writing| writing.uses_reserve) {
             ContentsShare::Reserved

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::epoch;
 use crate::xarray::raw::{NodeBox, Stored};
 use crate::xarray::{
-    Content, Entry, New, Old, Order, Ref, Seen, SplitPlan, SplitReserve, XArray, load_covering,
+    Content, Entry, Insertion, New, Old, Order, Ref, Seen, SplitPlan, SplitReserve, XArray,
+    load_covering,
 };
 
 fn order(order: u8) -> Order {
@@ -81,7 +82,9 @@ fn an_insertion_survives_a_split_under_its_reserve() {
     array.add(0, Order::ZERO, Ref::new(1)).unwrap();
     assert!(array.lock().cursor(5, Order::ZERO).split(stale).is_err());
     assert_eq!(
-        array.add_with_reserve(5, Order::ZERO, Ref::new(2)).unwrap(),
+        array
+            .add_by(Insertion::OneWalk, 5, Order::ZERO, Ref::new(2))
+            .unwrap(),
         Some(7)
     );
     for (index, number) in [(0, 1), (5, 2)] {
@@ -134,7 +137,7 @@ fn order_above_11_splits() {
     let array = shadowed(7, 12);
     assert_eq!(
         array
-            .add_with_reserve(77, Order::ZERO, Ref::new(1))
+            .add_by(Insertion::OneWalk, 77, Order::ZERO, Ref::new(1))
             .unwrap(),
         Some(7)
     );

@@ -1,6 +1,6 @@
 //! Exact counts: walks per insertion, nodes per split.
 
-use crate::xarray::{Counts, New, Order, Ref, SplitPlan, SplitReserve, XArray};
+use crate::xarray::{Counts, Insertion, New, Order, Ref, SplitPlan, SplitReserve, XArray};
 
 fn order(order: u8) -> Order {
     Order::new(order).unwrap()
@@ -65,12 +65,28 @@ fn an_add_that_splits_is_one_walk_minimal_and_three_with_a_reserve() {
     assert_eq!(shadow.unwrap(), Some(7));
     assert_eq!((minimal.walks, minimal.nodes), (1, 1));
     let array = with_shadow(512, order(9));
-    let (whole, shadow) = cost(|| array.add_with_reserve(600, Order::ZERO, Ref::new(1)));
+    let (whole, shadow) = cost(|| array.add_by(Insertion::OneWalk, 600, Order::ZERO, Ref::new(1)));
     assert_eq!(shadow.unwrap(), Some(7));
     assert_eq!((whole.walks, whole.nodes), (3, 8));
-    let (plain, shadow) = cost(|| array.add_with_reserve(601, Order::ZERO, Ref::new(1)));
+    let (plain, shadow) = cost(|| array.add_by(Insertion::OneWalk, 601, Order::ZERO, Ref::new(1)));
     assert_eq!(shadow.unwrap(), Some(7));
     assert_eq!((plain.walks, plain.nodes), (1, 0));
+    array.lock().assert_invariants();
+}
+
+#[test]
+fn an_add_as_it_was_before_is_three_walks_and_one_more_to_split() {
+    let array = with_shadow(512, order(9));
+    let add = |index| array.add_by(Insertion::ThreeWalks, index, Order::ZERO, Ref::new(1));
+    let (whole, shadow) = cost(|| add(600));
+    assert_eq!(shadow.unwrap(), Some(7));
+    assert_eq!((whole.walks, whole.nodes), (4, 8));
+    let (plain, shadow) = cost(|| add(601));
+    assert_eq!(shadow.unwrap(), Some(7));
+    assert_eq!((plain.walks, plain.nodes), (3, 0));
+    assert!(add(601).is_err());
+    let (fresh, shadow) = cost(|| add(5000));
+    assert_eq!((fresh.walks, shadow.unwrap()), (2, None));
     array.lock().assert_invariants();
 }
 

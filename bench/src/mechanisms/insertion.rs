@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use platter_cache::xarray::{
-    Content, Counts, Locked, New, Order, Ref, SplitPlan, SplitReserve, XArray,
-};
+use platter_cache::xarray::{Counts, Insertion, New, Order, Ref, XArray};
 use serde::{Deserialize, Serialize};
 
 use crate::abba::{self, Times};
@@ -21,17 +19,13 @@ const BATCH: usize = 64;
 
 type Array = XArray<u64>;
 
-/// A way to add pages.
+/// A way to add pages; see [`Insertion`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Way {
-    /// The order of what is there, without the lock; then under it that order again, and the
-    /// conflicts, each by a walk of its own. Larger shadows are split wholly.
     ThreeWalks,
-    /// One scan that yields the order, a whole split with nodes prepared without the lock.
     OneWalk,
-    /// One scan, a minimal split on the way.
     MinimalSplit,
-    /// As that, with one lock hold and one descent for 64 pages.
+    /// 64 pages at once.
     Batched,
 }
 
@@ -49,6 +43,23 @@ pub(crate) enum Before {
 }
 
 impl Before {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Nothing,
+        Self::Pages,
+        Self::LargeFolios,
+        Self::Sequence,
+    ];
+
+    /// The ways that differ, each beside the one before.
+    pub(crate) const fn ways(self) -> [Way; 3] {
+        match self {
+            Self::Nothing | Self::Pages | Self::LargeFolios => {
+                [Way::ThreeWalks, Way::OneWalk, Way::MinimalSplit]
+            }
+            Self::Sequence => [Way::ThreeWalks, Way::MinimalSplit, Way::Batched],
+        }
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "no shadows, random pages",
@@ -117,65 +128,31 @@ impl Way {
         }
     }
 
+    /// What the caches call it.
+    pub(crate) const fn insertion(self) -> Insertion {
+        match self {
+            Self::ThreeWalks => Insertion::ThreeWalks,
+            Self::OneWalk => Insertion::OneWalk,
+            Self::MinimalSplit => Insertion::MinimalSplit,
+            Self::Batched => Insertion::Batched,
+        }
+    }
+
     fn add_all(self, array: &Array, indexes: &[u64], page: &Ref<u64>) -> Result<()> {
         let refused = match self {
-            Self::ThreeWalks => indexes
-                .iter()
-                .any(|&index| !three_walks(array, index, page.clone())),
-            Self::OneWalk => indexes.iter().any(|&index| {
-                let added = array.add_with_reserve(index, Order::ZERO, page.clone());
-                added.is_err()
-            }),
-            Self::MinimalSplit => indexes
-                .iter()
-                .any(|&index| array.add(index, Order::ZERO, page.clone()).is_err()),
             Self::Batched => indexes.chunks(BATCH).any(|batch| {
                 let pages = batch.iter().map(|_| (page.clone(), Order::ZERO));
                 let added = array.lock().add_range(batch[0], pages, |_, _| {});
                 added != batch.len()
             }),
+            Self::ThreeWalks | Self::OneWalk | Self::MinimalSplit => indexes.iter().any(|&index| {
+                let added = array.add_by(self.insertion(), index, Order::ZERO, page.clone());
+                added.is_err()
+            }),
         };
         ensure!(!refused, "no page is added twice");
         Ok(())
     }
-}
-
-/// As page caches did it before: whether the page was added.
-fn three_walks(array: &Array, index: u64, page: Ref<u64>) -> bool {
-    let mut reserve = plan_at(&mut array.lock(), index).map(SplitReserve::new);
-    loop {
-        let mut locked = array.lock();
-        let mut cursor = locked.cursor(index, Order::ZERO);
-        let mut has_shadow = false;
-        while let Some(found) = cursor.next_conflict() {
-            if let Content::Item(_) = found.content {
-                return false;
-            }
-            has_shadow = true;
-        }
-        if has_shadow {
-            cursor = locked.cursor(index, Order::ZERO);
-        }
-        let larger = cursor.load().filter(|found| found.order > Order::ZERO);
-        let Some(larger) = larger else {
-            return cursor.store(New::Item(page)).is_ok();
-        };
-        // What was seen without the lock may be out of date: safe only because this looks.
-        let plan = SplitPlan::new(&larger, Order::ZERO);
-        let split = reserve.take().map(|reserve| cursor.split(reserve));
-        if let Some(Ok(())) = split {
-            return cursor.store(New::Item(page)).is_ok();
-        }
-        drop(locked);
-        reserve = Some(SplitReserve::new(plan));
-    }
-}
-
-/// A split of what is larger than a page at `index`.
-fn plan_at(locked: &mut Locked<'_, u64>, index: u64) -> Option<SplitPlan> {
-    let mut cursor = locked.cursor(index, Order::ZERO);
-    let found = cursor.load()?;
-    (found.order > Order::ZERO).then(|| SplitPlan::new(&found, Order::ZERO))
 }
 
 /// What adding a page took.
@@ -213,42 +190,32 @@ pub(crate) fn measure(extent: Extent) -> Result<Measured> {
         counts: Vec::new(),
         comparisons: Vec::new(),
     };
-    let random = [Way::ThreeWalks, Way::OneWalk, Way::MinimalSplit];
-    let sequence = [Way::ThreeWalks, Way::MinimalSplit, Way::Batched];
     println!("{:<31}{:<25}{:>7}{:>9}", "", "", "walks", "nodes");
-    for before in [Before::Nothing, Before::Pages, Before::LargeFolios] {
-        count(before, &random, &mut measured)?;
+    for before in Before::ALL {
+        count(before, &mut measured)?;
     }
-    count(Before::Sequence, &sequence, &mut measured)?;
     println!(
         "\nper page added; times in turns, {} runs each, medians with 95 % intervals:",
         2 * rounds
     );
-    for before in [Before::Nothing, Before::Pages, Before::LargeFolios] {
-        compare(
-            before,
-            [Way::ThreeWalks, Way::OneWalk],
-            rounds,
-            &mut measured,
-        )?;
-        compare(
-            before,
-            [Way::OneWalk, Way::MinimalSplit],
-            rounds,
-            &mut measured,
-        )?;
+    for before in Before::ALL {
+        let [first, second, third] = before.ways();
+        compare(before, [first, second], rounds, &mut measured)?;
+        compare(before, [second, third], rounds, &mut measured)?;
     }
-    compare(
-        Before::Sequence,
-        [Way::MinimalSplit, Way::Batched],
-        rounds,
-        &mut measured,
-    )?;
     Ok(measured)
 }
 
-fn count(before: Before, ways: &[Way], measured: &mut Measured) -> Result<()> {
-    for &way in ways {
+/// Adds so many pages, and nothing else that takes time: for a count of instructions.
+pub(crate) fn add_some(before: Before, way: Way, count: u64) -> Result<()> {
+    let array = before.array()?;
+    let indexes = before.indexes();
+    let count = usize::try_from(count)?.min(indexes.len());
+    way.add_all(&array, &indexes[..count], &Ref::new(0))
+}
+
+fn count(before: Before, measured: &mut Measured) -> Result<()> {
+    for way in before.ways() {
         let array = before.array()?;
         let indexes = before.indexes();
         let start = Counts::now();

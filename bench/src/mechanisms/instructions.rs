@@ -1,0 +1,103 @@
+//! Instructions that an operation takes, counted by callgrind: the same on any machine. What a run takes
+//! besides, one run of few operations and one of many have in common.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use testkit::tool;
+
+use super::insertion::{self, Before, Way};
+use super::sharing::{self, Variant};
+use crate::record::Extent;
+
+/// An operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Operation {
+    /// A page added to the index.
+    Add { before: Before, way: Way },
+    /// An attribute set, one of 10 values on one of 100 files.
+    Set { variant: Variant },
+}
+
+/// What one takes.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Counted {
+    pub(crate) operation: Operation,
+    pub(crate) instructions: f64,
+}
+
+/// What the process is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Orders {
+    operation: Operation,
+    count: u64,
+}
+
+/// Counts all operations.
+pub(crate) fn measure(extent: Extent) -> Result<Vec<Counted>> {
+    let mut operations = Vec::new();
+    for before in Before::ALL {
+        operations.extend(before.ways().map(|way| Operation::Add { before, way }));
+    }
+    operations.extend(Variant::ALL.map(|variant| Operation::Set { variant }));
+    if extent == Extent::Quick {
+        // A debugging build's instructions are of no interest, but that they can be counted is.
+        operations.truncate(1);
+    }
+    let mut counted = Vec::new();
+    for operation in operations {
+        let [few, many] = operation.counts();
+        let instructions = float(run(operation, many)?) - float(run(operation, few)?);
+        let instructions = instructions / float(many - few);
+        println!("  {instructions:>8.0} instructions: {operation:?}");
+        counted.push(Counted {
+            operation,
+            instructions,
+        });
+    }
+    Ok(counted)
+}
+
+/// The process' part, which callgrind looks at.
+pub(crate) fn perform(orders: &str) -> Result<()> {
+    let Orders { operation, count } = serde_json::from_str(orders)?;
+    match operation {
+        Operation::Add { before, way } => insertion::add_some(before, way, count),
+        Operation::Set { variant } => sharing::set_some_alone(variant, count),
+    }
+}
+
+impl Operation {
+    /// Two numbers of operations to compare.
+    const fn counts(self) -> [u64; 2] {
+        match self {
+            Self::Add {
+                before: Before::LargeFolios,
+                ..
+            } => [128, 1024],
+            Self::Add { .. } => [4096, 32_768],
+            Self::Set { .. } => [2000, 6000],
+        }
+    }
+}
+
+/// All instructions of a process that does `count` operations.
+fn run(operation: Operation, count: u64) -> Result<u64> {
+    let mut valgrind = tool::command("valgrind");
+    valgrind
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe()?)
+        .arg("perform")
+        .arg(serde_json::to_string(&Orders { operation, count })?);
+    let finished = tool::succeed(&mut valgrind)?;
+    let text = String::from_utf8_lossy(&finished.stderr).into_owned();
+    let line = text.lines().find_map(|line| line.split_once("Collected :"));
+    let (_, number) = line.with_context(|| format!("valgrind says {text}"))?;
+    let number = number.trim().parse()?;
+    ensure!(number > 0, "nothing was counted");
+    Ok(number)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn float(number: u64) -> f64 {
+    number as f64
+}

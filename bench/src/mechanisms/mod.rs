@@ -1,0 +1,52 @@
+//! The mechanisms, on and off, each with what it costs and what it gives.
+
+mod faults;
+mod insertion;
+mod instructions;
+mod sharing;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::faults::{Run as FaultRun, Scene};
+pub(crate) use self::insertion::{Before, Comparison, Measured as Insertion, Way};
+pub(crate) use self::instructions::{Counted, Operation, perform};
+pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
+use crate::peers::Choice;
+
+/// Everything measured of the mechanisms.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) insertion: Option<Insertion>,
+    pub(crate) faults: Vec<FaultRun>,
+    pub(crate) sharing: Vec<SharingRun>,
+    pub(crate) instructions: Vec<Counted>,
+}
+
+/// Measures what was chosen.
+pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
+    let (extent, rounds) = (choice.extent, choice.rounds);
+    let mut measured = Measured {
+        insertion: None,
+        faults: Vec::new(),
+        sharing: Vec::new(),
+        instructions: Vec::new(),
+    };
+    if choice.takes("insertion") {
+        println!("insertion: pages added to the page cache's index");
+        measured.insertion = Some(insertion::measure(extent)?);
+    }
+    if choice.takes("faults") {
+        println!("faults: pages read by the library");
+        measured.faults = faults::measure(extent, rounds)?;
+    }
+    if choice.takes("sharing") {
+        println!("sharing: attributes set; {SETS} of each thread, by design of the cache:");
+        measured.sharing = sharing::measure(extent, rounds)?;
+    }
+    if choice.takes("instructions") {
+        println!("instructions: counted by callgrind");
+        measured.instructions = instructions::measure(extent)?;
+    }
+    Ok(measured)
+}
