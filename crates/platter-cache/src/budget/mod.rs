@@ -30,6 +30,9 @@ const ISOLATE_COUNT: usize = 32;
 const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
 /// Entries that one round of eviction looks at: most may be dirty.
 const LOOKS_MAX: usize = 512;
+/// The part of the budget that may be charged beyond the ceiling without a look for what could go,
+/// after one that found nothing.
+const UNLOOKED_PART: u64 = 256;
 /// Rounds of eviction a charge makes while others take what it freed.
 const CHARGE_ATTEMPTS: usize = 8;
 
@@ -107,6 +110,8 @@ pub struct MemoryBudget {
     lru: Lru,
     next_shard: AtomicUsize,
     next_owner: AtomicUsize,
+    /// Bytes that are charged beyond the ceiling before one looks again for what could go.
+    unlooked_bytes: AtomicU64,
     owners: RwLock<Owners>,
     evictions: AtomicU64,
     refusals: AtomicU64,
@@ -129,6 +134,7 @@ impl MemoryBudget {
             lru: Lru::default(),
             next_shard: AtomicUsize::new(0),
             next_owner: AtomicUsize::new(0),
+            unlooked_bytes: AtomicU64::new(0),
             owners: RwLock::new(Owners::default()),
             evictions: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
@@ -212,18 +218,27 @@ impl MemoryBudget {
     }
 
     /// Takes `bytes` out of the budget even beyond the ceiling: for what must be kept, such as
-    /// a version of a block that no device has yet. Evicts first.
+    /// a version of a block that no device has yet. Evicts first, unless there was nothing to evict
+    /// a moment ago.
     pub(crate) fn charge_beyond(self: &Arc<Self>, bytes: u64) -> Charge {
-        self.charge(bytes).unwrap_or_else(|| {
+        let less = |left: u64| left.checked_sub(bytes);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let looks = self.unlooked_bytes.fetch_update(set, fetch, less).is_err();
+        if looks {
+            if let Some(charge) = self.charge(bytes) {
+                return charge;
+            }
             if bytes > self.limit_bytes {
                 self.reclaim(bytes);
             }
-            self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-            Charge {
-                budget: Arc::clone(self),
-                bytes,
-            }
-        })
+            let unlooked = self.limit_bytes / UNLOOKED_PART;
+            self.unlooked_bytes.store(unlooked, set);
+        }
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Charge {
+            budget: Arc::clone(self),
+            bytes,
+        }
     }
 
     /// Where the memory of pages comes from.

@@ -11,6 +11,7 @@ use crate::sync::Mutex;
 struct Store {
     entries: Mutex<HashMap<u64, Stored>>,
     registration: Registration,
+    looks: AtomicUsize,
 }
 
 struct Stored {
@@ -28,6 +29,7 @@ impl Store {
             Self {
                 entries: Mutex::default(),
                 registration: budget.register(store),
+                looks: AtomicUsize::new(0),
             }
         })
     }
@@ -71,6 +73,7 @@ impl Owner for Store {
     }
 
     fn evict(&self, key: u64, id: LruId) -> Verdict {
+        self.looks.fetch_add(1, Ordering::Relaxed);
         let mut entries = self.entries.lock();
         let Some(entry) = entries.get(&key).filter(|entry| entry.id == id) else {
             return Verdict::Gone;
@@ -159,6 +162,27 @@ fn nothing_evictable_is_a_refusal_not_a_hang() {
     assert_eq!(budget.used_bytes(), 1100);
     drop(beyond);
     assert_eq!(budget.used_bytes(), 1000);
+}
+
+#[test]
+fn charges_beyond_look_seldom_where_nothing_can_go() {
+    let budget = Arc::new(MemoryBudget::new(256_000));
+    let store = Store::new(&budget);
+    for key in 0..100 {
+        assert!(store.insert(&budget, key, 2560));
+    }
+    for entry in store.entries.lock().values_mut() {
+        entry.pinned = true;
+    }
+    let beyond: Vec<_> = (0..1100).map(|_| budget.charge_beyond(100)).collect();
+    let looks = store.looks.load(Ordering::Relaxed);
+    assert!(looks <= 1100 / 11 * 512, "{looks} looks");
+    for entry in store.entries.lock().values_mut() {
+        entry.pinned = false;
+    }
+    drop(beyond);
+    let _beyond: Vec<_> = (0..100).map(|_| budget.charge_beyond(100)).collect();
+    assert!(budget.used_bytes() <= 256_000 + 1000, "{budget:?}");
 }
 
 #[test]
