@@ -59,7 +59,7 @@ impl BufferCache {
         if version.is_sealed() && kept.is_none() {
             return core.edit_copy(block, &version, verifier, round, change);
         }
-        let mut editing = Editing::begin(core, block, version)?;
+        let mut editing = Editing::begin(core, block, version);
         let edit = change(editing.bytes())?;
         Ok(match edit {
             Edit::Kept(result) => Edited::Kept(result),
@@ -93,7 +93,7 @@ impl BufferCache {
         if version.is_sealed() {
             return Ok(Some(Buffer { version }));
         }
-        let mut editing = Editing::begin(core, block, version)?;
+        let mut editing = Editing::begin(core, block, version);
         editing.version_mut().seal(block)?;
         let version = editing.settle();
         Ok(Some(Buffer { version }))
@@ -170,7 +170,7 @@ struct Editing<'c> {
 }
 
 impl<'c> Editing<'c> {
-    fn begin(core: &'c Core, block: u64, version: Arc<Version>) -> Result<Self, BufferError> {
+    fn begin(core: &'c Core, block: u64, version: Arc<Version>) -> Self {
         #[cfg(debug_assertions)]
         let before = version.bytes().into();
         let (version, is_copy) = match core.table.check_out(block, version) {
@@ -180,14 +180,14 @@ impl<'c> Editing<'c> {
                 (Arc::new(version.copy(charge)), true)
             }
         };
-        Ok(Self {
+        Self {
             core,
             block,
             version: Some(version),
             is_copy,
             #[cfg(debug_assertions)]
             before,
-        })
+        }
     }
 }
 

@@ -32,7 +32,7 @@ impl Core {
             match self.table.find_or_claim(block) {
                 Claim::Claimed(flight) => run.push(Reading::new(self, block, flight)),
                 Claim::Cached(_) | Claim::Wait(_) | Claim::Edited => {
-                    self.read_run(std::mem::take(&mut run))
+                    self.read_run(std::mem::take(&mut run));
                 }
             }
         }

@@ -111,7 +111,7 @@ impl Inodes {
     }
 
     /// The bitmap, and what is to be written of it.
-    pub(super) fn to_write(&mut self) -> (&[u8], &mut Recording) {
+    pub(super) fn split_mut(&mut self) -> (&[u8], &mut Recording) {
         (&self.bits, &mut self.recording)
     }
 

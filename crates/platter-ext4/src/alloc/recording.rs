@@ -110,7 +110,7 @@ impl Space {
         })?;
         if let Some(inodes) = inodes {
             let verifier = BitmapVerifier::of_inodes(group, &desc, geometry);
-            let (bits, recording) = inodes.to_write();
+            let (bits, recording) = inodes.split_mut();
             recording.write(handle, &verifier, bits)?;
         }
         if let Some(clusters) = clusters {

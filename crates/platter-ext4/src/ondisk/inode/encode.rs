@@ -205,6 +205,7 @@ impl Inode {
 }
 
 /// The space that an inode takes, as it is stored.
+#[derive(Clone, Copy)]
 struct Sectors {
     low: Le32,
     /// Where files may be huge.
