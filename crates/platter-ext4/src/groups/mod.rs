@@ -88,8 +88,6 @@ pub struct InodeSlot {
     pub block: BlockNr,
     /// The inode's first byte in that block.
     pub offset: usize,
-    /// The blocks around it that hold inodes which were ever used.
-    pub neighbours: (BlockNr, u32),
 }
 
 /// Finds the slot of an inode; `None` for a number beyond the last inode.
@@ -97,6 +95,26 @@ pub fn find_inode(volume: &Volume, inode: InodeNr) -> Result<Option<InodeSlot>> 
     let geometry = &volume.geometry;
     let Some((group, index)) = geometry.group_of_inode(inode) else {
         return Ok(None);
+    };
+    let table = if let Some(table) = volume.inode_tables().get(group) {
+        table
+    } else {
+        let table = read_descriptor(volume, group)?.inode_table;
+        volume.inode_tables().note(group, table);
+        table
+    };
+    let in_block = (index % geometry.inodes_per_block) as usize;
+    Ok(Some(InodeSlot {
+        block: BlockNr(table.0 + u64::from(index / geometry.inodes_per_block)),
+        offset: in_block * usize::from(geometry.inode_bytes),
+    }))
+}
+
+/// Brings in the block of an inode's slot with those around it that hold inodes which were ever used.
+pub fn read_inodes_ahead(volume: &Volume, inode: InodeNr) -> Result<()> {
+    let geometry = &volume.geometry;
+    let Some((group, index)) = geometry.group_of_inode(inode) else {
+        return Ok(());
     };
     let desc = read_descriptor(volume, group)?;
     let table_block = index / geometry.inodes_per_block;
@@ -110,11 +128,7 @@ pub fn find_inode(volume: &Volume, inode: InodeNr) -> Result<Option<InodeSlot>> 
     let end = first
         .saturating_add(INODE_READ_AHEAD_BLOCKS)
         .min(used_blocks);
-    let at = |index: u32| BlockNr(desc.inode_table.0 + u64::from(index));
-    let in_block = (index % geometry.inodes_per_block) as usize;
-    Ok(Some(InodeSlot {
-        block: at(table_block),
-        offset: in_block * usize::from(geometry.inode_bytes),
-        neighbours: (at(first), end.saturating_sub(first)),
-    }))
+    let start = BlockNr(desc.inode_table.0 + u64::from(first));
+    volume.read_ahead(start, u64::from(end.saturating_sub(first)));
+    Ok(())
 }

@@ -61,8 +61,9 @@ pub fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
     let Some(slot) = groups::find_inode(volume, number)? else {
         return Ok(None);
     };
-    let (first, count) = slot.neighbours;
-    volume.read_ahead_of(slot.block, first, count);
+    if !volume.buffers().contains(slot.block.0) {
+        groups::read_inodes_ahead(volume, number)?;
+    }
     // Inodes of one block are proven one by one, so that a bad one takes no other with it.
     let buffer = volume.read_block(slot.block, &Unverified)?;
     let bytes = buffer.get(slot.offset..).unwrap_or_default();

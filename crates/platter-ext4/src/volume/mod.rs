@@ -1,5 +1,6 @@
 //! What every algorithm shares: the proven geometry and superblock, and the metadata buffers.
 
+mod inode_tables;
 mod sharing;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
 use crate::txn::{Handle, Log};
 
+pub use inode_tables::InodeTables;
 pub use sharing::{Sharing, SharingStatistics};
 
 /// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
@@ -24,6 +26,7 @@ pub struct Volume {
     /// The rest of the superblock.
     pub superblock: Superblock,
     buffers: Arc<BufferCache>,
+    inode_tables: InodeTables,
     /// Absent where nothing may be changed.
     log: Option<Log>,
     data_mode: DataMode,
@@ -84,6 +87,7 @@ impl Volume {
     ) -> Self {
         let buffers = Arc::new(BufferCache::new(device, geometry.block_bytes, budget));
         Self {
+            inode_tables: InodeTables::new(geometry.groups_count),
             geometry,
             superblock,
             buffers,
@@ -91,6 +95,12 @@ impl Volume {
             data_mode: DataMode::default(),
             sharing: None,
         }
+    }
+
+    /// Where inode tables begin, as far as that was asked.
+    #[must_use]
+    pub fn inode_tables(&self) -> &InodeTables {
+        &self.inode_tables
     }
 
     /// The same volume, where files get to share metadata of equal contents.
