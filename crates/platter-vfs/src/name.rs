@@ -38,6 +38,7 @@ impl<'a> Name<'a> {
 
     /// The bytes.
     #[must_use]
+    #[inline]
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }

@@ -2,11 +2,11 @@
 //! Spec: `ext4/directory` (hash tree directories).
 
 use platter_cache::Buffer;
-use platter_vfs::Result;
+use platter_vfs::{Error, Result};
 
 use super::contents::{Contents, DirBlocks};
 use super::naming::{Hashing, Wanted};
-use super::{Directory, HtreeRule, Slot, linear};
+use super::{Directory, HtreeRule, Survey, Vacancy, linear};
 use crate::ondisk::FileBlock;
 use crate::ondisk::htree::{HtreeRoot, IndexEntries, decode_node};
 
@@ -24,6 +24,7 @@ pub(super) struct Walker<'a, 'b> {
     frames: Vec<Frame>,
     /// Inner blocks of every path.
     levels: usize,
+    hash_version: u8,
     /// Leaves still to be met before there are more than the directory has blocks.
     leaves_left: u32,
 }
@@ -46,29 +47,27 @@ pub(super) struct PathBlock<'w> {
     pub(super) index: usize,
 }
 
-/// The number of the hash function of an index.
-pub(super) fn hash_version(directory: &Directory<'_>) -> Result<u8> {
-    let (_, buffer) = read_root(directory)?;
-    let root = HtreeRoot::decode(&buffer, &directory.volume.geometry)
-        .map_err(|rule| directory.broken_index(FileBlock(0), rule))?;
-    Ok(root.hash_version)
-}
-
-/// Looks in the leaf for the name's hash, and in those behind that go on with that hash.
-pub(super) fn lookup(
-    directory: &Directory<'_>,
+/// Looks in the leaf for the name's hash, and in those behind that go on with that hash. A new name
+/// goes to the first.
+pub(super) fn survey(
+    mut walker: Walker<'_, '_>,
     hashing: &Hashing,
     wanted: &Wanted<'_>,
-) -> Result<Option<Slot>> {
+) -> Result<Survey> {
+    let directory = walker.directory;
     let major = wanted.hash(hashing).major;
-    let mut walker = Walker::seek(directory, major)?;
+    walker.seek(major)?;
+    let mut vacancy = None;
     loop {
         let (block, leaf) = walker.read_leaf()?;
-        if let Some(found) = linear::find(directory, block.0, &leaf, wanted)? {
-            return Ok(Some(found));
-        }
+        let missing = match linear::look_through(directory, block.0, &leaf, wanted)? {
+            Survey::Missing(_) if walker.is_on_path(block) => Vacancy { gap: None },
+            Survey::Missing(missing) => missing,
+            there @ Survey::There(_) => return Ok(there),
+        };
+        let vacancy = *vacancy.get_or_insert(missing);
         if walker.next_boundary()? != Some(major | 1) || !walker.advance()? {
-            return Ok(None);
+            return Ok(Survey::Missing(vacancy));
         }
     }
 }
@@ -83,28 +82,50 @@ fn read_root<'a, 'b>(directory: &'a Directory<'b>) -> Result<(&'a DirBlocks<'b>,
 }
 
 impl<'a, 'b> Walker<'a, 'b> {
-    /// The path to the first leaf that may hold names of hash `major`.
-    pub(super) fn seek(directory: &'a Directory<'b>, major: u32) -> Result<Self> {
+    /// At the root of the index, which is proven.
+    pub(super) fn open(directory: &'a Directory<'b>) -> Result<Self> {
         let (blocks, buffer) = read_root(directory)?;
         let root = HtreeRoot::decode(&buffer, &directory.volume.geometry)
             .map_err(|rule| directory.broken_index(FileBlock(0), rule))?;
         let levels = usize::from(root.levels);
-        let index = root.entries.position(major);
-        let mut walker = Self {
-            directory,
-            blocks,
-            frames: Vec::with_capacity(levels.saturating_add(1)),
-            levels,
-            leaves_left: blocks.count(),
-        };
-        walker.frames.push(Frame {
+        let hash_version = root.hash_version;
+        let mut frames = Vec::with_capacity(levels.saturating_add(1));
+        frames.push(Frame {
             block: FileBlock(0),
             buffer,
-            index,
+            index: 0,
             announced: 0,
         });
-        walker.descend(|entries| entries.position(major))?;
-        Ok(walker)
+        Ok(Self {
+            directory,
+            blocks,
+            frames,
+            levels,
+            hash_version,
+            leaves_left: blocks.count(),
+        })
+    }
+
+    /// The number of the index's hash function.
+    pub(super) fn hash_version(&self) -> u8 {
+        self.hash_version
+    }
+
+    /// Takes the path to the first leaf that may hold names of hash `major`, from the root.
+    pub(super) fn seek(&mut self, major: u32) -> Result<()> {
+        self.frames.truncate(1);
+        let root = self.frames.first();
+        let index = root.map(|root| Ok::<_, Error>(self.entries(root)?.position(major)));
+        let index = index.transpose()?;
+        if let Some((root, index)) = self.frames.first_mut().zip(index) {
+            root.index = index;
+        }
+        self.descend(|entries| entries.position(major))
+    }
+
+    /// Whether a block, which the path leads to as a leaf, is one of the index itself.
+    pub(super) fn is_on_path(&self, block: FileBlock) -> bool {
+        self.frames.iter().any(|frame| frame.block == block)
     }
 
     /// Completes the path downwards; `pick` chooses the entry of each block.

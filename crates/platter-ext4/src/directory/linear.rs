@@ -2,11 +2,12 @@
 
 use platter_vfs::{Condition, DirSink, Error, FileKind, Name, Result};
 
-use super::contents::{Chunk, Contents, verifier};
+use super::contents::{Contents, verifier};
 use super::naming::Wanted;
 use super::position::Position;
-use super::{DirEntryRule, Directory, Found, Slot, listed};
+use super::{DirEntryRule, Directory, Found, Slot, Survey, Vacancy, listed};
 use crate::ondisk::FileBlock;
+use crate::ondisk::dir_entry::Gap;
 
 /// Where `..` begins in a directory, if only implied.
 const DOTDOT_PLACE: u64 = 12;
@@ -14,50 +15,65 @@ const DOTDOT_PLACE: u64 = 12;
 const DOTS_END: u64 = 24;
 
 /// Looks through all blocks. An error is given only if the name was not found elsewhere.
-pub(super) fn lookup(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Option<Slot>> {
+pub(super) fn survey(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Survey> {
     let contents = &directory.contents;
     let mut damage = None;
+    let (mut gap, mut has_first) = (None, true);
     for number in 0..contents.chunk_count() {
         let chunk = match contents.read_in_order(number) {
             Ok(Some(chunk)) => chunk,
-            Ok(None) => continue,
+            Ok(None) => {
+                has_first &= number > 0;
+                continue;
+            }
             Err(error) => {
                 damage.get_or_insert(error);
                 continue;
             }
         };
-        match find(directory, number, &chunk, wanted) {
-            Ok(None) => {}
-            Ok(found) => return Ok(found),
+        match look_through(directory, number, &chunk, wanted) {
+            Ok(Survey::Missing(vacancy)) => gap = gap.or(vacancy.gap),
+            Ok(there) => return Ok(there),
             Err(error) => {
                 damage.get_or_insert(error);
             }
         }
     }
-    damage.map_or(Ok(None), Err)
+    // Without its first block, a directory gets no names.
+    let gap = gap.filter(|_| has_first);
+    damage.map_or(Ok(Survey::Missing(Vacancy { gap })), Err)
 }
 
-/// Looks through the entries of one block.
-pub(super) fn find(
+/// Looks through the entries of one block or region.
+pub(super) fn look_through(
     directory: &Directory<'_>,
     chunk: u32,
     bytes: &[u8],
     wanted: &Wanted<'_>,
-) -> Result<Option<Slot>> {
+) -> Result<Survey> {
+    let name_len = wanted.stored_len();
+    let gaps_end = directory.names_end(chunk, bytes);
+    let (mut gap, mut before) = (None, None);
     for entry in directory.format.entries(bytes) {
         let entry = entry.map_err(|broken| directory.broken_entry(chunk, broken))?;
         if let Some(inode) = entry.inode
             && wanted.matches(entry.name)
         {
             let kind = entry.kind;
-            return Ok(Some(Slot {
+            return Ok(Survey::There(Slot {
                 found: Found { inode, kind },
                 chunk,
+                before,
                 offset: entry.offset,
             }));
         }
+        if gap.is_none() && entry.end <= gaps_end {
+            gap = Gap::in_place_of(&entry, name_len);
+        }
+        before = Some(entry.offset);
     }
-    Ok(None)
+    let gap = gap.map(|gap| (chunk, gap));
+    Ok(Survey::Missing(Vacancy { gap }))
 }
 
 /// Where a name goes in a directory without index.
@@ -83,11 +99,9 @@ impl Directory<'_> {
                 hole.get_or_insert(number);
                 continue;
             };
-            if find(self, number, &chunk, &wanted)?.is_some() {
-                return Err(Condition::Exists.into());
-            }
-            if gap.is_none() && self.has_room(number, &chunk, name.as_bytes().len()) {
-                gap = Some(number);
+            match look_through(self, number, &chunk, &wanted)? {
+                Survey::There(_) => return Err(Condition::Exists.into()),
+                Survey::Missing(vacancy) => gap = gap.or(vacancy.gap.map(|(chunk, _)| chunk)),
             }
         }
         if self.contents.chunk_count() == 0 {
@@ -100,14 +114,16 @@ impl Directory<'_> {
         })
     }
 
-    fn has_room(&self, number: u32, chunk: &Chunk<'_>, name_len: usize) -> bool {
-        let content = match chunk {
-            Chunk::Block(bytes) => bytes.get(..self.content_len()).unwrap_or_default(),
-            Chunk::Region(bytes) => bytes,
-        };
-        let verifier = verifier(self.volume, self.inode, FileBlock(number));
-        let is_sealed_index = verifier.checksum_seed.is_some() && verifier.is_index_block(chunk);
-        !is_sealed_index && self.format.has_room(content, name_len)
+    /// Where the part of a block or region ends that new names may go to.
+    fn names_end(&self, chunk: u32, bytes: &[u8]) -> usize {
+        if matches!(self.contents, Contents::Inline(_)) {
+            return bytes.len();
+        }
+        let verifier = verifier(self.volume, self.inode, FileBlock(chunk));
+        if verifier.checksum_seed.is_some() && verifier.is_index_block(bytes) {
+            return 0;
+        }
+        self.content_len()
     }
 }
 

@@ -19,12 +19,13 @@ use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name
 use crate::Volume;
 use crate::mapping::BlockMap;
 use crate::ondisk::corrupt::{Corrupt, Rule};
-use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat, TAIL_BYTES};
+use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat, Gap, TAIL_BYTES};
 use crate::ondisk::features::Compat;
 use crate::ondisk::htree::HtreeRule;
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 use contents::{Contents, DirBlocks};
 use hash::HashVersion;
+use index::Walker;
 use naming::{Hashing, Wanted};
 use ordered::Ordered;
 use position::Position;
@@ -60,14 +61,38 @@ pub struct Found {
     pub kind: Option<FileKind>,
 }
 
-/// Where an entry lies.
+/// Where an entry lies, for as long as nothing of the directory changes.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+pub struct Slot {
     found: Found,
     /// The block or region.
     chunk: u32,
-    /// The entry's offset in it.
+    /// Where the entry before it begins there.
+    before: Option<usize>,
+    /// Where it begins itself.
     offset: usize,
+}
+
+impl Slot {
+    /// What the entry names.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+}
+
+/// Where a name goes that is not there, for as long as nothing of the directory changes.
+#[derive(Debug, Clone, Copy)]
+pub struct Vacancy {
+    /// The block or region, and the place in it, unless room has to be made.
+    gap: Option<(u32, Gap)>,
+}
+
+/// What a look for a name came to.
+#[derive(Debug)]
+enum Survey {
+    There(Slot),
+    Missing(Vacancy),
 }
 
 /// A directory opened for reading.
@@ -117,20 +142,48 @@ impl<'a> Directory<'a> {
     }
 
     /// Where the entry of `name` lies, which is neither `.` nor `..`.
-    fn locate(&self, name: Name<'_>) -> Result<Slot> {
+    ///
+    /// # Errors
+    /// As of [`lookup`](Self::lookup).
+    pub fn locate(&self, name: Name<'_>) -> Result<Slot> {
+        match self.survey(name)? {
+            Survey::There(slot) => Ok(slot),
+            Survey::Missing(_) => Err(Condition::NotFound.into()),
+        }
+    }
+
+    /// Where `name` goes, which is not there yet.
+    ///
+    /// # Errors
+    /// `Exists`; else as of [`lookup`](Self::lookup).
+    pub fn vacancy(&self, name: Name<'_>) -> Result<Vacancy> {
+        if name.is_dot_or_dotdot() {
+            return Err(Condition::Exists.into());
+        }
+        match self.survey(name)? {
+            Survey::There(_) => Err(Condition::Exists.into()),
+            Survey::Missing(vacancy) => Ok(vacancy),
+        }
+    }
+
+    fn survey(&self, name: Name<'_>) -> Result<Survey> {
         self.refuse_encrypted()?;
         let wanted = self.wanted(name)?;
         let mut damage = None;
-        if let Some(hashing) = self.index_hashing(&mut damage)? {
-            match index::lookup(self, &hashing, &wanted) {
-                Ok(slot) => return slot.ok_or(Condition::NotFound.into()),
+        if let Some((walker, hashing)) = self.index(&mut damage)? {
+            match index::survey(walker, &hashing, &wanted) {
+                Ok(survey) => return Ok(survey),
                 Err(error) => damage = Some(error),
             }
         }
-        match linear::lookup(self, &wanted) {
-            Ok(Some(slot)) => Ok(slot),
-            Ok(None) => Err(damage.unwrap_or(Condition::NotFound.into())),
-            Err(error) => Err(error),
+        let survey = linear::survey(self, &wanted)?;
+        match (survey, damage) {
+            (Survey::Missing(_), Some(damage)) => Err(damage),
+            // Names go by the index, even if it cannot be read.
+            (Survey::Missing(_), None) if self.is_indexed() => {
+                Ok(Survey::Missing(Vacancy { gap: None }))
+            }
+            (survey, _) => Ok(survey),
         }
     }
 
@@ -255,28 +308,31 @@ impl<'a> Directory<'a> {
         self.volume.superblock.flags & 2 != 0
     }
 
-    /// How the index hashes names; `None` without an index, with a hash nobody knows, or when the
-    /// root is damaged, which is told in `damage`.
-    fn index_hashing(&self, damage: &mut Option<Error>) -> Result<Option<Hashing>> {
+    /// The root of the index, and how it hashes names; `None` without an index, with a hash nobody
+    /// knows, or when the root is damaged, which is told in `damage`.
+    fn index(&self, damage: &mut Option<Error>) -> Result<Option<(Walker<'_, 'a>, Hashing)>> {
         if !self.is_indexed() {
             return Ok(None);
         }
-        let version = match index::hash_version(self) {
-            Ok(number) => HashVersion::of_directory(number, self.hashes_unsigned()),
+        match Walker::open(self) {
+            Ok(walker) => {
+                let number = walker.hash_version();
+                let version = HashVersion::of_directory(number, self.hashes_unsigned());
+                Ok(self.hashing(version).map(|hashing| (walker, hashing)))
+            }
             Err(error @ Error::Corrupt(_)) => {
                 *damage = Some(error);
-                None
+                Ok(None)
             }
-            Err(error) => return Err(error),
-        };
-        Ok(self.hashing(version))
+            Err(error) => Err(error),
+        }
     }
 
     /// How a listing is ordered; `None` if it goes by storage. As the kernel does, directories
     /// that may get an index when they grow are already listed as if they had one.
     fn order_hashing(&self, damage: &mut Option<Error>) -> Result<Option<Hashing>> {
         if self.is_indexed() {
-            return self.index_hashing(damage);
+            return Ok(self.index(damage)?.map(|(_, hashing)| hashing));
         }
         if !self.has_dir_index() || !self.contents.is_small() {
             return Ok(None);

@@ -39,14 +39,22 @@ impl<'a> Wanted<'a> {
     }
 
     /// Names that are no UTF-8 are compared by their bytes.
+    #[inline]
     pub(super) fn matches(&self, stored: &[u8]) -> bool {
-        if stored == self.name.as_bytes() {
+        let name = self.name.as_bytes();
+        // Names of one directory often differ at the end only.
+        if stored.last() == name.last() && stored == name {
             return true;
         }
         let Some(folded) = &self.folded else {
             return false;
         };
         casefold::fold(stored).is_ok_and(|stored| stored == *folded)
+    }
+
+    /// Bytes of the name as it would be stored.
+    pub(super) fn stored_len(&self) -> usize {
+        self.name.as_bytes().len()
     }
 
     pub(super) fn hash(&self, hashing: &Hashing) -> NameHash {

@@ -85,7 +85,8 @@ impl<'a, 'b> Ordered<'a, 'b> {
 
     /// Lists along the index.
     fn walk(&self, progress: &mut Progress, sink: &mut DirSink<'_>) -> Result<ControlFlow<Broke>> {
-        let mut walker = Walker::seek(self.directory, major_at(progress.place))?;
+        let mut walker = Walker::open(self.directory)?;
+        walker.seek(major_at(progress.place))?;
         loop {
             let lower = walker.boundary()? & !1;
             let mut batch = Vec::new();

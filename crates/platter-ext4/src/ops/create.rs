@@ -8,7 +8,7 @@ use super::new_inode::{Blueprint, file_kind};
 use super::{Core, Node};
 use crate::Volume;
 use crate::alloc::{ALLOC_INODE_CREDITS, Portion};
-use crate::directory::insert_credits;
+use crate::directory::{Vacancy, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::BlockMap;
 use crate::ondisk::{Inode, InodeNr};
@@ -55,7 +55,7 @@ impl Node {
         permissions: u32,
     ) -> Result<Arc<Self>> {
         let _order = self.order.write();
-        self.prove_free(name)?;
+        let vacancy = self.vacancy(name)?;
         let volume = self.volume();
         inode::read_slot(volume, self.number)?;
         if file_kind(kind) == FileKind::Directory {
@@ -64,12 +64,17 @@ impl Node {
         }
         let space = self.tree.space()?.portion(self.reserve_of(context));
         let blueprint = self.draw_up(space, context, kind, permissions)?;
-        let made = self.make(space, name, blueprint);
+        let made = self.make(space, (name, vacancy), blueprint);
         self.tree.adopt(made?, false)
     }
 
     /// Makes a file as one transaction.
-    fn make(&self, space: Portion<'_>, name: Name<'_>, blueprint: Blueprint<'_>) -> Result<New> {
+    fn make(
+        &self,
+        space: Portion<'_>,
+        (name, vacancy): (Name<'_>, Vacancy),
+        blueprint: Blueprint<'_>,
+    ) -> Result<New> {
         let volume = self.volume();
         let of_name = insert_credits(&self.core.read().map) + STORE_CREDITS;
         let credits = of_name + new_inode_credits(volume, &blueprint);
@@ -85,7 +90,7 @@ impl Node {
         let (number, kind) = (inode.number, inode.kind);
         let added = core
             .directory_mut(volume, &space, &mut handle)
-            .and_then(|mut directory| directory.insert(name, number, kind));
+            .and_then(|mut directory| directory.insert_at(vacancy, name, number, kind));
         if let Err(error) = added {
             self.undo(space, &mut handle, (&mut inode, &mut map))?;
             return Err(error);

@@ -50,7 +50,7 @@ impl Node {
         let volume = &tree.volume;
         let register = tree.register()?;
         let _order = self.order.write();
-        self.prove_free(name)?;
+        let vacancy = self.vacancy(name)?;
         let file = tree.in_use(target)?.ok_or(Condition::NotFound)?;
         if file.kind == FileKind::Directory {
             return Err(Condition::NotPermitted.into());
@@ -66,7 +66,7 @@ impl Node {
         let (number, kind) = (file.number, file.kind);
         let dir = cores.of(self);
         dir.directory_mut(volume, &space, &mut handle)?
-            .insert(name, number, kind)?;
+            .insert_at(vacancy, name, number, kind)?;
         let now = tree.clock.now();
         dir.touch_names(now);
         let core = cores.of(&file);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use parking_lot::RwLockWriteGuard;
 use platter_ondisk::Locus;
 use platter_vfs::lock_rank::Ranked;
-use platter_vfs::{Condition, DirCursor, DirSink, Error, Name, Result, Timestamp};
+use platter_vfs::{Condition, DirCursor, DirSink, Name, Result, Timestamp};
 
 use super::{Core, Node};
 use crate::Volume;
-use crate::directory::{Directory, DirectoryMut};
+use crate::directory::{Directory, DirectoryMut, Slot, Vacancy};
 use crate::inode::InodeNumberRule;
 use crate::mapping::BlockSource;
 use crate::ondisk::corrupt::Corrupt;
@@ -47,30 +47,33 @@ impl Node {
     /// What `name`, which is neither `.` nor `..`, names in this directory. The caller holds its
     /// order lock.
     pub(super) fn child(&self, name: Name<'_>) -> Result<Arc<Self>> {
-        let found = self.core.read().directory(self.volume())?.lookup(name)?;
-        if found.inode == self.number {
+        Ok(self.child_at(name)?.0)
+    }
+
+    /// As [`child`](Self::child), with the place of the name.
+    pub(super) fn child_at(&self, name: Name<'_>) -> Result<(Arc<Self>, Slot)> {
+        let slot = self.core.read().directory(self.volume())?.locate(name)?;
+        let number = slot.found().inode;
+        if number == self.number {
             let locus = Locus::inode(u64::from(self.number.get()));
             return Err(Corrupt::new(locus, InodeNumberRule::Itself).into());
         }
-        self.tree.named(found.inode)
+        Ok((self.tree.named(number)?, slot))
     }
 
-    /// Whether `name` may be added to this directory. The caller holds its order lock.
+    /// Where `name` may be added to this directory. The caller holds its order lock.
     ///
     /// # Errors
     /// `Exists`; `NotFound` for a directory that was removed; `NotPermitted` where nothing may be
     /// changed; `NoKey` where names are encrypted.
-    pub(super) fn prove_free(&self, name: Name<'_>) -> Result<()> {
+    pub(super) fn vacancy(&self, name: Name<'_>) -> Result<Vacancy> {
         let core = self.core.read();
-        match core.directory(self.volume())?.lookup(name) {
-            Ok(_) => return Err(Condition::Exists.into()),
-            Err(Error::Condition(Condition::NotFound)) => {}
-            Err(error) => return Err(error),
-        }
+        let vacancy = core.directory(self.volume())?.vacancy(name)?;
         if core.inode.links == 0 {
             return Err(Condition::NotFound.into());
         }
-        core.refuse_immutable()
+        core.refuse_immutable()?;
+        Ok(vacancy)
     }
 
     /// This directory and those above it. The caller keeps directories where they are.

@@ -10,7 +10,7 @@ use super::names::Cores;
 use super::{Core, Node, Tree};
 use crate::Volume;
 use crate::alloc::Space;
-use crate::directory::CHANGE_CREDITS;
+use crate::directory::{CHANGE_CREDITS, Slot};
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::{BlockMap, MapChange, Progress};
 use crate::ondisk::corrupt::Corrupt;
@@ -20,6 +20,7 @@ use crate::txn::Handle;
 
 /// Blocks that removing a name changes at most.
 const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + ORPHAN_CREDITS;
+
 impl Node {
     pub(super) fn unlink_name(&self, name: Name<'_>) -> Result<()> {
         self.tree.space()?;
@@ -27,11 +28,11 @@ impl Node {
             return Err(Condition::IsDirectory.into());
         }
         let _order = self.order.write();
-        let victim = self.child(name)?;
+        let (victim, slot) = self.child_at(name)?;
         if victim.kind == FileKind::Directory {
             return Err(Condition::IsDirectory.into());
         }
-        self.take_name(name, &victim)
+        self.take_name(&slot, &victim)
     }
 
     pub(super) fn remove_directory(&self, name: Name<'_>) -> Result<()> {
@@ -42,13 +43,13 @@ impl Node {
             _ => {}
         }
         let _order = self.order.write();
-        let victim = self.child(name)?;
+        let (victim, slot) = self.child_at(name)?;
         if victim.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());
         }
         let _victims_order = victim.order.write_nth(1);
         victim.prove_empty()?;
-        self.take_name(name, &victim)
+        self.take_name(&slot, &victim)
     }
 
     /// Whether this directory has no names. The caller holds its order lock.
@@ -59,8 +60,8 @@ impl Node {
         Err(Condition::NotEmpty.into())
     }
 
-    /// Takes a name of `victim` out of this directory.
-    fn take_name(&self, name: Name<'_>, victim: &Self) -> Result<()> {
+    /// Takes the name of `victim` at `slot` out of this directory.
+    fn take_name(&self, slot: &Slot, victim: &Self) -> Result<()> {
         let tree = &self.tree;
         let (volume, space) = (&tree.volume, tree.space()?);
         let register = tree.register()?;
@@ -73,7 +74,7 @@ impl Node {
         let now = tree.clock.now();
         let dir = cores.of(self);
         dir.directory_mut(volume, &**space, &mut handle)?
-            .remove(name)?;
+            .remove_at(slot)?;
         dir.touch_names(now);
         if victim.kind == FileKind::Directory {
             dir.discount_directory();

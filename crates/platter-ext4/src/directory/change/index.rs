@@ -5,7 +5,7 @@
 use platter_vfs::{Condition, Result};
 
 use super::super::hash::{HashVersion, NameHash};
-use super::super::index::{self, Walker};
+use super::super::index::Walker;
 use super::super::naming::Hashing;
 use super::super::{DirEntryRule, Directory};
 use super::{DirectoryMut, NewName};
@@ -223,19 +223,16 @@ impl Directory<'_> {
         })
     }
 
-    /// Looks where a name goes, and proves that it is not there yet.
+    /// Looks where a name goes, which is not there yet.
     fn plan(&self, new: &NewName<'_>) -> Result<Plan> {
         let wanted = self.wanted(new.name)?;
         let mut damage = None;
-        let hashing = self.index_hashing(&mut damage)?.ok_or_else(|| {
+        let (mut walker, hashing) = self.index(&mut damage)?.ok_or_else(|| {
             let unknown = || self.broken_index(FileBlock(0), HtreeRule::HashVersion);
             damage.unwrap_or_else(unknown)
         })?;
-        if index::lookup(self, &hashing, &wanted)?.is_some() {
-            return Err(Condition::Exists.into());
-        }
         let hash = wanted.hash(&hashing);
-        let walker = Walker::seek(self, hash.major)?;
+        walker.seek(hash.major)?;
         let (leaf, bytes) = walker.read_leaf()?;
         let path = walker.path().collect::<Result<Vec<_>>>()?;
         if path.iter().any(|level| level.block == leaf) {

@@ -15,7 +15,7 @@ use platter_ondisk::Locus;
 use platter_vfs::{Condition, Error, FileKind, Name, Result};
 
 use super::contents::{Contents, verifier};
-use super::{DirEntryRule, Directory, Found, Slot};
+use super::{DirEntryRule, Directory, Found, Slot, Vacancy};
 use crate::Volume;
 use crate::mapping::{BlockMap, BlockSource};
 use crate::ondisk::corrupt::Corrupt;
@@ -103,10 +103,32 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     /// `Exists`; `NoSpace`, also where the index can take no more names; `Corrupt` where something is
     /// damaged that might hold the name.
     pub fn insert(&mut self, name: Name<'_>, inode: InodeNr, kind: FileKind) -> Result<()> {
-        if name.is_dot_or_dotdot() {
-            return Err(Condition::Exists.into());
+        let vacancy = match self.view()?.vacancy(name) {
+            Ok(vacancy) => vacancy,
+            // Where an index may be done without, all blocks were looked through.
+            Err(Error::Corrupt(_)) if !self.has_checksums() => Vacancy { gap: None },
+            Err(error) => return Err(error),
+        };
+        self.insert_at(vacancy, name, inode, kind)
+    }
+
+    /// Adds a name where it was found to go.
+    ///
+    /// # Errors
+    /// As of [`insert`](Self::insert).
+    pub fn insert_at(
+        &mut self,
+        vacancy: Vacancy,
+        name: Name<'_>,
+        inode: InodeNr,
+        kind: FileKind,
+    ) -> Result<()> {
+        let (new, format) = (NewName { name, inode, kind }, self.format);
+        if let Some((chunk, gap)) = vacancy.gap {
+            return self.edit_chunk(chunk, |content| {
+                format.insert_at(content, gap, name.as_bytes(), inode, kind);
+            });
         }
-        let new = NewName { name, inode, kind };
         if self.is_inline() {
             return self.insert_inline(&new);
         }
@@ -126,9 +148,16 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     /// `NotFound`.
     pub fn remove(&mut self, name: Name<'_>) -> Result<Found> {
         let slot = self.view()?.locate(name)?;
-        let format = self.format;
-        self.edit_chunk(slot.chunk, |content| format.remove(content, slot.offset))?;
+        self.remove_at(&slot)?;
         Ok(slot.found)
+    }
+
+    /// Removes the name at a place where it was found.
+    pub fn remove_at(&mut self, slot: &Slot) -> Result<()> {
+        let format = self.format;
+        self.edit_chunk(slot.chunk, |content| {
+            format.remove_after(content, slot.before, slot.offset);
+        })
     }
 
     /// Makes a name that is there name another inode, and tells what it named before.
@@ -286,6 +315,7 @@ impl Directory<'_> {
                 kind: entry.kind,
             },
             chunk: 0,
+            before: Some(0),
             offset: entry.offset,
         })
     }

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use platter_vfs::FileKind;
 
 use super::{
-    DiskDirEntry, DiskDirTail, ENTRY_ALIGN, ENTRY_HEADER_BYTES, Entry, EntryFormat, InodeNr,
-    TAIL_BYTES, TAIL_FILE_TYPE, decode_rec_len,
+    DiskDirEntry, DiskDirTail, Entry, EntryFormat, InodeNr, TAIL_BYTES, TAIL_FILE_TYPE, aligned,
+    decode_rec_len,
 };
 
 impl EntryFormat {
@@ -18,11 +18,23 @@ impl EntryFormat {
         let Some(gap) = self.gap(bytes, name.len()) else {
             return false;
         };
+        self.insert_at(bytes, gap, name, inode, kind);
+        true
+    }
+
+    /// Puts an entry into a gap that was found to hold it.
+    pub fn insert_at(
+        self,
+        bytes: &mut [u8],
+        gap: Gap,
+        name: &[u8],
+        inode: InodeNr,
+        kind: FileKind,
+    ) {
         if gap.start > gap.offset {
             self.set_len(bytes, gap.offset, gap.start.saturating_sub(gap.offset));
         }
         self.put(bytes, gap.start..gap.end, name, Some(inode), kind);
-        true
     }
 
     /// Whether [`insert`](Self::insert) would find a gap for a name of this length.
@@ -32,17 +44,9 @@ impl EntryFormat {
     }
 
     fn gap(self, bytes: &[u8], name_len: usize) -> Option<Gap> {
-        let needed = stored_len(name_len);
-        self.entries(bytes).map_while(Result::ok).find_map(|entry| {
-            let used = match entry.inode {
-                Some(_) => stored_len(entry.name.len()),
-                None => 0,
-            };
-            let start = entry.offset.checked_add(used)?;
-            let room = entry.end.checked_sub(start)?;
-            let (offset, end) = (entry.offset, entry.end);
-            (room >= needed).then_some(Gap { offset, start, end })
-        })
+        let entries = self.entries(bytes).map_while(Result::ok);
+        let mut gaps = entries.filter_map(|entry| Gap::in_place_of(&entry, name_len));
+        gaps.next()
     }
 
     /// Makes the entry at `offset` name another inode.
@@ -90,19 +94,18 @@ impl EntryFormat {
         }
     }
 
-    /// Takes the entry at `offset` out: the entry before it takes over its place. Nothing of the
-    /// name stays behind.
+    /// Takes the entry at `offset` out: the entry before it takes over its place.
     pub fn remove(self, bytes: &mut [u8], offset: usize) {
-        let mut before = None;
-        let mut end = None;
-        for entry in self.entries(bytes).map_while(Result::ok) {
-            if entry.offset == offset {
-                end = Some(entry.end);
-                break;
-            }
-            before = Some(entry.offset);
-        }
-        let Some(end) = end else {
+        let entries = self.entries(bytes).map_while(Result::ok);
+        let before = entries.take_while(|entry| entry.offset < offset).last();
+        let before = before.map(|entry| entry.offset);
+        self.remove_after(bytes, before, offset);
+    }
+
+    /// As [`remove`](Self::remove), where the entry before is known to begin at `before`. Nothing of
+    /// the name stays behind.
+    pub fn remove_after(self, bytes: &mut [u8], before: Option<usize>, offset: usize) {
+        let Ok(Entry { end, .. }) = self.decode(bytes, offset) else {
             return;
         };
         if let Some(place) = bytes.get_mut(offset..end) {
@@ -166,11 +169,33 @@ impl EntryFormat {
 
 /// A place for a new entry.
 #[derive(Debug, Clone, Copy)]
-struct Gap {
+pub struct Gap {
     /// The entry that has the place now: in use before `start`, if that lies behind it.
     offset: usize,
     start: usize,
     end: usize,
+}
+
+impl Gap {
+    /// What an entry leaves, if a name of this length fits there.
+    #[must_use]
+    #[inline]
+    pub fn in_place_of(entry: &Entry<'_>, name_len: usize) -> Option<Self> {
+        let used = match entry.inode {
+            Some(_) => stored_len(entry.name.len()),
+            None => 0,
+        };
+        let start = entry.offset.checked_add(used)?;
+        let room = entry.end.checked_sub(start)?;
+        let (offset, end) = (entry.offset, entry.end);
+        (room >= stored_len(name_len)).then_some(Self { offset, start, end })
+    }
+
+    /// Where it ends.
+    #[must_use]
+    pub fn end(self) -> usize {
+        self.end
+    }
 }
 
 /// Splits off the tail from a block of entries and makes it a valid one without a checksum.
@@ -192,9 +217,7 @@ pub fn split_new_tail(block: &mut [u8]) -> &mut [u8] {
 /// Bytes of an entry with a name of this length.
 #[must_use]
 pub fn stored_len(name_len: usize) -> usize {
-    ENTRY_HEADER_BYTES
-        .saturating_add(name_len)
-        .next_multiple_of(ENTRY_ALIGN)
+    aligned(name_len)
 }
 
 fn disk_at(bytes: &mut [u8], offset: usize) -> Option<(&mut DiskDirEntry, &mut [u8])> {

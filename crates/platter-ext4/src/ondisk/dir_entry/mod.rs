@@ -17,7 +17,7 @@ use super::geometry::Geometry;
 use super::htree;
 use super::types::InodeNr;
 
-pub use edit::{split_new_tail, stored_len};
+pub use edit::{Gap, split_new_tail, stored_len};
 
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 8;
@@ -190,64 +190,84 @@ impl EntryFormat {
         }
     }
 
+    #[expect(
+        clippy::inline_always,
+        reason = "what a loop over hundreds of entries does not use is not computed"
+    )]
+    #[inline(always)]
     fn decode(self, bytes: &[u8], offset: usize) -> Result<Entry<'_>, DirEntryRule> {
         let rest = bytes.get(offset..).unwrap_or_default();
         let (disk, tail) =
             DiskDirEntry::ref_from_prefix(rest).map_err(|_| DirEntryRule::Truncated)?;
         let length = decode_rec_len(disk.rec_len.get(), self.block_bytes);
-        if length < ENTRY_LEN_MIN {
-            return Err(DirEntryRule::LengthMin);
-        }
-        if !length.is_multiple_of(ENTRY_ALIGN) {
-            return Err(DirEntryRule::LengthAlign);
-        }
-        if length < self.length_min(*disk, tail) {
-            return Err(DirEntryRule::LengthName);
-        }
-        let left = rest
-            .len()
-            .checked_sub(length)
-            .ok_or(DirEntryRule::Overrun)?;
-        if left > 0 && left < ENTRY_LEN_MIN {
-            return Err(DirEntryRule::Remainder);
-        }
-        if disk.inode.get() > self.inodes_count {
-            return Err(DirEntryRule::Inode);
-        }
+        let name_len = usize::from(disk.name_len);
         let inode = InodeNr::new(disk.inode.get());
-        if inode.is_some() && disk.name_len == 0 {
-            return Err(DirEntryRule::NameEmpty);
-        }
-        let name = tail.get(..usize::from(disk.name_len));
+        let ends_well = rest.len() == length || rest.len() >= length.saturating_add(ENTRY_LEN_MIN);
+        let is_sound = length.is_multiple_of(ENTRY_ALIGN)
+            & (length >= self.length_min(*disk, tail).max(ENTRY_LEN_MIN))
+            & ends_well
+            & (disk.inode.get() <= self.inodes_count)
+            & (inode.is_none() || name_len > 0);
+        let Some(name) = tail.get(..name_len).filter(|_| is_sound) else {
+            return Err(self.broken_rule(*disk, tail, rest.len()));
+        };
         Ok(Entry {
             offset,
             end: offset.saturating_add(length),
             inode,
             kind: decode_kind(disk.file_type).filter(|_| self.has_file_type),
-            name: name.ok_or(DirEntryRule::LengthName)?,
+            name,
         })
     }
 
+    /// The rule that an entry breaks with `left` bytes from its beginning to the end of the block.
+    #[cold]
+    fn broken_rule(self, disk: DiskDirEntry, tail: &[u8], left: usize) -> DirEntryRule {
+        let length = decode_rec_len(disk.rec_len.get(), self.block_bytes);
+        if length < ENTRY_LEN_MIN {
+            DirEntryRule::LengthMin
+        } else if !length.is_multiple_of(ENTRY_ALIGN) {
+            DirEntryRule::LengthAlign
+        } else if length < self.length_min(disk, tail) {
+            DirEntryRule::LengthName
+        } else if length > left {
+            DirEntryRule::Overrun
+        } else if length != left && left < length.saturating_add(ENTRY_LEN_MIN) {
+            DirEntryRule::Remainder
+        } else if disk.inode.get() > self.inodes_count {
+            DirEntryRule::Inode
+        } else {
+            DirEntryRule::NameEmpty
+        }
+    }
+
     /// What the name needs: its head, itself, and the hash behind it where there is one.
+    #[inline]
     fn length_min(self, disk: DiskDirEntry, tail: &[u8]) -> usize {
         let name_len = usize::from(disk.name_len);
-        let is_dot = matches!(tail.get(..name_len), Some(b"." | b".."));
-        let hash = if self.has_hash && disk.inode.get() != 0 && !is_dot {
+        let is_dot = || matches!(tail.get(..name_len), Some(b"." | b".."));
+        let hash = if self.has_hash && disk.inode.get() != 0 && !is_dot() {
             ENTRY_HASH_BYTES
         } else {
             0
         };
-        ENTRY_HEADER_BYTES
-            .saturating_add(name_len)
-            .saturating_add(hash)
-            .next_multiple_of(ENTRY_ALIGN)
+        aligned(name_len.saturating_add(hash))
     }
+}
+
+/// Bytes of an entry with so many behind its head.
+#[inline]
+fn aligned(behind: usize) -> usize {
+    const ROUND: usize = ENTRY_HEADER_BYTES + ENTRY_ALIGN - 1;
+    behind.saturating_add(ROUND) & !(ENTRY_ALIGN - 1)
 }
 
 impl<'a> Iterator for Entries<'a> {
     /// An entry, or the rule the entry at this offset breaks.
     type Item = Result<Entry<'a>, (usize, DirEntryRule)>;
 
+    #[expect(clippy::inline_always, reason = "see what it decodes")]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.offset >= self.bytes.len() {
             return None;
@@ -262,6 +282,7 @@ impl<'a> Iterator for Entries<'a> {
 /// The distance to the next entry in bytes. In 64 KiB blocks the two lowest bits are bits 16 and
 /// 17, and both 0 and 65535 mean the whole block.
 #[must_use]
+#[inline]
 pub fn decode_rec_len(stored: u16, block_bytes: u32) -> usize {
     let stored = usize::from(stored);
     if block_bytes < 0x1_0000 {
@@ -273,6 +294,7 @@ pub fn decode_rec_len(stored: u16, block_bytes: u32) -> usize {
     }
 }
 
+#[inline]
 fn decode_kind(file_type: u8) -> Option<FileKind> {
     Some(match file_type {
         1 => FileKind::Regular,
