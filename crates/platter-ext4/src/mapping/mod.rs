@@ -239,6 +239,16 @@ impl BlockMap {
         }
     }
 
+    /// Whether no block is mapped, and none taken for the map.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match &self.form {
+            Form::Empty => true,
+            Form::Extents(map) => map.is_empty(),
+            Form::Indirect(map) => map.is_empty(),
+        }
+    }
+
     /// Credits of one step of any change below, but for the inode and for space of the file that is
     /// taken. A handle with fewer makes no progress.
     #[must_use]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, Error, FileKind, Name, Result, Timestamp};
 
+use super::data::DELETE_CREDITS;
 use super::names::Cores;
 use super::{Core, Node, Tree};
 use crate::Volume;
@@ -19,7 +20,7 @@ use crate::orphan::{ORPHAN_CREDITS, OrphanRegister};
 use crate::txn::Handle;
 
 /// Blocks that removing a name changes at most.
-const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + ORPHAN_CREDITS;
+const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + DELETE_CREDITS;
 
 impl Node {
     pub(super) fn unlink_name(&self, name: Name<'_>) -> Result<()> {
@@ -61,12 +62,15 @@ impl Node {
     }
 
     /// Takes the name of `victim` at `slot` out of this directory.
-    fn take_name(&self, slot: &Slot, victim: &Self) -> Result<()> {
+    fn take_name(&self, slot: &Slot, victim: &Arc<Self>) -> Result<()> {
         let tree = &self.tree;
         let (volume, space) = (&tree.volume, tree.space()?);
         let register = tree.register()?;
         inode::read_slot(volume, self.number)?;
         inode::read_slot(volume, victim.number)?;
+        // What nobody else uses can go at once. Whoever asks for it from here on waits until it is gone.
+        let is_ours =
+            victim.is_bare() && tree.nodes.withdraw(victim.number.id(), victim) && victim.is_bare();
         let mut handle = volume.begin(REMOVE_CREDITS)?;
         let mut cores = Cores::lock(&[self, victim]);
         cores.of(self).refuse_append_only()?;
@@ -80,6 +84,11 @@ impl Node {
             dir.discount_directory();
         }
         let is_gone = cores.of(victim).drop_link(now);
+        if is_ours {
+            cores.of(self).store_data(volume, &mut handle)?;
+            let deleted = victim.delete_bare(&mut handle, cores.of(victim));
+            return deleted.map_err(|error| handle.abort(error));
+        }
         if is_gone {
             register.add(volume, &mut handle, victim.number)?;
         }

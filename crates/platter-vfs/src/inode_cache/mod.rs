@@ -46,8 +46,8 @@ struct ShardState<T> {
 }
 
 enum Entry<T> {
-    /// Somebody holds the seat and has not put the object into it yet.
-    Loading,
+    /// Somebody holds the seat: the object is not in it yet, or was [withdrawn](InodeCache::withdraw).
+    Held,
     /// The object; not to be upgraded any more once its last user let it go.
     Live(Weak<T>),
 }
@@ -106,6 +106,23 @@ impl<T> InodeCache<T> {
         drop(released);
     }
 
+    /// Makes the caller the only one to have an object, if nobody else uses it: nobody finds it any more,
+    /// and whoever asks for its inode waits until the object is gone.
+    #[must_use]
+    pub fn withdraw(&self, id: InodeId, object: &Arc<T>) -> bool {
+        let mut state = self.shard(id).state.lock();
+        let kept = state.recent.get(&id).is_some();
+        // Another one is only handed out under the lock.
+        if Arc::strong_count(object) > 1 + usize::from(kept) {
+            return false;
+        }
+        let released = state.recent.remove(&id);
+        state.entries.insert(id, Entry::Held);
+        drop(state);
+        drop(released);
+        true
+    }
+
     /// Lets go of all inodes that nobody uses.
     pub fn release_all(&self) {
         for shard in &*self.shards {
@@ -133,7 +150,7 @@ impl<T> InodeCache<T> {
                 return Ok(object);
             }
             if !state.entries.contains_key(&id) {
-                state.entries.insert(id, Entry::Loading);
+                state.entries.insert(id, Entry::Held);
                 let shards = Arc::downgrade(&self.shards);
                 return Err(Seat { id, shards });
             }
@@ -170,7 +187,7 @@ impl<T> ShardState<T> {
 impl<T> Entry<T> {
     fn object(&self) -> Option<Arc<T>> {
         match self {
-            Self::Loading => None,
+            Self::Held => None,
             Self::Live(object) => object.upgrade(),
         }
     }

@@ -194,3 +194,21 @@ fn a_cache_dropped_with_recent_inodes_frees_them() {
     drop(cache);
     assert!(weak.upgrade().is_none());
 }
+
+#[test]
+fn a_withdrawn_inode_is_found_by_nobody_until_it_is_gone() {
+    let (cache, loads) = (Arc::new(InodeCache::new(16)), AtomicUsize::new(0));
+    let object = load(&cache, 7, &loads);
+    let other = Arc::clone(&object);
+    assert!(!cache.withdraw(id(7), &object), "somebody else uses it");
+    drop(other);
+    assert!(cache.withdraw(id(7), &object));
+    assert!(cache.get(id(7)).is_none());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| load(&cache, 7, &loads).serial);
+        thread::yield_now();
+        assert_eq!(loads.load(Ordering::Relaxed), 1);
+        drop(object);
+        assert_eq!(waiting.join().unwrap(), 1);
+    });
+}

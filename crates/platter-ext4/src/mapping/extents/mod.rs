@@ -135,6 +135,14 @@ impl ExtentMap {
         self.root
     }
 
+    /// Whether the root has no entries.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_blank = |root: ExtentNode<'_>| {
+            root.depth == 0 && matches!(root.lookup(FileBlock(0)), Found::Hole(None))
+        };
+        self.node(&self.root, None).is_ok_and(is_blank)
+    }
+
     /// Levels below the root.
     pub(super) fn depth(&self) -> u16 {
         self.node(&self.root, None).map_or(0, |root| root.depth)

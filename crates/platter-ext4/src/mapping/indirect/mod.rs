@@ -66,6 +66,11 @@ impl IndirectMap {
         }
     }
 
+    /// Whether the inode has no numbers.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pointers.iter().all(|pointer| pointer.get() == 0)
+    }
+
     /// The run from `block` on, within one block of numbers; a hole goes on over all zeros in it.
     pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
         let geometry = &volume.geometry;

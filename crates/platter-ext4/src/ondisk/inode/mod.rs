@@ -251,6 +251,12 @@ impl Inode {
         Ok(())
     }
 
+    /// Whether there may be extended attributes, or data in their place.
+    #[must_use]
+    pub fn has_attributes(&self) -> bool {
+        self.xattr_block.is_some() || self.tail.iter().any(|&byte| byte != 0)
+    }
+
     /// Whether this is a symbolic link whose target lies in `block`: it has no blocks but for
     /// attributes. Where attribute values may lie in inodes, which count as space of their owner,
     /// the length of the target decides.

@@ -29,6 +29,11 @@ impl Delayed {
         &self.dirty
     }
 
+    /// Whether nothing is dirty and nothing promised.
+    pub(super) fn is_empty(&self) -> bool {
+        self.dirty.is_empty() && self.clusters.is_empty() && self.rows.is_empty()
+    }
+
     /// Adds dirty blocks. Gives those that were not.
     pub(super) fn add(&mut self, blocks: Range<FileBlock>) -> Vec<Range<u32>> {
         let blocks = blocks.start.0..blocks.end.0;

@@ -5,13 +5,17 @@ use std::sync::atomic::Ordering;
 
 use platter_vfs::{Context, FileKind, Result};
 
-use super::super::Node;
+use super::super::{Core, Node};
 use crate::alloc::FREE_INODE_CREDITS;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::Progress;
 use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
+use crate::txn::Handle;
 use crate::xattr::{Released, change_credits};
+
+/// Blocks that freeing an inode changes at most that has nothing left.
+pub(in crate::ops) const DELETE_CREDITS: u32 = STORE_CREDITS + ORPHAN_CREDITS + FREE_INODE_CREDITS;
 
 impl Node {
     /// Frees what the inode holds, and the inode, unless that was tried before. It is among the
@@ -23,23 +27,52 @@ impl Node {
             return Ok(());
         }
         self.pages.truncate(0);
-        self.free_blocks(FileBlock(0)..FileBlock::MAX)?;
-        self.free_attributes()?;
+        let (has_blocks, has_attributes) = {
+            let core = self.core.read();
+            (core.has_blocks(), core.inode.has_attributes())
+        };
+        if has_blocks {
+            self.free_blocks(FileBlock(0)..FileBlock::MAX)?;
+        }
+        if has_attributes {
+            self.free_attributes()?;
+        }
+        let volume = self.volume();
+        inode::read_slot(volume, self.number)?;
+        let mut handle = volume.begin(DELETE_CREDITS)?;
+        let mut core = self.core.write();
+        self.delete(&mut handle, &mut core)
+    }
+
+    /// Whether it has nothing but its number and the last of its names: no blocks, no attributes.
+    pub(in crate::ops) fn is_bare(&self) -> bool {
+        let core = self.core.read();
+        self.kind != FileKind::Directory && core.inode.links == 1 && core.is_bare()
+    }
+
+    /// Frees an inode that has no name and is bare, in the transaction that takes the last name from
+    /// it: it is never an orphan. Nobody else has it.
+    pub(in crate::ops) fn delete_bare(
+        &self,
+        handle: &mut Handle<'_>,
+        core: &mut Core,
+    ) -> Result<()> {
+        self.is_deleted.store(true, Ordering::Release);
+        self.delete(handle, core)
+    }
+
+    fn delete(&self, handle: &mut Handle<'_>, core: &mut Core) -> Result<()> {
         let (volume, space, register) = (self.volume(), self.tree.space()?, self.tree.register()?);
         let now = self.tree.clock.now();
-        inode::read_slot(volume, self.number)?;
-        let credits = STORE_CREDITS + ORPHAN_CREDITS + FREE_INODE_CREDITS;
-        let mut handle = volume.begin(credits)?;
-        let mut core = self.core.write();
         // The kernel keeps 32 bits of it, and 0 would not be a deletion.
         let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
         core.inode.size_bytes = 0;
         core.inode.changed = now;
-        core.store_data(volume, &mut handle)?;
-        register.remove_deleted(volume, &mut handle, self.number, time)?;
+        core.store_data(volume, handle)?;
+        register.remove_deleted(volume, handle, self.number, time)?;
         // From here on the number may be another file's.
         let was_dir = self.kind == FileKind::Directory;
-        let freed = space.free_inode(volume, &mut handle, self.number, was_dir);
+        let freed = space.free_inode(volume, handle, self.number, was_dir);
         freed.map_err(|error| handle.abort(error))
     }
 
@@ -68,5 +101,16 @@ impl Node {
             }
             Ok(false)
         })
+    }
+}
+
+impl Core {
+    /// Whether it has blocks, or a promise of some.
+    fn has_blocks(&self) -> bool {
+        !(self.map.is_empty() && self.delayed.is_empty())
+    }
+
+    fn is_bare(&self) -> bool {
+        !self.has_blocks() && !self.inode.has_attributes()
     }
 }

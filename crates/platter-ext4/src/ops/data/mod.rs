@@ -28,6 +28,7 @@ use crate::ondisk::BlockNr;
 use writeback::Placement;
 
 pub(super) use delayed::Delayed;
+pub(super) use evict::DELETE_CREDITS;
 
 /// Extents that one hint announces to the device at most.
 const ANNOUNCED_EXTENTS_MAX: u32 = 64;
