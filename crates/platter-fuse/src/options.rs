@@ -36,8 +36,12 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// `fsname=`: the source that `/proc/mounts` shows.
     pub source: Option<String>,
-    /// Threads that answer requests; `None` for one for each processor, but two at least.
+    /// Threads that answer requests, over rings for each processor; `None` for one for each
+    /// processor, but two at least.
     pub threads: Option<usize>,
+    /// `io_uring=`: requests come over `io_uring(7)` where the kernel offers that (its module
+    /// parameter `fuse.enable_uring`), and not over the device alone.
+    pub io_uring: bool,
     /// `writeback=`: the kernel gathers what programs write before it hands that over. Without it,
     /// every write(2) is a request, but other changes of files take fewer.
     pub writeback: bool,
@@ -64,6 +68,7 @@ impl Default for MountOptions {
             no_exec: false,
             source: None,
             threads: None,
+            io_uring: true,
             writeback: false,
             request_bytes_max: REQUEST_BYTES_MAX,
             end_on_signals: false,
@@ -168,6 +173,7 @@ impl MountOptions {
                 "nosuid" => self.set_id = false,
                 "exec" => self.no_exec = false,
                 "noexec" => self.no_exec = true,
+                "io_uring" => self.io_uring = is_on("io_uring", value)?,
                 "writeback" => self.writeback = is_on("writeback", value)?,
                 "fsname" => self.source = Some(value.to_owned()),
                 _ if IGNORED.contains(&name) || name.starts_with("x-") => {}

@@ -62,6 +62,7 @@ pub struct Session {
     events: Mutex<Receiver<Event>>,
     teller: Sender<Event>,
     stage: Stage,
+    uses_io_uring: bool,
     _signals: Option<SignalThread>,
 }
 
@@ -105,10 +106,12 @@ pub fn mount(
         events: Mutex::new(events),
         teller,
         stage: Stage::Attached,
+        uses_io_uring: false,
         _signals: signals,
     };
     let connection = transport::connect(Arc::clone(&session.server), device);
     let connection = connection.map_err(MountError::Connection)?;
+    session.uses_io_uring = connection.uses_rings();
     let teller = session.teller.clone();
     let serve = move || {
         // The session may have given up waiting.
@@ -149,6 +152,12 @@ impl Session {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         self.attachment.mountpoint()
+    }
+
+    /// Whether requests come over `io_uring(7)`.
+    #[must_use]
+    pub fn uses_io_uring(&self) -> bool {
+        self.uses_io_uring
     }
 
     /// The requests so far.

@@ -8,10 +8,10 @@ use super::notice::Notice;
 use super::protocol::{
     AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
     FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
-    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, Opcode, OpenOut,
-    ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetAttrFlags, SetAttrIn, SetXattrIn,
-    ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
-    decode_device,
+    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, OUT_HEADER_BYTES,
+    Opcode, OpenOut, OutHeader, ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetAttrFlags,
+    SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_KILL_SUIDGID,
+    WriteIn, WriteOut, decode_device,
 };
 use super::reply::Reply;
 use crate::Operation;
@@ -28,18 +28,60 @@ const ALWAYS: u64 = 1 << 32;
 pub(super) struct Exchange<'s> {
     server: &'s Server,
     agreed: InitFlags,
-    reply: Reply,
+    held: Vec<NodeId>,
     notice: Option<Notice>,
 }
 
+/// One request while it is carried out.
+struct Turn<'t> {
+    server: &'t Server,
+    agreed: InitFlags,
+    reply: Reply<'t>,
+}
+
+/// A request as its transport brings it.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'b> {
+    header: InHeader,
+    body: Body<'b>,
+}
+
 /// What a request comes to.
-pub(super) enum Outcome<'r> {
-    /// This is the answer.
-    Answer(&'r [u8]),
+pub(super) enum Outcome {
+    /// There is an answer.
+    Answer(Answered),
     /// None is expected.
     Nothing,
     /// The answer waits for what the kernel has to write first.
     Later(Later),
+}
+
+/// The answer to a request; what follows its header is in the space that was given for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answered {
+    unique: u64,
+    answer: Answer<usize>,
+}
+
+impl Answered {
+    /// The answer to the request `unique`: the bytes that follow, or why it failed.
+    pub(super) fn new(unique: u64, answer: Answer<usize>) -> Self {
+        Self { unique, answer }
+    }
+
+    /// Bytes that follow the header.
+    pub(super) fn body_bytes(self) -> usize {
+        self.answer.unwrap_or(0)
+    }
+
+    pub(super) fn header(self) -> OutHeader {
+        let len = OUT_HEADER_BYTES + self.body_bytes();
+        OutHeader {
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            error: self.answer.err().map_or(0, |errno| -errno.raw_os_error()),
+            unique: self.unique,
+        }
+    }
 }
 
 /// A request that needs what the kernel has not written yet.
@@ -89,6 +131,19 @@ impl Later {
             action,
         }))
     }
+
+    /// What can be said without what the kernel has not written: all may be data, and flags cannot be
+    /// changed now.
+    pub(super) fn at_once(&self, server: &Server) -> Answer<Vec<u8>> {
+        match &self.action {
+            Action::Seek { offset, target } => {
+                let offset =
+                    server.guarded(|server| server.seek_as_if_full(self.node, *offset, *target))?;
+                Ok(LseekOut { offset }.as_bytes().to_vec())
+            }
+            Action::Ioctl { .. } => Err(Errno::AGAIN),
+        }
+    }
 }
 
 impl Caller {
@@ -100,70 +155,101 @@ impl Caller {
     }
 }
 
-/// What follows a request's header.
-struct Body<'b>(&'b [u8]);
+impl<'b> Request<'b> {
+    /// From its bytes in one piece.
+    pub(super) fn whole(bytes: &'b [u8]) -> Option<Self> {
+        let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
+        Some(Self::parts(header, body, &[]))
+    }
+
+    /// From its parts: the header, the structure of the request if it has one, and what follows.
+    pub(super) fn parts(header: InHeader, structure: &'b [u8], rest: &'b [u8]) -> Self {
+        Self {
+            header,
+            body: Body { structure, rest },
+        }
+    }
+}
+
+/// What follows a request's header, in one piece or, with its structure apart, in two.
+#[derive(Clone, Copy)]
+struct Body<'b> {
+    structure: &'b [u8],
+    rest: &'b [u8],
+}
 
 impl<'b> Body<'b> {
+    /// Where to go on. No part of a request lies in both pieces.
+    fn next(&mut self) -> &mut &'b [u8] {
+        if self.structure.is_empty() {
+            &mut self.rest
+        } else {
+            &mut self.structure
+        }
+    }
+
     fn take<T: FromBytes>(&mut self) -> Answer<T> {
-        let (structure, rest) = T::read_from_prefix(self.0).map_err(|_| Errno::INVAL)?;
-        self.0 = rest;
+        let next = self.next();
+        let (structure, rest) = T::read_from_prefix(next).map_err(|_| Errno::INVAL)?;
+        *next = rest;
         Ok(structure)
     }
 
     /// A name up to its closing NUL.
     fn name(&mut self) -> Answer<&'b [u8]> {
-        let end = self.0.iter().position(|&byte| byte == 0);
-        let end = end.ok_or(Errno::INVAL)?;
-        let name = &self.0[..end];
-        self.0 = &self.0[end + 1..];
+        let next = self.next();
+        let end = next.iter().position(|&byte| byte == 0);
+        let (name, rest) = next.split_at(end.ok_or(Errno::INVAL)?);
+        *next = &rest[1..];
         Ok(name)
     }
 
     fn bytes(&mut self, count: u32) -> Answer<&'b [u8]> {
-        let (bytes, rest) = self
-            .0
-            .split_at_checked(count as usize)
-            .ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let next = self.next();
+        let (bytes, rest) = next.split_at_checked(count as usize).ok_or(Errno::INVAL)?;
+        *next = rest;
         Ok(bytes)
     }
 }
 
 impl<'s> Exchange<'s> {
     pub(super) fn new(server: &'s Server, agreed: InitFlags) -> Self {
-        let read_max = server.options().request_bytes_max as usize;
         Self {
             server,
             agreed,
-            reply: Reply::new(read_max),
+            held: Vec::new(),
             notice: None,
         }
     }
 
-    /// What a request comes to.
-    pub(super) fn answer(&mut self, request: &[u8]) -> Outcome<'_> {
-        self.reply.clear();
+    /// What a request comes to; an answer has `space`.
+    pub(super) fn answer(&mut self, request: Request<'_>, space: &mut [u8]) -> Outcome {
         self.notice = None;
-        let Ok((header, body)) = InHeader::read_from_prefix(request) else {
-            return Outcome::Nothing;
-        };
+        let Request { header, body } = request;
         // What the kernel adds after the body is not asked for.
         let Some(opcode) = Opcode::decode(header.opcode) else {
-            return Outcome::Answer(self.reply.finish(header.unique, Err(Errno::NOSYS)));
+            let refused = Answered::new(header.unique, Err(Errno::NOSYS));
+            return Outcome::Answer(refused);
         };
         let server = self.server;
         if matches!(opcode, Opcode::Forget | Opcode::BatchForget) {
             // A request without an answer has nobody to tell.
-            let _ = server.guarded(|server| forget(server, opcode, header.node, Body(body)));
+            let _ = server.guarded(|server| forget(server, opcode, header.node, body));
             return Outcome::Nothing;
         }
         // Of a file that is mapped, the kernel may hold changed pages at any time.
         if !server.options().read_only
-            && let Ok(Some(later)) = Later::decode(opcode, &header, Body(body))
+            && let Ok(Some(later)) = Later::decode(opcode, &header, body)
         {
             return Outcome::Later(later);
         }
-        let answer = server.guarded(|_| self.carry_out(opcode, &header, Body(body)));
+        let mut turn = Turn {
+            server,
+            agreed: self.agreed,
+            reply: Reply::new(space, &mut self.held),
+        };
+        let answer = server.guarded(|_| turn.carry_out(opcode, &header, body));
+        let len = turn.reply.len();
         let node = NodeId(header.node);
         self.notice = match (opcode, &answer) {
             // What is not allowed to be written must not be seen either.
@@ -173,21 +259,23 @@ impl<'s> Exchange<'s> {
                 .then_some(Notice::Changed(node)),
             _ => None,
         };
-        Outcome::Answer(self.reply.finish(header.unique, answer))
+        Outcome::Answer(Answered::new(header.unique, answer.map(|()| len)))
     }
 
-    /// What the kernel is to be told after the last answer.
+    /// What the kernel is to be told besides the last answer.
     pub(super) fn take_notice(&mut self) -> Option<Notice> {
         self.notice.take()
     }
 
     /// The last answer did not reach the kernel: it holds none of what it was to be told of.
     pub(super) fn lost(&mut self) {
-        for node in self.reply.take_held() {
+        for node in self.held.drain(..) {
             self.server.forget(node, 1);
         }
     }
+}
 
+impl Turn<'_> {
     #[expect(clippy::too_many_lines, reason = "one arm for each request")]
     fn carry_out(&mut self, opcode: Opcode, header: &InHeader, mut body: Body<'_>) -> Answer<()> {
         let server = self.server;
@@ -588,11 +676,31 @@ mod tests {
     }
 
     #[test]
+    fn a_request_in_two_pieces_is_the_one_in_one() {
+        let mut bytes = Vec::from(InHeader::new_zeroed().as_bytes());
+        bytes.extend([7; 16]);
+        bytes.extend(b"from\0to\0");
+        let (head, rest) = bytes.split_at(56);
+        let parts = Request::parts(InHeader::new_zeroed(), &head[40..], rest);
+        for request in [Request::whole(&bytes).unwrap(), parts] {
+            let mut body = request.body;
+            let structure: LinkIn = body.take().unwrap();
+            assert_eq!(structure.node, 0x0707_0707_0707_0707);
+            let _: LinkIn = body.take().unwrap();
+            assert_eq!(body.name(), Ok(&b"from"[..]));
+            assert_eq!(body.bytes(3), Ok(&b"to\0"[..]));
+            assert!(body.name().is_err());
+        }
+    }
+
+    #[test]
     fn requests_that_are_too_short_are_refused() {
-        let mut body = Body(b"name without end");
+        let request = |bytes: &'static [u8]| Request::parts(InHeader::new_zeroed(), bytes, &[]);
+        let mut body = request(b"name without end").body;
         assert!(body.name().is_err());
         assert!(body.bytes(17).is_err());
         assert!(body.take::<ReadIn>().is_err());
-        assert_eq!(Body(b"a\0b\0").name(), Ok(&b"a"[..]));
+        assert_eq!(request(b"a\0b\0").body.name(), Ok(&b"a"[..]));
+        assert!(Request::whole(&[0; 39]).is_none());
     }
 }

@@ -19,8 +19,13 @@ pub(super) enum Greeting {
     Again(u64, InitOut),
 }
 
-/// Reads the kernel's greeting and makes the answer to it.
-pub(super) fn greet(server: &Server, request: &[u8]) -> io::Result<Greeting> {
+/// Reads the kernel's greeting and makes the answer to it. `has_rings` says whether there are rings
+/// to serve by, and is asked only where the kernel can use some.
+pub(super) fn greet(
+    server: &Server,
+    request: &[u8],
+    has_rings: impl FnOnce() -> bool,
+) -> io::Result<Greeting> {
     let broken = |text| io::Error::new(io::ErrorKind::InvalidData, text);
     let (header, body) = InHeader::read_from_prefix(request)
         .map_err(|_| broken("the kernel's first request is cut off"))?;
@@ -47,7 +52,12 @@ pub(super) fn greet(server: &Server, request: &[u8]) -> io::Result<Greeting> {
         _ => 0,
     };
     let offered = u64::from(kernel.flags) | u64::from(upper) << 32;
-    let agreed = wanted(server) & InitFlags::from_bits_truncate(offered);
+    let offered = InitFlags::from_bits_truncate(offered);
+    let mut agreed = wanted(server) & offered;
+    // From this word on it waits for all rings to be there.
+    if offered.contains(InitFlags::OVER_IO_URING) && has_rings() {
+        agreed |= InitFlags::OVER_IO_URING;
+    }
     let request_bytes = server.options().request_bytes_max;
     out.readahead_max = kernel.readahead_max;
     out.flags = half(agreed, 0);

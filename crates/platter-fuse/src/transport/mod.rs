@@ -1,7 +1,8 @@
-//! The way requests come in and answers go out: the FUSE protocol over its device.
+//! The way requests come in and answers go out: the FUSE protocol over its device or over rings.
 //!
 //! `protocol` has the bytes, `exchange` turns one request into a call of the server and what that
-//! returns into an answer, `device` carries both. `notice` is for what the kernel is told unasked.
+//! returns into an answer, `device` and `ring` carry both. `notice` is for what the kernel is told
+//! unasked.
 
 mod protocol;
 mod reply;
@@ -10,6 +11,8 @@ mod greeting;
 mod clone;
 mod notice;
 mod device;
+mod ring;
+mod connection;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +20,7 @@ use std::sync::Arc;
 
 use crate::server::Server;
 
-pub(crate) use device::Connection;
+pub(crate) use connection::Connection;
 
 /// Greets the kernel over `device` on behalf of `server`.
 pub(crate) fn connect(server: Arc<Server>, device: OwnedFd) -> io::Result<Connection> {

@@ -5,13 +5,13 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::exchange::{Action, Later};
+use super::exchange::{Action, Answered, Later};
 use super::protocol::{
     InvalidateOut, IoctlOut, LseekOut, NOTIFY_INVALIDATE, OUT_HEADER_BYTES, OutHeader,
 };
@@ -30,9 +30,16 @@ pub(super) enum Notice {
     Changed(NodeId),
     /// The kernel has contents of this node that must not be written.
     Refused(NodeId),
-    /// An answer that needs what the kernel has not written yet; the request came from this
-    /// descriptor.
-    Later(Later, Arc<OwnedFd>),
+    /// An answer that needs what the kernel has not written yet.
+    Later(Later, Asker),
+}
+
+/// Where a request came from that is answered later.
+pub(super) enum Asker {
+    /// This descriptor of the device.
+    Device(Arc<OwnedFd>),
+    /// A thread that waits to hand it on: what follows the header, or why it failed.
+    Thread(Sender<Answer<Vec<u8>>>),
 }
 
 /// Gives notices to the kernel until nobody is left who sends any. What the kernel does not take
@@ -61,13 +68,17 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
         match notice {
             Notice::Changed(node) => changed.push(node),
             Notice::Refused(node) => invalidate(device, node, 0, 0),
-            Notice::Later(later, from) => {
+            Notice::Later(later, asker) => {
                 let done = server.guarded(|server| carry_out(server, device, &later));
-                let (body, error) = match done {
-                    Ok(body) => (body, 0),
-                    Err(errno) => (Vec::new(), -errno.raw_os_error()),
-                };
-                send(from.as_fd(), error, later.unique, &body);
+                match asker {
+                    Asker::Device(device) => {
+                        let answer = done.as_ref().map(Vec::len).map_err(|errno| *errno);
+                        let header = Answered::new(later.unique, answer).header();
+                        send(device.as_fd(), header, &done.unwrap_or_default());
+                    }
+                    // Who does not wait any more is at the end of the mount.
+                    Asker::Thread(thread) => drop(thread.send(done)),
+                }
             }
         }
     }
@@ -104,15 +115,15 @@ fn invalidate(device: BorrowedFd<'_>, node: NodeId, offset: i64, len: i64) {
         offset,
         len,
     };
-    send(device, NOTIFY_INVALIDATE, 0, body.as_bytes());
+    let header = OutHeader {
+        len: u32::try_from(OUT_HEADER_BYTES + size_of::<InvalidateOut>()).unwrap_or(u32::MAX),
+        error: NOTIFY_INVALIDATE,
+        unique: 0,
+    };
+    send(device, header, body.as_bytes());
 }
 
-fn send(device: BorrowedFd<'_>, error: i32, unique: u64, body: &[u8]) {
-    let header = OutHeader {
-        len: u32::try_from(OUT_HEADER_BYTES + body.len()).unwrap_or(u32::MAX),
-        error,
-        unique,
-    };
+fn send(device: BorrowedFd<'_>, header: OutHeader, body: &[u8]) {
     let message = [header.as_bytes(), body].concat();
     let _: Result<usize, Errno> = rustix::io::retry_on_intr(|| rustix::io::write(device, &message));
 }

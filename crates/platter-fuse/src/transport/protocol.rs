@@ -101,6 +101,7 @@ bitflags::bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
+        const OVER_IO_URING = 1 << 41;
     }
 
     /// Which fields of a `SETATTR` count.
@@ -128,6 +129,11 @@ pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub(super) const NOTIFY_INVALIDATE: i32 = 2;
 /// `FOPEN_KEEP_CACHE`.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+
+/// `FUSE_IO_URING_CMD_REGISTER`: an entry of a ring, to be filled with a request.
+pub(super) const RING_REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: an answer, and the entry free for the next request.
+pub(super) const RING_COMMIT_AND_FETCH: u32 = 2;
 
 macro_rules! structures {
     ($($(#[$meta:meta])* $name:ident[$bytes:literal] {
@@ -374,6 +380,28 @@ structures! {
         next: u64,
         name_len: u32,
         kind: u32,
+    }
+    /// The fixed part of an entry of a ring; names and contents lie in another buffer.
+    RingHeader[288] {
+        /// Of the request, then of the answer.
+        header: [u8; 128],
+        /// The structure of the request, if it has one.
+        structure: [u8; 128],
+        flags: u64,
+        /// What to name when the answer is given.
+        commit: u64,
+        /// Bytes in the other buffer.
+        payload_bytes: u32,
+        unused: u32,
+        reserved: u64,
+    }
+    /// What goes with a command of a ring.
+    RingCommand[80] {
+        flags: u64,
+        commit: u64,
+        queue: u16,
+        padding: [u16; 3],
+        unused: [u64; 7],
     }
     ForgetIn[8] {
         lookups: u64,

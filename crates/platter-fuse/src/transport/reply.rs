@@ -1,38 +1,37 @@
-//! An answer while it is put together: its header, and what follows it, in one buffer.
+//! An answer while it is put together, in the space its transport has for what follows the header.
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::protocol::{Dirent, OUT_HEADER_BYTES, OutHeader};
+use super::protocol::Dirent;
 use crate::node::NodeId;
 use crate::server::Answer;
 
-/// What an answer has room for besides the data of a read.
-const ROOM_MIN: usize = 1 << 16;
+/// What there has to be room for besides the data of a read.
+pub(super) const ROOM_MIN: usize = 1 << 16;
 
-/// The buffer of one serving thread.
-pub(super) struct Reply {
-    buffer: Box<[u8]>,
+/// What follows the header of an answer.
+pub(super) struct Reply<'r> {
+    space: &'r mut [u8],
     len: usize,
     /// Inodes the kernel is told of: it holds each once more when the answer reaches it.
-    held: Vec<NodeId>,
+    held: &'r mut Vec<NodeId>,
 }
 
-impl Reply {
-    /// With room for reads of `read_max` bytes.
-    pub(super) fn new(read_max: usize) -> Self {
-        let room = OUT_HEADER_BYTES + read_max.max(ROOM_MIN);
+impl<'r> Reply<'r> {
+    /// An empty one.
+    pub(super) fn new(space: &'r mut [u8], held: &'r mut Vec<NodeId>) -> Self {
+        held.clear();
         Self {
-            buffer: vec![0; room].into_boxed_slice(),
-            len: OUT_HEADER_BYTES,
-            held: Vec::new(),
+            space,
+            len: 0,
+            held,
         }
     }
 
-    /// Begins anew.
-    pub(super) fn clear(&mut self) {
-        self.len = OUT_HEADER_BYTES;
-        self.held.clear();
+    /// Bytes there are so far.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// Adds a structure.
@@ -55,7 +54,7 @@ impl Reply {
         write: impl FnOnce(&mut [u8]) -> Answer<usize>,
     ) -> Answer<()> {
         let end = self.len.checked_add(size).ok_or(Errno::OVERFLOW)?;
-        let space = self.buffer.get_mut(self.len..end).ok_or(Errno::OVERFLOW)?;
+        let space = self.space.get_mut(self.len..end).ok_or(Errno::OVERFLOW)?;
         self.len += write(space)?.min(size);
         Ok(())
     }
@@ -71,8 +70,7 @@ impl Reply {
     ) -> bool {
         let line = size_of::<Dirent>() + name.len();
         let padded = entry.len() + line.next_multiple_of(8);
-        let size_max = size_max.min(self.buffer.len() - OUT_HEADER_BYTES);
-        if self.len - OUT_HEADER_BYTES + padded > size_max {
+        if self.len + padded > size_max.min(self.space.len()) {
             return true;
         }
         let padding = [0; 7];
@@ -88,28 +86,5 @@ impl Reply {
     /// Notes that the kernel is told of a node.
     pub(super) fn hold(&mut self, node: NodeId) {
         self.held.push(node);
-    }
-
-    /// The nodes of an answer that did not reach the kernel.
-    pub(super) fn take_held(&mut self) -> Vec<NodeId> {
-        std::mem::take(&mut self.held)
-    }
-
-    /// The whole answer to the request `unique`; of a failed one, the header alone.
-    pub(super) fn finish(&mut self, unique: u64, answer: Answer<()>) -> &[u8] {
-        let error = match answer {
-            Ok(()) => 0,
-            Err(error) => {
-                self.len = OUT_HEADER_BYTES;
-                -error.raw_os_error()
-            }
-        };
-        let header = OutHeader {
-            len: u32::try_from(self.len).unwrap_or(u32::MAX),
-            error,
-            unique,
-        };
-        self.buffer[..OUT_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        &self.buffer[..self.len]
     }
 }

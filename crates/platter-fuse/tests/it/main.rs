@@ -6,6 +6,7 @@
 
 mod mounted;
 mod requests;
+mod rings;
 mod semantics;
 mod permissions;
 mod faults;

@@ -1,6 +1,6 @@
 //! A mount that is gone when the test is over, however it ends.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -11,11 +11,17 @@ use std::time::Duration;
 use platter_fuse::{MountOptions, Operation, Session, Statistics, mount};
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{CreateKind, Filesystem, Inode, SystemClock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
 /// No test takes nearly as long. After it the mount is torn away, so that whoever hangs in it fails.
 const LIMIT: Duration = Duration::from_mins(1);
+
+/// With this in the environment, mounts are served over rings where the kernel knows of that.
+pub(crate) const OVER_RINGS: &str = "PLATTER_TEST_OVER_RINGS";
+/// Whether the kernel offers rings to those who mount now.
+const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 pub(crate) struct Mounted {
     pub(crate) fs: Arc<MemFs>,
@@ -51,7 +57,13 @@ impl Mounted {
         let mountpoint = dir.path().join("mount");
         fs::create_dir(&mountpoint).unwrap();
         let watchdog = Watchdog::new(mountpoint.clone());
+        let over_rings = std::env::var_os(OVER_RINGS).is_some();
+        let rings = over_rings.then(RingsOffered::new);
+        let gathers = options.writeback;
         let session = mount(served, &mountpoint, options).expect("needs root and /dev/fuse");
+        if let Some(rings) = rings {
+            assert_eq!(session.uses_io_uring(), rings.is_possible() && !gathers);
+        }
         Self {
             fs,
             session: Some(session),
@@ -99,6 +111,34 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         drop(self.session.take());
         tear_away(&self.root());
+    }
+}
+
+/// Has the kernel offer rings, for this program alone at a time.
+pub(crate) struct RingsOffered(Option<(File, Vec<u8>)>);
+
+impl RingsOffered {
+    pub(crate) fn new() -> Self {
+        let Ok(file) = File::options().read(true).write(true).open(OFFER) else {
+            return Self(None);
+        };
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        let before = fs::read(OFFER).unwrap();
+        fs::write(OFFER, "Y").expect("needs root");
+        Self(Some((file, before)))
+    }
+
+    /// Whether this kernel knows of rings at all.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Drop for RingsOffered {
+    fn drop(&mut self) {
+        if let Some((_, before)) = &self.0 {
+            fs::write(OFFER, before).unwrap();
+        }
     }
 }
 

@@ -494,7 +494,7 @@ fn holes_are_found_and_made() {
 #[test]
 fn what_the_kernel_has_not_written_yet_is_no_hole() {
     use rustix::fs::SeekFrom::{Data, Hole};
-    let mounted = Mounted::new();
+    let mounted = Mounted::with("writeback=on", |_| {});
     let open = || {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);

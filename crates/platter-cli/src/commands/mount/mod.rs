@@ -24,8 +24,8 @@ Serves the image through FUSE until it is unmounted, in the background unless -f
 is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
 only read. Reading changes no times of access.
 
-Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname= and \
-writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
+Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname=, io_uring=off \
+and writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
 journal_path=, sb=, cachesize= and workers=; for writing errors=continue, errors=remount-ro, data= \
 and commit=SECONDS.
 

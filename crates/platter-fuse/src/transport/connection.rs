@@ -1,0 +1,133 @@
+//! A connection to the kernel, from the greeting to the end of the mount, and the threads that serve
+//! it: over rings where the kernel offers them, else over the device.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use zerocopy::IntoBytes;
+
+use super::device::{self, Share, receive, request_bytes, send};
+use super::greeting::{Greeting, greet};
+use super::notice::{self, Notice};
+use super::protocol::{InitFlags, InitOut, OUT_HEADER_BYTES, OutHeader};
+use super::ring::Rings;
+use crate::server::Server;
+
+/// The most threads that are started unasked.
+const THREADS_MAX: usize = 16;
+
+/// A connection to the kernel that was greeted and can serve.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    server: Arc<Server>,
+    device: OwnedFd,
+    agreed: InitFlags,
+    /// Where the kernel agreed to use them.
+    rings: Option<Rings>,
+}
+
+impl Connection {
+    pub(super) fn greet(server: Arc<Server>, device: OwnedFd) -> io::Result<Self> {
+        let mut buffer = vec![0; request_bytes(&server)];
+        loop {
+            let Some(request) = receive(device.as_fd(), &mut buffer)? else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            let mut rings = None;
+            let make_rings = || {
+                // What a machine forbids is no reason to fail: the device is always there.
+                rings = Rings::new(server.options()).ok();
+                rings.is_some()
+            };
+            match greet(&server, request, make_rings)? {
+                Greeting::Again(unique, out) => answer_greeting(&device, unique, &out)?,
+                Greeting::Agreed(unique, out, agreed) => {
+                    answer_greeting(&device, unique, &out)?;
+                    return Ok(Self {
+                        server,
+                        device,
+                        agreed,
+                        rings,
+                    });
+                }
+            }
+        }
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(super) fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    pub(super) fn agreed(&self) -> InitFlags {
+        self.agreed
+    }
+
+    /// Whether requests come over `io_uring(7)`.
+    pub(crate) fn uses_rings(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Serves until the mount is gone.
+    pub(crate) fn serve(&self) -> io::Result<()> {
+        let (notices, to_give) = channel();
+        // The giver ends with the last who can leave a notice.
+        thread::scope(move |scope| {
+            let giver = thread::Builder::new().name("platter-notices".to_owned());
+            let server = &*self.server;
+            giver.spawn_scoped(scope, move || {
+                notice::give(server, self.device.as_fd(), &to_give);
+            })?;
+            let Some(rings) = &self.rings else {
+                return self.serve_device(&notices);
+            };
+            rings.serve(self, scope, &notices)?;
+            device::work(self, Share::Forgets, &notices)
+        })
+    }
+
+    fn serve_device(&self, notices: &Sender<Notice>) -> io::Result<()> {
+        let processors = thread::available_parallelism().map_or(2, usize::from);
+        let asked = self.server.options().threads;
+        let threads = asked.unwrap_or(processors.clamp(2, THREADS_MAX)).max(1);
+        thread::scope(|scope| {
+            let mut others = Vec::new();
+            for number in 1..threads {
+                let worker = thread::Builder::new().name(format!("platter-fuse-{number}"));
+                let notices = notices.clone();
+                let work = move || device::work(self, Share::All, &notices);
+                others.push(worker.spawn_scoped(scope, work)?);
+            }
+            let mut result = device::work(self, Share::All, notices);
+            for other in others {
+                let panicked = || Err(io::Error::other("a serving thread broke down"));
+                result = result.and(other.join().unwrap_or_else(|_| panicked()));
+            }
+            result
+        })
+    }
+}
+
+/// Leaves a notice to the thread that gives them, which is there as long as there are others.
+pub(super) fn give(notices: &Sender<Notice>, notice: Notice) {
+    let sent = notices.send(notice);
+    debug_assert!(sent.is_ok(), "the thread ends after those who send");
+}
+
+fn answer_greeting(device: &OwnedFd, unique: u64, out: &InitOut) -> io::Result<()> {
+    let len = OUT_HEADER_BYTES + size_of::<InitOut>();
+    let header = OutHeader {
+        len: u32::try_from(len).unwrap_or(u32::MAX),
+        error: 0,
+        unique,
+    };
+    let mut answer = header.as_bytes().to_vec();
+    answer.extend_from_slice(out.bytes());
+    Ok(send(device.as_fd(), &answer)?)
+}

@@ -1,0 +1,216 @@
+//! Requests over `io_uring(7)`: each processor has a queue of its own, served by threads that stay
+//! there, so that a request and its answer cross from one processor to another no more than its caller
+//! does. What the kernel forgets, and what it is told unasked, still goes by the device.
+
+mod entry;
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Builder, Scope};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use zerocopy::{FromBytes, IntoBytes};
+
+use self::entry::{Command, Entry, Ring};
+use super::connection::{Connection, give};
+use super::device::{self, Share};
+use super::exchange::{Answered, Exchange, Later, Outcome, Request};
+use super::notice::{Asker, Notice};
+use super::protocol::InHeader;
+use super::reply::ROOM_MIN;
+use crate::MountOptions;
+
+/// The kernel wants a queue for each processor there could ever be, and serves by none before it has
+/// all. On larger machines that is too much for one mount.
+const QUEUES_MAX: usize = 64;
+/// Where it lists them, as in `0-3,8`.
+const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
+
+/// Threads for each queue that are started unasked: one may wait for a device or a lock.
+const THREADS: usize = 2;
+
+/// Rings for all queues, made before the kernel is told of them.
+#[derive(Debug)]
+pub(super) struct Rings(Vec<Queue>);
+
+/// The requests that come up on one processor.
+#[derive(Debug)]
+struct Queue {
+    /// That of the processor.
+    number: u16,
+    /// Until they are handed to their threads.
+    rings: Mutex<Vec<Ring>>,
+    /// Threads that do not wait for the kernel itself. The kernel may need one for what they wait for.
+    serving: AtomicUsize,
+}
+
+/// A thread of a queue, and all it has to do with.
+struct Worker<'env> {
+    queue: &'env Queue,
+    connection: &'env Connection,
+    notices: Sender<Notice>,
+}
+
+impl Rings {
+    /// Makes rings, unless they are not wanted or the system does not let us.
+    pub(super) fn new(options: &MountOptions) -> io::Result<Self> {
+        let queues = count(&std::fs::read_to_string(PROCESSORS)?);
+        let queues = queues.filter(|queues| (1..=QUEUES_MAX).contains(queues));
+        // Where the kernel gathers writes, too much waits for what it has to write first.
+        let queues = queues.filter(|_| options.io_uring && !options.writeback);
+        let queues = queues.ok_or(io::ErrorKind::Unsupported)?;
+        let payload_bytes = (options.request_bytes_max as usize).max(ROOM_MIN);
+        let threads = options.threads.unwrap_or(THREADS).max(1);
+        let queue = |number: usize| {
+            let rings = (0..threads).map(|_| Ring::new(payload_bytes));
+            Ok(Queue {
+                number: u16::try_from(number).unwrap_or(u16::MAX),
+                rings: Mutex::new(rings.collect::<io::Result<_>>()?),
+                serving: AtomicUsize::new(threads),
+            })
+        };
+        Ok(Self((0..queues).map(queue).collect::<io::Result<_>>()?))
+    }
+
+    /// Starts the threads that serve until the mount is gone.
+    pub(super) fn serve<'scope, 'env>(
+        &'env self,
+        connection: &'env Connection,
+        scope: &'scope Scope<'scope, 'env>,
+        notices: &Sender<Notice>,
+    ) -> io::Result<()> {
+        for queue in &self.0 {
+            for ring in std::mem::take(&mut *queue.rings.lock()) {
+                let worker = Worker {
+                    queue,
+                    connection,
+                    notices: notices.clone(),
+                };
+                let thread = Builder::new().name(format!("platter-ring-{}", queue.number));
+                thread.spawn_scoped(scope, move || worker.serve(ring))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Worker<'_> {
+    fn serve(&self, ring: Ring) {
+        // Where it cannot stay on its processor, it serves from another.
+        let mut place = CpuSet::new();
+        place.set(usize::from(self.queue.number));
+        let _ = sched_setaffinity(None, &place);
+        if self.work(ring).is_err() {
+            // The kernel, too, goes back to the device when it cannot use a ring. What breaks the
+            // connection is told of by the thread that always serves the device.
+            let _ = device::work(self.connection, Share::All, &self.notices);
+        }
+    }
+
+    /// Answers requests until the mount is gone.
+    fn work(&self, mut ring: Ring) -> io::Result<()> {
+        let device = self.connection.device();
+        let mut exchange = Exchange::new(self.connection.server(), self.connection.agreed());
+        let mut spare = vec![0; ROOM_MIN];
+        ring.enable()?;
+        let mut command = Command::Register;
+        while let ControlFlow::Continue(entry) = ring.fetch(device, self.queue.number, command)? {
+            let answered = self.answer(&mut exchange, entry, &mut spare)?;
+            let header = answered.header();
+            entry.fixed.header[..size_of_val(&header)].copy_from_slice(header.as_bytes());
+            entry.fixed.payload_bytes = u32::try_from(answered.body_bytes()).unwrap_or(u32::MAX);
+            if let Some(notice) = exchange.take_notice() {
+                give(&self.notices, notice);
+            }
+            command = Command::Commit(entry.fixed.commit);
+        }
+        Ok(())
+    }
+
+    /// Carries out the request of an entry, and leaves there what follows the answer's header.
+    fn answer(
+        &self,
+        exchange: &mut Exchange<'_>,
+        entry: &mut Entry,
+        spare: &mut [u8],
+    ) -> io::Result<Answered> {
+        let fixed = &entry.fixed;
+        let broken = || io::Error::from(io::ErrorKind::InvalidData);
+        let (header, _) = InHeader::read_from_prefix(&fixed.header).map_err(|_| broken())?;
+        let payload_bytes = fixed.payload_bytes as usize;
+        let structure_bytes = (header.len as usize)
+            .checked_sub(size_of::<InHeader>() + payload_bytes)
+            .filter(|&bytes| bytes <= fixed.structure.len());
+        let structure_bytes = structure_bytes.ok_or_else(broken)?;
+        let structure = &fixed.structure[..structure_bytes];
+        // Names and contents lie where the answer goes to.
+        let outcome = if payload_bytes == 0 {
+            let request = Request::parts(header, structure, &[]);
+            exchange.answer(request, &mut entry.payload)
+        } else {
+            let payload = entry.payload.get(..payload_bytes);
+            let payload = payload.ok_or_else(broken)?;
+            let outcome = exchange.answer(Request::parts(header, structure, payload), spare);
+            if let Outcome::Answer(answered) = outcome {
+                let bytes = answered.body_bytes();
+                entry.payload[..bytes].copy_from_slice(&spare[..bytes]);
+            }
+            outcome
+        };
+        Ok(match outcome {
+            Outcome::Answer(answered) => answered,
+            // The kernel waits for a word on everything that comes by a ring.
+            Outcome::Nothing => Answered::new(header.unique, Ok(0)),
+            Outcome::Later(later) => self.wait(later, &mut entry.payload),
+        })
+    }
+
+    /// Waits for an answer that needs what the kernel has not written yet. It may write by this very
+    /// queue, and goes on with it only when a thread is done with another request: so the last one
+    /// that does not wait does not begin to.
+    fn wait(&self, later: Later, payload: &mut [u8]) -> Answered {
+        let unique = later.unique;
+        let answer = if self.queue.serving.fetch_sub(1, Ordering::AcqRel) == 1 {
+            later.at_once(self.connection.server())
+        } else {
+            let (tell, told) = channel();
+            give(&self.notices, Notice::Later(later, Asker::Thread(tell)));
+            told.recv().unwrap_or(Err(Errno::IO))
+        };
+        self.queue.serving.fetch_add(1, Ordering::AcqRel);
+        let answer = answer.and_then(|body| {
+            let space = payload.get_mut(..body.len()).ok_or(Errno::OVERFLOW)?;
+            space.copy_from_slice(&body);
+            Ok(body.len())
+        });
+        Answered::new(unique, answer)
+    }
+}
+
+/// How many processors a list such as `0-3,8` has.
+fn count(list: &str) -> Option<usize> {
+    list.trim().split(',').try_fold(0, |sum: usize, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted_by_ranges() {
+        for (list, processors) in [("0\n", 1), ("0-3\n", 4), ("0-3,8,10-11", 7)] {
+            assert_eq!(count(list), Some(processors), "{list}");
+        }
+        for list in ["", "3-1", "a", "0-"] {
+            assert_eq!(count(list), None, "{list}");
+        }
+    }
+}
