@@ -5,6 +5,7 @@
 
 mod sync;
 mod hash;
+pub mod layout;
 pub mod budget;
 pub mod buffer;
 pub mod mbcache;
@@ -15,3 +16,11 @@ pub use budget::MemoryBudget;
 pub use buffer::{Buffer, BufferCache, BufferError, Edit, Edited};
 pub use mbcache::MbCache;
 pub use page::{AddressSpace, Mapping};
+
+/// Where the fields of what all threads share lie.
+pub const LAYOUTS: [layout::Layout; 4] = [
+    budget::LAYOUT,
+    buffer::LAYOUT,
+    buffer::TABLE_LAYOUT,
+    mbcache::LAYOUT,
+];

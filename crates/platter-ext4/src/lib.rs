@@ -25,3 +25,12 @@ pub mod check;
 pub use alloc::ContentsShare;
 pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery, Unused};
 pub use volume::{SharingStatistics, Volume};
+
+/// Where the fields of what all threads share lie.
+pub const LAYOUTS: [platter_cache::layout::Layout; 5] = [
+    ops::LAYOUT,
+    volume::LAYOUT,
+    volume::SHARING_LAYOUT,
+    txn::LOG_LAYOUT,
+    alloc::LAYOUT,
+];

@@ -108,20 +108,26 @@ pub struct MemoryBudget {
     insertion: Insertion,
     used_bytes: CachePadded<AtomicU64>,
     lru: Lru,
-    next_shard: AtomicUsize,
-    next_owner: AtomicUsize,
+    next_shard: CachePadded<AtomicUsize>,
+    next_owner: CachePadded<AtomicUsize>,
     /// Bytes that are charged beyond the ceiling before one looks again for what could go.
-    unlooked_bytes: AtomicU64,
-    owners: RwLock<Owners>,
-    evictions: AtomicU64,
-    refusals: AtomicU64,
-    ages: Ages,
+    unlooked_bytes: CachePadded<AtomicU64>,
+    owners: CachePadded<RwLock<Owners>>,
+    evictions: CachePadded<AtomicU64>,
+    refusals: CachePadded<AtomicU64>,
+    ages: CachePadded<Ages>,
     frames: Arc<Arena>,
-    node_count: AtomicUsize,
+    node_count: CachePadded<AtomicUsize>,
     /// Nodes that hold nothing but shadows.
-    shadow_node_count: AtomicUsize,
-    dirty_bytes: AtomicU64,
+    shadow_node_count: CachePadded<AtomicUsize>,
+    dirty_bytes: CachePadded<AtomicU64>,
 }
+
+crate::layout!(pub(crate) LAYOUT: MemoryBudget {
+    ReadOnly: limit_bytes, insertion, frames;
+    Hot: used_bytes, lru, next_shard, next_owner, owners, evictions, refusals, ages, node_count,
+        shadow_node_count, dirty_bytes, unlooked_bytes;
+});
 
 impl MemoryBudget {
     /// A budget of `limit_bytes`.
@@ -132,17 +138,17 @@ impl MemoryBudget {
             insertion: Insertion::default(),
             used_bytes: CachePadded::new(AtomicU64::new(0)),
             lru: Lru::default(),
-            next_shard: AtomicUsize::new(0),
-            next_owner: AtomicUsize::new(0),
-            unlooked_bytes: AtomicU64::new(0),
-            owners: RwLock::new(Owners::default()),
-            evictions: AtomicU64::new(0),
-            refusals: AtomicU64::new(0),
-            ages: Ages::default(),
+            next_shard: CachePadded::new(AtomicUsize::new(0)),
+            next_owner: CachePadded::new(AtomicUsize::new(0)),
+            unlooked_bytes: CachePadded::new(AtomicU64::new(0)),
+            owners: CachePadded::new(RwLock::new(Owners::default())),
+            evictions: CachePadded::new(AtomicU64::new(0)),
+            refusals: CachePadded::new(AtomicU64::new(0)),
+            ages: CachePadded::new(Ages::default()),
             frames: Arc::new(Arena::new(limit_bytes)),
-            node_count: AtomicUsize::new(0),
-            shadow_node_count: AtomicUsize::new(0),
-            dirty_bytes: AtomicU64::new(0),
+            node_count: CachePadded::new(AtomicUsize::new(0)),
+            shadow_node_count: CachePadded::new(AtomicUsize::new(0)),
+            dirty_bytes: CachePadded::new(AtomicU64::new(0)),
         }
     }
 

@@ -18,6 +18,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use platter_block::{BlockDevice, IoError};
 use platter_ondisk::{Corruption, Verify};
 
@@ -30,6 +31,7 @@ use turns::Turns;
 use version::Version;
 
 pub use edit::{Edit, Edited};
+pub(crate) use table::LAYOUT as TABLE_LAYOUT;
 pub use version::Buffer;
 
 /// Why a metadata block could not be had.
@@ -64,10 +66,16 @@ struct Core {
     table: Table,
     budget: Arc<MemoryBudget>,
     registration: Registration,
-    turns: Turns,
+    turns: CachePadded<Turns>,
     /// Held while dirty blocks are written.
-    write_turn: Mutex<()>,
+    write_turn: CachePadded<Mutex<()>>,
 }
+
+crate::layout!(pub(crate) LAYOUT: Core {
+    ReadOnly: device, block_bytes, budget, registration;
+    Hot: turns, write_turn;
+    Apart: table;
+});
 
 impl BufferCache {
     /// A cache of `block_bytes`-sized blocks of `device`, within `budget`.
@@ -85,8 +93,8 @@ impl BufferCache {
                 table: Table::new(Arc::clone(&budget)),
                 registration: budget.register(owner),
                 budget,
-                turns: Turns::default(),
-                write_turn: Mutex::default(),
+                turns: CachePadded::default(),
+                write_turn: CachePadded::default(),
             }
         });
         Self { core }

@@ -90,15 +90,20 @@ pub(super) enum Claim {
 pub(super) struct Table {
     shards: [CachePadded<RwLock<HashTable<Entry>>>; SHARD_COUNT],
     /// Blocks in the dirty state. Locked inside a shard's lock.
-    dirty: Mutex<BTreeSet<u64>>,
+    dirty: CachePadded<Mutex<BTreeSet<u64>>>,
     budget: Arc<MemoryBudget>,
 }
+
+crate::layout!(pub(crate) LAYOUT: Table {
+    ReadOnly: budget;
+    Hot: shards, dirty;
+});
 
 impl Table {
     pub(super) fn new(budget: Arc<MemoryBudget>) -> Self {
         Self {
             shards: std::array::from_fn(|_| CachePadded::new(RwLock::new(HashTable::new()))),
-            dirty: Mutex::default(),
+            dirty: CachePadded::default(),
             budget,
         }
     }

@@ -79,6 +79,11 @@ pub struct MbCache {
     budget: Arc<MemoryBudget>,
 }
 
+crate::layout!(pub(crate) LAYOUT: MbCache {
+    ReadOnly: design, queues, limit, budget;
+    Hot: shards;
+});
+
 /// One block that was seen.
 #[derive(Debug)]
 struct Entry {

@@ -19,6 +19,8 @@
 )]
 
 mod sync;
+#[path = "../../src/layout.rs"]
+mod layout;
 #[path = "../../src/budget/mod.rs"]
 mod budget;
 #[path = "../../src/buffer/mod.rs"]
@@ -50,6 +52,8 @@ struct Model {
     run: fn(),
 }
 
+/// A thread's stack: structures whose fields lie on lines of their own are large when they are made.
+const STACK_BYTES: usize = 256 << 10;
 /// Changes of thread that the priority scheduler makes.
 const PRIORITY_CHANGES: usize = 3;
 const SEED: u64 = 0x706c_6174_7465_7200;
@@ -85,6 +89,7 @@ fn check(run: fn(), schedules: usize) {
     let mut config = Config::new();
     // Orderings weaker than SeqCst are argued where they are used.
     config.silence_warnings = true;
+    config.stack_size = STACK_BYTES;
     config.max_time = Some(Duration::from_mins(10));
     let random = RandomScheduler::new_from_seed(SEED, schedules);
     Runner::new(random, config.clone()).run(body);

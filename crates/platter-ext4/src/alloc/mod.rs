@@ -24,6 +24,7 @@ pub(crate) mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use platter_vfs::{Condition, Error, FileKind, Result, Unsupported};
 
@@ -177,14 +178,23 @@ pub struct Space {
     slots: Box<[Slot]>,
     counters: Counters,
     /// Groups whose bitmap is in memory, the longest there first.
-    loaded: Mutex<VecDeque<GroupNr>>,
+    loaded: CachePadded<Mutex<VecDeque<GroupNr>>>,
     /// Groups of which the running transaction changes something.
-    pending: Mutex<BTreeSet<GroupNr>>,
+    pending: CachePadded<Mutex<BTreeSet<GroupNr>>>,
     /// Free blocks and inodes as the superblock has them.
-    stored: Mutex<(u64, u64)>,
+    stored: CachePadded<Mutex<(u64, u64)>>,
     /// Damage that nobody was told of.
     damage: Mutex<Option<Error>>,
 }
+
+platter_cache::layout!(
+    /// Of the space.
+    pub LAYOUT: Space {
+        ReadOnly: geometry, fixed, contents_from, loaded_max, slots;
+        Rare: damage;
+        Hot: counters, loaded, pending, stored;
+    }
+);
 
 impl Space {
     /// The space of a volume, by its descriptors, all of which are read.
@@ -227,9 +237,9 @@ impl Space {
             loaded_max: (LOADED_BYTES_MAX / group_bytes).max(16),
             slots: slots.into(),
             counters,
-            loaded: Mutex::default(),
-            pending: Mutex::default(),
-            stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))),
+            loaded: CachePadded::default(),
+            pending: CachePadded::default(),
+            stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))).into(),
             damage: Mutex::default(),
             geometry,
         })

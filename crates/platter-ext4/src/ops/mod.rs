@@ -23,6 +23,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
@@ -57,22 +58,32 @@ pub struct Tree {
     /// Its space; absent where nothing may be changed.
     pub space: Option<Arc<Space>>,
     /// What a crash left half done.
-    pub orphans: Orphans,
+    pub orphans: CachePadded<Orphans>,
     /// Held by who moves a name from one directory to another: directories stay where they are.
-    renames: Mutex<()>,
+    renames: CachePadded<Mutex<()>>,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
     /// What a crash would leave half done. Absent where nothing may be changed.
     register: OnceLock<OrphanRegister>,
     budget: Arc<MemoryBudget>,
-    nodes: InodeCache<Node>,
+    nodes: CachePadded<InodeCache<Node>>,
     /// Inodes with contents that are not on the device yet.
-    dirty: DirtyNodes,
+    dirty: CachePadded<DirtyNodes>,
     on_error: OnError,
     damage: DamageNotes,
     /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
     is_closed: AtomicBool,
 }
+
+platter_cache::layout!(
+    /// Of a mounted filesystem.
+    pub LAYOUT: Tree {
+        ReadOnly: space, clock, budget, on_error;
+        Rare: register, damage, is_closed;
+        Hot: orphans, renames, nodes, dirty;
+        Apart: volume;
+    }
+);
 
 /// One inode in use.
 pub struct Node {
@@ -124,13 +135,13 @@ impl Tree {
         let tree = Arc::new(Self {
             volume,
             space,
-            orphans,
-            renames: Mutex::default(),
+            orphans: orphans.into(),
+            renames: CachePadded::default(),
             clock,
             register: OnceLock::new(),
             budget,
-            nodes: InodeCache::new(RECENT_INODES_MAX),
-            dirty: DirtyNodes::default(),
+            nodes: InodeCache::new(RECENT_INODES_MAX).into(),
+            dirty: CachePadded::default(),
             on_error,
             damage: DamageNotes::default(),
             is_closed: AtomicBool::new(false),

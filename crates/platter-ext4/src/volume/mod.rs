@@ -15,7 +15,7 @@ use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
 use crate::txn::{Handle, Log};
 
 pub use inode_tables::InodeTables;
-pub use sharing::{Sharing, SharingStatistics};
+pub use sharing::{LAYOUT as SHARING_LAYOUT, Sharing, SharingStatistics};
 
 /// An opened filesystem below the level of inodes. Shared by reference; nothing in it changes
 /// but the cache.
@@ -33,6 +33,14 @@ pub struct Volume {
     /// Absent where nothing is shared anew.
     sharing: Option<Sharing>,
 }
+
+platter_cache::layout!(
+    /// Of the volume.
+    pub LAYOUT: Volume {
+        ReadOnly: geometry, superblock, buffers, inode_tables, data_mode;
+        Apart: log, sharing;
+    }
+);
 
 /// How contents of files reach the device (`-o data=`). Where they go straight to it, they are there
 /// before the transaction that names them, in either mode.

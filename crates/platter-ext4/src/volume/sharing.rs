@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crossbeam_utils::CachePadded;
 use platter_cache::MemoryBudget;
 use platter_cache::mbcache::{Design, MbCache, Statistics};
 
@@ -14,9 +15,17 @@ pub struct Sharing {
     pub blocks: MbCache,
     /// Inodes that hold values, by the hash of the value.
     pub values: MbCache,
-    shared_blocks: AtomicU64,
-    shared_values: AtomicU64,
+    shared_blocks: CachePadded<AtomicU64>,
+    shared_values: CachePadded<AtomicU64>,
 }
+
+platter_cache::layout!(
+    /// Of what can be shared.
+    pub LAYOUT: Sharing {
+        Hot: shared_blocks, shared_values;
+        Apart: blocks, values;
+    }
+);
 
 /// What sharing came to since the filesystem was mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,8 +47,8 @@ impl Sharing {
         Self {
             blocks: MbCache::new(design, Arc::clone(budget)),
             values: MbCache::new(design, Arc::clone(budget)),
-            shared_blocks: AtomicU64::new(0),
-            shared_values: AtomicU64::new(0),
+            shared_blocks: CachePadded::default(),
+            shared_values: CachePadded::default(),
         }
     }
 

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 use platter_cache::{Buffer, BufferCache};
 use platter_ondisk::Verify;
@@ -80,14 +81,23 @@ pub struct Log {
     home: Arc<Home>,
     durability: Durability,
     limits: Limits,
-    state: Mutex<State>,
+    state: CachePadded<Mutex<State>>,
     /// The log has failed; see [`State::failure`].
     has_failed: AtomicBool,
     /// Rung when a handle ends, a transaction closes, and a commit ends.
-    changed: Condvar,
+    changed: CachePadded<Condvar>,
     client: OnceLock<Weak<dyn CommitClient>>,
     counters: Arc<Counters>,
 }
+
+platter_cache::layout!(
+    /// Of the log.
+    pub LAYOUT: Log {
+        ReadOnly: home, durability, limits, counters;
+        Rare: has_failed, client;
+        Hot: state, changed;
+    }
+);
 
 /// What the lock of a log guards.
 struct State {
@@ -186,7 +196,7 @@ impl Log {
             home,
             durability,
             limits,
-            state: Mutex::new(State {
+            state: CachePadded::new(Mutex::new(State {
                 running: Transaction::new(first),
                 is_closing: false,
                 is_committing: false,
@@ -197,9 +207,9 @@ impl Log {
                 waiting_for_room: 0,
                 committed: Sequence(first.0.wrapping_sub(1)),
                 failure: None,
-            }),
+            })),
             has_failed: AtomicBool::new(false),
-            changed: Condvar::new(),
+            changed: CachePadded::default(),
             client: OnceLock::new(),
             counters,
         }
