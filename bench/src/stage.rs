@@ -1,4 +1,5 @@
-//! A tmpfs of our own for images, so that no medium but memory takes part.
+//! Where images lie: on a tmpfs of our own, so that no medium but memory takes part, or on the disk that
+//! programs are built on, where a flush is one.
 
 use std::path::Path;
 
@@ -6,13 +7,17 @@ use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
-/// A mounted tmpfs that goes with its owner.
+use crate::record;
+
+/// A folder that goes with its owner.
 #[derive(Debug)]
 pub(crate) struct Stage {
     folder: TempDir,
+    is_mounted: bool,
 }
 
 impl Stage {
+    /// A tmpfs.
     pub(crate) fn new() -> Result<Self> {
         let folder = TempDir::with_prefix("platter-bench-")?;
         let options = c"size=90%,mode=0700";
@@ -24,7 +29,20 @@ impl Stage {
             options,
         );
         mounted.context("mounting a tmpfs takes root")?;
-        Ok(Self { folder })
+        Ok(Self {
+            folder,
+            is_mounted: true,
+        })
+    }
+
+    /// On the disk.
+    pub(crate) fn on_disk() -> Result<Self> {
+        let beside = record::tried();
+        std::fs::create_dir_all(&beside)?;
+        Ok(Self {
+            folder: TempDir::with_prefix_in("stage-", beside)?,
+            is_mounted: false,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -44,7 +62,9 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Nothing is left to be done about a failure, and the folder then says what is there.
-        let _ = rustix::mount::unmount(self.path(), UnmountFlags::DETACH);
+        if self.is_mounted {
+            // Nothing is left to be done about a failure, and the folder then says what is there.
+            let _ = rustix::mount::unmount(self.path(), UnmountFlags::DETACH);
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod faults;
 mod insertion;
 mod instructions;
+mod lines;
 mod sharing;
 
 use anyhow::Result;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::faults::{Run as FaultRun, Scene};
 pub(crate) use self::insertion::{Before, Comparison, Measured as Insertion, Way};
 pub(crate) use self::instructions::{Counted, Operation, perform};
+pub(crate) use self::lines::{Distance, Run as LineRun, pauses};
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;
 
@@ -21,6 +23,7 @@ pub(crate) struct Measured {
     pub(crate) faults: Vec<FaultRun>,
     pub(crate) sharing: Vec<SharingRun>,
     pub(crate) instructions: Vec<Counted>,
+    pub(crate) lines: Vec<LineRun>,
 }
 
 /// Measures what was chosen.
@@ -31,6 +34,7 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
         faults: Vec::new(),
         sharing: Vec::new(),
         instructions: Vec::new(),
+        lines: Vec::new(),
     };
     if choice.takes("insertion") {
         println!("insertion: pages added to the page cache's index");
@@ -43,6 +47,10 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     if choice.takes("sharing") {
         println!("sharing: attributes set; {SETS} of each thread, by design of the cache:");
         measured.sharing = sharing::measure(extent, rounds)?;
+    }
+    if choice.takes("lines") {
+        println!("lines: a value that is read beside one that is written");
+        measured.lines = lines::measure(extent, rounds)?;
     }
     if choice.takes("instructions") {
         println!("instructions: counted by callgrind");

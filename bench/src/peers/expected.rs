@@ -7,18 +7,19 @@ use super::{Part, Sample};
 use crate::side::Side;
 
 /// The most requests of a kind for each operation of a phase.
-struct Bound {
-    workload: &'static str,
-    phase: &'static str,
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) workload: &'static str,
+    pub(crate) phase: &'static str,
     /// Kernel to server, for each operation.
     requests: f64,
-    why: &'static str,
+    pub(crate) why: &'static str,
 }
 
 /// Requests that come once for a folder or a run, not for each operation.
 const ONCE: f64 = 24.0;
 
-const BOUNDS: &[Bound] = &[
+pub(crate) const BOUNDS: &[Bound] = &[
     bound(
         "files",
         "create",

@@ -8,19 +8,20 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::expected::BOUNDS;
 pub(crate) use self::run::{Orders, Part, Sample, run};
 use crate::child;
 use crate::measure::Latencies;
 use crate::record::Extent;
 use crate::side::Side;
 use crate::stage::Stage;
-use crate::work::{self, Workload};
+use crate::work::{self, Medium, Workload};
 
 /// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
 const ROUNDS: usize = 10;
 /// A side that took so long for its turns has had enough of them, once it has had the fewest.
-const SECONDS_MAX: f64 = 90.0;
-const ROUNDS_MIN: usize = 3;
+const SECONDS_MAX: f64 = 15.0;
+const ROUNDS_MIN: usize = 5;
 /// What the caches of platter may take: room for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
 const CACHE_BYTES: u64 = 512 << 20;
@@ -98,8 +99,12 @@ fn alternate(choice: &Choice, workload: &Workload, threads: usize) -> Result<Vec
         workload.count.full
     };
     let rounds = choice.rounds.unwrap_or(if quick { 1 } else { ROUNDS });
-    let stage = Stage::new()?;
+    let stage = match workload.medium {
+        Medium::Memory => Stage::new()?,
+        Medium::Disk => Stage::on_disk()?,
+    };
     let mut sides = choice.sides();
+    sides.retain(|side| workload.medium == Medium::Memory || side.uses_image());
     let mut spent: BTreeMap<Side, (usize, f64)> = BTreeMap::new();
     let mut samples = Vec::new();
     for _ in 0..rounds {

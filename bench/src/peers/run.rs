@@ -12,6 +12,8 @@ use crate::work::{Phase, Site, Unit, Workload};
 
 /// The workload whose count is no number of files.
 const MOUNTED: &str = "mount";
+/// More inodes than that are never needed, even where each file has a block.
+const INODES_SPARE: u64 = 2000;
 
 /// What the process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -54,6 +56,20 @@ pub(crate) struct Part {
     /// Of single operations, where the phase has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) latencies: Option<Latencies>,
+}
+
+impl Sample {
+    /// Memory that platter took beyond what its caches may, or 0; nothing of other sides.
+    pub(crate) fn above_budget_bytes(&self) -> Option<u64> {
+        let peak = match self.side {
+            Side::Library => self.client_peak_bytes,
+            Side::Fuse => self.server_peak_bytes?,
+            Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => {
+                return None;
+            }
+        };
+        Some(peak.saturating_sub(self.cache_bytes))
+    }
 }
 
 /// The process' part.
@@ -118,7 +134,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
 fn make_image(ground: &Ground, workload: &Workload, count: u64) -> Result<()> {
     let size_kib = (workload.image_mib)(count) << 10;
     let inodes = if workload.name == MOUNTED { 0 } else { count };
-    let inodes = (inodes + inodes / 10 + 2000).to_string();
+    let inodes = (inodes + inodes / 10 + INODES_SPARE).to_string();
     let inode_bytes = workload.inode_bytes.to_string();
     let options = [
         "-t",
@@ -147,6 +163,7 @@ fn measure_phase(phase: &Phase, live: &mut dyn Live, orders: &Orders) -> Result<
     let start = measure::now();
     let done = (phase.run)(&site)?;
     let seconds = start.elapsed().as_secs_f64();
+    let seconds = done.seconds.unwrap_or(seconds);
     let client_cpu_seconds = measure::cpu_seconds(this)? - client_before;
     let server_cpu_seconds = server_cpu(live)?.zip(server_before);
     Ok(Part {

@@ -72,4 +72,15 @@ pub(crate) trait Document: Send + Sync {
 
     /// Makes its contents durable.
     fn sync(&self) -> Result<()>;
+
+    /// Reads pages anywhere in the first `bytes`, through a mapping, as many as there are; nothing
+    /// where files cannot be mapped.
+    fn read_mapped(&self, bytes: u64) -> Result<Option<Mapped>>;
+}
+
+/// What reading through a mapping took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mapped {
+    pub(crate) reads: u64,
+    pub(crate) seconds: f64,
 }

@@ -3,6 +3,8 @@
 mod svg;
 mod number;
 mod charts;
+mod aims;
+mod requests;
 mod mechanisms;
 mod peers;
 mod programs;
@@ -15,6 +17,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use self::aims::Evidence;
 use crate::record::{self, Extent, Record};
 
 /// Pictures lie beside the page, in a folder.
@@ -110,17 +113,31 @@ pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
     page.text.push_str(HEAD);
     page.text.push('\n');
     let before = page.text.len();
-    if let Some(record) = Record::load("peers", extent)? {
-        peers::tell(&mut page, &record);
+    let peers = Record::load("peers", extent)?;
+    let jobs = Record::load("jobs", extent)?;
+    let scale = Record::load("scale", extent)?;
+    let mechanisms = Record::load("mechanisms", extent)?;
+    if peers.is_some() || jobs.is_some() || scale.is_some() {
+        let evidence = Evidence {
+            peers: peers.as_ref().map(|record| &record.result),
+            jobs: jobs.as_ref().map(|record: &Record<Vec<_>>| &*record.result),
+            scale: scale
+                .as_ref()
+                .map(|record: &Record<Vec<_>>| &*record.result),
+        };
+        aims::tell(&mut page, evidence);
     }
-    if let Some(record) = Record::load("jobs", extent)? {
-        programs::tell(&mut page, &record);
+    if let Some(record) = &peers {
+        peers::tell(&mut page, record);
     }
-    if let Some(record) = Record::load("scale", extent)? {
-        scale::tell(&mut page, &record);
+    if let Some(record) = &jobs {
+        programs::tell(&mut page, record);
     }
-    if let Some(record) = Record::load("mechanisms", extent)? {
-        mechanisms::tell(&mut page, &record);
+    if let Some(record) = &scale {
+        scale::tell(&mut page, record);
+    }
+    if let Some(record) = &mechanisms {
+        mechanisms::tell(&mut page, record);
     }
     if page.text.len() == before {
         // Nothing was measured, so there is nothing to tell.

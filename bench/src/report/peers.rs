@@ -18,63 +18,8 @@ const PAIRS: &[(Side, Side)] = &[
     (Side::Library, Side::Kernel),
 ];
 
-/// How many times a peer's rate platter aims at, with one thread.
-struct Aim {
-    workload: &'static str,
-    phase: &'static str,
-    times: f64,
-}
-
-const fn aim(workload: &'static str, phase: &'static str, times: f64) -> Aim {
-    Aim {
-        workload,
-        phase,
-        times,
-    }
-}
-
-const AIMS: &[((Side, Side), &[Aim])] = &[
-    (
-        (Side::Fuse, Side::Fuse2fs),
-        &[
-            aim("files", "create", 40.0),
-            aim("files", "stat", 40.0),
-            aim("files", "unlink", 40.0),
-            aim("xattr", "setxattr", 5.0),
-            aim("sequential", "write", 5.0),
-            aim("sequential", "cold read", 5.0),
-            aim("random", "write", 5.0),
-        ],
-    ),
-    (
-        (Side::Fuse, Side::Bindfs),
-        &[
-            aim("files", "create", 1.5),
-            aim("files", "unlink", 1.5),
-            aim("tree", "cold ls -lR", 2.0),
-            aim("xattr", "setxattr", 1.0),
-            aim("sequential", "write", 3.0),
-            aim("sequential", "cold read", 1.0),
-            aim("random", "direct write", 2.0),
-        ],
-    ),
-    (
-        (Side::Library, Side::Kernel),
-        &[
-            aim("files", "create", 3.0),
-            aim("files", "unlink", 3.0),
-            aim("xattr", "setxattr", 2.0),
-            aim("tree", "cold ls -lR", 2.0),
-            aim("sequential", "write", 1.0),
-            aim("sequential", "cold read", 1.0),
-            aim("random", "write", 1.0),
-            aim("fsync", "create, write, fsync", 1.0),
-        ],
-    ),
-];
-
 /// A workload with a number of threads.
-struct Series<'r> {
+pub(super) struct Series<'r> {
     workload: &'static Workload,
     threads: usize,
     samples: Vec<&'r Sample>,
@@ -83,7 +28,7 @@ struct Series<'r> {
 pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
     page.paragraph("## Beside its peers");
     page.provenance(record);
-    tell_aims(page, &record.result);
+    super::requests::tell(page, &record.result);
     for workload in work::ALL {
         for &threads in workload.threads {
             let series = Series::of(&record.result, workload, threads);
@@ -94,42 +39,8 @@ pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
     }
 }
 
-/// What platter aims at, and what it reached.
-fn tell_aims(page: &mut Page, measured: &Measured) {
-    let mut rows = Vec::new();
-    for &((ours, theirs), aims) in AIMS {
-        for aim in aims {
-            let Ok(workload) = Workload::named(aim.workload) else {
-                continue;
-            };
-            let series = Series::of(measured, workload, 1);
-            let sides = series.sides();
-            if !sides.contains(&ours) || !sides.contains(&theirs) {
-                continue;
-            }
-            let rates = |side| series.rates(side, aim.phase);
-            let reached = ratio(&rates(ours), &rates(theirs));
-            let verdict = if reached.low >= aim.times {
-                "reached"
-            } else if reached.high >= aim.times {
-                "cannot be told"
-            } else {
-                "missed"
-            };
-            rows.push(vec![
-                format!("{} / {}", ours.name(), theirs.name()),
-                format!("{}: {}", aim.workload, aim.phase),
-                format!("{}x", short(aim.times)),
-                with_range(reached),
-                verdict.to_owned(),
-            ]);
-        }
-    }
-    page.table(&["rates", "work", "aim", "measured", "verdict"], &rows);
-}
-
 impl<'r> Series<'r> {
-    fn of(measured: &'r Measured, workload: &'static Workload, threads: usize) -> Self {
+    pub(super) fn of(measured: &'r Measured, workload: &'static Workload, threads: usize) -> Self {
         let is_of =
             |sample: &&Sample| sample.workload == workload.name && sample.threads == threads;
         Self {
@@ -171,14 +82,14 @@ impl<'r> Series<'r> {
         Side::ALL.into_iter().filter(is_there).collect()
     }
 
-    fn parts(&self, side: Side, phase: &str) -> Vec<&Part> {
+    pub(super) fn parts(&self, side: Side, phase: &str) -> Vec<&'r Part> {
         let samples = self.samples.iter().filter(|sample| sample.side == side);
         let parts = samples.flat_map(|sample| &sample.phases);
         parts.filter(|part| part.name == phase).collect()
     }
 
     /// How much each run did in a second.
-    fn rates(&self, side: Side, phase: &str) -> Vec<f64> {
+    pub(super) fn rates(&self, side: Side, phase: &str) -> Vec<f64> {
         let rate = |part: &Part| part.units() / part.seconds.max(1e-9);
         self.parts(side, phase).into_iter().map(rate).collect()
     }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, cold, phase, sync};
 use crate::place::{Aligned, Document, Mode};
 
 const NAME: &str = "contents";
@@ -25,6 +25,7 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| 256 + count + count / 4,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("write", Unit::Bytes, write_in_order),
@@ -44,6 +45,7 @@ pub(crate) const RANDOM: Workload = Workload {
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 128,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("lay out", Unit::Preparation, lay_out),
@@ -53,6 +55,7 @@ pub(crate) const RANDOM: Workload = Workload {
         phase("sync", Unit::Preparation, sync),
         cold("cold read", Unit::Operations, read_anywhere),
         phase("read again", Unit::Operations, read_anywhere),
+        cold("cold mmap read", Unit::Operations, read_mapped),
     ],
 };
 
@@ -66,6 +69,7 @@ pub(crate) const EXTENTS: Workload = Workload {
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 200,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("write", Unit::Operations, write_every_other),
@@ -184,6 +188,23 @@ fn read_anywhere(site: &Site<'_>) -> Result<Done> {
         }
         Ok(reads)
     })
+}
+
+/// Faults on a mapping of the file, by a program that maps files. The library has no mappings: there,
+/// pages are read.
+fn read_mapped(site: &Site<'_>) -> Result<Done> {
+    let file = site
+        .root
+        .folder(&super::folder_name(0))?
+        .open(NAME, Mode::Read)?;
+    match file.read_mapped(site.count * PAGE_BYTES as u64)? {
+        None => read_anywhere(site),
+        Some(mapped) => Ok(Done {
+            amount: mapped.reads,
+            seconds: Some(mapped.seconds),
+            ..Done::default()
+        }),
+    }
 }
 
 /// Where piece `number` of a file with holes lies.

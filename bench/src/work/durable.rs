@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, phase};
+use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, phase};
 
 const BYTES: usize = 4096;
 
@@ -16,10 +16,22 @@ pub(crate) const FSYNC: Workload = Workload {
     threads: &[1, 2],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("create, write, fsync", Unit::Operations, create_durably),
     ],
+};
+
+pub(crate) const DURABLE: Workload = Workload {
+    name: "durable",
+    about: "the same on an image on the machine's disk, whose flushes reach it",
+    count: Amount {
+        quick: 20,
+        full: 500,
+    },
+    medium: Medium::Disk,
+    ..FSYNC
 };
 
 fn create_durably(site: &Site<'_>) -> Result<Done> {

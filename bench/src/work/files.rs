@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, cold, phase, sync};
 use crate::place::Mode;
 
 const SMALL_BYTES: usize = 4096;
@@ -17,6 +17,7 @@ pub(crate) const EMPTY: Workload = Workload {
     threads: &[1, 2],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 1000,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("create", Unit::Operations, create_empty),
@@ -26,6 +27,17 @@ pub(crate) const EMPTY: Workload = Workload {
         phase("unlink", Unit::Operations, unlink),
         phase("sync after unlink", Unit::Once, sync),
     ],
+};
+
+/// Only made, so that a million can be made many times.
+pub(crate) const CREATE: Workload = Workload {
+    name: "create",
+    about: "empty files made in one folder",
+    phases: &[
+        MAKE_FOLDERS,
+        phase("create", Unit::Operations, create_empty),
+    ],
+    ..EMPTY
 };
 
 pub(crate) const SMALL: Workload = Workload {
@@ -38,6 +50,7 @@ pub(crate) const SMALL: Workload = Workload {
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("create, write, close", Unit::Operations, create_small),
@@ -60,6 +73,7 @@ pub(crate) const MOUNT: Workload = Workload {
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| count,
+    medium: Medium::Memory,
     phases: &[phase("list", Unit::Once, list_root)],
 };
 

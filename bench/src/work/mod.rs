@@ -29,7 +29,17 @@ pub(crate) struct Workload {
     pub(crate) inode_bytes: u32,
     /// Room the image needs, from the count.
     pub(crate) image_mib: fn(u64) -> u64,
+    pub(crate) medium: Medium,
     pub(crate) phases: &'static [Phase],
+}
+
+/// Where images lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Medium {
+    /// A tmpfs, where a flush has nothing to do.
+    Memory,
+    /// The machine's disk, where it has.
+    Disk,
 }
 
 /// How much to do.
@@ -75,6 +85,8 @@ pub(crate) struct Site<'a> {
 pub(crate) struct Done {
     pub(crate) amount: u64,
     pub(crate) latencies: Latencies,
+    /// Where somebody else measured the time.
+    pub(crate) seconds: Option<f64>,
 }
 
 /// What is done to compare.
@@ -82,6 +94,7 @@ pub(crate) const ALL: &[&Workload] = &[
     &files::EMPTY,
     &files::SMALL,
     &durable::FSYNC,
+    &durable::DURABLE,
     &attributes::XATTR,
     &contents::RANDOM,
     &contents::SEQUENTIAL,
@@ -89,7 +102,7 @@ pub(crate) const ALL: &[&Workload] = &[
 ];
 
 /// What is done to see how it grows, besides.
-const GROWING: &[&Workload] = &[&contents::EXTENTS, &files::MOUNT];
+const GROWING: &[&Workload] = &[&contents::EXTENTS, &files::CREATE, &files::MOUNT];
 
 impl Workload {
     /// The one of a name.
@@ -104,7 +117,7 @@ impl Done {
     fn one() -> Self {
         Self {
             amount: 1,
-            latencies: Latencies::default(),
+            ..Self::default()
         }
     }
 }
@@ -124,7 +137,11 @@ impl Site<'_> {
             let folder = self.root.folder(&folder_name(number))?;
             let mut latencies = Latencies::default();
             let amount = work(number as u64, &*folder, &mut latencies)?;
-            Ok(Done { amount, latencies })
+            Ok(Done {
+                amount,
+                latencies,
+                seconds: None,
+            })
         };
         if self.threads == 1 {
             return one(0);

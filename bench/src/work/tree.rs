@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Site, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, cold, phase, sync};
 use crate::place::{Folder, Mode};
 
 /// Files in each folder at the bottom.
@@ -19,11 +19,12 @@ pub(crate) const TREE: Workload = Workload {
     about: "files of 2 KiB in the mean, 50 in each folder",
     count: Amount {
         quick: 500,
-        full: 50_000,
+        full: 20_000,
     },
     threads: &[1],
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
+    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("unpack", Unit::Operations, unpack),

@@ -1,6 +1,7 @@
 //! The mechanisms on and off, beside what was published of them.
 
 mod insertion;
+mod lines;
 mod published;
 mod sharing;
 
@@ -13,4 +14,5 @@ pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
     page.provenance(record);
     insertion::tell(page, &record.result);
     sharing::tell(page, &record.result);
+    lines::tell(page, &record.result.lines);
 }
