@@ -63,7 +63,7 @@ impl Sample {
     pub(crate) fn above_budget_bytes(&self) -> Option<u64> {
         let peak = match self.side {
             Side::Library => self.client_peak_bytes,
-            Side::Fuse => self.server_peak_bytes?,
+            Side::Fuse | Side::Device => self.server_peak_bytes?,
             Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => {
                 return None;
             }

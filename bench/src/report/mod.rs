@@ -38,6 +38,10 @@ library or by system calls on whatever is mounted. Figures are medians, with the
 true one with 95 % confidence (bootstrap). *Cold* means mounted anew, with nothing of the filesystem in
 memory. Counts of requests are exact on any machine; ratios hold for machines like this one; times are
 only context.
+
+Our own servers take requests over `io_uring(7)`, which the kernel offers since Linux 6.14 where the
+superuser has set `fuse.enable_uring`: the benchmark sets it while it mounts. *platter, device* is the
+same server without. The servers of others know the device only.
 ";
 
 /// A page with its pictures.

@@ -14,6 +14,7 @@ const PAIRS: &[(Side, Side)] = &[
     (Side::Fuse, Side::Fuse2fs),
     (Side::Fuse, Side::Bindfs),
     (Side::Fuse, Side::NullFuse),
+    (Side::Fuse, Side::Device),
     (Side::Fuse, Side::Kernel),
     (Side::Library, Side::Kernel),
 ];
@@ -198,7 +199,7 @@ impl<'r> Series<'r> {
             let seconds = part.client_cpu_seconds + part.server_cpu_seconds.unwrap_or(0.0);
             Some(seconds * 1e6 / part.units())
         };
-        let is_counted = matches!(side, Side::Fuse | Side::NullFuse);
+        let is_counted = matches!(side, Side::Fuse | Side::Device | Side::NullFuse);
         vec![
             side.name().to_owned(),
             parts.len().to_string(),

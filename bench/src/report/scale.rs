@@ -62,7 +62,7 @@ fn figures(grown: &Grown) -> Vec<Figure> {
     #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^52")]
     let peak = |at: &At| match at.sample.side {
         Side::Library => Some(at.sample.client_peak_bytes as f64 / f64::from(1 << 20)),
-        Side::Fuse => Some(at.sample.server_peak_bytes? as f64 / f64::from(1 << 20)),
+        Side::Fuse | Side::Device => Some(at.sample.server_peak_bytes? as f64 / f64::from(1 << 20)),
         Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => None,
     };
     figures.push(Figure {

@@ -30,17 +30,20 @@ pub(crate) enum Side {
     Bindfs,
     /// Our FUSE server over a filesystem in memory: the floor of our transport.
     NullFuse,
-    /// Platter through FUSE.
+    /// Platter through FUSE, over rings where the kernel knows of them.
     Fuse,
+    /// Platter through FUSE, over the device alone.
+    Device,
     /// Platter in the process that does the work.
     Library,
 }
 
 impl Side {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Library,
         Self::Kernel,
         Self::Fuse,
+        Self::Device,
         Self::Fuse2fs,
         Self::Bindfs,
         Self::NullFuse,
@@ -55,6 +58,7 @@ impl Side {
             Self::Bindfs => "bindfs on tmpfs",
             Self::NullFuse => "null server",
             Self::Fuse => "platter, FUSE",
+            Self::Device => "platter, device",
             Self::Library => "platter, library",
         }
     }
@@ -68,6 +72,7 @@ impl Side {
             Self::Bindfs => "bindfs",
             Self::NullFuse => "null",
             Self::Fuse => "fuse",
+            Self::Device => "device",
             Self::Library => "library",
         }
     }
@@ -79,7 +84,7 @@ impl Side {
     /// Whether what it does ends up in the image.
     pub(crate) const fn uses_image(self) -> bool {
         match self {
-            Self::Kernel | Self::Fuse2fs | Self::Fuse | Self::Library => true,
+            Self::Kernel | Self::Fuse2fs | Self::Fuse | Self::Device | Self::Library => true,
             Self::Tmpfs | Self::Bindfs | Self::NullFuse => false,
         }
     }
@@ -98,6 +103,7 @@ impl Side {
             Self::Bindfs => Box::new(program::Program::bindfs(ground)?),
             Self::NullFuse => Box::new(served::Served::start(ServedKind::Memory, ground)?),
             Self::Fuse => Box::new(served::Served::start(ServedKind::Image, ground)?),
+            Self::Device => Box::new(served::Served::start(ServedKind::ImageByDevice, ground)?),
             Self::Library => Box::new(library::Library::start(ground)?),
         })
     }

@@ -19,6 +19,8 @@ use crate::place::{Folder, HostFolder};
 /// Asks a server for its counts. It ends when nobody can ask any more.
 const QUESTION: &str = "counts";
 const READY: &str = "ready";
+/// Only the superuser can set it, and it is off after a boot.
+const RINGS_OFFERED: &str = "/sys/module/fuse/parameters/enable_uring";
 const UNMOUNTS_MAX: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -29,6 +31,8 @@ pub(crate) enum Kind {
     Memory,
     /// An image.
     Image,
+    /// An image, over the device where there are rings.
+    ImageByDevice,
 }
 
 pub(super) struct Served {
@@ -118,7 +122,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
             let fs = MemFs::new(Arc::new(SystemClock::new()), limits);
             (Arc::new(fs), None)
         }
-        Kind::Image => {
+        Kind::Image | Kind::ImageByDevice => {
             let volume = library::open(&Ground {
                 folder: orders.folder,
                 image: orders.image,
@@ -127,7 +131,12 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
             (Arc::clone(volume.filesystem()), Some(volume))
         }
     };
-    let mut session = platter_fuse::mount(fs, &orders.mountpoint, MountOptions::default())?;
+    let options = MountOptions {
+        io_uring: orders.kind != Kind::ImageByDevice,
+        ..MountOptions::default()
+    };
+    let mut session =
+        with_rings_offered(|| Ok(platter_fuse::mount(fs, &orders.mountpoint, options)?))?;
     println!("{READY}");
     for line in std::io::stdin().lines() {
         match line?.as_str() {
@@ -146,6 +155,17 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
         std::thread::sleep(PAUSE);
     }
     Ok(session.unmount()?)
+}
+
+/// Has the kernel offer rings to who mounts meanwhile, where it knows of them.
+fn with_rings_offered<T>(mount: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Ok(before) = std::fs::read(RINGS_OFFERED) else {
+        return mount();
+    };
+    std::fs::write(RINGS_OFFERED, "Y").context(RINGS_OFFERED)?;
+    let mounted = mount();
+    std::fs::write(RINGS_OFFERED, before).context(RINGS_OFFERED)?;
+    mounted
 }
 
 fn asked(session: &Session, volume: Option<&Volume>) -> Asked {
