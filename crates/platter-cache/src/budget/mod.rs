@@ -30,8 +30,8 @@ const ISOLATE_COUNT: usize = 32;
 const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
 /// Entries that one round of eviction looks at: most may be dirty.
 const LOOKS_MAX: usize = 512;
-/// The part of the budget that may be charged beyond the ceiling without a look for what could go,
-/// after one that found nothing.
+/// The part of the budget whose charges are refused without a look for what could go, after one that
+/// found nothing.
 const UNLOOKED_PART: u64 = 256;
 /// Rounds of eviction a charge makes while others take what it freed.
 const CHARGE_ATTEMPTS: usize = 8;
@@ -110,7 +110,7 @@ pub struct MemoryBudget {
     lru: Lru,
     next_shard: CachePadded<AtomicUsize>,
     next_owner: CachePadded<AtomicUsize>,
-    /// Bytes that are charged beyond the ceiling before one looks again for what could go.
+    /// Bytes whose charges are refused before one looks again for what could go.
     unlooked_bytes: CachePadded<AtomicU64>,
     owners: CachePadded<RwLock<Owners>>,
     evictions: CachePadded<AtomicU64>,
@@ -204,7 +204,8 @@ impl MemoryBudget {
         self.limit_bytes / 4
     }
 
-    /// Takes `bytes` out of the budget, evicting what it must; `None` when that does not help.
+    /// Takes `bytes` out of the budget, evicting what it must; `None` when that does not help, or did
+    /// not a moment ago.
     ///
     /// Called without any lock of an [`Owner`] held.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
@@ -215,7 +216,12 @@ impl MemoryBudget {
                     bytes,
                 });
             }
-            if bytes > self.limit_bytes || !self.reclaim(bytes) {
+            if bytes > self.limit_bytes || self.goes_unlooked(bytes) {
+                break;
+            }
+            if !self.reclaim(bytes) {
+                let unlooked = self.limit_bytes / UNLOOKED_PART;
+                self.unlooked_bytes.store(unlooked, Ordering::Relaxed);
                 break;
             }
         }
@@ -224,27 +230,18 @@ impl MemoryBudget {
     }
 
     /// Takes `bytes` out of the budget even beyond the ceiling: for what must be kept, such as
-    /// a version of a block that no device has yet. Evicts first, unless there was nothing to evict
-    /// a moment ago.
+    /// a version of a block that no device has yet. Evicts first.
     pub(crate) fn charge_beyond(self: &Arc<Self>, bytes: u64) -> Charge {
-        let less = |left: u64| left.checked_sub(bytes);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        let looks = self.unlooked_bytes.fetch_update(set, fetch, less).is_err();
-        if looks {
-            if let Some(charge) = self.charge(bytes) {
-                return charge;
-            }
+        self.charge(bytes).unwrap_or_else(|| {
             if bytes > self.limit_bytes {
                 self.reclaim(bytes);
             }
-            let unlooked = self.limit_bytes / UNLOOKED_PART;
-            self.unlooked_bytes.store(unlooked, set);
-        }
-        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Charge {
-            budget: Arc::clone(self),
-            bytes,
-        }
+            self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+            Charge {
+                budget: Arc::clone(self),
+                bytes,
+            }
+        })
     }
 
     /// Where the memory of pages comes from.
@@ -323,6 +320,13 @@ impl MemoryBudget {
         };
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         self.used_bytes.fetch_update(set, fetch, add).is_ok()
+    }
+
+    /// Whether a charge is among those that need no look for what could go.
+    fn goes_unlooked(&self, bytes: u64) -> bool {
+        let less = |left: u64| left.checked_sub(bytes);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.unlooked_bytes.fetch_update(set, fetch, less).is_ok()
     }
 
     /// Evicts at least `wanted` bytes if it can. Whether anything was freed.

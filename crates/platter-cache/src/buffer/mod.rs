@@ -106,6 +106,12 @@ impl BufferCache {
         &self.core.device
     }
 
+    /// What it shares with the other caches.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<MemoryBudget> {
+        &self.core.budget
+    }
+
     /// The size of a block in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {

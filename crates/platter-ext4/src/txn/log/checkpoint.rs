@@ -15,8 +15,10 @@ const BATCH_BLOCKS: usize = 1024;
 /// How long a committed version may stay away from home.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes of committed versions that memory may hold for long.
+/// Bytes of committed versions that memory may hold for long...
 const AWAY_BYTES_MAX: u64 = 32 << 20;
+/// ...and the part of the memory budget that they may take: they cannot be evicted.
+const AWAY_PART: u64 = 8;
 
 /// What a checkpoint is to make of the log.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +62,7 @@ impl Journaled {
     pub(super) fn tend(&self) -> Result<()> {
         let goal = Goal {
             free_blocks: self.len_blocks() / 2,
-            away_bytes: AWAY_BYTES_MAX,
+            away_bytes: self.away_bytes_max(),
         };
         let old = self.clock.monotonic().checked_sub(AGE_MAX);
         let last = {
@@ -80,12 +82,12 @@ impl Journaled {
         }
         let needed = Goal {
             free_blocks: len_blocks + 1,
-            away_bytes: 2 * AWAY_BYTES_MAX,
+            away_bytes: 2 * self.away_bytes_max(),
         };
         // Once it has to be done, it is done for several commits.
         let wanted = Goal {
             free_blocks: needed.free_blocks.max(self.len_blocks() / 2),
-            away_bytes: AWAY_BYTES_MAX,
+            away_bytes: self.away_bytes_max(),
         };
         let last = {
             let live = self.live.lock();
@@ -93,6 +95,11 @@ impl Journaled {
             is_due.then(|| self.last_until(&live, wanted)).flatten()
         };
         last.map_or(Ok(()), |last| self.checkpoint(last))
+    }
+
+    fn away_bytes_max(&self) -> u64 {
+        let budget = self.home.buffers.budget().limit_bytes();
+        AWAY_BYTES_MAX.min(budget / AWAY_PART)
     }
 
     /// The last transaction that has to go home to reach `goal`.

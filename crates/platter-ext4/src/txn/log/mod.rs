@@ -50,8 +50,10 @@ pub use statistics::LogStatistics;
 
 /// Blocks that a transaction may have however long the journal is: memory holds them all.
 const TRANSACTION_BLOCKS_MAX: u32 = 8192;
-/// ...and how many bytes those may be, where blocks are large.
-const TRANSACTION_BYTES_MAX: u32 = 32 << 20;
+/// ...and the part of the memory budget that they may take...
+const TRANSACTION_MEMORY_PART: u64 = 4;
+/// ...but for so many blocks, which every operation must have room in.
+const TRANSACTION_BLOCKS_MIN: u32 = 512;
 
 /// The part of a journal that a transaction may fill.
 const TRANSACTION_PART: u32 = 4;
@@ -332,8 +334,10 @@ impl Log {
 
 /// Blocks of a transaction that memory may hold.
 fn memory_blocks_max(home: &Home) -> u32 {
-    let of_bytes = TRANSACTION_BYTES_MAX / home.buffers.block_bytes();
-    of_bytes.min(TRANSACTION_BLOCKS_MAX)
+    let bytes = home.buffers.budget().limit_bytes() / TRANSACTION_MEMORY_PART;
+    let blocks = bytes / u64::from(home.buffers.block_bytes());
+    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+    blocks.clamp(TRANSACTION_BLOCKS_MIN, TRANSACTION_BLOCKS_MAX)
 }
 
 impl std::fmt::Debug for Log {

@@ -18,14 +18,14 @@ use super::*;
 const BLOCK: u32 = 1024;
 
 fn log() -> (Arc<MemoryDevice>, Log) {
-    log_of(BLOCK)
+    log_within(1 << 20)
 }
 
-fn log_of(block_bytes: u32) -> (Arc<MemoryDevice>, Log) {
+fn log_within(budget_bytes: u64) -> (Arc<MemoryDevice>, Log) {
     let device = Arc::new(MemoryDevice::new("memory", vec![0; 64 << 10]));
-    let budget = Arc::new(MemoryBudget::new(1 << 20));
+    let budget = Arc::new(MemoryBudget::new(budget_bytes));
     let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
-    let buffers = Arc::new(BufferCache::new(below, block_bytes, budget));
+    let buffers = Arc::new(BufferCache::new(below, BLOCK, budget));
     (device, Log::without_journal(buffers))
 }
 
@@ -135,10 +135,12 @@ fn created_blocks_are_durable_before_those_that_refer_to_them() {
 }
 
 #[test]
-fn transaction_without_a_journal_is_bounded() {
+fn transaction_without_a_journal_takes_a_part_of_the_memory() {
     let (_, log) = log();
+    assert_eq!(log.credits_max(), TRANSACTION_BLOCKS_MIN);
+    assert!(log.begin(TRANSACTION_BLOCKS_MIN + 1).is_err());
+    let (_, log) = log_within(16 << 20);
+    assert_eq!(log.credits_max(), 4096);
+    let (_, log) = log_within(1 << 30);
     assert_eq!(log.credits_max(), TRANSACTION_BLOCKS_MAX);
-    assert!(log.begin(TRANSACTION_BLOCKS_MAX + 1).is_err());
-    let (_, log) = log_of(64 << 10);
-    assert_eq!(log.credits_max(), 512);
 }
