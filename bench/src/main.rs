@@ -34,10 +34,13 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   all          all of these, and the report
   report       make docs/PERFORMANCE.md of what is kept; with --check, compare it
 
-  --quick      so little that only counts mean anything; nothing is kept
-  --only LIST  of workloads, jobs, or what grows, separated by commas
+  --quick      so little that only counts mean anything
+  --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
   --sides LIST of library, kernel, fuse, fuse2fs, bindfs, null, tmpfs
   --rounds N   turns of each side
+
+Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
+both go to target/bench/.
 
 Single benchmarks, kept with --keep:";
 
@@ -74,25 +77,43 @@ fn main() -> Result<()> {
     }
 }
 
-/// Measures, and makes the report.
+/// Measures, and makes the report. What fails does not keep the other parts from being measured.
 fn measure(choice: &Choice, parts: &[fn(&Choice) -> Result<()>]) -> Result<()> {
-    if choice.extent == Extent::Quick {
+    let place = place(choice);
+    if place == Extent::Quick {
         record::forget_tried()?;
     }
+    let mut failed = Ok(());
     for part in parts {
-        part(choice)?;
+        if let Err(error) = part(choice) {
+            println!("{error:#}");
+            failed = Err(error);
+        }
     }
-    report::run(choice.extent, Act::Write)
+    report::run(place, Act::Write)?;
+    failed
+}
+
+/// Where results go: to those that count, if nothing was left out.
+fn place(choice: &Choice) -> Extent {
+    if choice.is_whole() {
+        choice.extent
+    } else {
+        Extent::Quick
+    }
 }
 
 fn peers(choice: &Choice) -> Result<()> {
+    if !work::ALL.iter().any(|workload| choice.takes(workload.name)) {
+        return Ok(());
+    }
     let record = Record::of(command(), || peers::measure(choice))?;
-    record.keep("peers", choice.extent)
+    record.keep("peers", place(choice))
 }
 
 fn mechanism(choice: &Choice) -> Result<()> {
     let record = Record::of(command(), || mechanisms::measure(choice))?;
-    record.keep("mechanisms", choice.extent)
+    record.keep("mechanisms", place(choice))
 }
 
 fn programs(choice: &Choice) -> Result<()> {
@@ -102,13 +123,13 @@ fn programs(choice: &Choice) -> Result<()> {
     let record = Record::of(command(), || {
         programs::measure(choice.extent, choice.rounds)
     })?;
-    record.keep("jobs", choice.extent)
+    record.keep("jobs", place(choice))
 }
 
 fn scale(choice: &Choice) -> Result<()> {
     let measure = || scale::measure(choice);
     let record = Record::of(command(), measure)?;
-    record.keep("scale", choice.extent)
+    record.keep("scale", place(choice))
 }
 
 /// What this program was called by.

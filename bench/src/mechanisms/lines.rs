@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::{Result, anyhow};
+use platter_cache::layout::{Field, Layout};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::{self, median};
@@ -50,6 +51,38 @@ struct Shared {
 const _: () = assert!(std::mem::offset_of!(Shared, in_line) < 64);
 const _: () = assert!(std::mem::offset_of!(Shared, in_pair) == 64);
 const _: () = assert!(std::mem::offset_of!(Shared, apart) == 128);
+
+/// A structure that all threads share, as it was when this was measured.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Shape {
+    pub(crate) name: String,
+    pub(crate) len_bytes: usize,
+    pub(crate) fields: Vec<Place>,
+}
+
+/// A field of it, and the pairs of lines it lies in, first and last.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) name: String,
+    pub(crate) class: String,
+    pub(crate) pairs: (usize, usize),
+}
+
+/// All structures that are proven to be parted.
+pub(crate) fn shapes() -> Vec<Shape> {
+    let place = |field: &Field| Place {
+        name: field.name.to_owned(),
+        class: field.class.name().to_owned(),
+        pairs: field.pairs(),
+    };
+    let shape = |layout: &Layout| Shape {
+        name: layout.name.to_owned(),
+        len_bytes: layout.len_bytes,
+        fields: layout.fields.iter().map(place).collect(),
+    };
+    let layouts = platter_ext4::LAYOUTS.iter().chain(&platter_cache::LAYOUTS);
+    layouts.map(shape).collect()
+}
 
 impl Distance {
     pub(crate) const ALL: [Self; 3] = [Self::Line, Self::Pair, Self::Apart];

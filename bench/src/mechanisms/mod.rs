@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::faults::{Run as FaultRun, Scene};
 pub(crate) use self::insertion::{Before, Comparison, Measured as Insertion, Way};
 pub(crate) use self::instructions::{Counted, Operation, perform};
-pub(crate) use self::lines::{Distance, Run as LineRun, pauses};
+pub(crate) use self::lines::{Distance, Run as LineRun, Shape, pauses};
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;
 
@@ -24,6 +24,7 @@ pub(crate) struct Measured {
     pub(crate) sharing: Vec<SharingRun>,
     pub(crate) instructions: Vec<Counted>,
     pub(crate) lines: Vec<LineRun>,
+    pub(crate) shapes: Vec<Shape>,
 }
 
 /// Measures what was chosen.
@@ -35,6 +36,7 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
         sharing: Vec::new(),
         instructions: Vec::new(),
         lines: Vec::new(),
+        shapes: lines::shapes(),
     };
     if choice.takes("insertion") {
         println!("insertion: pages added to the page cache's index");

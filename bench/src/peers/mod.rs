@@ -43,6 +43,9 @@ pub(crate) struct Measured {
     pub(crate) samples: Vec<Sample>,
     /// By workload and threads, phase, and side.
     pub(crate) latencies: Vec<Sampled>,
+    /// What went wrong, and so is not there.
+    #[serde(default)]
+    pub(crate) failures: Vec<String>,
 }
 
 /// Latencies of all runs of a side.
@@ -59,6 +62,11 @@ impl Choice {
     /// Whether the part of this name was asked for.
     pub(crate) fn takes(&self, name: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|part| part == name)
+    }
+
+    /// Whether nothing was left out, so that the report can tell of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.parts.is_empty() && self.sides.is_empty()
     }
 
     fn sides(&self) -> Vec<Side> {
@@ -79,9 +87,9 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     {
         for &threads in workload.threads {
             println!("{}, {threads} thread(s): {}", workload.name, workload.about);
-            let samples = alternate(choice, workload, threads)?;
-            for sample in &samples {
-                expected::check(sample)?;
+            let samples = alternate(choice, workload, threads, &mut measured.failures)?;
+            if choice.extent == Extent::Quick {
+                samples.iter().try_for_each(expected::check)?;
             }
             measured.samples.extend(samples);
         }
@@ -90,8 +98,13 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     Ok(measured)
 }
 
-/// All sides in turns.
-fn alternate(choice: &Choice, workload: &Workload, threads: usize) -> Result<Vec<Sample>> {
+/// All sides in turns. One that fails in a full run has no more of them, and the others go on.
+fn alternate(
+    choice: &Choice,
+    workload: &Workload,
+    threads: usize,
+    failures: &mut Vec<String>,
+) -> Result<Vec<Sample>> {
     let quick = choice.extent == Extent::Quick;
     let count = if quick {
         workload.count.quick
@@ -108,7 +121,7 @@ fn alternate(choice: &Choice, workload: &Workload, threads: usize) -> Result<Vec
     let mut spent: BTreeMap<Side, (usize, f64)> = BTreeMap::new();
     let mut samples = Vec::new();
     for _ in 0..rounds {
-        for &side in &sides {
+        for side in sides.clone() {
             let (runs, seconds) = spent.entry(side).or_default();
             if *runs >= ROUNDS_MIN && *seconds > SECONDS_MAX {
                 continue;
@@ -121,8 +134,18 @@ fn alternate(choice: &Choice, workload: &Workload, threads: usize) -> Result<Vec
                 cache_bytes: CACHE_BYTES,
                 folder: stage.empty_folder("ground")?,
             };
-            let sample: Sample = child::run("run", &orders)
-                .with_context(|| format!("{} by {}", workload.name, side.name()))?;
+            let turn = child::run("run", &orders)
+                .with_context(|| format!("{} by {}", workload.name, side.name()));
+            let sample: Sample = match turn {
+                Err(error) if !quick => {
+                    let failure = format!("{error:#}");
+                    println!("  {failure}");
+                    failures.push(failure);
+                    sides.retain(|&other| other != side);
+                    continue;
+                }
+                turn => turn?,
+            };
             *runs += 1;
             *seconds += sample.phases.iter().map(|part| part.seconds).sum::<f64>();
             show(&sample);

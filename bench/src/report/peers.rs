@@ -29,6 +29,9 @@ pub(super) struct Series<'r> {
 pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
     page.paragraph("## Beside its peers");
     page.provenance(record);
+    for failure in &record.result.failures {
+        page.paragraph(&format!("**Not measured to the end:** {failure}."));
+    }
     super::requests::tell(page, &record.result);
     for workload in work::ALL {
         for &threads in workload.threads {

@@ -1,11 +1,7 @@
 //! Fields that are read apart from fields that are written.
 
-use std::fmt::Write;
-
-use platter_cache::layout::{Class, Layout};
-
 use crate::measure::median;
-use crate::mechanisms::{Distance, LineRun, pauses};
+use crate::mechanisms::{Distance, LineRun, Shape, pauses};
 use crate::report::Page;
 use crate::report::number::{short, with_range};
 
@@ -26,11 +22,14 @@ a counter in the same line, on this one. What cannot, on two processors: the cos
 more readers, and what a whole workload gains; at the rate that one mount begins transactions (far below a
 million a second) next to nothing is to be seen here.";
 
-pub(super) fn tell(page: &mut Page, runs: &[LineRun]) {
+/// What a field can be, as the tables have it.
+const CLASSES: [&str; 4] = ["read-only", "rare", "hot", "apart"];
+
+pub(super) fn tell(page: &mut Page, shapes: &[Shape], runs: &[LineRun]) {
     page.paragraph(ABOUT);
-    let layouts = platter_ext4::LAYOUTS.iter().chain(&platter_cache::LAYOUTS);
-    let rows: Vec<_> = layouts.map(layout).collect();
-    let head = ["structure", "bytes", "read-only", "rare", "hot", "apart"];
+    let rows: Vec<_> = shapes.iter().map(shape).collect();
+    let mut head = vec!["structure", "bytes"];
+    head.extend(CLASSES);
     page.table(&head, &rows);
     if !runs.is_empty() {
         page.paragraph(
@@ -47,21 +46,17 @@ pub(super) fn tell(page: &mut Page, runs: &[LineRun]) {
 }
 
 /// The fields of each class, with the pairs of lines they lie in.
-fn layout(layout: &Layout) -> Vec<String> {
-    let of_class = |class: Class| {
-        let mut text = String::new();
-        for field in layout.fields.iter().filter(|field| field.class == class) {
-            let (first, last) = field.pairs();
-            let separator = if text.is_empty() { "" } else { ", " };
-            let _ = write!(text, "{separator}{} {first}", field.name);
-            if last > first {
-                let _ = write!(text, "-{last}");
-            }
-        }
-        text
+fn shape(shape: &Shape) -> Vec<String> {
+    let of_class = |class: &str| {
+        let fields = shape.fields.iter().filter(|field| field.class == class);
+        let fields = fields.map(|field| match field.pairs {
+            (first, last) if first == last => format!("{} {first}", field.name),
+            (first, last) => format!("{} {first}-{last}", field.name),
+        });
+        fields.collect::<Vec<_>>().join(", ")
     };
-    let mut row = vec![format!("`{}`", layout.name), layout.len_bytes.to_string()];
-    row.extend([Class::ReadOnly, Class::Rare, Class::Hot, Class::Apart].map(of_class));
+    let mut row = vec![format!("`{}`", shape.name), shape.len_bytes.to_string()];
+    row.extend(CLASSES.map(of_class));
     row
 }
 

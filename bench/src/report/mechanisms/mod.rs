@@ -14,5 +14,5 @@ pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
     page.provenance(record);
     insertion::tell(page, &record.result);
     sharing::tell(page, &record.result);
-    lines::tell(page, &record.result.lines);
+    lines::tell(page, &record.result.shapes, &record.result.lines);
 }
