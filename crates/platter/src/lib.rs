@@ -29,6 +29,7 @@ pub mod problem;
 mod data_map;
 mod salvage;
 mod entries;
+mod pipeline;
 pub mod volume;
 mod driver;
 pub mod probe;

@@ -9,10 +9,10 @@ use platter_vfs::{Attr, Condition, Inode};
 use super::TarOptions;
 use super::acl_text::acl_attribute;
 use super::member::{Attribute, Body, Member, pad};
-use super::pipeline::Footprint;
 use super::sparse::encode_map;
 use crate::Effect;
 use crate::data_map::DataMap;
+use crate::pipeline::Footprint;
 use crate::salvage::{self, Missing};
 
 /// More attribute bytes than this in one file are left out. Linux itself stops at 64 KiB a value.

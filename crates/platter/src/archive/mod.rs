@@ -15,7 +15,6 @@ mod pax;
 pub(crate) mod acl_text;
 mod sparse;
 mod member;
-mod pipeline;
 mod job;
 mod plan;
 #[cfg(test)]
@@ -30,8 +29,8 @@ use parking_lot::Mutex;
 use platter_vfs::{Condition, Inode};
 
 use self::job::{Chunk, Encoder, Job};
-use self::pipeline::Pipeline;
 use self::plan::Planner;
+use crate::pipeline::Pipeline;
 use crate::{Cause, Error, Problem, Result, Volume};
 
 /// Archives end with two zero blocks and are filled up to a multiple of this, as tar does it.

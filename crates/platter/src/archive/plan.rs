@@ -11,10 +11,10 @@ use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, WalkOrder};
 
 use super::TarOptions;
 use super::job::{Chunk, Hitch, Job, Piece, PlannedBody};
-use super::pipeline::Pipeline;
 use crate::Effect;
 use crate::data_map::DataMap;
 use crate::entries::{DirEntries, EntrySource, HEAD_BYTES, LoadedEntry, Shares};
+use crate::pipeline::Pipeline;
 
 /// The longest path of a member.
 const PATH_BYTES_MAX: usize = 64 << 10;

@@ -235,7 +235,7 @@ impl Maker {
     /// What the content takes with what belongs to it, a journal, and a tenth to spare.
     fn likely_bytes(&self) -> Result<u64> {
         let content = self.content.as_ref();
-        let data = content.map_or(Ok(0), |content| content.data_bytes())?;
+        let data = content.map_or(Ok(0), |content| content.data_bytes_max())?;
         let inodes = content.map_or(0, |content| content.inodes());
         let own = inodes.saturating_mul(INODE_BYTES).saturating_add(data);
         // Longer is no file.

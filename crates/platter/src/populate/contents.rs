@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{Error, ErrorKind};
+use std::iter;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -14,9 +15,11 @@ use rustix::io::Errno;
 use crate::{Cause, Result};
 
 /// Bytes read at once.
-const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: u64 = 1 << 20;
 /// Zeros of this length at a multiple of it are not written.
 pub(super) const HOLE_BYTES: usize = 4096;
+/// What is compared with.
+static ZEROS: [u8; HOLE_BYTES] = [0; HOLE_BYTES];
 
 /// Takes bytes of a file with their offset.
 pub(crate) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
@@ -51,78 +54,122 @@ impl Contents {
         Ok(all)
     }
 
+    /// No fewer bytes than that, found without a look at a file that is no longer than a chunk.
+    pub(super) fn data_bytes_max(&self) -> Result<u64, Cause> {
+        let size_bytes = self.size_bytes();
+        if size_bytes <= CHUNK_BYTES {
+            return Ok(size_bytes.next_multiple_of(HOLE_BYTES as u64));
+        }
+        self.data_bytes()
+    }
+
     /// Gives the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is
     /// not zero, whatever holes the source knows of.
     ///
     /// # Errors
     /// When a file of the host is shorter than it was.
     pub(crate) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
+        let mut buffer = Vec::new();
+        for chunk in self.chunks()? {
+            buffer.clear();
+            self.read(&chunk, &mut buffer)?;
+            write_data(chunk.start, &buffer, write)?;
+        }
+        Ok(())
+    }
+
+    /// Whole blocks of no more than [`CHUNK_BYTES`], in ascending order, with all the data.
+    pub(super) fn chunks(&self) -> Result<Vec<Range<u64>>, Cause> {
         match self {
+            Self::Host { size_bytes: 0, .. } => Ok(Vec::new()),
+            Self::Host { size_bytes, .. } if *size_bytes <= CHUNK_BYTES => {
+                Ok(iter::once(0..*size_bytes).collect())
+            }
             Self::Host { path, size_bytes } => {
                 let file = File::open(path)?;
-                let ranges = data_ranges(&file, *size_bytes)?.into_iter();
-                let pieces: Vec<_> = ranges.map(|range| (range.clone(), range.start)).collect();
-                copy_pieces(&file, &pieces, *size_bytes, write)?;
+                let ranges = data_ranges(&file, *size_bytes)?;
                 // What is missing looks like a hole.
                 if file.metadata()?.len() < *size_bytes {
-                    let text = "became shorter while it was read";
-                    return Err(Error::new(ErrorKind::UnexpectedEof, text).into());
+                    return Err(shorter());
+                }
+                Ok(chunks_of(ranges.into_iter(), *size_bytes))
+            }
+            Self::Tape {
+                pieces, size_bytes, ..
+            } => {
+                let ranges = pieces.iter().map(|(range, _)| range.clone());
+                Ok(chunks_of(ranges, *size_bytes))
+            }
+        }
+    }
+
+    /// Appends a chunk to a buffer.
+    pub(super) fn read(&self, chunk: &Range<u64>, buffer: &mut Vec<u8>) -> Result<(), Cause> {
+        let start = buffer.len();
+        let len = usize::try_from(chunk.end - chunk.start).unwrap_or(usize::MAX);
+        buffer.resize(start + len, 0);
+        let bytes = &mut buffer[start..];
+        match self {
+            Self::Host { path, .. } => match File::open(path)?.read_exact_at(bytes, chunk.start) {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(shorter()),
+                read => Ok(read?),
+            },
+            Self::Tape {
+                archive, pieces, ..
+            } => {
+                let first = pieces.partition_point(|(range, _)| range.end <= chunk.start);
+                let inside = pieces[first..]
+                    .iter()
+                    .take_while(|(range, _)| range.start < chunk.end);
+                for (range, place) in inside {
+                    let (from, to) = (range.start.max(chunk.start), range.end.min(chunk.end));
+                    let part =
+                        [from, to].map(|at| usize::try_from(at - chunk.start).unwrap_or(len));
+                    let part = &mut bytes[part[0]..part[1]];
+                    archive.read_exact_at(part, place + (from - range.start))?;
                 }
                 Ok(())
             }
-            Self::Tape {
-                archive,
-                pieces,
-                size_bytes,
-            } => copy_pieces(archive, pieces, *size_bytes, write),
         }
     }
 }
 
-/// Copies pieces of a file, each with its place in `source`, in ascending order.
-fn copy_pieces(
-    source: &File,
-    pieces: &[(Range<u64>, u64)],
-    size_bytes: u64,
-    write: &mut PieceSink<'_>,
-) -> Result<(), Cause> {
+fn shorter() -> Cause {
+    let text = "became shorter while it was read";
+    Error::new(ErrorKind::UnexpectedEof, text).into()
+}
+
+/// The chunks in which ranges lie. They end at multiples of their length, so that blocks are whole.
+fn chunks_of(ranges: impl Iterator<Item = Range<u64>>, size_bytes: u64) -> Vec<Range<u64>> {
     const HOLE: u64 = HOLE_BYTES as u64;
-    let mut buffer = Vec::new();
-    let (mut rest, mut at) = (pieces, 0);
-    while let Some((first, _)) = rest.first() {
-        // Chunks end at multiples of their length, so that blocks are whole.
-        let start = first.start.max(at) / HOLE * HOLE;
-        let chunk_end = (start + 1).next_multiple_of(CHUNK_BYTES as u64);
-        let chunk_end = chunk_end.min(size_bytes);
-        let inside = rest.partition_point(|(range, _)| range.start < chunk_end);
-        let Some((last, _)) = rest[..inside].last() else {
-            break;
-        };
-        let end = last.end.next_multiple_of(HOLE).min(chunk_end);
-        let len = usize::try_from(end - start).unwrap_or(CHUNK_BYTES);
-        buffer.clear();
-        buffer.resize(len, 0);
-        for (range, place) in &rest[..inside] {
-            let (from, to) = (range.start.max(start), range.end.min(end));
-            let bytes = [from, to].map(|offset| usize::try_from(offset - start).unwrap_or(len));
-            source.read_exact_at(
-                &mut buffer[bytes[0]..bytes[1]],
-                place + (from - range.start),
-            )?;
+    let mut chunks: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let mut at = range.start / HOLE * HOLE;
+        while at < range.end {
+            let limit = (at + 1).next_multiple_of(CHUNK_BYTES).min(size_bytes);
+            let end = range.end.next_multiple_of(HOLE).min(limit);
+            match chunks.last_mut() {
+                Some(last) if last.end > at / CHUNK_BYTES * CHUNK_BYTES => {
+                    last.end = last.end.max(end);
+                }
+                _ => chunks.push(at..end),
+            }
+            at = limit;
         }
-        write_data(start, &buffer, write)?;
-        let done = rest[..inside].partition_point(|(range, _)| range.end <= end);
-        (rest, at) = (&rest[done..], end);
     }
-    Ok(())
+    chunks
 }
 
 /// Gives what is not zeros to `write`, neighbours together. The offset is that of a block.
-fn write_data(offset: u64, bytes: &[u8], write: &mut PieceSink<'_>) -> Result<(), Cause> {
+pub(super) fn write_data(
+    offset: u64,
+    bytes: &[u8],
+    write: &mut PieceSink<'_>,
+) -> Result<(), Cause> {
     let (mut at, mut start) = (0, None);
     while at < bytes.len() {
         let end = (at + HOLE_BYTES).min(bytes.len());
-        let is_zero = bytes[at..end].iter().all(|&byte| byte == 0);
+        let is_zero = bytes[at..end] == ZEROS[..end - at];
         match (is_zero, start) {
             (true, Some(from)) => {
                 write(offset + from as u64, &bytes[from..at])?;

@@ -123,9 +123,8 @@ impl Walk {
 
 /// The attributes that mean something on another filesystem, in the order of their names.
 pub(crate) fn xattrs(path: &Path) -> Result<Vec<Xattr>, Errno> {
-    let mut buffer = vec![0; XATTR_BYTES_MAX];
-    let list = match llistxattr(path, &mut buffer) {
-        Ok(len) => buffer[..len].to_vec(),
+    let list = match whole(|buffer| llistxattr(path, buffer)) {
+        Ok(list) => list,
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
@@ -138,11 +137,26 @@ pub(crate) fn xattrs(path: &Path) -> Result<Vec<Xattr>, Errno> {
         if name.starts_with(b"system.") && !is_acl {
             continue;
         }
-        let len = lgetxattr(path, OsStr::from_bytes(name), &mut buffer)?;
-        found.push((name.to_vec(), buffer[..len].to_vec()));
+        let value = whole(|buffer| lgetxattr(path, OsStr::from_bytes(name), buffer))?;
+        found.push((name.to_vec(), value));
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// What `get` puts into a buffer that is long enough. Most of it is short or nothing.
+fn whole(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut short = [0; 256];
+    match get(&mut short) {
+        Ok(len) => Ok(short[..len].to_vec()),
+        Err(Errno::RANGE) => {
+            let mut long = vec![0; XATTR_BYTES_MAX];
+            let len = get(&mut long)?;
+            long.truncate(len);
+            Ok(long)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl From<Errno> for Cause {

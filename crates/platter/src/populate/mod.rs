@@ -3,6 +3,7 @@
 //! All that is to be made is known before the first of it is: it is made in the order of its paths,
 //! so that a directory and its archive give the same filesystem, whatever order they list it in.
 
+mod ahead;
 mod contents;
 mod folder;
 mod owners;
@@ -23,6 +24,7 @@ use platter_vfs::{
 };
 
 use crate::{Cause, Error, Result};
+use ahead::Pieces;
 pub(crate) use contents::Contents;
 use contents::HOLE_BYTES;
 pub(crate) use folder::{host_error, xattrs as host_xattrs};
@@ -190,11 +192,21 @@ impl Content {
         if let Some(bytes) = self.data_bytes.get() {
             return Ok(*bytes);
         }
+        let bytes = self.count(Contents::data_bytes)?;
+        Ok(*self.data_bytes.get_or_init(|| bytes))
+    }
+
+    /// No fewer bytes than that. Zeros in short files count, too, so that only long ones are read.
+    pub(crate) fn data_bytes_max(&self) -> Result<u64> {
+        self.count(Contents::data_bytes_max)
+    }
+
+    fn count(&self, of_contents: fn(&Contents) -> Result<u64, Cause>) -> Result<u64> {
         let mut all = 0u64;
         for (path, member) in &self.members {
             let bytes = match &member.kind {
                 MemberKind::File(contents) => {
-                    let count = contents.data_bytes();
+                    let count = of_contents(contents);
                     count.map_err(|cause| self.error(path, cause))?
                 }
                 MemberKind::Directory => HOLE_BYTES as u64,
@@ -211,13 +223,37 @@ impl Content {
             let of_xattrs = member.xattrs.iter().map(|(_, value)| value.len() as u64);
             all = all.saturating_add(bytes).saturating_add(of_xattrs.sum());
         }
-        Ok(*self.data_bytes.get_or_init(|| all))
+        Ok(all)
     }
 
     /// Makes it all in a filesystem. `tell` hears of the bytes as they are written.
     pub fn fill(&self, fs: &dyn Filesystem, tell: &mut dyn FnMut(u64)) -> Result<Filled> {
+        let files = self
+            .members
+            .values()
+            .filter_map(|member| match &member.kind {
+                MemberKind::File(contents) => Some(contents),
+                MemberKind::Directory
+                | MemberKind::Symlink(_)
+                | MemberKind::CharDevice(_)
+                | MemberKind::BlockDevice(_)
+                | MemberKind::Fifo
+                | MemberKind::Socket
+                | MemberKind::Link(_) => None,
+            });
+        let filled = ahead::read(files, |pieces| self.fill_from(pieces, fs, tell));
+        filled.unwrap_or_else(|error| Err(Error::new(&self.name, error)))
+    }
+
+    fn fill_from(
+        &self,
+        pieces: Pieces<'_>,
+        fs: &dyn Filesystem,
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<Filled> {
         let mut filler = Filler {
             content: self,
+            pieces,
             fs,
             open: Vec::new(),
             filled: Filled::default(),
@@ -247,6 +283,8 @@ impl Content {
 /// Makes members, each in the directory that the one before was made in or near it.
 struct Filler<'a> {
     content: &'a Content,
+    /// The contents of the files that are still to be made.
+    pieces: Pieces<'a>,
     fs: &'a dyn Filesystem,
     /// The directories down to the last member.
     open: Vec<(Vec<u8>, Arc<dyn Inode>)>,
@@ -284,21 +322,31 @@ impl Filler<'_> {
         };
         let inode = dir.create(&context, name, kind, permissions)?;
         if let MemberKind::File(contents) = &member.kind {
-            let mut written = 0;
-            contents.copy(&mut |offset, bytes| {
-                written += bytes.len() as u64;
-                (self.tell)(bytes.len() as u64);
+            self.write(&*inode, contents.size_bytes())?;
+        }
+        set_attributes(&*inode, member)
+    }
+
+    /// Writes the contents of the next file.
+    fn write(&mut self, inode: &dyn Inode, size_bytes: u64) -> Result<(), Cause> {
+        let mut end = 0;
+        while let Some(piece) = self.pieces.next()? {
+            contents::write_data(piece.offset, piece.bytes, &mut |offset, bytes| {
+                let count = bytes.len() as u64;
+                end = offset + count;
+                self.filled.bytes += count;
+                (self.tell)(count);
                 Ok(inode.write_at(offset, bytes)?)
             })?;
-            self.filled.bytes += written;
-            let size_bytes = Some(contents.size_bytes());
+        }
+        if end != size_bytes {
             let changes = SetAttr {
-                size_bytes,
+                size_bytes: Some(size_bytes),
                 ..SetAttr::default()
             };
             inode.set_attr(&Context::root(), &changes)?;
         }
-        set_attributes(&*inode, member)
+        Ok(())
     }
 
     fn finish_directory(&mut self, path: &MemberPath, member: &Member) -> Result<(), Cause> {

@@ -11,7 +11,7 @@ const QUEUE_JOBS_MAX: usize = 16;
 const READY_BYTES_MAX: usize = 16 << 20;
 
 /// A result takes memory until it is taken.
-pub(super) trait Footprint {
+pub(crate) trait Footprint {
     /// How many bytes of memory.
     fn size_bytes(&self) -> usize;
 }
@@ -22,7 +22,7 @@ pub(super) trait Footprint {
 /// The oldest unfinished job is always with a thread or free to be started, so whoever takes
 /// results makes progress however full the pipeline is.
 #[derive(Debug)]
-pub(super) struct Pipeline<J, R> {
+pub(crate) struct Pipeline<J, R> {
     state: Mutex<State<J, R>>,
     /// A job may be startable, or there will be none.
     work: Condvar,
@@ -48,10 +48,10 @@ struct State<J, R> {
 
 /// A job in the hands of a thread.
 #[derive(Debug)]
-pub(super) struct Ticket(u64);
+pub(crate) struct Ticket(u64);
 
 impl<J, R: Footprint> Pipeline<J, R> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             state: Mutex::new(State {
                 queue: VecDeque::new(),
@@ -68,7 +68,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
     }
 
     /// Adds a job, waiting for room. Returns whether the pipeline still runs.
-    pub(super) fn push(&self, job: J) -> bool {
+    pub(crate) fn push(&self, job: J) -> bool {
         let mut state = self.state.lock();
         while state.queue.len() >= QUEUE_JOBS_MAX && !state.stopped {
             self.room.wait(&mut state);
@@ -84,14 +84,14 @@ impl<J, R: Footprint> Pipeline<J, R> {
     }
 
     /// Says that no further jobs come.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.work.notify_all();
         self.ready.notify_all();
     }
 
     /// Makes everyone give up; what is unfinished is lost.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
         self.work.notify_all();
         self.ready.notify_all();
@@ -99,7 +99,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
     }
 
     /// The next job to do, or `None` when there will be no more.
-    pub(super) fn start(&self) -> Option<(Ticket, J)> {
+    pub(crate) fn start(&self) -> Option<(Ticket, J)> {
         let mut state = self.state.lock();
         loop {
             if state.stopped || (state.closed && state.queue.is_empty()) {
@@ -119,7 +119,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
     }
 
     /// Hands in the result of a job.
-    pub(super) fn finish(&self, ticket: &Ticket, result: R) {
+    pub(crate) fn finish(&self, ticket: &Ticket, result: R) {
         let mut state = self.state.lock();
         state.ready_bytes += result.size_bytes();
         let slot = usize::try_from(ticket.0 - state.oldest).unwrap_or(usize::MAX);
@@ -134,7 +134,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
     }
 
     /// The result of the oldest job, or `None` when all were taken or the pipeline was stopped.
-    pub(super) fn take(&self) -> Option<R> {
+    pub(crate) fn take(&self) -> Option<R> {
         let mut state = self.state.lock();
         loop {
             if state.stopped {
@@ -156,13 +156,13 @@ impl<J, R: Footprint> Pipeline<J, R> {
     }
 
     /// Stops the pipeline if the thread panics while this lives, so that no one waits for it.
-    pub(super) fn stop_on_panic(&self) -> StopOnPanic<'_, J, R> {
+    pub(crate) fn stop_on_panic(&self) -> StopOnPanic<'_, J, R> {
         StopOnPanic(self)
     }
 }
 
 /// See [`Pipeline::stop_on_panic`].
-pub(super) struct StopOnPanic<'a, J, R: Footprint>(&'a Pipeline<J, R>);
+pub(crate) struct StopOnPanic<'a, J, R: Footprint>(&'a Pipeline<J, R>);
 
 impl<J, R: Footprint> Drop for StopOnPanic<'_, J, R> {
     fn drop(&mut self) {
