@@ -12,6 +12,7 @@ mod errors;
 mod fill;
 mod folio;
 pub(crate) mod frame;
+mod gather;
 mod insert;
 mod read;
 mod readahead;
@@ -35,6 +36,7 @@ use folio::Folio;
 use readahead::Streams;
 
 pub use errors::ErrorCursor;
+pub use gather::{DirtyPages, LockedPages};
 
 /// The size of a page in bytes.
 pub const PAGE_BYTES: usize = 4096;

@@ -113,7 +113,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
 
     /// Takes the next folios with `mark`, which are dirty, into writeback: about as many pages as
     /// one request writes, or `count`.
-    fn begin_writeback(
+    pub(super) fn begin_writeback(
         &self,
         pages: Range<u64>,
         count: Option<u64>,
@@ -195,7 +195,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Ends the writeback of folios; those that were not written are dirty again.
-    fn end_writeback(&self, folios: &[Ref<Folio<E>>], is_written: bool) {
+    pub(super) fn end_writeback(&self, folios: &[Ref<Folio<E>>], is_written: bool) {
         self.change(|locked| {
             for folio in folios {
                 let mut cursor = locked.cursor(folio.index(), folio.order());
@@ -217,8 +217,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
 }
 
 /// Folios taken into writeback, and where to go on.
-struct Batch<E: 'static> {
-    folios: Vec<Ref<Folio<E>>>,
+pub(super) struct Batch<E: 'static> {
+    pub(super) folios: Vec<Ref<Folio<E>>>,
     next: Option<u64>,
 }
 
@@ -275,7 +275,7 @@ where
 }
 
 /// Where the pages lie that were written to, and their bytes, none beyond the end of the file.
-fn dirty_piece<'a, E>(
+pub(super) fn dirty_piece<'a, E>(
     folio: &Folio<E>,
     content: &'a RwLockReadGuard<'_, Content<E>>,
     size: u64,

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, RwLock};
 use platter_vfs::{Error, Result};
 
+use super::data::TOGETHER_MAX;
 use super::{Node, Tree};
 use crate::ondisk::InodeNr;
 
@@ -97,10 +98,8 @@ impl Tree {
         let before = self.dirty.failures.lock().count;
         {
             let _in_flight = self.dirty.in_flight.read();
-            for node in self.take_dirty() {
-                // Its error is among the failures.
-                let _ = node.write_back();
-            }
+            // Errors are among the failures.
+            self.write_back_all(&self.take_dirty());
         }
         drop(self.dirty.in_flight.write());
         let failures = self.dirty.failures.lock();
@@ -133,21 +132,22 @@ impl Tree {
             return;
         }
         // Each file once: one that cannot be written is back on the list.
-        let count = self.dirty.nodes.lock().len();
-        for _ in 0..count {
-            if budget.dirty_bytes() <= limit / 2 {
+        let mut left = self.dirty.nodes.lock().len();
+        while left > 0 && budget.dirty_bytes() > limit / 2 {
+            let _in_flight = self.dirty.in_flight.read();
+            let nodes: Vec<_> = {
+                let mut nodes = self.dirty.nodes.lock();
+                let count = TOGETHER_MAX.min(left).min(nodes.len());
+                for node in nodes.range(..count) {
+                    node.is_dirty.store(false, Ordering::Release);
+                }
+                nodes.drain(..count).collect()
+            };
+            if nodes.is_empty() {
                 return;
             }
-            let _in_flight = self.dirty.in_flight.read();
-            let node = {
-                let mut nodes = self.dirty.nodes.lock();
-                let Some(node) = nodes.pop_front() else {
-                    return;
-                };
-                node.is_dirty.store(false, Ordering::Release);
-                node
-            };
-            let _ = node.write_back();
+            left -= nodes.len();
+            self.write_back_all(&nodes);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod delayed;
 mod evict;
 mod fallocate;
+mod gather;
 mod inline;
 mod steps;
 mod sync;
@@ -29,6 +30,7 @@ use writeback::Placement;
 
 pub(super) use delayed::Delayed;
 pub(super) use evict::DELETE_CREDITS;
+pub(super) use gather::TOGETHER_MAX;
 
 /// Extents that one hint announces to the device at most.
 const ANNOUNCED_EXTENTS_MAX: u32 = 64;

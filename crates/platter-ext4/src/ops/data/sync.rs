@@ -12,6 +12,11 @@ impl Node {
         let size = self.size_bytes();
         self.data.is_replaced.store(false, Ordering::Release);
         let written = self.pages.write_back(self, 0..u64::MAX);
+        self.end_write_back(written, size)
+    }
+
+    /// Takes note of what became of dirty pages up to `size`, the file's before they were looked for.
+    pub(super) fn end_write_back(&self, written: Result<()>, size: u64) -> Result<()> {
         // The end of the file may be a hole, of which there was nothing to write.
         let written = written.and_then(|()| self.extend_on_medium(size));
         // Where another one failed to write what this waited for, it is dirty again.

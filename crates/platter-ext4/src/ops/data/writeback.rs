@@ -30,7 +30,7 @@ pub(in crate::ops) struct Placement {
 }
 
 /// What is to be done about dirty pages' blocks.
-enum Target {
+pub(super) enum Target {
     /// They are not dirty, and have no contents.
     Nothing,
     /// They have a place.
@@ -42,10 +42,10 @@ enum Target {
 }
 
 /// Bytes of a file in a row that are to be written.
-struct Request<'a> {
-    offset: u64,
-    end: u64,
-    bufs: &'a [IoSlice<'a>],
+pub(super) struct Request<'a> {
+    pub(super) offset: u64,
+    pub(super) end: u64,
+    pub(super) bufs: &'a [IoSlice<'a>],
 }
 
 /// Blocks of a file that are about to be mapped.
@@ -107,7 +107,7 @@ impl WritableSpace for Node {
 
 impl Node {
     /// What is to be done about the first blocks of a range, and how many.
-    fn target(&self, blocks: Range<FileBlock>) -> Result<(Target, u32)> {
+    pub(super) fn target(&self, blocks: Range<FileBlock>) -> Result<(Target, u32)> {
         let core = self.core.read();
         let first = blocks.start;
         let run = core.map.lookup(self.volume(), first)?;
@@ -249,7 +249,7 @@ impl Node {
     /// Records a piece whose data is on the device: its blocks, its place in the map, and the size
     /// that reaches to `end`. Data that is `journaled` becomes part of the same transaction. A piece
     /// that could not be recorded still holds what it has taken.
-    fn map_piece(
+    pub(super) fn map_piece(
         &self,
         piece: &mut Piece,
         end: u64,
@@ -406,23 +406,13 @@ impl Node {
         Ok(())
     }
 
-    /// Writes the bytes of a run of blocks to where it lies, zeros behind the end of the file.
+    /// Writes the bytes of a run of blocks to where it lies.
     fn write_blocks(&self, request: &Request<'_>, run: &Run) -> Result<()> {
         let Backing::Written(start) = run.backing else {
             return Ok(());
         };
         let bits = self.volume().geometry.block_bits;
-        let first = u64::from(run.first.0) << bits;
-        let end = first + (u64::from(run.count) << bits);
-        let mut bufs = request.bytes(first..end);
-        let missing = end.saturating_sub(request.end);
-        if let Some(zeros) = usize::try_from(missing)
-            .ok()
-            .and_then(|len| ZEROS.get(..len))
-            && !zeros.is_empty()
-        {
-            bufs.push(IoSlice::new(zeros));
-        }
+        let bufs = request.blocks(run, bits);
         self.volume()
             .device()
             .write_vectored_at(start.0 << bits, &bufs)?;
@@ -430,7 +420,7 @@ impl Node {
     }
 
     /// The end of the bytes of a run of blocks that are written.
-    fn end_within(&self, request: &Request<'_>, run: &Run) -> u64 {
+    pub(super) fn end_within(&self, request: &Request<'_>, run: &Run) -> u64 {
         let end = u64::from(run.end().0) << self.volume().geometry.block_bits;
         end.min(request.end)
     }
@@ -475,7 +465,7 @@ impl Placement {
     }
 
     /// Notes blocks that were placed.
-    fn note(&mut self, run: &Run) {
+    pub(super) fn note(&mut self, run: &Run) {
         if let Backing::Written(start) | Backing::Unwritten(start) = run.backing {
             let last = BlockNr(start.0 + u64::from(run.count) - 1);
             self.last = Some((FileBlock(run.end().0 - 1), last));
@@ -484,6 +474,22 @@ impl Placement {
 }
 
 impl Request<'_> {
+    /// What a run of blocks is to hold, zeros behind the end of the file.
+    pub(super) fn blocks(&self, run: &Run, block_bits: u32) -> Vec<IoSlice<'_>> {
+        let first = u64::from(run.first.0) << block_bits;
+        let end = first + (u64::from(run.count) << block_bits);
+        let mut bufs = self.bytes(first..end);
+        let missing = end.saturating_sub(self.end);
+        if let Some(zeros) = usize::try_from(missing)
+            .ok()
+            .and_then(|len| ZEROS.get(..len))
+            && !zeros.is_empty()
+        {
+            bufs.push(IoSlice::new(zeros));
+        }
+        bufs
+    }
+
     /// The parts of the buffers that hold a range of the file.
     fn bytes(&self, range: Range<u64>) -> Vec<IoSlice<'_>> {
         let mut at = self.offset;

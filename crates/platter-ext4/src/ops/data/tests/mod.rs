@@ -6,7 +6,7 @@ mod races;
 use std::sync::Arc;
 
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
-use platter_block::{BlockDevice, MemoryDevice, Operation};
+use platter_block::{BlockDevice, CountingDevice, MemoryDevice, Operation};
 use platter_cache::MemoryBudget;
 use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
 
@@ -527,4 +527,80 @@ fn threads_share_a_file() {
         file.check_bytes();
         file.remount();
     }
+}
+
+/// Trees with files of their own beside the first, each with a few bytes in the cache.
+fn short_files(file: &File, count: u8) -> Vec<Arc<Node>> {
+    let (tree, number) = (&file.tree, file.node.number);
+    let numbers = number.get() + 1..number.get() + 1 + u32::from(count);
+    let mut files = Vec::new();
+    for number in numbers.filter_map(InodeNr::new) {
+        let volume = &tree.volume;
+        let mut handle = volume.begin(8).unwrap();
+        let geometry = &volume.geometry;
+        let mut inode = Inode::new(number, FileKind::Regular, 7, 32, geometry);
+        inode.links = 1;
+        inode.flags.set(InodeFlags::EXTENTS, true);
+        let _ = BlockMap::begin(volume, &mut inode);
+        inode::initialize(volume, &mut handle, &inode).unwrap();
+        drop(handle);
+        let node = tree.find(number).unwrap().unwrap();
+        let len = usize::from(count) * 100;
+        node.write_at(0, &vec![u8::try_from(files.len() + 1).unwrap(); len])
+            .unwrap();
+        files.push(node);
+    }
+    files
+}
+
+fn assert_short(files: &[Arc<Node>]) {
+    for (file, byte) in files.iter().zip(1..) {
+        let len = files.len() * 100;
+        let mut bytes = vec![0; len + 1];
+        assert_eq!(file.read_at(0, &mut bytes).unwrap(), len);
+        assert!(bytes[..len].iter().all(|&found| found == byte));
+    }
+}
+
+#[test]
+fn short_new_files_side_by_side_are_written_by_one_request() {
+    let mut file = File::new(1, EXTENTS);
+    let device = file.through(CountingDevice::new);
+    let files = short_files(&file, 20);
+    let before = device.counts();
+    file.tree.write_dirty().unwrap();
+    assert_eq!((device.counts() - before).writes, 1);
+    for file in &files {
+        assert!(!file.pages.is_dirty());
+        file.pages.remove_range(0..u64::MAX);
+    }
+    assert_short(&files);
+    let before = device.counts();
+    files[3].write_at(10, b"over").unwrap();
+    file.tree.write_dirty().unwrap();
+    assert_eq!((device.counts() - before).writes, 1);
+}
+
+#[test]
+fn short_new_files_that_could_not_be_written_stay_dirty_and_are_written_later() {
+    let mut file = File::new(1, EXTENTS);
+    let faults = file.through_faults();
+    let files = short_files(&file, 5);
+    let free = file.tree.space().unwrap().stat();
+    faults.arm(Fault {
+        operation: Operation::Write,
+        when: When::Nth(1),
+        effect: Effect::Tear { seed: 1 },
+    });
+    assert!(file.tree.write_dirty().is_err());
+    for file in &files {
+        assert!(file.pages.is_dirty());
+    }
+    assert_eq!(free, file.tree.space().unwrap().stat());
+    faults.disarm();
+    file.tree.write_dirty().unwrap();
+    for file in &files {
+        file.pages.remove_range(0..u64::MAX);
+    }
+    assert_short(&files);
 }

@@ -1,0 +1,94 @@
+//! Dirty pages that the driver writes itself, together with those of other files.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::folio::{Content, Folio};
+use super::insert::DIRTY;
+use super::writeback::dirty_piece;
+use super::{Core, Mapping};
+use crate::sync::RwLockReadGuard;
+use crate::xarray::Ref;
+
+/// The dirty pages of a file in writeback: to be [ended](Self::end), or [failed](Self::fail). Dropped,
+/// they are dirty again.
+pub struct DirtyPages<E: Clone + Send + Sync + 'static> {
+    core: Arc<Core<E>>,
+    folios: Vec<Ref<Folio<E>>>,
+}
+
+/// The bytes of [`DirtyPages`], which nobody changes meanwhile.
+pub struct LockedPages<'p, E: 'static> {
+    folios: &'p [Ref<Folio<E>>],
+    contents: Vec<RwLockReadGuard<'p, Content<E>>>,
+}
+
+impl<E: Clone + Send + Sync + 'static> Mapping<E> {
+    /// Takes all dirty pages of the file into writeback, if no more than `pages_max` are cached at all.
+    /// Waits for nobody: pages that others write are not among them.
+    #[must_use]
+    pub fn take_dirty(&self, pages_max: u64) -> Option<DirtyPages<E>> {
+        let core = self.core.get().filter(|_| self.page_count() <= pages_max)?;
+        let folios = core.begin_writeback(0..u64::MAX, None, DIRTY).folios;
+        let core = Arc::clone(core);
+        (!folios.is_empty()).then_some(DirtyPages { core, folios })
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> DirtyPages<E> {
+    /// Keeps the bytes as they are. Writers of these pages wait.
+    #[must_use]
+    pub fn lock(&self) -> LockedPages<'_, E> {
+        LockedPages {
+            folios: &self.folios,
+            contents: self.folios.iter().map(|folio| folio.read()).collect(),
+        }
+    }
+
+    /// They are written.
+    pub fn end(mut self) {
+        let folios = std::mem::take(&mut self.folios);
+        self.core.end_writeback(&folios, true);
+    }
+
+    /// They could not be written: they are dirty again, and whoever has an error cursor learns of it.
+    pub fn fail(self, error: E) {
+        self.core.errors.lock().record(error);
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> Drop for DirtyPages<E> {
+    fn drop(&mut self) {
+        if !self.folios.is_empty() {
+            self.core.end_writeback(&self.folios, false);
+        }
+    }
+}
+
+impl<E: 'static> LockedPages<'_, E> {
+    /// Where the pages lie that were written to, and their bytes up to the end of a file of `size`
+    /// bytes, in ascending order. To be asked once.
+    #[must_use]
+    pub fn pieces(&self, size: u64) -> Vec<(u64, &[u8])> {
+        let folios = self.folios.iter().zip(&self.contents);
+        folios
+            .filter_map(|(folio, content)| dirty_piece(folio, content, size))
+            .collect()
+    }
+}
+
+impl<E: Clone + Send + Sync + 'static> fmt::Debug for DirtyPages<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = out.debug_struct("DirtyPages");
+        debug.field("folios", &self.folios.len());
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl<E: 'static> fmt::Debug for LockedPages<'_, E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = out.debug_struct("LockedPages");
+        debug.field("folios", &self.folios.len());
+        debug.finish_non_exhaustive()
+    }
+}
