@@ -12,9 +12,12 @@ use crate::xarray::Ref;
 const SHOW_BYTES_MAX: usize = 2 << 20;
 /// Pages that are read at once when the budget has no room to cache them.
 const UNCACHED_PAGES: usize = 16;
+/// Who asks for so many missing pages at once gets them from the file, without a second copy: 128 KiB.
+const PAST_PAGES_MIN: usize = 32;
 
 impl<E: Clone + Send + Sync + 'static> Mapping<E> {
-    /// Reads up to `buf.len()` bytes at `offset`, from the cache or from `source`.
+    /// Reads up to `buf.len()` bytes at `offset`, from the cache or from `source`. Of a long range, what
+    /// is not cached goes straight to `buf`, and is not cached then.
     ///
     /// Returns how many bytes there were before the end of the file.
     pub fn read_at<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
@@ -25,9 +28,22 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         let core = self.core();
         let mut at = range.start;
         let mut done = 0;
+        let mut may_pass = true;
         while at < range.end {
             let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
             let wanted = &mut buf[done..][..left];
+            if may_pass && left >= PAST_PAGES_MIN * PAGE_BYTES {
+                // What fails may succeed in part, page by page.
+                let passed = core.read_past(source, at, wanted).unwrap_or_else(|_| {
+                    may_pass = false;
+                    0
+                });
+                if passed > 0 {
+                    at += passed as u64;
+                    done += passed;
+                    continue;
+                }
+            }
             let copied = match core.uptodate_folio(source, page_of(at), pages_left(at, &range))? {
                 Some(folio) => copy_out(&folio, at, wanted),
                 None => core.read_uncached(source, at, wanted)?,
@@ -96,6 +112,28 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
+    /// Reads the first of a range of whole pages past the cache, if so many are missing that it is worth
+    /// it. Gives how many bytes.
+    fn read_past<S>(&self, source: &S, offset: u64, buf: &mut [u8]) -> Result<usize, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let first = page_of(offset);
+        if bytes_of(first..first).start != offset || self.pages.get_item(first).is_some() {
+            return Ok(0);
+        }
+        let _shared = self.fills.read();
+        let pages = (buf.len() / PAGE_BYTES) as u64;
+        let missing = self.missing_at(first..first.saturating_add(pages));
+        let count = usize::try_from(missing.end - first).unwrap_or_default();
+        if count < PAST_PAGES_MIN {
+            return Ok(0);
+        }
+        let bytes = count * PAGE_BYTES;
+        source.read_folios(offset, &mut [IoSliceMut::new(&mut buf[..bytes])])?;
+        Ok(bytes)
+    }
+
     /// Reads at `offset` past the cache, because the budget has no room for a page. Bytes of
     /// cached pages are not touched: the read ends before the first of them, and gives at least
     /// one byte, or none if the first page was cached meanwhile.

@@ -1,5 +1,7 @@
 //! Writing into cached pages: what is not wholly overwritten is read first.
 
+use std::ops::Range;
+
 use super::fill::{Filled, bytes_of};
 use super::folio::{Content, Folio};
 use super::insert::{DIRTY, is_at};
@@ -36,6 +38,15 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
             left = &left[count..];
         }
         Ok(())
+    }
+
+    /// Has `write` write whole pages of the file past the cache, if none of them is cached. Nobody brings
+    /// any in meanwhile. The caller keeps writes and truncations of one file apart.
+    pub fn write_past<R>(&self, range: Range<u64>, write: impl FnOnce() -> R) -> Option<R> {
+        let core = self.core();
+        let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
+        let _exclusive = core.fills.write();
+        (core.missing_at(pages.clone()) == pages).then(write)
     }
 
     /// Whether a page is dirty that no writeback has taken yet.

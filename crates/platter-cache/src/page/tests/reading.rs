@@ -275,3 +275,20 @@ fn a_listed_file_costs_no_more_than_its_mapping() {
     mapping.truncate(0);
     assert!(mapping.core.get().is_none());
 }
+
+#[test]
+fn a_long_range_goes_past_the_cache_but_for_what_is_cached() {
+    let file = File::of_pages(400);
+    let (mapping, _) = mapping(16 << 20);
+    mapping
+        .write_at(&file, 200 * PAGE, &[7; PAGE_BYTES])
+        .unwrap();
+    let before = file.reads().len();
+    let bytes = read(&mapping, &file, 0, 400 * PAGE_BYTES).unwrap();
+    assert_eq!(file.reads().len() - before, 2);
+    assert_eq!(mapping.page_count(), 1);
+    for (page, bytes) in bytes.chunks(PAGE_BYTES).enumerate() {
+        let expected = if page == 200 { 7 } else { page % 251 };
+        assert!(bytes.iter().all(|&byte| usize::from(byte) == expected));
+    }
+}

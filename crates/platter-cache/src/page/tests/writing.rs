@@ -71,7 +71,7 @@ fn neighbours_are_written_by_one_request() {
 fn only_the_pages_written_to_are_written_of_a_large_folio() {
     let file = File::of_pages(512);
     let (mapping, _) = mapping(64 << 20);
-    read(&mapping, &file, 0, 512 * PAGE_BYTES).unwrap();
+    mapping.will_need(&file, 0..512 * PAGE);
     mapping.write_at(&file, 200 * PAGE + 7, &[9; 10]).unwrap();
     mapping.write_back(&file, 0..u64::MAX).unwrap();
     assert_eq!(file.writes(), one(200..201));
@@ -147,7 +147,7 @@ fn a_budget_for_nothing_still_takes_writes() {
 fn a_truncated_file_reads_as_zeros_when_it_grows_again() {
     let file = File::of_pages(600);
     let (mapping, _) = mapping(64 << 20);
-    read(&mapping, &file, 0, 600 * PAGE_BYTES).unwrap();
+    mapping.will_need(&file, 0..600 * PAGE);
     let size = 300 * PAGE + 100;
     file.size.store(size, Ordering::Relaxed);
     mapping.truncate(size);
@@ -163,7 +163,7 @@ fn a_truncated_file_reads_as_zeros_when_it_grows_again() {
 fn truncation_in_a_large_folio_gives_the_memory_back() {
     let file = File::of_pages(512);
     let (mapping, budget) = mapping(64 << 20);
-    read(&mapping, &file, 0, 512 * PAGE_BYTES).unwrap();
+    mapping.will_need(&file, 0..512 * PAGE);
     mapping.write_at(&file, 130 * PAGE, &[77; 20]).unwrap();
     let before = budget.used_bytes();
     file.size.store(131 * PAGE, Ordering::Relaxed);
@@ -190,7 +190,7 @@ fn truncation_in_a_large_folio_gives_the_memory_back() {
 fn a_folio_in_use_is_cleared_instead_of_split() {
     let file = File::of_pages(512);
     let (mapping, _) = mapping(64 << 20);
-    read(&mapping, &file, 0, 512 * PAGE_BYTES).unwrap();
+    mapping.will_need(&file, 0..512 * PAGE);
     let Some(Entry::Item(held)) = mapping.core().pages.get(200) else {
         panic!("the page is cached");
     };
@@ -206,7 +206,7 @@ fn a_folio_in_use_is_cleared_instead_of_split() {
 fn a_hole_reads_as_zeros_at_its_ragged_ends() {
     let file = File::of_pages(64);
     let (mapping, _) = mapping(16 << 20);
-    read(&mapping, &file, 0, 64 * PAGE_BYTES).unwrap();
+    mapping.will_need(&file, 0..64 * PAGE);
     let hole = 10 * PAGE + 100..20 * PAGE + 200;
     mapping.remove_range(hole.clone());
     let range = usize::try_from(hole.start).unwrap()..usize::try_from(hole.end).unwrap();
@@ -283,4 +283,14 @@ fn dropping_a_mapping_gives_dirty_pages_up_too() {
     drop(mapping);
     assert_eq!((budget.used_bytes(), budget.dirty_bytes()), (0, 0));
     assert_eq!(budget.stats().node_bytes, 0);
+}
+
+#[test]
+fn whole_pages_are_written_past_the_cache_only_where_none_is_cached() {
+    let file = File::of_pages(100);
+    let (mapping, _) = mapping(16 << 20);
+    byte(&mapping, &file, 40).unwrap();
+    assert_eq!(mapping.write_past(0..40 * PAGE, || 1), Some(1));
+    assert_eq!(mapping.write_past(0..41 * PAGE, || 1), None);
+    assert_eq!(mapping.write_past(10 * PAGE..90 * PAGE, || 1), None);
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use platter_cache::AddressSpace;
-use platter_cache::page::WritableSpace;
+use platter_cache::page::{PAGE_BYTES, WritableSpace};
 use platter_vfs::{Condition, Error, Result, Timestamp};
 
 use super::super::{Core, Node};
@@ -20,6 +20,8 @@ use crate::volume::Volume;
 /// Times of a file that is being written are no more exact than this, as in Linux, so that not
 /// every write changes the inode.
 const TICK_NANOSECONDS: i64 = 4_000_000;
+/// So many bytes at once go to the device as they come, without a copy in the cache.
+const PAST_BYTES_MIN: usize = 128 << 10;
 
 impl Node {
     /// See [`platter_vfs::Inode::write_at`].
@@ -39,7 +41,13 @@ impl Node {
         if !self.write_inline(offset, data)? {
             self.grow_out_of_inode()?;
             self.clear_tail(offset)?;
-            self.write_cached(offset, data)?;
+            let past = self.past_cache(offset, data.len());
+            let (past, cached) = data.split_at(past);
+            for (offset, data) in [(offset, past), (offset + past.len() as u64, cached)] {
+                if !data.is_empty() {
+                    self.write_cached(offset, data)?;
+                }
+            }
             self.touch()?;
             if self.data.is_replaced.load(Ordering::Acquire) {
                 // An error is told to whoever syncs the file.
@@ -113,6 +121,17 @@ impl Node {
         self.pages.write_back(self, size..end)
     }
 
+    /// How many of the first bytes of a write are so many whole pages that they are not worth a copy in
+    /// the cache.
+    fn past_cache(&self, offset: u64, len: usize) -> usize {
+        let whole = len - len % PAGE_BYTES;
+        let is_aligned = offset.is_multiple_of(PAGE_BYTES as u64);
+        if whole < PAST_BYTES_MIN || !is_aligned || self.journals_data() {
+            return 0;
+        }
+        whole
+    }
+
     /// Writes into the cache what has to become part of the file, with a promise of space.
     pub(super) fn write_cached(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset + data.len() as u64;
@@ -123,8 +142,28 @@ impl Node {
             node: self,
             copied_to: AtomicU64::new(offset),
         };
-        let written = self.pages.write_at(&call, offset, data);
-        self.note_dirty();
+        let is_long = self.past_cache(offset, data.len()) == data.len();
+        let past = is_long.then(|| {
+            let write = || self.write_folios(offset, &[IoSlice::new(data)]);
+            self.pages.write_past(offset..end, write)
+        });
+        let written = match past.flatten() {
+            Some(Ok(())) => {
+                call.extend(end);
+                self.extend_on_medium(end)
+            }
+            Some(Err(error)) => {
+                // Some of it may have become part of the file.
+                let size = self.core.read().inode.size_bytes;
+                self.extend(size);
+                Err(error)
+            }
+            None => {
+                let written = self.pages.write_at(&call, offset, data);
+                self.note_dirty();
+                written
+            }
+        };
         if written.is_err() {
             let copied = call.copied_to.load(Ordering::Relaxed);
             let kept = self.blocks_of(offset..copied)?.end;
