@@ -48,8 +48,12 @@ use damage::DamageNotes;
 use data::{Delayed, FileState};
 use dirty::DirtyNodes;
 
-/// Inodes that are kept in memory though nobody uses them.
-const RECENT_INODES_MAX: usize = 4096;
+/// The part of the budget, and so many bytes beside it at most, that inodes take which are kept in
+/// memory though nobody uses them: their pages go with them.
+const RECENT_PART: u64 = 8;
+const RECENT_BYTES_MAX: u64 = 32 << 20;
+/// What a file has in memory beside its object and its pages.
+const BESIDE_NODE_BYTES: usize = 512;
 
 /// A mounted filesystem as its inodes see it.
 pub struct Tree {
@@ -139,8 +143,8 @@ impl Tree {
             renames: CachePadded::default(),
             clock,
             register: OnceLock::new(),
+            nodes: InodeCache::new(recent_max(&budget)).into(),
             budget,
-            nodes: InodeCache::new(RECENT_INODES_MAX).into(),
             dirty: CachePadded::default(),
             on_error,
             damage: DamageNotes::default(),
@@ -262,6 +266,13 @@ impl Tree {
         drop(self.take_dirty());
         self.nodes.release_all();
     }
+}
+
+/// How many inodes are kept though nobody uses them.
+fn recent_max(budget: &MemoryBudget) -> usize {
+    let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    bytes / (size_of::<Node>() + BESIDE_NODE_BYTES)
 }
 
 /// Why an inode could not be loaded.
