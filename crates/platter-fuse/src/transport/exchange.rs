@@ -132,6 +132,11 @@ impl Later {
         }))
     }
 
+    /// Whether anything but a refusal can be said [at once](Self::at_once).
+    pub(super) fn has_answer_at_once(&self) -> bool {
+        matches!(self.action, Action::Seek { .. })
+    }
+
     /// What can be said without what the kernel has not written: all may be data, and flags cannot be
     /// changed now.
     pub(super) fn at_once(&self, server: &Server) -> Answer<Vec<u8>> {
@@ -254,9 +259,13 @@ impl<'s> Exchange<'s> {
         self.notice = match (opcode, &answer) {
             // What is not allowed to be written must not be seen either.
             (Opcode::Write, Err(Errno::PERM)) => Some(Notice::Refused(node)),
-            (Opcode::Write | Opcode::Fsync, Ok(())) => server
-                .has_stale_attributes(node)
-                .then_some(Notice::Changed(node)),
+            (Opcode::Write | Opcode::Fsync, Ok(())) => {
+                let is_stale = server.has_stale_attributes(node);
+                // After a write that it did not gather, the kernel asks by itself.
+                let knows =
+                    opcode == Opcode::Write && !self.agreed.contains(InitFlags::WRITEBACK_CACHE);
+                (is_stale && !knows).then_some(Notice::Changed(node))
+            }
             _ => None,
         };
         Outcome::Answer(Answered::new(header.unique, answer.map(|()| len)))

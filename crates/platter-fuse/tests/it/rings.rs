@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::thread;
 
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{IFlags, SeekFrom, ioctl_setflags, seek};
 
 use crate::mounted::{Mounted, OVER_RINGS, RingsOffered};
 
@@ -59,6 +59,18 @@ fn requests_that_wait_for_the_kernel_do_not_stand_in_its_way() {
                     assert!(data == place || data == 0, "{data} of {place}");
                     let hole = seek(&file, SeekFrom::Hole(place)).unwrap();
                     assert!(hole == place + 4096 || hole == 1 << 20, "{hole} of {place}");
+                }
+            });
+        }
+    });
+    // A change of flags is not refused because others wait.
+    thread::scope(|scope| {
+        for seeker in 0..SEEKERS {
+            let path = mounted.path(&format!("f{seeker}"));
+            scope.spawn(move || {
+                let file = File::open(path).unwrap();
+                for flags in [IFlags::NODUMP, IFlags::empty()] {
+                    ioctl_setflags(&file, flags).unwrap();
                 }
             });
         }

@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, Scope};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -30,8 +31,12 @@ const QUEUES_MAX: usize = 64;
 /// Where it lists them, as in `0-3,8`.
 const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
-/// Threads for each queue that are started unasked: one may wait for a device or a lock.
+/// Threads for each queue at least: one may wait for a device, a lock, or the kernel itself.
 const THREADS: usize = 2;
+
+/// How long the last thread of a queue waits for another to be free, and between two looks.
+const FREE_WAIT: Duration = Duration::from_millis(5);
+const FREE_WAITS_MAX: u32 = 100;
 
 /// Rings for all queues, made before the kernel is told of them.
 #[derive(Debug)]
@@ -64,7 +69,7 @@ impl Rings {
         let queues = queues.filter(|_| options.io_uring && !options.writeback);
         let queues = queues.ok_or(io::ErrorKind::Unsupported)?;
         let payload_bytes = (options.request_bytes_max as usize).max(ROOM_MIN);
-        let threads = options.threads.unwrap_or(THREADS).max(1);
+        let threads = options.threads.unwrap_or(THREADS).max(THREADS);
         let queue = |number: usize| {
             let rings = (0..threads).map(|_| Ring::new(payload_bytes));
             Ok(Queue {
@@ -174,20 +179,44 @@ impl Worker<'_> {
     /// that does not wait does not begin to.
     fn wait(&self, later: Later, payload: &mut [u8]) -> Answered {
         let unique = later.unique;
-        let answer = if self.queue.serving.fetch_sub(1, Ordering::AcqRel) == 1 {
-            later.at_once(self.connection.server())
-        } else {
+        let answer = if self.queue.lets_wait(&later) {
             let (tell, told) = channel();
             give(&self.notices, Notice::Later(later, Asker::Thread(tell)));
-            told.recv().unwrap_or(Err(Errno::IO))
+            let answer = told.recv().unwrap_or(Err(Errno::IO));
+            self.queue.serving.fetch_add(1, Ordering::AcqRel);
+            answer
+        } else {
+            later.at_once(self.connection.server())
         };
-        self.queue.serving.fetch_add(1, Ordering::AcqRel);
         let answer = answer.and_then(|body| {
             let space = payload.get_mut(..body.len()).ok_or(Errno::OVERFLOW)?;
             space.copy_from_slice(&body);
             Ok(body.len())
         });
         Answered::new(unique, answer)
+    }
+}
+
+impl Queue {
+    /// Whether one of its threads may wait, which then counts as doing so. For what cannot be answered
+    /// at once, another is given some time to come back.
+    fn lets_wait(&self, later: &Later) -> bool {
+        let waits = if later.has_answer_at_once() {
+            0
+        } else {
+            FREE_WAITS_MAX
+        };
+        let others_serve = |serving: usize| (serving > 1).then(|| serving - 1);
+        let begin = || {
+            let begun =
+                (self.serving).fetch_update(Ordering::AcqRel, Ordering::Acquire, others_serve);
+            begun.is_ok()
+        };
+        begin()
+            || (0..waits).any(|_| {
+                std::thread::sleep(FREE_WAIT);
+                begin()
+            })
     }
 }
 
