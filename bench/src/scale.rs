@@ -167,7 +167,7 @@ impl Growth {
             Extent::Quick => (self.quick, 1),
             Extent::Full => (self.full, self.rounds),
         };
-        let rounds = choice.rounds.unwrap_or(rounds);
+        let rounds = choice.rounds.unwrap_or(rounds).min(rounds);
         let mut samples = Vec::new();
         for &size in sizes {
             for round in 0..rounds {

@@ -18,7 +18,7 @@ use crate::stage::Stage;
 use crate::work::{self, Medium, Workload};
 
 /// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 7;
 /// A side that took so long for its turns has had enough of them, once it has had the fewest.
 const SECONDS_MAX: f64 = 15.0;
 const ROUNDS_MIN: usize = 5;
