@@ -7,7 +7,7 @@ use super::naming::Wanted;
 use super::position::Position;
 use super::{DirEntryRule, Directory, Found, Slot, Survey, Vacancy, listed};
 use crate::ondisk::FileBlock;
-use crate::ondisk::dir_entry::Gap;
+use crate::ondisk::dir_entry::Surveyed;
 
 /// Where `..` begins in a directory, if only implied.
 const DOTDOT_PLACE: u64 = 12;
@@ -51,29 +51,28 @@ pub(super) fn look_through(
     bytes: &[u8],
     wanted: &Wanted<'_>,
 ) -> Result<Survey> {
-    let name_len = wanted.stored_len();
     let gaps_end = directory.names_end(chunk, bytes);
-    let (mut gap, mut before) = (None, None);
-    for entry in directory.format.entries(bytes) {
-        let entry = entry.map_err(|broken| directory.broken_entry(chunk, broken))?;
-        if let Some(inode) = entry.inode
-            && wanted.matches(entry.name)
-        {
+    let surveyed = directory
+        .format
+        .survey(bytes, (wanted.stored_len(), gaps_end), wanted.test());
+    match surveyed.map_err(|broken| directory.broken_entry(chunk, broken))? {
+        Surveyed::There { entry, before } => {
+            let inode = entry.inode;
+            let broken = (entry.offset, DirEntryRule::Inode);
+            let inode = inode.ok_or_else(|| directory.broken_entry(chunk, broken))?;
             let kind = entry.kind;
-            return Ok(Survey::There(Slot {
+            Ok(Survey::There(Slot {
                 found: Found { inode, kind },
                 chunk,
                 before,
                 offset: entry.offset,
-            }));
+            }))
         }
-        if gap.is_none() && entry.end <= gaps_end {
-            gap = Gap::in_place_of(&entry, name_len);
+        Surveyed::Missing { gap } => {
+            let gap = gap.map(|gap| (chunk, gap));
+            Ok(Survey::Missing(Vacancy { gap }))
         }
-        before = Some(entry.offset);
     }
-    let gap = gap.map(|gap| (chunk, gap));
-    Ok(Survey::Missing(Vacancy { gap }))
 }
 
 /// Where a name goes in a directory without index.

@@ -38,18 +38,25 @@ impl<'a> Wanted<'a> {
         Ok(Self { name, folded })
     }
 
-    /// Names that are no UTF-8 are compared by their bytes.
-    #[inline]
-    pub(super) fn matches(&self, stored: &[u8]) -> bool {
+    /// Tells whether a stored name is the wanted one. Names that are no UTF-8 are compared by their
+    /// bytes.
+    pub(super) fn test(&self) -> impl Fn(&[u8]) -> bool {
         let name = self.name.as_bytes();
-        // Names of one directory often differ at the end only.
-        if stored.last() == name.last() && stored == name {
-            return true;
+        move |stored| {
+            // Names of one directory often differ at the end only.
+            let is_same = stored.len() == name.len() && stored.last() == name.last();
+            is_same && stored == name || self.is_folded() && self.matches_folded(stored)
         }
-        let Some(folded) = &self.folded else {
-            return false;
-        };
-        casefold::fold(stored).is_ok_and(|stored| stored == *folded)
+    }
+
+    fn is_folded(&self) -> bool {
+        self.folded.is_some()
+    }
+
+    #[inline(never)]
+    fn matches_folded(&self, stored: &[u8]) -> bool {
+        let folded = self.folded.as_deref();
+        casefold::fold(stored).is_ok_and(|stored| Some(&*stored) == folded)
     }
 
     /// Bytes of the name as it would be stored.

@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use platter_vfs::FileKind;
 
 use super::{
-    DiskDirEntry, DiskDirTail, Entry, EntryFormat, InodeNr, TAIL_BYTES, TAIL_FILE_TYPE, aligned,
-    decode_rec_len,
+    DiskDirEntry, DiskDirTail, Entry, EntryFormat, Head, InodeNr, Surveyed, TAIL_BYTES,
+    TAIL_FILE_TYPE, aligned, decode_rec_len,
 };
 
 impl EntryFormat {
@@ -44,9 +44,10 @@ impl EntryFormat {
     }
 
     fn gap(self, bytes: &[u8], name_len: usize) -> Option<Gap> {
-        let entries = self.entries(bytes).map_while(Result::ok);
-        let mut gaps = entries.filter_map(|entry| Gap::in_place_of(&entry, name_len));
-        gaps.next()
+        match self.survey(bytes, (name_len, bytes.len()), |_| false) {
+            Ok(Surveyed::Missing { gap }) => gap,
+            Ok(Surveyed::There { .. }) | Err(_) => None,
+        }
     }
 
     /// Makes the entry at `offset` name another inode.
@@ -177,24 +178,11 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// What an entry leaves, if a name of this length fits there.
-    #[must_use]
+    /// What the entry at `offset` leaves up to `end`.
     #[inline]
-    pub fn in_place_of(entry: &Entry<'_>, name_len: usize) -> Option<Self> {
-        let used = match entry.inode {
-            Some(_) => stored_len(entry.name.len()),
-            None => 0,
-        };
-        let start = entry.offset.checked_add(used)?;
-        let room = entry.end.checked_sub(start)?;
-        let (offset, end) = (entry.offset, entry.end);
-        (room >= stored_len(name_len)).then_some(Self { offset, start, end })
-    }
-
-    /// Where it ends.
-    #[must_use]
-    pub fn end(self) -> usize {
-        self.end
+    pub(super) fn behind(offset: usize, head: Head, end: usize) -> Self {
+        let start = offset.saturating_add(head.used());
+        Self { offset, start, end }
     }
 }
 

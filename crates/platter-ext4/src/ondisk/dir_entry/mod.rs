@@ -2,6 +2,7 @@
 //! that holds the checksum. Spec: `ext4/directory` (linear directories).
 
 mod edit;
+mod survey;
 
 use std::mem::offset_of;
 
@@ -18,6 +19,7 @@ use super::htree;
 use super::types::InodeNr;
 
 pub use edit::{Gap, split_new_tail, stored_len};
+pub use survey::Surveyed;
 
 /// Bytes of an entry before its name.
 pub const ENTRY_HEADER_BYTES: usize = 8;
@@ -190,51 +192,59 @@ impl EntryFormat {
         }
     }
 
-    #[expect(
-        clippy::inline_always,
-        reason = "what a loop over hundreds of entries does not use is not computed"
-    )]
-    #[inline(always)]
     fn decode(self, bytes: &[u8], offset: usize) -> Result<Entry<'_>, DirEntryRule> {
         let rest = bytes.get(offset..).unwrap_or_default();
-        let (disk, tail) =
-            DiskDirEntry::ref_from_prefix(rest).map_err(|_| DirEntryRule::Truncated)?;
-        let length = decode_rec_len(disk.rec_len.get(), self.block_bytes);
-        let name_len = usize::from(disk.name_len);
-        let inode = InodeNr::new(disk.inode.get());
-        let ends_well = rest.len() == length || rest.len() >= length.saturating_add(ENTRY_LEN_MIN);
-        let is_sound = length.is_multiple_of(ENTRY_ALIGN)
-            & (length >= self.length_min(*disk, tail).max(ENTRY_LEN_MIN))
-            & ends_well
-            & (disk.inode.get() <= self.inodes_count)
-            & (inode.is_none() || name_len > 0);
-        let Some(name) = tail.get(..name_len).filter(|_| is_sound) else {
-            return Err(self.broken_rule(*disk, tail, rest.len()));
+        let Some(head) = self.head(rest) else {
+            return Err(self.broken_rule(rest));
         };
         Ok(Entry {
             offset,
-            end: offset.saturating_add(length),
-            inode,
-            kind: decode_kind(disk.file_type).filter(|_| self.has_file_type),
-            name,
+            end: offset.saturating_add(head.length),
+            inode: InodeNr::new(head.inode),
+            kind: decode_kind(head.file_type).filter(|_| self.has_file_type),
+            name: head.name(rest),
         })
     }
 
-    /// The rule that an entry breaks with `left` bytes from its beginning to the end of the block.
+    /// The head of the entry that `rest` begins with, if it holds to every rule. Loops over hundreds of
+    /// entries need no more of most of them.
+    #[inline]
+    fn head(self, rest: &[u8]) -> Option<Head> {
+        let head = Head::read(rest, self.block_bytes)?;
+        let needed = if self.has_hash {
+            self.length_min(head, rest)
+        } else {
+            aligned(head.name_len)
+        };
+        // More than there is where the entry goes beyond the end.
+        let left = rest.len().wrapping_sub(head.length);
+        let is_sound = head.length >= needed
+            && head.length >= ENTRY_LEN_MIN
+            && head.length & (ENTRY_ALIGN - 1) == 0
+            && (left == 0 || left >= ENTRY_LEN_MIN && left < rest.len())
+            && head.inode <= self.inodes_count
+            && (head.inode == 0 || head.name_len > 0);
+        is_sound.then_some(head)
+    }
+
+    /// The rule that the entry breaks that `rest` begins with.
     #[cold]
-    fn broken_rule(self, disk: DiskDirEntry, tail: &[u8], left: usize) -> DirEntryRule {
-        let length = decode_rec_len(disk.rec_len.get(), self.block_bytes);
-        if length < ENTRY_LEN_MIN {
+    fn broken_rule(self, rest: &[u8]) -> DirEntryRule {
+        let Some(head) = Head::read(rest, self.block_bytes) else {
+            return DirEntryRule::Truncated;
+        };
+        let left = rest.len().saturating_sub(head.length);
+        if head.length < ENTRY_LEN_MIN {
             DirEntryRule::LengthMin
-        } else if !length.is_multiple_of(ENTRY_ALIGN) {
+        } else if !head.length.is_multiple_of(ENTRY_ALIGN) {
             DirEntryRule::LengthAlign
-        } else if length < self.length_min(disk, tail) {
+        } else if head.length < self.length_min(head, rest) {
             DirEntryRule::LengthName
-        } else if length > left {
+        } else if head.length > rest.len() {
             DirEntryRule::Overrun
-        } else if length != left && left < length.saturating_add(ENTRY_LEN_MIN) {
+        } else if (1..ENTRY_LEN_MIN).contains(&left) {
             DirEntryRule::Remainder
-        } else if disk.inode.get() > self.inodes_count {
+        } else if head.inode > self.inodes_count {
             DirEntryRule::Inode
         } else {
             DirEntryRule::NameEmpty
@@ -242,16 +252,60 @@ impl EntryFormat {
     }
 
     /// What the name needs: its head, itself, and the hash behind it where there is one.
-    #[inline]
-    fn length_min(self, disk: DiskDirEntry, tail: &[u8]) -> usize {
-        let name_len = usize::from(disk.name_len);
-        let is_dot = || matches!(tail.get(..name_len), Some(b"." | b".."));
-        let hash = if self.has_hash && disk.inode.get() != 0 && !is_dot() {
+    fn length_min(self, head: Head, rest: &[u8]) -> usize {
+        let is_dot = || matches!(head.name(rest), b"." | b"..");
+        let hash = if self.has_hash && head.inode != 0 && !is_dot() {
             ENTRY_HASH_BYTES
         } else {
             0
         };
-        aligned(name_len.saturating_add(hash))
+        aligned(head.name_len.wrapping_add(hash))
+    }
+}
+
+/// The head of an entry.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    /// Zero in an entry that is not in use.
+    inode: u32,
+    length: usize,
+    name_len: usize,
+    file_type: u8,
+}
+
+impl Head {
+    /// The head that `rest` begins with, sound or not.
+    #[inline]
+    fn read(rest: &[u8], block_bytes: u32) -> Option<Self> {
+        let (disk, _) = DiskDirEntry::ref_from_prefix(rest).ok()?;
+        Some(Self {
+            inode: disk.inode.get(),
+            length: decode_rec_len(disk.rec_len.get(), block_bytes),
+            name_len: usize::from(disk.name_len),
+            file_type: disk.file_type,
+        })
+    }
+
+    /// Bytes behind the name, or all where there is none.
+    #[inline]
+    fn room(self) -> usize {
+        self.length.saturating_sub(self.used())
+    }
+
+    /// Bytes that the entry needs, if it is in use.
+    #[inline]
+    fn used(self) -> usize {
+        if self.inode == 0 {
+            return 0;
+        }
+        aligned(self.name_len)
+    }
+
+    /// The name, where `rest` begins with the entry.
+    #[inline]
+    fn name(self, rest: &[u8]) -> &[u8] {
+        let end = ENTRY_HEADER_BYTES.saturating_add(self.name_len);
+        rest.get(ENTRY_HEADER_BYTES..end).unwrap_or_default()
     }
 }
 
@@ -259,15 +313,13 @@ impl EntryFormat {
 #[inline]
 fn aligned(behind: usize) -> usize {
     const ROUND: usize = ENTRY_HEADER_BYTES + ENTRY_ALIGN - 1;
-    behind.saturating_add(ROUND) & !(ENTRY_ALIGN - 1)
+    behind.wrapping_add(ROUND) & !(ENTRY_ALIGN - 1)
 }
 
 impl<'a> Iterator for Entries<'a> {
     /// An entry, or the rule the entry at this offset breaks.
     type Item = Result<Entry<'a>, (usize, DirEntryRule)>;
 
-    #[expect(clippy::inline_always, reason = "see what it decodes")]
-    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.offset >= self.bytes.len() {
             return None;
@@ -294,7 +346,6 @@ pub fn decode_rec_len(stored: u16, block_bytes: u32) -> usize {
     }
 }
 
-#[inline]
 fn decode_kind(file_type: u8) -> Option<FileKind> {
     Some(match file_type {
         1 => FileKind::Regular,

@@ -1,0 +1,55 @@
+//! One look through the entries of a block or region: is a name there, and where could it go?
+
+use super::edit::{Gap, stored_len};
+use super::{DirEntryRule, Entry, EntryFormat};
+
+/// What a look for a name came to.
+#[derive(Debug, Clone, Copy)]
+pub enum Surveyed<'b> {
+    /// It is there.
+    There {
+        /// Its entry.
+        entry: Entry<'b>,
+        /// Where the entry before it begins.
+        before: Option<usize>,
+    },
+    /// It is not there.
+    Missing {
+        /// The first place that holds it.
+        gap: Option<Gap>,
+    },
+}
+
+impl EntryFormat {
+    /// Looks for an entry in use whose name `is_wanted`, and for a gap for a name of `name_len` bytes
+    /// that ends by `gaps_end`.
+    ///
+    /// # Errors
+    /// The rule that the entry at an offset breaks.
+    pub fn survey(
+        self,
+        bytes: &[u8],
+        (name_len, gaps_end): (usize, usize),
+        is_wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Surveyed<'_>, (usize, DirEntryRule)> {
+        let needed = stored_len(name_len);
+        let (mut at, mut before, mut gap) = (0usize, None, None);
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let Some(head) = self.head(rest) else {
+                return Err((at, self.broken_rule(rest)));
+            };
+            let end = at.wrapping_add(head.length);
+            if head.inode != 0 && is_wanted(head.name(rest)) {
+                let entry = self.decode(bytes, at).map_err(|rule| (at, rule))?;
+                return Ok(Surveyed::There { entry, before });
+            }
+            // Most entries leave nothing.
+            if head.length >= needed && gap.is_none() && head.room() >= needed && end <= gaps_end {
+                gap = Some(Gap::behind(at, head, end));
+            }
+            before = Some(at);
+            at = end;
+        }
+        Ok(Surveyed::Missing { gap })
+    }
+}
