@@ -3,12 +3,13 @@
 use std::mem::offset_of;
 
 use platter_ondisk::Locus;
+use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::FromBytes;
 
 use super::disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
-use super::{Extra, Inode, InodeRule, checksum_seed, expected_checksum, time};
+use super::{Extra, Inode, InodeRule, checksum_seed, time};
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Geometry, InodeNr};
@@ -250,15 +251,20 @@ pub fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
     if !geometry.features.has_metadata_csum() {
         return;
     }
-    let Ok((disk, rest)) = DiskInode::ref_from_prefix(bytes) else {
+    let Ok((disk, rest)) = DiskInode::mut_from_prefix(bytes) else {
         return;
     };
     let has_high = Extra::decode(rest).is_some_and(|extra| extra.has_checksum());
     let seed = checksum_seed(number, disk.generation, geometry);
-    let sum = expected_checksum(bytes, seed, has_high);
-    let Ok((disk, rest)) = DiskInode::mut_from_prefix(bytes) else {
-        return;
-    };
+    // With zeros in their place, all is summed in one go.
+    put_checksum(disk, rest, 0, has_high);
+    let sum = crc32c(seed, bytes);
+    if let Ok((disk, rest)) = DiskInode::mut_from_prefix(bytes) {
+        put_checksum(disk, rest, sum, has_high);
+    }
+}
+
+fn put_checksum(disk: &mut DiskInode, rest: &mut [u8], sum: u32, has_high: bool) {
     let [b0, b1, b2, b3] = sum.to_le_bytes();
     disk.checksum_lo = Le16::from_bytes([b0, b1]);
     if let Ok((extra, _)) = DiskInodeExtra::mut_from_prefix(rest)

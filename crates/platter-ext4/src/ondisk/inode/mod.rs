@@ -428,8 +428,8 @@ impl<'a> Extra<'a> {
 /// What the checksums of an inode and of its blocks start from.
 #[must_use]
 pub fn checksum_seed(number: InodeNr, generation: Le32, geometry: &Geometry) -> u32 {
-    let seed = crc32c(geometry.checksum_seed, Le32::new(number.get()).as_bytes());
-    crc32c(seed, generation.as_bytes())
+    let both = [Le32::new(number.get()), generation];
+    crc32c(geometry.checksum_seed, both.as_bytes())
 }
 
 /// The checksum of an inode's bytes, with the checksum fields taken as zero.
