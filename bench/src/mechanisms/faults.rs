@@ -18,8 +18,8 @@ use crate::measure::{self, median};
 use crate::record::Extent;
 
 const PAGE_BYTES: u64 = 4096;
-/// What a reader in order asks for at a time.
-const PIECE_BYTES: usize = 128 << 10;
+/// What a reader in order asks for at a time: longer reads go past the cache.
+const PIECE_BYTES: usize = 64 << 10;
 const ROUNDS: usize = 10;
 const NAME: &[u8] = b"contents";
 
