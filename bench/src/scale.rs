@@ -138,6 +138,9 @@ pub(crate) const ALL: &[Growth] = &[
 pub(crate) struct Grown {
     pub(crate) name: String,
     pub(crate) samples: Vec<At>,
+    /// What went wrong, and so is not there.
+    #[serde(default)]
+    pub(crate) failures: Vec<String>,
 }
 
 /// A sample, at a size.
@@ -169,6 +172,7 @@ impl Growth {
         };
         let rounds = choice.rounds.unwrap_or(rounds).min(rounds);
         let mut samples = Vec::new();
+        let mut failures = Vec::new();
         for &size in sizes {
             for round in 0..rounds {
                 let mut sides: Vec<Side> = self.sides_at(size).collect();
@@ -178,8 +182,16 @@ impl Growth {
                 for side in sides {
                     let mut orders = self.orders(side, size, extent)?;
                     orders.folder = stage.empty_folder("ground")?;
-                    let sample: Sample = child::run("run", &orders)
-                        .with_context(|| format!("{} at {size} by {}", self.name, side.name()))?;
+                    let turn = child::run("run", &orders)
+                        .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
+                    let sample: Sample = match turn {
+                        Err(error) if extent == Extent::Full => {
+                            println!("  {error:#}");
+                            failures.push(format!("{error:#}"));
+                            continue;
+                        }
+                        turn => turn?,
+                    };
                     if extent == Extent::Quick {
                         check_memory(&sample)?;
                     }
@@ -196,6 +208,7 @@ impl Growth {
         Ok(Grown {
             name: self.name.to_owned(),
             samples,
+            failures,
         })
     }
 

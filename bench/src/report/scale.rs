@@ -29,6 +29,9 @@ pub(super) fn tell(page: &mut Page, record: &Record<Vec<Grown>>) {
         };
         let (name, about) = (growth.name, growth.about);
         page.paragraph(&format!("### {name}\n\nWhat grows: {about}."));
+        for failure in &grown.failures {
+            page.paragraph(&format!("**Not measured to the end:** {failure}."));
+        }
         for figure in figures(grown) {
             tell_figure(page, growth, grown, &figure);
         }
