@@ -1,6 +1,6 @@
 //! What others published of the mechanisms, to stand beside what is measured here.
 
-/// Times of 50,000 sets by each process, means of five runs: Jan Kara, "ext[24]: `MBCache` rewrite",
+/// Times of 50,000 sets by each process, means of five runs: Jan Kara, "ext2, ext4: `MBCache` rewrite",
 /// 22 February 2016, on 24 processors and a RAM disk. In each cell: the cache before, the new one with
 /// an LRU list, with one for each NUMA node (`list_lru`), with referenced bits, and none.
 pub(super) struct Published {
