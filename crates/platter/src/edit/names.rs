@@ -185,12 +185,8 @@ impl Edit {
                 Existing::Replace => {}
             }
             if victim.id() == moved.id() {
-                let is_same_name = source.dir.id() == goal.dir.id() && source.name == goal.name;
-                if is_same_name || kind == FileKind::Directory {
-                    return Err(self.error(path, Cause::SameFile));
-                }
-                // Two names of one file: rename(2) would keep both.
-                return self.named(path, source.remove(&*moved));
+                // rename(2) would keep both names.
+                return Err(self.error(path, Cause::SameFile));
             }
             self.named(&goal.path, goal.prove_may_remove(&*victim))?;
         }
