@@ -11,10 +11,11 @@ use zerocopy::IntoBytes;
 
 use super::clone::clone;
 use super::connection::{Connection, give};
-use super::exchange::{Exchange, Outcome, Request};
+use super::exchange::{Exchange, Outcome};
 use super::notice::{Asker, Notice};
 use super::protocol::{OUT_HEADER_BYTES, REQUEST_OVERHEAD_BYTES};
 use super::reply::ROOM_MIN;
+use super::request::Request;
 use crate::server::Server;
 
 /// Where rings bring the requests, only what the kernel forgets comes this way. That can wait, and

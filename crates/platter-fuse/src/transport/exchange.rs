@@ -1,28 +1,26 @@
 //! One request and its answer.
 
-use platter_vfs::{FallocateMode, FileKind, RenameMode, SeekTarget, SetTime, Timestamp, XattrMode};
+use platter_vfs::RenameMode;
 use rustix::io::Errno;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
+use super::later::Later;
+use super::meaning::{changes, fallocate_mode, rename_mode, seek_target, xattr_mode};
 use super::notice::Notice;
 use super::protocol::{
-    AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
+    ALWAYS, AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
     FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
-    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, OUT_HEADER_BYTES,
-    Opcode, OpenOut, OutHeader, ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetAttrFlags,
-    SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_KILL_SUIDGID,
-    WriteIn, WriteOut, decode_device,
+    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, Opcode, OpenOut,
+    ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn, StatFsOut,
+    Statx, StatxOut, WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
 };
-use super::reply::Reply;
+use super::reply::{Answered, Reply};
+use super::request::{Body, Request};
 use crate::Operation;
 use crate::node::NodeId;
 use crate::server::{
-    Answer, Caller, Changes, DirLine, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
-    sets_flags,
+    Answer, Caller, DirLine, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
 };
-
-/// As good as for ever, and still a number of seconds the kernel can add to its clock.
-const ALWAYS: u64 = 1 << 32;
 
 /// Answers the requests of one serving thread.
 pub(super) struct Exchange<'s> {
@@ -39,13 +37,6 @@ struct Turn<'t> {
     reply: Reply<'t>,
 }
 
-/// A request as its transport brings it.
-#[derive(Clone, Copy)]
-pub(super) struct Request<'b> {
-    header: InHeader,
-    body: Body<'b>,
-}
-
 /// What a request comes to.
 pub(super) enum Outcome {
     /// There is an answer.
@@ -54,167 +45,6 @@ pub(super) enum Outcome {
     Nothing,
     /// The answer waits for what the kernel has to write first.
     Later(Later),
-}
-
-/// The answer to a request; what follows its header is in the space that was given for it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Answered {
-    unique: u64,
-    answer: Answer<usize>,
-}
-
-impl Answered {
-    /// The answer to the request `unique`: the bytes that follow, or why it failed.
-    pub(super) fn new(unique: u64, answer: Answer<usize>) -> Self {
-        Self { unique, answer }
-    }
-
-    /// Bytes that follow the header.
-    pub(super) fn body_bytes(self) -> usize {
-        self.answer.unwrap_or(0)
-    }
-
-    pub(super) fn header(self) -> OutHeader {
-        let len = OUT_HEADER_BYTES + self.body_bytes();
-        OutHeader {
-            len: u32::try_from(len).unwrap_or(u32::MAX),
-            error: self.answer.err().map_or(0, |errno| -errno.raw_os_error()),
-            unique: self.unique,
-        }
-    }
-}
-
-/// A request that needs what the kernel has not written yet.
-pub(super) struct Later {
-    pub(super) unique: u64,
-    pub(super) node: NodeId,
-    pub(super) action: Action,
-}
-
-/// What is asked for later.
-pub(super) enum Action {
-    Seek {
-        offset: u64,
-        target: SeekTarget,
-    },
-    /// A change of flags: what was written before one that forbids it is not refused.
-    Ioctl {
-        caller: Caller,
-        command: u32,
-        input: Vec<u8>,
-    },
-}
-
-impl Later {
-    /// `None` for requests that are answered at once.
-    fn decode(opcode: Opcode, header: &InHeader, mut body: Body<'_>) -> Answer<Option<Self>> {
-        let action = if opcode == Opcode::Lseek {
-            let LseekIn { offset, whence, .. } = body.take()?;
-            let target = seek_target(whence)?;
-            Action::Seek { offset, target }
-        } else if opcode == Opcode::Ioctl {
-            let asked: IoctlIn = body.take()?;
-            if !sets_flags(asked.command) {
-                return Ok(None);
-            }
-            Action::Ioctl {
-                caller: Caller::of(header),
-                command: asked.command,
-                input: body.bytes(asked.in_size)?.to_vec(),
-            }
-        } else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            unique: header.unique,
-            node: NodeId(header.node),
-            action,
-        }))
-    }
-
-    /// Whether anything but a refusal can be said [at once](Self::at_once).
-    pub(super) fn has_answer_at_once(&self) -> bool {
-        matches!(self.action, Action::Seek { .. })
-    }
-
-    /// What can be said without what the kernel has not written: all may be data, and flags cannot be
-    /// changed now.
-    pub(super) fn at_once(&self, server: &Server) -> Answer<Vec<u8>> {
-        match &self.action {
-            Action::Seek { offset, target } => {
-                let offset =
-                    server.guarded(|server| server.seek_as_if_full(self.node, *offset, *target))?;
-                Ok(LseekOut { offset }.as_bytes().to_vec())
-            }
-            Action::Ioctl { .. } => Err(Errno::AGAIN),
-        }
-    }
-}
-
-impl Caller {
-    fn of(header: &InHeader) -> Self {
-        Self {
-            uid: header.uid,
-            gid: header.gid,
-        }
-    }
-}
-
-impl<'b> Request<'b> {
-    /// From its bytes in one piece.
-    pub(super) fn whole(bytes: &'b [u8]) -> Option<Self> {
-        let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
-        Some(Self::parts(header, body, &[]))
-    }
-
-    /// From its parts: the header, the structure of the request if it has one, and what follows.
-    pub(super) fn parts(header: InHeader, structure: &'b [u8], rest: &'b [u8]) -> Self {
-        Self {
-            header,
-            body: Body { structure, rest },
-        }
-    }
-}
-
-/// What follows a request's header, in one piece or, with its structure apart, in two.
-#[derive(Clone, Copy)]
-struct Body<'b> {
-    structure: &'b [u8],
-    rest: &'b [u8],
-}
-
-impl<'b> Body<'b> {
-    /// Where to go on. No part of a request lies in both pieces.
-    fn next(&mut self) -> &mut &'b [u8] {
-        if self.structure.is_empty() {
-            &mut self.rest
-        } else {
-            &mut self.structure
-        }
-    }
-
-    fn take<T: FromBytes>(&mut self) -> Answer<T> {
-        let next = self.next();
-        let (structure, rest) = T::read_from_prefix(next).map_err(|_| Errno::INVAL)?;
-        *next = rest;
-        Ok(structure)
-    }
-
-    /// A name up to its closing NUL.
-    fn name(&mut self) -> Answer<&'b [u8]> {
-        let next = self.next();
-        let end = next.iter().position(|&byte| byte == 0);
-        let (name, rest) = next.split_at(end.ok_or(Errno::INVAL)?);
-        *next = &rest[1..];
-        Ok(name)
-    }
-
-    fn bytes(&mut self, count: u32) -> Answer<&'b [u8]> {
-        let next = self.next();
-        let (bytes, rest) = next.split_at_checked(count as usize).ok_or(Errno::INVAL)?;
-        *next = rest;
-        Ok(bytes)
-    }
 }
 
 impl<'s> Exchange<'s> {
@@ -544,172 +374,4 @@ fn forget(server: &Server, opcode: Opcode, node: u64, mut body: Body<'_>) -> Ans
         server.forget(NodeId(node), lookups);
     }
     Ok(())
-}
-
-impl EntryOut {
-    fn new(told: &Told) -> Self {
-        Self {
-            node: told.node.0,
-            generation: told.attr.generation,
-            entry_valid: match told.validity {
-                Validity::Always => ALWAYS,
-                Validity::Never => 0,
-            },
-            attr_valid: ALWAYS,
-            entry_valid_ns: 0,
-            attr_valid_ns: 0,
-            attr: FileAttr::new(&told.attr),
-        }
-    }
-}
-
-impl AttrOut {
-    fn new(attr: FileAttr) -> Self {
-        Self {
-            attr_valid: ALWAYS,
-            attr_valid_ns: 0,
-            unused: 0,
-            attr,
-        }
-    }
-}
-
-impl Dirent {
-    fn new(inode: u64, kind: FileKind, next: u64, name: &[u8]) -> Self {
-        Self {
-            inode,
-            next,
-            name_len: u32::try_from(name.len()).unwrap_or(u32::MAX),
-            kind: kind.mode_bits() >> 12,
-        }
-    }
-}
-
-fn changes(asked: &SetAttrIn) -> Changes {
-    let valid = SetAttrFlags::from_bits_truncate(asked.valid);
-    let time = |at: SetAttrFlags, now: SetAttrFlags, seconds: u64, nanoseconds| {
-        if valid.contains(now) {
-            return Some(SetTime::Now);
-        }
-        valid
-            .contains(at)
-            .then(|| SetTime::At(timestamp(seconds, nanoseconds)))
-    };
-    Changes {
-        permissions: valid
-            .contains(SetAttrFlags::MODE)
-            .then_some(asked.mode & 0o7777),
-        uid: valid.contains(SetAttrFlags::UID).then_some(asked.uid),
-        gid: valid.contains(SetAttrFlags::GID).then_some(asked.gid),
-        size_bytes: valid.contains(SetAttrFlags::SIZE).then_some(asked.size),
-        accessed: time(
-            SetAttrFlags::ATIME,
-            SetAttrFlags::ATIME_NOW,
-            asked.accessed,
-            asked.accessed_ns,
-        ),
-        modified: time(
-            SetAttrFlags::MTIME,
-            SetAttrFlags::MTIME_NOW,
-            asked.modified,
-            asked.modified_ns,
-        ),
-        changed: valid
-            .contains(SetAttrFlags::CTIME)
-            .then(|| timestamp(asked.changed, asked.changed_ns)),
-        flags: None,
-        project: None,
-    }
-}
-
-fn timestamp(seconds: u64, nanoseconds: u32) -> Timestamp {
-    Timestamp {
-        seconds: seconds.cast_signed(),
-        nanoseconds,
-    }
-}
-
-/// The flags of `renameat2(2)`.
-fn rename_mode(flags: u32) -> Answer<RenameMode> {
-    match flags {
-        0 => Ok(RenameMode::Replace),
-        1 => Ok(RenameMode::NoReplace),
-        2 => Ok(RenameMode::Exchange),
-        // The kernel has made sure that nothing is replaced, where that is asked for besides.
-        4 | 5 => Ok(RenameMode::Whiteout),
-        _ => Err(Errno::INVAL),
-    }
-}
-
-/// The mode bits of `fallocate(2)`.
-fn fallocate_mode(mode: u32) -> Answer<FallocateMode> {
-    Ok(match mode {
-        0x00 => FallocateMode::Allocate { keep_size: false },
-        0x01 => FallocateMode::Allocate { keep_size: true },
-        0x03 => FallocateMode::PunchHole,
-        0x08 => FallocateMode::CollapseRange,
-        0x10 => FallocateMode::ZeroRange { keep_size: false },
-        0x11 => FallocateMode::ZeroRange { keep_size: true },
-        0x20 => FallocateMode::InsertRange,
-        _ => return Err(Errno::OPNOTSUPP),
-    })
-}
-
-/// `XATTR_CREATE` and `XATTR_REPLACE`.
-fn xattr_mode(flags: u32) -> Answer<XattrMode> {
-    match flags {
-        0 => Ok(XattrMode::Set),
-        1 => Ok(XattrMode::Create),
-        2 => Ok(XattrMode::Replace),
-        _ => Err(Errno::INVAL),
-    }
-}
-
-fn seek_target(whence: u32) -> Answer<SeekTarget> {
-    match whence {
-        3 => Ok(SeekTarget::Data),
-        4 => Ok(SeekTarget::Hole),
-        _ => Err(Errno::INVAL),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_that_contradict_each_other_are_refused() {
-        assert!(rename_mode(3).is_err());
-        assert!(fallocate_mode(0x28).is_err());
-        assert!(xattr_mode(3).is_err());
-    }
-
-    #[test]
-    fn a_request_in_two_pieces_is_the_one_in_one() {
-        let mut bytes = Vec::from(InHeader::new_zeroed().as_bytes());
-        bytes.extend([7; 16]);
-        bytes.extend(b"from\0to\0");
-        let (head, rest) = bytes.split_at(56);
-        let parts = Request::parts(InHeader::new_zeroed(), &head[40..], rest);
-        for request in [Request::whole(&bytes).unwrap(), parts] {
-            let mut body = request.body;
-            let structure: LinkIn = body.take().unwrap();
-            assert_eq!(structure.node, 0x0707_0707_0707_0707);
-            let _: LinkIn = body.take().unwrap();
-            assert_eq!(body.name(), Ok(&b"from"[..]));
-            assert_eq!(body.bytes(3), Ok(&b"to\0"[..]));
-            assert!(body.name().is_err());
-        }
-    }
-
-    #[test]
-    fn requests_that_are_too_short_are_refused() {
-        let request = |bytes: &'static [u8]| Request::parts(InHeader::new_zeroed(), bytes, &[]);
-        let mut body = request(b"name without end").body;
-        assert!(body.name().is_err());
-        assert!(body.bytes(17).is_err());
-        assert!(body.take::<ReadIn>().is_err());
-        assert_eq!(request(b"a\0b\0").body.name(), Ok(&b"a"[..]));
-        assert!(Request::whole(&[0; 39]).is_none());
-    }
 }

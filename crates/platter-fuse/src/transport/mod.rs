@@ -1,11 +1,15 @@
 //! The way requests come in and answers go out: the FUSE protocol over its device or over rings.
 //!
-//! `protocol` has the bytes, `exchange` turns one request into a call of the server and what that
-//! returns into an answer, `device` and `ring` carry both. `notice` is for what the kernel is told
+//! `protocol` has the bytes, `request` and `reply` take them apart and put them together, `exchange`
+//! turns one request into a call of the server and what that returns into an answer, `device` and
+//! `ring` carry both. `later` is for answers that have to wait, `notice` for what the kernel is told
 //! unasked.
 
 mod protocol;
+mod request;
+mod meaning;
 mod reply;
+mod later;
 mod exchange;
 mod greeting;
 mod clone;

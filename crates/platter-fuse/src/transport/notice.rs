@@ -11,10 +11,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::exchange::{Action, Answered, Later};
+use super::later::{Action, Later};
 use super::protocol::{
     InvalidateOut, IoctlOut, LseekOut, NOTIFY_INVALIDATE, OUT_HEADER_BYTES, OutHeader,
 };
+use super::reply::Answered;
 use crate::node::NodeId;
 use crate::server::{Answer, Server};
 

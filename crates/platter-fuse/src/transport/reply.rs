@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::protocol::Dirent;
+use super::protocol::{Dirent, OUT_HEADER_BYTES, OutHeader};
 use crate::node::NodeId;
 use crate::server::Answer;
 
@@ -86,5 +86,33 @@ impl<'r> Reply<'r> {
     /// Notes that the kernel is told of a node.
     pub(super) fn hold(&mut self, node: NodeId) {
         self.held.push(node);
+    }
+}
+
+/// The answer to a request; what follows its header is in the space that was given for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answered {
+    unique: u64,
+    answer: Answer<usize>,
+}
+
+impl Answered {
+    /// The answer to the request `unique`: the bytes that follow, or why it failed.
+    pub(super) fn new(unique: u64, answer: Answer<usize>) -> Self {
+        Self { unique, answer }
+    }
+
+    /// Bytes that follow the header.
+    pub(super) fn body_bytes(self) -> usize {
+        self.answer.unwrap_or(0)
+    }
+
+    pub(super) fn header(self) -> OutHeader {
+        let len = OUT_HEADER_BYTES + self.body_bytes();
+        OutHeader {
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            error: self.answer.err().map_or(0, |errno| -errno.raw_os_error()),
+            unique: self.unique,
+        }
     }
 }

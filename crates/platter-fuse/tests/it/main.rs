@@ -7,7 +7,9 @@
 mod mounted;
 mod requests;
 mod rings;
-mod semantics;
+mod names;
+mod contents;
+mod attributes;
 mod permissions;
 mod faults;
 mod against_linux;

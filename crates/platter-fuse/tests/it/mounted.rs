@@ -12,6 +12,7 @@ use platter_fuse::{MountOptions, Operation, Session, Statistics, mount};
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{CreateKind, Filesystem, Inode, SystemClock};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
@@ -211,6 +212,15 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or_else(|| panic!("{error} has no errno"))
+}
+
+#[track_caller]
+pub(crate) fn refused<T: std::fmt::Debug>(result: std::io::Result<T>, expected: Errno) {
+    assert_eq!(errno(&result.unwrap_err()), expected);
 }
 
 /// Whether something becomes true within a few seconds.

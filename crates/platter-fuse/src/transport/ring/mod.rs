@@ -19,10 +19,12 @@ use zerocopy::{FromBytes, IntoBytes};
 use self::entry::{Command, Entry, Ring};
 use super::connection::{Connection, give};
 use super::device::{self, Share};
-use super::exchange::{Answered, Exchange, Later, Outcome, Request};
+use super::exchange::{Exchange, Outcome};
+use super::later::Later;
 use super::notice::{Asker, Notice};
 use super::protocol::InHeader;
-use super::reply::ROOM_MIN;
+use super::reply::{Answered, ROOM_MIN};
+use super::request::Request;
 use crate::MountOptions;
 
 /// The kernel wants a queue for each processor there could ever be, and serves by none before it has
