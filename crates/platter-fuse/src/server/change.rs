@@ -28,6 +28,15 @@ pub(crate) enum MakeKind<'a> {
     OfMode(u32, DeviceNumber),
 }
 
+/// How a write comes about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WriteManner {
+    /// The writer can do no more than append, or the kernel does not say.
+    pub(crate) only_appends: bool,
+    /// The kernel asks for it because of who writes.
+    pub(crate) drops_set_ids: bool,
+}
+
 /// What to change of a file's attributes.
 pub(crate) type Changes = SetAttr;
 
@@ -149,19 +158,21 @@ impl Server {
         Ok(self.as_shown(attr))
     }
 
-    /// Writes; with `drops_set_ids`, the kernel asks for it because of who does.
     pub(crate) fn write(
         &self,
         caller: Caller,
         node: NodeId,
         offset: u64,
         data: &[u8],
-        drops_set_ids: bool,
+        manner: WriteManner,
     ) -> Answer<()> {
         self.counters.count(Operation::Write);
         self.must_be_writable()?;
         let inode = self.inode(node)?;
-        if drops_set_ids {
+        if !manner.only_appends && self.check(inode.attr())?.flags & APPEND_ONLY != 0 {
+            return Err(Errno::PERM);
+        }
+        if manner.drops_set_ids {
             self.drop_set_ids(caller, &*inode)?;
         }
         self.check(inode.write_at(offset, data))

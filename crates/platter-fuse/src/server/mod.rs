@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use platter_vfs::{Attr, Condition, Context, Credentials, Error, Filesystem, Inode, Name};
 use rustix::io::Errno;
 
-pub(crate) use self::change::{Changes, MakeKind};
+pub(crate) use self::change::{Changes, MakeKind, WriteManner};
 pub(crate) use self::ioctl::sets_flags;
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::node::{NodeId, NodeTable};

@@ -1,6 +1,7 @@
 //! One request and its answer.
 
 use platter_vfs::RenameMode;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -12,7 +13,7 @@ use super::protocol::{
     FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
     InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, Opcode, OpenOut,
     ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn, StatFsOut,
-    Statx, StatxOut, WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
+    Statx, StatxOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
 };
 use super::reply::{Answered, Reply};
 use super::request::{Body, Request};
@@ -20,6 +21,7 @@ use crate::Operation;
 use crate::node::NodeId;
 use crate::server::{
     Answer, Caller, DirLine, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
+    WriteManner,
 };
 
 /// Answers the requests of one serving thread.
@@ -184,8 +186,14 @@ impl Turn<'_> {
             Opcode::Write => {
                 let asked: WriteIn = body.take()?;
                 let data = body.bytes(asked.size)?;
-                let drops_set_ids = asked.write_flags & WRITE_KILL_SUIDGID != 0;
-                server.write(caller, node, asked.offset, data, drops_set_ids)?;
+                // What it gathered, the kernel hands over without a word on how it was opened.
+                let is_gathered = asked.write_flags & WRITE_CACHE != 0
+                    && self.agreed.contains(InitFlags::WRITEBACK_CACHE);
+                let manner = WriteManner {
+                    only_appends: is_gathered || asked.flags & OFlags::APPEND.bits() != 0,
+                    drops_set_ids: asked.write_flags & WRITE_KILL_SUIDGID != 0,
+                };
+                server.write(caller, node, asked.offset, data, manner)?;
                 self.reply.push(&WriteOut {
                     size: asked.size,
                     unused: 0,

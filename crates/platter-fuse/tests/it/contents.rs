@@ -181,6 +181,25 @@ fn what_the_kernel_gathers_for_frozen_files_is_refused_later() {
     });
 }
 
+#[test]
+fn a_file_that_only_grows_is_appended_to_and_not_overwritten() {
+    let mounted = Mounted::new();
+    let path = mounted.path("f");
+    fs::write(&path, b"contents").unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    ioctl_setflags(&file, IFlags::APPEND).unwrap();
+    refused(file.write_all_at(b"CONTENTS", 0), Errno::PERM);
+    refused(file.write_all_at(b" and more", 8), Errno::PERM);
+    assert!(soon(|| fs::read(&path).unwrap() == b"contents"));
+    let mut appending = OpenOptions::new().append(true).open(&path).unwrap();
+    appending.write_all(b" and more").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"contents and more");
+    ioctl_setflags(&file, IFlags::empty()).unwrap();
+    file.write_all_at(b"CONTENTS", 0).unwrap();
+    drop((file, appending));
+    mounted.unmount();
+}
+
 fn keeps_frozen_files(options: &str, write: impl Fn(&File)) {
     let mounted = Mounted::with(options, |_| {});
     let frozen = |name: &str, flags: IFlags| {

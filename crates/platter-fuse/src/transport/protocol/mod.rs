@@ -127,6 +127,8 @@ bitflags::bitflags! {
     }
 }
 
+/// `FUSE_WRITE_CACHE`: of pages the kernel held for a while.
+pub(super) const WRITE_CACHE: u32 = 1 << 0;
 /// `FUSE_WRITE_KILL_SUIDGID`.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FUSE_FSYNC_FDATASYNC`.
