@@ -113,13 +113,19 @@ pub fn mount(
     let connection = connection.map_err(MountError::Connection)?;
     session.uses_io_uring = connection.uses_rings();
     let teller = session.teller.clone();
+    let (begin, begun) = channel();
     let serve = move || {
         // The session may have given up waiting.
-        let _ = teller.send(Event::Served(connection.serve()));
+        let _ = teller.send(Event::Served(connection.serve(&begin)));
     };
     let thread = thread::Builder::new().name("platter-fuse".to_owned());
     thread.spawn(serve).map_err(MountError::Setup)?;
     session.stage = Stage::Serving;
+    if begun.recv().is_err() {
+        session.wait()?;
+        let ended = io::ErrorKind::Interrupted.into();
+        return Err(MountError::Setup(ended));
+    }
     session.attachment.raise_readahead();
     Ok(session)
 }

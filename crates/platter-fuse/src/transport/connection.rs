@@ -74,8 +74,8 @@ impl Connection {
         self.rings.is_some()
     }
 
-    /// Serves until the mount is gone.
-    pub(crate) fn serve(&self) -> io::Result<()> {
+    /// Serves until the mount is gone, and says to `begin` that it will.
+    pub(crate) fn serve(&self, begin: &Sender<()>) -> io::Result<()> {
         let (notices, to_give) = channel();
         // The giver ends with the last who can leave a notice.
         thread::scope(move |scope| {
@@ -84,11 +84,13 @@ impl Connection {
             giver.spawn_scoped(scope, move || {
                 notice::give(server, self.device.as_fd(), &to_give);
             })?;
+            // Who is told may have given up.
+            let _ = begin.send(());
             let Some(rings) = &self.rings else {
                 return self.serve_device(&notices);
             };
-            rings.serve(self, scope, &notices)?;
-            device::work(self, Share::Forgets, &notices)
+            let left = rings.serve(self, scope, &notices);
+            device::work(self, left, &notices)
         })
     }
 
@@ -102,7 +104,8 @@ impl Connection {
                 let worker = thread::Builder::new().name(format!("platter-fuse-{number}"));
                 let notices = notices.clone();
                 let work = move || device::work(self, Share::All, &notices);
-                others.push(worker.spawn_scoped(scope, work)?);
+                // Fewer than that are slower, and nothing else.
+                others.extend(worker.spawn_scoped(scope, work).ok());
             }
             let mut result = device::work(self, Share::All, notices);
             for other in others {

@@ -13,18 +13,26 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use tempfile::TempDir;
 
 use crate::lifecycle::example;
+use crate::mounted::RingsOffered;
 
 /// Nobody, on every distribution.
 const USER: u32 = 65_534;
 
-/// Runs `script` as an ordinary user with the server as `$serve` and a directory as `$mount`, and
-/// returns what it printed.
+/// An account of no user, whose processes are this test's alone.
+const LONE_USER: u32 = 5;
+
 fn as_user(script: &str) -> String {
+    as_user_of(USER, script)
+}
+
+/// Runs `script` as the ordinary user `user` with the server as `$serve` and a directory as `$mount`, and
+/// returns what it printed.
+fn as_user_of(user: u32, script: &str) -> String {
     let dir = TempDir::with_prefix("platter-fuse-").unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let mount = dir.path().join("mount");
     fs::create_dir(&mount).unwrap();
-    std::os::unix::fs::chown(&mount, Some(USER), Some(USER)).unwrap();
+    std::os::unix::fs::chown(&mount, Some(user), Some(user)).unwrap();
     let device = dir.path().join("fuse");
     let mode = Mode::from_raw_mode(0o666);
     mknodat(
@@ -42,7 +50,7 @@ fn as_user(script: &str) -> String {
     let script = format!(
         "set -eu\n\
          mount --bind {device} /dev/fuse\n\
-         exec setpriv --reuid={USER} --regid={USER} --clear-groups \
+         exec setpriv --reuid={user} --regid={user} --clear-groups \
              timeout 60 sh -euc '\n\
          ready() {{ read -r line < \"$1\"; test \"$line\" = ready; }}\n\
          {script}'",
@@ -147,4 +155,30 @@ fn allow_other_is_refused_with_the_helpers_own_words() {
         printed.is_empty() || printed.contains("user_allow_other"),
         "{printed}"
     );
+}
+
+#[test]
+fn a_mount_works_with_fewer_threads_than_it_asks_for() {
+    let rings = RingsOffered::new();
+    let printed = as_user_of(
+        LONE_USER,
+        r#"
+        for processes in 4 5 6 7 8 9 10 11 12 100; do
+            prlimit --nproc=$processes "$serve" "$mount" > "$fifo" 2> /dev/null & server=$!
+            if ready "$fifo"; then
+                echo contents > "$mount/f"
+                cat "$mount/f"
+                rm "$mount/f"
+                fusermount3 -u "$mount"
+                wait $server
+            else
+                ! wait $server
+                ! grep "$mount" /proc/self/mounts
+            fi
+        done
+        "#,
+    );
+    drop(rings);
+    let mounts = printed.lines().filter(|line| *line == "contents").count();
+    assert!(mounts >= 4, "{printed}");
 }

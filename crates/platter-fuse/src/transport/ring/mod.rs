@@ -6,6 +6,7 @@ mod entry;
 
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, Scope};
@@ -83,13 +84,15 @@ impl Rings {
         Ok(Self((0..queues).map(queue).collect::<io::Result<_>>()?))
     }
 
-    /// Starts the threads that serve until the mount is gone.
+    /// Starts the threads that serve until the mount is gone, as many as the system lets us. Says
+    /// what is left for the device.
     pub(super) fn serve<'scope, 'env>(
         &'env self,
         connection: &'env Connection,
         scope: &'scope Scope<'scope, 'env>,
         notices: &Sender<Notice>,
-    ) -> io::Result<()> {
+    ) -> Share {
+        let mut left = Share::Forgets;
         for queue in &self.0 {
             for ring in std::mem::take(&mut *queue.rings.lock()) {
                 let worker = Worker {
@@ -98,10 +101,13 @@ impl Rings {
                     notices: notices.clone(),
                 };
                 let thread = Builder::new().name(format!("platter-ring-{}", queue.number));
-                thread.spawn_scoped(scope, move || worker.serve(ring))?;
+                let started = thread.spawn_scoped(scope, move || worker.serve(ring));
+                if started.is_err() && queue.leave(connection.device()) == Share::All {
+                    left = Share::All;
+                }
             }
         }
-        Ok(())
+        left
     }
 }
 
@@ -112,8 +118,8 @@ impl Worker<'_> {
         place.set(usize::from(self.queue.number));
         let _ = sched_setaffinity(None, &place);
         if self.work(ring).is_err() {
-            // The kernel, too, goes back to the device when it cannot use a ring. What breaks the
-            // connection is told of by the thread that always serves the device.
+            self.queue.leave(self.connection.device());
+            // What breaks the connection is told of by the thread that always serves the device.
             let _ = device::work(self.connection, Share::All, &self.notices);
         }
     }
@@ -200,6 +206,21 @@ impl Worker<'_> {
 }
 
 impl Queue {
+    /// Counts out a thread that does not serve, or not any more. Without the last one the kernel has
+    /// to go back to the device, which it does when it cannot use an entry: it gets one without room
+    /// for anything. Says what then comes by the device.
+    fn leave(&self, device: BorrowedFd<'_>) -> Share {
+        if self.serving.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return Share::Forgets;
+        }
+        if let Ok(mut useless) = Ring::new(0)
+            && useless.enable().is_ok()
+        {
+            let _ = useless.fetch(device, self.number, Command::Register);
+        }
+        Share::All
+    }
+
     /// Whether one of its threads may wait, which then counts as doing so. For what cannot be answered
     /// at once, another is given some time to come back.
     fn lets_wait(&self, later: &Later) -> bool {
