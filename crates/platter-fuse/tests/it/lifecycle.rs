@@ -19,16 +19,23 @@ use tempfile::TempDir;
 use crate::mounted::{Mounted, plant, run, soon, tear_away};
 
 /// A server in a process of its own.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     dir: TempDir,
 }
 
 impl Served {
     fn new() -> Self {
+        Self::started_by(&["env"])
+    }
+
+    /// Started by a program that takes it as its last operands.
+    pub(crate) fn started_by(program: &[&str]) -> Self {
         let dir = TempDir::with_prefix("platter-fuse-").unwrap();
         fs::create_dir(dir.path().join("mount")).unwrap();
-        let mut child = Command::new(example("memory_mount"))
+        let mut child = Command::new(program[0])
+            .args(&program[1..])
+            .arg(example("memory_mount"))
             .arg(dir.path().join("mount"))
             .stdout(Stdio::piped())
             .spawn()
@@ -40,7 +47,7 @@ impl Served {
         Self { child, dir }
     }
 
-    fn path(&self, path: &str) -> PathBuf {
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
         self.dir.path().join("mount").join(path)
     }
 
@@ -49,17 +56,22 @@ impl Served {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    /// What `/proc` has in the file `name` of each of its threads.
+    pub(crate) fn of_threads(&self, name: &str) -> Vec<String> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let files = threads.map(|thread| thread.unwrap().path().join(name));
+        files
+            .map(|file| fs::read_to_string(file).unwrap())
+            .collect()
+    }
+
     /// Whether all its threads have stopped.
     fn is_stopped(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        threads
-            .map(|thread| thread.unwrap().path().join("stat"))
-            .all(|stat| {
-                let stat = fs::read_to_string(stat).unwrap();
-                stat.rsplit(") ")
-                    .next()
-                    .is_some_and(|state| state.starts_with('T'))
-            })
+        self.of_threads("stat").iter().all(|stat| {
+            stat.rsplit(") ")
+                .next()
+                .is_some_and(|state| state.starts_with('T'))
+        })
     }
 
     /// How it ends, which has to be soon.

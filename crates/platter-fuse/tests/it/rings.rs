@@ -1,12 +1,14 @@
 //! Requests over `io_uring(7)`: everything holds there that holds over the device.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::thread;
 
 use rustix::fs::{IFlags, SeekFrom, ioctl_setflags, seek};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
+use crate::lifecycle::Served;
 use crate::mounted::{Mounted, OVER_RINGS, RingsOffered};
 
 #[test]
@@ -83,4 +85,22 @@ fn requests_that_wait_for_the_kernel_do_not_stand_in_its_way() {
     );
     drop(file);
     mounted.unmount();
+}
+
+#[test]
+fn a_server_stays_on_the_processors_it_was_given() {
+    let given = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|&processor| given.is_set(processor));
+    let first = first.unwrap().to_string();
+    let rings = RingsOffered::new();
+    let served = Served::started_by(&["taskset", "--cpu-list", &first]);
+    drop(rings);
+    fs::write(served.path("f"), b"contents").unwrap();
+    assert_eq!(fs::read(served.path("f")).unwrap(), b"contents");
+    for status in served.of_threads("status") {
+        let allowed = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert_eq!(allowed.map(str::trim), Some(&*first), "{status}");
+    }
 }

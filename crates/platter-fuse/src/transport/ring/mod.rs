@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::entry::{Command, Entry, Ring};
@@ -113,10 +113,7 @@ impl Rings {
 
 impl Worker<'_> {
     fn serve(&self, ring: Ring) {
-        // Where it cannot stay on its processor, it serves from another.
-        let mut place = CpuSet::new();
-        place.set(usize::from(self.queue.number));
-        let _ = sched_setaffinity(None, &place);
+        self.queue.settle_here();
         if self.work(ring).is_err() {
             self.queue.leave(self.connection.device());
             // What breaks the connection is told of by the thread that always serves the device.
@@ -206,6 +203,17 @@ impl Worker<'_> {
 }
 
 impl Queue {
+    /// Keeps this thread on the processor of the queue. Where it may not run there, it serves from
+    /// another.
+    fn settle_here(&self) {
+        let number = usize::from(self.number);
+        if sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(number)) {
+            let mut place = CpuSet::new();
+            place.set(number);
+            let _ = sched_setaffinity(None, &place);
+        }
+    }
+
     /// Counts out a thread that does not serve, or not any more. Without the last one the kernel has
     /// to go back to the device, which it does when it cannot use an entry: it gets one without room
     /// for anything. Says what then comes by the device.
