@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::now;
+use crate::measure::{float, now};
 
 /// The times of one way, in seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -84,15 +84,10 @@ fn tail_probability(runs: usize, count: usize) -> f64 {
     let mut sum = 0.0;
     for heads in 0..count {
         sum += probability;
-        let (left, next) = (float(runs - heads), float(heads + 1));
+        let (left, next) = (float((runs - heads) as u64), float(heads as u64 + 1));
         probability *= left / next;
     }
     sum
-}
-
-#[expect(clippy::cast_precision_loss, reason = "numbers of runs are small")]
-fn float(number: usize) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

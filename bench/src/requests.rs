@@ -9,6 +9,7 @@ use platter::{Image, OpenOptions, Volume};
 use serde::Serialize;
 use testkit::crash::{costs, scene};
 
+use crate::measure::float;
 use crate::record::Keep;
 use crate::{forest, record};
 
@@ -42,7 +43,6 @@ struct Change {
 /// Operations of each kind.
 const OPERATIONS: u64 = 200;
 
-#[expect(clippy::cast_precision_loss, reason = "counts are small")]
 pub(crate) fn run(keep: Keep) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let image = forest::plant(folder.path(), FILES)?;
@@ -67,7 +67,7 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
         println!("{name} at a mount, {OPERATIONS} operations of each kind, per operation:");
         println!("requests  writes   bytes flushes journal blocks commits");
         for cost in costs(scene(name)?, OPERATIONS)? {
-            let per = |count: u64| count as f64 / cost.operations as f64;
+            let per = |count: u64| float(count) / float(cost.operations);
             let kinds = cost.kinds.iter().map(|&(kind, count)| (kind, per(count)));
             let change = Change {
                 filesystem: name,

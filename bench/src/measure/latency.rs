@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::now;
+use super::{float, now};
 
 /// One of so many operations is timed, so that reading the clock does not slow the fastest ones.
 const SAMPLED_ONE_IN: u32 = 16;
@@ -87,11 +87,6 @@ fn start(bucket: u32) -> f64 {
     let parts = f64::from(1 << BUCKETS_PER_OCTAVE_BITS);
     let within = f64::from(bucket & ((1 << BUCKETS_PER_OCTAVE_BITS) - 1));
     f64::from(octave).exp2() * (1.0 + within / parts)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn float(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

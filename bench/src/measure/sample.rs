@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 use testkit::prng::Prng;
 
+use super::float;
+
 /// Samples drawn anew for an interval.
-const RESAMPLES: usize = 2000;
-/// What lies outside of an interval on each side.
-const TAIL: f64 = 0.025;
+const RESAMPLES: u64 = 2000;
+/// How many of them lie outside of an interval, on each side: one in forty.
+const OUTSIDE: usize = 50;
 
 /// A figure and the range it lies in with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -16,6 +18,17 @@ pub(crate) struct Estimate {
     pub(crate) high: f64,
 }
 
+impl Estimate {
+    /// What is not in doubt.
+    pub(crate) const fn exactly(value: f64) -> Self {
+        Self {
+            value,
+            low: value,
+            high: value,
+        }
+    }
+}
+
 /// The value in the middle; 0 of none.
 pub(crate) fn median(values: &[f64]) -> Estimate {
     bootstrap(|prng| middle(&mut drawn(values, prng))).around(middle(&mut values.to_vec()))
@@ -23,14 +36,14 @@ pub(crate) fn median(values: &[f64]) -> Estimate {
 
 /// The mean; 0 of none.
 pub(crate) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / float(values.len().max(1))
+    values.iter().sum::<f64>() / float(values.len().max(1) as u64)
 }
 
 /// The standard deviation of what these are a sample of; 0 of one.
 pub(crate) fn deviation(values: &[f64]) -> f64 {
     let mean = mean(values);
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / float(values.len().saturating_sub(1).max(1))).sqrt()
+    (squares / float(values.len().saturating_sub(1).max(1) as u64)).sqrt()
 }
 
 /// The median of `values` over that of `of`.
@@ -54,7 +67,7 @@ pub(crate) fn exponent(points: &[(f64, f64)]) -> Option<f64> {
         .filter(|(x, y)| *x > 0.0 && *y > 0.0)
         .map(|(x, y)| (x.ln(), y.ln()))
         .collect();
-    let count = float(logs.len());
+    let count = float(logs.len() as u64);
     let mean_x = logs.iter().map(|(x, _)| x).sum::<f64>() / count;
     let mean_y = logs.iter().map(|(_, y)| y).sum::<f64>() / count;
     let spread: f64 = logs.iter().map(|(x, _)| (x - mean_x).powi(2)).sum();
@@ -82,15 +95,9 @@ fn bootstrap(mut figure: impl FnMut(&mut Prng) -> f64) -> Range {
     let mut prng = Prng::new(1);
     let mut figures: Vec<f64> = (0..RESAMPLES).map(|_| figure(&mut prng)).collect();
     figures.sort_by(f64::total_cmp);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a share of a small number"
-    )]
-    let outside = (float(RESAMPLES) * TAIL) as usize;
     Range {
-        low: figures[outside],
-        high: figures[RESAMPLES - 1 - outside],
+        low: figures[OUTSIDE],
+        high: figures[figures.len() - 1 - OUTSIDE],
     }
 }
 
@@ -112,11 +119,6 @@ fn middle(values: &mut [f64]) -> f64 {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
-fn float(number: usize) -> f64 {
-    number as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,14 +131,7 @@ mod tests {
         assert!(estimate.low < 5.0 && estimate.high > 6.0, "{estimate:?}");
         assert!(estimate.low >= 1.0 && estimate.high <= 10.0);
         assert_eq!(median(&values), estimate);
-        assert_eq!(
-            median(&[3.0]),
-            Estimate {
-                value: 3.0,
-                low: 3.0,
-                high: 3.0
-            }
-        );
+        assert_eq!(median(&[3.0]), Estimate::exactly(3.0));
     }
 
     #[test]

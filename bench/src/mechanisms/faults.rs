@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use testkit::oracle::mke2fs;
 
 use super::insertion::Way;
-use crate::measure::{self, median};
+use crate::measure::{self, median, stay_on_processor};
 use crate::record::Extent;
 
 const PAGE_BYTES: u64 = 4096;
@@ -169,6 +169,7 @@ impl Ground {
             let mut running = Vec::new();
             for number in 0..threads {
                 let read = move || -> Result<Counts> {
+                    stay_on_processor(usize::try_from(number)?)?;
                     let before = Counts::now();
                     if scene == Scene::InOrder {
                         self.read_in_order(file, number, threads)?;

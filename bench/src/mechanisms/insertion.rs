@@ -8,6 +8,7 @@ use platter_cache::xarray::{Counts, Insertion, New, Order, Ref, XArray};
 use serde::{Deserialize, Serialize};
 
 use crate::abba::{self, Times};
+use crate::measure::float;
 use crate::record::Extent;
 
 /// Pages added in one run; fewer where each splits.
@@ -271,11 +272,6 @@ fn compare(before: Before, ways: [Way; 2], rounds: usize, measured: &mut Measure
 
 fn per_add(count: u64, before: Before) -> f64 {
     float(count) / float(before.adds())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn float(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

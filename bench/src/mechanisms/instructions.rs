@@ -7,6 +7,7 @@ use testkit::tool;
 
 use super::insertion::{self, Before, Way};
 use super::sharing::{self, Variant};
+use crate::measure::float;
 use crate::record::Extent;
 
 /// An operation.
@@ -95,9 +96,4 @@ fn run(operation: Operation, count: u64) -> Result<u64> {
     let number = number.trim().parse()?;
     ensure!(number > 0, "nothing was counted");
     Ok(number)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn float(number: u64) -> f64 {
-    number as f64
 }

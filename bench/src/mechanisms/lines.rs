@@ -3,12 +3,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use platter_cache::layout::{Field, Layout};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{self, median};
+use crate::measure::{self, float, median, stay_on_processor};
 use crate::record::Extent;
 
 const READS_QUICK: u64 = 10_000;
@@ -152,29 +153,37 @@ fn run(distance: Distance, pause: u32, reads: u64) -> Result<Run> {
     let counter = distance.counter(&shared);
     let is_done = AtomicBool::new(false);
     let taken = thread::scope(|scope| {
-        let count = || {
+        let count = || -> Result<()> {
+            let is_placed = stay_on_processor(1);
+            is_done.fetch_or(is_placed.is_err(), Ordering::Relaxed);
             while !is_done.load(Ordering::Relaxed) {
                 for _ in 0..64 {
                     counter.fetch_add(1, Ordering::Relaxed);
                     (0..pause).for_each(|_| std::hint::spin_loop());
                 }
             }
+            is_placed
+        };
+        let read = || -> Result<(Duration, u64)> {
+            stay_on_processor(0)?;
+            // The counter counts before anything is timed.
+            while counter.load(Ordering::Relaxed) == 0 && !is_done.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let (before, start) = (counter.load(Ordering::Relaxed), measure::now());
+            let mut sum = 0_u64;
+            for number in 0..reads {
+                sum = sum.wrapping_add(number >> shared.value.load(Ordering::Relaxed));
+            }
+            std::hint::black_box(sum);
+            Ok((start.elapsed(), counter.load(Ordering::Relaxed) - before))
         };
         let writer = thread::Builder::new().spawn_scoped(scope, count)?;
-        // The counter counts before anything is timed.
-        while counter.load(Ordering::Relaxed) == 0 {
-            thread::yield_now();
-        }
-        let (before, start) = (counter.load(Ordering::Relaxed), measure::now());
-        let mut sum = 0_u64;
-        for number in 0..reads {
-            sum = sum.wrapping_add(number >> shared.value.load(Ordering::Relaxed));
-        }
-        std::hint::black_box(sum);
-        let taken = (start.elapsed(), counter.load(Ordering::Relaxed) - before);
+        let reader = thread::Builder::new().spawn_scoped(scope, read)?;
+        let taken = reader.join();
         is_done.store(true, Ordering::Relaxed);
-        writer.join().map_err(|_| anyhow!("a thread failed"))?;
-        Ok::<_, anyhow::Error>(taken)
+        writer.join().map_err(|_| anyhow!("a thread failed"))??;
+        taken.map_err(|_| anyhow!("a thread failed"))?
     })?;
     let (seconds, counts) = (taken.0.as_secs_f64(), taken.1);
     Ok(Run {
@@ -183,11 +192,6 @@ fn run(distance: Distance, pause: u32, reads: u64) -> Result<Run> {
         ns_per_read: seconds * 1e9 / float(reads),
         counts_per_second: float(counts) / seconds,
     })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn float(number: u64) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

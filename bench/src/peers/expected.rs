@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::{Part, Sample};
+use crate::measure::float;
 use crate::side::Side;
 
 /// The most requests of a kind for each operation of a phase.
@@ -12,7 +13,7 @@ pub(crate) struct Bound {
     pub(crate) workload: &'static str,
     pub(crate) phase: &'static str,
     /// Kernel to server, for each operation.
-    requests: f64,
+    pub(crate) requests: f64,
     pub(crate) why: &'static str,
 }
 
@@ -135,15 +136,13 @@ pub(super) fn check(sample: &Sample) -> Result<()> {
 
 impl Part {
     /// A count for each of what the phase did; bytes count by the MiB.
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub(crate) fn per(&self, count: u64) -> f64 {
-        count as f64 / self.units()
+        float(count) / self.units()
     }
 
     /// How much was done: operations, or MiB.
-    #[expect(clippy::cast_precision_loss, reason = "amounts are far below 2^52")]
     pub(crate) fn units(&self) -> f64 {
-        let amount = self.amount.max(1) as f64;
+        let amount = float(self.amount.max(1));
         if self.unit == "byte" {
             amount / f64::from(1 << 20)
         } else {

@@ -2,9 +2,9 @@
 
 use super::number::{short, time};
 use super::svg::{Anchor, COLOURS, LETTER, Scale, Svg};
-use crate::measure::{Estimate, Latencies};
+use crate::measure::{Estimate, Latencies, float};
 
-const WIDTH: f64 = 820.0;
+const WIDTH: f64 = 920.0;
 const ROW: f64 = 18.0;
 const PLOT_HEIGHT: f64 = 260.0;
 
@@ -17,11 +17,9 @@ pub(super) struct Bar {
 
 /// Ratios around 1: to the right is better.
 pub(super) fn ratio_bars(title: &str, bars: &[Bar]) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "there are few bars")]
-    let rows = bars.len() as f64;
+    let rows = float(bars.len() as u64);
     let longest = bars.iter().map(|bar| bar.name.chars().count()).max();
-    #[expect(clippy::cast_precision_loss, reason = "names are short")]
-    let left = longest.unwrap_or(0) as f64 * LETTER + 16.0;
+    let left = float(longest.unwrap_or(0) as u64) * LETTER + 16.0;
     let bottom = 40.0 + rows * ROW;
     let mut svg = Svg::new(WIDTH, bottom + 30.0);
     svg.text((8.0, 18.0), Anchor::Start, title);

@@ -4,9 +4,11 @@
 
 use std::fmt::Write;
 
+use crate::measure::float;
+
 /// Colours that are told apart on light and dark ground, by people with any colour vision.
-pub(super) const COLOURS: [&str; 7] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#888888",
+pub(super) const COLOURS: [&str; 8] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#888888", "#7f5539",
 ];
 const INK: &str = "#808080";
 /// About what a letter of the usual size takes.
@@ -90,8 +92,7 @@ impl Svg {
     ) {
         let (mut x, y) = at;
         for (name, colour) in names {
-            #[expect(clippy::cast_precision_loss, reason = "names are short")]
-            let width = name.len() as f64 * LETTER;
+            let width = float(name.len() as u64) * LETTER;
             self.rectangle((x, y - 9.0), (10.0, 10.0), colour);
             self.text((x + 14.0, y), Anchor::Start, name);
             x += 14.0 + width + 16.0;

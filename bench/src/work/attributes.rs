@@ -4,7 +4,7 @@
 use anyhow::Result;
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, phase, sync};
 use crate::place::Mode;
 
 /// Values there are, files each thread has, and bytes of a value: more than an inode of 128 bytes
@@ -23,13 +23,13 @@ pub(crate) const XATTR: Workload = Workload {
     threads: &[1, 2],
     inode_bytes: 128,
     image_mib: |_| 256,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("make files", Unit::Preparation, make_files),
         phase("setxattr", Unit::Operations, set),
         phase("sync after setxattr", Unit::Once, sync),
     ],
+    ..USUAL
 };
 
 fn name(number: u64) -> String {

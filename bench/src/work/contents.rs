@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::{Aligned, Document, Mode};
 
 const NAME: &str = "contents";
@@ -22,10 +22,7 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
         quick: 16,
         full: 1024,
     },
-    threads: &[1],
-    inode_bytes: 256,
     image_mib: |count| 256 + count + count / 4,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("write", Unit::Bytes, write_in_order),
@@ -33,19 +30,18 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
         phase("read again", Unit::Bytes, read_in_order),
         cold("cold read", Unit::Bytes, read_in_order),
     ],
+    ..USUAL
 };
 
 pub(crate) const RANDOM: Workload = Workload {
     name: "random",
-    about: "4 KiB anywhere in one file; the count is pages of the file",
+    about: "4 KiB anywhere in one file; the count is pages of the file. The library maps no files and \
+            has no cache of the host to go past: it reads and writes as ever",
     count: Amount {
         quick: 1024,
         full: 1 << 16,
     },
-    threads: &[1],
-    inode_bytes: 256,
     image_mib: |count| 256 + count / 128,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("lay out", Unit::Preparation, lay_out),
@@ -57,6 +53,7 @@ pub(crate) const RANDOM: Workload = Workload {
         phase("read again", Unit::Operations, read_anywhere),
         cold("cold mmap read", Unit::Operations, read_mapped),
     ],
+    ..USUAL
 };
 
 pub(crate) const EXTENTS: Workload = Workload {
@@ -66,10 +63,7 @@ pub(crate) const EXTENTS: Workload = Workload {
         quick: 500,
         full: 100_000,
     },
-    threads: &[1],
-    inode_bytes: 256,
     image_mib: |count| 256 + count / 200,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("write", Unit::Operations, write_every_other),
@@ -77,6 +71,7 @@ pub(crate) const EXTENTS: Workload = Workload {
         cold("cold read", Unit::Operations, read_every_other),
         phase("read again", Unit::Operations, read_every_other),
     ],
+    ..USUAL
 };
 
 /// What byte every piece of 4 KiB holds at first.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, phase};
+use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, USUAL, Unit, Workload, phase};
 
 const BYTES: usize = 4096;
 
@@ -14,13 +14,11 @@ pub(crate) const FSYNC: Workload = Workload {
         full: 2000,
     },
     threads: &[1, 2],
-    inode_bytes: 256,
-    image_mib: |count| 256 + count / 100,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("create, write, fsync", Unit::Operations, create_durably),
     ],
+    ..USUAL
 };
 
 pub(crate) const DURABLE: Workload = Workload {

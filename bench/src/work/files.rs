@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::Mode;
 
 const SMALL_BYTES: usize = 4096;
@@ -15,9 +15,7 @@ pub(crate) const EMPTY: Workload = Workload {
         full: 20_000,
     },
     threads: &[1, 2],
-    inode_bytes: 256,
     image_mib: |count| 256 + count / 1000,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("create", Unit::Operations, create_empty),
@@ -27,6 +25,7 @@ pub(crate) const EMPTY: Workload = Workload {
         phase("unlink", Unit::Operations, unlink),
         phase("sync after unlink", Unit::Once, sync),
     ],
+    ..USUAL
 };
 
 /// Only made, so that a million can be made many times.
@@ -47,10 +46,6 @@ pub(crate) const SMALL: Workload = Workload {
         quick: 300,
         full: 10_000,
     },
-    threads: &[1],
-    inode_bytes: 256,
-    image_mib: |count| 256 + count / 100,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("create, write, close", Unit::Operations, create_small),
@@ -60,6 +55,7 @@ pub(crate) const SMALL: Workload = Workload {
         phase("unlink", Unit::Operations, unlink),
         phase("sync after unlink", Unit::Once, sync),
     ],
+    ..USUAL
 };
 
 /// Nothing but to be mounted; the count is MiB of the image.
@@ -70,11 +66,9 @@ pub(crate) const MOUNT: Workload = Workload {
         quick: 64,
         full: 1024,
     },
-    threads: &[1],
-    inode_bytes: 256,
     image_mib: |count| count,
-    medium: Medium::Memory,
     phases: &[phase("list", Unit::Once, list_root)],
+    ..USUAL
 };
 
 fn list_root(site: &Site<'_>) -> Result<Done> {

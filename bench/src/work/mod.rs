@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::measure::Latencies;
+use crate::measure::{Latencies, stay_on_processor};
 use crate::place::Folder;
 
 pub(crate) use self::tree::plant;
@@ -32,6 +32,18 @@ pub(crate) struct Workload {
     pub(crate) medium: Medium,
     pub(crate) phases: &'static [Phase],
 }
+
+/// What most of them have in common.
+const USUAL: Workload = Workload {
+    name: "",
+    about: "",
+    count: Amount { quick: 0, full: 0 },
+    threads: &[1],
+    inode_bytes: 256,
+    image_mib: |count| 256 + count / 100,
+    medium: Medium::Memory,
+    phases: &[],
+};
 
 /// Where images lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,12 +140,14 @@ impl Site<'_> {
         (self.count / self.threads as u64).max(1)
     }
 
-    /// Lets each thread do its share in its folder.
+    /// Lets each thread do its share in its folder, on a processor of its own. The thread that calls
+    /// starts servers, which are to run where they like.
     fn in_threads(
         &self,
         work: impl Fn(u64, &dyn Folder, &mut Latencies) -> Result<u64> + Sync,
     ) -> Result<Done> {
         let one = |number: usize| -> Result<Done> {
+            stay_on_processor(number)?;
             let folder = self.root.folder(&folder_name(number))?;
             let mut latencies = Latencies::default();
             let amount = work(number as u64, &*folder, &mut latencies)?;
@@ -143,9 +157,6 @@ impl Site<'_> {
                 seconds: None,
             })
         };
-        if self.threads == 1 {
-            return one(0);
-        }
         let mut all = Done::default();
         thread::scope(|scope| {
             let mut workers = Vec::new();

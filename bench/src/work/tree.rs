@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use testkit::prng::Prng;
 
-use super::{Amount, Done, MAKE_FOLDERS, Medium, Site, Unit, Workload, cold, phase, sync};
+use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::{Folder, Mode};
 
 /// Files in each folder at the bottom.
@@ -21,10 +21,6 @@ pub(crate) const TREE: Workload = Workload {
         quick: 500,
         full: 20_000,
     },
-    threads: &[1],
-    inode_bytes: 256,
-    image_mib: |count| 256 + count / 100,
-    medium: Medium::Memory,
     phases: &[
         MAKE_FOLDERS,
         phase("unpack", Unit::Operations, unpack),
@@ -33,6 +29,7 @@ pub(crate) const TREE: Workload = Workload {
         cold("cold ls -lR", Unit::Operations, list),
         cold("cold tar", Unit::Operations, read_all),
     ],
+    ..USUAL
 };
 
 /// The folders from the top to a file, and its name.

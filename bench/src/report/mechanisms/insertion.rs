@@ -1,6 +1,6 @@
 //! Insertion into the page cache's index.
 
-use crate::measure::{Estimate, median, ratio};
+use crate::measure::{Estimate, float, median, ratio};
 use crate::mechanisms::{Before, Comparison, FaultRun, Insertion, Measured, Operation, Scene, Way};
 use crate::report::Page;
 use crate::report::charts::{Bar, ratio_bars};
@@ -100,7 +100,6 @@ fn row(comparison: &Comparison) -> Vec<String> {
 }
 
 /// Reads by the library.
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 fn faults(page: &mut Page, runs: &[FaultRun]) {
     let mut rows = Vec::new();
     for (scene, threads) in Scene::ALL
@@ -119,14 +118,14 @@ fn faults(page: &mut Page, runs: &[FaultRun]) {
             let Some(run) = of_way(way).next() else {
                 continue;
             };
-            let rate = |run: &FaultRun| run.pages as f64 / run.seconds;
+            let rate = |run: &FaultRun| float(run.pages) / run.seconds;
             let rates: Vec<f64> = of_way(way).map(rate).collect();
             let change = ratio(&seconds(first), &seconds(way));
             rows.push(vec![
                 format!("{}, {threads} thread(s)", scene.name()),
                 way.name().to_owned(),
-                short(run.walks as f64 / run.pages as f64),
-                short(run.nodes as f64 / run.pages as f64),
+                short(float(run.walks) / float(run.pages)),
+                short(float(run.nodes) / float(run.pages)),
                 with_range(median(&rates)),
                 if way == first {
                     "-".to_owned()
@@ -141,8 +140,8 @@ fn faults(page: &mut Page, runs: &[FaultRun]) {
         return;
     }
     page.paragraph(
-        "The same by the library: every page of a file twice as large as the cache is read once, from a \
-         device in memory.",
+        "The same by the library: every page of a file is read once, from a device in memory. The file is \
+         twice as large as the cache, but where nothing is evicted.",
     );
     let head = [
         "pages read",
