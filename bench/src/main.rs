@@ -20,6 +20,7 @@ mod forest;
 mod requests;
 
 use anyhow::{Context, Result, bail};
+use measure::Quiet;
 use peers::Choice;
 use record::{Extent, Keep, Record};
 use report::Act;
@@ -82,6 +83,9 @@ fn measure(choice: &Choice, parts: &[fn(&Choice) -> Result<()>]) -> Result<()> {
     let place = place(choice);
     if place == Extent::Quick {
         record::forget_tried()?;
+    }
+    if choice.extent == Extent::Full {
+        Quiet::wait()?;
     }
     let mut failed = Ok(());
     for part in parts {

@@ -114,10 +114,9 @@ pub(crate) fn root() -> &'static Path {
 fn look(when: &str) -> Result<Quiet> {
     let quiet = Quiet::look()?;
     if !quiet.is_quiet() {
-        let (load, busy) = (quiet.load, quiet.busy_share * 100.0);
+        let busy = quiet.busy_share * 100.0;
         println!(
-            "the machine is not quiet {when} measuring (load {load:.2}, {busy:.0} % busy): \
-             counts hold, times do not"
+            "the machine is not quiet {when} measuring ({busy:.0} % busy): counts hold, times do not"
         );
     }
     Ok(quiet)

@@ -6,11 +6,13 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// How long a machine is looked at.
-const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(4);
 /// More than this of its time taken, and it is not quiet.
 const BUSY_SHARE_MAX: f64 = 0.05;
-/// More than this for the last minute, and it is not quiet.
+/// More than this for the last minute, and something ran that may go on.
 const LOAD_MAX: f64 = 0.3;
+/// How long, in looks, one waits for it. That a build ran is forgotten after two minutes.
+const LOOKS_MAX: u32 = 45;
 
 /// What a machine is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +26,7 @@ pub(crate) struct Machine {
 /// What else ran, before or after measuring.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Quiet {
-    /// Of the last minute.
+    /// Of the last minute, in which this program may have run itself.
     pub(crate) load: f64,
     /// Of all processors, while nothing was measured.
     pub(crate) busy_share: f64,
@@ -71,9 +73,20 @@ impl Quiet {
         })
     }
 
-    /// Whether times measured now mean anything.
+    /// Waits for the load of what ran before to be gone, though not for ever.
+    pub(crate) fn wait() -> Result<()> {
+        for _ in 0..LOOKS_MAX {
+            if Self::look()?.load <= LOAD_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether times measured now mean anything. The load says nothing of that: what was measured
+    /// just before is part of it.
     pub(crate) fn is_quiet(self) -> bool {
-        self.busy_share <= BUSY_SHARE_MAX && self.load <= LOAD_MAX
+        self.busy_share <= BUSY_SHARE_MAX
     }
 }
 
@@ -115,18 +128,18 @@ mod tests {
     #[test]
     fn a_machine_with_work_to_do_is_not_quiet() {
         let quiet = Quiet {
-            load: 0.1,
+            load: 1.9,
             busy_share: 0.01,
             stolen_share: 0.0,
         };
-        assert!(quiet.is_quiet());
+        assert!(quiet.is_quiet(), "it has measured, and rests now");
+        let busy_share = 0.5;
         assert!(
             !Quiet {
-                busy_share: 0.5,
+                busy_share,
                 ..quiet
             }
             .is_quiet()
         );
-        assert!(!Quiet { load: 1.0, ..quiet }.is_quiet());
     }
 }
