@@ -21,16 +21,18 @@ use serde::{Deserialize, Serialize};
 use testkit::oracle::mke2fs;
 use testkit::prng::Prng;
 
-use crate::measure::{self, median};
+use crate::measure::{self, float, median, stay_on_processor};
 use crate::record::Extent;
 
 /// Sets of each thread that the published figures are about.
 pub(crate) const SETS: u64 = 50_000;
-/// Sets of all threads together, where there are more of them than processors.
-const SETS_OVERSUBSCRIBED: u64 = 20_000;
+/// Sets of each thread, where there are more of them than processors: they take a thread longer than
+/// it has a processor for at a time, so that locks are lost with it. All files have attributes before.
+const SETS_OVERSUBSCRIBED: u64 = 2000;
 const SETS_QUICK: u64 = 300;
 /// Runs of each cell, as many as were published.
 const ROUNDS: usize = 5;
+const ROUNDS_OVERSUBSCRIBED: usize = 2;
 const VALUE_BYTES: usize = 64;
 const CACHE_BYTES: u64 = 256 << 20;
 /// Room for an empty filesystem with its journal, and for each file with a block of its own.
@@ -57,6 +59,17 @@ pub(crate) struct Cell {
     pub(crate) threads: u64,
 }
 
+/// How much is done in a cell.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    /// Of each thread.
+    sets: u64,
+    /// So few sets are done that those which give a file its first attribute would be too many of
+    /// them: every file gets one before.
+    is_oversubscribed: bool,
+    rounds: usize,
+}
+
 /// One run of a cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Run {
@@ -64,7 +77,7 @@ pub(crate) struct Run {
     pub(crate) cell: Cell,
     pub(crate) variant: Variant,
     pub(crate) seconds: f64,
-    /// Of each thread.
+    /// Of each thread, in that time.
     pub(crate) sets: u64,
     /// Files that have attributes in the end, and blocks that hold them.
     pub(crate) users: u64,
@@ -107,11 +120,11 @@ impl Variant {
 impl Cell {
     fn all(extent: Extent) -> Vec<Self> {
         let (values, files, threads): (&[u64], &[u64], &[u64]) = match extent {
-            Extent::Quick => (&[10, 1000], &[10], &[1, 2]),
+            Extent::Quick => (&[10, 1000], &[10], &[1, 2, 4]),
             Extent::Full => (
                 &[10, 100, 1000, 10_000, 100_000],
                 &[10, 100, 1000],
-                &[1, 2, 4, 16],
+                &[1, 2, 4, 8, 16, 32, 64],
             ),
         };
         let mut cells = Vec::new();
@@ -127,47 +140,55 @@ impl Cell {
         cells
     }
 
-    /// How often each thread sets an attribute.
-    fn sets(self, extent: Extent) -> Result<u64> {
+    fn all_files(self) -> u64 {
+        self.files * self.threads
+    }
+
+    /// What is done in it.
+    fn work(self, extent: Extent, rounds: Option<usize>) -> Result<Work> {
         let processors = thread::available_parallelism()?.get() as u64;
-        Ok(match extent {
-            Extent::Quick => SETS_QUICK,
-            Extent::Full if self.threads > processors => SETS_OVERSUBSCRIBED / self.threads,
-            Extent::Full => SETS,
+        let is_oversubscribed = self.threads > processors;
+        let (sets, usual) = match extent {
+            Extent::Quick => (SETS_QUICK, 1),
+            Extent::Full if is_oversubscribed => (SETS_OVERSUBSCRIBED, ROUNDS_OVERSUBSCRIBED),
+            Extent::Full => (SETS, ROUNDS),
+        };
+        let rounds = rounds.unwrap_or(usual);
+        Ok(Work {
+            sets,
+            is_oversubscribed,
+            rounds: if is_oversubscribed {
+                rounds.min(usual)
+            } else {
+                rounds
+            },
         })
     }
 }
 
 impl Run {
     /// What the number of sets takes that the published figures are about.
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub(crate) fn seconds_of_all(&self) -> f64 {
-        self.seconds * SETS as f64 / self.sets as f64
+        self.seconds * float(SETS) / float(self.sets)
     }
 
     /// Files for each block.
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub(crate) fn factor(&self) -> f64 {
-        self.users as f64 / self.blocks.max(1) as f64
+        float(self.users) / float(self.blocks.max(1))
     }
 }
 
 /// Measures all cells of the grid.
 pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>> {
-    let rounds = rounds.unwrap_or(match extent {
-        Extent::Quick => 1,
-        Extent::Full => ROUNDS,
-    });
     let mut runs = Vec::new();
     for kind in ["ext4", "ext2"] {
         let mut images: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for cell in Cell::all(extent) {
-            let files = cell.files * cell.threads;
-            let image = match images.entry(files) {
+            let image = match images.entry(cell.all_files()) {
                 Entry::Occupied(found) => found.into_mut(),
-                Entry::Vacant(vacant) => vacant.insert(image(kind, files)?),
+                Entry::Vacant(vacant) => vacant.insert(image(kind, cell.all_files())?),
             };
-            let of_cell = alternate(kind, image, cell, cell.sets(extent)?, rounds)?;
+            let of_cell = alternate(kind, image, cell, cell.work(extent, rounds)?)?;
             show(cell, &of_cell);
             check(extent, &of_cell)?;
             runs.extend(of_cell);
@@ -177,12 +198,12 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>>
 }
 
 /// All variants in turns.
-fn alternate(kind: &str, image: &[u8], cell: Cell, sets: u64, rounds: usize) -> Result<Vec<Run>> {
+fn alternate(kind: &str, image: &[u8], cell: Cell, work: Work) -> Result<Vec<Run>> {
     let mut variants = Variant::ALL;
     let mut runs = Vec::new();
-    for _ in 0..rounds {
+    for _ in 0..work.rounds {
         for variant in variants {
-            let mut run = run(image, cell, variant, sets)?;
+            let mut run = run(image, cell, variant, work)?;
             kind.clone_into(&mut run.filesystem);
             runs.push(run);
         }
@@ -191,8 +212,8 @@ fn alternate(kind: &str, image: &[u8], cell: Cell, sets: u64, rounds: usize) -> 
     Ok(runs)
 }
 
-/// However busy the machine: as many blocks as there are values, or files, and one for each file
-/// where nothing is shared.
+/// However busy the machine: a block for each value, or file, and one more for each thread that makes
+/// one while another does; one for each file where nothing is shared.
 fn check(extent: Extent, runs: &[Run]) -> Result<()> {
     if extent == Extent::Full {
         return Ok(());
@@ -201,7 +222,7 @@ fn check(extent: Extent, runs: &[Run]) -> Result<()> {
         let holds = if run.variant == Variant::Disabled {
             run.blocks == run.users
         } else {
-            run.blocks <= run.users.min(run.cell.values)
+            run.blocks <= run.users.min(run.cell.values * run.cell.threads)
         };
         ensure!(
             holds,
@@ -231,33 +252,56 @@ fn show(cell: Cell, runs: &[Run]) {
     println!(" s");
 }
 
-/// An empty filesystem whose inodes have no room for attributes.
+/// A filesystem whose inodes have no room for attributes, with so many empty files.
 fn image(kind: &str, files: u64) -> Result<Vec<u8>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("image");
     let inodes = (files + 1000).to_string();
     let options = ["-t", kind, "-b", "4096", "-I", "128", "-N", &inodes];
     mke2fs::make(&path, IMAGE_KIB + files * FILE_KIB, &options, None)?;
-    Ok(std::fs::read(path)?)
+    let device = Arc::new(MemoryDevice::new("memory", std::fs::read(path)?));
+    let fs = mount(&device, None)?;
+    let root = fs.root()?;
+    for number in 0..files {
+        let name = name_of(number);
+        let name = Name::new(name.as_bytes())?;
+        root.create(&Context::root(), name, CreateKind::Regular, 0o644)?;
+    }
+    drop(root);
+    fs.unmount()?;
+    Ok(device.snapshot())
 }
 
-fn run(image: &[u8], cell: Cell, variant: Variant, sets: u64) -> Result<Run> {
-    let device = Arc::new(MemoryDevice::new("memory", image.to_vec()));
+fn name_of(number: u64) -> String {
+    format!("file-{number:06}")
+}
+
+fn mount(device: &Arc<MemoryDevice>, mbcache: Option<Design>) -> Result<Ext4> {
     let options = MountOptions {
         read_only: false,
-        mbcache: variant.design(),
+        mbcache,
         ..MountOptions::default()
     };
     let budget = Arc::new(MemoryBudget::new(CACHE_BYTES));
-    let fs = Ext4::mount(device, &options, budget, Arc::new(SystemClock::new()))?;
-    let mut files = Vec::new();
-    for thread in 0..cell.threads {
-        let mine: Result<Vec<_>> = (0..cell.files)
-            .map(|file| create(&fs, &format!("{thread}.{file}")))
-            .collect();
-        files.push(mine?);
+    let device = Arc::clone(device);
+    Ok(Ext4::mount(
+        device,
+        &options,
+        budget,
+        Arc::new(SystemClock::new()),
+    )?)
+}
+
+fn run(image: &[u8], cell: Cell, variant: Variant, work: Work) -> Result<Run> {
+    let device = Arc::new(MemoryDevice::new("memory", image.to_vec()));
+    let fs = mount(&device, variant.design())?;
+    let files = open_all(&fs, cell)?;
+    if work.is_oversubscribed {
+        set_all(&files, |random, files| set_each(random, files, cell.values))?;
     }
-    let taken = set_all(&files, cell, sets)?;
+    let taken = set_all(&files, |random, files| {
+        set_some(random, files, cell.values, work.sets)
+    })?;
     let mut users = 0;
     let mut blocks = BTreeSet::new();
     for file in files.iter().flatten() {
@@ -273,10 +317,25 @@ fn run(image: &[u8], cell: Cell, variant: Variant, sets: u64) -> Result<Run> {
         cell,
         variant,
         seconds: taken.as_secs_f64(),
-        sets,
+        sets: work.sets,
         users,
         blocks: blocks.len() as u64,
     })
+}
+
+/// The files of each thread.
+fn open_all(fs: &Ext4, cell: Cell) -> Result<Vec<Vec<Arc<dyn Inode>>>> {
+    let root = fs.root()?;
+    let open = |number: u64| -> Result<Arc<dyn Inode>> {
+        let name = name_of(number);
+        Ok(root.lookup(Name::new(name.as_bytes())?)?)
+    };
+    let of_thread = |thread: u64| {
+        (thread * cell.files..(thread + 1) * cell.files)
+            .map(open)
+            .collect()
+    };
+    (0..cell.threads).map(of_thread).collect()
 }
 
 /// One corner of the grid, by one thread: for a count of instructions.
@@ -286,21 +345,28 @@ pub(crate) fn set_some_alone(variant: Variant, sets: u64) -> Result<()> {
         files: 100,
         threads: 1,
     };
-    run(&image("ext4", cell.files)?, cell, variant, sets).map(drop)
+    let work = Work {
+        sets,
+        is_oversubscribed: false,
+        rounds: 1,
+    };
+    run(&image("ext4", cell.all_files())?, cell, variant, work).map(drop)
 }
 
-fn create(fs: &Ext4, name: &str) -> Result<Arc<dyn Inode>> {
-    let root = fs.root()?;
-    let name = Name::new(name.as_bytes())?;
-    Ok(root.create(&Context::root(), name, CreateKind::Regular, 0o644)?)
-}
-
-fn set_all(files: &[Vec<Arc<dyn Inode>>], cell: Cell, sets: u64) -> Result<Duration> {
+/// Has each thread set attributes of its files, and gives how long all take.
+fn set_all(
+    files: &[Vec<Arc<dyn Inode>>],
+    set: impl Fn(&mut Prng, &[Arc<dyn Inode>]) -> Result<()> + Sync,
+) -> Result<Duration> {
+    let set = &set;
     let start = measure::now();
     thread::scope(|scope| {
         let mut running = Vec::new();
         for (seed, files) in files.iter().enumerate() {
-            let work = move || set_some(files, cell.values, sets, seed as u64);
+            let work = move || {
+                stay_on_processor(seed)?;
+                set(&mut Prng::new(seed as u64), files)
+            };
             running.push(thread::Builder::new().spawn_scoped(scope, work)?);
         }
         for thread in running {
@@ -310,13 +376,24 @@ fn set_all(files: &[Vec<Arc<dyn Inode>>], cell: Cell, sets: u64) -> Result<Durat
     })
 }
 
-fn set_some(files: &[Arc<dyn Inode>], values: u64, sets: u64, seed: u64) -> Result<()> {
-    let mut random = Prng::new(seed);
-    let context = Context::root();
+/// Sets an attribute of each file.
+fn set_each(random: &mut Prng, files: &[Arc<dyn Inode>], values: u64) -> Result<()> {
+    files
+        .iter()
+        .try_for_each(|file| set_one(random, &**file, values))
+}
+
+/// Sets attributes of any files, so many times.
+fn set_some(random: &mut Prng, files: &[Arc<dyn Inode>], values: u64, sets: u64) -> Result<()> {
     for _ in 0..sets {
         let file = &files[usize::try_from(random.below(files.len() as u64))?];
-        let value = Prng::new(random.below(values)).bytes(VALUE_BYTES);
-        file.set_xattr(&context, b"user.value", &value, XattrMode::Set)?;
+        set_one(random, &**file, values)?;
     }
     Ok(())
+}
+
+/// Sets the attribute of a file to any of the values.
+fn set_one(random: &mut Prng, file: &dyn Inode, values: u64) -> Result<()> {
+    let value = Prng::new(random.below(values)).bytes(VALUE_BYTES);
+    Ok(file.set_xattr(&Context::root(), b"user.value", &value, XattrMode::Set)?)
 }

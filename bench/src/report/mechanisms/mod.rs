@@ -13,6 +13,6 @@ pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
     page.paragraph("## Mechanisms");
     page.provenance(record);
     insertion::tell(page, &record.result);
-    sharing::tell(page, &record.result);
+    sharing::tell(page, &record.result, record.machine.processors as u64);
     lines::tell(page, &record.result.shapes, &record.result.lines);
 }

@@ -1,9 +1,10 @@
 //! Attributes whose blocks files share.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 use super::published::Published;
-use crate::measure::{deviation, mean, median};
+use crate::measure::{deviation, float, mean, median};
 use crate::mechanisms::{Cell, Measured, Operation, SETS, SharingRun, Variant};
 use crate::report::Page;
 use crate::report::charts::{Curve, curves};
@@ -15,18 +16,21 @@ const ABOUT: &str = "\
 A file whose attributes have no room in its inode gets a block for them; files whose attributes are equal
 can share one. The cache that finds such blocks was rewritten in Linux 4.6, and the grid that it was
 measured with then is measured here: each of P threads sets an attribute of one of its own F files to one
-of V values, 50,000 times; values have 64 bytes, which inodes of 128 bytes have no room for. Filesystems
-lie on a device in memory and are used by the library. What was published is of processes on 24
-processors: the cache before, with an LRU list, with one for each NUMA node, with referenced bits, and
-without one.";
+of V values, 50,000 times; values have 64 bytes, which inodes of 128 bytes have no room for. With more
+threads than processors each sets fewer, after all files were given an attribute, and the time is told as
+what 50,000 sets take. Filesystems lie on a device in memory and are used by the library. What was
+published is of processes on 24 processors, means of 5 runs: the cache before, with an LRU list, with one
+for each NUMA node, with referenced bits, and without one; N/A is where the machine died. Ours are means
+with the standard deviation, *files/block* is of the clock per shard.";
 
 const CONCLUSION: &str = "\
 What can be concluded: how much space sharing saves (files for each block), which is exact, and the order
 of the designs with one thread and two. What cannot, on two processors: the collapse of the cache before,
-which took 16 processes and more. `one lock` stands for it here and is not its code. With more threads than
-processors (oversubscribed) a table shows what happens when the holder of a lock loses its processor.";
+which took 16 processes and more, and the cells where the machine died of it. `one lock` stands for that
+cache here, all entries in one list under one lock, without being it: its times are no times of Linux. With more threads than processors (oversubscribed) a table shows what
+happens when the holder of a lock loses its processor, and not what more processors would give.";
 
-pub(super) fn tell(page: &mut Page, measured: &Measured) {
+pub(super) fn tell(page: &mut Page, measured: &Measured, processors: u64) {
     let runs = &measured.sharing;
     if runs.is_empty() {
         return;
@@ -36,7 +40,7 @@ pub(super) fn tell(page: &mut Page, measured: &Measured) {
     for filesystem in ["ext4", "ext2"] {
         let threads: BTreeSet<u64> = runs.iter().map(|run| run.cell.threads).collect();
         for threads in threads {
-            table(page, runs, filesystem, threads);
+            table(page, runs, filesystem, [threads, processors]);
         }
         picture(page, runs, filesystem);
     }
@@ -59,16 +63,18 @@ fn instructions(page: &mut Page, measured: &Measured) {
     }
 }
 
-fn table(page: &mut Page, runs: &[SharingRun], filesystem: &str, threads: u64) {
+fn table(page: &mut Page, runs: &[SharingRun], filesystem: &str, [threads, processors]: [u64; 2]) {
     let is_here = |run: &&SharingRun| run.filesystem == filesystem && run.cell.threads == threads;
     let here: Vec<&SharingRun> = runs.iter().filter(is_here).collect();
     let cells: BTreeSet<Cell> = here.iter().map(|run| run.cell).collect();
     let sets = here.first().map_or(0, |run| run.sets);
-    let note = if sets == SETS {
-        String::new()
-    } else {
-        format!(", oversubscribed; each does {sets} sets, told as what {SETS} would take")
-    };
+    let mut note = String::new();
+    if threads > processors {
+        note.push_str(", oversubscribed");
+    }
+    if sets != SETS {
+        let _ = write!(note, " ({sets} sets of each, told as what {SETS} take)");
+    }
     let rows: Vec<_> = cells
         .into_iter()
         .map(|cell| {
@@ -86,10 +92,12 @@ fn table(page: &mut Page, runs: &[SharingRun], filesystem: &str, threads: u64) {
             }));
             row.push(short(median(&factors).value));
             let published = Published::of(cell.values, cell.files, threads);
-            row.push(published.map_or_else(
-                || "-".to_owned(),
-                |seconds| seconds.map(|one| format!("{one:.3}")).join(" "),
-            ));
+            let second = |second: Option<f64>| {
+                second.map_or_else(|| "N/A".to_owned(), |second| format!("{second:.3}"))
+            };
+            row.push(
+                published.map_or_else(|| "-".to_owned(), |seconds| seconds.map(second).join(" ")),
+            );
             row
         })
         .collect();
@@ -107,7 +115,6 @@ fn picture(page: &mut Page, runs: &[SharingRun], filesystem: &str) {
     };
     let here: Vec<&SharingRun> = runs.iter().filter(is_here).collect();
     let threads: BTreeSet<u64> = here.iter().map(|run| run.cell.threads).collect();
-    #[expect(clippy::cast_precision_loss, reason = "there are few threads")]
     let curve = |variant: Variant| Curve {
         name: variant.name().to_owned(),
         points: threads
@@ -117,7 +124,7 @@ fn picture(page: &mut Page, runs: &[SharingRun], filesystem: &str) {
                     |run: &&&SharingRun| (run.cell.threads, run.variant) == (threads, variant);
                 let seconds = here.iter().filter(wanted);
                 let seconds: Vec<f64> = seconds.map(|run| run.seconds_of_all()).collect();
-                (threads as f64, median(&seconds).value)
+                (float(threads), median(&seconds).value)
             })
             .collect(),
     };
