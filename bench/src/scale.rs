@@ -1,11 +1,13 @@
 //! How costs grow: the same work on more of something, by the library and the kernel.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::child;
 use crate::measure::median;
-use crate::peers::{Choice, Orders, Sample};
+use crate::peers::{Choice, Orders, Sample, told};
 use crate::record::Extent;
 use crate::side::Side;
 use crate::stage::Stage;
@@ -24,7 +26,7 @@ pub(crate) struct Growth {
     pub(crate) unit: &'static str,
     workload: &'static str,
     what: What,
-    sides: &'static [Until],
+    sides: &'static [Every],
     /// Turns of each side at each size.
     rounds: usize,
     quick: &'static [u64],
@@ -40,52 +42,43 @@ enum What {
     Cache,
 }
 
-/// A side, with the most that it is given.
-type Until = (Side, u64);
+/// A side, which is measured at every size, or at every second one, and so on.
+type Every = (Side, usize);
 
-const LIBRARY: &[Until] = &[(Side::Library, u64::MAX)];
-const BOTH: &[Until] = &[(Side::Library, u64::MAX), (Side::Kernel, u64::MAX)];
-const OURS: &[Until] = &[(Side::Library, u64::MAX), (Side::Fuse, u64::MAX)];
-/// A server takes too long for the most files.
-const FILES: &[Until] = &[
-    (Side::Library, u64::MAX),
-    (Side::Kernel, u64::MAX),
-    (Side::Fuse, 100_000),
-];
+const LIBRARY: &[Every] = &[(Side::Library, 1)];
+const BOTH: &[Every] = &[(Side::Library, 1), (Side::Kernel, 1)];
+const OURS: &[Every] = &[(Side::Library, 1), (Side::Fuse, 1)];
+const MOUNTED: &[Every] = &[(Side::Library, 1), (Side::Kernel, 1), (Side::Fuse, 1)];
+
+/// Empty files in one folder. A server takes minutes for a million.
+const FILES: Growth = Growth {
+    name: "files",
+    about: "empty files in one folder",
+    unit: "files",
+    workload: "files",
+    what: What::Count,
+    sides: &[(Side::Library, 1), (Side::Kernel, 1), (Side::Fuse, 2)],
+    rounds: 1,
+    quick: &[100, 400],
+    full: &[10_000, 30_000, 100_000, 300_000, 1_000_000],
+};
 
 pub(crate) const ALL: &[Growth] = &[
     Growth {
         name: "create",
         about: "empty files made in one folder",
-        unit: "files",
         workload: "create",
-        what: What::Count,
         sides: LIBRARY,
         rounds: 5,
-        quick: &[100, 400],
         full: &[10_000, 1_000_000],
+        ..FILES
     },
-    Growth {
-        name: "files",
-        about: "empty files in one folder",
-        unit: "files",
-        workload: "files",
-        what: What::Count,
-        sides: FILES,
-        rounds: 1,
-        quick: &[100, 400],
-        full: &[10_000, 30_000, 100_000, 300_000, 1_000_000],
-    },
+    FILES,
     Growth {
         name: "tree",
         about: "small files in many folders",
-        unit: "files",
         workload: "tree",
-        what: What::Count,
-        sides: FILES,
-        rounds: 1,
-        quick: &[100, 400],
-        full: &[10_000, 30_000, 100_000, 300_000, 1_000_000],
+        ..FILES
     },
     Growth {
         name: "extents",
@@ -126,7 +119,7 @@ pub(crate) const ALL: &[Growth] = &[
         unit: "threads",
         workload: "files",
         what: What::Threads,
-        sides: FILES,
+        sides: MOUNTED,
         rounds: 5,
         quick: &[1, 4],
         full: &[1, 2, 4, 8, 16],
@@ -150,6 +143,13 @@ pub(crate) struct At {
     pub(crate) sample: Sample,
 }
 
+/// The least and the most of what grows; zeros of what does not.
+pub(crate) fn ends(name: &str, extent: Extent) -> [u64; 2] {
+    let growth = ALL.iter().find(|growth| growth.name == name);
+    let sizes = growth.map_or(&[][..], |growth| growth.sizes(extent));
+    [sizes.first(), sizes.last()].map(|size| size.copied().unwrap_or(0))
+}
+
 /// Measures those whose names are given, or all.
 pub(crate) fn measure(choice: &Choice) -> Result<Vec<Grown>> {
     let mut measured = Vec::new();
@@ -163,31 +163,34 @@ pub(crate) fn measure(choice: &Choice) -> Result<Vec<Grown>> {
 }
 
 impl Growth {
+    const fn sizes(&self, extent: Extent) -> &'static [u64] {
+        match extent {
+            Extent::Quick => self.quick,
+            Extent::Full => self.full,
+        }
+    }
+
     fn measure(&self, choice: &Choice) -> Result<Grown> {
         let stage = Stage::new()?;
         let extent = choice.extent;
-        let (sizes, rounds) = match extent {
-            Extent::Quick => (self.quick, 1),
-            Extent::Full => (self.full, self.rounds),
+        let rounds = match extent {
+            Extent::Quick => 1,
+            Extent::Full => self.rounds,
         };
         let rounds = choice.rounds.unwrap_or(rounds).min(rounds);
         let mut samples = Vec::new();
         let mut failures = Vec::new();
-        for &size in sizes {
-            for round in 0..rounds {
-                let mut sides: Vec<Side> = self.sides_at(size).collect();
-                if round % 2 == 1 {
-                    sides.reverse();
-                }
-                for side in sides {
+        for (number, &size) in self.sizes(extent).iter().enumerate() {
+            let mut sides: Vec<Side> = self.sides_at(number).collect();
+            for _ in 0..rounds {
+                for &side in &sides {
                     let mut orders = self.orders(side, size, extent)?;
                     orders.folder = stage.empty_folder("ground")?;
                     let turn = child::run("run", &orders)
                         .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
                     let sample: Sample = match turn {
                         Err(error) if extent == Extent::Full => {
-                            println!("  {error:#}");
-                            failures.push(format!("{error:#}"));
+                            failures.push(told(&error));
                             continue;
                         }
                         turn => turn?,
@@ -197,8 +200,9 @@ impl Growth {
                     }
                     samples.push(At { size, sample });
                 }
+                sides.reverse();
             }
-            self.show(size, &samples);
+            show(self.unit, size, &samples);
         }
         for at in &mut samples {
             for part in &mut at.sample.phases {
@@ -212,11 +216,11 @@ impl Growth {
         })
     }
 
-    fn sides_at(&self, size: u64) -> impl Iterator<Item = Side> {
+    /// The sides that are measured at the size of this number.
+    fn sides_at(&self, number: usize) -> impl Iterator<Item = Side> {
         let sides = self.sides.iter();
-        sides
-            .filter(move |(_, most)| size <= *most)
-            .map(|(side, _)| *side)
+        let sides = sides.filter(move |(_, every)| number.is_multiple_of(*every));
+        sides.map(|(side, _)| *side)
     }
 
     fn orders(&self, side: Side, size: u64, extent: Extent) -> Result<Orders> {
@@ -231,6 +235,7 @@ impl Growth {
             threads: 1,
             cache_bytes: CACHE_BYTES,
             folder: std::path::PathBuf::new(),
+            is_counted: false,
         };
         match self.what {
             What::Count => orders.count = size,
@@ -239,17 +244,18 @@ impl Growth {
         }
         Ok(orders)
     }
+}
 
-    fn show(&self, size: u64, samples: &[At]) {
-        for side in self.sides_at(size) {
-            let of_side = samples.iter().filter(|at| at.size == size);
-            let of_side = of_side.filter(|at| at.sample.side == side);
-            let seconds: Vec<f64> = of_side
-                .map(|at| at.sample.phases.iter().map(|part| part.seconds).sum())
-                .collect();
-            let (unit, seconds) = (self.unit, median(&seconds).value);
-            println!("  {:<18}{size:>10} {unit} {seconds:>9.3} s", side.name());
-        }
+fn show(unit: &str, size: u64, samples: &[At]) {
+    let at_size = || samples.iter().filter(move |at| at.size == size);
+    let sides: BTreeSet<Side> = at_size().map(|at| at.sample.side).collect();
+    for side in sides {
+        let of_side = at_size().filter(|at| at.sample.side == side);
+        let seconds: Vec<f64> = of_side
+            .map(|at| at.sample.phases.iter().map(|part| part.seconds).sum())
+            .collect();
+        let seconds = median(&seconds).value;
+        println!("  {:<18}{size:>10} {unit} {seconds:>9.3} s", side.name());
     }
 }
 

@@ -1,15 +1,16 @@
 //! Where images lie: on a tmpfs of our own, so that no medium but memory takes part, or on the disk that
 //! programs are built on, where a flush is one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
 use crate::record;
+use crate::side::MOUNTPOINTS;
 
-/// A folder that goes with its owner.
+/// A folder that goes with its owner, or with the next one, where the owner was killed.
 #[derive(Debug)]
 pub(crate) struct Stage {
     folder: TempDir,
@@ -19,7 +20,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// A tmpfs.
     pub(crate) fn new() -> Result<Self> {
-        let folder = TempDir::with_prefix("platter-bench-")?;
+        let folder = new_folder(&std::env::temp_dir(), "platter-bench-")?;
         let options = c"size=90%,mode=0700";
         let mounted = rustix::mount::mount(
             "bench",
@@ -40,7 +41,7 @@ impl Stage {
         let beside = record::tried();
         std::fs::create_dir_all(&beside)?;
         Ok(Self {
-            folder: TempDir::with_prefix_in("stage-", beside)?,
+            folder: new_folder(&beside, "stage-")?,
             is_mounted: false,
         })
     }
@@ -49,15 +50,40 @@ impl Stage {
         self.folder.path()
     }
 
-    /// An empty folder of that name.
-    pub(crate) fn empty_folder(&self, name: &str) -> Result<std::path::PathBuf> {
+    /// An empty folder of that name, whatever it was before.
+    pub(crate) fn empty_folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path().join(name);
         if path.exists() {
-            std::fs::remove_dir_all(&path)?;
+            remove(&path)?;
         }
         std::fs::create_dir(&path)?;
         Ok(path)
     }
+}
+
+/// A folder of this process in `parent`. Those of processes that are no more go.
+fn new_folder(parent: &Path, prefix: &str) -> Result<TempDir> {
+    for entry in std::fs::read_dir(parent)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(prefix));
+        let owner = owner.and_then(|owner| owner.split_once('-')?.0.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new("/proc").join(owner.to_string()).exists()) {
+            remove(&entry.path())?;
+        }
+    }
+    let prefix = format!("{prefix}{}-", std::process::id());
+    Ok(TempDir::with_prefix_in(prefix, parent)?)
+}
+
+/// Removes a folder with all that a turn may have left in it when it broke down, mounts included.
+fn remove(folder: &Path) -> Result<()> {
+    let inside = MOUNTPOINTS.iter().map(|name| folder.join(name));
+    for mounted in inside.chain([folder.to_owned()]) {
+        // Mostly nothing is mounted there.
+        let _ = rustix::mount::unmount(&mounted, UnmountFlags::DETACH);
+    }
+    std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())
 }
 
 impl Drop for Stage {
@@ -66,5 +92,29 @@ impl Drop for Stage {
             // Nothing is left to be done about a failure, and the folder then says what is there.
             let _ = rustix::mount::unmount(self.path(), UnmountFlags::DETACH);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_the_dead_go_and_those_of_the_living_stay() {
+        let parent = tempfile::tempdir().unwrap();
+        // Numbers of processes end far below.
+        let names = [
+            "stage-4294967295-dead",
+            "stage-1-alive",
+            "stage-other",
+            "else",
+        ];
+        for name in names {
+            std::fs::create_dir_all(parent.path().join(name).join("inside")).unwrap();
+        }
+        let mine = new_folder(parent.path(), "stage-").unwrap();
+        let left = names.map(|name| parent.path().join(name).exists());
+        assert_eq!(left, [false, true, true, true]);
+        assert!(mine.path().exists());
     }
 }

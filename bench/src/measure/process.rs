@@ -9,7 +9,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const TIMES: [usize; 2] = [11, 12];
 const TIMES_OF_CHILDREN: [usize; 2] = [13, 14];
 
-/// Seconds of processor time that a process has used, to a hundredth.
+/// Seconds of processor time that a process has used, to a hundredth, without its children.
 pub(crate) fn cpu_seconds(process: u32) -> Result<f64> {
     seconds_of(process, TIMES)
 }

@@ -41,6 +41,10 @@ pub(crate) struct Choice {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) samples: Vec<Sample>,
+    /// Of less work, and for nothing but what was asked of the device, of sides that do not count
+    /// that.
+    #[serde(default)]
+    pub(crate) counted: Vec<Sample>,
     /// By workload and threads, phase, and side.
     pub(crate) latencies: Vec<Sampled>,
     /// What went wrong, and so is not there.
@@ -92,10 +96,37 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
                 samples.iter().try_for_each(expected::check)?;
             }
             measured.samples.extend(samples);
+            if choice.sides().contains(&Side::Fuse2fs) {
+                match count(choice.extent, workload, threads) {
+                    Err(error) if choice.extent == Extent::Full => {
+                        measured.failures.push(told(&error));
+                    }
+                    counted => measured.counted.push(counted?),
+                }
+            }
         }
     }
     measured.gather_latencies();
     Ok(measured)
+}
+
+/// What fuse2fs asks of the device, by a tenth of the work.
+fn count(extent: Extent, workload: &Workload, threads: usize) -> Result<Sample> {
+    let stage = Stage::new()?;
+    let orders = Orders {
+        side: Side::Fuse2fs,
+        workload: workload.name.to_owned(),
+        count: match extent {
+            Extent::Quick => workload.count.quick,
+            Extent::Full => (workload.count.full / 10).max(workload.count.quick),
+        },
+        threads,
+        cache_bytes: CACHE_BYTES,
+        folder: stage.empty_folder("ground")?,
+        is_counted: true,
+    };
+    let sample = child::run("run", &orders);
+    sample.with_context(|| format!("requests of fuse2fs in {}", workload.name))
 }
 
 /// All sides in turns. One that fails in a full run has no more of them, and the others go on.
@@ -133,14 +164,13 @@ fn alternate(
                 threads,
                 cache_bytes: CACHE_BYTES,
                 folder: stage.empty_folder("ground")?,
+                is_counted: false,
             };
             let turn = child::run("run", &orders)
                 .with_context(|| format!("{} by {}", workload.name, side.name()));
             let sample: Sample = match turn {
                 Err(error) if !quick => {
-                    let failure = format!("{error:#}");
-                    println!("  {failure}");
-                    failures.push(failure);
+                    failures.push(told(&error));
                     sides.retain(|&other| other != side);
                     continue;
                 }
@@ -154,6 +184,13 @@ fn alternate(
         sides.reverse();
     }
     Ok(samples)
+}
+
+/// A failure, told here and to be told in the report.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let failure = format!("{error:#}");
+    println!("  {failure}");
+    failure
 }
 
 fn show(sample: &Sample) {

@@ -8,7 +8,7 @@ use testkit::oracle::e2fsck::{self, Verdict};
 use testkit::oracle::mke2fs;
 
 use crate::measure::{self, Latencies};
-use crate::side::{Asked, Ground, Live, Side};
+use crate::side::{Asked, Ground, Live, Medium, Side};
 use crate::work::{Phase, Site, Unit, Workload};
 
 /// The workload whose count is no number of files.
@@ -28,6 +28,8 @@ pub(crate) struct Orders {
     pub(crate) cache_bytes: u64,
     /// An empty folder, on a medium of the caller's choice.
     pub(crate) folder: PathBuf,
+    /// Whether the image lies where what is asked of it is counted. Times then mean nothing.
+    pub(crate) is_counted: bool,
 }
 
 /// What it measured.
@@ -85,9 +87,12 @@ pub(crate) fn run(orders: &str) -> Result<()> {
 /// Does the workload and measures each phase.
 pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     let workload = Workload::named(&orders.workload)?;
+    let medium = orders.is_counted.then(|| Medium::start(&orders.folder));
+    let mut medium = medium.transpose()?;
+    let beside = || orders.folder.join("image");
     let ground = Ground {
         folder: orders.folder.clone(),
-        image: orders.folder.join("image"),
+        image: medium.as_ref().map_or_else(beside, Medium::image),
         cache_bytes: orders.cache_bytes,
     };
     if orders.side.uses_image() {
@@ -108,7 +113,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
                 drop_caches()?;
             }
         }
-        let part = measure_phase(phase, &mut *live, orders)
+        let part = measure_phase(phase, &mut *live, &mut medium, orders)
             .with_context(|| format!("{}: {}", orders.side.name(), phase.name))?;
         if phase.unit != Unit::Preparation {
             phases.push(part);
@@ -120,6 +125,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     if orders.side.uses_image() && workload.name != MOUNTED {
         judge(&ground.image)?;
     }
+    medium.map_or(Ok(()), Medium::end)?;
     Ok(Sample {
         side: orders.side,
         workload: orders.workload.clone(),
@@ -164,7 +170,12 @@ fn make_image(ground: &Ground, workload: &Workload, count: u64) -> Result<()> {
     mke2fs::make(&ground.image, size_kib, &options, None)
 }
 
-fn measure_phase(phase: &Phase, live: &mut dyn Live, orders: &Orders) -> Result<Part> {
+fn measure_phase(
+    phase: &Phase,
+    live: &mut dyn Live,
+    medium: &mut Option<Medium>,
+    orders: &Orders,
+) -> Result<Part> {
     let root = live.root()?;
     let site = Site {
         root: &*root,
@@ -172,14 +183,25 @@ fn measure_phase(phase: &Phase, live: &mut dyn Live, orders: &Orders) -> Result<
         threads: orders.threads,
     };
     let server_cpu = |live: &dyn Live| live.server().map(measure::cpu_seconds).transpose();
-    let asked = live.asked()?;
-    let this = std::process::id();
-    let (server_before, client_before) = (server_cpu(live)?, measure::cpu_seconds(this)?);
+    let mut all_asked = |live: &mut dyn Live| {
+        let mut asked = live.asked()?;
+        if let Some(medium) = medium {
+            asked.device = Some(medium.asked()?);
+        }
+        Ok::<_, anyhow::Error>(asked)
+    };
+    let asked = all_asked(live)?;
+    // A program that does a part of the work is one's child, and so is a server until it ends.
+    let client_cpu = || {
+        let this = measure::cpu_seconds(std::process::id())?;
+        Ok::<_, anyhow::Error>(this + measure::children_cpu_seconds()?)
+    };
+    let (server_before, client_before) = (server_cpu(live)?, client_cpu()?);
     let start = measure::now();
     let done = (phase.run)(&site)?;
     let seconds = start.elapsed().as_secs_f64();
     let seconds = done.seconds.unwrap_or(seconds);
-    let client_cpu_seconds = measure::cpu_seconds(this)? - client_before;
+    let client_cpu_seconds = client_cpu()? - client_before;
     let server_cpu_seconds = server_cpu(live)?.zip(server_before);
     Ok(Part {
         name: phase.name.to_owned(),
@@ -188,7 +210,7 @@ fn measure_phase(phase: &Phase, live: &mut dyn Live, orders: &Orders) -> Result<
         seconds,
         client_cpu_seconds,
         server_cpu_seconds: server_cpu_seconds.map(|(after, before)| after - before),
-        asked: live.asked()?.since(&asked),
+        asked: all_asked(live)?.since(&asked),
         latencies: Some(done.latencies).filter(|latencies| latencies.samples() > 0),
     })
 }

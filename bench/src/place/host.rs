@@ -109,7 +109,9 @@ impl HostFile {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd());
         let mut fio = tool::command("fio");
         fio.args(["--name=read", "--ioengine=mmap", "--rw=randread", "--bs=4k"]);
+        // As everywhere here, a page may come twice, and others not at all.
         fio.args([
+            "--norandommap=1",
             "--invalidate=0",
             "--allow_file_create=0",
             "--output-format=json",

@@ -3,10 +3,10 @@
 use super::Page;
 use super::charts::{Bar, histogram, ratio_bars};
 use super::number::{short, time, with_range};
-use crate::measure::{median, ratio};
+use crate::measure::{float, median, ratio};
 use crate::peers::{Measured, Part, Sample};
 use crate::record::Record;
-use crate::side::Side;
+use crate::side::{DeviceAsked, Side};
 use crate::work::{self, Workload};
 
 /// What is compared with what, where both were measured.
@@ -45,13 +45,18 @@ pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
 
 impl<'r> Series<'r> {
     pub(super) fn of(measured: &'r Measured, workload: &'static Workload, threads: usize) -> Self {
-        let is_of =
-            |sample: &&Sample| sample.workload == workload.name && sample.threads == threads;
-        Self {
+        let mut series = Self {
             workload,
             threads,
-            samples: measured.samples.iter().filter(is_of).collect(),
-        }
+            samples: Vec::new(),
+        };
+        let samples = measured.samples.iter();
+        series.samples = samples.filter(|sample| series.has(sample)).collect();
+        series
+    }
+
+    fn has(&self, sample: &Sample) -> bool {
+        sample.workload == self.workload.name && sample.threads == self.threads
     }
 
     fn tell(&self, page: &mut Page, measured: &Measured) {
@@ -185,10 +190,15 @@ impl<'r> Series<'r> {
             (!figures.is_empty()).then(|| median(&figures).value)
         };
         let shown = |figure: Option<f64>| figure.map_or_else(|| "-".to_owned(), short);
-        let device = |what: &dyn Fn(&crate::side::DeviceAsked) -> u64| {
-            shown(over_runs(&|part| {
-                Some(part.per(what(part.asked.device.as_ref()?)))
-            }))
+        let counted = measured.counted.iter().filter(|sample| self.has(sample));
+        let counted = counted.filter(|sample| sample.side == side);
+        let counted = counted.flat_map(|sample| &sample.phases);
+        let counted: Vec<&Part> = counted.filter(|part| part.name == phase).collect();
+        let device = |what: &dyn Fn(&DeviceAsked) -> Option<u64>| {
+            let parts = parts.iter().chain(&counted);
+            let per_unit = |part: &&Part| Some(part.per(what(part.asked.device.as_ref()?)?));
+            let figures: Vec<f64> = parts.filter_map(per_unit).collect();
+            shown((!figures.is_empty()).then(|| median(&figures).value))
         };
         let sampled = measured
             .latencies
@@ -213,9 +223,9 @@ impl<'r> Series<'r> {
             shown(over_runs(&|part| {
                 is_counted.then(|| part.per(part.asked.requests()))
             })),
-            device(&|device| device.writes),
-            device(&|device| device.write_bytes >> 10),
-            device(&|device| device.flushes),
+            device(&|device| Some(device.writes)),
+            device(&|device| Some(device.write_bytes? >> 10)),
+            device(&|device| Some(device.flushes)),
         ]
     }
 
@@ -228,19 +238,18 @@ impl<'r> Series<'r> {
                 short(shown)
             }
         };
-        #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^52")]
         let row = |side: Side| {
             let samples = || {
                 self.samples
                     .iter()
                     .filter(move |sample| sample.side == side)
             };
-            let client = samples().map(|sample| sample.client_peak_bytes as f64);
+            let client = samples().map(|sample| float(sample.client_peak_bytes));
             let server = samples().filter_map(|sample| sample.server_peak_bytes);
             vec![
                 side.name().to_owned(),
                 mib(client.collect()),
-                mib(server.map(|bytes| bytes as f64).collect()),
+                mib(server.map(float).collect()),
             ]
         };
         let rows: Vec<_> = self.sides().into_iter().map(row).collect();

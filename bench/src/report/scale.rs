@@ -1,14 +1,16 @@
 //! How costs grow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Page;
 use super::charts::{Curve, curves};
 use super::number::{short, time};
-use crate::measure::{exponent, median};
+use crate::measure::{exponent, float, median};
 use crate::record::Record;
 use crate::scale::{self, At, Grown, Growth};
 use crate::side::Side;
+
+const MIB: f64 = 1024.0 * 1024.0;
 
 /// A figure of a sample that is followed.
 struct Figure {
@@ -62,10 +64,9 @@ fn figures(grown: &Grown) -> Vec<Figure> {
         unit: "ns",
         of: Box::new(|at| Some(at.sample.mount_seconds * 1e9)),
     });
-    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^52")]
     let peak = |at: &At| match at.sample.side {
-        Side::Library => Some(at.sample.client_peak_bytes as f64 / f64::from(1 << 20)),
-        Side::Fuse | Side::Device => Some(at.sample.server_peak_bytes? as f64 / f64::from(1 << 20)),
+        Side::Library => Some(float(at.sample.client_peak_bytes) / MIB),
+        Side::Fuse | Side::Device => Some(float(at.sample.server_peak_bytes?) / MIB),
         Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => None,
     };
     figures.push(Figure {
@@ -77,33 +78,46 @@ fn figures(grown: &Grown) -> Vec<Figure> {
 }
 
 fn tell_figure(page: &mut Page, growth: &Growth, grown: &Grown, figure: &Figure) {
-    let curves_of = Side::ALL.map(|side| (side, points(grown, side, figure)));
-    let mut rows = Vec::new();
-    let mut drawn = Vec::new();
-    for (side, points) in curves_of
+    let points_of = Side::ALL.map(|side| (side, points(grown, side, figure)));
+    let measured = points_of
         .into_iter()
-        .filter(|(_, points)| !points.is_empty())
-    {
-        let shown = |value: f64| match figure.unit {
-            "ns" => time(value),
-            unit => format!("{} {unit}", short(value)),
-        };
-        let mut row = vec![side.name().to_owned()];
-        row.extend(points.iter().map(|(_, value)| shown(*value)));
-        let power = exponent(&points);
-        row.push(power.map_or_else(|| "-".to_owned(), |power| format!("{power:.2}")));
-        rows.push(row);
-        drawn.push(Curve {
-            name: side.name().to_owned(),
-            points,
-        });
-    }
-    let Some(first) = drawn.first() else {
+        .filter(|(_, points)| !points.is_empty());
+    let measured: Vec<(Side, BTreeMap<u64, f64>)> = measured.collect();
+    let sizes = measured.iter().flat_map(|(_, points)| points.keys());
+    let sizes: BTreeSet<u64> = sizes.copied().collect();
+    if sizes.is_empty() {
         return;
+    }
+    let curve = |(side, points): &(Side, BTreeMap<u64, f64>)| Curve {
+        name: side.name().to_owned(),
+        points: points
+            .iter()
+            .map(|(&size, &value)| (float(size), value))
+            .collect(),
     };
+    let drawn: Vec<Curve> = measured.iter().map(curve).collect();
+    let shown = |value: &f64| match figure.unit {
+        "ns" => time(*value),
+        unit => format!("{} {unit}", short(*value)),
+    };
+    let rows = measured.iter().zip(&drawn).map(|((_, points), curve)| {
+        let mut row = vec![curve.name.clone()];
+        let values = sizes.iter().map(|size| points.get(size).map(shown));
+        let power = exponent(&curve.points).map(|power| format!("{power:.2}"));
+        row.extend(
+            values
+                .chain([power])
+                .map(|text| text.unwrap_or_else(|| "-".to_owned())),
+        );
+        row
+    });
+    let rows: Vec<_> = rows.collect();
     let mut head = vec![figure.name.clone()];
-    let size = |(size, _): &(f64, f64)| format!("{} {}", short(*size), growth.unit);
-    head.extend(first.points.iter().map(size));
+    head.extend(
+        sizes
+            .iter()
+            .map(|&size| format!("{} {}", short(float(size)), growth.unit)),
+    );
     head.push("exponent".to_owned());
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     page.table(&head, &rows);
@@ -118,14 +132,13 @@ fn tell_figure(page: &mut Page, growth: &Growth, grown: &Grown, figure: &Figure)
 }
 
 /// The median at each size.
-fn points(grown: &Grown, side: Side, figure: &Figure) -> Vec<(f64, f64)> {
+fn points(grown: &Grown, side: Side, figure: &Figure) -> BTreeMap<u64, f64> {
     let mut by_size: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for at in grown.samples.iter().filter(|at| at.sample.side == side) {
         if let Some(value) = (figure.of)(at) {
             by_size.entry(at.size).or_default().push(value);
         }
     }
-    #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
-    let point = |(size, values): (u64, Vec<f64>)| (size as f64, median(&values).value);
+    let point = |(size, values): (u64, Vec<f64>)| (size, median(&values).value);
     by_size.into_iter().map(point).collect()
 }

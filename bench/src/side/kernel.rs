@@ -48,9 +48,9 @@ impl Live for Kernel {
         Ok(Asked {
             device: Some(DeviceAsked {
                 reads: number(0),
-                read_bytes: number(2) * SECTOR_BYTES,
+                read_bytes: Some(number(2) * SECTOR_BYTES),
                 writes: number(4),
-                write_bytes: number(6) * SECTOR_BYTES,
+                write_bytes: Some(number(6) * SECTOR_BYTES),
                 flushes: number(15),
             }),
             ..Asked::default()

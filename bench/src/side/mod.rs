@@ -5,6 +5,7 @@ mod program;
 mod served;
 mod library;
 mod bare;
+mod medium;
 mod mountpoint;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use anyhow::Result;
 use platter::block::Counts;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::medium::Medium;
 pub(crate) use self::served::{Kind as ServedKind, serve};
 use crate::place::Folder;
 
@@ -109,6 +111,11 @@ impl Side {
     }
 }
 
+/// Where a side is mounted, in the folder it stands in.
+const MOUNTPOINT: &str = "mount";
+/// All places in that folder where something may be mounted, the innermost first.
+pub(crate) const MOUNTPOINTS: [&str; 2] = [MOUNTPOINT, medium::MOUNTPOINT];
+
 /// Where a side stands: an image, and a folder of tmpfs for those that have none.
 #[derive(Debug, Clone)]
 pub(crate) struct Ground {
@@ -124,7 +131,7 @@ impl Ground {
     }
 
     fn mountpoint(&self) -> Result<PathBuf> {
-        folder(self.folder.join("mount"))
+        folder(self.folder.join(MOUNTPOINT))
     }
 }
 
@@ -162,9 +169,10 @@ pub(crate) struct Asked {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeviceAsked {
     pub(crate) reads: u64,
-    pub(crate) read_bytes: u64,
+    /// Nothing, where bytes are not counted; so below.
+    pub(crate) read_bytes: Option<u64>,
     pub(crate) writes: u64,
-    pub(crate) write_bytes: u64,
+    pub(crate) write_bytes: Option<u64>,
     pub(crate) flushes: u64,
 }
 
@@ -172,9 +180,9 @@ impl From<Counts> for DeviceAsked {
     fn from(counts: Counts) -> Self {
         Self {
             reads: counts.reads,
-            read_bytes: counts.read_bytes,
+            read_bytes: Some(counts.read_bytes),
             writes: counts.writes,
-            write_bytes: counts.write_bytes,
+            write_bytes: Some(counts.write_bytes),
             flushes: counts.flushes,
         }
     }
@@ -188,13 +196,16 @@ impl Asked {
             (name.clone(), count.saturating_sub(before))
         });
         let before = earlier.device.unwrap_or_default();
+        let bytes = |now: Option<u64>, before: Option<u64>| {
+            now.map(|now| now.saturating_sub(before.unwrap_or(0)))
+        };
         Self {
             fuse: fuse.filter(|(_, count)| *count > 0).collect(),
             device: self.device.map(|now| DeviceAsked {
                 reads: now.reads.saturating_sub(before.reads),
-                read_bytes: now.read_bytes.saturating_sub(before.read_bytes),
+                read_bytes: bytes(now.read_bytes, before.read_bytes),
                 writes: now.writes.saturating_sub(before.writes),
-                write_bytes: now.write_bytes.saturating_sub(before.write_bytes),
+                write_bytes: bytes(now.write_bytes, before.write_bytes),
                 flushes: now.flushes.saturating_sub(before.flushes),
             }),
         }

@@ -1,6 +1,7 @@
 //! Our own FUSE server in a process of its own, which tells what it counted when it is asked.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -67,6 +68,9 @@ impl Served {
             .arg(serde_json::to_string(&orders)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // An interrupt from the terminal ends who asks, and the server when it misses him: it has
+            // a mount and a parameter of the kernel to put back.
+            .process_group(0)
             .spawn()?;
         let questions = process.stdin.take().context("a pipe")?;
         let mut answers = BufReader::new(process.stdout.take().context("a pipe")?);
@@ -137,7 +141,8 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
     };
     let mut session =
         with_rings_offered(|| Ok(platter_fuse::mount(fs, &orders.mountpoint, options)?))?;
-    println!("{READY}");
+    // Nobody may be there any more to hear it.
+    writeln!(std::io::stdout(), "{READY}")?;
     for line in std::io::stdin().lines() {
         match line?.as_str() {
             QUESTION => println!(

@@ -1,0 +1,56 @@
+//! A filesystem of ours for an image to lie in, which counts what is asked of it, where whoever uses
+//! the image does not count himself.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::served::{Kind, Served};
+use super::{DeviceAsked, Ground, Live};
+
+/// Where it is mounted, in the folder of the side.
+pub(super) const MOUNTPOINT: &str = "medium/mount";
+
+pub(crate) struct Medium {
+    server: Box<Served>,
+    mountpoint: PathBuf,
+}
+
+impl Medium {
+    /// Mounts it in `folder`.
+    pub(crate) fn start(folder: &Path) -> Result<Self> {
+        let mountpoint = folder.join(MOUNTPOINT);
+        let ground = Ground {
+            folder: mountpoint.parent().unwrap_or(folder).to_owned(),
+            image: PathBuf::new(),
+            cache_bytes: 0,
+        };
+        std::fs::create_dir_all(&ground.folder)?;
+        Ok(Self {
+            server: Box::new(Served::start(Kind::Memory, &ground)?),
+            mountpoint,
+        })
+    }
+
+    /// Where the image lies.
+    pub(crate) fn image(&self) -> PathBuf {
+        self.mountpoint.join("image")
+    }
+
+    /// What was asked of it. A write of more than a request may have counts as several.
+    pub(crate) fn asked(&mut self) -> Result<DeviceAsked> {
+        let fuse = self.server.asked()?.fuse;
+        let count = |name: &str| fuse.get(name).copied().unwrap_or(0);
+        Ok(DeviceAsked {
+            reads: count("READ"),
+            read_bytes: None,
+            writes: count("WRITE"),
+            write_bytes: None,
+            flushes: count("FSYNC"),
+        })
+    }
+
+    pub(crate) fn end(self) -> Result<()> {
+        self.server.end()
+    }
+}
