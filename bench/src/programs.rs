@@ -1,6 +1,9 @@
 //! Whole jobs by programs: an image of a directory, a directory of an image, an archive of an image.
 //! Platter's program beside e2fsprogs, and beside the kernel with the tools of every system.
 
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -17,6 +20,7 @@ use crate::stage::Stage;
 use crate::work;
 
 const ROUNDS: usize = 5;
+const PIECE_BYTES: usize = 1 << 20;
 
 /// A job, and the ways to do it; the first is platter's.
 #[derive(Debug)]
@@ -51,6 +55,9 @@ pub(crate) struct Run {
     pub(crate) files: u64,
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
+    /// What tells an image that was made from any other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<String>,
 }
 
 pub(crate) const JOBS: &[Job] = &[
@@ -165,17 +172,19 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What a run made holds all files.
-    fn check(&self, way: &Way) -> Result<()> {
+    /// What a run made holds all files. Of an image, what tells it from others.
+    fn check(&self, way: &Way) -> Result<Option<String>> {
         let made = self.made();
         if made.is_file() {
             let verdict = e2fsck::check(&made)?;
             ensure!(verdict.is_clean(), "{}: e2fsck says {verdict:?}", way.name);
-        } else if made.is_dir() {
+            return fingerprint(&made).map(Some);
+        }
+        if made.is_dir() {
             let files = count_files(&made)?;
             ensure!(files == self.files, "{} made {files} files", way.name);
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -207,14 +216,15 @@ pub(crate) fn measure(extent: Extent, rounds: Option<usize>) -> Result<Vec<Run>>
                 let (cpu, start) = (children_cpu_seconds()?, now());
                 (way.run)(&bench).context(way.name)?;
                 let seconds = start.elapsed().as_secs_f64();
+                let cpu_seconds = children_cpu_seconds()? - cpu;
                 runs.push(Run {
                     job: job.name.to_owned(),
                     way: way.name.to_owned(),
                     files,
                     seconds,
-                    cpu_seconds: children_cpu_seconds()? - cpu,
+                    cpu_seconds,
+                    made: bench.check(way)?,
                 });
-                bench.check(way)?;
             }
             ways.reverse();
         }
@@ -243,6 +253,19 @@ fn read_to_end(command: &mut Command, files: u64) -> Result<()> {
     // Each file has a header of its own.
     ensure!(bytes > files * 512, "the archive has only {bytes} bytes");
     Ok(())
+}
+
+/// The hash of all bytes of a file.
+fn fingerprint(path: &Path) -> Result<String> {
+    let mut file = File::open(path)?;
+    let mut hasher = DefaultHasher::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(format!("{:016x}", hasher.finish())),
+            length => hasher.write(&piece[..length]),
+        }
+    }
 }
 
 /// How many regular files there are below a folder.

@@ -1,8 +1,10 @@
-//! The report: `docs/PERFORMANCE.md` and its pictures, made of the raw runs and of nothing else.
+//! The report: `docs/PERFORMANCE.md` and its pictures, made of the raw runs and, where an aim is
+//! missed, of what was written about that.
 
 mod svg;
 mod number;
 mod charts;
+mod missed;
 mod aims;
 mod requests;
 mod mechanisms;
@@ -10,38 +12,46 @@ mod peers;
 mod programs;
 mod scale;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use self::aims::Evidence;
+use self::aims::{Aim, Evidence};
+use self::missed::Explanations;
 use crate::record::{self, Extent, Record};
 
 /// Pictures lie beside the page, in a folder.
 const PICTURES: &str = "performance";
+/// In that folder, why aims are missed.
+const MISSED: &str = "missed";
 const PAGE: &str = "PERFORMANCE.md";
 
 const HEAD: &str = "\
 # Performance
 
 This page and its pictures are made by `cargo xtask bench report` out of the raw runs in
-`bench/results/`, and never written by hand. Each section names the command that measured it.
+`bench/results/`, and never written by hand, but for what is said of missed aims, which lies in
+`docs/performance/missed/`. Each section names the command that measured it.
 
 How it is measured: the sides take turns in one run, first in one order, then backwards. Each turn has
-a process, a server, an image and a mount of its own. Images lie on tmpfs, so that no medium but memory
-takes part, and are judged by `e2fsck` after each turn. The caches of platter may take 512 MiB, the
-kernel's what they like; what less memory costs is told below. The work is written once, and done through the
-library or by system calls on whatever is mounted. Figures are medians, with the range that holds the
-true one with 95 % confidence (bootstrap). *Cold* means mounted anew, with nothing of the filesystem in
-memory. Counts of requests are exact on any machine; ratios hold for machines like this one; times are
-only context.
+a process, a server, an image and a mount of its own. Threads that work stay on one processor each, and
+servers run where they like. Images lie on tmpfs, so that no medium but memory takes part, and are judged
+by `e2fsck` after each turn. The caches of platter may take 512 MiB, the kernel's what they like; what less
+memory costs is told below. The work is written once, and done through the library or by system calls on
+whatever is mounted. Figures are medians, with the range that holds the true one with 95 % confidence
+(bootstrap). *Cold* means mounted anew, with nothing of the filesystem in memory. Counts of requests are
+exact on any machine; ratios hold for machines like this one; times are only context.
 
 Our own servers take requests over `io_uring(7)`, which the kernel offers since Linux 6.14 where the
 superuser has set `fuse.enable_uring`: the benchmark sets it while it mounts. *platter, device* is the
 same server without. The servers of others know the device only.
+
+Writes and flushes are requests to the image: of platter as it makes them, of the kernel as its block
+layer counts them, after merging. Nobody counts those of fuse2fs, so they are of one more turn, of a tenth
+of the work, on an image in a filesystem of ours that does. The others have no image.
 ";
 
 /// A page with its pictures.
@@ -88,18 +98,19 @@ impl Page {
             machine.memory_mib,
             machine.kernel
         );
-        if !record.quiet.iter().all(|quiet| quiet.is_quiet()) {
-            let [before, after] = record.quiet;
-            let _ = write!(
+        let [before, after] = record.quiet.map(|quiet| quiet.busy_share * 100.0);
+        let _ = if record.quiet.iter().all(|quiet| quiet.is_quiet()) {
+            write!(
                 text,
-                " **The machine was not quiet** (load {:.2} before and {:.2} after; {:.0} % and \
-                 {:.0} % busy): only counts mean anything.",
-                before.load,
-                after.load,
-                before.busy_share * 100.0,
-                after.busy_share * 100.0
-            );
-        }
+                " The machine was quiet ({before:.0} % busy before, {after:.0} % after)."
+            )
+        } else {
+            write!(
+                text,
+                " **The machine was not quiet** ({before:.0} % busy before, {after:.0} % after): only \
+                 counts mean anything."
+            )
+        };
         self.paragraph(&text);
     }
 }
@@ -111,67 +122,154 @@ pub(crate) enum Act {
     Check,
 }
 
-/// Makes the report of what is kept.
+/// All raw runs that are kept.
+struct Raw {
+    peers: Option<Record<crate::peers::Measured>>,
+    jobs: Option<Record<Vec<crate::programs::Run>>>,
+    scale: Option<Record<Vec<crate::scale::Grown>>>,
+    mechanisms: Option<Record<crate::mechanisms::Measured>>,
+}
+
+impl Raw {
+    fn load(extent: Extent) -> Result<Self> {
+        Ok(Self {
+            peers: Record::load("peers", extent)?,
+            jobs: Record::load("jobs", extent)?,
+            scale: Record::load("scale", extent)?,
+            mechanisms: Record::load("mechanisms", extent)?,
+        })
+    }
+
+    /// Their names, and whether they are there.
+    fn parts(&self) -> [(&'static str, bool); 4] {
+        [
+            ("peers", self.peers.is_some()),
+            ("jobs", self.jobs.is_some()),
+            ("scale", self.scale.is_some()),
+            ("mechanisms", self.mechanisms.is_some()),
+        ]
+    }
+
+    fn aims(&self, extent: Extent) -> Vec<Aim> {
+        aims::all(Evidence {
+            extent,
+            peers: self.peers.as_ref().map(|record| &record.result),
+            jobs: self.jobs.as_ref().map(|record| &*record.result),
+            scale: self.scale.as_ref().map(|record| &*record.result),
+        })
+    }
+
+    fn page(&self, aims: &[Aim], explanations: Option<&Explanations>) -> Page {
+        let mut page = Page::default();
+        page.text.push_str(HEAD);
+        page.text.push('\n');
+        aims::tell(&mut page, aims, explanations);
+        if let Some(record) = &self.peers {
+            peers::tell(&mut page, record);
+        }
+        if let Some(record) = &self.jobs {
+            programs::tell(&mut page, record);
+        }
+        if let Some(record) = &self.scale {
+            scale::tell(&mut page, record);
+        }
+        if let Some(record) = &self.mechanisms {
+            mechanisms::tell(&mut page, record);
+        }
+        page
+    }
+}
+
+/// Makes the report of what is kept. A check fails where the page, its pictures, the raw runs and
+/// what is said of missed aims do not belong together.
 pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
-    let mut page = Page::default();
-    page.text.push_str(HEAD);
-    page.text.push('\n');
-    let before = page.text.len();
-    let peers = Record::load("peers", extent)?;
-    let jobs = Record::load("jobs", extent)?;
-    let scale = Record::load("scale", extent)?;
-    let mechanisms = Record::load("mechanisms", extent)?;
-    if peers.is_some() || jobs.is_some() || scale.is_some() {
-        let evidence = Evidence {
-            peers: peers.as_ref().map(|record| &record.result),
-            jobs: jobs.as_ref().map(|record: &Record<Vec<_>>| &*record.result),
-            scale: scale
-                .as_ref()
-                .map(|record: &Record<Vec<_>>| &*record.result),
-        };
-        aims::tell(&mut page, evidence);
-    }
-    if let Some(record) = &peers {
-        peers::tell(&mut page, record);
-    }
-    if let Some(record) = &jobs {
-        programs::tell(&mut page, record);
-    }
-    if let Some(record) = &scale {
-        scale::tell(&mut page, record);
-    }
-    if let Some(record) = &mechanisms {
-        mechanisms::tell(&mut page, record);
-    }
-    if page.text.len() == before {
-        // Nothing was measured, so there is nothing to tell.
+    let raw = Raw::load(extent)?;
+    let folder = folder(extent);
+    if raw.parts().iter().all(|(_, is_there)| !is_there) {
+        let page = folder.join(PAGE);
+        ensure!(!page.exists(), "{} has no raw runs", page.display());
+        println!("nothing was measured yet: there is nothing to tell of");
         return Ok(());
     }
-    let text = format!("{}\n", page.text.trim_end());
-    let folder = folder(extent);
-    let mut files = BTreeMap::from([(folder.join(PAGE), text)]);
-    for (name, svg) in page.pictures {
-        files.insert(folder.join(PICTURES).join(name), svg);
+    let aims = raw.aims(extent);
+    let missed = folder.join(PICTURES).join(MISSED);
+    // Of times that mean nothing, nothing has to be explained.
+    let explanations = match extent {
+        Extent::Full => Some(Explanations::load(&missed)?),
+        Extent::Quick => None,
+    };
+    let page = raw.page(&aims, explanations.as_ref());
+    let mut complaints = Vec::new();
+    if extent == Extent::Full {
+        let missing = raw.parts().into_iter().filter(|(_, is_there)| !is_there);
+        complaints.extend(missing.map(|(name, _)| format!("{name}.json is missing")));
     }
-    for (path, text) in files {
-        if act == Act::Check {
-            let found = fs::read_to_string(&path).unwrap_or_default();
-            ensure!(
-                found == text,
-                "{} is not what the raw runs say: cargo xtask bench report",
-                path.display()
-            );
-            continue;
-        }
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&path, text)?;
+    complaints.extend(
+        explanations
+            .iter()
+            .flat_map(|texts| texts.complaints(&aims)),
+    );
+    let files = page.files(&folder);
+    match act {
+        Act::Write => write(&folder, &files)?,
+        Act::Check => complaints.extend(differences(&folder, &files)?),
     }
-    if act == Act::Write {
-        println!("report: {}", folder.join(PAGE).display());
+    for complaint in &complaints {
+        println!("report: {complaint}");
+    }
+    if act == Act::Check && !complaints.is_empty() {
+        bail!("the report and what it is made of do not belong together: cargo xtask bench report");
     }
     Ok(())
+}
+
+impl Page {
+    /// What is to be written where.
+    fn files(self, folder: &Path) -> BTreeMap<PathBuf, String> {
+        let text = format!("{}\n", self.text.trim_end());
+        let pictures = self.pictures.into_iter();
+        let pictures = pictures.map(|(name, svg)| (folder.join(PICTURES).join(name), svg));
+        pictures.chain([(folder.join(PAGE), text)]).collect()
+    }
+}
+
+fn write(folder: &Path, files: &BTreeMap<PathBuf, String>) -> Result<()> {
+    for picture in pictures(folder)? {
+        if !files.contains_key(&picture) {
+            fs::remove_file(picture)?;
+        }
+    }
+    fs::create_dir_all(folder.join(PICTURES))?;
+    for (path, text) in files {
+        fs::write(path, text)?;
+    }
+    println!("report: {}", folder.join(PAGE).display());
+    Ok(())
+}
+
+/// What is there and should not be, or not as it should be.
+fn differences(folder: &Path, files: &BTreeMap<PathBuf, String>) -> Result<Vec<String>> {
+    let is_stale = |picture: &PathBuf| !files.contains_key(picture);
+    let stale = pictures(folder)?.into_iter().filter(is_stale);
+    let stale = stale.map(|picture| format!("{} is of no report", picture.display()));
+    let is_as_told =
+        |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|found| found == text);
+    let other = files.iter().filter(|(path, text)| !is_as_told(path, text));
+    let other = other.map(|(path, _)| format!("{} is not what the raw runs say", path.display()));
+    Ok(stale.chain(other).collect())
+}
+
+/// The pictures that lie there.
+fn pictures(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    let folder = folder.join(PICTURES);
+    if !folder.exists() {
+        return Ok(BTreeSet::new());
+    }
+    let paths: std::io::Result<Vec<PathBuf>> = fs::read_dir(folder)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect();
+    let is_picture = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "svg");
+    Ok(paths?.into_iter().filter(is_picture).collect())
 }
 
 fn folder(extent: Extent) -> PathBuf {

@@ -1,0 +1,209 @@
+//! Aims beside others: rates of work over a peer's, and whole jobs over other programs'.
+
+use std::collections::BTreeSet;
+
+use super::{Aim, Bound, Evidence};
+use crate::measure::{Estimate, float, ratio};
+use crate::programs::{self, Run};
+use crate::report::peers::Series;
+use crate::side::Side;
+use crate::work::Workload;
+
+/// A rate over a peer's: workload, phase, times.
+type OfWork = (&'static str, &'static str, f64);
+
+/// By one thread.
+const BESIDE: &[(&str, Side, Side, &[OfWork])] = &[
+    (
+        "Through FUSE, beside fuse2fs",
+        Side::Fuse,
+        Side::Fuse2fs,
+        &[
+            ("files", "create", 40.0),
+            ("files", "stat", 40.0),
+            ("files", "unlink", 40.0),
+            ("xattr", "setxattr", 5.0),
+            ("sequential", "cold read", 5.0),
+            ("sequential", "write", 5.0),
+            ("random", "write", 5.0),
+        ],
+    ),
+    (
+        "Through FUSE, beside bindfs on tmpfs",
+        Side::Fuse,
+        Side::Bindfs,
+        &[
+            ("files", "create", 1.5),
+            ("files", "unlink", 1.5),
+            ("tree", "cold ls -lR", 2.0),
+            ("xattr", "setxattr", 1.0),
+            ("sequential", "write", 3.0),
+            ("sequential", "cold read", 1.0),
+            ("random", "direct write", 2.0),
+        ],
+    ),
+    (
+        "As a library, beside the kernel's ext4 through system calls",
+        Side::Library,
+        Side::Kernel,
+        &[
+            ("files", "create", 3.0),
+            ("files", "unlink", 3.0),
+            ("xattr", "setxattr", 2.0),
+            ("tree", "cold find", 2.0),
+            ("tree", "cold ls -lR", 2.0),
+            ("sequential", "cold read", 1.0),
+            ("sequential", "write", 1.0),
+            ("random", "write", 1.0),
+            ("durable", "create, write, fsync", 1.0),
+        ],
+    ),
+];
+
+const JOBS_GROUP: &str = "Whole jobs of platter's program";
+
+/// Times a way of a job takes over platter's: job, way, bound.
+const JOBS: &[(&str, &str, Bound)] = &[
+    ("image of a directory", "mke2fs -d", Bound::AtLeast(4.0)),
+    (
+        "image of a directory",
+        "cp -r to tmpfs",
+        Bound::AtLeast(1.0 / 1.5),
+    ),
+    (
+        "archive of an image",
+        "kernel mount and tar",
+        Bound::AtLeast(1.5),
+    ),
+];
+
+pub(super) fn aims(evidence: Evidence<'_>) -> Vec<Aim> {
+    let mut aims = Vec::new();
+    for &(group, ours, theirs, works) in BESIDE {
+        let works = works.iter();
+        aims.extend(works.map(|work| of_work(evidence, group, [ours, theirs], work)));
+    }
+    let runs = evidence.jobs.unwrap_or_default();
+    aims.extend(JOBS.iter().map(|job| of_job(runs, job)));
+    aims.push(same_bytes(runs));
+    aims
+}
+
+fn of_work(
+    evidence: Evidence<'_>,
+    group: &str,
+    [ours, theirs]: [Side; 2],
+    &(name, phase, times): &OfWork,
+) -> Aim {
+    let key = [theirs.word(), name, phase];
+    let bound = (Bound::AtLeast(times), "x");
+    let aim = Aim::new(group, &key, format!("{name}: {phase}"), bound);
+    let (Some(measured), Ok(workload)) = (evidence.peers, Workload::named(name)) else {
+        return aim;
+    };
+    let series = Series::of(measured, workload, 1);
+    let their_rates = series.rates(theirs, phase);
+    let over_theirs = |side: Side| {
+        let rates = series.rates(side, phase);
+        let runs = rates.len().min(their_rates.len());
+        (ratio(&rates, &their_rates), runs)
+    };
+    let (reached, runs) = over_theirs(ours);
+    let mut aim = aim.reaching(reached, runs);
+    if ours == Side::Fuse {
+        let (otherwise, runs) = over_theirs(Side::Device);
+        aim.otherwise = (runs > 0).then_some(otherwise);
+    }
+    aim
+}
+
+fn of_job(runs: &[Run], &(job, way, bound): &(&str, &str, Bound)) -> Aim {
+    let seconds = |way: &str| -> Vec<f64> {
+        let of_way = runs.iter().filter(|run| run.job == job && run.way == way);
+        of_way.map(|run| run.seconds).collect()
+    };
+    let ours = programs::ours(job).map(seconds).unwrap_or_default();
+    let theirs = seconds(way);
+    let what = format!("{job}: rate over {way}");
+    let aim = Aim::new(JOBS_GROUP, &[job, way], what, (bound, "x"));
+    aim.reaching(ratio(&theirs, &ours), ours.len().min(theirs.len()))
+}
+
+/// An image of the same tree is the same, whenever it is made.
+fn same_bytes(runs: &[Run]) -> Aim {
+    let job = "image of a directory";
+    let ours = programs::ours(job).unwrap_or_default();
+    let of_ours = runs.iter().filter(|run| run.job == job && run.way == ours);
+    let made: Vec<&str> = of_ours.filter_map(|run| run.made.as_deref()).collect();
+    let what = format!("{job}: different images of all that {ours} made");
+    let aim = Aim::new(JOBS_GROUP, &[job, "bytes"], what, (Bound::AtMost(1.0), ""));
+    let different: BTreeSet<_> = made.iter().collect();
+    let different = Estimate::exactly(float(different.len() as u64));
+    aim.reaching(different, made.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+    use crate::record::Extent;
+    use crate::work;
+
+    #[test]
+    fn every_aim_is_of_work_there_is() {
+        for (_, _, _, aims) in BESIDE {
+            for &(name, phase, _) in *aims {
+                let workload = work::ALL.iter().find(|workload| workload.name == name);
+                let phases = workload.unwrap().phases;
+                assert!(phases.iter().any(|one| one.name == phase), "{name} {phase}");
+            }
+        }
+        for (job, way, _) in JOBS {
+            let job = programs::JOBS.iter().find(|one| one.name == *job).unwrap();
+            assert!(job.ways.iter().any(|one| one.name == *way), "{way}");
+        }
+    }
+
+    fn run(way: &str, seconds: f64, made: &str) -> Run {
+        Run {
+            job: "image of a directory".to_owned(),
+            way: way.to_owned(),
+            files: 1,
+            seconds,
+            cpu_seconds: seconds,
+            made: Some(made.to_owned()),
+        }
+    }
+
+    #[test]
+    fn jobs_are_judged_by_their_runs() {
+        let ours = "platter mkfs --from";
+        let runs = [
+            run(ours, 1.0, "a"),
+            run("mke2fs -d", 5.0, "b"),
+            run("cp -r to tmpfs", 0.5, "c"),
+            run(ours, 1.0, "d"),
+        ];
+        let evidence = Evidence {
+            extent: Extent::Full,
+            peers: None,
+            jobs: Some(&runs),
+            scale: None,
+        };
+        let aims = aims(evidence);
+        let verdict = |key: &str| {
+            let aim = aims.iter().find(|aim| aim.key == key);
+            aim.unwrap().verdict()
+        };
+        assert_eq!(verdict("image-of-a-directory-mke2fs-d"), Verdict::Met);
+        assert_eq!(
+            verdict("image-of-a-directory-cp-r-to-tmpfs"),
+            Verdict::Missed
+        );
+        assert_eq!(verdict("image-of-a-directory-bytes"), Verdict::Missed);
+        assert_eq!(
+            verdict("archive-of-an-image-kernel-mount-and-tar"),
+            Verdict::NotMeasured
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Why aims are missed: a file for each, written by hand, which the report takes in. Each says what a
+//! profile shows, and the physical reason or the next step.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::aims::{Aim, Verdict};
+
+/// What says how to write one, and is none.
+const ABOUT: &str = "README";
+
+/// The texts, by the name of the aim.
+#[derive(Debug, Default)]
+pub(super) struct Explanations(BTreeMap<String, String>);
+
+impl Explanations {
+    /// All that a folder has: `NAME.md` is about the aim of that name.
+    pub(super) fn load(folder: &Path) -> Result<Self> {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            entries => entries.with_context(|| folder.display().to_string())?,
+        };
+        let mut texts = BTreeMap::new();
+        for entry in entries {
+            let path = entry?.path();
+            let name = path.file_stem().and_then(|name| name.to_str());
+            let is_text = path.extension().is_some_and(|extension| extension == "md");
+            if let Some(name) = name.filter(|name| is_text && *name != ABOUT) {
+                let text = fs::read_to_string(&path)?;
+                texts.insert(name.to_owned(), text.trim().to_owned());
+            }
+        }
+        Ok(Self(texts))
+    }
+
+    pub(super) fn of(&self, key: &str) -> Option<&str> {
+        let text = self.0.get(key).map(String::as_str);
+        text.filter(|text| !text.is_empty())
+    }
+
+    /// What is wrong: an aim missed without an explanation or not measured, an explanation of an aim
+    /// that is met or of none.
+    pub(super) fn complaints(&self, aims: &[Aim]) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for aim in aims {
+            let key = &aim.key;
+            match (aim.verdict(), self.of(key)) {
+                (Verdict::Missed, None) => {
+                    complaints.push(format!("{key} is missed, and nothing says why"));
+                }
+                (Verdict::NotMeasured, _) => complaints.push(format!("{key} was not measured")),
+                (Verdict::Missed, Some(_)) | (Verdict::Met | Verdict::MetByTheMedian, None) => {}
+                (Verdict::Met | Verdict::MetByTheMedian, Some(_)) => {
+                    complaints.push(format!("{key} is met, and a text says why it is missed"));
+                }
+            }
+        }
+        let is_known = |key: &String| aims.iter().any(|aim| aim.key == *key);
+        let unknown = self.0.keys().filter(|key| !is_known(key));
+        complaints.extend(unknown.map(|key| format!("no aim is called {key}")));
+        complaints
+    }
+}
+
+#[cfg(test)]
+impl<const N: usize> From<[(&str, &str); N]> for Explanations {
+    fn from(texts: [(&str, &str); N]) -> Self {
+        Self(
+            texts
+                .map(|(key, text)| (key.to_owned(), text.to_owned()))
+                .into(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn explanations_and_missed_aims_belong_together() {
+        let aims = [
+            Aim::of_two("missed", Some(1.0)),
+            Aim::of_two("met", Some(3.0)),
+        ];
+        let complaints = |texts: &[(&str, &str)]| -> Vec<String> {
+            let texts = texts
+                .iter()
+                .map(|&(key, text)| (key.to_owned(), text.to_owned()));
+            Explanations(texts.collect()).complaints(&aims)
+        };
+        assert!(complaints(&[("missed", "Because.")]).is_empty());
+        assert_eq!(complaints(&[]), ["missed is missed, and nothing says why"]);
+        assert_eq!(
+            complaints(&[("missed", "")]),
+            ["missed is missed, and nothing says why"]
+        );
+        assert_eq!(
+            complaints(&[("missed", "Because."), ("met", "Because.")]),
+            ["met is met, and a text says why it is missed"]
+        );
+        assert_eq!(
+            complaints(&[("missed", "Because."), ("other", "Because.")]),
+            ["no aim is called other"]
+        );
+        let unmeasured = [Aim::of_two("never", None)];
+        let none = Explanations::default();
+        assert_eq!(none.complaints(&unmeasured), ["never was not measured"]);
+    }
+
+    #[test]
+    fn every_text_of_a_folder_is_an_explanation_but_the_one_about_them() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("a-b.md", "Why.\n"),
+            ("README.md", "How."),
+            ("c.svg", "<svg"),
+        ] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let found = Explanations::load(folder.path()).unwrap();
+        assert_eq!(found.of("a-b"), Some("Why."));
+        assert_eq!(found.0.len(), 1);
+        assert!(
+            Explanations::load(&folder.path().join("none"))
+                .unwrap()
+                .0
+                .is_empty()
+        );
+    }
+}
