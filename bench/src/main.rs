@@ -37,7 +37,7 @@ usage: cargo xtask bench COMMAND [OPTIONS]
 
   --quick      so little that only counts mean anything
   --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
-  --sides LIST of library, kernel, fuse, fuse2fs, bindfs, null, tmpfs
+  --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, tmpfs
   --rounds N   turns of each side; of what grows, no more than usual
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,

@@ -148,7 +148,7 @@ fn alternate(
         Medium::Disk => Stage::on_disk()?,
     };
     let mut sides = choice.sides();
-    sides.retain(|side| workload.medium == Medium::Memory || side.uses_image());
+    sides.retain(|side| side.takes(workload));
     let mut spent: BTreeMap<Side, (usize, f64)> = BTreeMap::new();
     let mut samples = Vec::new();
     for _ in 0..rounds {

@@ -69,7 +69,12 @@ impl Sample {
         let peak = match self.side {
             Side::Library => self.client_peak_bytes,
             Side::Fuse | Side::Device => self.server_peak_bytes?,
-            Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => {
+            Side::Tmpfs
+            | Side::Kernel
+            | Side::Fuse2fs
+            | Side::Bindfs
+            | Side::BindfsLong
+            | Side::NullFuse => {
                 return None;
             }
         };

@@ -4,7 +4,7 @@ use super::number::{short, time};
 use super::svg::{Anchor, COLOURS, LETTER, Scale, Svg};
 use crate::measure::{Estimate, Latencies, float};
 
-const WIDTH: f64 = 920.0;
+const WIDTH: f64 = 1060.0;
 const ROW: f64 = 18.0;
 const PLOT_HEIGHT: f64 = 260.0;
 

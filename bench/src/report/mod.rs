@@ -48,6 +48,8 @@ exact on any machine; ratios hold for machines like this one; times are only con
 Our own servers take requests over `io_uring(7)`, which the kernel offers since Linux 6.14 where the
 superuser has set `fuse.enable_uring`: the benchmark sets it while it mounts. *platter, device* is the
 same server without. The servers of others know the device only.
+bindfs is run as it is by default; where the FUSE library then hands long writes on in pieces of 4 KiB,
+*bindfs, big_writes* tells what it does without that.
 
 Writes and flushes are requests to the image: of platter as it makes them, of the kernel as its block
 layer counts them, after merging. Nobody counts those of fuse2fs, so they are of one more turn, of a tenth

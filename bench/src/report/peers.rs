@@ -13,6 +13,7 @@ use crate::work::{self, Workload};
 const PAIRS: &[(Side, Side)] = &[
     (Side::Fuse, Side::Fuse2fs),
     (Side::Fuse, Side::Bindfs),
+    (Side::Fuse, Side::BindfsLong),
     (Side::Fuse, Side::NullFuse),
     (Side::Fuse, Side::Device),
     (Side::Fuse, Side::Kernel),

@@ -67,7 +67,12 @@ fn figures(grown: &Grown) -> Vec<Figure> {
     let peak = |at: &At| match at.sample.side {
         Side::Library => Some(float(at.sample.client_peak_bytes) / MIB),
         Side::Fuse | Side::Device => Some(float(at.sample.server_peak_bytes?) / MIB),
-        Side::Tmpfs | Side::Kernel | Side::Fuse2fs | Side::Bindfs | Side::NullFuse => None,
+        Side::Tmpfs
+        | Side::Kernel
+        | Side::Fuse2fs
+        | Side::Bindfs
+        | Side::BindfsLong
+        | Side::NullFuse => None,
     };
     figures.push(Figure {
         name: "peak memory".to_owned(),

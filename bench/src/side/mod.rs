@@ -16,8 +16,10 @@ use platter::block::Counts;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::medium::Medium;
+use self::program::Writes;
 pub(crate) use self::served::{Kind as ServedKind, serve};
 use crate::place::Folder;
+use crate::work::{self, Workload};
 
 /// One of those compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,6 +32,8 @@ pub(crate) enum Side {
     Fuse2fs,
     /// tmpfs passed through by a FUSE server.
     Bindfs,
+    /// The same with long writes, where there are some.
+    BindfsLong,
     /// Our FUSE server over a filesystem in memory: the floor of our transport.
     NullFuse,
     /// Platter through FUSE, over rings where the kernel knows of them.
@@ -41,13 +45,14 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Library,
         Self::Kernel,
         Self::Fuse,
         Self::Device,
         Self::Fuse2fs,
         Self::Bindfs,
+        Self::BindfsLong,
         Self::NullFuse,
         Self::Tmpfs,
     ];
@@ -58,6 +63,7 @@ impl Side {
             Self::Kernel => "kernel ext4",
             Self::Fuse2fs => "fuse2fs",
             Self::Bindfs => "bindfs on tmpfs",
+            Self::BindfsLong => "bindfs, big_writes",
             Self::NullFuse => "null server",
             Self::Fuse => "platter, FUSE",
             Self::Device => "platter, device",
@@ -72,6 +78,7 @@ impl Side {
             Self::Kernel => "kernel",
             Self::Fuse2fs => "fuse2fs",
             Self::Bindfs => "bindfs",
+            Self::BindfsLong => "bindfs-long",
             Self::NullFuse => "null",
             Self::Fuse => "fuse",
             Self::Device => "device",
@@ -87,7 +94,7 @@ impl Side {
     pub(crate) const fn uses_image(self) -> bool {
         match self {
             Self::Kernel | Self::Fuse2fs | Self::Fuse | Self::Device | Self::Library => true,
-            Self::Tmpfs | Self::Bindfs | Self::NullFuse => false,
+            Self::Tmpfs | Self::Bindfs | Self::BindfsLong | Self::NullFuse => false,
         }
     }
 
@@ -96,13 +103,21 @@ impl Side {
         !matches!(self, Self::NullFuse)
     }
 
+    /// Whether there is anything new to be seen of it in a workload.
+    pub(crate) fn takes(self, workload: &Workload) -> bool {
+        // Those without an image have nothing to do with the disk.
+        let is_placed = self.uses_image() || workload.medium == work::Medium::Memory;
+        is_placed && (self != Self::BindfsLong || workload.has_long_writes)
+    }
+
     /// Starts it on `ground`.
     pub(crate) fn start(self, ground: &Ground) -> Result<Box<dyn Live>> {
         Ok(match self {
             Self::Tmpfs => Box::new(bare::Bare::start(ground)?),
             Self::Kernel => Box::new(kernel::Kernel::start(ground)?),
             Self::Fuse2fs => Box::new(program::Program::fuse2fs(ground)?),
-            Self::Bindfs => Box::new(program::Program::bindfs(ground)?),
+            Self::Bindfs => Box::new(program::Program::bindfs(ground, Writes::AsUsual)?),
+            Self::BindfsLong => Box::new(program::Program::bindfs(ground, Writes::Long)?),
             Self::NullFuse => Box::new(served::Served::start(ServedKind::Memory, ground)?),
             Self::Fuse => Box::new(served::Served::start(ServedKind::Image, ground)?),
             Self::Device => Box::new(served::Served::start(ServedKind::ImageByDevice, ground)?),

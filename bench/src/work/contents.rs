@@ -23,6 +23,7 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
         full: 1024,
     },
     image_mib: |count| 256 + count + count / 4,
+    has_long_writes: true,
     phases: &[
         MAKE_FOLDERS,
         phase("write", Unit::Bytes, write_in_order),

@@ -30,6 +30,8 @@ pub(crate) struct Workload {
     /// Room the image needs, from the count.
     pub(crate) image_mib: fn(u64) -> u64,
     pub(crate) medium: Medium,
+    /// Whether it writes more than 4 KiB at a time.
+    pub(crate) has_long_writes: bool,
     pub(crate) phases: &'static [Phase],
 }
 
@@ -42,6 +44,7 @@ const USUAL: Workload = Workload {
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
     medium: Medium::Memory,
+    has_long_writes: false,
     phases: &[],
 };
 

@@ -21,6 +21,7 @@ pub(crate) const TREE: Workload = Workload {
         quick: 500,
         full: 20_000,
     },
+    has_long_writes: true,
     phases: &[
         MAKE_FOLDERS,
         phase("unpack", Unit::Operations, unpack),
