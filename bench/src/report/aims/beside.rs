@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Aim, Bound, Evidence};
+use super::{Aim, Bound, COMPARED, Evidence};
 use crate::measure::{Estimate, float, ratio};
 use crate::programs::{self, Run};
 use crate::report::peers::Series;
@@ -111,8 +111,10 @@ fn of_work(
     let (reached, runs) = over_theirs(ours);
     let mut aim = aim.reaching(reached, runs);
     if ours == Side::Fuse {
-        let (otherwise, runs) = over_theirs(Side::Device);
-        aim.otherwise = (runs > 0).then_some(otherwise);
+        aim.compared = COMPARED.map(|(side, _)| {
+            let (reached, runs) = over_theirs(side);
+            (runs > 0).then_some(reached)
+        });
     }
     aim
 }

@@ -11,6 +11,7 @@ use crate::peers::Measured;
 use crate::programs::Run;
 use crate::record::Extent;
 use crate::scale::Grown;
+use crate::side::Side;
 
 /// What there is to judge by.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +34,8 @@ pub(super) struct Aim {
     unit: &'static str,
     /// Nothing, where it was not measured.
     reached: Option<Reached>,
-    /// What platter reaches by another way, to stand beside it.
-    otherwise: Option<Estimate>,
+    /// What others reach, to stand beside it: by [`COMPARED`].
+    compared: [Option<Estimate>; COMPARED.len()],
 }
 
 /// A bound of what is to be reached.
@@ -61,7 +62,11 @@ pub(super) enum Verdict {
 }
 
 const HEAD: &[&str] = &["what", "aim", "reached", "runs", "verdict"];
-const OTHERWISE: &str = "over the device alone";
+/// Ours beside which the aims through FUSE are told, and what each shows.
+const COMPARED: [(Side, &str); 2] = [
+    (Side::Device, "over the device alone"),
+    (Side::NullFuse, "null server: what the transport allows"),
+];
 
 /// All aims, whatever there is to judge them by.
 pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
@@ -80,9 +85,13 @@ pub(super) fn tell(page: &mut Page, aims: &[Aim], explanations: Option<&Explanat
     for group in aims.chunk_by(|one, other| one.group == other.group) {
         page.paragraph(&format!("### {}", group[0].group));
         let mut head = HEAD.to_vec();
-        let is_told_twice = group.iter().any(|aim| aim.otherwise.is_some());
-        head.extend(is_told_twice.then_some(OTHERWISE));
-        let rows: Vec<_> = group.iter().map(|aim| aim.row(is_told_twice)).collect();
+        let is_compared = group
+            .iter()
+            .any(|aim| aim.compared.iter().any(Option::is_some));
+        if is_compared {
+            head.extend(COMPARED.map(|(_, shows)| shows));
+        }
+        let rows: Vec<_> = group.iter().map(|aim| aim.row(is_compared)).collect();
         page.table(&head, &rows);
     }
     if let Some(explanations) = explanations {
@@ -119,7 +128,7 @@ impl Aim {
             bound,
             unit,
             reached: None,
-            otherwise: None,
+            compared: [None; COMPARED.len()],
         }
     }
 
@@ -149,7 +158,7 @@ impl Aim {
     }
 
     /// A row of the table.
-    fn row(&self, is_told_twice: bool) -> Vec<String> {
+    fn row(&self, is_compared: bool) -> Vec<String> {
         let runs = self.reached.map_or(0, |reached| reached.runs);
         let mut row = vec![
             self.what.clone(),
@@ -158,9 +167,10 @@ impl Aim {
             runs.to_string(),
             self.verdict().shown().to_owned(),
         ];
-        if is_told_twice {
-            let otherwise = self.otherwise.map(|other| with_unit(other, self.unit));
-            row.push(otherwise.unwrap_or_else(|| "-".to_owned()));
+        if is_compared {
+            row.extend(self.compared.map(|other| {
+                other.map_or_else(|| "-".to_owned(), |other| with_unit(other, self.unit))
+            }));
         }
         row
     }
