@@ -13,9 +13,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::io::Errno;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::super::protocol::{RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader};
+use super::super::protocol::{
+    InHeader, Opcode, RING_COMMIT_AND_FETCH, RING_REGISTER, ReadIn, RingCommand, RingHeader,
+};
+
+/// Reads of so many bytes are mostly ahead of whom they are for.
+const MUCH_BYTES: u32 = 128 << 10;
 
 /// What one request and its answer are in.
 #[derive(Debug)]
@@ -118,6 +123,16 @@ impl Ring {
 }
 
 impl Entry {
+    /// Whether it has a request for so much that its caller goes on meanwhile: the kernel reads ahead.
+    pub(super) fn asks_for_much(&self) -> bool {
+        let header = InHeader::read_from_prefix(&self.fixed.header);
+        let opcode = header
+            .ok()
+            .and_then(|(header, _)| Opcode::decode(header.opcode));
+        let asked = ReadIn::read_from_prefix(&self.fixed.structure);
+        opcode == Some(Opcode::Read) && asked.is_ok_and(|(asked, _)| asked.size >= MUCH_BYTES)
+    }
+
     fn places(&mut self) -> [Place; 2] {
         let fixed = self.fixed.as_mut_bytes();
         let place = |buffer: &mut [u8]| Place {

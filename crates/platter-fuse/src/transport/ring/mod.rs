@@ -3,6 +3,7 @@
 //! does. What the kernel forgets, and what it is told unasked, still goes by the device.
 
 mod entry;
+mod seat;
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,10 +15,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::entry::{Command, Entry, Ring};
+use self::seat::{Place, Seat};
 use super::connection::{Connection, give};
 use super::device::{self, Share};
 use super::exchange::{Exchange, Outcome};
@@ -113,8 +114,8 @@ impl Rings {
 
 impl Worker<'_> {
     fn serve(&self, ring: Ring) {
-        self.queue.settle_here();
-        if self.work(ring).is_err() {
+        let mut seat = Seat::take(self.queue.number);
+        if self.work(ring, &mut seat).is_err() {
             self.queue.leave(self.connection.device());
             // What breaks the connection is told of by the thread that always serves the device.
             let _ = device::work(self.connection, Share::All, &self.notices);
@@ -122,13 +123,18 @@ impl Worker<'_> {
     }
 
     /// Answers requests until the mount is gone.
-    fn work(&self, mut ring: Ring) -> io::Result<()> {
+    fn work(&self, mut ring: Ring, seat: &mut Seat) -> io::Result<()> {
         let device = self.connection.device();
         let mut exchange = Exchange::new(self.connection.server(), self.connection.agreed());
         let mut spare = vec![0; ROOM_MIN];
         ring.enable()?;
         let mut command = Command::Register;
         while let ControlFlow::Continue(entry) = ring.fetch(device, self.queue.number, command)? {
+            seat.be(if entry.asks_for_much() {
+                Place::Away
+            } else {
+                Place::Home
+            });
             let answered = self.answer(&mut exchange, entry, &mut spare)?;
             let header = answered.header();
             entry.fixed.header[..size_of_val(&header)].copy_from_slice(header.as_bytes());
@@ -203,17 +209,6 @@ impl Worker<'_> {
 }
 
 impl Queue {
-    /// Keeps this thread on the processor of the queue. Where it may not run there, it serves from
-    /// another.
-    fn settle_here(&self) {
-        let number = usize::from(self.number);
-        if sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(number)) {
-            let mut place = CpuSet::new();
-            place.set(number);
-            let _ = sched_setaffinity(None, &place);
-        }
-    }
-
     /// Counts out a thread that does not serve, or not any more. Without the last one the kernel has
     /// to go back to the device, which it does when it cannot use an entry: it gets one without room
     /// for anything. Says what then comes by the device.

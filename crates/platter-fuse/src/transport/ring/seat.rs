@@ -1,0 +1,80 @@
+//! The processors that a thread of a queue runs on.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Where a thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the processor of its queue, as its caller is, who waits.
+    Home,
+    /// On another: its caller goes on meanwhile.
+    Away,
+}
+
+/// The place of the thread that took it, which stays on the processors that the program was given.
+#[derive(Debug)]
+pub(super) struct Seat {
+    home: CpuSet,
+    away: CpuSet,
+    /// Where it may be both here and there.
+    place: Option<Place>,
+}
+
+impl Seat {
+    /// Seats this thread on the processor of a queue, if it may run there.
+    pub(super) fn take(queue: u16) -> Self {
+        let queue = usize::from(queue);
+        let given = sched_getaffinity(None).unwrap_or_default();
+        let mut seat = Self {
+            home: CpuSet::new(),
+            away: given,
+            place: None,
+        };
+        seat.away.unset(queue);
+        if given.is_set(queue) {
+            seat.home.set(queue);
+            let is_home = sched_setaffinity(None, &seat.home).is_ok();
+            seat.place = (is_home && seat.away.count() > 0).then_some(Place::Home);
+        }
+        seat
+    }
+
+    /// Moves the thread there.
+    pub(super) fn be(&mut self, place: Place) {
+        if self.place.is_none_or(|now| now == place) {
+            return;
+        }
+        let processors = match place {
+            Place::Home => &self.home,
+            Place::Away => &self.away,
+        };
+        if sched_setaffinity(None, processors).is_ok() {
+            self.place = Some(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_moves_only_where_it_may_run() {
+        let given = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&number| given.is_set(number));
+        let queue = u16::try_from(first.unwrap()).unwrap();
+        let now = || sched_getaffinity(None).unwrap();
+        let (mut home, mut away) = (CpuSet::new(), given);
+        home.set(usize::from(queue));
+        away.unset(usize::from(queue));
+        let mut seat = Seat::take(queue);
+        assert_eq!(now(), home);
+        seat.be(Place::Away);
+        assert_eq!(now(), if away.count() > 0 { away } else { home });
+        seat.be(Place::Home);
+        assert_eq!(now(), home);
+        let mut elsewhere = Seat::take(u16::try_from(CpuSet::MAX_CPU - 1).unwrap());
+        elsewhere.be(Place::Away);
+        assert_eq!(now(), home, "a processor that is not there is left alone");
+    }
+}
