@@ -81,11 +81,9 @@ fn main() -> Result<()> {
 /// Measures, and makes the report. What fails does not keep the other parts from being measured.
 fn measure(choice: &Choice, parts: &[fn(&Choice) -> Result<()>]) -> Result<()> {
     let place = place(choice);
-    if place == Extent::Quick {
-        record::forget_tried()?;
-    }
-    if choice.extent == Extent::Full {
-        Quiet::wait()?;
+    match place {
+        Extent::Quick => record::forget_tried()?,
+        Extent::Full => Quiet::wait()?,
     }
     let mut failed = Ok(());
     for part in parts {

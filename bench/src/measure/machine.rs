@@ -75,9 +75,13 @@ impl Quiet {
 
     /// Waits for the load of what ran before to be gone, though not for ever.
     pub(crate) fn wait() -> Result<()> {
-        for _ in 0..LOOKS_MAX {
-            if Self::look()?.load <= LOAD_MAX {
+        for look in 0..LOOKS_MAX {
+            let load = Self::look()?.load;
+            if load <= LOAD_MAX {
                 break;
+            }
+            if look == 0 {
+                println!("waiting for the machine to become quiet (load {load:.2})");
             }
         }
         Ok(())
