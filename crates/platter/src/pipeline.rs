@@ -7,9 +7,6 @@ use parking_lot::{Condvar, Mutex};
 /// How many jobs wait at most for a thread.
 const QUEUE_JOBS_MAX: usize = 16;
 
-/// Results beyond this many bytes keep threads from starting further jobs.
-const READY_BYTES_MAX: usize = 16 << 20;
-
 /// A result takes memory until it is taken.
 pub(crate) trait Footprint {
     /// How many bytes of memory.
@@ -24,6 +21,8 @@ pub(crate) trait Footprint {
 #[derive(Debug)]
 pub(crate) struct Pipeline<J, R> {
     state: Mutex<State<J, R>>,
+    /// Results beyond this many bytes keep threads from starting further jobs.
+    ready_bytes_max: usize,
     /// A job may be startable, or there will be none.
     work: Condvar,
     /// The oldest job's result may be there, or there will be none.
@@ -51,8 +50,10 @@ struct State<J, R> {
 pub(crate) struct Ticket(u64);
 
 impl<J, R: Footprint> Pipeline<J, R> {
-    pub(crate) fn new() -> Self {
+    /// A pipeline whose results wait with about so many bytes at most.
+    pub(crate) fn new(ready_bytes_max: usize) -> Self {
         Self {
+            ready_bytes_max,
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 results: VecDeque::new(),
@@ -106,7 +107,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
                 return None;
             }
             let started = (state.results.len() - state.queue.len()) as u64;
-            if (state.ready_bytes < READY_BYTES_MAX || started == 0)
+            if (state.ready_bytes < self.ready_bytes_max || started == 0)
                 && let Some(job) = state.queue.pop_front()
             {
                 let ticket = Ticket(state.oldest + started);
@@ -178,6 +179,8 @@ mod tests {
 
     use super::*;
 
+    const READY_BYTES_MAX: usize = 16 << 20;
+
     #[derive(Debug, PartialEq)]
     struct Done(u64, usize);
 
@@ -188,7 +191,7 @@ mod tests {
     }
 
     fn run(threads: usize, jobs: u64, size_bytes: usize) -> Vec<u64> {
-        let pipeline = Pipeline::new();
+        let pipeline = Pipeline::new(READY_BYTES_MAX);
         thread::scope(|scope| {
             let producer = thread::Builder::new().spawn_scoped(scope, || {
                 for job in 0..jobs {
@@ -233,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_stopped_pipeline_lets_everyone_go() {
-        let pipeline: Pipeline<u32, Done> = Pipeline::new();
+        let pipeline: Pipeline<u32, Done> = Pipeline::new(READY_BYTES_MAX);
         thread::scope(|scope| {
             let producer = thread::Builder::new()
                 .spawn_scoped(scope, || while pipeline.push(0) {})
@@ -251,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_panicking_thread_stops_the_pipeline() {
-        let pipeline: Pipeline<u32, Done> = Pipeline::new();
+        let pipeline: Pipeline<u32, Done> = Pipeline::new(READY_BYTES_MAX);
         thread::scope(|scope| {
             let panicking = thread::Builder::new()
                 .spawn_scoped(scope, || {

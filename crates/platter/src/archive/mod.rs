@@ -36,6 +36,9 @@ use crate::{Cause, Error, Problem, Result, Volume};
 /// Archives end with two zero blocks and are filled up to a multiple of this, as tar does it.
 const RECORD_BYTES: u64 = 20 * ustar::BLOCK_BYTES as u64;
 
+/// Finished buffers that wait to be written, in bytes.
+const READY_BYTES_MAX: usize = 16 << 20;
+
 /// Finished buffers beyond this many are freed instead of kept for the next job.
 const SPARE_BUFFERS_MAX: usize = 8;
 
@@ -104,7 +107,7 @@ pub fn write_tar(
         .iter()
         .map(|member| find_root(volume, base, member))
         .collect::<Result<Vec<_>>>()?;
-    let pipeline = Pipeline::new();
+    let pipeline = Pipeline::new(READY_BYTES_MAX);
     let buffers = Mutex::new(Vec::new());
     let written = thread::scope(|scope| {
         let planner = Planner::new(volume.entry_source(true), options, &pipeline);

@@ -13,6 +13,8 @@ use crate::pipeline::{Footprint, Pipeline};
 const JOB_BYTES: u64 = 1 << 20;
 /// in no more steps than this.
 const JOB_STEPS: usize = 512;
+/// What is read and waits for the writer, in bytes.
+const READY_BYTES_MAX: usize = 2 << 20;
 /// Threads that read at most: what is written waits for the writer more often than for them.
 const READERS_MAX: usize = 4;
 
@@ -67,7 +69,7 @@ pub(super) fn read<'p, R>(
     files: impl Iterator<Item = &'p Contents> + Send,
     take: impl FnOnce(Pieces<'_>) -> R,
 ) -> std::io::Result<R> {
-    let pipeline = Pipeline::new();
+    let pipeline = Pipeline::new(READY_BYTES_MAX);
     let plan = || {
         let _guard = pipeline.stop_on_panic();
         if plan(files, &pipeline).is_some() {

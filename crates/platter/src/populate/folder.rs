@@ -1,6 +1,7 @@
 //! What a directory of the host holds.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::num::NonZeroUsize;
@@ -67,18 +68,19 @@ fn content_of(name: Arc<str>, mut found: Vec<Found>) -> Content {
     found.sort_unstable_by(|left, right| left.path.cmp(&right.path));
     let mut content = Content::new(name);
     let mut seen: HashMap<FileId, MemberPath> = HashMap::new();
-    let members = found.into_iter().map(|found| {
+    // One by one: collecting them would take a second list of all.
+    for found in found {
         let Found { path, member, link } = found;
-        let first = link.and_then(|inode| seen.get(&inode));
-        if let Some(first) = first {
-            return (path, Member::link(first.clone()));
-        }
-        if let Some(inode) = link {
-            seen.insert(inode, path.clone());
-        }
-        (path, member)
-    });
-    content.members = members.collect();
+        let member = match link.map(|inode| seen.entry(inode)) {
+            Some(Entry::Occupied(first)) => Member::link(first.get().clone()),
+            Some(Entry::Vacant(first)) => {
+                first.insert(path.clone());
+                member
+            }
+            None => member,
+        };
+        content.members.insert(path, member);
+    }
     content
 }
 
