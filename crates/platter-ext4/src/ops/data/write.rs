@@ -132,9 +132,22 @@ impl Node {
         whole
     }
 
-    /// Writes into the cache what has to become part of the file, with a promise of space.
+    /// Writes back what lies before `offset` behind the end that the medium knows: what is written past
+    /// the cache moves that end, and it would be a hole after a power cut.
+    fn write_back_before(&self, offset: u64) -> Result<()> {
+        if self.core.read().inode.size_bytes < self.size_bytes().min(offset) {
+            self.pages.write_back(self, 0..offset)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what has to become part of the file, with a promise of space: into the cache, or past it.
     pub(super) fn write_cached(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset + data.len() as u64;
+        let is_long = self.past_cache(offset, data.len()) == data.len();
+        if is_long {
+            self.write_back_before(offset)?;
+        }
         let blocks = self.blocks_of(offset..end)?;
         let space = self.tree.space()?;
         let promised = self.core.write().promise(self.volume(), space, blocks)?;
@@ -142,7 +155,6 @@ impl Node {
             node: self,
             copied_to: AtomicU64::new(offset),
         };
-        let is_long = self.past_cache(offset, data.len()) == data.len();
         let past = is_long.then(|| {
             let write = || self.write_folios(offset, &[IoSlice::new(data)]);
             self.pages.write_past(offset..end, write)

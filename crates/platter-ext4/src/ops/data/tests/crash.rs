@@ -75,3 +75,14 @@ fn blocks_that_moved_are_not_overwritten_where_they_were() {
         }
     }
 }
+
+#[test]
+fn a_long_write_is_not_there_without_what_was_written_before_it() {
+    for shape in [EXTENTS, CLUSTERS, INDIRECT] {
+        let mut file = File::new(1, shape);
+        file.write(0, 5000);
+        file.write(8192, LONG_BYTES);
+        file.commit();
+        assert_eq!(file.after_cut(), file.model);
+    }
+}

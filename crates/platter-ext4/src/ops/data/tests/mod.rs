@@ -8,6 +8,7 @@ use std::sync::Arc;
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{BlockDevice, CountingDevice, MemoryDevice, Operation};
 use platter_cache::MemoryBudget;
+use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
 
 use super::super::{Node, OnError, Tree};
@@ -21,6 +22,8 @@ use crate::orphan::{OrphanRegister, Orphans};
 
 /// Bytes that random changes stay within.
 const BYTES_MAX: u64 = 300_000;
+/// Writes of this length go past the cache.
+const LONG_BYTES: u64 = 128 << 10;
 
 struct Random(u64);
 
@@ -177,8 +180,12 @@ impl File {
         let len_max = if self.below(5) == 0 { 60_000 } else { 3000 };
         let len = 1 + self.below(len_max);
         let size = self.model.len() as u64;
-        match self.below(24) {
+        match self.below(26) {
             0..8 => self.write(start, len),
+            24..26 => {
+                let page = self.below(40);
+                self.write(page * PAGE_BYTES as u64, LONG_BYTES + len);
+            }
             8..10 => self.write(size.min(BYTES_MAX), len),
             10..12 => self.resize(start),
             12 => self.resize(size / 2),
@@ -473,6 +480,44 @@ fn a_failed_writeback_is_told_once_and_made_up_for() {
             file.check_bytes();
             if written.is_err() {
                 assert!(matches!(file.node.sync(true), Err(Error::Io(_))));
+            }
+            file.remount();
+        }
+    }
+}
+
+#[test]
+fn a_long_write_that_fails_leaves_old_bytes_or_new_ones() {
+    for shape in [EXTENTS, CLUSTERS, INDIRECT] {
+        for nth in 1..6 {
+            let mut file = File::new(nth, shape);
+            file.write(0, 50_000);
+            file.write(100_000, 50_000);
+            file.remount();
+            let faults = file.through_faults();
+            file.write(PAGE_BYTES as u64, 100);
+            faults.arm(Fault {
+                operation: Operation::Write,
+                when: When::Nth(nth),
+                effect: Effect::Tear { seed: nth },
+            });
+            let (start, new) = (16_384, vec![0xee; 300_000]);
+            let written = file.node.write_at(start, &new);
+            assert_eq!(written.is_err(), faults.met() > 0);
+            faults.disarm();
+            let size = usize::try_from(file.node.size_bytes()).unwrap();
+            let mut found = vec![0; size];
+            assert_eq!(file.node.read_at(0, &mut found).unwrap(), size);
+            let old = file.model.len();
+            assert!(size >= old);
+            file.model.resize(size, 0);
+            for (at, (found, model)) in found.iter().zip(&mut file.model).enumerate() {
+                let is_new = *found == 0xee && at >= 16_384;
+                assert!(is_new || found == model, "byte {at}");
+                *model = *found;
+            }
+            if written.is_ok() {
+                assert_eq!(size, 316_384);
             }
             file.remount();
         }
