@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
+use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Clock, Condition, Result};
 
 use super::lifetime::Lifetime;
@@ -57,6 +58,10 @@ pub(super) fn refuse_unwritable(
     // Usage would have to be counted; a kernel without quotas refuses it, too.
     if features.ro_compat.contains(RoCompat::QUOTA) {
         names.push("quota".into());
+    }
+    // Contents are cached, and written, by pages.
+    if opened.geometry.block_bytes as usize > PAGE_BYTES {
+        names.push(format!("a block size of {}", opened.geometry.block_bytes));
     }
     if !names.is_empty() {
         return Err(unsupported(names.join(", "), Some("only reading is")));
