@@ -15,8 +15,8 @@ mod tests;
 use std::sync::Arc;
 
 use platter_block::{
-    Access, BatchWriter, BlockDevice, BurstDevice, CountingDevice, FileDevice, IoError, Operation,
-    OverlayDevice, OverlayOptions, ScratchDevice,
+    Access, BatchWriter, BlockDevice, BurstDevice, CountingDevice, FileDevice, IoError,
+    JoinedDevice, Operation, OverlayDevice, OverlayOptions, ScratchDevice,
 };
 use platter_vfs::{Context, Credentials};
 
@@ -30,6 +30,11 @@ pub use copy_in::{CopyIn, CopyInEvent, CopySource};
 pub use mode::{ModeChange, ModeError};
 pub use names::{Existing, Missing};
 pub use owner::Owner;
+
+/// What is written lies in files of this length: filesystems of hosts have none of any length.
+const STORE_PART_BYTES: u64 = 1 << 40;
+/// What errors call them.
+const STORE_NAME: &str = "temporary file";
 
 /// Changes of one filesystem that are made together.
 ///
@@ -202,12 +207,22 @@ impl Drop for Edit {
 
 /// A device as long as `base` that goes when it is closed.
 fn store_for(base: &dyn BlockDevice) -> Result<Arc<dyn BlockDevice>, IoError> {
+    let mut left = base.geometry().len_bytes;
+    let mut parts = Vec::new();
+    while left > 0 {
+        let part = left.min(STORE_PART_BYTES);
+        parts.push(temporary_file(part)?);
+        left -= part;
+    }
+    Ok(Arc::new(JoinedDevice::new(STORE_NAME, parts)))
+}
+
+fn temporary_file(len_bytes: u64) -> Result<Arc<dyn BlockDevice>, IoError> {
     let failed = |error: std::io::Error| {
-        let name = Arc::from("temporary file");
+        let name = Arc::from(STORE_NAME);
         IoError::new(&name, Operation::Open, 0, 0, error)
     };
     let file = tempfile::NamedTempFile::new().map_err(failed)?;
-    let len_bytes = base.geometry().len_bytes;
     file.as_file().set_len(len_bytes).map_err(failed)?;
     let options = platter_block::OpenOptions {
         access: Access::Write,

@@ -435,3 +435,19 @@ fn names_follow_the_rules_of_the_commands() {
     edit.commit().unwrap();
     demand_clean(&image(&memory), Recovery::Skip);
 }
+
+#[test]
+fn what_is_written_above_a_long_image_has_a_place() {
+    let len_bytes = 2 * STORE_PART_BYTES + 12_345;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(len_bytes).unwrap();
+    let base = FileDevice::open(file.path(), platter_block::OpenOptions::default()).unwrap();
+    let store = store_for(&base).unwrap();
+    assert_eq!(store.geometry().len_bytes, len_bytes);
+    for at in [0, STORE_PART_BYTES - 2, len_bytes - 4] {
+        store.write_at(at, b"seam").unwrap();
+        let mut found = [0; 4];
+        store.read_at(at, &mut found).unwrap();
+        assert_eq!(&found, b"seam");
+    }
+}
