@@ -5,7 +5,9 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::attr::DeviceNumber;
-use crate::{Attr, Condition, Context, FileKind, Name, NameBuf, Result, SetAttr};
+use crate::{
+    Attr, Condition, Context, FileKind, Name, NameBuf, Result, SetAttr, Unmade, WholeFile,
+};
 
 /// Identifies an inode while the filesystem is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -199,6 +201,16 @@ pub trait Inode: Send + Sync + Debug {
     ) -> Result<Arc<dyn Inode>> {
         let _ = (context, name, kind, permissions);
         read_only()
+    }
+
+    /// Makes regular files in this directory, in their order, as whole as they will be: for who makes
+    /// many of them. Each is made for its owner, as by [`create`](Self::create).
+    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
+        for (index, file) in files.iter().enumerate() {
+            let made = file.make_in(self);
+            made.map_err(|error| Unmade { index, error })?;
+        }
+        Ok(())
     }
 
     /// Makes a file without a name in this directory's filesystem (`O_TMPFILE`).

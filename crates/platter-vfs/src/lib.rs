@@ -24,6 +24,7 @@ pub mod xattr;
 pub mod path;
 pub mod check;
 pub mod creation;
+pub mod whole_file;
 pub mod tree_walk;
 pub mod memory;
 
@@ -46,3 +47,4 @@ pub use name::{Name, NameBuf};
 pub use path::{LastComponent, Located, PathWalk};
 pub use permission::Access;
 pub use tree_walk::{TreeWalk, Visited, WalkEvent, WalkOrder};
+pub use whole_file::{Unmade, WholeFile};

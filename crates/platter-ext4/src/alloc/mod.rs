@@ -107,6 +107,25 @@ impl Taken {
     pub fn count(&self) -> u32 {
         self.blocks
     }
+
+    /// Parts the first `blocks` from the rest, each with its own clusters of `cluster_blocks`; nothing is
+    /// parted where there are fewer. The rest may be none, to be dropped.
+    pub fn split_first(&mut self, blocks: u32, cluster_blocks: u32) -> Option<Self> {
+        if blocks == 0 || blocks > self.blocks {
+            return None;
+        }
+        let whole = blocks.next_multiple_of(cluster_blocks);
+        let middle = self.clusters.start.0.saturating_add(u64::from(whole));
+        let middle = BlockNr(middle.min(self.clusters.end.0));
+        let first = Self {
+            clusters: self.clusters.start..middle,
+            blocks,
+            from: self.from,
+        };
+        self.clusters.start = middle;
+        self.blocks = self.blocks.saturating_sub(whole);
+        Some(first)
+    }
 }
 
 /// What is free, in blocks and inodes.

@@ -11,6 +11,7 @@ mod link;
 mod names;
 mod new_inode;
 mod create;
+mod whole;
 mod remove;
 mod rename;
 mod xattrs;
@@ -31,7 +32,8 @@ use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
     Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error, ExtentSink,
-    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, XattrMode,
+    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, Unmade,
+    WholeFile, XattrMode,
 };
 
 use crate::Volume;
@@ -446,6 +448,10 @@ impl platter_vfs::Inode for Node {
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
         let made = self.create_named(context, name, &kind, permissions);
         Ok(self.tree.noted(made)?)
+    }
+
+    fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
+        self.create_whole_files(files)
     }
 
     fn create_unnamed(

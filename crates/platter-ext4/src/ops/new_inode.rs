@@ -293,7 +293,7 @@ impl Node {
 }
 
 /// What an inode of `kind` inherits of the flags of its directory.
-fn inherited_flags(dir: InodeFlags, kind: FileKind) -> InodeFlags {
+pub(super) fn inherited_flags(dir: InodeFlags, kind: FileKind) -> InodeFlags {
     let taken = match kind {
         FileKind::Directory => INHERITED,
         FileKind::Regular => INHERITED & !DIRECTORY_ONLY,
@@ -307,7 +307,7 @@ fn inherited_flags(dir: InodeFlags, kind: FileKind) -> InodeFlags {
 }
 
 /// The space of a cluster in units of 512 bytes.
-fn cluster_sectors(geometry: &Geometry) -> u64 {
+pub(super) fn cluster_sectors(geometry: &Geometry) -> u64 {
     u64::from(geometry.block_bytes >> 9).saturating_mul(u64::from(geometry.cluster_blocks))
 }
 

@@ -134,11 +134,15 @@ impl Volume {
     /// Whether the contents of this inode go through the journal: all do, or it asks for it.
     #[must_use]
     pub fn journals_data(&self, inode: &Inode) -> bool {
-        let asks = inode.flags.contains(InodeFlags::JOURNAL_DATA);
+        inode.kind == FileKind::Regular && self.journals_contents(inode.flags)
+    }
+
+    /// Whether contents of a regular file with these flags go through the journal.
+    #[must_use]
+    pub fn journals_contents(&self, flags: InodeFlags) -> bool {
+        let asks = flags.contains(InodeFlags::JOURNAL_DATA);
         let has_journal = self.log.as_ref().is_some_and(Log::has_journal);
-        has_journal
-            && inode.kind == FileKind::Regular
-            && (asks || self.data_mode == DataMode::Journal)
+        has_journal && (asks || self.data_mode == DataMode::Journal)
     }
 
     /// The same volume, to be changed through transactions that `log` makes for its buffers.

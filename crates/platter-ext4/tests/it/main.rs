@@ -11,5 +11,6 @@ mod journal;
 mod scale;
 mod sharing;
 mod space;
+mod whole;
 mod writing;
 mod xattrs;

@@ -16,7 +16,7 @@ use crate::ondisk::{BlockNr, FileBlock};
 use crate::txn::Handle;
 
 /// Zeros for the rest of the last block.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+pub(in crate::ops) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Blocks of contents that one handle takes into the journal at most.
 const JOURNALED_BLOCKS_MAX: u32 = 32;

@@ -1,0 +1,269 @@
+//! Regular files that are made with all that belongs to them. Their contents come to lie side by side,
+//! and are written before anything names them.
+
+use std::io::IoSlice;
+
+use platter_vfs::{CreateKind, FileKind, Result, Unmade, WholeFile};
+
+use super::data::ZEROS;
+use super::new_inode::{Blueprint, cluster_sectors, inherited_flags};
+use super::{Core, Node};
+use crate::alloc::{ALLOC_INODE_CREDITS, Portion, RECORD_CREDITS, Space, Taken};
+use crate::directory::insert_credits;
+use crate::inode::{self, STORE_CREDITS};
+use crate::mapping::{Backing, BlockMap, MapChange, Run};
+use crate::ondisk::extent::Extent;
+use crate::ondisk::features::Incompat;
+use crate::ondisk::{BlockNr, FileBlock, Inode};
+use crate::txn::Handle;
+
+/// Blocks that a map of block numbers names without further blocks.
+const DIRECT_BLOCKS: u32 = 12;
+/// Blocks that a file without attributes, whose contents are one run, changes at most beside those of its
+/// directory; what its map asks for in case it had to grow is among them.
+const WHOLE_CREDITS: u32 = ALLOC_INODE_CREDITS + STORE_CREDITS + RECORD_CREDITS + 16;
+
+/// Where the contents of a file lie, until they are recorded; an empty file has none.
+type Place = Option<Taken>;
+
+impl Node {
+    /// See [`platter_vfs::Inode::create_whole`].
+    pub(super) fn create_whole_files(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
+        let mut made = 0;
+        while let Some(file) = files.get(made) {
+            let together = self.create_together(&files[made..]);
+            made += together;
+            if together == 0 {
+                // What kept it from that is met again, if it keeps it from being made at all.
+                let alone = file.make_in(self);
+                alone.map_err(|error| Unmade { index: made, error })?;
+                made += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes as many of the first files as there is no obstacle to. Gives how many.
+    fn create_together(&self, files: &[WholeFile<'_>]) -> usize {
+        let Ok(space) = self.tree.space() else {
+            return 0;
+        };
+        let _order = self.order.write();
+        if !self.takes_whole_files() {
+            return 0;
+        }
+        let mut places = self.place_contents(space, files);
+        let written = self.write_contents(files, &places);
+        let made = written.map_or(0, |()| self.name_all(space, files, &mut places));
+        for taken in places.into_iter().flatten() {
+            space.give_back(taken);
+        }
+        made
+    }
+
+    /// Whether new files need no more than an inode, a name, and blocks of their own.
+    fn takes_whole_files(&self) -> bool {
+        let volume = self.volume();
+        let core = self.core.read();
+        let flags = inherited_flags(core.inode.flags, FileKind::Regular);
+        let has_inline = volume
+            .geometry
+            .features
+            .incompat
+            .contains(Incompat::INLINE_DATA);
+        flags.is_empty()
+            && !has_inline
+            && !volume.journals_contents(flags)
+            && !core.inode.has_attributes()
+            && core.refuse_immutable().is_ok()
+            && core.inode.links > 0
+    }
+
+    /// Takes a run of blocks for the first files, as many as find room in it.
+    fn place_contents(&self, space: &Space, files: &[WholeFile<'_>]) -> Vec<Place> {
+        let volume = self.volume();
+        let geometry = &volume.geometry;
+        let ratio = geometry.cluster_blocks;
+        let has_extents = geometry.features.incompat.contains(Incompat::EXTENTS);
+        let blocks_max = if has_extents {
+            Extent::count_max(false)
+        } else {
+            DIRECT_BLOCKS
+        };
+        let blocks_of = |file: &WholeFile<'_>| {
+            let blocks = file.contents.len().div_ceil(geometry.block_bytes as usize);
+            u32::try_from(blocks).unwrap_or(u32::MAX)
+        };
+        let counts: Vec<u32> = files
+            .iter()
+            .map(blocks_of)
+            .take_while(|&blocks| blocks <= blocks_max)
+            .collect();
+        let all = counts.iter().map(|blocks| blocks.next_multiple_of(ratio));
+        let all = all.fold(0u32, u32::saturating_add);
+        let goal = space.first_goal(self.number, FileKind::Regular);
+        let mut taken = match all {
+            0 => None,
+            _ => space.take(volume, goal, all, space.contents_from()).ok(),
+        };
+        let mut places = Vec::with_capacity(counts.len());
+        for blocks in counts {
+            let place = taken
+                .as_mut()
+                .and_then(|run| run.split_first(blocks, ratio));
+            if blocks > 0 && place.is_none() {
+                break;
+            }
+            places.push(place);
+        }
+        if let Some(rest) = taken {
+            space.give_back(rest);
+        }
+        places
+    }
+
+    /// Writes contents to their places: those that lie side by side by one request.
+    fn write_contents(&self, files: &[WholeFile<'_>], places: &[Place]) -> Result<()> {
+        let volume = self.volume();
+        let geometry = &volume.geometry;
+        let placed: Vec<_> = files
+            .iter()
+            .zip(places)
+            .filter_map(|(file, place)| Some((place.as_ref()?.blocks(), file.contents)))
+            .collect();
+        for run in placed.chunk_by(|(left, _), (right, _)| left.end == right.start) {
+            let mut bufs = Vec::with_capacity(2 * run.len());
+            for (blocks, contents) in run {
+                let len = geometry.offset_bytes(blocks.end) - geometry.offset_bytes(blocks.start);
+                let missing = usize::try_from(len).map_or(0, |len| len - contents.len());
+                bufs.push(IoSlice::new(contents));
+                let zeros = ZEROS.get(..missing).filter(|zeros| !zeros.is_empty());
+                bufs.extend(zeros.map(IoSlice::new));
+            }
+            let start = run.first().map_or(BlockNr(0), |(blocks, _)| blocks.start);
+            let offset = geometry.offset_bytes(start);
+            volume.device().write_vectored_at(offset, &bufs)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the files that have a place. Gives how many could be made.
+    fn name_all(&self, space: &Space, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
+        let mut made = 0;
+        while made < places.len() {
+            let some = self.name_some(space, &files[made..], &mut places[made..]);
+            if some == 0 {
+                break;
+            }
+            made += some;
+        }
+        made
+    }
+
+    /// Makes the first files, as many as the transaction has room for.
+    fn name_some(&self, space: &Space, files: &[WholeFile<'_>], places: &mut [Place]) -> usize {
+        let volume = self.volume();
+        if inode::read_slot(volume, self.number).is_err() {
+            return 0;
+        }
+        let needed = |core: &Core| STORE_CREDITS + insert_credits(&core.map) + WHOLE_CREDITS;
+        let credits = needed(&self.core.read());
+        let Ok(mut handle) = volume.begin(credits) else {
+            return 0;
+        };
+        let mut core = self.core.write();
+        let mut made = 0;
+        for (file, place) in files.iter().zip(places) {
+            let missing = needed(&core).saturating_sub(handle.credits());
+            if missing > 0 && !handle.extend(missing) {
+                break;
+            }
+            if self
+                .name_one(space, &mut handle, &mut core, file, place)
+                .is_err()
+            {
+                break;
+            }
+            made += 1;
+        }
+        if made == 0 {
+            return 0;
+        }
+        core.touch_names(self.tree.clock.now());
+        // An error ends all writing, which is told with the next change.
+        let stored = core.store_data(volume, &mut handle);
+        stored.map_or(0, |()| made)
+    }
+
+    /// # Errors
+    /// With one, nothing was changed, or the transaction was aborted.
+    fn name_one(
+        &self,
+        space: &Space,
+        handle: &mut Handle<'_>,
+        core: &mut Core,
+        file: &WholeFile<'_>,
+        place: &mut Place,
+    ) -> Result<()> {
+        let volume = self.volume();
+        let context = file.context();
+        let space = space.portion(self.reserve_of(&context));
+        let blueprint = Blueprint {
+            context: &context,
+            kind: &CreateKind::Regular,
+            permissions: file.permissions,
+            default_acl: None,
+            target_block: None,
+        };
+        let (mut inode, mut map) = self.take_inode(space, handle, core, blueprint)?;
+        let (number, kind) = (inode.number, inode.kind);
+        let named = core
+            .directory_mut(volume, &space, handle)
+            .and_then(|mut directory| directory.insert(file.name, number, kind));
+        if let Err(error) = named {
+            self.undo(space, handle, (&mut inode, &mut map))?;
+            return Err(error);
+        }
+        inode.links = 1;
+        (inode.uid, inode.gid) = (file.uid, file.gid);
+        inode.permissions = file.permissions & 0o7777;
+        let time = inode.storable(file.modified);
+        (inode.accessed, inode.modified) = (time, time);
+        let filled = self
+            .fill_whole(space, handle, (&mut inode, &mut map), (file, place))
+            .and_then(|()| inode::initialize(volume, handle, &inode));
+        filled.map_err(|error| handle.abort(error))
+    }
+
+    /// Has a new file name its contents.
+    fn fill_whole(
+        &self,
+        space: Portion<'_>,
+        handle: &mut Handle<'_>,
+        (inode, map): (&mut Inode, &mut BlockMap),
+        (file, place): (&WholeFile<'_>, &mut Place),
+    ) -> Result<()> {
+        let volume = self.volume();
+        inode.size_bytes = file.contents.len() as u64;
+        let Some(taken) = place.take() else {
+            return Ok(());
+        };
+        let geometry = &volume.geometry;
+        let clusters = u64::from(taken.count().div_ceil(geometry.cluster_blocks));
+        inode.sectors = clusters.saturating_mul(cluster_sectors(geometry));
+        let run = Run {
+            first: FileBlock(0),
+            count: taken.count(),
+            backing: Backing::Written(taken.start()),
+        };
+        let mut change = MapChange {
+            volume,
+            space: &space,
+            handle,
+            inode,
+        };
+        let mapped = map.insert(&mut change, run)?;
+        debug_assert_eq!(mapped, run.count, "one run goes into an empty map");
+        space.space.record(volume, handle, taken)
+    }
+}

@@ -1,0 +1,62 @@
+//! Regular files that are made with all that belongs to them.
+
+use crate::{
+    Context, CreateKind, Credentials, Error, Inode, Name, Result, SetAttr, SetTime, Timestamp,
+};
+
+/// A regular file about to be made, which nobody looks at before it is there as a whole.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeFile<'a> {
+    /// What it is called.
+    pub name: Name<'a>,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permission bits, to which no umask applies.
+    pub permissions: u32,
+    /// When the contents were changed, and read.
+    pub modified: Timestamp,
+    /// All of the contents.
+    pub contents: &'a [u8],
+}
+
+/// Which of several files could not be made, and why. Those before it are there.
+#[derive(Debug)]
+pub struct Unmade {
+    /// Its place among them.
+    pub index: usize,
+    /// What kept it from being made.
+    pub error: Error,
+}
+
+impl WholeFile<'_> {
+    /// Whom it is made for.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        Context {
+            credentials: Credentials::new(self.uid, self.gid),
+            umask: 0,
+        }
+    }
+
+    /// Makes it in a directory, one step after the other.
+    pub fn make_in<I: Inode + ?Sized>(&self, dir: &I) -> Result<()> {
+        let kind = CreateKind::Regular;
+        let inode = dir.create(&self.context(), self.name, kind, self.permissions)?;
+        if !self.contents.is_empty() {
+            inode.write_at(0, self.contents)?;
+        }
+        let time = Some(SetTime::At(self.modified));
+        let changes = SetAttr {
+            permissions: Some(self.permissions),
+            uid: Some(self.uid),
+            gid: Some(self.gid),
+            accessed: time,
+            modified: time,
+            ..SetAttr::default()
+        };
+        inode.set_attr(&Context::root(), &changes)?;
+        Ok(())
+    }
+}
