@@ -53,7 +53,7 @@ fn whole(plan: &[(String, Vec<u8>)]) -> Vec<WholeFile<'_>> {
             name: Name::new(name.as_bytes()).unwrap(),
             uid: number,
             gid: 70_000 + number,
-            permissions: 0o4000 | number % 0o1000,
+            permissions: 0o4000 | (number % 0o1000),
             modified: Timestamp {
                 seconds: i64::from(number),
                 nanoseconds: number,

@@ -244,9 +244,10 @@ impl Maker {
         Ok((own + spare).next_multiple_of(SIZE_UNIT_BYTES))
     }
 
-    fn make_on(&self, image: &Image, is_zero: bool, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    /// Makes it on an image: of a draft, which holds nothing but zeros, or in place.
+    fn make_on(&self, image: &Image, is_draft: bool, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let clock = self.fresh_clock();
-        self.make_empty(image, is_zero, &*clock)?;
+        self.make_empty(image, is_draft, &*clock)?;
         let Some(content) = &self.content else {
             return Ok(());
         };
@@ -254,6 +255,8 @@ impl Maker {
         let options = platter_ext4::MountOptions {
             read_only: false,
             share: platter_ext4::ContentsShare::Everything,
+            // Nobody finds a draft that is not finished.
+            unjournaled: is_draft,
             ..platter_ext4::MountOptions::default()
         };
         let (device, budget) = (Arc::clone(image.device()), Arc::clone(&self.budget));

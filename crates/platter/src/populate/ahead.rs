@@ -57,7 +57,7 @@ enum Step<P> {
 
 impl Footprint for Chunk {
     fn size_bytes(&self) -> usize {
-        self.bytes.len()
+        self.bytes.capacity() + self.steps.capacity() * size_of::<Step<Range<u64>>>()
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::{Error, ErrorKind};
 use std::iter;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::SeekFrom;
@@ -28,7 +28,7 @@ pub(crate) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
 #[derive(Debug)]
 pub(crate) enum Contents {
     /// A file of the host, and its size when it was looked at.
-    Host { path: PathBuf, size_bytes: u64 },
+    Host { path: Box<Path>, size_bytes: u64 },
     /// In an archive: each piece of the file with its place there.
     Tape {
         archive: Arc<File>,
@@ -186,6 +186,12 @@ pub(super) fn write_data(
     }
 }
 
+/// Whether any block would become a hole.
+pub(super) fn has_holes(bytes: &[u8]) -> bool {
+    let mut blocks = bytes.chunks(HOLE_BYTES);
+    blocks.any(|block| *block == ZEROS[..block.len()])
+}
+
 /// Where a file of the host has data.
 fn data_ranges(file: &File, size_bytes: u64) -> Result<Vec<Range<u64>>, Cause> {
     let mut ranges = Vec::new();
@@ -250,7 +256,7 @@ mod tests {
         }
         std::fs::write(&path, &bytes).unwrap();
         let host = Contents::Host {
-            path: path.clone(),
+            path: path.as_path().into(),
             size_bytes: size as u64,
         };
         let blocks = bytes.chunks(512).enumerate();
@@ -291,7 +297,7 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; 5000]).unwrap();
         let contents = |size_bytes| Contents::Host {
-            path: path.clone(),
+            path: path.as_path().into(),
             size_bytes,
         };
         assert!(contents(5000).copy(&mut |_, _| Ok(())).is_ok());

@@ -36,7 +36,7 @@ pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
         state: Mutex::default(),
         changed: Condvar::new(),
     };
-    let root = walk.look(folder, &MemberPath(Vec::new()))?;
+    let root = walk.look(folder, &MemberPath::root())?;
     {
         let mut state = walk.state.lock();
         if let Some(root) = root {
@@ -68,8 +68,7 @@ fn content_of(name: Arc<str>, mut found: Vec<Found>) -> Content {
     found.sort_unstable_by(|left, right| left.path.cmp(&right.path));
     let mut content = Content::new(name);
     let mut seen: HashMap<FileId, MemberPath> = HashMap::new();
-    // One by one: collecting them would take a second list of all.
-    for found in found {
+    let members = found.into_iter().map(|found| {
         let Found { path, member, link } = found;
         let member = match link.map(|inode| seen.entry(inode)) {
             Some(Entry::Occupied(first)) => Member::link(first.get().clone()),
@@ -79,8 +78,9 @@ fn content_of(name: Arc<str>, mut found: Vec<Found>) -> Content {
             }
             None => member,
         };
-        content.members.insert(path, member);
-    }
+        (path, member)
+    });
+    content.members = members.collect();
     content
 }
 
@@ -171,8 +171,7 @@ impl Walk {
         let mut listed = Listed::default();
         for entry in fs::read_dir(path).map_err(host)? {
             let name = entry.map_err(host)?.file_name();
-            let mut below = member_path.clone();
-            below.0.push(name.as_bytes().to_vec());
+            let below = member_path.below(name.as_bytes());
             let path = path.join(&name);
             let found = match self.look(&path, &below) {
                 Ok(Some(found)) => found,
@@ -237,7 +236,7 @@ fn kind(path: &Path, metadata: &Metadata) -> Result<MemberKind> {
         MemberKind::Socket
     } else {
         MemberKind::File(Contents::Host {
-            path: PathBuf::from(path),
+            path: path.into(),
             size_bytes: metadata.len(),
         })
     })

@@ -5,29 +5,29 @@
 
 mod ahead;
 mod contents;
+mod filler;
 mod folder;
+mod member_path;
 mod owners;
 mod tape;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use platter_vfs::attr::DeviceNumber;
-use platter_vfs::{
-    Condition, Context, CreateKind, Credentials, FileKind, Filesystem, Inode, Name, SetAttr,
-    SetTime, Timestamp, XattrMode,
-};
+use platter_vfs::{Context, Credentials, Filesystem, Timestamp};
 
 use crate::{Cause, Error, Result};
 use ahead::Pieces;
 pub(crate) use contents::Contents;
 use contents::HOLE_BYTES;
+use filler::Filler;
 pub(crate) use folder::{host_error, xattrs as host_xattrs};
+use member_path::MemberPath;
 pub use owners::{IdMap, IdRange};
 
 /// Longer targets of links take a block in every format.
@@ -36,7 +36,8 @@ const TARGET_INSIDE_MAX: usize = 59;
 /// What is to be made, and what it is made of.
 #[derive(Debug)]
 pub struct Content {
-    members: BTreeMap<MemberPath, Member>,
+    /// In the order of their paths, each of which is there once.
+    members: Vec<(MemberPath, Member)>,
     name: Arc<str>,
     /// The archive that it is read from.
     source: Option<FileId>,
@@ -50,10 +51,6 @@ struct FileId {
     device: u64,
     inode: u64,
 }
-
-/// A path below the root, so that a directory comes right before what is in it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct MemberPath(Vec<Vec<u8>>);
 
 /// One thing to make.
 #[derive(Debug)]
@@ -76,6 +73,14 @@ impl Member {
             permissions: 0,
             modified: Timestamp::default(),
             xattrs: Vec::new(),
+        }
+    }
+
+    /// Whom it is made for.
+    fn context(&self) -> Context {
+        Context {
+            credentials: Credentials::new(self.uid, self.gid),
+            umask: 0,
         }
     }
 }
@@ -121,33 +126,6 @@ impl From<&Metadata> for FileId {
     }
 }
 
-impl MemberPath {
-    /// Takes a path apart. Leading slashes and `.` mean nothing.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for `..`, which would lead out of the filesystem.
-    fn parse(path: &[u8]) -> platter_vfs::Result<Self> {
-        let mut components = Vec::new();
-        for component in path.split(|&byte| byte == b'/') {
-            match component {
-                b"" | b"." => {}
-                b".." => return Err(Condition::InvalidArgument.into()),
-                name => components.push(Name::new(name)?.as_bytes().to_vec()),
-            }
-        }
-        Ok(Self(components))
-    }
-
-    fn text(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        for component in &self.0 {
-            text.push(b'/');
-            text.extend_from_slice(component);
-        }
-        text
-    }
-}
-
 impl Content {
     /// All below a directory of the host, the owners and times as it has them.
     pub fn of_folder(folder: &Path) -> Result<Self> {
@@ -167,7 +145,7 @@ impl Content {
 
     fn new(name: Arc<str>) -> Self {
         Self {
-            members: BTreeMap::new(),
+            members: Vec::new(),
             name,
             source: None,
             data_bytes: OnceLock::new(),
@@ -182,8 +160,9 @@ impl Content {
     /// How many inodes it takes.
     #[must_use]
     pub fn inodes(&self) -> u64 {
-        let is_inode = |member: &&Member| !matches!(member.kind, MemberKind::Link(_));
-        self.members.values().filter(is_inode).count() as u64
+        let members = self.members.iter();
+        let inodes = members.filter(|(_, member)| !matches!(member.kind, MemberKind::Link(_)));
+        inodes.count() as u64
     }
 
     /// Bytes of the blocks of 4 KiB that hold anything but zeros. It takes reading all of them, so
@@ -230,8 +209,8 @@ impl Content {
     pub fn fill(&self, fs: &dyn Filesystem, tell: &mut dyn FnMut(u64)) -> Result<Filled> {
         let files = self
             .members
-            .values()
-            .filter_map(|member| match &member.kind {
+            .iter()
+            .filter_map(|(_, member)| match &member.kind {
                 MemberKind::File(contents) => Some(contents),
                 MemberKind::Directory
                 | MemberKind::Symlink(_)
@@ -251,176 +230,21 @@ impl Content {
         fs: &dyn Filesystem,
         tell: &mut dyn FnMut(u64),
     ) -> Result<Filled> {
-        let mut filler = Filler {
-            content: self,
-            pieces,
-            fs,
-            open: Vec::new(),
-            filled: Filled::default(),
-            tell,
-        };
+        let mut filler = Filler::new(self, pieces, fs, tell);
         for (path, member) in &self.members {
-            filler
-                .make(path, member)
-                .map_err(|cause| self.error(path, cause))?;
+            filler.make(path, member)?;
         }
+        filler.make_waiting()?;
         // Last, since what is made in a directory changes its times and takes over its ACL.
         for (path, member) in self.members.iter().rev() {
             if matches!(member.kind, MemberKind::Directory) {
-                filler
-                    .finish_directory(path, member)
-                    .map_err(|cause| self.error(path, cause))?;
+                filler.finish_directory(path, member)?;
             }
         }
-        Ok(filler.filled)
+        Ok(filler.filled())
     }
 
     fn error(&self, path: &MemberPath, cause: Cause) -> Error {
         Error::at_path(&self.name, &path.text(), cause)
     }
-}
-
-/// Makes members, each in the directory that the one before was made in or near it.
-struct Filler<'a> {
-    content: &'a Content,
-    /// The contents of the files that are still to be made.
-    pieces: Pieces<'a>,
-    fs: &'a dyn Filesystem,
-    /// The directories down to the last member.
-    open: Vec<(Vec<u8>, Arc<dyn Inode>)>,
-    filled: Filled,
-    tell: &'a mut dyn FnMut(u64),
-}
-
-impl Filler<'_> {
-    fn make(&mut self, path: &MemberPath, member: &Member) -> Result<(), Cause> {
-        let Some((name, parents)) = path.0.split_last() else {
-            return Ok(());
-        };
-        let dir = self.directory(parents)?;
-        let name = Name::new(name)?;
-        self.filled.names += 1;
-        if let MemberKind::Link(earlier) = &member.kind {
-            let target = self.find(earlier)?;
-            dir.link(&Context::root(), name, target.id())?;
-            return Ok(());
-        }
-        let context = Context {
-            credentials: Credentials::new(member.uid, member.gid),
-            umask: 0,
-        };
-        let (kind, permissions) = match &member.kind {
-            MemberKind::Directory => return make_directory(&*dir, name, &context),
-            MemberKind::File(_) | MemberKind::Link(_) => (CreateKind::Regular, member.permissions),
-            MemberKind::Symlink(target) => (CreateKind::Symlink(target.clone()), 0o777),
-            MemberKind::CharDevice(device) => (CreateKind::CharDevice(*device), member.permissions),
-            MemberKind::BlockDevice(device) => {
-                (CreateKind::BlockDevice(*device), member.permissions)
-            }
-            MemberKind::Fifo => (CreateKind::Fifo, member.permissions),
-            MemberKind::Socket => (CreateKind::Socket, member.permissions),
-        };
-        let inode = dir.create(&context, name, kind, permissions)?;
-        if let MemberKind::File(contents) = &member.kind {
-            self.write(&*inode, contents.size_bytes())?;
-        }
-        set_attributes(&*inode, member)
-    }
-
-    /// Writes the contents of the next file.
-    fn write(&mut self, inode: &dyn Inode, size_bytes: u64) -> Result<(), Cause> {
-        let mut end = 0;
-        while let Some(piece) = self.pieces.next()? {
-            contents::write_data(piece.offset, piece.bytes, &mut |offset, bytes| {
-                let count = bytes.len() as u64;
-                end = offset + count;
-                self.filled.bytes += count;
-                (self.tell)(count);
-                Ok(inode.write_at(offset, bytes)?)
-            })?;
-        }
-        if end != size_bytes {
-            let changes = SetAttr {
-                size_bytes: Some(size_bytes),
-                ..SetAttr::default()
-            };
-            inode.set_attr(&Context::root(), &changes)?;
-        }
-        Ok(())
-    }
-
-    fn finish_directory(&mut self, path: &MemberPath, member: &Member) -> Result<(), Cause> {
-        let inode = self.find(path)?;
-        set_attributes(&*inode, member)
-    }
-
-    fn find(&mut self, path: &MemberPath) -> Result<Arc<dyn Inode>, Cause> {
-        let Some((name, parents)) = path.0.split_last() else {
-            return Ok(self.fs.root()?);
-        };
-        let dir = self.directory(parents)?;
-        Ok(dir.lookup(Name::new(name)?)?)
-    }
-
-    /// The directory with this path. One that no member names is made.
-    fn directory(&mut self, path: &[Vec<u8>]) -> Result<Arc<dyn Inode>, Cause> {
-        let same = self.open.iter().zip(path);
-        let common = same.take_while(|((open, _), name)| open == *name).count();
-        self.open.truncate(common);
-        for (depth, component) in path.iter().enumerate().skip(common) {
-            let parent = match self.open.last() {
-                Some((_, inode)) => Arc::clone(inode),
-                None => self.fs.root()?,
-            };
-            let name = Name::new(component)?;
-            let inode = match parent.lookup(name) {
-                Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
-                    let known = MemberPath(path[..=depth].to_vec());
-                    debug_assert!(!self.content.members.contains_key(&known));
-                    parent.create(&Context::root(), name, CreateKind::Directory, 0o755)?
-                }
-                found => found?,
-            };
-            self.open.push((component.clone(), inode));
-        }
-        match self.open.last() {
-            Some((_, inode)) => Ok(Arc::clone(inode)),
-            None => Ok(self.fs.root()?),
-        }
-    }
-}
-
-/// A directory may be there: the root has `lost+found`.
-fn make_directory(dir: &dyn Inode, name: Name<'_>, context: &Context) -> Result<(), Cause> {
-    match dir.create(context, name, CreateKind::Directory, 0o700) {
-        Ok(_) => Ok(()),
-        Err(platter_vfs::Error::Condition(Condition::Exists)) => {
-            let is_directory = dir.lookup(name)?.attr()?.kind == FileKind::Directory;
-            if is_directory {
-                return Ok(());
-            }
-            Err(platter_vfs::Error::from(Condition::Exists).into())
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Owner, permissions, attributes and times, in an order in which none undoes another.
-fn set_attributes(inode: &dyn Inode, member: &Member) -> Result<(), Cause> {
-    let root = Context::root();
-    for (name, value) in &member.xattrs {
-        inode.set_xattr(&root, name, value, XattrMode::Set)?;
-    }
-    let time = Some(SetTime::At(member.modified));
-    let is_link = matches!(member.kind, MemberKind::Symlink(_));
-    let changes = SetAttr {
-        permissions: (!is_link).then_some(member.permissions),
-        uid: Some(member.uid),
-        gid: Some(member.gid),
-        accessed: time,
-        modified: time,
-        ..SetAttr::default()
-    };
-    inode.set_attr(&root, &changes)?;
-    Ok(())
 }

@@ -58,14 +58,14 @@ impl IdMap {
 impl Content {
     /// Has everything belong to one user and group.
     pub fn owned_by(&mut self, uid: u32, gid: u32) {
-        for member in self.members.values_mut() {
+        for (_, member) in &mut self.members {
             (member.uid, member.gid) = (uid, gid);
         }
     }
 
     /// Has owners, and those that ACLs name, become others.
     pub fn map_owners(&mut self, users: &IdMap, groups: &IdMap) {
-        for member in self.members.values_mut() {
+        for (_, member) in &mut self.members {
             member.uid = users.map(member.uid);
             member.gid = groups.map(member.gid);
             for (name, value) in &mut member.xattrs {

@@ -136,9 +136,9 @@ impl Tape {
     }
 
     /// Gives each inode to the first of its names.
-    fn into_members(self) -> BTreeMap<MemberPath, Member> {
+    fn into_members(self) -> Vec<(MemberPath, Member)> {
         let mut places: Vec<_> = self.inodes.into_iter().map(Place::Free).collect();
-        let mut members = BTreeMap::new();
+        let mut members = Vec::with_capacity(self.names.len());
         for (path, inode) in self.names {
             let place = std::mem::replace(&mut places[inode], Place::Given(path.clone()));
             let member = match place {
@@ -148,7 +148,7 @@ impl Tape {
                     Member::link(first)
                 }
             };
-            members.insert(path, member);
+            members.push((path, member));
         }
         members
     }

@@ -1,0 +1,351 @@
+//! Making members, each in the directory that the one before was made in or near it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_vfs::{
+    Condition, Context, CreateKind, FileKind, Filesystem, Inode, Name, SetAttr, SetTime, WholeFile,
+    XattrMode,
+};
+
+use super::ahead::Pieces;
+use super::contents::{has_holes, write_data};
+use super::{Content, Filled, Member, MemberKind, MemberPath};
+use crate::{Cause, Result};
+
+/// Files that are no longer are made as a whole, several at once...
+const SHORT_BYTES_MAX: u64 = 64 << 10;
+/// ...up to so many, or until they have so many bytes together.
+const WAITING_MAX: usize = 64;
+const WAITING_BYTES_MAX: usize = 256 << 10;
+
+/// What makes the members of a content, one after the other.
+pub(super) struct Filler<'a> {
+    content: &'a Content,
+    /// The contents of the files that are still to be made.
+    pieces: Pieces<'a>,
+    fs: &'a dyn Filesystem,
+    /// The directories down to the last member.
+    open: Vec<Open>,
+    /// Files of one directory that are still to be made.
+    waiting: Vec<Waiting<'a>>,
+    /// Their contents.
+    bytes: Vec<u8>,
+    told: Told<'a>,
+}
+
+/// A directory, by its name in the one above.
+struct Open {
+    name: Box<[u8]>,
+    inode: Arc<dyn Inode>,
+}
+
+/// What was made, and who hears of it.
+struct Told<'a> {
+    filled: Filled,
+    tell: &'a mut dyn FnMut(u64),
+}
+
+/// A file without attributes whose contents have no holes.
+struct Waiting<'a> {
+    path: &'a MemberPath,
+    member: &'a Member,
+    bytes: Range<usize>,
+}
+
+impl<'a> Filler<'a> {
+    pub(super) fn new(
+        content: &'a Content,
+        pieces: Pieces<'a>,
+        fs: &'a dyn Filesystem,
+        tell: &'a mut dyn FnMut(u64),
+    ) -> Self {
+        Self {
+            content,
+            pieces,
+            fs,
+            open: Vec::new(),
+            waiting: Vec::new(),
+            bytes: Vec::new(),
+            told: Told {
+                filled: Filled::default(),
+                tell,
+            },
+        }
+    }
+
+    /// What was made so far.
+    pub(super) fn filled(&self) -> Filled {
+        self.told.filled
+    }
+
+    /// Makes a member, or has it [wait](Self::make_waiting) for others.
+    pub(super) fn make(&mut self, path: &'a MemberPath, member: &'a Member) -> Result<()> {
+        let content = self.content;
+        let failed = |cause| content.error(path, cause);
+        if path.is_root() {
+            return Ok(());
+        }
+        self.told.filled.names += 1;
+        let short = match &member.kind {
+            MemberKind::File(contents) => Some(contents.size_bytes()),
+            MemberKind::Directory
+            | MemberKind::Symlink(_)
+            | MemberKind::CharDevice(_)
+            | MemberKind::BlockDevice(_)
+            | MemberKind::Fifo
+            | MemberKind::Socket
+            | MemberKind::Link(_) => None,
+        };
+        let Some(size_bytes) = short.filter(|&size_bytes| size_bytes <= SHORT_BYTES_MAX) else {
+            self.make_waiting()?;
+            return self.make_now(path, member).map_err(failed);
+        };
+        let is_elsewhere = self
+            .waiting
+            .last()
+            .is_some_and(|last| !last.path.is_beside(path));
+        let is_full = self.waiting.len() >= WAITING_MAX || self.bytes.len() >= WAITING_BYTES_MAX;
+        if is_elsewhere || is_full {
+            self.make_waiting()?;
+        }
+        let start = self.bytes.len();
+        self.read_short(size_bytes).map_err(failed)?;
+        if member.xattrs.is_empty() && !has_holes(&self.bytes[start..]) {
+            let bytes = start..self.bytes.len();
+            self.told.add(size_bytes);
+            self.waiting.push(Waiting {
+                path,
+                member,
+                bytes,
+            });
+            return Ok(());
+        }
+        let bytes = self.bytes.split_off(start);
+        self.make_waiting()?;
+        let made = self.make_alone(path, member, |filler, inode| {
+            let end = filler.told.write(inode, 0, &bytes)?;
+            set_size(inode, end, size_bytes)
+        });
+        made.map_err(failed)
+    }
+
+    /// Makes the members that wait.
+    pub(super) fn make_waiting(&mut self) -> Result<()> {
+        let Some(first) = self.waiting.first() else {
+            return Ok(());
+        };
+        let content = self.content;
+        let path = first.path;
+        let dir = self.directory(path);
+        let dir = dir.map_err(|cause| content.error(path, cause))?;
+        let mut files = Vec::with_capacity(self.waiting.len());
+        for Waiting {
+            path,
+            member,
+            bytes,
+        } in &self.waiting
+        {
+            let name = path.name();
+            let name = name.map_err(|error| content.error(path, error.into()))?;
+            files.push(WholeFile {
+                name,
+                uid: member.uid,
+                gid: member.gid,
+                permissions: member.permissions,
+                modified: member.modified,
+                contents: &self.bytes[bytes.clone()],
+            });
+        }
+        let made = dir.create_whole(&files);
+        made.map_err(|unmade| {
+            let path = self
+                .waiting
+                .get(unmade.index)
+                .map_or(path, |file| file.path);
+            content.error(path, unmade.error.into())
+        })?;
+        self.waiting.clear();
+        self.bytes.clear();
+        Ok(())
+    }
+
+    /// Appends the contents of the next file, which has so many bytes.
+    fn read_short(&mut self, size_bytes: u64) -> Result<(), Cause> {
+        let size = usize::try_from(size_bytes).unwrap_or_default();
+        let start = self.bytes.len();
+        self.bytes.resize(start + size, 0);
+        while let Some(piece) = self.pieces.next()? {
+            let at = usize::try_from(piece.offset).unwrap_or(size).min(size);
+            let target = &mut self.bytes[start + at..];
+            let count = target.len().min(piece.bytes.len());
+            target[..count].copy_from_slice(&piece.bytes[..count]);
+        }
+        Ok(())
+    }
+
+    fn make_now(&mut self, path: &MemberPath, member: &Member) -> Result<(), Cause> {
+        match &member.kind {
+            MemberKind::Link(earlier) => {
+                let dir = self.directory(path)?;
+                let target = self.find(earlier)?;
+                dir.link(&Context::root(), path.name()?, target.id())?;
+                Ok(())
+            }
+            MemberKind::Directory => {
+                let dir = self.directory(path)?;
+                make_directory(&*dir, path.name()?, &member.context())
+            }
+            MemberKind::File(contents) => self.make_alone(path, member, |filler, inode| {
+                let end = filler.write_pieces(inode)?;
+                set_size(inode, end, contents.size_bytes())
+            }),
+            MemberKind::Symlink(_)
+            | MemberKind::CharDevice(_)
+            | MemberKind::BlockDevice(_)
+            | MemberKind::Fifo
+            | MemberKind::Socket => self.make_alone(path, member, |_, _| Ok(())),
+        }
+    }
+
+    /// Makes what is no directory, and has `fill` give it its contents.
+    fn make_alone(
+        &mut self,
+        path: &MemberPath,
+        member: &Member,
+        fill: impl FnOnce(&mut Self, &dyn Inode) -> Result<(), Cause>,
+    ) -> Result<(), Cause> {
+        let (kind, permissions) = match &member.kind {
+            MemberKind::Symlink(target) => (CreateKind::Symlink(target.clone()), 0o777),
+            MemberKind::CharDevice(device) => (CreateKind::CharDevice(*device), member.permissions),
+            MemberKind::BlockDevice(device) => {
+                (CreateKind::BlockDevice(*device), member.permissions)
+            }
+            MemberKind::Fifo => (CreateKind::Fifo, member.permissions),
+            MemberKind::Socket => (CreateKind::Socket, member.permissions),
+            MemberKind::File(_) | MemberKind::Directory | MemberKind::Link(_) => {
+                (CreateKind::Regular, member.permissions)
+            }
+        };
+        let dir = self.directory(path)?;
+        let inode = dir.create(&member.context(), path.name()?, kind, permissions)?;
+        fill(self, &*inode)?;
+        set_attributes(&*inode, member)
+    }
+
+    /// Writes the contents of the next file. Gives where they end, but for holes.
+    fn write_pieces(&mut self, inode: &dyn Inode) -> Result<u64, Cause> {
+        let mut end = 0;
+        while let Some(piece) = self.pieces.next()? {
+            end = end.max(self.told.write(inode, piece.offset, piece.bytes)?);
+        }
+        Ok(end)
+    }
+
+    /// Gives a directory what it is to be found with.
+    pub(super) fn finish_directory(&mut self, path: &MemberPath, member: &Member) -> Result<()> {
+        let finished = self
+            .find(path)
+            .and_then(|inode| set_attributes(&*inode, member));
+        finished.map_err(|cause| self.content.error(path, cause))
+    }
+
+    fn find(&mut self, path: &MemberPath) -> Result<Arc<dyn Inode>, Cause> {
+        if path.is_root() {
+            return Ok(self.fs.root()?);
+        }
+        let dir = self.directory(path)?;
+        Ok(dir.lookup(path.name()?)?)
+    }
+
+    /// The directory that a path lies in. One that no member names is made.
+    fn directory(&mut self, path: &MemberPath) -> Result<Arc<dyn Inode>, Cause> {
+        let same = self.open.iter().zip(path.parents());
+        let common = same.take_while(|(open, name)| *open.name == **name).count();
+        self.open.truncate(common);
+        for component in path.parents().skip(common) {
+            let parent = match self.open.last() {
+                Some(above) => Arc::clone(&above.inode),
+                None => self.fs.root()?,
+            };
+            let name = Name::new(component)?;
+            let inode = match parent.lookup(name) {
+                Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
+                    parent.create(&Context::root(), name, CreateKind::Directory, 0o755)?
+                }
+                found => found?,
+            };
+            let name = component.into();
+            self.open.push(Open { name, inode });
+        }
+        match self.open.last() {
+            Some(open) => Ok(Arc::clone(&open.inode)),
+            None => Ok(self.fs.root()?),
+        }
+    }
+}
+
+impl Told<'_> {
+    /// Writes what is no zeros of a part of a file. Gives where that ends.
+    fn write(&mut self, inode: &dyn Inode, offset: u64, bytes: &[u8]) -> Result<u64, Cause> {
+        let mut end = 0;
+        write_data(offset, bytes, &mut |offset, bytes| {
+            end = offset + bytes.len() as u64;
+            self.add(bytes.len() as u64);
+            Ok(inode.write_at(offset, bytes)?)
+        })?;
+        Ok(end)
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.filled.bytes += bytes;
+        (self.tell)(bytes);
+    }
+}
+
+/// A directory may be there: the root has `lost+found`.
+fn make_directory(dir: &dyn Inode, name: Name<'_>, context: &Context) -> Result<(), Cause> {
+    match dir.create(context, name, CreateKind::Directory, 0o700) {
+        Ok(_) => Ok(()),
+        Err(platter_vfs::Error::Condition(Condition::Exists)) => {
+            let is_directory = dir.lookup(name)?.attr()?.kind == FileKind::Directory;
+            if is_directory {
+                return Ok(());
+            }
+            Err(platter_vfs::Error::from(Condition::Exists).into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Has a file whose contents end at `end`, but for a hole, be `size_bytes` long.
+fn set_size(inode: &dyn Inode, end: u64, size_bytes: u64) -> Result<(), Cause> {
+    if end != size_bytes {
+        let changes = SetAttr {
+            size_bytes: Some(size_bytes),
+            ..SetAttr::default()
+        };
+        inode.set_attr(&Context::root(), &changes)?;
+    }
+    Ok(())
+}
+
+/// Owner, permissions, attributes and times, in an order in which none undoes another.
+fn set_attributes(inode: &dyn Inode, member: &Member) -> Result<(), Cause> {
+    let root = Context::root();
+    for (name, value) in &member.xattrs {
+        inode.set_xattr(&root, name, value, XattrMode::Set)?;
+    }
+    let time = Some(SetTime::At(member.modified));
+    let is_link = matches!(member.kind, MemberKind::Symlink(_));
+    let changes = SetAttr {
+        permissions: (!is_link).then_some(member.permissions),
+        uid: Some(member.uid),
+        gid: Some(member.gid),
+        accessed: time,
+        modified: time,
+        ..SetAttr::default()
+    };
+    inode.set_attr(&root, &changes)?;
+    Ok(())
+}
