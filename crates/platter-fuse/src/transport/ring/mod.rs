@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::entry::{Command, Entry, Ring};
-use self::seat::{Place, Seat};
+use self::seat::Seat;
 use super::connection::{Connection, give};
 use super::device::{self, Share};
 use super::exchange::{Exchange, Outcome};
@@ -130,11 +130,7 @@ impl Worker<'_> {
         ring.enable()?;
         let mut command = Command::Register;
         while let ControlFlow::Continue(entry) = ring.fetch(device, self.queue.number, command)? {
-            seat.be(if entry.asks_for_much() {
-                Place::Away
-            } else {
-                Place::Home
-            });
+            seat.settle(entry.asks_for_much());
             let answered = self.answer(&mut exchange, entry, &mut spare)?;
             let header = answered.header();
             entry.fixed.header[..size_of_val(&header)].copy_from_slice(header.as_bytes());

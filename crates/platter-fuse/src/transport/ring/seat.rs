@@ -10,7 +10,7 @@ const NICE: i32 = -5;
 
 /// Where a thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+enum Place {
     /// On the processor of its queue, as its caller is, who waits.
     Home,
     /// On another: its caller goes on meanwhile.
@@ -24,6 +24,8 @@ pub(super) struct Seat {
     away: CpuSet,
     /// Where it may be both here and there.
     place: Option<Place>,
+    /// The last request was long.
+    was_long: bool,
 }
 
 impl Seat {
@@ -37,6 +39,7 @@ impl Seat {
             home: CpuSet::new(),
             away: given,
             place: None,
+            was_long: false,
         };
         seat.away.unset(queue);
         if given.is_set(queue) {
@@ -47,8 +50,15 @@ impl Seat {
         seat
     }
 
-    /// Moves the thread there.
-    pub(super) fn be(&mut self, place: Place) {
+    /// Moves the thread to where it best serves the next request. Only one that is long and comes after
+    /// another such is worth the way.
+    pub(super) fn settle(&mut self, is_long: bool) {
+        let was_long = std::mem::replace(&mut self.was_long, is_long);
+        let place = if is_long && was_long {
+            Place::Away
+        } else {
+            Place::Home
+        };
         if self.place.is_none_or(|now| now == place) {
             return;
         }
@@ -67,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_moves_only_where_it_may_run() {
+    fn a_thread_moves_for_long_requests_and_where_it_may_run() {
         let given = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|&number| given.is_set(number));
         let queue = u16::try_from(first.unwrap()).unwrap();
@@ -77,12 +87,15 @@ mod tests {
         away.unset(usize::from(queue));
         let mut seat = Seat::take(queue);
         assert_eq!(now(), home);
-        seat.be(Place::Away);
+        seat.settle(true);
+        assert_eq!(now(), home, "nobody went on while it waited for that");
+        seat.settle(true);
         assert_eq!(now(), if away.count() > 0 { away } else { home });
-        seat.be(Place::Home);
+        seat.settle(false);
         assert_eq!(now(), home);
         let mut elsewhere = Seat::take(u16::try_from(CpuSet::MAX_CPU - 1).unwrap());
-        elsewhere.be(Place::Away);
+        elsewhere.settle(true);
+        elsewhere.settle(true);
         assert_eq!(now(), home, "a processor that is not there is left alone");
     }
 }
