@@ -36,7 +36,8 @@ pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
         state: Mutex::default(),
         changed: Condvar::new(),
     };
-    let root = walk.look(folder, &MemberPath::root())?;
+    let metadata = fs::symlink_metadata(folder).map_err(|error| host_error(folder, error))?;
+    let root = walk.look(folder, &MemberPath::root(), &metadata)?;
     {
         let mut state = walk.state.lock();
         if let Some(root) = root {
@@ -170,10 +171,15 @@ impl Walk {
         let host = |error| (member_path.clone(), host_error(path, error));
         let mut listed = Listed::default();
         for entry in fs::read_dir(path).map_err(host)? {
-            let name = entry.map_err(host)?.file_name();
+            let entry = entry.map_err(host)?;
+            let name = entry.file_name();
             let below = member_path.below(name.as_bytes());
             let path = path.join(&name);
-            let found = match self.look(&path, &below) {
+            // Found from the directory, not from the root of the host.
+            let metadata = entry.metadata();
+            let metadata = metadata.map_err(|error| host_error(&path, error));
+            let found = metadata.and_then(|metadata| self.look(&path, &below, &metadata));
+            let found = match found {
                 Ok(Some(found)) => found,
                 Ok(None) => continue,
                 Err(error) => return Err((below, error)),
@@ -187,14 +193,17 @@ impl Walk {
     }
 
     /// Looks at a file; `None` for the one that is left out.
-    fn look(&self, path: &Path, member_path: &MemberPath) -> Result<Option<Found>> {
-        let host = |error: std::io::Error| host_error(path, error);
-        let metadata = fs::symlink_metadata(path).map_err(host)?;
-        let inode = FileId::from(&metadata);
+    fn look(
+        &self,
+        path: &Path,
+        member_path: &MemberPath,
+        metadata: &Metadata,
+    ) -> Result<Option<Found>> {
+        let inode = FileId::from(metadata);
         if self.left_out == Some(inode) {
             return Ok(None);
         }
-        let xattrs = xattrs(path).map_err(|error| host(error.into()))?;
+        let xattrs = xattrs(path).map_err(|error| host_error(path, error.into()))?;
         let link = (!metadata.is_dir() && metadata.nlink() > 1).then_some(inode);
         let member = Member {
             uid: metadata.uid(),
@@ -205,7 +214,7 @@ impl Walk {
                 nanoseconds: u32::try_from(metadata.mtime_nsec()).unwrap_or_default(),
             },
             xattrs,
-            kind: kind(path, &metadata)?,
+            kind: kind(path, metadata)?,
         };
         Ok(Some(Found {
             path: member_path.clone(),
