@@ -24,22 +24,18 @@ pub(super) struct FixedBlocks {
 #[derive(Debug, Default)]
 pub(super) struct FixedBuilder {
     ranges: Vec<Range<u64>>,
+    /// The last ones of a kind: where groups keep their metadata together, the next group's follow.
+    heads: Range<u64>,
+    own: [Range<u64>; 3],
 }
 
 impl FixedBuilder {
     /// Adds the structures of a group.
     pub(super) fn add(&mut self, geometry: &Geometry, group: GroupNr, desc: &GroupDesc) {
-        self.push(layout::head(geometry, group));
-        for range in layout::own(geometry, desc) {
-            self.push(range);
-        }
-    }
-
-    fn push(&mut self, range: Range<u64>) {
-        match self.ranges.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ if range.is_empty() => {}
-            _ => self.ranges.push(range),
+        let ranges = &mut self.ranges;
+        follow(ranges, &mut self.heads, layout::head(geometry, group));
+        for (last, range) in self.own.iter_mut().zip(layout::own(geometry, desc)) {
+            follow(ranges, last, range);
         }
     }
 
@@ -48,8 +44,10 @@ impl FixedBuilder {
         let block = volume.superblock.mmp_block;
         let has_mmp = volume.geometry.features.incompat.contains(Incompat::MMP);
         if has_mmp && block < volume.geometry.blocks_count {
-            self.push(block..block.saturating_add(1));
+            self.ranges.push(block..block.saturating_add(1));
         }
+        let last = self.own.into_iter().chain([self.heads]);
+        self.ranges.extend(last.filter(|range| !range.is_empty()));
         self.ranges.sort_unstable_by_key(|range| range.start);
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for range in self.ranges {
@@ -65,6 +63,21 @@ impl FixedBuilder {
         Ok(FixedBlocks {
             ranges: ranges.into(),
         })
+    }
+}
+
+/// Adds `range` to `last` if it follows; else `last` is at its end, and another one begins.
+fn follow(ranges: &mut Vec<Range<u64>>, last: &mut Range<u64>, range: Range<u64>) {
+    if range.is_empty() {
+        return;
+    }
+    if last.end == range.start {
+        last.end = range.end;
+        return;
+    }
+    let before = std::mem::replace(last, range);
+    if !before.is_empty() {
+        ranges.push(before);
     }
 }
 

@@ -234,15 +234,15 @@ impl Space {
         let mut fixed = FixedBuilder::default();
         let mut slots = Vec::with_capacity(geometry.groups_count as usize);
         let (mut free, mut free_inodes, mut directories) = (0, 0, 0);
-        for group in (0..geometry.groups_count).map(GroupNr) {
-            groups::read_table_ahead(volume, group);
-            let desc = groups::read_descriptor(volume, group)?;
+        groups::visit_descriptors(volume, |group, desc| {
+            let desc = desc?;
             free += u64::from(desc.free_clusters);
             free_inodes += u64::from(desc.free_inodes);
             directories += u64::from(desc.used_dirs);
             fixed.add(&geometry, group, &desc);
             slots.push(Slot::new(&desc));
-        }
+            Ok(())
+        })?;
         let counters = Counters::new(free, free_inodes, directories, floors(volume));
         let partial_cluster = !geometry
             .blocks_count

@@ -19,7 +19,7 @@ use crate::txn::Handle;
 
 pub use space::{
     FreeSpace, GROUPS_SUMMED_MAX, free_space, metadata_clusters, read_table_ahead,
-    split_reserve_clusters, stored_overhead_clusters,
+    split_reserve_clusters, stored_overhead_clusters, visit_descriptors,
 };
 
 /// The inode table blocks that are read with one that is needed: a power of two.

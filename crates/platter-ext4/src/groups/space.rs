@@ -1,12 +1,13 @@
 //! Space of the whole filesystem: what is free, and what the filesystem takes for itself.
 
+use platter_ondisk::verify::Unverified;
 use platter_vfs::{Error, Result};
 
 use super::layout::head_blocks;
-use super::read_descriptor;
+use super::{cut_off, descriptor_place};
 use crate::Volume;
 use crate::ondisk::features::Incompat;
-use crate::ondisk::{BlockNr, GroupNr};
+use crate::ondisk::{BlockNr, GroupDesc, GroupNr};
 
 /// Blocks of the descriptor table that are read at once when all of them are needed.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
@@ -36,18 +37,49 @@ pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
         });
     }
     let mut free = FreeSpace::default();
-    for group in 0..geometry.groups_count {
-        read_table_ahead(volume, GroupNr(group));
-        match read_descriptor(volume, GroupNr(group)) {
-            Ok(desc) => {
-                free.clusters += u64::from(desc.free_clusters);
-                free.inodes += u64::from(desc.free_inodes);
-            }
-            Err(Error::Corrupt(_)) => (),
-            Err(error) => return Err(error),
+    visit_descriptors(volume, |_, desc| {
+        if let Some(desc) = unless_damaged(desc)? {
+            free.clusters += u64::from(desc.free_clusters);
+            free.inodes += u64::from(desc.free_inodes);
         }
-    }
+        Ok(())
+    })?;
     Ok(free)
+}
+
+/// Gives the descriptors of all groups to `each`, one after the other: with one look at each block of
+/// the table.
+pub fn visit_descriptors(
+    volume: &Volume,
+    mut each: impl FnMut(GroupNr, Result<GroupDesc>) -> Result<()>,
+) -> Result<()> {
+    let geometry = &volume.geometry;
+    let mut table = None;
+    for group in (0..geometry.groups_count).map(GroupNr) {
+        let (block, offset) = descriptor_place(geometry, group);
+        if offset == 0 {
+            read_table_ahead(volume, group);
+            table = Some(volume.read_block(block, &Unverified));
+        }
+        let desc = match &table {
+            Some(Ok(buffer)) => {
+                let bytes = buffer.get(offset..).ok_or(cut_off(group))?;
+                GroupDesc::decode(bytes, group, geometry).map_err(Error::from)
+            }
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(cut_off(group).into()),
+        };
+        each(group, desc)?;
+    }
+    Ok(())
+}
+
+fn unless_damaged(desc: Result<GroupDesc>) -> Result<Option<GroupDesc>> {
+    match desc {
+        Ok(desc) => Ok(Some(desc)),
+        Err(Error::Corrupt(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Announces, for who reads the descriptors of all groups one after the other, those from `group` on.
@@ -105,19 +137,18 @@ pub fn metadata_clusters(volume: &Volume) -> Result<u64> {
 fn count_metadata_clusters(volume: &Volume) -> Result<u64> {
     let geometry = &volume.geometry;
     let mut used = Vec::new();
-    for group in (0..geometry.groups_count).map(GroupNr) {
+    visit_descriptors(volume, |group, desc| {
         let first = geometry.group_first_block(group);
         used.push((first, head_blocks(geometry, group)));
-        match read_descriptor(volume, group) {
-            Ok(desc) => used.extend([
+        if let Some(desc) = unless_damaged(desc)? {
+            used.extend([
                 (desc.block_bitmap, 1),
                 (desc.inode_bitmap, 1),
                 (desc.inode_table, u64::from(geometry.inode_table_blocks)),
-            ]),
-            Err(Error::Corrupt(_)) => (),
-            Err(error) => return Err(error),
+            ]);
         }
-    }
+        Ok(())
+    })?;
     let ratio = u64::from(geometry.cluster_blocks);
     let cluster = |block: BlockNr| (block.0 - geometry.first_data_block.0.min(block.0)) / ratio;
     let mut clusters: Vec<_> = used

@@ -240,18 +240,31 @@ impl DiskGroupDescHigh {
     }
 }
 
+/// What the checksum of a descriptor is over first: with zeros in its own place.
+#[derive(IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
+struct NumberedDesc {
+    number: Le32,
+    desc: DiskGroupDesc,
+}
+
 /// The checksum a descriptor should have. `bytes` is all of it.
 #[must_use]
 pub fn expected_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u16 {
     let at = offset_of!(DiskGroupDesc, checksum);
-    let head = bytes.get(..at).unwrap_or_default();
     let tail = bytes.get(size_of::<DiskGroupDesc>()..).unwrap_or_default();
     let number = Le32::new(group.0);
     if geometry.features.has_metadata_csum() {
-        let seed = crc32c(geometry.checksum_seed, number.as_bytes());
-        let crc = crc32c(crc32c(crc32c(seed, head), &[0; 2]), tail);
+        let mut head = NumberedDesc {
+            number,
+            desc: DiskGroupDesc::read_from_prefix(bytes)
+                .map_or(zerocopy::FromZeros::new_zeroed(), |(low, _)| low),
+        };
+        head.desc.checksum.set(0);
+        let crc = crc32c(crc32c(geometry.checksum_seed, head.as_bytes()), tail);
         return u16::try_from(crc & 0xffff).unwrap_or_default();
     }
+    let head = bytes.get(..at).unwrap_or_default();
     let seed = crc16(!0, geometry.uuid.as_bytes());
     crc16(crc16(crc16(seed, number.as_bytes()), head), tail)
 }
