@@ -144,8 +144,7 @@ impl FreeMap {
         end
     }
 
-    /// The first free run of at least `need` clusters at or behind `from`; what lies before `from`
-    /// is no part of it.
+    /// The first `need` free clusters in a row at or behind `from`.
     pub(super) fn first_run(&self, from: u32, need: u32) -> Option<Range<u32>> {
         let clusters = self.clusters;
         // Such a run holds an aligned chunk of this order at least.
@@ -155,8 +154,9 @@ impl FreeMap {
         while let Some(found) = level.next_set(chunk) {
             let inside = found << order;
             let start = self.run_start(inside).max(from);
-            let end = self.run_end(inside, clusters);
-            if end.saturating_sub(start) >= need {
+            let wanted = start.saturating_add(need);
+            let end = self.run_end(inside, wanted.min(clusters));
+            if end >= wanted {
                 return Some(start..end);
             }
             // A chunk before `from` may be set in a run that ends there.
@@ -271,6 +271,7 @@ mod tests {
                     .iter()
                     .map(clipped)
                     .find(|run| run.len() >= need as usize);
+                let first = first.map(|run| run.start..run.start + need);
                 assert_eq!(map.first_run(from, need), first, "step {step}");
                 let longest = runs.iter().map(ExactSizeIterator::len).max();
                 assert_eq!(map.longest_run().map(|run| run.len()), longest);
