@@ -152,7 +152,7 @@ impl Node {
         inode.permissions = new.permissions;
         inode.version = 1;
         let now = self.tree.clock.now();
-        inode.created = Some(now);
+        inode.created = inode.storable_creation(now);
         let now = inode.storable(now);
         (inode.accessed, inode.modified, inode.changed) = (now, now, now);
         inode.flags = inherited_flags(dir.flags, kind);

@@ -307,6 +307,7 @@ fn times_of_writing_are_shown_as_they_are_kept() {
             let attr = file.set_attr(&Context::root(), &changes).unwrap();
             let times = [attr.modified, attr.changed].map(|time| time.nanoseconds);
             assert_eq!(times, [nanoseconds; 2]);
+            assert_eq!(attr.created.is_some(), inode_bytes == "256");
         }
         drop((file, root));
         filesystem.unmount().unwrap();

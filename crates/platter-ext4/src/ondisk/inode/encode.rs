@@ -187,6 +187,14 @@ impl Inode {
         time::storable(time, self.holds(ACCESSED_EXTRA))
     }
 
+    /// The time of creation as the inode can hold it, where it has a place for that.
+    #[must_use]
+    pub fn storable_creation(&self, time: Timestamp) -> Option<Timestamp> {
+        let has_place = self.holds(offset_of!(DiskInodeExtra, created));
+        let is_long = self.holds(offset_of!(DiskInodeExtra, created_extra));
+        has_place.then(|| time::storable(time, is_long))
+    }
+
     /// Whether there is a place for the number of a project.
     #[must_use]
     pub fn holds_project(&self) -> bool {
