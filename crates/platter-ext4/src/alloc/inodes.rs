@@ -84,7 +84,9 @@ impl Space {
         held.take(index, is_directory);
         slot.note_inodes(&held);
         self.counters.free_inodes.sub(1);
-        self.counters.directories.add(u64::from(is_directory));
+        if is_directory {
+            self.counters.directories.add(1);
+        }
         Ok(Some(number))
     }
 
@@ -120,7 +122,9 @@ impl Space {
         held.give(index, was_dir);
         self.slot(group).note_inodes(&held);
         self.counters.free_inodes.add(1);
-        self.counters.directories.sub(u64::from(was_dir));
+        if was_dir {
+            self.counters.directories.sub(1);
+        }
         Ok(())
     }
 

@@ -120,8 +120,13 @@ impl Node {
         blueprint: Blueprint<'_>,
     ) -> Result<New> {
         let volume = self.volume();
-        let random = self.tree.clock.random_u64();
         let kind = blueprint.file_kind();
+        // Only directories are placed by chance.
+        let random = if kind == FileKind::Directory {
+            self.tree.clock.random_u64()
+        } else {
+            0
+        };
         let number = space
             .space
             .alloc_inode(volume, handle, &dir.inode, kind, random);

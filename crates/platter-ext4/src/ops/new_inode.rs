@@ -264,7 +264,7 @@ impl Node {
             handle,
             from: space.from,
             now: inode.changed,
-            generation: inode.generation,
+            clock: &*self.tree.clock,
             inode,
         }
     }

@@ -75,7 +75,6 @@ impl Node {
         handle: &'a mut Handle<'h>,
         core: &'a mut Core,
     ) -> Result<XattrChange<'a, 'h>> {
-        let [b0, b1, b2, b3, ..] = self.tree.clock.random_u64().to_le_bytes();
         Ok(XattrChange {
             volume: self.volume(),
             space: self.tree.space()?,
@@ -83,7 +82,7 @@ impl Node {
             inode: &mut core.inode,
             from: self.reserve_of(context),
             now: self.tree.clock.now(),
-            generation: u32::from_le_bytes([b0, b1, b2, b3]),
+            clock: &*self.tree.clock,
         })
     }
 

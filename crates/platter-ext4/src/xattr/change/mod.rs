@@ -8,7 +8,7 @@ mod release;
 mod share;
 mod value;
 
-use platter_vfs::{Condition, Error, FileKind, Result, Timestamp, XattrMode};
+use platter_vfs::{Clock, Condition, Error, FileKind, Result, Timestamp, XattrMode};
 
 use super::names::AttributeName;
 use super::{has_ea_inode, sharing};
@@ -53,8 +53,8 @@ pub struct XattrChange<'a, 'h> {
     pub from: Reserve,
     /// Now.
     pub now: Timestamp,
-    /// The generation of an inode that is made.
-    pub generation: u32,
+    /// Where an inode that is made takes its generation from.
+    pub clock: &'a dyn Clock,
 }
 
 /// Credits of setting or removing an attribute, but for storing the inode.

@@ -97,14 +97,10 @@ impl XattrChange<'_, '_> {
 
     /// Makes an inode that holds a value.
     pub(super) fn make_value(&mut self, wanted: &Wanted<'_>) -> Result<Taken> {
-        let random = self.generation.into();
-        let number = self.space.alloc_inode(
-            self.volume,
-            self.handle,
-            self.inode,
-            FileKind::Regular,
-            random,
-        )?;
+        let kind = FileKind::Regular;
+        let number = self
+            .space
+            .alloc_inode(self.volume, self.handle, self.inode, kind, 0)?;
         let mut blocks = Vec::new();
         if let Err(error) = self.take_blocks(&mut blocks, wanted.value.len()) {
             return Err(self.unmake_value(number, &blocks, error));
@@ -145,7 +141,9 @@ impl XattrChange<'_, '_> {
         let geometry = &self.volume.geometry;
         let extra_bytes = self.volume.superblock.inode_extra_bytes;
         let kind = FileKind::Regular;
-        let mut holder = Inode::new(number, kind, self.generation, extra_bytes, geometry);
+        let [b0, b1, b2, b3, ..] = self.clock.random_u64().to_le_bytes();
+        let generation = u32::from_le_bytes([b0, b1, b2, b3]);
+        let mut holder = Inode::new(number, kind, generation, extra_bytes, geometry);
         holder.permissions = PERMISSIONS;
         (holder.uid, holder.gid) = (self.inode.uid, self.inode.gid);
         holder.links = 1;
@@ -292,7 +290,7 @@ impl XattrChange<'_, '_> {
         let geometry = &self.volume.geometry;
         let extra_bytes = self.volume.superblock.inode_extra_bytes;
         let kind = FileKind::Regular;
-        let deleted = Inode::new(number, kind, self.generation, extra_bytes, geometry);
+        let deleted = Inode::new(number, kind, 0, extra_bytes, geometry);
         inode::initialize(self.volume, self.handle, &deleted)?;
         // Zero would say that it is in use.
         let seconds = self.now.seconds.clamp(1, u32::MAX.into());
