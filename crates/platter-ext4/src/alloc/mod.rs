@@ -331,11 +331,10 @@ impl Space {
         let group = geometry
             .group_of_inode(inode)
             .map_or(0, |(group, _)| group.0);
-        let flex = geometry.groups_per_flex;
-        if flex < FLEX_GROUPS_MIN {
+        if geometry.groups_per_flex < FLEX_GROUPS_MIN {
             return geometry.group_first_block(GroupNr(group));
         }
-        let first = group - group % flex;
+        let first = gathering_group(geometry, GroupNr(group)).0;
         let skipped = u32::from(kind == FileKind::Regular);
         let group = first.saturating_add(skipped).min(geometry.groups_count - 1);
         geometry.group_first_block(GroupNr(group))
@@ -385,6 +384,17 @@ impl Space {
             Some((group, clusters))
         })
     }
+}
+
+/// The group that what is no contents of a file lies in best, if it belongs to `group`: the first of
+/// those that keep their metadata together.
+#[must_use]
+pub fn gathering_group(geometry: &Geometry, group: GroupNr) -> GroupNr {
+    let flex = geometry.groups_per_flex;
+    if flex < FLEX_GROUPS_MIN {
+        return group;
+    }
+    GroupNr(group.0 - group.0 % flex)
 }
 
 /// The space as requests of one kind have it.

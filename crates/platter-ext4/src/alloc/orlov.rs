@@ -43,9 +43,7 @@ impl Space {
         let region = region.or_else(|| self.near_region(home));
         let region = region.or_else(|| self.any_region(home));
         // The caller goes on from here in any case.
-        region.map_or(home, |region| {
-            self.first_with_inodes(region).unwrap_or(home)
-        })
+        region.map_or(home, |region| self.emptiest_group(region).unwrap_or(home))
     }
 
     /// Of the regions with their share of inodes and space, or nearly so, the one with the fewest
@@ -123,10 +121,13 @@ impl Space {
         home
     }
 
-    fn first_with_inodes(&self, region: Region) -> Option<GroupNr> {
+    /// Of the groups of a region with inodes, the one with the fewest directories. Those who make files
+    /// in directories of different groups meet in no bitmap, and in no block of an inode table.
+    fn emptiest_group(&self, region: Region) -> Option<GroupNr> {
         let groups = region.first..region.first + region.groups;
-        let mut groups = groups.map(GroupNr);
-        groups.find(|&group| self.slot(group).has_inodes())
+        let groups = groups.map(GroupNr);
+        let with_inodes = groups.filter(|&group| self.slot(group).has_inodes());
+        with_inodes.min_by_key(|&group| self.slot(group).directories())
     }
 
     /// Groups of a region; the last one may have fewer.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use platter_vfs::{Condition, Result};
 
 use super::DirectoryMut;
+use crate::alloc::gathering_group;
 use crate::mapping::{Backing, BlockMap, MapChange, Progress, Run, SPACE_CREDITS};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, FileBlock};
@@ -118,7 +119,7 @@ impl DirectoryMut<'_, '_> {
         }
         let group = geometry.group_of_inode(self.inode.number);
         let group = group.map(|(group, _)| group).unwrap_or_default();
-        Ok(geometry.group_first_block(group))
+        Ok(geometry.group_first_block(gathering_group(geometry, group)))
     }
 
     /// Takes blocks that were just mapped out of the map again.
