@@ -14,7 +14,9 @@ use crate::ondisk::inode::InodeRule;
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 
 pub use attr::attr;
-pub use store::{STORE_CREDITS, edit, edit_or_keep, initialize, read_slot, store, store_deleted};
+pub use store::{
+    STORE_CREDITS, edit, edit_or_keep, initialize, join_slot, read_slot, store, store_deleted,
+};
 
 /// What every number of an inode must hold to, wherever it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -76,6 +76,7 @@ impl Node {
         blueprint: Blueprint<'_>,
     ) -> Result<New> {
         let volume = self.volume();
+        let keeper = self.keeper();
         let of_name = insert_credits(&self.core.read().map) + STORE_CREDITS;
         let credits = of_name + new_inode_credits(volume, &blueprint);
         let mut handle = match volume.begin(credits) {
@@ -103,7 +104,7 @@ impl Node {
         core.touch_names(self.tree.clock.now());
         let stored = inode::initialize(volume, &mut handle, &inode);
         stored.map_err(|error| handle.abort(error))?;
-        core.store_data(volume, &mut handle)?;
+        self.store_later(&mut handle, &mut core, keeper)?;
         Ok((inode, map))
     }
 

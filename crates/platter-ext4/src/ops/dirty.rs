@@ -71,6 +71,7 @@ impl Tree {
     /// be written any more.
     pub(super) fn let_go(&self, node: &Node) {
         self.nodes.release(node.number.id());
+        self.keep_no_longer(node);
         if !node.is_dirty.load(Ordering::Acquire) {
             return;
         }

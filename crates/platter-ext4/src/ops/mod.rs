@@ -4,6 +4,7 @@
 
 mod damage;
 mod dirty;
+mod unstored;
 mod sync;
 mod attr;
 mod data;
@@ -49,6 +50,7 @@ use crate::txn::{Handle, Log};
 use damage::DamageNotes;
 use data::{Delayed, FileState};
 use dirty::DirtyNodes;
+use unstored::Unstored;
 
 /// The part of the budget, and so many bytes beside it at most, that inodes take which are kept in
 /// memory though nobody uses them: their pages go with them.
@@ -75,6 +77,8 @@ pub struct Tree {
     nodes: CachePadded<InodeCache<Node>>,
     /// Inodes with contents that are not on the device yet.
     dirty: CachePadded<DirtyNodes>,
+    /// Directories that the running transaction stores when it closes.
+    unstored: CachePadded<Unstored>,
     on_error: OnError,
     damage: DamageNotes,
     /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
@@ -86,7 +90,7 @@ platter_cache::layout!(
     pub LAYOUT: Tree {
         ReadOnly: space, clock, budget, on_error;
         Rare: register, damage, is_closed;
-        Hot: orphans, renames, nodes, dirty;
+        Hot: orphans, renames, nodes, dirty, unstored;
         Apart: volume;
     }
 );
@@ -107,6 +111,8 @@ pub struct Node {
     size_bytes: AtomicU64,
     /// Whether it is among the tree's dirty nodes.
     is_dirty: AtomicBool,
+    /// Whether it is among those that the running transaction stores when it closes.
+    is_unstored: AtomicBool,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
     /// Last, so that nobody loads the inode again before this object is gone.
@@ -148,6 +154,7 @@ impl Tree {
             nodes: InodeCache::new(recent_max(&budget)).into(),
             budget,
             dirty: CachePadded::default(),
+            unstored: CachePadded::default(),
             on_error,
             damage: DamageNotes::default(),
             is_closed: AtomicBool::new(false),
@@ -245,6 +252,7 @@ impl Tree {
             data: FileState::new(self.volume.journals_data(&inode)),
             size_bytes: AtomicU64::new(inode.size_bytes),
             is_dirty: AtomicBool::new(false),
+            is_unstored: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
             core: RankedRwLock::new(
                 LockRank::InodeState,
@@ -266,6 +274,7 @@ impl Tree {
         self.is_closed.store(true, Ordering::Relaxed);
         // What they hold that was not written is lost, as by a power cut.
         drop(self.take_dirty());
+        self.drop_kept();
         self.nodes.release_all();
     }
 }

@@ -71,6 +71,7 @@ impl Node {
         // What nobody else uses can go at once. Whoever asks for it from here on waits until it is gone.
         let is_ours =
             victim.is_bare() && tree.nodes.withdraw(victim.number.id(), victim) && victim.is_bare();
+        let keeper = self.keeper();
         let mut handle = volume.begin(REMOVE_CREDITS)?;
         let mut cores = Cores::lock(&[self, victim]);
         cores.of(self).refuse_append_only()?;
@@ -85,7 +86,7 @@ impl Node {
         }
         let is_gone = cores.of(victim).drop_link(now);
         if is_ours {
-            cores.of(self).store_data(volume, &mut handle)?;
+            self.store_later(&mut handle, cores.of(self), keeper)?;
             let deleted = victim.delete_bare(&mut handle, cores.of(victim));
             return deleted.map_err(|error| handle.abort(error));
         }

@@ -54,6 +54,7 @@ impl CommitClient for Tree {
             }
         }
         self.note_the_rest(handle)?;
+        self.store_kept(handle)?;
         space.closing(handle)
     }
 

@@ -6,6 +6,7 @@
 
 mod image;
 mod contents;
+mod directories;
 mod features;
 mod journal;
 mod scale;

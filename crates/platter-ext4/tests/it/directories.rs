@@ -1,0 +1,134 @@
+//! Directories whose names come and go within one transaction, which stores their inodes once.
+
+use std::sync::Arc;
+
+use platter_block::Access;
+use platter_ext4::{Ext4, MountOptions};
+use platter_vfs::{Attr, Context, CreateKind, Filesystem, Inode, Name};
+
+use crate::image::{Image, mount, walk};
+
+const FORMATS: [&[&str]; 2] = [
+    &["-t", "ext2", "-b", "1024"],
+    &[
+        "-b",
+        "1024",
+        "-O",
+        "has_journal,extent,metadata_csum,dir_index",
+    ],
+];
+
+fn begin(image: &Image) -> Ext4 {
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    mount(image.device(Access::Write), &options).unwrap()
+}
+
+fn make(dir: &dyn Inode, name: &str, kind: CreateKind) -> Arc<dyn Inode> {
+    let name = Name::new(name.as_bytes()).unwrap();
+    dir.create(&Context::root(), name, kind, 0o755).unwrap()
+}
+
+fn unlink(dir: &dyn Inode, name: &str) {
+    let name = Name::new(name.as_bytes()).unwrap();
+    dir.unlink(&Context::root(), name).unwrap();
+}
+
+fn remove(dir: &dyn Inode, name: &str) {
+    let name = Name::new(name.as_bytes()).unwrap();
+    dir.remove_dir(&Context::root(), name).unwrap();
+}
+
+fn attr(filesystem: &Ext4, path: &str) -> Attr {
+    walk(filesystem, path).unwrap().attr().unwrap()
+}
+
+#[test]
+fn a_directory_is_found_again_as_it_was_after_its_last_change() {
+    for (format, is_cut_off) in FORMATS
+        .iter()
+        .flat_map(|format| [(format, false), (format, true)])
+    {
+        let image = Image::format(format, "16M");
+        let filesystem = begin(&image);
+        let root = filesystem.root().unwrap();
+        let dir = make(&*root, "dir", CreateKind::Directory);
+        for turn in 0..3 {
+            for number in 0..100 {
+                make(&*dir, &format!("file-{number}"), CreateKind::Regular);
+                make(&*dir, &format!("dir-{number}"), CreateKind::Directory);
+            }
+            for number in 0..100 {
+                unlink(&*dir, &format!("file-{number}"));
+                remove(&*dir, &format!("dir-{number}"));
+            }
+            make(&*dir, &format!("stays-{turn}"), CreateKind::Directory);
+            if turn == 1 {
+                filesystem.sync().unwrap();
+            }
+        }
+        dir.sync(false).unwrap();
+        let shown = ["", "dir"].map(|path| attr(&filesystem, path));
+        assert_eq!(shown[1].links, 5);
+        drop((root, dir));
+        if !is_cut_off {
+            filesystem.unmount().unwrap();
+        }
+        drop(filesystem);
+        let filesystem = image.mount();
+        assert_eq!(["", "dir"].map(|path| attr(&filesystem, path)), shown);
+        drop(filesystem);
+        begin(&image).unmount().unwrap();
+        assert_eq!(image.faults(), "");
+    }
+}
+
+#[test]
+fn a_number_is_given_out_anew_after_its_directory_was_removed() {
+    for format in FORMATS {
+        let image = Image::format(format, "16M");
+        let filesystem = begin(&image);
+        let root = filesystem.root().unwrap();
+        let mut numbers = Vec::new();
+        for turn in 0..4 {
+            let dir = make(&*root, "dir", CreateKind::Directory);
+            make(&*dir, "file", CreateKind::Regular);
+            unlink(&*dir, "file");
+            numbers.push(dir.id().number);
+            if turn == 2 {
+                filesystem.sync().unwrap();
+            }
+            remove(&*root, "dir");
+            drop(dir);
+        }
+        assert!(numbers.iter().all(|number| *number == numbers[0]));
+        // One that is still in use, and one that gets another kind.
+        let open = make(&*root, "open", CreateKind::Directory);
+        make(&*open, "file", CreateKind::Regular);
+        unlink(&*open, "file");
+        remove(&*root, "open");
+        filesystem.sync().unwrap();
+        drop(open);
+        make(&*root, "link", CreateKind::Symlink(b"target".to_vec()));
+        filesystem.sync().unwrap();
+        drop(root);
+        filesystem.unmount().unwrap();
+        assert_eq!(image.faults(), "");
+    }
+}
+
+#[test]
+fn a_mount_that_is_dropped_in_the_middle_lets_go_of_its_device() {
+    let image = Image::format(FORMATS[1], "16M");
+    let device = image.device(Access::Write);
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let filesystem = mount(Arc::clone(&device), &options).unwrap();
+    make(&*filesystem.root().unwrap(), "file", CreateKind::Regular);
+    drop(filesystem);
+    assert_eq!(Arc::strong_count(&device), 1);
+}
