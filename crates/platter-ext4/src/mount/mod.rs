@@ -3,6 +3,7 @@
 
 mod at_rest;
 mod changeover;
+mod committer;
 mod describe;
 mod lifetime;
 mod mmp;

@@ -9,6 +9,7 @@ use platter_cache::MemoryBudget;
 use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Clock, Condition, Result};
 
+use super::committer::Committer;
 use super::lifetime::Lifetime;
 use super::ticker::Ticker;
 use super::{DataMode, MountOptions, OnError, Opened, Recovery, mmp, unsupported};
@@ -38,6 +39,7 @@ pub(super) struct Writing {
 #[derive(Debug)]
 struct Running {
     flusher: Option<Ticker>,
+    committer: Option<Committer>,
     guard: Option<mmp::Guard>,
 }
 
@@ -133,14 +135,21 @@ impl Writing {
         if let Some(guard) = &mut guard {
             guard.keep(tree)?;
         }
-        let flusher = match options.commit_interval {
-            Some(interval) => Some(start_flusher(tree, &lifetime, interval)?),
-            None => None,
+        let (flusher, committer) = match options.commit_interval {
+            Some(interval) => (
+                Some(start_flusher(tree, &lifetime, interval)?),
+                Some(Committer::start(tree)?),
+            ),
+            None => (None, None),
         };
         Ok(Self {
             tree: Arc::clone(tree),
             lifetime,
-            running: Mutex::new(Some(Running { flusher, guard })),
+            running: Mutex::new(Some(Running {
+                flusher,
+                committer,
+                guard,
+            })),
         })
     }
 
@@ -151,6 +160,7 @@ impl Writing {
             return Ok(());
         };
         drop(running.flusher);
+        drop(running.committer);
         let ended = self.come_to_rest();
         match running.guard {
             Some(guard) => ended.and(guard.release()),

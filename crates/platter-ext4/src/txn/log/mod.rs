@@ -9,6 +9,7 @@ mod statistics;
 mod transaction;
 mod held;
 mod handle;
+mod requests;
 mod running;
 mod commit;
 mod flushes;
@@ -40,6 +41,7 @@ use crate::ondisk::jbd2::{Sequence, revoke};
 use crate::ondisk::{BlockNr, Features};
 use home::Home;
 use journaled::Journaled;
+use requests::Requests;
 use running::Limits;
 use statistics::Counters;
 use transaction::Transaction;
@@ -88,6 +90,7 @@ pub struct Log {
     has_failed: AtomicBool,
     /// Rung when a handle ends, a transaction closes, and a commit ends.
     changed: CachePadded<Condvar>,
+    requests: CachePadded<Requests>,
     client: OnceLock<Weak<dyn CommitClient>>,
     counters: Arc<Counters>,
 }
@@ -97,7 +100,7 @@ platter_cache::layout!(
     pub LAYOUT: Log {
         ReadOnly: home, durability, limits, counters;
         Rare: has_failed, client;
-        Hot: state, changed;
+        Hot: state, changed, requests;
     }
 );
 
@@ -212,6 +215,7 @@ impl Log {
             })),
             has_failed: AtomicBool::new(false),
             changed: CachePadded::default(),
+            requests: CachePadded::default(),
             client: OnceLock::new(),
             counters,
         }

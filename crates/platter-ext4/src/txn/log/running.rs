@@ -59,7 +59,12 @@ impl Log {
                 state.waiting_for_room -= 1;
             } else {
                 let full = state.running.sequence;
-                MutexGuard::unlocked(&mut state, || self.commit(full))?;
+                if self.requests.ask(full) {
+                    // Until it is closed.
+                    self.changed.wait(&mut state);
+                } else {
+                    MutexGuard::unlocked(&mut state, || self.commit(full))?;
+                }
             }
         }
         state.running.handles += 1;

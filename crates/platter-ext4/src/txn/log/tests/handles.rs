@@ -108,6 +108,50 @@ fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
 }
 
 #[test]
+fn full_transactions_are_committed_by_who_serves_and_then_by_who_wants_room() {
+    let log = journaled();
+    let fill = || {
+        for block in (10..30).cycle().take(100) {
+            let mut handle = log.begin(1).unwrap();
+            change(&mut handle, block);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| log.serve());
+        fill();
+        log.end_service();
+    });
+    let served = log.statistics().commits;
+    assert!(served > 0);
+    fill();
+    assert!(log.statistics().commits > served);
+    // There is no service after its end.
+    log.serve();
+}
+
+#[test]
+fn who_waits_for_the_service_is_not_left_alone_with_its_end_or_failure() {
+    for fails in [false, true] {
+        let log = journaled();
+        let mut held = log.begin(15).unwrap();
+        (10..25).for_each(|block| change(&mut held, block));
+        thread::scope(|scope| {
+            scope.spawn(|| log.serve());
+            let waiting = scope.spawn(|| log.begin(15).map(|handle| handle.credits()));
+            thread::sleep(Duration::from_millis(5));
+            if fails {
+                log.abort(&Condition::InvalidArgument.into());
+            } else {
+                log.end_service();
+            }
+            drop(held);
+            assert_eq!(waiting.join().unwrap().is_err(), fails);
+            log.end_service();
+        });
+    }
+}
+
+#[test]
 fn handle_that_was_to_restart_on_a_failed_log_changes_nothing_more() {
     let log = journaled();
     let mut handle = log.begin(1).unwrap();
