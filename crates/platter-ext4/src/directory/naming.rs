@@ -42,10 +42,11 @@ impl<'a> Wanted<'a> {
     /// bytes.
     pub(super) fn test(&self) -> impl Fn(&[u8]) -> bool {
         let name = self.name.as_bytes();
+        let (end, is_folded) = (name.last_chunk::<4>(), self.is_folded());
         move |stored| {
             // Names of one directory often differ at the end only.
-            let is_same = stored.len() == name.len() && stored.last() == name.last();
-            is_same && stored == name || self.is_folded() && self.matches_folded(stored)
+            let is_same = stored.len() == name.len() && stored.last_chunk() == end;
+            is_same && stored == name || is_folded && self.matches_folded(stored)
         }
     }
 

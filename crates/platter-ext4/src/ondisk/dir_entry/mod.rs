@@ -277,7 +277,8 @@ impl Head {
     /// The head that `rest` begins with, sound or not.
     #[inline]
     fn read(rest: &[u8], block_bytes: u32) -> Option<Self> {
-        let (disk, _) = DiskDirEntry::ref_from_prefix(rest).ok()?;
+        let disk: &DiskDirEntry =
+            zerocopy::transmute_ref!(rest.first_chunk::<ENTRY_HEADER_BYTES>()?);
         Some(Self {
             inode: disk.inode.get(),
             length: decode_rec_len(disk.rec_len.get(), block_bytes),
