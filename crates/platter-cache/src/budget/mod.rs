@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use crossbeam_utils::CachePadded;
 
 use crate::page::frame::Arena;
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, RwLock};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use crate::xarray::{Insertion, NODE_BYTES};
 use lru::{Candidate, Lru};
 use shadow::Ages;
@@ -33,6 +33,8 @@ const LOOKS_MAX: usize = 512;
 /// The part of the budget whose charges are refused without a look for what could go, after one that
 /// found nothing.
 const UNLOOKED_PART: u64 = 256;
+/// The part of the budget, beside it, that blocks take which are kept for the next ones.
+const SPARE_PART: u64 = 16;
 /// Rounds of eviction a charge makes while others take what it freed.
 const CHARGE_ATTEMPTS: usize = 8;
 
@@ -117,6 +119,8 @@ pub struct MemoryBudget {
     refusals: CachePadded<AtomicU64>,
     ages: CachePadded<Ages>,
     frames: Arc<Arena>,
+    /// Memory of blocks that are gone, those last that went last.
+    spare_blocks: CachePadded<Mutex<Vec<Box<[u8]>>>>,
     node_count: CachePadded<AtomicUsize>,
     /// Nodes that hold nothing but shadows.
     shadow_node_count: CachePadded<AtomicUsize>,
@@ -126,7 +130,7 @@ pub struct MemoryBudget {
 crate::layout!(pub(crate) LAYOUT: MemoryBudget {
     ReadOnly: limit_bytes, insertion, frames;
     Hot: used_bytes, lru, next_shard, next_owner, owners, evictions, refusals, ages, node_count,
-        shadow_node_count, dirty_bytes, unlooked_bytes;
+        shadow_node_count, dirty_bytes, unlooked_bytes, spare_blocks;
 });
 
 impl MemoryBudget {
@@ -146,6 +150,7 @@ impl MemoryBudget {
             refusals: CachePadded::new(AtomicU64::new(0)),
             ages: CachePadded::new(Ages::default()),
             frames: Arc::new(Arena::new(limit_bytes)),
+            spare_blocks: CachePadded::default(),
             node_count: CachePadded::new(AtomicUsize::new(0)),
             shadow_node_count: CachePadded::new(AtomicUsize::new(0)),
             dirty_bytes: CachePadded::new(AtomicU64::new(0)),
@@ -247,6 +252,24 @@ impl MemoryBudget {
     /// Where the memory of pages comes from.
     pub(crate) fn frames(&self) -> &Arc<Arena> {
         &self.frames
+    }
+
+    /// Memory for a block of `len` bytes with unspecified contents.
+    pub(crate) fn take_block(&self, len: usize) -> Box<[u8]> {
+        let spare = self.spare_blocks.lock().pop();
+        match spare {
+            Some(block) if block.len() == len => block,
+            Some(_) | None => vec![0; len].into(),
+        }
+    }
+
+    /// Keeps the memory of a block that is gone for another one.
+    pub(crate) fn keep_block(&self, block: Box<[u8]>) {
+        let count_max = self.limit_bytes / SPARE_PART / (block.len() as u64).max(1);
+        let mut spare = self.spare_blocks.lock();
+        if (spare.len() as u64) < count_max {
+            spare.push(block);
+        }
     }
 
     /// What an entry of `bytes` that is being evicted leaves behind.
@@ -440,6 +463,11 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// What it is taken out of.
+    pub(crate) fn budget(&self) -> &MemoryBudget {
+        &self.budget
+    }
+
     /// Adds a charge to the same budget to this one.
     pub(crate) fn join(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "one budget");

@@ -214,8 +214,9 @@ impl Core {
         block.saturating_mul(u64::from(self.block_bytes))
     }
 
-    fn blank(&self) -> Box<[u8]> {
-        vec![0; self.block_bytes as usize].into_boxed_slice()
+    /// Memory for a block, to be read into.
+    fn memory(&self) -> Box<[u8]> {
+        self.budget.take_block(self.block_bytes as usize)
     }
 
     /// A version of `bytes`, charged if the budget has room.
@@ -256,7 +257,7 @@ impl<'a> Reading<'a> {
 
     /// The block's version; `None` if it is being changed.
     fn read(self) -> Result<Option<Arc<Version>>, IoError> {
-        let mut bytes = self.core.blank();
+        let mut bytes = self.core.memory();
         let offset = self.core.offset(self.block);
         match self.core.device.read_at(offset, &mut bytes) {
             Ok(()) => Ok(self.complete(bytes)),

@@ -46,7 +46,7 @@ impl Core {
             return;
         };
         let offset = self.offset(first.block);
-        let mut contents: Vec<_> = run.iter().map(|_| self.blank()).collect();
+        let mut contents: Vec<_> = run.iter().map(|_| self.memory()).collect();
         let mut bufs: Vec<_> = contents.iter_mut().map(|b| IoSliceMut::new(b)).collect();
         if self.device.read_vectored_at(offset, &mut bufs).is_ok() {
             for (reading, bytes) in run.into_iter().zip(contents) {

@@ -105,11 +105,21 @@ impl Version {
 
     /// The same bytes, as proven and sealed as these.
     pub(super) fn copy(&self, charge: Charge) -> Self {
-        let mut copy = Self::new(self.bytes.clone(), Some(charge));
+        let mut bytes = charge.budget().take_block(self.bytes.len());
+        bytes.copy_from_slice(&self.bytes);
+        let mut copy = Self::new(bytes, Some(charge));
         if let Some(rules) = self.unsealed.as_ref().and_then(|rules| rules.kept()) {
             copy.changed_as(rules);
         }
         copy
+    }
+}
+
+impl Drop for Version {
+    fn drop(&mut self) {
+        if let Some(charge) = &self.charge {
+            charge.budget().keep_block(std::mem::take(&mut self.bytes));
+        }
     }
 }
 
