@@ -1,12 +1,6 @@
-//! The processors that a thread of a queue runs on, and its share of them.
+//! The processors that a thread of a queue runs on.
 
-use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-/// Three times the share of others. The scheduler keeps a sleeper in its place as long as it had more
-/// than its share; a caller that had less, because its requests take longer than itself, is woken on
-/// an idle processor, which costs as much as the request. Only the superuser may ask for it.
-const NICE: i32 = -5;
 
 /// Where a thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,10 +23,8 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// Seats this thread on the processor of a queue, if it may run there, with a larger share of it
-    /// than its callers.
+    /// Seats this thread on the processor of a queue, if it may run there.
     pub(super) fn take(queue: u16) -> Self {
-        let _ = setpriority_process(None, NICE);
         let queue = usize::from(queue);
         let given = sched_getaffinity(None).unwrap_or_default();
         let mut seat = Self {
