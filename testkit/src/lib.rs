@@ -8,6 +8,7 @@ pub mod tool;
 pub mod program;
 pub mod oracle;
 pub mod loopdev;
+pub mod attributes;
 pub mod prng;
 pub mod fixtures;
 pub mod compare;

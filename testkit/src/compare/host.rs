@@ -13,6 +13,8 @@ use platter_vfs::{Attr, FileKind, StatFs, Timestamp};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, StatxFlags};
 use rustix::io::Errno;
 
+use crate::attributes;
+
 /// One path of the host.
 #[derive(Debug)]
 pub(super) struct HostFile {
@@ -99,24 +101,11 @@ impl HostFile {
 
     /// All attributes with their values.
     pub(super) fn xattrs(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-        let mut names = vec![0; 1 << 16];
-        let length = match rustix::fs::llistxattr(&self.path, &mut names[..]) {
-            Ok(length) => length,
-            Err(Errno::NOTSUP) => 0,
-            Err(error) => bail!("{}: list of attributes: {error}", self.path.display()),
-        };
-        let mut values = BTreeMap::new();
-        for name in names[..length].split(|&byte| byte == 0) {
-            if name.is_empty() {
-                continue;
-            }
-            let mut value = vec![0; 1 << 16];
-            let length = rustix::fs::lgetxattr(&self.path, name, &mut value[..])
-                .with_context(|| format!("attribute {}", name.escape_ascii()))?;
-            value.truncate(length);
-            values.insert(name.to_vec(), value);
+        match attributes::of(&self.path) {
+            Ok(attributes) => Ok(attributes.into_iter().collect()),
+            Err(Errno::NOTSUP) => Ok(BTreeMap::new()),
+            Err(error) => bail!("{}: attributes: {error}", self.path.display()),
         }
-        Ok(values)
     }
 }
 

@@ -1,6 +1,5 @@
 //! A tree as the host's kernel shows it.
 
-use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -10,9 +9,8 @@ use platter_vfs::FileKind;
 use platter_vfs::attr::DeviceNumber;
 
 use super::tree::{Entry, LOST_AND_FOUND, Tree, join};
+use crate::attributes;
 
-/// Room for the names, or the value, of attributes.
-const XATTR_BYTES_MAX: usize = 1 << 16;
 /// How deep directories may lie.
 const DEPTH_MAX: usize = 32;
 
@@ -61,23 +59,7 @@ fn read_entry(at: &Path) -> Result<Entry> {
             minor: rustix::fs::minor(found.rdev()),
         },
         target: target.map(|target| target.into_os_string().into_vec()),
-        xattrs: read_xattrs(at)?,
+        xattrs: attributes::of(at)?.into_iter().collect(),
         content: content.transpose()?.map(Into::into),
     })
-}
-
-fn read_xattrs(at: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let mut names = vec![0; XATTR_BYTES_MAX];
-    let length = rustix::fs::llistxattr(at, &mut names[..])?;
-    let mut xattrs = BTreeMap::new();
-    for name in names[..length].split(|&byte| byte == 0) {
-        if name.is_empty() {
-            continue;
-        }
-        let mut value = vec![0; XATTR_BYTES_MAX];
-        let length = rustix::fs::lgetxattr(at, name, &mut value[..])?;
-        value.truncate(length);
-        xattrs.insert(name.to_vec(), value);
-    }
-    Ok(xattrs)
 }

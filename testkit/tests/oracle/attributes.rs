@@ -9,29 +9,12 @@ use platter_ext4::xattr::{self, ValueInodeRule};
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{Condition, Error};
 use rustix::fs::XattrFlags;
+use testkit::attributes;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{debugfs, mke2fs};
 use testkit::prng::Prng;
 
 use crate::image::Image;
-
-/// All names and values as the kernel gives them, in its order.
-fn kernel_attributes(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut names = vec![0; 64 << 10];
-    let length = rustix::fs::llistxattr(path, &mut names).unwrap();
-    names.truncate(length);
-    let names = names
-        .split(|&byte| byte == 0)
-        .filter(|name| !name.is_empty());
-    names
-        .map(|name| {
-            let mut value = vec![0; 64 << 10];
-            let length = rustix::fs::lgetxattr(path, name, &mut value).unwrap();
-            value.truncate(length);
-            (name.to_vec(), value)
-        })
-        .collect()
-}
 
 fn platter_attributes(image: &Image, inode: &Inode) -> Vec<(Vec<u8>, Vec<u8>)> {
     let names = xattr::list(&image.volume, inode).unwrap();
@@ -104,7 +87,7 @@ fn populate(root: &Path, value_max: usize) {
     fs::write(&whole, b"").unwrap();
     set(&whole, b"user.whole", &random.bytes(value_max));
     // A second inode with the same value shares its block or its inode.
-    let value = kernel_attributes(&whole).remove(0).1;
+    let value = attributes::of(&whole).unwrap().remove(0).1;
     let shared = root.join("shared");
     fs::write(&shared, b"").unwrap();
     set(&shared, b"user.whole", &value);
@@ -123,7 +106,7 @@ fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
     for entry in fs::read_dir(mount.root()).unwrap() {
         let entry = entry.unwrap();
         let opened = image.at(entry.file_name().to_str().unwrap());
-        let expected = kernel_attributes(&entry.path());
+        let expected = attributes::of(&entry.path()).unwrap();
         let found = platter_attributes(&image, &opened.inode);
         assert_eq!(
             found,

@@ -17,6 +17,7 @@ use platter::vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject,
 use platter::vfs::{FixedClock, Timestamp};
 use platter::{ImageSpec, Maker};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
+use testkit::attributes;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::e2fsck;
 use testkit::{program, tool};
@@ -443,14 +444,10 @@ fn listing(root: &Path) -> BTreeMap<Vec<u8>, String> {
         if found.is_file() {
             let _ = write!(line, " {} {:x}", found.size(), sum(&at));
         }
-        let mut names = vec![0; 1 << 16];
-        let len = rustix::fs::llistxattr(&at, &mut names[..]).unwrap();
-        let mut names: Vec<_> = names[..len].split(|&byte| byte == 0).collect();
-        names.sort_unstable();
-        for name in names.into_iter().filter(|name| !name.is_empty()) {
-            let mut value = vec![0; 1 << 16];
-            let len = rustix::fs::lgetxattr(&at, OsStr::from_bytes(name), &mut value[..]).unwrap();
-            let _ = write!(line, " {}={:?}", name.escape_ascii(), &value[..len]);
+        let mut attributes = attributes::of(&at).unwrap();
+        attributes.sort_unstable();
+        for (name, value) in attributes {
+            let _ = write!(line, " {}={value:?}", name.escape_ascii());
         }
         lines.insert(path, line);
     }

@@ -57,19 +57,8 @@ fn attributes(inode: &dyn Inode) -> Attributes {
 }
 
 fn kernel_attributes(path: &Path) -> Attributes {
-    let mut names = vec![0; 64 << 10];
-    let length = rustix::fs::llistxattr(path, &mut names).unwrap();
-    names.truncate(length);
-    let names = names.split(|&byte| byte == 0);
-    names
-        .filter(|name| !name.is_empty())
-        .map(|name| {
-            let mut value = vec![0; 64 << 10];
-            let length = rustix::fs::lgetxattr(path, name, &mut value).unwrap();
-            value.truncate(length);
-            (name.to_vec(), value)
-        })
-        .collect()
+    let attributes = testkit::attributes::of(path).unwrap();
+    attributes.into_iter().collect()
 }
 
 fn acl(permissions: u8) -> PosixAcl {

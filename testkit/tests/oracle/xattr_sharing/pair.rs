@@ -10,6 +10,7 @@ use platter_ext4::SharingStatistics;
 use platter_ext4::ondisk::InodeNr;
 use platter_vfs::{CheckSink, Filesystem, Finding};
 use rustix::io::Errno;
+use testkit::attributes;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 
@@ -161,26 +162,11 @@ impl Pair {
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let files = names.filter(|name| name.starts_with("file"));
         let attributes = files.map(|file| {
-            let attributes = kernel_attributes(&mount.root().join(&file));
-            (file, attributes)
+            let attributes = attributes::of(&mount.root().join(&file)).unwrap();
+            (file, attributes.into_iter().collect())
         });
         let attributes = attributes.collect();
         mount.unmount(&self.ours).unwrap();
         attributes
     }
-}
-
-fn kernel_attributes(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut names = vec![0; 64 << 10];
-    let length = rustix::fs::llistxattr(path, &mut names).unwrap();
-    let names = names[..length].split(|&byte| byte == 0);
-    let names = names.filter(|name| !name.is_empty());
-    names
-        .map(|name| {
-            let mut value = vec![0; 64 << 10];
-            let length = rustix::fs::lgetxattr(path, name, &mut value).unwrap();
-            value.truncate(length);
-            (name.to_vec(), value)
-        })
-        .collect()
 }
