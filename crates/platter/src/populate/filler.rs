@@ -9,7 +9,7 @@ use platter_vfs::{
 };
 
 use super::ahead::Pieces;
-use super::contents::{has_holes, write_data};
+use super::contents::{Contents, has_holes, write_data};
 use super::{Content, Filled, Member, MemberKind, MemberPath};
 use crate::{Cause, Result};
 
@@ -87,17 +87,9 @@ impl<'a> Filler<'a> {
             return Ok(());
         }
         self.told.filled.names += 1;
-        let short = match &member.kind {
-            MemberKind::File(contents) => Some(contents.size_bytes()),
-            MemberKind::Directory
-            | MemberKind::Symlink(_)
-            | MemberKind::CharDevice(_)
-            | MemberKind::BlockDevice(_)
-            | MemberKind::Fifo
-            | MemberKind::Socket
-            | MemberKind::Link(_) => None,
-        };
-        let Some(size_bytes) = short.filter(|&size_bytes| size_bytes <= SHORT_BYTES_MAX) else {
+        let size_bytes = member.kind.contents().map(Contents::size_bytes);
+        let Some(size_bytes) = size_bytes.filter(|&size_bytes| size_bytes <= SHORT_BYTES_MAX)
+        else {
             self.make_waiting()?;
             return self.make_now(path, member).map_err(failed);
         };

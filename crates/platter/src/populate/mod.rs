@@ -101,6 +101,22 @@ enum MemberKind {
     Link(MemberPath),
 }
 
+impl MemberKind {
+    /// What a regular file holds.
+    const fn contents(&self) -> Option<&Contents> {
+        match self {
+            Self::File(contents) => Some(contents),
+            Self::Directory
+            | Self::Symlink(_)
+            | Self::CharDevice(_)
+            | Self::BlockDevice(_)
+            | Self::Fifo
+            | Self::Socket
+            | Self::Link(_) => None,
+        }
+    }
+}
+
 /// What was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Filled {
@@ -210,16 +226,7 @@ impl Content {
         let files = self
             .members
             .iter()
-            .filter_map(|(_, member)| match &member.kind {
-                MemberKind::File(contents) => Some(contents),
-                MemberKind::Directory
-                | MemberKind::Symlink(_)
-                | MemberKind::CharDevice(_)
-                | MemberKind::BlockDevice(_)
-                | MemberKind::Fifo
-                | MemberKind::Socket
-                | MemberKind::Link(_) => None,
-            });
+            .filter_map(|(_, member)| member.kind.contents());
         let filled = ahead::read(files, |pieces| self.fill_from(pieces, fs, tell));
         filled.unwrap_or_else(|error| Err(Error::new(&self.name, error)))
     }
