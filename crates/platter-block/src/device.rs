@@ -41,12 +41,7 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Fills `bufs` one after the other from `offset`, as one request where the backend can.
     fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
-        let mut at = offset;
-        for buf in bufs {
-            self.read_at(at, buf)?;
-            at += buf.len() as u64;
-        }
-        Ok(())
+        read_in_turn(self, offset, bufs)
     }
 
     /// Writes all of `buf` at `offset`. On an error, any part of it may have been written.
@@ -54,12 +49,7 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Writes `bufs` one after the other at `offset`, as one request where the backend can.
     fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
-        let mut at = offset;
-        for buf in bufs {
-            self.write_at(at, buf)?;
-            at += buf.len() as u64;
-        }
-        Ok(())
+        write_in_turn(self, offset, bufs)
     }
 
     /// Makes every write that returned before this call durable. See the trait's ordering promise.
@@ -81,6 +71,34 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn will_need(&self, range: Range<u64>) {
         let _ = range;
     }
+}
+
+/// Fills `bufs` one after the other, each by a request of its own.
+pub(crate) fn read_in_turn<D: BlockDevice + ?Sized>(
+    device: &D,
+    offset: u64,
+    bufs: &mut [IoSliceMut<'_>],
+) -> Result<(), IoError> {
+    let mut at = offset;
+    for buf in bufs {
+        device.read_at(at, buf)?;
+        at += buf.len() as u64;
+    }
+    Ok(())
+}
+
+/// Writes `bufs` one after the other, each by a request of its own.
+pub(crate) fn write_in_turn<D: BlockDevice + ?Sized>(
+    device: &D,
+    offset: u64,
+    bufs: &[IoSlice<'_>],
+) -> Result<(), IoError> {
+    let mut at = offset;
+    for buf in bufs {
+        device.write_at(at, buf)?;
+        at += buf.len() as u64;
+    }
+    Ok(())
 }
 
 /// Checks that a request lies within a device, for backends.

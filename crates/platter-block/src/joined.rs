@@ -4,7 +4,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::device::{check_range, check_range_vectored, check_span, total_len};
+use crate::device::{
+    check_range, check_range_vectored, check_span, read_in_turn, total_len, write_in_turn,
+};
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
 /// The bytes of several devices in a row.
@@ -124,12 +126,7 @@ impl BlockDevice for JoinedDevice {
         if let Some((device, offset)) = self.part_of(offset, total_len(bufs)) {
             return device.read_vectored_at(offset, bufs);
         }
-        let mut at = offset;
-        for buf in bufs {
-            self.read_at(at, buf)?;
-            at += buf.len() as u64;
-        }
-        Ok(())
+        read_in_turn(self, offset, bufs)
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
@@ -147,12 +144,7 @@ impl BlockDevice for JoinedDevice {
         if let Some((device, offset)) = self.part_of(offset, total_len(bufs)) {
             return device.write_vectored_at(offset, bufs);
         }
-        let mut at = offset;
-        for buf in bufs {
-            self.write_at(at, buf)?;
-            at += buf.len() as u64;
-        }
-        Ok(())
+        write_in_turn(self, offset, bufs)
     }
 
     fn flush(&self) -> Result<(), IoError> {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::device::{check_range, check_range_vectored, check_span};
+use crate::device::{check_range, check_range_vectored, check_span, read_in_turn};
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
 /// How an overlay uses memory.
@@ -271,12 +271,7 @@ impl BlockDevice for OverlayDevice {
         if !self.holds_any(&(offset..offset + length)) {
             return self.base.read_vectored_at(offset, bufs);
         }
-        let mut at = offset;
-        for buf in bufs {
-            self.read_at(at, buf)?;
-            at += buf.len() as u64;
-        }
-        Ok(())
+        read_in_turn(self, offset, bufs)
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
