@@ -134,6 +134,9 @@ impl Ext4 {
 
 impl Drop for Ext4 {
     fn drop(&mut self) {
+        if let Some(writing) = &self.writing {
+            writing.stop();
+        }
         self.tree.close();
     }
 }

@@ -168,6 +168,12 @@ impl Writing {
         }
     }
 
+    /// Ends what runs beside its callers, and leaves the filesystem as it is.
+    pub(super) fn stop(&self) {
+        let running = self.running.lock().take();
+        drop(running);
+    }
+
     /// Whether it came to its end.
     pub(super) fn has_ended(&self) -> bool {
         self.running.lock().is_none()

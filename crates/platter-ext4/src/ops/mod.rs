@@ -269,10 +269,13 @@ impl Tree {
         }
     }
 
-    /// Lets go of all inodes that nobody uses, now and from now on.
+    /// Lets go of all inodes that nobody uses, now and from now on. What was not written is lost, as by
+    /// a power cut.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        // What they hold that was not written is lost, as by a power cut.
+        if let Some(log) = self.volume.log() {
+            log.cut();
+        }
         drop(self.take_dirty());
         self.drop_kept();
         self.nodes.release_all();

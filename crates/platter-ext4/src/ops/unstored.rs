@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 
 use super::{Core, Node, Tree};
 use crate::inode;
@@ -64,6 +64,10 @@ impl Tree {
     /// for the list with an inode's state locked.
     pub(super) fn store_kept(&self, handle: &mut Handle<'_>) -> Result<()> {
         let mut kept = self.unstored.nodes.lock();
+        // Names must not become durable without the directories that were let go of.
+        if self.volume.log().is_some_and(|log| log.failure().is_some()) {
+            return Err(Condition::ReadOnly.into());
+        }
         let (mut result, mut stored) = (Ok(()), Vec::new());
         kept.retain(|_, node| {
             let mut core = node.core.write();
@@ -88,7 +92,7 @@ impl Tree {
         }
     }
 
-    /// Lets go of all that is kept.
+    /// Lets go of all that is kept, after the log was [cut](crate::txn::Log::cut).
     pub(super) fn drop_kept(&self) {
         let kept = std::mem::take(&mut *self.unstored.nodes.lock());
         drop(kept);

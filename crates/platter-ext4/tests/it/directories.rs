@@ -132,3 +132,24 @@ fn a_mount_that_is_dropped_in_the_middle_lets_go_of_its_device() {
     drop(filesystem);
     assert_eq!(Arc::strong_count(&device), 1);
 }
+
+#[test]
+fn what_is_used_after_its_mount_was_dropped_makes_nothing_durable() {
+    for format in FORMATS {
+        let image = Image::format(format, "16M");
+        let filesystem = begin(&image);
+        let root = filesystem.root().unwrap();
+        make(&*root, "durable", CreateKind::Directory);
+        filesystem.sync().unwrap();
+        let lost = make(&*root, "lost", CreateKind::Directory);
+        drop(filesystem);
+        assert!(lost.sync(false).is_err());
+        assert!(root.sync(false).is_err());
+        drop((root, lost));
+        begin(&image).unmount().unwrap();
+        assert_eq!(image.faults(), "");
+        let filesystem = image.mount();
+        assert!(walk(&filesystem, "durable").is_ok());
+        assert!(walk(&filesystem, "lost").is_err());
+    }
+}

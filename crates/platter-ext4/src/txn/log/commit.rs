@@ -180,15 +180,9 @@ impl Log {
 
     /// Writes nothing any more because of `error`, the first one, and tells those who keep it.
     pub(super) fn fail(&self, error: &Error) {
-        {
-            let mut state = self.state.lock();
-            if state.failure.is_some() {
-                return;
-            }
-            state.failure = Some(error.clone());
-            self.has_failed.store(true, Ordering::Release);
+        if !self.stop(error) {
+            return;
         }
-        self.changed.notify_all();
         if let Durability::Journal(journaled) = &self.durability {
             // What cannot be noted there may be noted in the filesystem.
             let _ = journaled.record_failure(error);
@@ -196,6 +190,20 @@ impl Log {
         if let Some(client) = self.client() {
             client.failed(error);
         }
+    }
+
+    /// Has nothing written any more, unless that is so already.
+    pub(super) fn stop(&self, error: &Error) -> bool {
+        {
+            let mut state = self.state.lock();
+            if state.failure.is_some() {
+                return false;
+            }
+            state.failure = Some(error.clone());
+            self.has_failed.store(true, Ordering::Release);
+        }
+        self.changed.notify_all();
+        true
     }
 }
 

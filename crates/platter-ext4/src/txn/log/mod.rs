@@ -34,7 +34,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 use platter_cache::{Buffer, BufferCache};
 use platter_ondisk::Verify;
-use platter_vfs::{Clock, Error, Result};
+use platter_vfs::{Clock, Condition, Error, Result};
 
 use super::journal::Journal;
 use crate::ondisk::jbd2::{Sequence, revoke};
@@ -313,6 +313,12 @@ impl Log {
     /// Ends all writing because of `error`: nothing that is not durable yet will be.
     pub fn abort(&self, error: &Error) {
         self.fail(error);
+    }
+
+    /// Ends all writing as a power cut does: nothing that is not durable yet will be, and nothing is
+    /// noted of it. A commit that has all it needs still comes to its end.
+    pub fn cut(&self) {
+        self.stop(&Condition::ReadOnly.into());
     }
 
     /// Why nothing is written any more, if so.
