@@ -206,6 +206,7 @@ impl Node {
         place: &mut Place,
     ) -> Result<()> {
         let volume = self.volume();
+        let vacancy = core.directory(volume)?.vacancy(file.name)?;
         let context = file.context();
         let space = space.portion(self.reserve_of(&context));
         let blueprint = Blueprint {
@@ -219,7 +220,7 @@ impl Node {
         let (number, kind) = (inode.number, inode.kind);
         let named = core
             .directory_mut(volume, &space, handle)
-            .and_then(|mut directory| directory.insert(file.name, number, kind));
+            .and_then(|mut directory| directory.insert_at(vacancy, file.name, number, kind));
         if let Err(error) = named {
             self.undo(space, handle, (&mut inode, &mut map))?;
             return Err(error);
