@@ -288,7 +288,14 @@ fn members_that_end_behind_the_archive_are_refused() {
 }
 
 #[test]
-fn paths_lead_nowhere_outside() {}
+fn an_archive_has_no_root_but_a_directory() {
+    let next = || member(b'0', "next", "", b"its bytes");
+    for root in [".", "./."] {
+        assert!(archive(&[member(b'5', root, "", b""), next()]).is_ok());
+        assert!(archive(&[member(b'0', root, "", b"bytes"), next()]).is_err());
+        assert!(archive(&[next(), member(b'1', root, "next", b"")]).is_err());
+    }
+}
 
 #[test]
 fn owners_can_be_given() {

@@ -67,6 +67,9 @@ impl Tape {
         let Some(kind) = self.kind(&mut entry)? else {
             return Ok(());
         };
+        if path.is_root() && !matches!(kind, MemberKind::Directory) {
+            return Err(broken("has a root that is no directory"));
+        }
         let header = &entry.header;
         let id = |number: u64| u32::try_from(number).map_err(std::io::Error::other);
         let member = Member {
@@ -130,6 +133,9 @@ impl Tape {
             inode.ok_or_else(|| broken("is a link to what the archive did not hold yet"))?;
         if matches!(self.inodes[inode].kind, MemberKind::Directory) {
             return Err(broken("is a link to a directory"));
+        }
+        if path.is_root() {
+            return Err(broken("has a root that is no directory"));
         }
         self.names.insert(path, inode);
         Ok(())
