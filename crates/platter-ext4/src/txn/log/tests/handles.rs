@@ -107,6 +107,17 @@ fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
     assert_eq!(log.statistics().blocks, 16);
 }
 
+/// Returns when another thread serves, who then is asked to commit what runs.
+fn await_service(log: &Log) {
+    let is_served = |_| {
+        log.requests.ask(log.running()) || {
+            thread::sleep(Duration::from_millis(1));
+            false
+        }
+    };
+    assert!((0..10_000).any(is_served), "nobody serves");
+}
+
 #[test]
 fn full_transactions_are_committed_by_who_serves_and_then_by_who_wants_room() {
     let log = journaled();
@@ -118,6 +129,7 @@ fn full_transactions_are_committed_by_who_serves_and_then_by_who_wants_room() {
     };
     thread::scope(|scope| {
         scope.spawn(|| log.serve());
+        await_service(&log);
         fill();
         log.end_service();
     });
@@ -133,10 +145,11 @@ fn full_transactions_are_committed_by_who_serves_and_then_by_who_wants_room() {
 fn who_waits_for_the_service_is_not_left_alone_with_its_end_or_failure() {
     for fails in [false, true] {
         let log = journaled();
-        let mut held = log.begin(15).unwrap();
-        (10..25).for_each(|block| change(&mut held, block));
         thread::scope(|scope| {
             scope.spawn(|| log.serve());
+            await_service(&log);
+            let mut held = log.begin(15).unwrap();
+            (10..25).for_each(|block| change(&mut held, block));
             let waiting = scope.spawn(|| log.begin(15).map(|handle| handle.credits()));
             thread::sleep(Duration::from_millis(5));
             if fails {
