@@ -37,7 +37,8 @@ struct Piece<'a> {
 }
 
 impl JoinedDevice {
-    /// The devices of `parts`, the first one first. With none, it has no bytes.
+    /// The devices of `parts`, the first one first: all can be written, or none. Without any, it has no
+    /// bytes.
     ///
     /// # Panics
     /// When they have more bytes together than can be counted.

@@ -104,7 +104,8 @@ pub struct BudgetStats {
     pub activations: u64,
 }
 
-/// How many bytes the caches that share it may hold together.
+/// How many bytes the caches that share it may hold together, but for the memory of blocks that waits to
+/// be used again: a sixteenth more at most.
 pub struct MemoryBudget {
     limit_bytes: u64,
     insertion: Insertion,

@@ -1,6 +1,6 @@
 //! Block groups: their descriptors, read as they are needed.
 //!
-//! Nothing is read at mount: a descriptor costs a lookup in the buffer cache, and a large
+//! Nothing is read at a mount for reading: a descriptor costs a lookup in the buffer cache, and a large
 //! filesystem has a hundred thousand of them.
 
 pub mod layout;

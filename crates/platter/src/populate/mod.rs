@@ -221,7 +221,7 @@ impl Content {
         Ok(all)
     }
 
-    /// Makes it all in a filesystem. `tell` hears of the bytes as they are written.
+    /// Makes it all in a filesystem. `tell` hears of bytes that are written, or about to be.
     pub fn fill(&self, fs: &dyn Filesystem, tell: &mut dyn FnMut(u64)) -> Result<Filled> {
         let files = self
             .members
