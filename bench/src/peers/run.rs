@@ -66,19 +66,16 @@ pub(crate) struct Part {
 impl Sample {
     /// Memory that platter took beyond what its caches may, or 0; nothing of other sides.
     pub(crate) fn above_budget_bytes(&self) -> Option<u64> {
-        let peak = match self.side {
-            Side::Library => self.client_peak_bytes,
-            Side::Fuse | Side::Device => self.server_peak_bytes?,
-            Side::Tmpfs
-            | Side::Kernel
-            | Side::Fuse2fs
-            | Side::Bindfs
-            | Side::BindfsLong
-            | Side::NullFuse => {
-                return None;
-            }
-        };
-        Some(peak.saturating_sub(self.cache_bytes))
+        Some(self.platter_peak_bytes()?.saturating_sub(self.cache_bytes))
+    }
+
+    /// The most memory that the process with platter in it had; nothing of other sides.
+    pub(crate) fn platter_peak_bytes(&self) -> Option<u64> {
+        if self.side == Side::Library {
+            return Some(self.client_peak_bytes);
+        }
+        self.server_peak_bytes
+            .filter(|_| self.side.is_platter_mounted())
     }
 }
 

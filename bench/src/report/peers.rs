@@ -16,6 +16,8 @@ const PAIRS: &[(Side, Side)] = &[
     (Side::Fuse, Side::BindfsLong),
     (Side::Fuse, Side::NullFuse),
     (Side::Fuse, Side::Device),
+    (Side::Unchecked, Side::Fuse2fs),
+    (Side::Gathered, Side::Fuse2fs),
     (Side::Fuse, Side::Kernel),
     (Side::Library, Side::Kernel),
 ];
@@ -213,7 +215,7 @@ impl<'r> Series<'r> {
             let seconds = part.client_cpu_seconds + part.server_cpu_seconds.unwrap_or(0.0);
             Some(seconds * 1e6 / part.units())
         };
-        let is_counted = matches!(side, Side::Fuse | Side::Device | Side::NullFuse);
+        let is_counted = side.is_platter_mounted() || side == Side::NullFuse;
         vec![
             side.name().to_owned(),
             parts.len().to_string(),

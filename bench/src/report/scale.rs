@@ -64,20 +64,10 @@ fn figures(grown: &Grown) -> Vec<Figure> {
         unit: "ns",
         of: Box::new(|at| Some(at.sample.mount_seconds * 1e9)),
     });
-    let peak = |at: &At| match at.sample.side {
-        Side::Library => Some(float(at.sample.client_peak_bytes) / MIB),
-        Side::Fuse | Side::Device => Some(float(at.sample.server_peak_bytes?) / MIB),
-        Side::Tmpfs
-        | Side::Kernel
-        | Side::Fuse2fs
-        | Side::Bindfs
-        | Side::BindfsLong
-        | Side::NullFuse => None,
-    };
     figures.push(Figure {
         name: "peak memory".to_owned(),
         unit: "MiB",
-        of: Box::new(peak),
+        of: Box::new(|at| Some(float(at.sample.platter_peak_bytes()?) / MIB)),
     });
     figures
 }

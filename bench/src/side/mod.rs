@@ -40,16 +40,22 @@ pub(crate) enum Side {
     Fuse,
     /// Platter through FUSE, over the device alone.
     Device,
+    /// Platter through FUSE, where nobody checks permissions.
+    Unchecked,
+    /// Platter through FUSE, where the kernel gathers what is written.
+    Gathered,
     /// Platter in the process that does the work.
     Library,
 }
 
 impl Side {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Library,
         Self::Kernel,
         Self::Fuse,
         Self::Device,
+        Self::Unchecked,
+        Self::Gathered,
         Self::Fuse2fs,
         Self::Bindfs,
         Self::BindfsLong,
@@ -67,6 +73,8 @@ impl Side {
             Self::NullFuse => "null server",
             Self::Fuse => "platter, FUSE",
             Self::Device => "platter, device",
+            Self::Unchecked => "platter, noperm",
+            Self::Gathered => "platter, writeback",
             Self::Library => "platter, library",
         }
     }
@@ -82,6 +90,8 @@ impl Side {
             Self::NullFuse => "null",
             Self::Fuse => "fuse",
             Self::Device => "device",
+            Self::Unchecked => "noperm",
+            Self::Gathered => "writeback",
             Self::Library => "library",
         }
     }
@@ -93,9 +103,25 @@ impl Side {
     /// Whether what it does ends up in the image.
     pub(crate) const fn uses_image(self) -> bool {
         match self {
-            Self::Kernel | Self::Fuse2fs | Self::Fuse | Self::Device | Self::Library => true,
+            Self::Kernel
+            | Self::Fuse2fs
+            | Self::Fuse
+            | Self::Device
+            | Self::Unchecked
+            | Self::Gathered
+            | Self::Library => true,
             Self::Tmpfs | Self::Bindfs | Self::BindfsLong | Self::NullFuse => false,
         }
+    }
+
+    /// Whether it is platter behind a mount.
+    pub(crate) const fn is_platter_mounted(self) -> bool {
+        self.uses_image() && !matches!(self, Self::Kernel | Self::Fuse2fs | Self::Library)
+    }
+
+    /// Whether it differs from another of ours, or of a peer's, in some work only.
+    const fn is_particular(self) -> bool {
+        matches!(self, Self::BindfsLong | Self::Unchecked | Self::Gathered)
     }
 
     /// Whether what is written is there again after the side was started anew.
@@ -107,7 +133,7 @@ impl Side {
     pub(crate) fn takes(self, workload: &Workload) -> bool {
         // Those without an image have nothing to do with the disk.
         let is_placed = self.uses_image() || workload.medium == work::Medium::Memory;
-        is_placed && (self != Self::BindfsLong || workload.has_long_writes)
+        is_placed && (!self.is_particular() || workload.particular.contains(&self))
     }
 
     /// Starts it on `ground`.
@@ -121,6 +147,8 @@ impl Side {
             Self::NullFuse => Box::new(served::Served::start(ServedKind::Memory, ground)?),
             Self::Fuse => Box::new(served::Served::start(ServedKind::Image, ground)?),
             Self::Device => Box::new(served::Served::start(ServedKind::ImageByDevice, ground)?),
+            Self::Unchecked => Box::new(served::Served::start(ServedKind::ImageUnchecked, ground)?),
+            Self::Gathered => Box::new(served::Served::start(ServedKind::ImageGathered, ground)?),
             Self::Library => Box::new(library::Library::start(ground)?),
         })
     }

@@ -34,6 +34,10 @@ pub(crate) enum Kind {
     Image,
     /// An image, over the device where there are rings.
     ImageByDevice,
+    /// An image, with `noperm`.
+    ImageUnchecked,
+    /// An image, with `writeback=on`.
+    ImageGathered,
 }
 
 pub(super) struct Served {
@@ -126,7 +130,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
             let fs = MemFs::new(Arc::new(SystemClock::new()), limits);
             (Arc::new(fs), None)
         }
-        Kind::Image | Kind::ImageByDevice => {
+        Kind::Image | Kind::ImageByDevice | Kind::ImageUnchecked | Kind::ImageGathered => {
             let volume = library::open(&Ground {
                 folder: orders.folder,
                 image: orders.image,
@@ -137,6 +141,8 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
     };
     let options = MountOptions {
         io_uring: orders.kind != Kind::ImageByDevice,
+        no_permission_checks: orders.kind == Kind::ImageUnchecked,
+        writeback: orders.kind == Kind::ImageGathered,
         ..MountOptions::default()
     };
     let mut session =

@@ -5,6 +5,7 @@ use testkit::prng::Prng;
 
 use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::{Aligned, Document, Mode};
+use crate::side::Side;
 
 const NAME: &str = "contents";
 /// One request of a program that reads or writes in order.
@@ -23,7 +24,7 @@ pub(crate) const SEQUENTIAL: Workload = Workload {
         full: 1024,
     },
     image_mib: |count| 256 + count + count / 4,
-    has_long_writes: true,
+    particular: &[Side::BindfsLong],
     phases: &[
         MAKE_FOLDERS,
         phase("write", Unit::Bytes, write_in_order),
@@ -43,6 +44,7 @@ pub(crate) const RANDOM: Workload = Workload {
         full: 1 << 16,
     },
     image_mib: |count| 256 + count / 128,
+    particular: &[Side::Gathered],
     phases: &[
         MAKE_FOLDERS,
         phase("lay out", Unit::Preparation, lay_out),

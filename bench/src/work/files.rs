@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::Mode;
+use crate::side::Side;
 
 const SMALL_BYTES: usize = 4096;
 
@@ -16,6 +17,7 @@ pub(crate) const EMPTY: Workload = Workload {
     },
     threads: &[1, 2],
     image_mib: |count| 256 + count / 1000,
+    particular: &[Side::Unchecked],
     phases: &[
         MAKE_FOLDERS,
         phase("create", Unit::Operations, create_empty),

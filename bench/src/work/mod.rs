@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::measure::{Latencies, stay_on_processor};
 use crate::place::Folder;
+use crate::side::Side;
 
 pub(crate) use self::tree::plant;
 
@@ -30,8 +31,8 @@ pub(crate) struct Workload {
     /// Room the image needs, from the count.
     pub(crate) image_mib: fn(u64) -> u64,
     pub(crate) medium: Medium,
-    /// Whether it writes more than 4 KiB at a time.
-    pub(crate) has_long_writes: bool,
+    /// Of the sides that differ from another in some work only, those that do in this.
+    pub(crate) particular: &'static [Side],
     pub(crate) phases: &'static [Phase],
 }
 
@@ -44,7 +45,7 @@ const USUAL: Workload = Workload {
     inode_bytes: 256,
     image_mib: |count| 256 + count / 100,
     medium: Medium::Memory,
-    has_long_writes: false,
+    particular: &[],
     phases: &[],
 };
 

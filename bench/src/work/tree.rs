@@ -6,6 +6,7 @@ use testkit::prng::Prng;
 
 use super::{Amount, Done, MAKE_FOLDERS, Site, USUAL, Unit, Workload, cold, phase, sync};
 use crate::place::{Folder, Mode};
+use crate::side::Side;
 
 /// Files in each folder at the bottom.
 const FILES_PER_FOLDER: u64 = 50;
@@ -21,7 +22,7 @@ pub(crate) const TREE: Workload = Workload {
         quick: 500,
         full: 20_000,
     },
-    has_long_writes: true,
+    particular: &[Side::BindfsLong],
     phases: &[
         MAKE_FOLDERS,
         phase("unpack", Unit::Operations, unpack),

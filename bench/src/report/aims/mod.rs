@@ -63,9 +63,11 @@ pub(super) enum Verdict {
 
 const HEAD: &[&str] = &["what", "aim", "reached", "runs", "verdict"];
 /// Ours beside which the aims through FUSE are told, and what each shows.
-const COMPARED: [(Side, &str); 2] = [
+const COMPARED: [(Side, &str); 4] = [
     (Side::Device, "over the device alone"),
     (Side::NullFuse, "null server: what the transport allows"),
+    (Side::Unchecked, "with `noperm`"),
+    (Side::Gathered, "with `writeback=on`"),
 ];
 
 /// All aims, whatever there is to judge them by.
