@@ -110,13 +110,13 @@ impl Ring {
             self.look_out()?;
         }
         let outcome = loop {
+            if let Some(done) = self.ring.completion().next() {
+                break done.result();
+            }
             match self.ring.submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
-            }
-            if let Some(done) = self.ring.completion().next() {
-                break done.result();
             }
         };
         if outcome >= 0 {
@@ -130,8 +130,8 @@ impl Ring {
 
     /// Hands the command over, and lets others run until there is a request, for a while.
     ///
-    /// A thread that sleeps at once leaves its caller to be woken on another processor, which is idle
-    /// and takes as long to wake as the request. One that is about keeps the caller here.
+    /// A thread that sleeps at once leaves its caller to be woken on another processor, which is idle,
+    /// and that takes longer than the request. One that is about on the caller's own keeps him there.
     fn look_out(&mut self) -> io::Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
