@@ -94,10 +94,16 @@ fn a_server_stays_on_the_processors_it_was_given() {
     let first = first.unwrap().to_string();
     let rings = RingsOffered::new();
     let served = Served::started_by(&["taskset", "--cpu-list", &first]);
+    let is_possible = rings.is_possible();
     drop(rings);
     fs::write(served.path("f"), b"contents").unwrap();
     assert_eq!(fs::read(served.path("f")).unwrap(), b"contents");
-    for status in served.of_threads("status") {
+    let statuses = served.of_threads("status");
+    let has_ring = statuses
+        .iter()
+        .any(|status| status.starts_with("Name:\tplatter-ring-"));
+    assert_eq!(has_ring, is_possible);
+    for status in statuses {
         let allowed = status
             .lines()
             .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
