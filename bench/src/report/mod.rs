@@ -38,7 +38,7 @@ This page and its pictures are made by `cargo xtask bench report` out of the raw
 
 How it is measured: the sides take turns in one run, first in one order, then backwards. Each turn has
 a process, a server, an image and a mount of its own. Threads that work stay on one processor each, and
-servers run where they like. Images lie on tmpfs, so that no medium but memory takes part, and are judged
+servers may use all of them. Images lie on tmpfs, so that no medium but memory takes part, and are judged
 by `e2fsck` after each turn. The caches of platter may take 512 MiB, the kernel's what they like; what less
 memory costs is told below. The work is written once, and done through the library or by system calls on
 whatever is mounted. Figures are medians, with the range that holds the true one with 95 % confidence

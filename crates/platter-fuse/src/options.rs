@@ -36,8 +36,8 @@ pub struct MountOptions {
     pub no_exec: bool,
     /// `fsname=`: the source that `/proc/mounts` shows.
     pub source: Option<String>,
-    /// Threads that answer requests, over rings for each processor; `None` for one for each
-    /// processor, but two at least.
+    /// Threads that answer requests: over rings for each processor, two at least, which is what `None`
+    /// gives; over the device in all, where `None` gives one for each processor, from 2 to 16.
     pub threads: Option<usize>,
     /// `io_uring=`: requests come over `io_uring(7)` where the kernel offers that (its module
     /// parameter `fuse.enable_uring`), and not over the device alone.
