@@ -3,7 +3,6 @@
 use std::fs::File as HostFile;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -26,7 +25,7 @@ impl Copier {
         source: &File,
         attr: &Attr,
         map: Option<DataMap>,
-        (target, path): (&OwnedFd, &Path),
+        (target, path): (&HostFile, &Path),
         observer: &mut CopyObserver<'_>,
     ) -> Result<()> {
         let host = |error| {
@@ -36,11 +35,9 @@ impl Copier {
                 Cause::from(error),
             )
         };
-        let target = target.try_clone().map(HostFile::from).map_err(host)?;
         let size_bytes = attr.size_bytes;
         let is_regular = target.metadata().map_err(host)?.is_file();
         let map = if is_regular {
-            target.set_len(size_bytes).map_err(host)?;
             let inode = &**source.inode();
             let read = || DataMap::read(inode, size_bytes, 0, &mut |_| {});
             // Where the map is damaged, reading tells so again.
@@ -49,6 +46,10 @@ impl Copier {
         } else {
             DataMap::dense(size_bytes)
         };
+        let data_end = map.data().last().map_or(0, |last| last.end);
+        if is_regular && data_end < size_bytes {
+            target.set_len(size_bytes).map_err(host)?;
+        }
         let mut damage: Option<Missing> = None;
         let mut buf = Vec::new();
         for chunk in map.data().iter().flat_map(chunks) {
@@ -65,7 +66,7 @@ impl Copier {
                 });
                 total.bytes += missing.bytes;
             }
-            write(&target, is_regular, chunk.start, &buf).map_err(host)?;
+            write(target, is_regular, chunk.start, &buf).map_err(host)?;
             self.summary.bytes += length as u64;
             observer(CopyEvent::Progress(self.summary));
         }

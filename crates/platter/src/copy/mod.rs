@@ -153,6 +153,7 @@ impl Copier {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(attr.permissions & 0o777);
         let file = rustix::fs::open(target, flags, mode);
+        let file = file.map(std::fs::File::from);
         let file = file.map_err(|error| host_error(target, error))?;
         self.fill(source, &attr, None, (&file, target), observer)
     }

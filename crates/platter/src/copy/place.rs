@@ -28,6 +28,8 @@ pub(super) struct Place {
     /// The path of the directory below the top, with a slash at the end unless it is the top.
     below_top: Arc<[u8]>,
     name: OsString,
+    /// The directory was made for the copy: nothing else is in it.
+    is_in_new: bool,
 }
 
 /// A place that further names may be linked to.
@@ -48,11 +50,13 @@ impl Place {
             dir_path: path.into(),
             below_top: (*b"").into(),
             name: name.to_owned(),
+            is_in_new: false,
         }
     }
 
-    /// `name` in the directory that is this place and was opened as `dir`.
-    pub(super) fn below(&self, dir: &Arc<OwnedFd>, name: &[u8]) -> Self {
+    /// `name` in the directory that is this place and was opened as `dir`, and made for the copy if it
+    /// `is_new`.
+    pub(super) fn below(&self, (dir, is_new): (&Arc<OwnedFd>, bool), name: &[u8]) -> Self {
         Self {
             top: Arc::clone(&self.top),
             dir: Arc::clone(dir),
@@ -61,6 +65,7 @@ impl Place {
                 .concat()
                 .into(),
             name: OsStr::from_bytes(name).to_owned(),
+            is_in_new: is_new,
         }
     }
 
@@ -95,6 +100,9 @@ impl Place {
 
     /// The type of what is there.
     pub(super) fn kind(&self) -> Result<Option<FileKind>, Errno> {
+        if self.is_in_new {
+            return Ok(None);
+        }
         match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(FileKind::from_mode(found.st_mode)),
             Err(Errno::NOENT) => Ok(None),

@@ -1,6 +1,7 @@
 //! Copying a file of any kind, and a directory with all that is in it.
 
 use std::collections::HashSet;
+use std::fs::File as HostFile;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -67,7 +68,9 @@ impl Copier {
                     continue;
                 }
             };
-            let place = frame.place.below(&frame.dir, &entry.entry.name);
+            let place = frame
+                .place
+                .below((&frame.dir, frame.is_new), &entry.entry.name);
             let copied = enter(&frame.source, entry, &mut entered)
                 .and_then(|source| self.copy_one(source, place, &mut shares, observer));
             match copied {
@@ -107,7 +110,8 @@ impl Copier {
         match place.kind().map_err(|error| place.error(error))? {
             Some(_) if self.options.no_clobber => return Ok(None),
             Some(FileKind::Directory) => return Err(place.error(Errno::ISDIR)),
-            _ => place.clear().map_err(|error| place.error(error))?,
+            None => {}
+            Some(_) => place.clear().map_err(|error| place.error(error))?,
         }
         observer(CopyEvent::Copying(&file, &place.path()));
         self.make(&file, &attr, map, &place, observer)?;
@@ -137,7 +141,7 @@ impl Copier {
             FileKind::Regular => {
                 let private = self.options.preserve.mode;
                 let created = place.create(if private { 0o600 } else { attr.permissions });
-                let created = created.map_err(host)?;
+                let created = created.map(HostFile::from).map_err(host)?;
                 let path = place.path();
                 self.fill(file, attr, map, (&created, &path), observer)?;
                 let target = Target::Open(created.as_fd(), &path);
