@@ -45,16 +45,17 @@ impl Log {
             }
             self.changed.wait(&mut state);
         }
-        if state.running.handles == 0 && state.running.is_empty() {
+        if self.gate.handles() == 0 && state.running.is_empty() {
             return Ok(());
         }
         state.is_committing = true;
         self.gather(&mut state);
         state.is_closing = true;
+        self.gate.shut();
         drop(state);
         let _turn = CommitTurn { log: self };
         let mut state = self.state.lock();
-        while state.running.handles > 0 {
+        while self.gate.handles() > 0 {
             self.changed.wait(&mut state);
         }
         let is_empty = state.running.is_empty();
@@ -73,7 +74,7 @@ impl Log {
             return;
         };
         let clock = &journaled.clock;
-        // Handles that end ring as well: what is left of the time counts, not each wait.
+        // Others ring as well: what is left of the time counts, not each wait.
         let end = clock.monotonic() + state.commit_took.min(GATHER_MAX);
         while state.callers < state.callers_expected && state.failure.is_none() {
             let left = end.saturating_sub(clock.monotonic());
@@ -144,7 +145,7 @@ impl Log {
         let buffers = &self.home.buffers;
         let (dropped, blocks) = {
             let mut state = self.state.lock();
-            let dropped = state.running.drop_freed();
+            let dropped = self.change_running(&mut state, 0, Transaction::drop_freed);
             (dropped, state.running.blocks.clone())
         };
         for block in dropped {
@@ -165,13 +166,14 @@ impl Log {
         if let Some(error) = &state.failure {
             return Err(error.clone());
         }
-        let next = Transaction::new(state.running.sequence.next());
-        let running = std::mem::replace(&mut state.running, next);
+        let next = state.running.sequence.next();
+        let running = std::mem::replace(&mut state.running, Transaction::new(next));
         let mut closed = running.close(blocks);
         if let Durability::Journal(journaled) = &self.durability {
             journaled.live.lock().close(&mut closed);
         }
         state.is_closing = false;
+        self.gate.renew(next, state.is_closed);
         let callers = std::mem::take(&mut state.callers);
         drop(state);
         self.changed.notify_all();
@@ -200,6 +202,7 @@ impl Log {
                 return false;
             }
             state.failure = Some(error.clone());
+            self.gate.shut();
             self.has_failed.store(true, Ordering::Release);
         }
         self.changed.notify_all();
@@ -216,6 +219,9 @@ impl Drop for CommitTurn<'_> {
     fn drop(&mut self) {
         let mut state = self.log.state.lock();
         state.is_closing = false;
+        if state.failure.is_none() && !state.is_closed {
+            self.log.gate.open();
+        }
         state.is_committing = false;
         drop(state);
         self.log.changed.notify_all();

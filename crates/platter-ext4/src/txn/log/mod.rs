@@ -9,6 +9,7 @@ mod statistics;
 mod transaction;
 mod held;
 mod handle;
+mod gate;
 mod requests;
 mod running;
 mod commit;
@@ -39,6 +40,7 @@ use platter_vfs::{Clock, Condition, Error, Result};
 use super::journal::Journal;
 use crate::ondisk::jbd2::{Sequence, revoke};
 use crate::ondisk::{BlockNr, Features};
+use gate::Gate;
 use home::Home;
 use journaled::Journaled;
 use requests::Requests;
@@ -85,10 +87,11 @@ pub struct Log {
     home: Arc<Home>,
     durability: Durability,
     limits: Limits,
+    gate: CachePadded<Gate>,
     state: CachePadded<Mutex<State>>,
     /// The log has failed; see [`State::failure`].
     has_failed: AtomicBool,
-    /// Rung when a handle ends, a transaction closes, and a commit ends.
+    /// Rung when a transaction closes, a commit ends, and a handle ends that somebody waits for.
     changed: CachePadded<Condvar>,
     requests: CachePadded<Requests>,
     client: OnceLock<Weak<dyn CommitClient>>,
@@ -100,14 +103,14 @@ platter_cache::layout!(
     pub LAYOUT: Log {
         ReadOnly: home, durability, limits, counters;
         Rare: has_failed, client;
-        Hot: state, changed, requests;
+        Hot: gate, state, changed, requests;
     }
 );
 
 /// What the lock of a log guards.
 struct State {
     running: Transaction,
-    /// The running transaction takes no more handles.
+    /// The running transaction takes no more handles: the gate is shut.
     is_closing: bool,
     is_committing: bool,
     /// How many asked for the running transaction to be committed, and how many are to be expected:
@@ -118,8 +121,6 @@ struct State {
     commit_took: Duration,
     /// Nothing is begun any more: the filesystem was unmounted.
     is_closed: bool,
-    /// Callers that wait for handles to give their credits back.
-    waiting_for_room: u32,
     /// The last transaction that is durable.
     committed: Sequence,
     /// Why nothing is written any more.
@@ -201,6 +202,7 @@ impl Log {
             home,
             durability,
             limits,
+            gate: CachePadded::new(Gate::new(first)),
             state: CachePadded::new(Mutex::new(State {
                 running: Transaction::new(first),
                 is_closing: false,
@@ -209,7 +211,6 @@ impl Log {
                 callers_expected: 0,
                 commit_took: Duration::ZERO,
                 is_closed: false,
-                waiting_for_room: 0,
                 committed: Sequence(first.0.wrapping_sub(1)),
                 failure: None,
             })),
@@ -237,7 +238,7 @@ impl Log {
     #[must_use]
     pub fn latest(&self) -> Sequence {
         let state = self.state.lock();
-        if state.running.is_empty() && state.running.handles == 0 {
+        if state.running.is_empty() && self.gate.handles() == 0 {
             Sequence(state.running.sequence.0.wrapping_sub(1))
         } else {
             state.running.sequence
@@ -294,7 +295,11 @@ impl Log {
 
     /// Makes everything durable at home, and marks the journal as empty. Nothing is begun any more.
     pub fn close(&self) -> Result<()> {
-        self.state.lock().is_closed = true;
+        {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            self.gate.shut();
+        }
         self.commit_all()?;
         self.checkpoint_all()?;
         self.checkpoint_by(Journaled::mark_empty)

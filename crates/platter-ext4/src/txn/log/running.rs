@@ -5,6 +5,7 @@ use std::ops::Range;
 use parking_lot::MutexGuard;
 use platter_vfs::{Condition, Result};
 
+use super::gate::Refused;
 use super::transaction::Transaction;
 use super::{Durability, Handle, Log, State, held};
 use crate::ondisk::jbd2::Sequence;
@@ -43,6 +44,13 @@ impl Log {
         if credits > self.limits.blocks_max {
             return Err(Condition::NoSpace.into());
         }
+        match self.gate.enter(credits, self.limits.blocks_max) {
+            Some(transaction) => Ok(transaction),
+            None => self.wait_and_join(credits),
+        }
+    }
+
+    fn wait_and_join(&self, credits: u32) -> Result<Sequence> {
         let mut state = self.state.lock();
         loop {
             if state.failure.is_some() || state.is_closed {
@@ -50,26 +58,26 @@ impl Log {
             }
             if state.is_closing {
                 self.changed.wait(&mut state);
-            } else if self.has_room(&state.running, credits) {
-                break;
-            } else if self.could_have_room(&state.running, credits) {
+                continue;
+            }
+            let Refused { handles } =
+                match self.gate.enter_or_await(credits, self.limits.blocks_max) {
+                    Ok(transaction) => return Ok(transaction),
+                    Err(refused) => refused,
+                };
+            if handles > 0 && self.is_worth_waiting(&state.running, credits) {
                 // Handles that end give back what they did not need.
-                state.waiting_for_room += 1;
                 self.changed.wait(&mut state);
-                state.waiting_for_room -= 1;
+                continue;
+            }
+            let full = state.running.sequence;
+            if self.requests.ask(full) {
+                // Until it is closed.
+                self.changed.wait(&mut state);
             } else {
-                let full = state.running.sequence;
-                if self.requests.ask(full) {
-                    // Until it is closed.
-                    self.changed.wait(&mut state);
-                } else {
-                    MutexGuard::unlocked(&mut state, || self.commit(full))?;
-                }
+                MutexGuard::unlocked(&mut state, || self.commit(full))?;
             }
         }
-        state.running.handles += 1;
-        state.running.reserved_blocks += credits;
-        Ok(state.running.sequence)
     }
 
     /// The most credits that a handle can have.
@@ -78,18 +86,9 @@ impl Log {
         self.limits.blocks_max
     }
 
-    /// Whether the running transaction can take `credits` more blocks.
-    fn has_room(&self, running: &Transaction, credits: u32) -> bool {
-        let taken = self
-            .len_blocks(running)
-            .saturating_add(running.reserved_blocks);
-        taken.saturating_add(credits) <= self.limits.blocks_max
-    }
-
-    /// Whether it can once its handles have ended.
-    fn could_have_room(&self, running: &Transaction, credits: u32) -> bool {
-        let taken = self.len_blocks(running);
-        running.handles > 0 && taken.saturating_add(credits) <= self.limits.blocks_max
+    /// Whether handles that end leave room for so many credits.
+    fn is_worth_waiting(&self, running: &Transaction, credits: u32) -> bool {
+        self.len_blocks(running).saturating_add(credits) <= self.limits.blocks_max
     }
 
     fn len_blocks(&self, running: &Transaction) -> u32 {
@@ -102,55 +101,56 @@ impl Log {
 
     /// Reserves more for a handle, if that is possible now.
     pub(super) fn extend(&self, credits: u32) -> bool {
-        let mut state = self.state.lock();
-        if state.is_closing || !self.has_room(&state.running, credits) {
-            return false;
-        }
-        state.running.reserved_blocks += credits;
-        true
+        self.gate.extend(credits, self.limits.blocks_max)
+    }
+
+    /// Changes the running transaction, and counts it anew; `spent` credits are used up by that.
+    pub(super) fn change_running<R>(
+        &self,
+        state: &mut State,
+        spent: u32,
+        change: impl FnOnce(&mut Transaction) -> R,
+    ) -> R {
+        let before = self.len_blocks(&state.running);
+        let result = change(&mut state.running);
+        let after = self.len_blocks(&state.running);
+        self.gate.resize(before.saturating_add(spent), after);
+        result
     }
 
     /// Adds a block that a handle changed and spent so many of its credits on.
     pub(super) fn add(&self, block: u64, is_created: bool, spent: u32) {
-        let mut state = self.state.lock();
-        let running = &mut state.running;
-        if is_created && !running.blocks.contains(&block) {
-            running.created.insert(block);
-        }
-        running.change(block);
-        running.reserved_blocks -= spent;
+        self.change_running(&mut self.state.lock(), spent, |running| {
+            if is_created && !running.blocks.contains(&block) {
+                running.created.insert(block);
+            }
+            running.change(block);
+        });
     }
 
     /// Takes blocks out of the running transaction, and revokes those that are in the log.
     pub(super) fn forget(&self, blocks: Range<u64>) {
-        let mut state = self.state.lock();
-        let changed: Vec<u64> = state
-            .running
-            .blocks
-            .range(blocks.clone())
-            .copied()
-            .collect();
-        for block in changed {
-            state.running.forget(block);
-        }
-        if let Durability::Journal(journaled) = &self.durability {
-            let copies = journaled.live.lock().copies(blocks);
-            state.running.revoked.extend(copies);
-        }
+        self.change_running(&mut self.state.lock(), 0, |running| {
+            let changed: Vec<u64> = running.blocks.range(blocks.clone()).copied().collect();
+            for block in changed {
+                running.forget(block);
+            }
+            if let Durability::Journal(journaled) = &self.durability {
+                let copies = journaled.live.lock().copies(blocks);
+                running.revoked.extend(copies);
+            }
+        });
     }
 
     /// A handle with so many credits left has ended.
     pub(super) fn end(&self, credits: u32) {
-        let mut state = self.state.lock();
-        state.running.reserved_blocks -= credits;
-        state.running.handles -= 1;
-        let State {
-            running,
-            waiting_for_room,
-            ..
-        } = &*state;
-        if running.handles == 0 || *waiting_for_room > 0 {
-            self.changed.notify_all();
+        if !self.gate.leave(credits) {
+            return;
         }
+        // Who waits is waiting by now: each looks at the gate under this lock before.
+        let state = self.state.lock();
+        self.gate.note_ring();
+        drop(state);
+        self.changed.notify_all();
     }
 }

@@ -17,10 +17,6 @@ use crate::ondisk::jbd2::Sequence;
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub(super) sequence: Sequence,
-    /// Handles that have not ended.
-    pub(super) handles: u32,
-    /// What they may still add, together.
-    pub(super) reserved_blocks: u32,
     pub(super) blocks: BTreeSet<u64>,
     /// Of the changed blocks those that nothing durable refers to.
     pub(super) created: BTreeSet<u64>,

@@ -33,7 +33,7 @@ impl Log {
         }
         for (block, bytes) in blocks {
             self.home.buffers.publish(block, bytes, &Unverified)?;
-            self.state.lock().running.change(block);
+            self.add(block, false, 0);
         }
         self.commit_all()
     }

@@ -3,6 +3,7 @@
 mod crash;
 mod handles;
 mod journal;
+mod parallel;
 mod workload;
 
 use std::sync::Arc;
