@@ -10,6 +10,9 @@ use super::transaction::Transaction;
 use super::{Durability, Handle, Log, State, held};
 use crate::ondisk::jbd2::Sequence;
 
+/// A transaction is full when less than one in so many parts is left, and somebody finds no room.
+const FULL_PARTS: u32 = 4;
+
 /// How large a transaction may become.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -86,9 +89,11 @@ impl Log {
         self.limits.blocks_max
     }
 
-    /// Whether handles that end leave room for so many credits.
+    /// Whether handles that end leave room for so many credits, in a transaction that has not most of
+    /// what it can have: else each handle would come to wait for the one before.
     fn is_worth_waiting(&self, running: &Transaction, credits: u32) -> bool {
-        self.len_blocks(running).saturating_add(credits) <= self.limits.blocks_max
+        let (len, most) = (self.len_blocks(running), self.limits.blocks_max);
+        len <= most / FULL_PARTS * (FULL_PARTS - 1) && len.saturating_add(credits) <= most
     }
 
     fn len_blocks(&self, running: &Transaction) -> u32 {

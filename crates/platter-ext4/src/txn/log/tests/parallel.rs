@@ -105,3 +105,24 @@ fn a_closed_log_lets_nobody_in_however_often_it_commits() {
     log.commit_all().unwrap();
     assert!(log.begin(1).is_err());
 }
+
+#[test]
+fn a_transaction_that_is_nearly_full_is_closed_instead_of_waited_for() {
+    let log = journaled();
+    for block in 10..20 {
+        let mut handle = log.begin(1).unwrap();
+        handle
+            .create(BlockNr(block), &Unverified, filled(1))
+            .unwrap();
+    }
+    let held = log.begin(3).unwrap();
+    thread::scope(|scope| {
+        let begun = scope.spawn(|| log.begin(3).unwrap().transaction());
+        while !log.state.lock().is_closing {
+            thread::yield_now();
+        }
+        let full = held.transaction();
+        drop(held);
+        assert_eq!(begun.join().unwrap(), full.next());
+    });
+}
