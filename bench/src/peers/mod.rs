@@ -18,10 +18,7 @@ use crate::stage::Stage;
 use crate::work::{self, Medium, Workload};
 
 /// Rounds of a measurement: in each, every side has a turn, first in one order, then backwards.
-const ROUNDS: usize = 7;
-/// A side that took so long for its turns has had enough of them, once it has had the fewest.
-const SECONDS_MAX: f64 = 15.0;
-const ROUNDS_MIN: usize = 5;
+const ROUNDS: usize = 5;
 /// What the caches of platter may take: room for what is worked on, as the kernel has it. What less
 /// costs is measured apart, where caches grow.
 const CACHE_BYTES: u64 = 512 << 20;
@@ -149,14 +146,9 @@ fn alternate(
     };
     let mut sides = choice.sides();
     sides.retain(|side| side.takes(workload));
-    let mut spent: BTreeMap<Side, (usize, f64)> = BTreeMap::new();
     let mut samples = Vec::new();
     for _ in 0..rounds {
         for side in sides.clone() {
-            let (runs, seconds) = spent.entry(side).or_default();
-            if *runs >= ROUNDS_MIN && *seconds > SECONDS_MAX {
-                continue;
-            }
             let orders = Orders {
                 side,
                 workload: workload.name.to_owned(),
@@ -176,8 +168,6 @@ fn alternate(
                 }
                 turn => turn?,
             };
-            *runs += 1;
-            *seconds += sample.phases.iter().map(|part| part.seconds).sum::<f64>();
             show(&sample);
             samples.push(sample);
         }
