@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use platter_cache::Buffer;
-use platter_vfs::{Error, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::transaction::{Closed, Transaction};
 use super::{Durability, Handle, Log, State, held, in_place};
@@ -53,17 +53,23 @@ impl Log {
         state.is_closing = true;
         self.gate.shut();
         drop(state);
-        let _turn = CommitTurn { log: self };
+        let mut turn = CommitTurn {
+            log: self,
+            is_done: false,
+        };
         let mut state = self.state.lock();
         while self.gate.handles() > 0 {
             self.changed.wait(&mut state);
         }
         let is_empty = state.running.is_empty();
         drop(state);
-        if is_empty {
-            return Ok(());
-        }
-        self.commit_running().inspect_err(|error| self.fail(error))
+        let committed = if is_empty {
+            Ok(())
+        } else {
+            self.commit_running().inspect_err(|error| self.fail(error))
+        };
+        turn.is_done = true;
+        committed
     }
 
     /// Gives those who waited for the last commit, or came meanwhile, the time to ask for this one: who
@@ -213,10 +219,16 @@ impl Log {
 /// The right and the duty to commit. Those who wait look again when it ends, however it does.
 struct CommitTurn<'l> {
     log: &'l Log,
+    /// It came to an end, be it an error.
+    is_done: bool,
 }
 
 impl Drop for CommitTurn<'_> {
     fn drop(&mut self) {
+        if !self.is_done {
+            // A transaction may be neither running nor durable.
+            self.log.stop(&Condition::ReadOnly.into());
+        }
         let mut state = self.log.state.lock();
         state.is_closing = false;
         if state.failure.is_none() && !state.is_closed {

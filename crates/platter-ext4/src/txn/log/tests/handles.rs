@@ -437,6 +437,34 @@ impl CommitClient for Eager {
     }
 }
 
+/// Panics when a transaction is durable.
+struct Panicking;
+
+impl CommitClient for Panicking {
+    fn closing(&self, _: &mut Handle<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn committed(&self, _: &[Range<BlockNr>]) {
+        panic!("as intended");
+    }
+}
+
+#[test]
+fn a_panic_in_a_commit_ends_all_writing() {
+    let log = journaled();
+    let client: Arc<dyn CommitClient> = Arc::new(Panicking);
+    log.attach(Arc::downgrade(&client));
+    let mut handle = log.begin(1).unwrap();
+    change(&mut handle, 10);
+    let transaction = handle.transaction();
+    drop(handle);
+    let commit = std::panic::AssertUnwindSafe(|| log.commit(transaction));
+    assert!(std::panic::catch_unwind(commit).is_err());
+    assert!(log.begin(1).is_err());
+    assert!(log.commit(transaction).is_err());
+}
+
 #[test]
 fn old_version_on_its_way_home_does_not_land_on_a_block_used_again() {
     let device = GatedDevice::new(Gated::Block(10));
