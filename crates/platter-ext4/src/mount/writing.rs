@@ -34,6 +34,8 @@ pub(super) struct Writing {
     lifetime: Arc<Lifetime>,
     /// Present until the end.
     running: Mutex<Option<Running>>,
+    /// Held while it ends, for who would end it, too.
+    ending: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -150,12 +152,14 @@ impl Writing {
                 committer,
                 guard,
             })),
+            ending: Mutex::default(),
         })
     }
 
     /// Writes all that is not written yet, and marks the filesystem as being at rest. What was left
     /// undone by an error stays so, for the next mount to recover.
     pub(super) fn end(&self) -> Result<()> {
+        let _only = self.ending.lock();
         let Some(running) = self.running.lock().take() else {
             return Ok(());
         };
@@ -170,6 +174,10 @@ impl Writing {
 
     /// Ends what runs beside its callers, and leaves the filesystem as it is.
     pub(super) fn stop(&self) {
+        // Nothing is written any more when another host may take the filesystem.
+        if let Some(log) = self.tree.volume.log() {
+            log.cut();
+        }
         let running = self.running.lock().take();
         drop(running);
     }

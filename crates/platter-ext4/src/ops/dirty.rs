@@ -59,7 +59,8 @@ impl Node {
                 return;
             }
             let mut nodes = self.tree.dirty.nodes.lock();
-            if !self.is_dirty.swap(true, Ordering::AcqRel) {
+            // Whoever closes the tree takes the list once, after saying so.
+            if !self.tree.is_closed() && !self.is_dirty.swap(true, Ordering::AcqRel) {
                 nodes.push_back(node);
             }
         }

@@ -210,7 +210,7 @@ impl Tree {
     fn load(self: &Arc<Self>, number: InodeNr) -> Result<Arc<Node>, LoadError> {
         let id = number.id();
         let node = self.nodes.get_or_load(id, |seat| self.read(number, seat))?;
-        if self.is_closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             self.nodes.release(id);
         }
         Ok(node)
@@ -267,6 +267,11 @@ impl Tree {
             ),
             _seat: seat,
         }
+    }
+
+    /// Whether its mount has ended: nothing is written any more.
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Lets go of all inodes that nobody uses, now and from now on. What was not written is lost, as by
@@ -340,7 +345,7 @@ impl Drop for Node {
         };
         self.data.close(space);
         let is_gone = self.core.read().inode.links == 0;
-        if is_gone && self.tree.can_write() && !self.tree.is_closed.load(Ordering::Relaxed) {
+        if is_gone && self.tree.can_write() && !self.tree.is_closed() {
             // What could not be freed is left to the next mount, as after a crash.
             let _ = self.evict();
         }

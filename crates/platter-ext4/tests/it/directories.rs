@@ -142,10 +142,13 @@ fn what_is_used_after_its_mount_was_dropped_makes_nothing_durable() {
         make(&*root, "durable", CreateKind::Directory);
         filesystem.sync().unwrap();
         let lost = make(&*root, "lost", CreateKind::Directory);
+        let file = make(&*root, "file", CreateKind::Regular);
+        file.write_at(0, b"bytes").unwrap();
         drop(filesystem);
         assert!(lost.sync(false).is_err());
+        assert!(file.sync(true).is_err());
         assert!(root.sync(false).is_err());
-        drop((root, lost));
+        drop((root, lost, file));
         begin(&image).unmount().unwrap();
         assert_eq!(image.faults(), "");
         let filesystem = image.mount();

@@ -66,6 +66,9 @@ impl WritableSpace for Node {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = offset + len;
         let request = Request { offset, end, bufs };
+        if self.tree.is_closed() {
+            return Err(Condition::ReadOnly.into());
+        }
         let blocks = self.blocks_of(offset..end)?;
         let _stay = self.data.places.read();
         let is_unplaced = {
