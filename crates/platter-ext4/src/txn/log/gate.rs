@@ -18,12 +18,12 @@ const SHUT: u64 = 1 << 63;
 /// Counts the handles of the running transaction, and the blocks that it has or may get.
 ///
 /// # Invariants
-/// - Handles come in and go at any time. All else is done under the lock of the log: to shut and to
-///   open, to begin another transaction, and to ring who waits.
+/// - Handles come in and go at any time. All else is done under the lock of the log: to resize, to shut
+///   and to open, to begin another transaction, and to ring who waits.
 /// - All orders of the word's changes agree, as of any one atomic. Who waits has set `SHUT` or
 ///   `AWAITED` before looking at the count under the lock; so a handle that ends is either not in
 ///   that count, or sees the mark, takes the lock, and rings after the wait has begun.
-/// - Each change of the word acquires and releases: who finds the last handle gone sees what all did,
+/// - Each change of the word releases, and all but the first of a transaction acquire: who finds the last handle gone sees what all did,
 ///   and who comes in sees the transaction that it was opened with.
 #[derive(Debug)]
 pub(super) struct Gate {
