@@ -22,8 +22,9 @@ impl NodeId {
 /// Independent parts of the table. A power of two.
 const SHARDS: usize = 16;
 
-/// The inodes the kernel holds, each kept alive until it forgets it, so that an unlinked file stays
-/// readable for whoever has it open.
+/// The inodes the kernel holds. One that has a name is found again by its id whenever it is asked for, so
+/// that as many as the kernel likes to hold take little memory; one that has none is kept alive until the
+/// kernel forgets it, so that an unlinked file stays readable for whoever has it open.
 ///
 /// # Invariants
 /// - The root is always there.
@@ -31,17 +32,29 @@ const SHARDS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct NodeTable {
     root: Arc<dyn Inode>,
-    shards: [RankedMutex<HashMap<NodeId, Node>>; SHARDS],
+    shards: [RankedMutex<Shard>; SHARDS],
     spare: RankedMutex<SpareIds>,
 }
 
+#[derive(Debug, Default)]
+struct Shard {
+    nodes: HashMap<NodeId, Node>,
+    /// Of nodes that are not called after their inode in the first tree.
+    ids: HashMap<NodeId, InodeId>,
+    nameless: HashMap<NodeId, Arc<dyn Inode>>,
+}
+
+/// What is kept of each inode, in one word: there may be millions.
 #[derive(Debug)]
-struct Node {
-    inode: Arc<dyn Inode>,
-    /// How often the kernel was told of it and did not forget it since.
-    lookups: u64,
-    /// The kernel was told of its attributes since it was last told to drop them.
-    is_attr_told: bool,
+struct Node(u64);
+
+/// What a node stands for.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// An inode that can be found by its id.
+    Named(InodeId),
+    /// The root, or an inode without a name.
+    Kept(Arc<dyn Inode>),
 }
 
 /// Ids of inodes whose own number belongs to another inode, as with two trees in one filesystem.
@@ -55,44 +68,63 @@ impl NodeTable {
     pub(crate) fn new(root: Arc<dyn Inode>) -> Self {
         Self {
             root,
-            shards: std::array::from_fn(|_| RankedMutex::new(LockRank::NodeTable, HashMap::new())),
+            shards: std::array::from_fn(|_| {
+                RankedMutex::new(LockRank::NodeTable, Shard::default())
+            }),
             spare: RankedMutex::new(LockRank::NodeNumbers, SpareIds::default()),
         }
     }
 
-    /// The inode of a node the kernel holds.
-    pub(crate) fn get(&self, node: NodeId) -> Option<Arc<dyn Inode>> {
+    /// What a node the kernel holds stands for.
+    pub(crate) fn get(&self, node: NodeId) -> Option<Known> {
         if node == NodeId::ROOT {
-            return Some(Arc::clone(&self.root));
+            return Some(Known::Kept(Arc::clone(&self.root)));
         }
         let shard = self.shard(node).lock();
-        shard.get(&node).map(|node| Arc::clone(&node.inode))
+        shard.nodes.get(&node)?;
+        Some(match shard.nameless.get(&node) {
+            Some(inode) => Known::Kept(Arc::clone(inode)),
+            None => Known::Named(shard.id_of(node)),
+        })
+    }
+
+    /// The node of an inode, if the kernel holds it.
+    pub(crate) fn held(&self, id: InodeId) -> Option<NodeId> {
+        let spare = self.spare.lock().by_inode.get(&id).copied();
+        let node = spare.unwrap_or(NodeId(id.number));
+        let shard = self.shard(node).lock();
+        (shard.nodes.contains_key(&node) && shard.id_of(node) == id).then_some(node)
+    }
+
+    /// Keeps an inode that has lost its last name, or has none yet, until the kernel forgets it.
+    pub(crate) fn keep(&self, node: NodeId, inode: &Arc<dyn Inode>) {
+        let mut shard = self.shard(node).lock();
+        if shard.nodes.contains_key(&node) {
+            shard.nameless.insert(node, Arc::clone(inode));
+        }
     }
 
     /// Notes that the kernel is about to be told of the attributes of a node.
     pub(crate) fn note_attr_told(&self, node: NodeId) {
-        if let Some(node) = self.shard(node).lock().get_mut(&node) {
-            node.is_attr_told = true;
+        if let Some(node) = self.shard(node).lock().nodes.get_mut(&node) {
+            node.note_attr_told();
         }
     }
 
     /// Whether the kernel was told of a node's attributes since [that was taken](Self::take_attr_told).
     pub(crate) fn is_attr_told(&self, node: NodeId) -> bool {
         let shard = self.shard(node).lock();
-        shard.get(&node).is_none_or(|node| node.is_attr_told)
+        shard.nodes.get(&node).is_none_or(Node::is_attr_told)
     }
 
     /// Whether the kernel was told of a node's attributes since this was asked last.
     pub(crate) fn take_attr_told(&self, node: NodeId) -> bool {
         let mut shard = self.shard(node).lock();
-        shard
-            .get_mut(&node)
-            .is_some_and(|node| std::mem::take(&mut node.is_attr_told))
+        shard.nodes.get_mut(&node).is_some_and(Node::take_attr_told)
     }
 
     /// The node of an inode the kernel is about to be told of, held once more.
-    pub(crate) fn hold(&self, inode: &Arc<dyn Inode>) -> NodeId {
-        let id = inode.id();
+    pub(crate) fn hold(&self, id: InodeId) -> NodeId {
         if id == self.root.id() {
             return NodeId::ROOT;
         }
@@ -101,17 +133,17 @@ impl NodeTable {
         // An inode that has a spare id keeps it, though its own number may be free by now.
         let mut spare = self.spare.lock();
         if let Some(&node) = spare.by_inode.get(&id) {
-            let held = self.try_hold(node, inode);
+            let held = self.try_hold(node, id);
             assert!(held, "a spare id belongs to one inode");
             return node;
         }
-        if own_number && self.try_hold(node, inode) {
+        if own_number && self.try_hold(node, id) {
             return node;
         }
         let node = NodeId(NodeId::FIRST_SPARE + spare.given);
         spare.given += 1;
         spare.by_inode.insert(id, node);
-        let held = self.try_hold(node, inode);
+        let held = self.try_hold(node, id);
         assert!(held, "a spare id is given once");
         node
     }
@@ -119,26 +151,30 @@ impl NodeTable {
     /// The kernel forgot `lookups` of the times it was told of `node`.
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
         let mut shard = self.shard(node).lock();
-        let Entry::Occupied(mut entry) = shard.entry(node) else {
+        let Entry::Occupied(mut entry) = shard.nodes.entry(node) else {
             return;
         };
-        let held = entry.get_mut();
-        held.lookups = held.lookups.saturating_sub(lookups);
-        if held.lookups > 0 {
+        if !entry.get_mut().forget(lookups) {
             return;
         }
-        let forgotten = entry.remove();
+        entry.remove();
+        let id = shard.id_of(node);
+        shard.ids.remove(&node);
+        let nameless = shard.nameless.remove(&node);
         drop(shard);
         if node.0 >= NodeId::FIRST_SPARE {
-            self.forget_spare(forgotten.inode.id());
+            self.forget_spare(id);
         }
         // Dropping the last user of an unlinked file frees it, which must not happen under a lock.
-        drop(forgotten);
+        drop(nameless);
     }
 
     /// How many inodes the kernel holds, the root left out.
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().nodes.len())
+            .sum()
     }
 
     /// Lets go of all inodes, when the kernel is gone.
@@ -150,26 +186,20 @@ impl NodeTable {
     }
 
     /// Counts the inode in as `node`, unless that stands for another inode.
-    fn try_hold(&self, node: NodeId, inode: &Arc<dyn Inode>) -> bool {
+    fn try_hold(&self, node: NodeId, id: InodeId) -> bool {
         let mut shard = self.shard(node).lock();
-        match shard.entry(node) {
+        let known = shard.id_of(node);
+        match shard.nodes.entry(node) {
+            Entry::Occupied(_) if known != id => return false,
+            Entry::Occupied(mut entry) => entry.get_mut().hold(),
             Entry::Vacant(entry) => {
-                let inode = Arc::clone(inode);
-                entry.insert(Node {
-                    inode,
-                    lookups: 1,
-                    is_attr_told: true,
-                });
-                true
+                entry.insert(Node::new());
+                if known != id {
+                    shard.ids.insert(node, id);
+                }
             }
-            Entry::Occupied(mut entry) if entry.get().inode.id() == inode.id() => {
-                let node = entry.get_mut();
-                node.lookups += 1;
-                node.is_attr_told = true;
-                true
-            }
-            Entry::Occupied(_) => false,
         }
+        true
     }
 
     fn forget_spare(&self, id: InodeId) {
@@ -177,26 +207,67 @@ impl NodeTable {
         let Some(&node) = spare.by_inode.get(&id) else {
             return;
         };
-        if !self.shard(node).lock().contains_key(&node) {
+        if !self.shard(node).lock().nodes.contains_key(&node) {
             spare.by_inode.remove(&id);
         }
     }
 
-    fn shard(&self, node: NodeId) -> &RankedMutex<HashMap<NodeId, Node>> {
+    fn shard(&self, node: NodeId) -> &RankedMutex<Shard> {
         let mixed = node.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }
 }
 
+impl Shard {
+    /// The inode that a node stands for, if it stands for any.
+    fn id_of(&self, node: NodeId) -> InodeId {
+        let own = InodeId {
+            tree: 0,
+            number: node.0,
+        };
+        self.ids.get(&node).copied().unwrap_or(own)
+    }
+}
+
+impl Node {
+    /// The kernel was told of its attributes since it was last told to drop them. The other bits are how
+    /// often the kernel was told of it and did not forget it since.
+    const ATTR_TOLD: u64 = 1 << 63;
+
+    fn new() -> Self {
+        Self(Self::ATTR_TOLD | 1)
+    }
+
+    fn hold(&mut self) {
+        self.0 = (self.0 + 1) | Self::ATTR_TOLD;
+    }
+
+    /// Whether nothing is left.
+    fn forget(&mut self, lookups: u64) -> bool {
+        let left = (self.0 & !Self::ATTR_TOLD).saturating_sub(lookups);
+        self.0 = self.0 & Self::ATTR_TOLD | left;
+        left == 0
+    }
+
+    fn note_attr_told(&mut self) {
+        self.0 |= Self::ATTR_TOLD;
+    }
+
+    fn is_attr_told(&self) -> bool {
+        self.0 & Self::ATTR_TOLD != 0
+    }
+
+    fn take_attr_told(&mut self) -> bool {
+        let told = self.is_attr_told();
+        self.0 &= !Self::ATTR_TOLD;
+        told
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use platter_vfs::memory::{MemFs, MemFsLimits};
-    use platter_vfs::{
-        Attr, CreateKind, DirCursor, DirSink, ExtentSink, Filesystem, FixedClock, Name, Result,
-        SeekTarget, Timestamp,
-    };
+    use platter_vfs::{CreateKind, Filesystem, FixedClock, Timestamp};
 
     use super::*;
 
@@ -209,62 +280,24 @@ mod tests {
         NodeTable::new(fs().root().unwrap())
     }
 
-    /// An inode of which only the id matters.
-    fn inode(tree: u64, number: u64) -> Arc<dyn Inode> {
-        Arc::new(OnlyId(InodeId { tree, number }))
+    fn id(tree: u64, number: u64) -> InodeId {
+        InodeId { tree, number }
     }
 
-    #[derive(Debug)]
-    struct OnlyId(InodeId);
-
-    impl Inode for OnlyId {
-        fn id(&self) -> InodeId {
-            self.0
-        }
-
-        fn attr(&self) -> Result<Attr> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn lookup(&self, _: Name<'_>) -> Result<Arc<dyn Inode>> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn read_dir(&self, _: DirCursor, _: &mut DirSink<'_>) -> Result<()> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn read_link(&self) -> Result<Vec<u8>> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn seek(&self, _: u64, _: SeekTarget) -> Result<u64> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn extents(&self, _: Range<u64>, _: &mut ExtentSink<'_>) -> Result<()> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn get_xattr(&self, _: &[u8]) -> Result<Vec<u8>> {
-            unreachable!("the table asks for the id alone")
-        }
-
-        fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-            unreachable!("the table asks for the id alone")
+    /// The inode that a node is found by.
+    fn named(table: &NodeTable, node: NodeId) -> Option<InodeId> {
+        match table.get(node)? {
+            Known::Named(id) => Some(id),
+            Known::Kept(_) => None,
         }
     }
 
     #[test]
     fn an_inode_is_held_as_often_as_it_was_told_of() {
         let table = table();
-        let node = table.hold(&inode(0, 12));
+        let node = table.hold(id(0, 12));
         assert_eq!(node, NodeId(12));
-        assert_eq!(table.hold(&inode(0, 12)), node);
+        assert_eq!(table.hold(id(0, 12)), node);
         table.forget(node, 1);
         assert!(table.get(node).is_some());
         table.forget(node, 1);
@@ -276,8 +309,10 @@ mod tests {
     #[test]
     fn the_root_is_always_there_under_its_own_number() {
         let table = table();
-        let root = table.get(NodeId::ROOT).unwrap();
-        assert_eq!(table.hold(&root), NodeId::ROOT);
+        let Some(Known::Kept(root)) = table.get(NodeId::ROOT) else {
+            panic!("it is kept");
+        };
+        assert_eq!(table.hold(root.id()), NodeId::ROOT);
         table.forget(NodeId::ROOT, 100);
         assert!(table.get(NodeId::ROOT).is_some());
     }
@@ -285,26 +320,23 @@ mod tests {
     #[test]
     fn inodes_of_one_number_in_two_trees_have_two_nodes() {
         let table = table();
-        let first = table.hold(&inode(0, 12));
-        let second = table.hold(&inode(7, 12));
+        let first = table.hold(id(0, 12));
+        let second = table.hold(id(7, 12));
         assert_ne!(first, second);
-        assert_eq!(table.hold(&inode(7, 12)), second);
-        assert_eq!(
-            table.get(second).unwrap().id(),
-            InodeId {
-                tree: 7,
-                number: 12
-            }
-        );
+        assert_eq!(table.hold(id(7, 12)), second);
+        assert_eq!(named(&table, first), Some(id(0, 12)));
+        assert_eq!(named(&table, second), Some(id(7, 12)));
+        assert_eq!(table.held(id(7, 12)), Some(second));
+        assert_eq!(table.held(id(8, 12)), None);
         table.forget(first, 1);
         assert_eq!(
-            table.hold(&inode(7, 12)),
+            table.hold(id(7, 12)),
             second,
             "it keeps its node while it has one"
         );
         table.forget(second, 3);
         assert_eq!(
-            table.hold(&inode(7, 12)),
+            table.hold(id(7, 12)),
             NodeId(12),
             "and gets the plain one when that is free"
         );
@@ -314,29 +346,39 @@ mod tests {
     fn numbers_that_would_be_mistaken_get_another() {
         let table = table();
         for number in [0, 1, NodeId::FIRST_SPARE, u64::MAX] {
-            let node = table.hold(&inode(3, number));
+            let node = table.hold(id(3, number));
             assert!(node.0 >= NodeId::FIRST_SPARE);
-            assert_eq!(table.get(node).unwrap().id(), InodeId { tree: 3, number });
+            assert_eq!(named(&table, node), Some(id(3, number)));
         }
         assert_eq!(table.len(), 4);
     }
 
     #[test]
-    fn a_forgotten_inode_is_let_go_of() {
+    fn only_what_has_no_name_is_kept_and_only_until_it_is_forgotten() {
         let fs = fs();
         let inode = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
         let table = NodeTable::new(fs.root().unwrap());
-        let held = Arc::downgrade(&inode);
-        let node = table.hold(&inode);
-        drop(inode);
-        assert!(held.upgrade().is_some());
-        table.forget(node, 1);
-        assert!(held.upgrade().is_none());
-        let inode = fs.plant(b"g", CreateKind::Regular, 0o644).unwrap();
-        let held = Arc::downgrade(&inode);
-        table.hold(&inode);
-        drop(inode);
-        table.clear();
-        assert!(held.upgrade().is_none());
+        let nobody = NodeId(inode.id().number);
+        table.keep(nobody, &inode);
+        assert_eq!(Arc::strong_count(&inode), 1, "nobody holds it");
+        for ends_by_forgetting in [true, false] {
+            let node = table.hold(inode.id());
+            assert_eq!(Arc::strong_count(&inode), 1);
+            table.keep(node, &inode);
+            assert!(matches!(table.get(node), Some(Known::Kept(_))));
+            assert_eq!(Arc::strong_count(&inode), 2);
+            if ends_by_forgetting {
+                table.forget(node, 1);
+            } else {
+                table.clear();
+            }
+            assert_eq!(Arc::strong_count(&inode), 1);
+            assert!(table.get(node).is_none());
+        }
+    }
+
+    #[test]
+    fn a_node_takes_two_words() {
+        assert_eq!(size_of::<(NodeId, Node)>(), 16);
     }
 }

@@ -94,14 +94,22 @@ impl Server {
         self.counters.count(Operation::Unlink);
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
-        self.check(self.inode(parent)?.unlink(&context, self.name(name)?))
+        let (dir, name) = (self.inode(parent)?, self.name(name)?);
+        let held = self.held(&*dir, name);
+        self.check(dir.unlink(&context, name))?;
+        self.keep_nameless(held);
+        Ok(())
     }
 
     pub(crate) fn remove_dir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
         self.counters.count(Operation::RmDir);
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
-        self.check(self.inode(parent)?.remove_dir(&context, self.name(name)?))
+        let (dir, name) = (self.inode(parent)?, self.name(name)?);
+        let held = self.held(&*dir, name);
+        self.check(dir.remove_dir(&context, name))?;
+        self.keep_nameless(held);
+        Ok(())
     }
 
     pub(crate) fn rename(
@@ -116,7 +124,10 @@ impl Server {
         let (dir, new_dir) = (self.inode(parent)?, self.inode(new_parent)?);
         let (name, new_name) = (self.name(name)?, self.name(new_name)?);
         let context = Self::context(caller, 0);
-        self.check(dir.rename(&context, name, new_dir.id(), new_name, mode))
+        let replaced = self.held(&*new_dir, new_name);
+        self.check(dir.rename(&context, name, new_dir.id(), new_name, mode))?;
+        self.keep_nameless(replaced);
+        Ok(())
     }
 
     pub(crate) fn set_attributes(

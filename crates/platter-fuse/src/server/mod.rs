@@ -17,7 +17,7 @@ use rustix::io::Errno;
 pub(crate) use self::change::{Changes, MakeKind, WriteManner};
 pub(crate) use self::ioctl::sets_flags;
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
-use crate::node::{NodeId, NodeTable};
+use crate::node::{Known, NodeId, NodeTable};
 use crate::statistics::Counters;
 use crate::{MountOptions, Operation};
 
@@ -163,13 +163,18 @@ impl Server {
     /// Tells the kernel of a file that a name in `dir` names.
     fn tell(&self, dir: &dyn Inode, inode: &Arc<dyn Inode>) -> Answer<Told> {
         // First, so that whoever writes from now on knows that the attributes are out.
-        let node = self.nodes.hold(inode);
+        let node = self.nodes.hold(inode.id());
         match self.shown_attr(&**inode) {
-            Ok(attr) => Ok(Told {
-                node,
-                attr,
-                validity: self.name_validity(dir),
-            }),
+            Ok(attr) => {
+                if attr.links == 0 {
+                    self.nodes.keep(node, inode);
+                }
+                Ok(Told {
+                    node,
+                    attr,
+                    validity: self.name_validity(dir),
+                })
+            }
             Err(errno) => {
                 self.nodes.forget(node, 1);
                 Err(errno)
@@ -190,7 +195,26 @@ impl Server {
     }
 
     fn inode(&self, node: NodeId) -> Answer<Arc<dyn Inode>> {
-        self.nodes.get(node).ok_or(Errno::STALE)
+        match self.nodes.get(node).ok_or(Errno::STALE)? {
+            Known::Kept(inode) => Ok(inode),
+            Known::Named(id) => self.check(self.fs.inode(id)),
+        }
+    }
+
+    /// What `name` in `dir` names, and its node, if the kernel holds it.
+    fn held(&self, dir: &dyn Inode, name: Name<'_>) -> Option<(NodeId, Arc<dyn Inode>)> {
+        let inode = dir.lookup(name).ok()?;
+        let node = self.nodes.held(inode.id())?;
+        Some((node, inode))
+    }
+
+    /// Keeps an inode that lost a name, if that was the last, as long as the kernel holds it.
+    fn keep_nameless(&self, held: Option<(NodeId, Arc<dyn Inode>)>) {
+        if let Some((node, inode)) = held
+            && !inode.attr().is_ok_and(|attr| attr.links > 0)
+        {
+            self.nodes.keep(node, &inode);
+        }
     }
 
     /// The attributes of an inode, as this mount shows them.
