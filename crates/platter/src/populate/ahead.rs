@@ -2,15 +2,21 @@
 //! they are given does not depend on them.
 
 use std::num::NonZeroUsize;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 use std::thread;
 
+use parking_lot::Mutex;
+
 use super::Contents;
+use super::contents::Nearby;
 use crate::Cause;
 use crate::pipeline::{Footprint, Pipeline};
 
 /// Bytes that are read as one job,
 const JOB_BYTES: u64 = 1 << 20;
+/// into memory whose length is a multiple of this,
+const BUFFER_UNIT_BYTES: usize = 128 << 10;
 /// in no more steps than this.
 const JOB_STEPS: usize = 512;
 /// What is read and waits for the writer, in bytes.
@@ -27,10 +33,27 @@ pub(super) struct Pieces<'p> {
 }
 
 /// A part of a file that may hold data.
-pub(super) struct Piece<'p> {
+pub(super) struct Piece {
     pub(super) offset: u64,
-    pub(super) bytes: &'p [u8],
+    pub(super) bytes: Part,
 }
+
+/// Bytes that stay where they were read to.
+pub(super) struct Part {
+    buffer: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+/// What a job is read to. Its memory serves further jobs once nobody looks at it: fresh memory costs
+/// about as much as what it is filled with.
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    spares: Arc<Spares>,
+}
+
+/// Memory that was read to before.
+type Spares = Mutex<Vec<Vec<u8>>>;
 
 /// What is read by one thread.
 #[derive(Debug, Default)]
@@ -42,7 +65,7 @@ struct Job<'p> {
 /// What was read.
 #[derive(Debug, Default)]
 struct Chunk {
-    bytes: Vec<u8>,
+    buffer: Arc<Buffer>,
     steps: Vec<Step<Range<u64>>>,
 }
 
@@ -57,7 +80,7 @@ enum Step<P> {
 
 impl Footprint for Chunk {
     fn size_bytes(&self) -> usize {
-        self.bytes.capacity() + self.steps.capacity() * size_of::<Step<Range<u64>>>()
+        self.buffer.bytes.capacity() + self.steps.capacity() * size_of::<Step<Range<u64>>>()
     }
 }
 
@@ -70,6 +93,7 @@ pub(super) fn read<'p, R>(
     take: impl FnOnce(Pieces<'_>) -> R,
 ) -> std::io::Result<R> {
     let pipeline = Pipeline::new(READY_BYTES_MAX);
+    let spares = Arc::<Spares>::default();
     let plan = || {
         let _guard = pipeline.stop_on_panic();
         if plan(files, &pipeline).is_some() {
@@ -79,7 +103,7 @@ pub(super) fn read<'p, R>(
     let read = || {
         let _guard = pipeline.stop_on_panic();
         while let Some((ticket, job)) = pipeline.start() {
-            pipeline.finish(&ticket, job.read());
+            pipeline.finish(&ticket, job.read(&spares));
         }
     };
     let readers = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -144,24 +168,73 @@ impl<'p> Job<'p> {
         None
     }
 
-    fn read(self) -> Chunk {
-        let mut bytes = Vec::with_capacity(usize::try_from(self.len_bytes).unwrap_or_default());
+    fn read(self, spares: &Arc<Spares>) -> Chunk {
+        let len = usize::try_from(self.len_bytes).unwrap_or_default();
+        let mut buffer = Buffer::new(len, spares);
+        let mut nearby = Nearby::default();
+        let mut rest = &mut buffer.bytes[..];
         let steps = self.steps.into_iter().map(|step| match step {
-            Step::Piece((contents, chunk)) => match contents.read(&chunk, &mut bytes) {
-                Ok(()) => Step::Piece(chunk),
-                Err(cause) => Step::Failure(Some(cause)),
-            },
+            Step::Piece((contents, chunk)) => {
+                let len = usize::try_from(chunk.end - chunk.start).unwrap_or_default();
+                let (bytes, behind) = std::mem::take(&mut rest).split_at_mut(len);
+                rest = behind;
+                match contents.read(chunk.start, bytes, &mut nearby) {
+                    Ok(()) => Step::Piece(chunk),
+                    Err(cause) => Step::Failure(Some(cause)),
+                }
+            }
             Step::End => Step::End,
             Step::Failure(cause) => Step::Failure(cause),
         });
         let steps = steps.collect();
-        Chunk { bytes, steps }
+        let buffer = Arc::new(buffer);
+        Chunk { buffer, steps }
+    }
+}
+
+impl Buffer {
+    /// At least so long.
+    fn new(len: usize, spares: &Arc<Spares>) -> Self {
+        let mut bytes = spares.lock().pop().unwrap_or_default();
+        if bytes.len() < len {
+            bytes = vec![0; len.next_multiple_of(BUFFER_UNIT_BYTES)];
+        }
+        Self {
+            bytes,
+            spares: Arc::clone(spares),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if !bytes.is_empty() {
+            self.spares.lock().push(bytes);
+        }
+    }
+}
+
+impl Deref for Part {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer.bytes[self.range.clone()]
+    }
+}
+
+impl From<Vec<u8>> for Part {
+    fn from(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        let spares = Arc::default();
+        let buffer = Arc::new(Buffer { bytes, spares });
+        Self { buffer, range }
     }
 }
 
 impl Pieces<'_> {
     /// The next piece of the file at hand; `None` at its end, behind which the next file begins.
-    pub(super) fn next(&mut self) -> Result<Option<Piece<'_>>, Cause> {
+    pub(super) fn next(&mut self) -> Result<Option<Piece>, Cause> {
         while self.taken.0 == self.chunk.steps.len() {
             let Some(chunk) = (self.next_chunk)() else {
                 return Ok(None);
@@ -171,16 +244,37 @@ impl Pieces<'_> {
         let (step, start) = self.taken;
         self.taken.0 += 1;
         match &mut self.chunk.steps[step] {
-            Step::Piece(range) => {
-                let end = start + usize::try_from(range.end - range.start).unwrap_or_default();
+            Step::Piece(piece) => {
+                let end = start + usize::try_from(piece.end - piece.start).unwrap_or_default();
                 self.taken.1 = end;
+                let buffer = Arc::clone(&self.chunk.buffer);
+                let range = start..end;
                 Ok(Some(Piece {
-                    offset: range.start,
-                    bytes: &self.chunk.bytes[start..end],
+                    offset: piece.start,
+                    bytes: Part { buffer, range },
                 }))
             }
             Step::End => Ok(None),
             Step::Failure(cause) => cause.take().map_or(Ok(None), Err),
         }
+    }
+
+    /// All of the next file, which has so many bytes.
+    pub(super) fn whole(&mut self, size_bytes: u64) -> Result<Part, Cause> {
+        let size = usize::try_from(size_bytes).unwrap_or_default();
+        let mut next = self.next()?;
+        if let Some(Piece { offset: 0, bytes }) = next.take_if(|piece| piece.bytes.len() == size) {
+            while self.next()?.is_some() {}
+            return Ok(bytes);
+        }
+        let mut whole = vec![0; size];
+        while let Some(piece) = next {
+            let at = usize::try_from(piece.offset).unwrap_or(size).min(size);
+            let target = &mut whole[at..];
+            let count = target.len().min(piece.bytes.len());
+            target[..count].copy_from_slice(&piece.bytes[..count]);
+            next = self.next()?;
+        }
+        Ok(whole.into())
     }
 }

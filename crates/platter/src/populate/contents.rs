@@ -2,14 +2,15 @@
 //! not matter which holes the source knows of.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind};
+use std::io::{self, Error, ErrorKind};
 use std::iter;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::{Cause, Result};
@@ -28,13 +29,80 @@ pub(crate) type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Cause> + 'a;
 #[derive(Debug)]
 pub(crate) enum Contents {
     /// A file of the host, and its size when it was looked at.
-    Host { path: Box<Path>, size_bytes: u64 },
+    Host { place: HostPlace, size_bytes: u64 },
     /// In an archive: each piece of the file with its place there.
     Tape {
         archive: Arc<File>,
         pieces: Vec<(Range<u64>, u64)>,
         size_bytes: u64,
     },
+}
+
+/// Where a file of the host is.
+#[derive(Debug)]
+pub(crate) struct HostPlace {
+    /// The directory that `path` leads from, if that is not the current one.
+    folder: Option<Arc<Path>>,
+    path: Box<Path>,
+}
+
+/// The directory that a file of the host was opened in last: those beside it are found from there,
+/// not from the root of the host.
+#[derive(Debug, Default)]
+pub(super) struct Nearby {
+    folder: Option<Arc<Path>>,
+    /// Open from the second file on.
+    open: Option<OwnedFd>,
+}
+
+impl HostPlace {
+    /// The entry of a directory that has this name.
+    pub(super) fn within(folder: &Arc<Path>, name: &Path) -> Self {
+        Self {
+            folder: Some(Arc::clone(folder)),
+            path: name.into(),
+        }
+    }
+
+    fn open(&self) -> io::Result<File> {
+        match &self.folder {
+            Some(folder) => File::open(folder.join(&self.path)),
+            None => File::open(&self.path),
+        }
+    }
+}
+
+impl From<&Path> for HostPlace {
+    fn from(path: &Path) -> Self {
+        Self {
+            folder: None,
+            path: path.into(),
+        }
+    }
+}
+
+impl Nearby {
+    fn open(&mut self, place: &HostPlace) -> io::Result<File> {
+        let Some(folder) = &place.folder else {
+            return place.open();
+        };
+        let last = self.folder.as_ref();
+        if last.is_none_or(|last| !Arc::ptr_eq(last, folder)) {
+            self.folder = Some(Arc::clone(folder));
+            self.open = None;
+            return place.open();
+        }
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => none.insert(open_at(CWD, folder, OFlags::PATH | OFlags::DIRECTORY)?),
+        };
+        Ok(open_at(open, &place.path, OFlags::RDONLY)?.into())
+    }
+}
+
+fn open_at(folder: impl AsFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let open = || rustix::fs::openat(&folder, path, flags | OFlags::CLOEXEC, Mode::empty());
+    Ok(rustix::io::retry_on_intr(open)?)
 }
 
 impl Contents {
@@ -70,9 +138,13 @@ impl Contents {
     /// When a file of the host is shorter than it was.
     pub(crate) fn copy(&self, write: &mut PieceSink<'_>) -> Result<(), Cause> {
         let mut buffer = Vec::new();
+        let mut nearby = Nearby::default();
         for chunk in self.chunks()? {
-            buffer.clear();
-            self.read(&chunk, &mut buffer)?;
+            buffer.resize(
+                usize::try_from(chunk.end - chunk.start).unwrap_or(usize::MAX),
+                0,
+            );
+            self.read(chunk.start, &mut buffer, &mut nearby)?;
             write_data(chunk.start, &buffer, write)?;
         }
         Ok(())
@@ -85,8 +157,8 @@ impl Contents {
             Self::Host { size_bytes, .. } if *size_bytes <= CHUNK_BYTES => {
                 Ok(iter::once(0..*size_bytes).collect())
             }
-            Self::Host { path, size_bytes } => {
-                let file = File::open(path)?;
+            Self::Host { place, size_bytes } => {
+                let file = place.open()?;
                 let ranges = data_ranges(&file, *size_bytes)?;
                 // What is missing looks like a hole.
                 if file.metadata()?.len() < *size_bytes {
@@ -103,28 +175,31 @@ impl Contents {
         }
     }
 
-    /// Appends a chunk to a buffer.
-    pub(super) fn read(&self, chunk: &Range<u64>, buffer: &mut Vec<u8>) -> Result<(), Cause> {
-        let start = buffer.len();
-        let len = usize::try_from(chunk.end - chunk.start).unwrap_or(usize::MAX);
-        buffer.resize(start + len, 0);
-        let bytes = &mut buffer[start..];
+    /// Fills a buffer with what lies at an offset: a chunk, or the beginning of one.
+    pub(super) fn read(
+        &self,
+        offset: u64,
+        bytes: &mut [u8],
+        nearby: &mut Nearby,
+    ) -> Result<(), Cause> {
         match self {
-            Self::Host { path, .. } => match File::open(path)?.read_exact_at(bytes, chunk.start) {
+            Self::Host { place, .. } => match nearby.open(place)?.read_exact_at(bytes, offset) {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(shorter()),
                 read => Ok(read?),
             },
             Self::Tape {
                 archive, pieces, ..
             } => {
-                let first = pieces.partition_point(|(range, _)| range.end <= chunk.start);
+                bytes.fill(0);
+                let len = bytes.len();
+                let end = offset.saturating_add(len as u64);
+                let first = pieces.partition_point(|(range, _)| range.end <= offset);
                 let inside = pieces[first..]
                     .iter()
-                    .take_while(|(range, _)| range.start < chunk.end);
+                    .take_while(|(range, _)| range.start < end);
                 for (range, place) in inside {
-                    let (from, to) = (range.start.max(chunk.start), range.end.min(chunk.end));
-                    let part =
-                        [from, to].map(|at| usize::try_from(at - chunk.start).unwrap_or(len));
+                    let (from, to) = (range.start.max(offset), range.end.min(end));
+                    let part = [from, to].map(|at| usize::try_from(at - offset).unwrap_or(len));
                     let part = &mut bytes[part[0]..part[1]];
                     archive.read_exact_at(part, place + (from - range.start))?;
                 }
@@ -256,7 +331,7 @@ mod tests {
         }
         std::fs::write(&path, &bytes).unwrap();
         let host = Contents::Host {
-            path: path.as_path().into(),
+            place: path.as_path().into(),
             size_bytes: size as u64,
         };
         let blocks = bytes.chunks(512).enumerate();
@@ -297,7 +372,7 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; 5000]).unwrap();
         let contents = |size_bytes| Contents::Host {
-            path: path.as_path().into(),
+            place: path.as_path().into(),
             size_bytes,
         };
         assert!(contents(5000).copy(&mut |_, _| Ok(())).is_ok());

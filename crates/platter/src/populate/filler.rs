@@ -1,6 +1,5 @@
 //! Making members, each in the directory that the one before was made in or near it.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use platter_vfs::{
@@ -8,7 +7,7 @@ use platter_vfs::{
     XattrMode,
 };
 
-use super::ahead::Pieces;
+use super::ahead::{Part, Pieces};
 use super::contents::{Contents, has_holes, write_data};
 use super::{Content, Filled, Member, MemberKind, MemberPath};
 use crate::{Cause, Result};
@@ -29,8 +28,8 @@ pub(super) struct Filler<'a> {
     open: Vec<Open>,
     /// Files of one directory that are still to be made.
     waiting: Vec<Waiting<'a>>,
-    /// Their contents.
-    bytes: Vec<u8>,
+    /// How long they are together.
+    waiting_bytes: usize,
     told: Told<'a>,
 }
 
@@ -50,7 +49,7 @@ struct Told<'a> {
 struct Waiting<'a> {
     path: &'a MemberPath,
     member: &'a Member,
-    bytes: Range<usize>,
+    bytes: Part,
 }
 
 impl<'a> Filler<'a> {
@@ -66,7 +65,7 @@ impl<'a> Filler<'a> {
             fs,
             open: Vec::new(),
             waiting: Vec::new(),
-            bytes: Vec::new(),
+            waiting_bytes: 0,
             told: Told {
                 filled: Filled::default(),
                 tell,
@@ -97,15 +96,14 @@ impl<'a> Filler<'a> {
             .waiting
             .last()
             .is_some_and(|last| !last.path.is_beside(path));
-        let is_full = self.waiting.len() >= WAITING_MAX || self.bytes.len() >= WAITING_BYTES_MAX;
+        let is_full = self.waiting.len() >= WAITING_MAX || self.waiting_bytes >= WAITING_BYTES_MAX;
         if is_elsewhere || is_full {
             self.make_waiting()?;
         }
-        let start = self.bytes.len();
-        self.read_short(size_bytes).map_err(failed)?;
-        if member.xattrs.is_empty() && !has_holes(&self.bytes[start..]) {
-            let bytes = start..self.bytes.len();
+        let bytes = self.pieces.whole(size_bytes).map_err(failed)?;
+        if member.xattrs.is_empty() && !has_holes(&bytes) {
             self.told.add(size_bytes);
+            self.waiting_bytes += bytes.len();
             self.waiting.push(Waiting {
                 path,
                 member,
@@ -113,7 +111,6 @@ impl<'a> Filler<'a> {
             });
             return Ok(());
         }
-        let bytes = self.bytes.split_off(start);
         self.make_waiting()?;
         let made = self.make_alone(path, member, |filler, inode| {
             let end = filler.told.write(inode, 0, &bytes)?;
@@ -146,7 +143,7 @@ impl<'a> Filler<'a> {
                 gid: member.gid,
                 permissions: member.permissions,
                 modified: member.modified,
-                contents: &self.bytes[bytes.clone()],
+                contents: bytes,
             });
         }
         let made = dir.create_whole(&files);
@@ -158,21 +155,7 @@ impl<'a> Filler<'a> {
             content.error(path, unmade.error.into())
         })?;
         self.waiting.clear();
-        self.bytes.clear();
-        Ok(())
-    }
-
-    /// Appends the contents of the next file, which has so many bytes.
-    fn read_short(&mut self, size_bytes: u64) -> Result<(), Cause> {
-        let size = usize::try_from(size_bytes).unwrap_or_default();
-        let start = self.bytes.len();
-        self.bytes.resize(start + size, 0);
-        while let Some(piece) = self.pieces.next()? {
-            let at = usize::try_from(piece.offset).unwrap_or(size).min(size);
-            let target = &mut self.bytes[start + at..];
-            let count = target.len().min(piece.bytes.len());
-            target[..count].copy_from_slice(&piece.bytes[..count]);
-        }
+        self.waiting_bytes = 0;
         Ok(())
     }
 
@@ -229,7 +212,7 @@ impl<'a> Filler<'a> {
     fn write_pieces(&mut self, inode: &dyn Inode) -> Result<u64, Cause> {
         let mut end = 0;
         while let Some(piece) = self.pieces.next()? {
-            end = end.max(self.told.write(inode, piece.offset, piece.bytes)?);
+            end = end.max(self.told.write(inode, piece.offset, &piece.bytes)?);
         }
         Ok(end)
     }

@@ -3,22 +3,23 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 use platter_vfs::Timestamp;
 use platter_vfs::attr::DeviceNumber;
-use rustix::fs::{lgetxattr, llistxattr};
-use rustix::io::Errno;
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat, lgetxattr, llistxattr, openat, statat,
+};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::contents::Contents;
-use super::{Content, FileId, Member, MemberKind, MemberPath, Xattr};
+use super::{Content, FileId, HostPlace, Member, MemberKind, MemberPath, Xattr};
 use crate::{Cause, Error, Escaped, Result};
 
 /// The longest list of names and the longest value that Linux knows.
@@ -26,6 +27,9 @@ const XATTR_BYTES_MAX: usize = 1 << 16;
 
 /// Threads that look at files at most.
 const THREADS_MAX: usize = 4;
+
+/// Bytes of a directory that are listed at once.
+const LIST_BYTES: usize = 32 << 10;
 
 /// Finds all below `folder` but for the file `left_out`. Several threads look, each at one directory
 /// at a time; what is found does not depend on who came first.
@@ -36,17 +40,12 @@ pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
         state: Mutex::default(),
         changed: Condvar::new(),
     };
-    let metadata = fs::symlink_metadata(folder).map_err(|error| host_error(folder, error))?;
-    let root = walk.look(folder, &MemberPath::root(), &metadata)?;
-    {
-        let mut state = walk.state.lock();
-        if let Some(root) = root {
-            let is_directory = matches!(root.member.kind, MemberKind::Directory);
-            if is_directory {
-                state.pending.push((folder.to_owned(), root.path.clone()));
-            }
-            state.found.push(root);
-        }
+    let stat = statat(CWD, folder, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = stat.map_err(|error| host_error(folder, error.into()))?;
+    let root = walk.look(folder, folder.into(), MemberPath::root(), &stat)?;
+    if let Some(root) = root.as_ref().filter(|root| root.is_directory()) {
+        let pending = (Arc::from(folder), root.path.clone());
+        walk.state.lock().pending.push(pending);
     }
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     thread::scope(|scope| {
@@ -57,19 +56,33 @@ pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
         }
         walk.run();
     });
-    let State { found, failure, .. } = walk.state.into_inner();
-    match failure {
+    let state = walk.state.into_inner();
+    match state.failure {
         Some((_, error)) => Err(error),
-        None => Ok(content_of(name, found)),
+        None => Ok(content_of(name, root, state.listings)),
     }
 }
 
 /// Puts what was found into its order. Of the names of an inode, all but the first become links.
-fn content_of(name: Arc<str>, mut found: Vec<Found>) -> Content {
-    found.sort_unstable_by(|left, right| left.path.cmp(&right.path));
+fn content_of(
+    name: Arc<str>,
+    root: Option<Found>,
+    mut listings: HashMap<MemberPath, Vec<Found>>,
+) -> Content {
     let mut content = Content::new(name);
     let mut seen: HashMap<FileId, MemberPath> = HashMap::new();
-    let members = found.into_iter().map(|found| {
+    let count: usize = listings.values().map(Vec::len).sum();
+    content.members.reserve_exact(count + 1);
+    // Right behind a directory comes what is in it.
+    let mut open = vec![Vec::from_iter(root).into_iter()];
+    while let Some(listing) = open.last_mut() {
+        let Some(found) = listing.next() else {
+            open.pop();
+            continue;
+        };
+        if found.is_directory() {
+            open.extend(listings.remove(&found.path).map(Vec::into_iter));
+        }
         let Found { path, member, link } = found;
         let member = match link.map(|inode| seen.entry(inode)) {
             Some(Entry::Occupied(first)) => Member::link(first.get().clone()),
@@ -79,9 +92,8 @@ fn content_of(name: Arc<str>, mut found: Vec<Found>) -> Content {
             }
             None => member,
         };
-        (path, member)
-    });
-    content.members = members.collect();
+        content.members.push((path, member));
+    }
     content
 }
 
@@ -91,6 +103,12 @@ struct Found {
     member: Member,
     /// Its inode, if that may have other names.
     link: Option<FileId>,
+}
+
+impl Found {
+    fn is_directory(&self) -> bool {
+        matches!(self.member.kind, MemberKind::Directory)
+    }
 }
 
 struct Walk {
@@ -103,21 +121,20 @@ struct Walk {
 #[derive(Default)]
 struct State {
     /// Directories whose entries nobody has looked at.
-    pending: Vec<(PathBuf, MemberPath)>,
+    pending: Vec<Pending>,
     /// Threads that may find further ones.
     busy: usize,
-    found: Vec<Found>,
+    /// What lies in the other directories, in its order.
+    listings: HashMap<MemberPath, Vec<Found>>,
     /// What went wrong with the first path that anything was wrong with.
     failure: Option<(MemberPath, Error)>,
 }
 
-/// What lies in a directory.
-#[derive(Default)]
-struct Listed {
-    files: Vec<Found>,
-    /// Those of them that are directories.
-    directories: Vec<(PathBuf, MemberPath)>,
-}
+/// A directory to look at.
+type Pending = (Arc<Path>, MemberPath);
+
+/// What lies in a directory, in its order, and the directories among that.
+type Listed = (Vec<Found>, Vec<Pending>);
 
 /// A thread that may find further directories, until this is dropped.
 struct Busy<'w>(&'w Walk);
@@ -132,13 +149,14 @@ impl Drop for Busy<'_> {
 impl Walk {
     /// Looks at directories until there are no more.
     fn run(&self) {
+        let mut buffer = Vec::with_capacity(LIST_BYTES);
         while let Some((path, member_path)) = self.next() {
             let _busy = Busy(self);
-            let listed = self.list(&path, &member_path);
+            let listed = self.list(&path, &member_path, &mut buffer);
             let mut state = self.state.lock();
             match listed {
-                Ok(Listed { files, directories }) => {
-                    state.found.extend(files);
+                Ok((files, directories)) => {
+                    state.listings.insert(member_path, files);
                     state.pending.extend(directories);
                 }
                 Err((path, error)) => {
@@ -152,7 +170,7 @@ impl Walk {
     }
 
     /// The next directory to look at, for a thread that is busy with it then.
-    fn next(&self) -> Option<(PathBuf, MemberPath)> {
+    fn next(&self) -> Option<Pending> {
         let mut state = self.state.lock();
         loop {
             if let Some(next) = state.pending.pop() {
@@ -166,88 +184,105 @@ impl Walk {
         }
     }
 
-    /// What lies in a directory, and the directories among that.
-    fn list(&self, path: &Path, member_path: &MemberPath) -> Result<Listed, (MemberPath, Error)> {
-        let host = |error| (member_path.clone(), host_error(path, error));
-        let mut listed = Listed::default();
-        for entry in fs::read_dir(path).map_err(host)? {
+    /// What lies in a directory.
+    fn list(
+        &self,
+        folder: &Arc<Path>,
+        member_path: &MemberPath,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Listed, (MemberPath, Error)> {
+        let host = |error: Errno| (member_path.clone(), host_error(folder, error.into()));
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = retry_on_intr(|| openat(CWD, &**folder, flags, Mode::empty())).map_err(host)?;
+        let (mut files, mut directories) = (Vec::new(), Vec::new());
+        let mut path = folder.to_path_buf();
+        let mut entries = RawDir::new(&open, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry.map_err(host)?;
             let name = entry.file_name();
-            let below = member_path.below(name.as_bytes());
-            let path = path.join(&name);
-            // Found from the directory, not from the root of the host.
-            let metadata = entry.metadata();
-            let metadata = metadata.map_err(|error| host_error(&path, error));
-            let found = metadata.and_then(|metadata| self.look(&path, &below, &metadata));
-            let found = match found {
-                Ok(Some(found)) => found,
-                Ok(None) => continue,
-                Err(error) => return Err((below, error)),
-            };
-            if matches!(found.member.kind, MemberKind::Directory) {
-                listed.directories.push((path, below));
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
             }
-            listed.files.push(found);
+            let below = member_path.below(name.to_bytes());
+            let in_folder = Path::new(OsStr::from_bytes(name.to_bytes()));
+            path.push(in_folder);
+            // Found from the directory, not from the root of the host.
+            let found = statat(&open, name, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|error| host_error(&path, error.into()))
+                .and_then(|stat| {
+                    let place = HostPlace::within(folder, in_folder);
+                    self.look(&path, place, below, &stat)
+                });
+            let found = found.map_err(|error| (member_path.below(name.to_bytes()), error))?;
+            if let Some(found) = found {
+                if found.is_directory() {
+                    directories.push((Arc::from(&*path), found.path.clone()));
+                }
+                files.push(found);
+            }
+            path.pop();
         }
-        Ok(listed)
+        files.sort_unstable_by(|left, right| left.path.cmp(&right.path));
+        Ok((files, directories))
     }
 
     /// Looks at a file; `None` for the one that is left out.
     fn look(
         &self,
         path: &Path,
-        member_path: &MemberPath,
-        metadata: &Metadata,
+        place: HostPlace,
+        member_path: MemberPath,
+        stat: &Stat,
     ) -> Result<Option<Found>> {
-        let inode = FileId::from(metadata);
+        let inode = FileId {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        };
         if self.left_out == Some(inode) {
             return Ok(None);
         }
         let xattrs = xattrs(path).map_err(|error| host_error(path, error.into()))?;
-        let link = (!metadata.is_dir() && metadata.nlink() > 1).then_some(inode);
+        let kind = kind(path, place, stat)?;
+        let is_directory = matches!(kind, MemberKind::Directory);
+        let link = (!is_directory && stat.st_nlink > 1).then_some(inode);
         let member = Member {
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-            permissions: metadata.mode() & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            permissions: stat.st_mode & 0o7777,
             modified: Timestamp {
-                seconds: metadata.mtime(),
-                nanoseconds: u32::try_from(metadata.mtime_nsec()).unwrap_or_default(),
+                seconds: stat.st_mtime,
+                nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or_default(),
             },
             xattrs,
-            kind: kind(path, metadata)?,
+            kind,
         };
         Ok(Some(Found {
-            path: member_path.clone(),
+            path: member_path,
             member,
             link,
         }))
     }
 }
 
-fn kind(path: &Path, metadata: &Metadata) -> Result<MemberKind> {
-    let kind = metadata.file_type();
+fn kind(path: &Path, place: HostPlace, stat: &Stat) -> Result<MemberKind> {
     let device = || DeviceNumber {
-        major: rustix::fs::major(metadata.rdev()),
-        minor: rustix::fs::minor(metadata.rdev()),
+        major: rustix::fs::major(stat.st_rdev),
+        minor: rustix::fs::minor(stat.st_rdev),
     };
-    Ok(if kind.is_dir() {
-        MemberKind::Directory
-    } else if kind.is_symlink() {
-        let target = fs::read_link(path).map_err(|error| host_error(path, error))?;
-        MemberKind::Symlink(target.into_os_string().into_vec())
-    } else if kind.is_char_device() {
-        MemberKind::CharDevice(device())
-    } else if kind.is_block_device() {
-        MemberKind::BlockDevice(device())
-    } else if kind.is_fifo() {
-        MemberKind::Fifo
-    } else if kind.is_socket() {
-        MemberKind::Socket
-    } else {
-        MemberKind::File(Contents::Host {
-            path: path.into(),
-            size_bytes: metadata.len(),
-        })
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => MemberKind::Directory,
+        FileType::Symlink => {
+            let target = fs::read_link(path).map_err(|error| host_error(path, error))?;
+            MemberKind::Symlink(target.into_os_string().into_vec())
+        }
+        FileType::CharacterDevice => MemberKind::CharDevice(device()),
+        FileType::BlockDevice => MemberKind::BlockDevice(device()),
+        FileType::Fifo => MemberKind::Fifo,
+        FileType::Socket => MemberKind::Socket,
+        FileType::RegularFile | FileType::Unknown => MemberKind::File(Contents::Host {
+            place,
+            size_bytes: u64::try_from(stat.st_size).unwrap_or_default(),
+        }),
     })
 }
 

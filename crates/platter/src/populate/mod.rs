@@ -24,7 +24,7 @@ use platter_vfs::{Context, Credentials, Filesystem, Timestamp};
 use crate::{Cause, Error, Result};
 use ahead::Pieces;
 pub(crate) use contents::Contents;
-use contents::HOLE_BYTES;
+use contents::{HOLE_BYTES, HostPlace};
 use filler::Filler;
 pub(crate) use folder::{host_error, xattrs as host_xattrs};
 use member_path::MemberPath;

@@ -169,7 +169,7 @@ impl CopySource {
         match self {
             Self::Host(path) if attr.kind == FileKind::Regular => {
                 let contents = Contents::Host {
-                    path: path.as_path().into(),
+                    place: path.as_path().into(),
                     size_bytes: attr.size_bytes,
                 };
                 contents.copy(write).map_err(|cause| self.error(cause))?;
