@@ -21,6 +21,10 @@ impl Node {
             let promised = core.delayed.promised_blocks(geometry);
             attr.sectors += promised * u64::from(geometry.block_bytes >> 9);
         }
+        if self.kind == FileKind::Directory && core.inode.links == 0 {
+            // As Linux shows one that was removed while somebody has it open.
+            attr.size_bytes = 0;
+        }
         Ok(attr)
     }
 

@@ -356,6 +356,22 @@ fn a_directory_that_lies_in_itself_is_refused() {
 }
 
 #[test]
+fn a_directory_that_was_removed_has_no_size_for_who_still_has_it() {
+    let image = Image::format(EXT2, "4M");
+    let filesystem = begin(&image).unwrap();
+    let (root, name) = (filesystem.root().unwrap(), Name::new(b"dir").unwrap());
+    let made = root.create(&Context::root(), name, CreateKind::Directory, 0o755);
+    let dir = made.unwrap();
+    assert_eq!(dir.attr().unwrap().size_bytes, 1024);
+    root.remove_dir(&Context::root(), name).unwrap();
+    let attr = dir.attr().unwrap();
+    assert_eq!((attr.links, attr.size_bytes), (0, 0));
+    drop(dir);
+    filesystem.unmount().unwrap();
+    assert_eq!(image.faults(), "");
+}
+
+#[test]
 fn a_protection_block_outside_the_filesystem_is_refused() {
     let image = Image::format(&["-t", "ext4", "-O", "mmp"], "8M");
     let file = OpenOptions::new()
