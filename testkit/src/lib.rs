@@ -13,6 +13,7 @@ pub mod prng;
 pub mod fixtures;
 pub mod compare;
 pub mod volume;
+pub mod served;
 pub mod workload;
 pub mod crash;
 pub mod edits;

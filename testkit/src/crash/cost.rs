@@ -18,12 +18,10 @@ use platter_fuse::{Operation, Session};
 use platter_vfs::Filesystem;
 
 use super::Scene;
+use crate::served;
 
 /// How long a flush takes: the time in which others join a commit.
 const FLUSH: Duration = Duration::from_millis(2);
-/// Between two tries to unmount, and how many there are.
-const BUSY: Duration = Duration::from_millis(20);
-const BUSY_MAX: u32 = 100;
 /// The first bytes of a block that ends a transaction in the journal. Spec: `ext4/journal`.
 const COMMIT_BLOCK: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
 /// Appends in one go of bytes.
@@ -71,19 +69,8 @@ pub fn costs(scene: &Scene, operations: u64) -> Result<Vec<Cost>> {
         operations,
     };
     let costs = counting.all(dir.path());
-    unmount(&mut session)?;
+    served::unmount(&mut session)?;
     costs
-}
-
-/// Unmounts. A program that another thread starts has our files open for a moment.
-fn unmount(session: &mut Session) -> Result<()> {
-    for _ in 0..BUSY_MAX {
-        if session.unmount().is_ok() {
-            return Ok(());
-        }
-        thread::sleep(BUSY);
-    }
-    Ok(session.unmount()?)
 }
 
 /// A mount whose requests and writes are counted.

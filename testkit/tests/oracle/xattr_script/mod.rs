@@ -2,14 +2,12 @@
 //! prints the same on the kernel's filesystem and on platter's.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use platter::WriteOptions;
-use platter_fuse::MountOptions;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
-use testkit::tool;
+use testkit::{served, tool};
 
 const CASES: &str = include_str!("cases.sh");
 
@@ -45,19 +43,11 @@ fn by_platter(image: &Path, folder: &Path, script: &Path) -> Vec<u8> {
         uses_reserve: true,
         ..WriteOptions::default()
     };
-    let spec = platter::ImageSpec::parse(image).unwrap();
-    let volume = platter::OpenOptions::new()
-        .writing(options)
-        .open(&spec)
-        .unwrap();
-    let mountpoint: PathBuf = folder.join("mount");
-    fs::create_dir_all(&mountpoint).unwrap();
-    let mut options = MountOptions::default();
-    assert_eq!(options.parse("allow_other,dev").unwrap(), [""; 0]);
-    let filesystem = Arc::clone(volume.filesystem());
-    let mut session = platter_fuse::mount(filesystem, &mountpoint, options).unwrap();
+    let open = platter::OpenOptions::new().writing(options);
+    let mountpoint = folder.join("mount");
+    let mut session = served::mount(image, &open, &mountpoint, "allow_other,dev").unwrap();
     let printed = run(&mountpoint, script);
-    session.unmount().unwrap();
+    served::unmount(&mut session).unwrap();
     printed
 }
 

@@ -1,0 +1,41 @@
+//! An image served to the kernel by this process, for what programs see through a mount.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use platter::{ImageSpec, OpenOptions};
+use platter_fuse::{MountError, MountOptions, Session};
+
+/// Between two tries to unmount, and how many there are.
+const BUSY: Duration = Duration::from_millis(20);
+const BUSY_MAX: u32 = 100;
+
+/// Mounts an image, opened as `open` says, with mount options such as `allow_other,dev`.
+pub fn mount(
+    image: &Path,
+    open: &OpenOptions,
+    mountpoint: &Path,
+    options: &str,
+) -> Result<Session> {
+    let volume = open.open(&ImageSpec::parse(image)?)?;
+    let mut mounting = MountOptions::default();
+    let rest = mounting.parse(options)?;
+    ensure!(rest.is_empty(), "{rest:?} is not about mounting");
+    std::fs::create_dir_all(mountpoint)?;
+    let filesystem = Arc::clone(volume.filesystem());
+    Ok(platter_fuse::mount(filesystem, mountpoint, mounting)?)
+}
+
+/// Unmounts. A program that another thread starts has our files open for a moment.
+pub fn unmount(session: &mut Session) -> Result<()> {
+    for _ in 0..BUSY_MAX {
+        match session.unmount() {
+            Err(MountError::Attach(_)) => thread::sleep(BUSY),
+            ended => return Ok(ended?),
+        }
+    }
+    Ok(session.unmount()?)
+}
