@@ -21,6 +21,7 @@ mod map_write;
 mod names_write;
 mod names_limits;
 mod mount_write;
+mod open_files;
 mod xattr_write;
 mod xattr_sharing;
 mod edits;
