@@ -63,7 +63,7 @@ impl Node {
     /// Refuses what changes contents where nothing can be changed.
     pub(super) fn refuse_change(&self) -> Result<()> {
         let log = self.volume().log().ok_or(Condition::ReadOnly)?;
-        if log.failure().is_some() {
+        if log.has_failed() {
             return Err(Condition::ReadOnly.into());
         }
         let flags = self.core.read().inode.flags;

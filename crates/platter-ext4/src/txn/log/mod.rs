@@ -338,7 +338,9 @@ impl Log {
         self.counters.read()
     }
 
-    fn has_failed(&self) -> bool {
+    /// Whether nothing is written any more.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
