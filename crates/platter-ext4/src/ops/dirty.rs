@@ -31,6 +31,14 @@ pub(super) struct DirtyNodes {
     failures: Mutex<Failures>,
 }
 
+impl DirtyNodes {
+    /// Whether nothing was written over a file's blocks since a sync of everything.
+    pub(super) fn is_all_flushed(&self) -> bool {
+        let flushed = self.flushed.load(Ordering::Acquire);
+        flushed >= self.overwrites.load(Ordering::Acquire)
+    }
+}
+
 /// How many files could not be written, and why the last one could not.
 #[derive(Debug, Default)]
 struct Failures {

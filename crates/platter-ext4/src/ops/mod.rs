@@ -243,13 +243,15 @@ impl Tree {
     fn node(self: &Arc<Self>, inode: Inode, map: BlockMap, seat: Seat<Node>) -> Node {
         // Changes of an earlier object of this inode may be among the latest.
         let latest = self.volume.log().map_or(Sequence(0), Log::latest);
+        let is_journaled = self.volume.journals_data(&inode);
+        let may_be_unflushed = !self.dirty.is_all_flushed();
         Node {
             tree: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             pages: Mapping::new(Arc::clone(&self.budget)),
-            data: FileState::new(self.volume.journals_data(&inode)),
+            data: FileState::new(is_journaled, may_be_unflushed),
             size_bytes: AtomicU64::new(inode.size_bytes),
             is_dirty: AtomicBool::new(false),
             is_unstored: AtomicBool::new(false),

@@ -59,10 +59,12 @@ pub(super) struct FileState {
 }
 
 impl FileState {
-    /// Of a file whose contents may be on their way through the journal.
-    pub(super) fn new(is_journaled: bool) -> Self {
+    /// Of a file whose contents may be on their way through the journal, or written by an earlier
+    /// object of it and not flushed.
+    pub(super) fn new(is_journaled: bool, may_be_unflushed: bool) -> Self {
         Self {
             is_journaled: AtomicBool::new(is_journaled),
+            written: AtomicU64::new(u64::from(may_be_unflushed)),
             ..Self::default()
         }
     }

@@ -86,3 +86,28 @@ fn a_long_write_is_not_there_without_what_was_written_before_it() {
         assert_eq!(file.after_cut(), file.model);
     }
 }
+
+#[test]
+fn a_file_that_was_let_go_of_and_loaded_again_has_what_was_written_before_flushed() {
+    let mut file = File::new(1, EXTENTS);
+    file.write(0, 1000);
+    file.remount();
+    let device = file.through(CountingDevice::new);
+    file.write(200, 500);
+    file.commit();
+    file.tree.write_dirty().unwrap();
+    let writes = device.counts().writes;
+    let number = file.node.number;
+    file.tree.nodes.release_all();
+    let former = Arc::into_inner(file.node);
+    drop(former.expect("nobody else uses it"));
+    file.node = file.tree.find(number).unwrap().unwrap();
+    for flushes in [1, 0] {
+        let before = device.counts();
+        file.node.sync(false).unwrap();
+        let counts = device.counts() - before;
+        assert_eq!((counts.flushes, counts.writes), (flushes, 0));
+    }
+    assert_eq!(device.counts().writes, writes);
+    file.check_bytes();
+}
