@@ -115,7 +115,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
                 drop_caches()?;
             }
         }
-        let part = measure_phase(phase, &mut *live, &mut medium, orders)
+        let part = measure_phase((workload, phase), &mut *live, &mut medium, orders)
             .with_context(|| format!("{}: {}", orders.side.name(), phase.name))?;
         if phase.unit != Unit::Preparation {
             phases.push(part);
@@ -173,7 +173,7 @@ fn make_image(ground: &Ground, workload: &Workload, count: u64) -> Result<()> {
 }
 
 fn measure_phase(
-    phase: &Phase,
+    (workload, phase): (&Workload, &Phase),
     live: &mut dyn Live,
     medium: &mut Option<Medium>,
     orders: &Orders,
@@ -183,6 +183,7 @@ fn measure_phase(
         root: &*root,
         count: orders.count,
         threads: orders.threads,
+        medium: workload.medium,
     };
     let server_cpu = |live: &dyn Live| live.server().map(measure::cpu_seconds).transpose();
     let mut all_asked = |live: &mut dyn Live| {

@@ -94,6 +94,8 @@ pub(crate) struct Site<'a> {
     pub(crate) root: &'a dyn Folder,
     pub(crate) count: u64,
     pub(crate) threads: usize,
+    /// Where the images lie.
+    pub(crate) medium: Medium,
 }
 
 /// What was done.
@@ -145,13 +147,16 @@ impl Site<'_> {
     }
 
     /// Lets each thread do its share in its folder, on a processor of its own. The thread that calls
-    /// starts servers, which are to run where they like.
+    /// starts servers, which are to run where they like; and where the disk takes part, so are all:
+    /// bound to the processor that takes the disk's interrupts, a thread is measured by those.
     fn in_threads(
         &self,
         work: impl Fn(u64, &dyn Folder, &mut Latencies) -> Result<u64> + Sync,
     ) -> Result<Done> {
         let one = |number: usize| -> Result<Done> {
-            stay_on_processor(number)?;
+            if self.medium == Medium::Memory {
+                stay_on_processor(number)?;
+            }
             let folder = self.root.folder(&folder_name(number))?;
             let mut latencies = Latencies::default();
             let amount = work(number as u64, &*folder, &mut latencies)?;
