@@ -166,6 +166,7 @@ impl Writing {
         drop(running.flusher);
         drop(running.committer);
         let ended = self.come_to_rest();
+        self.tree.cut();
         match running.guard {
             Some(guard) => ended.and(guard.release()),
             None => ended,
@@ -175,9 +176,7 @@ impl Writing {
     /// Ends what runs beside its callers, and leaves the filesystem as it is.
     pub(super) fn stop(&self) {
         // Nothing is written any more when another host may take the filesystem.
-        if let Some(log) = self.tree.volume.log() {
-            log.cut();
-        }
+        self.tree.cut();
         let running = self.running.lock().take();
         drop(running);
     }

@@ -7,6 +7,7 @@ mod dirty;
 mod unstored;
 mod sync;
 mod attr;
+mod closing;
 mod data;
 mod link;
 mod names;
@@ -26,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
@@ -83,6 +84,8 @@ pub struct Tree {
     damage: DamageNotes,
     /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
     is_closed: AtomicBool,
+    /// Held shared while data is written to the device, alone once to end that.
+    data_in_flight: CachePadded<RwLock<()>>,
 }
 
 platter_cache::layout!(
@@ -90,7 +93,7 @@ platter_cache::layout!(
     pub LAYOUT: Tree {
         ReadOnly: space, clock, budget, on_error;
         Rare: register, damage, is_closed;
-        Hot: orphans, renames, nodes, dirty, unstored;
+        Hot: orphans, renames, nodes, dirty, unstored, data_in_flight;
         Apart: volume;
     }
 );
@@ -158,6 +161,7 @@ impl Tree {
             on_error,
             damage: DamageNotes::default(),
             is_closed: AtomicBool::new(false),
+            data_in_flight: CachePadded::default(),
         });
         if let Some(log) = tree.volume.log() {
             let client = Arc::downgrade(&tree);
@@ -269,23 +273,6 @@ impl Tree {
             ),
             _seat: seat,
         }
-    }
-
-    /// Whether its mount has ended: nothing is written any more.
-    fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
-    }
-
-    /// Lets go of all inodes that nobody uses, now and from now on. What was not written is lost, as by
-    /// a power cut.
-    pub fn close(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
-        if let Some(log) = self.volume.log() {
-            log.cut();
-        }
-        drop(self.take_dirty());
-        self.drop_kept();
-        self.nodes.release_all();
     }
 }
 

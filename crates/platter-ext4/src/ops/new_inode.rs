@@ -1,5 +1,7 @@
 //! A new inode: whose it is, what it takes from its directory, and what is in it from the start.
 
+use std::io::IoSlice;
+
 use platter_vfs::acl::{ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::creation::NewFile;
 use platter_vfs::{Condition, Context, CreateKind, FileKind, Result};
@@ -123,11 +125,11 @@ impl Node {
         let mut block = target.to_vec();
         block.resize(block_bytes, 0);
         let offset = taken.start().0 << volume.geometry.block_bits;
-        match volume.device().write_at(offset, &block) {
+        match self.tree.write_data(offset, &[IoSlice::new(&block)]) {
             Ok(()) => Ok(Some(taken)),
             Err(error) => {
                 space.space.give_back(taken);
-                Err(error.into())
+                Err(error)
             }
         }
     }

@@ -142,7 +142,7 @@ impl Node {
             }
             let start = run.first().map_or(BlockNr(0), |(blocks, _)| blocks.start);
             let offset = geometry.offset_bytes(start);
-            volume.device().write_vectored_at(offset, &bufs)?;
+            self.tree.write_data(offset, &bufs)?;
         }
         Ok(())
     }

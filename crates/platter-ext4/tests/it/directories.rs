@@ -1,10 +1,11 @@
 //! Directories whose names come and go within one transaction, which stores their inodes once.
 
+use std::fs;
 use std::sync::Arc;
 
 use platter_block::Access;
 use platter_ext4::{Ext4, MountOptions};
-use platter_vfs::{Attr, Context, CreateKind, Filesystem, Inode, Name};
+use platter_vfs::{Attr, Context, CreateKind, Filesystem, Inode, Name, Timestamp, WholeFile};
 
 use crate::image::{Image, mount, walk};
 
@@ -154,5 +155,58 @@ fn what_is_used_after_its_mount_was_dropped_makes_nothing_durable() {
         let filesystem = image.mount();
         assert!(walk(&filesystem, "durable").is_ok());
         assert!(walk(&filesystem, "lost").is_err());
+    }
+}
+
+#[test]
+fn nothing_reaches_the_device_after_the_mount_has_ended() {
+    let with_inline: &[&str] = &[
+        "-b",
+        "1024",
+        "-O",
+        "inline_data,metadata_csum,^resize_inode",
+    ];
+    for format in [FORMATS[0], FORMATS[1], with_inline] {
+        for is_unmounted in [true, false] {
+            let image = Image::format(format, "16M");
+            let filesystem = begin(&image);
+            let root = filesystem.root().unwrap();
+            let old = make(&*root, "old", CreateKind::Regular);
+            old.write_at(0, &vec![1; 300 << 10]).unwrap();
+            let small = make(&*root, "small", CreateKind::Regular);
+            small.write_at(0, b"in the inode, where it may").unwrap();
+            filesystem.sync().unwrap();
+            if is_unmounted {
+                filesystem.unmount().unwrap();
+            }
+            drop(filesystem);
+            let before = fs::read(image.path()).unwrap();
+
+            let name = |name: &'static [u8]| Name::new(name).unwrap();
+            // Too long for the inode to hold it.
+            let kind = CreateKind::Symlink(vec![b't'; 100]);
+            let link = root.create(&Context::root(), name(b"link"), kind, 0o777);
+            assert!(link.is_err());
+            let whole = WholeFile {
+                name: name(b"whole"),
+                uid: 0,
+                gid: 0,
+                permissions: 0o644,
+                modified: Timestamp::default(),
+                contents: &[2; 3000],
+            };
+            assert!(root.create_whole(&[whole]).is_err());
+            // Past the cache, and through it.
+            assert!(old.write_at(0, &vec![3; 200 << 10]).is_err());
+            let cached = old.write_at(0, &[3; 100]);
+            assert!(cached.is_err() || old.sync(true).is_err());
+            let grown = small.write_at(0, &[4; 2000]);
+            assert!(grown.is_err() || small.sync(true).is_err());
+            drop((root, old, small));
+            assert!(
+                fs::read(image.path()).unwrap() == before,
+                "{format:?} {is_unmounted}"
+            );
+        }
     }
 }

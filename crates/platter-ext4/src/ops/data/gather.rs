@@ -129,9 +129,9 @@ impl Tree {
                 .flat_map(|(request, file)| request.blocks(&file.piece.run, bits))
                 .collect();
             let offset = run[0].0.start << bits;
-            if let Err(error) = self.volume.device().write_vectored_at(offset, &bufs) {
+            if let Err(error) = self.write_data(offset, &bufs) {
                 for &(_, file) in run {
-                    results[file] = Err(error.clone().into());
+                    results[file] = Err(error.clone());
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Contents that lie in the inode, and what grows out of it.
 
+use std::io::IoSlice;
 use std::sync::atomic::Ordering;
 
 use platter_vfs::Result;
@@ -123,9 +124,9 @@ impl Node {
             let goal = space.first_goal(self.number, self.kind);
             let block = space.take(volume, goal, 1, space.contents_from())?;
             let at = volume.geometry.offset_bytes(block.start());
-            if let Err(error) = volume.device().write_at(at, &bytes) {
+            if let Err(error) = self.tree.write_data(at, &[IoSlice::new(&bytes)]) {
                 space.give_back(block);
-                return Err(error.into());
+                return Err(error);
             }
             taken = Some(block);
         }

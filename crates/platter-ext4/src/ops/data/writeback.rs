@@ -66,9 +66,6 @@ impl WritableSpace for Node {
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = offset + len;
         let request = Request { offset, end, bufs };
-        if self.tree.is_closed() {
-            return Err(Condition::ReadOnly.into());
-        }
         let blocks = self.blocks_of(offset..end)?;
         let _stay = self.data.places.read();
         let is_unplaced = {
@@ -416,10 +413,7 @@ impl Node {
         };
         let bits = self.volume().geometry.block_bits;
         let bufs = request.blocks(run, bits);
-        self.volume()
-            .device()
-            .write_vectored_at(start.0 << bits, &bufs)?;
-        Ok(())
+        self.tree.write_data(start.0 << bits, &bufs)
     }
 
     /// The end of the bytes of a run of blocks that are written.

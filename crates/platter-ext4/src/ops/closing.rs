@@ -1,0 +1,45 @@
+//! The end of a mount: from then on nothing reaches the device, whoever still uses what it gave.
+
+use std::io::IoSlice;
+use std::sync::atomic::Ordering;
+
+use platter_vfs::{Condition, Result};
+
+use super::Tree;
+
+impl Tree {
+    /// Whether its mount has ended: nothing is written any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Writes data that no transaction has to `offset` of the device, in bytes.
+    ///
+    /// # Errors
+    /// `ReadOnly` when the mount has ended: its blocks may be another mount's by now.
+    pub(super) fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let _in_flight = self.data_in_flight.read();
+        if self.is_closed() {
+            return Err(Condition::ReadOnly.into());
+        }
+        Ok(self.volume.device().write_vectored_at(offset, bufs)?)
+    }
+
+    /// Ends all writing of data and metadata, and returns when none is under way. What was not
+    /// written is lost, as by a power cut.
+    pub(crate) fn cut(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        drop(self.data_in_flight.write());
+        if let Some(log) = self.volume.log() {
+            log.cut();
+        }
+    }
+
+    /// Lets go of all inodes that nobody uses, now and from now on, after a [cut](Self::cut).
+    pub fn close(&self) {
+        self.cut();
+        drop(self.take_dirty());
+        self.drop_kept();
+        self.nodes.release_all();
+    }
+}
