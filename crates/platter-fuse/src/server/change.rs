@@ -95,10 +95,10 @@ impl Server {
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
         let (dir, name) = (self.inode(parent)?, self.name(name)?);
-        let held = self.held(&*dir, name);
-        self.check(dir.unlink(&context, name))?;
+        let held = self.held(&*dir, name)?;
+        let removed = dir.unlink(&context, name);
         self.keep_nameless(held);
-        Ok(())
+        self.check(removed)
     }
 
     pub(crate) fn remove_dir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -106,10 +106,10 @@ impl Server {
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
         let (dir, name) = (self.inode(parent)?, self.name(name)?);
-        let held = self.held(&*dir, name);
-        self.check(dir.remove_dir(&context, name))?;
+        let held = self.held(&*dir, name)?;
+        let removed = dir.remove_dir(&context, name);
         self.keep_nameless(held);
-        Ok(())
+        self.check(removed)
     }
 
     pub(crate) fn rename(
@@ -124,10 +124,10 @@ impl Server {
         let (dir, new_dir) = (self.inode(parent)?, self.inode(new_parent)?);
         let (name, new_name) = (self.name(name)?, self.name(new_name)?);
         let context = Self::context(caller, 0);
-        let replaced = self.held(&*new_dir, new_name);
-        self.check(dir.rename(&context, name, new_dir.id(), new_name, mode))?;
+        let replaced = self.held(&*new_dir, new_name)?;
+        let renamed = dir.rename(&context, name, new_dir.id(), new_name, mode);
         self.keep_nameless(replaced);
-        Ok(())
+        self.check(renamed)
     }
 
     pub(crate) fn set_attributes(

@@ -202,10 +202,13 @@ impl Server {
     }
 
     /// What `name` in `dir` names, and its node, if the kernel holds it.
-    fn held(&self, dir: &dyn Inode, name: Name<'_>) -> Option<(NodeId, Arc<dyn Inode>)> {
-        let inode = dir.lookup(name).ok()?;
-        let node = self.nodes.held(inode.id())?;
-        Some((node, inode))
+    fn held(&self, dir: &dyn Inode, name: Name<'_>) -> Answer<Option<(NodeId, Arc<dyn Inode>)>> {
+        let inode = match dir.lookup(name) {
+            Err(Error::Condition(Condition::NotFound)) => return Ok(None),
+            looked_up => self.check(looked_up)?,
+        };
+        let node = self.nodes.held(inode.id());
+        Ok(node.map(|node| (node, inode)))
     }
 
     /// Keeps an inode that lost a name, if that was the last, as long as the kernel holds it.
