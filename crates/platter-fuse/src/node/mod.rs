@@ -1,11 +1,14 @@
 //! The inodes the kernel knows by a number, and how often it was told of each.
 
+mod lookups;
+
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 use platter_vfs::lock_rank::{LockRank, RankedMutex};
 use platter_vfs::{Inode, InodeId};
+
+use self::lookups::{Lookups, Node};
 
 /// The number by which the kernel names an inode. It also shows it as the inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,22 +41,18 @@ pub(crate) struct NodeTable {
 
 #[derive(Debug, Default)]
 struct Shard {
-    nodes: HashMap<NodeId, Node>,
+    nodes: Lookups,
     /// Of nodes that are not called after their inode in the first tree.
     ids: HashMap<NodeId, InodeId>,
     nameless: HashMap<NodeId, Arc<dyn Inode>>,
 }
-
-/// What is kept of each inode, in one word: there may be millions.
-#[derive(Debug)]
-struct Node(u64);
 
 /// What a node stands for.
 #[derive(Debug)]
 pub(crate) enum Known {
     /// An inode that can be found by its id.
     Named(InodeId),
-    /// The root, or an inode without a name.
+    /// The root, or an inode that has no name or had none.
     Kept(Arc<dyn Inode>),
 }
 
@@ -81,7 +80,7 @@ impl NodeTable {
             return Some(Known::Kept(Arc::clone(&self.root)));
         }
         let shard = self.shard(node).lock();
-        shard.nodes.get(&node)?;
+        shard.nodes.get(node)?;
         Some(match shard.nameless.get(&node) {
             Some(inode) => Known::Kept(Arc::clone(inode)),
             None => Known::Named(shard.id_of(node)),
@@ -93,20 +92,20 @@ impl NodeTable {
         let spare = self.spare.lock().by_inode.get(&id).copied();
         let node = spare.unwrap_or(NodeId(id.number));
         let shard = self.shard(node).lock();
-        (shard.nodes.contains_key(&node) && shard.id_of(node) == id).then_some(node)
+        (shard.nodes.get(node).is_some() && shard.id_of(node) == id).then_some(node)
     }
 
     /// Keeps an inode that has lost its last name, or has none yet, until the kernel forgets it.
     pub(crate) fn keep(&self, node: NodeId, inode: &Arc<dyn Inode>) {
         let mut shard = self.shard(node).lock();
-        if shard.nodes.contains_key(&node) {
+        if shard.nodes.get(node).is_some() {
             shard.nameless.insert(node, Arc::clone(inode));
         }
     }
 
     /// Notes that the kernel is about to be told of the attributes of a node.
     pub(crate) fn note_attr_told(&self, node: NodeId) {
-        if let Some(node) = self.shard(node).lock().nodes.get_mut(&node) {
+        if let Some(node) = self.shard(node).lock().nodes.get_mut(node) {
             node.note_attr_told();
         }
     }
@@ -114,13 +113,14 @@ impl NodeTable {
     /// Whether the kernel was told of a node's attributes since [that was taken](Self::take_attr_told).
     pub(crate) fn is_attr_told(&self, node: NodeId) -> bool {
         let shard = self.shard(node).lock();
-        shard.nodes.get(&node).is_none_or(Node::is_attr_told)
+        let kept = shard.nodes.get(node);
+        kept.is_none_or(|kept| kept.is_attr_told())
     }
 
     /// Whether the kernel was told of a node's attributes since this was asked last.
     pub(crate) fn take_attr_told(&self, node: NodeId) -> bool {
         let mut shard = self.shard(node).lock();
-        shard.nodes.get_mut(&node).is_some_and(Node::take_attr_told)
+        shard.nodes.get_mut(node).is_some_and(Node::take_attr_told)
     }
 
     /// The node of an inode the kernel is about to be told of, held once more.
@@ -151,13 +151,9 @@ impl NodeTable {
     /// The kernel forgot `lookups` of the times it was told of `node`.
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
         let mut shard = self.shard(node).lock();
-        let Entry::Occupied(mut entry) = shard.nodes.entry(node) else {
-            return;
-        };
-        if !entry.get_mut().forget(lookups) {
+        if !shard.nodes.forget(node, lookups) {
             return;
         }
-        entry.remove();
         let id = shard.id_of(node);
         shard.ids.remove(&node);
         let nameless = shard.nameless.remove(&node);
@@ -189,16 +185,13 @@ impl NodeTable {
     fn try_hold(&self, node: NodeId, id: InodeId) -> bool {
         let mut shard = self.shard(node).lock();
         let known = shard.id_of(node);
-        match shard.nodes.entry(node) {
-            Entry::Occupied(_) if known != id => return false,
-            Entry::Occupied(mut entry) => entry.get_mut().hold(),
-            Entry::Vacant(entry) => {
-                entry.insert(Node::new());
-                if known != id {
-                    shard.ids.insert(node, id);
-                }
+        if known != id {
+            if shard.nodes.get(node).is_some() {
+                return false;
             }
+            shard.ids.insert(node, id);
         }
+        shard.nodes.hold(node);
         true
     }
 
@@ -207,13 +200,13 @@ impl NodeTable {
         let Some(&node) = spare.by_inode.get(&id) else {
             return;
         };
-        if !self.shard(node).lock().nodes.contains_key(&node) {
+        if self.shard(node).lock().nodes.get(node).is_none() {
             spare.by_inode.remove(&id);
         }
     }
 
     fn shard(&self, node: NodeId) -> &RankedMutex<Shard> {
-        let mixed = node.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = lookups::block_of(node).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(mixed >> 32) as usize % SHARDS]
     }
 }
@@ -226,41 +219,6 @@ impl Shard {
             number: node.0,
         };
         self.ids.get(&node).copied().unwrap_or(own)
-    }
-}
-
-impl Node {
-    /// The kernel was told of its attributes since it was last told to drop them. The other bits are how
-    /// often the kernel was told of it and did not forget it since.
-    const ATTR_TOLD: u64 = 1 << 63;
-
-    fn new() -> Self {
-        Self(Self::ATTR_TOLD | 1)
-    }
-
-    fn hold(&mut self) {
-        self.0 = (self.0 + 1) | Self::ATTR_TOLD;
-    }
-
-    /// Whether nothing is left.
-    fn forget(&mut self, lookups: u64) -> bool {
-        let left = (self.0 & !Self::ATTR_TOLD).saturating_sub(lookups);
-        self.0 = self.0 & Self::ATTR_TOLD | left;
-        left == 0
-    }
-
-    fn note_attr_told(&mut self) {
-        self.0 |= Self::ATTR_TOLD;
-    }
-
-    fn is_attr_told(&self) -> bool {
-        self.0 & Self::ATTR_TOLD != 0
-    }
-
-    fn take_attr_told(&mut self) -> bool {
-        let told = self.is_attr_told();
-        self.0 &= !Self::ATTR_TOLD;
-        told
     }
 }
 
@@ -375,10 +333,5 @@ mod tests {
             assert_eq!(Arc::strong_count(&inode), 1);
             assert!(table.get(node).is_none());
         }
-    }
-
-    #[test]
-    fn a_node_takes_two_words() {
-        assert_eq!(size_of::<(NodeId, Node)>(), 16);
     }
 }
