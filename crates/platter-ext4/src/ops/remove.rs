@@ -223,6 +223,6 @@ impl Tree {
     }
 
     pub(super) fn can_write(&self) -> bool {
-        self.volume.log().is_some_and(|log| !log.has_failed())
+        self.volume.log().is_some_and(|log| log.failure().is_none())
     }
 }

@@ -11,7 +11,7 @@ use platter_vfs::{Condition, Result};
 use super::{Core, Node, Tree};
 use crate::inode;
 use crate::ondisk::InodeNr;
-use crate::txn::{Handle, Log};
+use crate::txn::Handle;
 
 /// The directories of which the running transaction has the block of the inode table, and memory what
 /// goes there.
@@ -65,7 +65,7 @@ impl Tree {
     pub(super) fn store_kept(&self, handle: &mut Handle<'_>) -> Result<()> {
         let mut kept = self.unstored.nodes.lock();
         // Names must not become durable without the directories that were let go of.
-        if self.volume.log().is_some_and(Log::has_failed) {
+        if self.volume.log().is_some_and(|log| log.failure().is_some()) {
             return Err(Condition::ReadOnly.into());
         }
         let (mut result, mut stored) = (Ok(()), Vec::new());

@@ -23,8 +23,7 @@ use crate::sync::{Condvar, LockRank, Mutex};
 /// - An id is in the table exactly as long as its [`Seat`] lives.
 /// - No lock is held while an inode is loaded or dropped.
 pub struct InodeCache<T> {
-    /// Each is counted for itself: users of different inodes do not meet in one count either.
-    shards: [Arc<Shard<T>>; SHARDS],
+    shards: Arc<[Shard<T>]>,
 }
 
 /// The right to be the one object of an inode. It must be kept inside the object, as its last
@@ -32,11 +31,9 @@ pub struct InodeCache<T> {
 #[must_use = "an inode gives up its place in the cache when its seat is dropped"]
 pub struct Seat<T> {
     id: InodeId,
-    shard: Weak<Shard<T>>,
+    shards: Weak<[Shard<T>]>,
 }
 
-/// Shards do not share cache lines.
-#[repr(align(128))]
 struct Shard<T> {
     state: Mutex<ShardState<T>>,
     /// Rung whenever an entry of the shard goes live or away.
@@ -59,18 +56,18 @@ impl<T> InodeCache<T> {
     /// A cache that keeps about `recent_max` inodes alive that nobody uses.
     #[must_use]
     pub fn new(recent_max: usize) -> Self {
-        let shard = |_| {
+        let shard = || {
             let state = ShardState {
                 entries: HashMap::new(),
                 recent: SecondChanceMap::new(recent_max.div_ceil(SHARDS)),
             };
-            Arc::new(Shard {
+            Shard {
                 state: Mutex::new(LockRank::InodeCache, state),
                 changed: Condvar::default(),
-            })
+            }
         };
         Self {
-            shards: std::array::from_fn(shard),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
         }
     }
 
@@ -128,7 +125,7 @@ impl<T> InodeCache<T> {
 
     /// Lets go of all inodes that nobody uses.
     pub fn release_all(&self) {
-        for shard in &self.shards {
+        for shard in &*self.shards {
             let released = shard.state.lock().recent.take_all();
             drop(released);
         }
@@ -138,7 +135,7 @@ impl<T> InodeCache<T> {
     #[must_use]
     pub fn live(&self) -> Vec<Arc<T>> {
         let mut objects = Vec::new();
-        for shard in &self.shards {
+        for shard in &*self.shards {
             let state = shard.state.lock();
             objects.extend(state.entries.values().filter_map(Entry::object));
         }
@@ -154,8 +151,8 @@ impl<T> InodeCache<T> {
             }
             if !state.entries.contains_key(&id) {
                 state.entries.insert(id, Entry::Held);
-                let shard = Arc::downgrade(shard);
-                return Err(Seat { id, shard });
+                let shards = Arc::downgrade(&self.shards);
+                return Err(Seat { id, shards });
             }
             state = shard.changed.wait(state);
         }
@@ -173,7 +170,7 @@ impl<T> InodeCache<T> {
         drop(evicted);
     }
 
-    fn shard(&self, id: InodeId) -> &Arc<Shard<T>> {
+    fn shard(&self, id: InodeId) -> &Shard<T> {
         &self.shards[shard_of(id)]
     }
 }
@@ -206,9 +203,10 @@ impl<T> Seat<T> {
 
 impl<T> Drop for Seat<T> {
     fn drop(&mut self) {
-        let Some(shard) = self.shard.upgrade() else {
+        let Some(shards) = self.shards.upgrade() else {
             return;
         };
+        let shard = &shards[shard_of(self.id)];
         shard.state.lock().entries.remove(&self.id);
         shard.changed.notify_all();
     }
@@ -217,7 +215,7 @@ impl<T> Drop for Seat<T> {
 impl<T> fmt::Debug for InodeCache<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut in_memory, mut recent) = (0, 0);
-        for shard in &self.shards {
+        for shard in &*self.shards {
             let state = shard.state.lock();
             in_memory += state.entries.len();
             recent += state.recent.len();

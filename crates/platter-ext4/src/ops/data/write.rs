@@ -63,7 +63,7 @@ impl Node {
     /// Refuses what changes contents where nothing can be changed.
     pub(super) fn refuse_change(&self) -> Result<()> {
         let log = self.volume().log().ok_or(Condition::ReadOnly)?;
-        if log.has_failed() {
+        if log.failure().is_some() {
             return Err(Condition::ReadOnly.into());
         }
         let flags = self.core.read().inode.flags;

@@ -338,9 +338,7 @@ impl Log {
         self.counters.read()
     }
 
-    /// Whether nothing is written any more.
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
