@@ -35,7 +35,7 @@ impl Tree {
         }
     }
 
-    /// Lets go of all inodes that nobody uses, now and from now on, after a [cut](Self::cut).
+    /// Ends all writing, and lets go of all inodes that nobody uses, now and from now on.
     pub fn close(&self) {
         self.cut();
         drop(self.take_dirty());

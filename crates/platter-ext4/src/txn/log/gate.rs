@@ -23,8 +23,9 @@ const SHUT: u64 = 1 << 63;
 /// - All orders of the word's changes agree, as of any one atomic. Who waits has set `SHUT` or
 ///   `AWAITED` before looking at the count under the lock; so a handle that ends is either not in
 ///   that count, or sees the mark, takes the lock, and rings after the wait has begun.
-/// - Each change of the word releases, and all but the first of a transaction acquire: who finds the last handle gone sees what all did,
-///   and who comes in sees the transaction that it was opened with.
+/// - Each change of the word releases, and all but the first of a transaction acquire: who finds the
+///   last handle gone sees what all did, and who comes in sees the transaction that it was opened
+///   with.
 #[derive(Debug)]
 pub(super) struct Gate {
     word: AtomicU64,
