@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use platter_vfs::{Condition, Result};
 
 use super::Tree;
+use crate::txn::Log;
 
 impl Tree {
     /// Whether its mount has ended: nothing is written any more.
@@ -16,16 +17,20 @@ impl Tree {
     /// Writes data that no transaction has to `offset` of the device, in bytes.
     ///
     /// # Errors
-    /// `ReadOnly` when the mount has ended: its blocks may be another mount's by now.
+    /// `ReadOnly` when the mount has ended: its blocks may be another mount's by now. What ended all
+    /// writing, if something did: that may be another host that mounted it.
     pub(super) fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         let _in_flight = self.data_in_flight.read();
         if self.is_closed() {
             return Err(Condition::ReadOnly.into());
         }
+        if let Some(error) = self.volume.log().and_then(Log::failure) {
+            return Err(error);
+        }
         Ok(self.volume.device().write_vectored_at(offset, bufs)?)
     }
 
-    /// Ends all writing of data and metadata, and returns when none is under way. What was not
+    /// Ends all writing, and returns when neither data nor a commit is under way. What was not
     /// written is lost, as by a power cut.
     pub(crate) fn cut(&self) {
         self.is_closed.store(true, Ordering::Relaxed);

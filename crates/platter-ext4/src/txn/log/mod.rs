@@ -321,14 +321,23 @@ impl Log {
     }
 
     /// Ends all writing as a power cut does: nothing that is not durable yet will be, and nothing is
-    /// noted of it. A commit that has all it needs still comes to its end.
+    /// noted of it. A commit that has all it needs still comes to its end before this returns.
+    /// The caller has no handle.
     pub fn cut(&self) {
+        held::assert_none_of(self);
         self.stop(&Condition::ReadOnly.into());
+        let mut state = self.state.lock();
+        while state.is_committing {
+            self.changed.wait(&mut state);
+        }
     }
 
     /// Why nothing is written any more, if so.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
+        if !self.has_failed() {
+            return None;
+        }
         self.state.lock().failure.clone()
     }
 

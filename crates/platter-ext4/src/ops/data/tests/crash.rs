@@ -111,3 +111,18 @@ fn a_file_that_was_let_go_of_and_loaded_again_has_what_was_written_before_flushe
     assert_eq!(device.counts().writes, writes);
     file.check_bytes();
 }
+
+#[test]
+fn nothing_is_written_over_a_file_after_writing_has_ended() {
+    let mut file = File::new(1, EXTENTS);
+    file.write(0, 1000);
+    file.remount();
+    file.node.write_at(200, &[7; 500]).unwrap();
+    file.commit();
+    let why: Error = Condition::Busy.into();
+    file.tree.end_writing(&why);
+    let refused = Some(why.errno());
+    assert_eq!(file.tree.write_dirty().err().map(|e| e.errno()), refused);
+    assert_eq!(file.node.sync(true).err().map(|e| e.errno()), refused);
+    assert_eq!(file.after_cut(), file.model);
+}
