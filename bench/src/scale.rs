@@ -180,28 +180,30 @@ impl Growth {
         let rounds = choice.rounds.unwrap_or(rounds).min(rounds);
         let mut samples = Vec::new();
         let mut failures = Vec::new();
-        for (number, &size) in self.sizes(extent).iter().enumerate() {
-            let mut sides: Vec<Side> = self.sides_at(number).collect();
-            for _ in 0..rounds {
-                for &side in &sides {
-                    let mut orders = self.orders(side, size, extent)?;
-                    orders.folder = stage.empty_folder("ground")?;
-                    let turn = child::run("run", &orders)
-                        .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
-                    let sample: Sample = match turn {
-                        Err(error) if extent == Extent::Full => {
-                            failures.push(told(&error));
-                            continue;
-                        }
-                        turn => turn?,
-                    };
-                    if extent == Extent::Quick {
-                        check_memory(&sample)?;
+        // Sizes take turns as sides do: what makes a machine slower for minutes is no growth.
+        let mut turns: Vec<(u64, Side)> = self.turns(extent).collect();
+        for _ in 0..rounds {
+            for &(size, side) in &turns {
+                let mut orders = self.orders(side, size, extent)?;
+                orders.folder = stage.empty_folder("ground")?;
+                let turn = child::run("run", &orders)
+                    .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
+                let sample: Sample = match turn {
+                    Err(error) if extent == Extent::Full => {
+                        failures.push(told(&error));
+                        continue;
                     }
-                    samples.push(At { size, sample });
+                    turn => turn?,
+                };
+                if extent == Extent::Quick {
+                    check_memory(&sample)?;
                 }
-                sides.reverse();
+                samples.push(At { size, sample });
             }
+            turns.reverse();
+        }
+        samples.sort_by_key(|at: &At| at.size);
+        for &size in self.sizes(extent) {
             show(self.unit, size, &samples);
         }
         for at in &mut samples {
@@ -216,11 +218,14 @@ impl Growth {
         })
     }
 
-    /// The sides that are measured at the size of this number.
-    fn sides_at(&self, number: usize) -> impl Iterator<Item = Side> {
-        let sides = self.sides.iter();
-        let sides = sides.filter(move |(_, every)| number.is_multiple_of(*every));
-        sides.map(|(side, _)| *side)
+    /// What a round measures: every size, by each side that is measured there.
+    fn turns(&self, extent: Extent) -> impl Iterator<Item = (u64, Side)> {
+        let sizes = self.sizes(extent).iter().enumerate();
+        sizes.flat_map(|(number, &size)| {
+            let sides = self.sides.iter();
+            let sides = sides.filter(move |(_, every)| number.is_multiple_of(*every));
+            sides.map(move |(side, _)| (size, *side))
+        })
     }
 
     fn orders(&self, side: Side, size: u64, extent: Extent) -> Result<Orders> {
