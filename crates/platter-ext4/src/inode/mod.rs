@@ -16,6 +16,7 @@ use crate::ondisk::{Inode, InodeFlags, InodeNr};
 pub use attr::attr;
 pub use store::{
     STORE_CREDITS, edit, edit_or_keep, initialize, join_slot, read_slot, store, store_deleted,
+    store_deletion,
 };
 
 /// What every number of an inode must hold to, wherever it comes from.

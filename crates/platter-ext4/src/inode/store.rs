@@ -22,12 +22,34 @@ const SMALL_FILE_BYTES_MAX: u64 = 0x7fff_ffff;
 
 /// Takes an inode as it is now into its table. What this driver does not know of it stays.
 pub fn store(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-    put(volume, handle, inode, false)
+    put(volume, handle, inode, |slot| {
+        inode.encode(slot, &volume.geometry)
+    })
+}
+
+/// Takes an inode that is deleted at `time`, in seconds, into its table for the last time. Takes the
+/// credits of [`store`].
+pub fn store_deletion(
+    volume: &Volume,
+    handle: &mut Handle<'_>,
+    inode: &Inode,
+    time: u32,
+) -> Result<()> {
+    let geometry = &volume.geometry;
+    put(volume, handle, inode, |slot| {
+        inode.encode(slot, geometry)?;
+        put_deleted(slot, inode.number, time, geometry)
+    })
 }
 
 /// Takes a new inode into its table, over whatever was there.
 pub fn initialize(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
-    put(volume, handle, inode, true)
+    put(volume, handle, inode, |slot| {
+        let mut new = vec![0; slot.len()];
+        inode.encode(&mut new, &volume.geometry)?;
+        slot.copy_from_slice(&new);
+        Ok(())
+    })
 }
 
 /// Stores the time of an inode's deletion, or the next inode of the orphan list. Takes one credit.
@@ -91,7 +113,13 @@ pub fn join_slot(volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> R
     handle.edit(place.block, &Unverified, |_| Ok(()))
 }
 
-fn put(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode, is_new: bool) -> Result<()> {
+/// Has `encode` change the slot of an inode in its table.
+fn put(
+    volume: &Volume,
+    handle: &mut Handle<'_>,
+    inode: &Inode,
+    encode: impl FnOnce(&mut [u8]) -> Result<(), Corrupt<InodeRule>>,
+) -> Result<()> {
     let geometry = &volume.geometry;
     announce_large_file(volume, handle, inode)?;
     let InodeSlot { block, offset, .. } = slot(volume, inode.number)?;
@@ -100,13 +128,7 @@ fn put(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode, is_new: bool) ->
         let bytes = bytes
             .get_mut(offset..end)
             .ok_or(broken(inode.number, InodeRule::Truncated))?;
-        if is_new {
-            let mut slot = vec![0; bytes.len()];
-            inode.encode(&mut slot, geometry)?;
-            bytes.copy_from_slice(&slot);
-            return Ok(());
-        }
-        Ok(inode.encode(bytes, geometry)?)
+        Ok(encode(bytes)?)
     })
 }
 
@@ -188,7 +210,8 @@ mod tests {
                     Ok(())
                 })
                 .unwrap();
-            put(&volume, &mut handle, &inode, is_new).unwrap();
+            let take = if is_new { initialize } else { store };
+            take(&volume, &mut handle, &inode).unwrap();
             let buffer = volume.read_block(place.block, &Unverified).unwrap();
             let (disk, _) = DiskInode::ref_from_prefix(&buffer[place.offset..]).unwrap();
             assert_eq!(disk.fragment.get() & 0xff, expected);

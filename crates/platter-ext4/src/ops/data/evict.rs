@@ -67,9 +67,9 @@ impl Node {
         // The kernel keeps 32 bits of it, and 0 would not be a deletion.
         let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
         core.inode.size_bytes = 0;
-        core.inode.changed = now;
-        core.store_data(volume, handle)?;
-        register.remove_deleted(volume, handle, self.number, time)?;
+        core.inode.changed = core.inode.storable(now);
+        (core.sync, core.data_sync) = (handle.transaction(), handle.transaction());
+        register.remove_deleted(volume, handle, &core.inode, time)?;
         // From here on the number may be another file's.
         let was_dir = self.kind == FileKind::Directory;
         let freed = space.free_inode(volume, handle, self.number, was_dir);

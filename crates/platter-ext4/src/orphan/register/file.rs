@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use platter_vfs::Result;
@@ -23,6 +24,8 @@ use crate::txn::Handle;
 pub(super) struct OrphanFile {
     rules: OrphanBlockRules,
     state: Mutex<State>,
+    /// How many there are, as of the last change: where there are none, nobody needs the lock to see that.
+    len: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -79,9 +82,11 @@ impl OrphanFile {
             ControlFlow::Continue(())
         })?;
         taken?;
+        let len = AtomicUsize::new(state.orphans.len());
         Ok(Some(Self {
             rules,
             state: Mutex::new(state),
+            len,
         }))
     }
 
@@ -90,7 +95,7 @@ impl OrphanFile {
     }
 
     pub(super) fn contains(&self, number: InodeNr) -> bool {
-        self.state.lock().orphans.contains_key(&number)
+        !self.is_empty() && self.state.lock().orphans.contains_key(&number)
     }
 
     /// Adds an inode, if there is room.
@@ -106,6 +111,7 @@ impl OrphanFile {
                 return Ok(false);
             };
             state.orphans.insert(number, (index, place));
+            self.len.store(state.orphans.len(), Ordering::Release);
             if !state.is_announced {
                 announce(volume, handle, true)?;
                 state.is_announced = true;
@@ -118,6 +124,9 @@ impl OrphanFile {
 
     /// Whether the inode was there.
     pub(super) fn remove(&self, handle: &mut Handle<'_>, number: InodeNr) -> Result<bool> {
+        if self.is_empty() {
+            return Ok(false);
+        }
         let found = self.state.lock().orphans.get(&number).copied();
         let Some((index, place)) = found else {
             return Ok(false);
@@ -127,6 +136,7 @@ impl OrphanFile {
         // Only now others may use the place.
         let mut state = self.state.lock();
         state.orphans.remove(&number);
+        self.len.store(state.orphans.len(), Ordering::Release);
         if let Some(block) = state.blocks.get_mut(index) {
             block.free.push(place);
         }
@@ -140,6 +150,11 @@ impl OrphanFile {
             state.is_announced = false;
         }
         Ok(())
+    }
+
+    /// Whether there are none. Who added one, and has not taken it out, sees that.
+    fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
     }
 
     fn put(

@@ -2,6 +2,7 @@
 //! of its deletion.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use platter_vfs::Result;
@@ -17,6 +18,8 @@ use crate::txn::Handle;
 #[derive(Debug, Default)]
 pub(super) struct OrphanList {
     links: Mutex<Links>,
+    /// How many there are, as of the last change: where there are none, nobody needs the lock to see that.
+    len: AtomicUsize,
 }
 
 /// The order of the list: who came last is its head.
@@ -48,8 +51,10 @@ impl OrphanList {
             links.turns.insert(number, turn);
             next = InodeNr::new(inode.deleted);
         }
+        let len = AtomicUsize::new(links.turns.len());
         Ok(Self {
             links: Mutex::new(links),
+            len,
         })
     }
 
@@ -75,6 +80,7 @@ impl OrphanList {
         links.next_turn = turn.saturating_add(1);
         links.by_turn.insert(turn, number);
         links.turns.insert(number, turn);
+        self.len.store(links.turns.len(), Ordering::Release);
         Ok(())
     }
 
@@ -85,6 +91,9 @@ impl OrphanList {
         handle: &mut Handle<'_>,
         number: InodeNr,
     ) -> Result<bool> {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return Ok(false);
+        }
         let mut links = self.links.lock();
         let Some(&turn) = links.turns.get(&number) else {
             return Ok(false);
@@ -100,6 +109,7 @@ impl OrphanList {
         }
         links.by_turn.remove(&turn);
         links.turns.remove(&number);
+        self.len.store(links.turns.len(), Ordering::Release);
         Ok(true)
     }
 }

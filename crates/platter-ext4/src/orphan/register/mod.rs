@@ -11,7 +11,7 @@ use platter_vfs::Result;
 
 use crate::Volume;
 use crate::inode;
-use crate::ondisk::InodeNr;
+use crate::ondisk::{Inode, InodeNr};
 use crate::txn::Handle;
 use file::OrphanFile;
 use list::OrphanList;
@@ -74,11 +74,12 @@ impl OrphanRegister {
     /// # Errors
     /// The transaction is aborted then.
     pub fn remove(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
-        let removed = self.try_remove(volume, handle, number, 0);
+        let removed = self.try_remove(volume, handle, number);
         removed.map_err(|error| handle.abort(error))
     }
 
-    /// Takes an inode out that is deleted at `time`, in seconds. Takes [`ORPHAN_CREDITS`].
+    /// Takes an inode out that is deleted at `time`, in seconds, and stores it with that. Takes
+    /// [`ORPHAN_CREDITS`].
     ///
     /// # Errors
     /// The transaction is aborted then.
@@ -86,11 +87,12 @@ impl OrphanRegister {
         &self,
         volume: &Volume,
         handle: &mut Handle<'_>,
-        number: InodeNr,
+        inode: &Inode,
         time: u32,
     ) -> Result<()> {
-        let removed = self.try_remove(volume, handle, number, time);
-        removed.map_err(|error| handle.abort(error))
+        let removed = self.take_out(volume, handle, inode.number);
+        let stored = removed.and_then(|_| inode::store_deletion(volume, handle, inode, time));
+        stored.map_err(|error| handle.abort(error))
     }
 
     /// Takes an inode out that is too damaged to be dealt with, and leaves it as it is. Takes
@@ -112,16 +114,9 @@ impl OrphanRegister {
         Ok(!was_in_file && self.list.remove(volume, handle, number)?)
     }
 
-    fn try_remove(
-        &self,
-        volume: &Volume,
-        handle: &mut Handle<'_>,
-        number: InodeNr,
-        deleted: u32,
-    ) -> Result<()> {
-        let was_in_list = self.take_out(volume, handle, number)?;
-        if was_in_list || deleted != 0 {
-            inode::store_deleted(volume, handle, number, deleted)?;
+    fn try_remove(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
+        if self.take_out(volume, handle, number)? {
+            inode::store_deleted(volume, handle, number, 0)?;
         }
         Ok(())
     }

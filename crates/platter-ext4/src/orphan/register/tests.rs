@@ -106,8 +106,9 @@ fn orphans_leave_the_list_at_any_place() {
     assert_eq!(found.all(), [number(19), number(17)]);
     let mut handle = volume.begin(2 * ORPHAN_CREDITS).unwrap();
     found.add(&volume, &mut handle, number(20)).unwrap();
+    let gone = inode::read(&volume, number(19)).unwrap();
     found
-        .remove_deleted(&volume, &mut handle, number(19), 1234)
+        .remove_deleted(&volume, &mut handle, &gone, 1234)
         .unwrap();
     drop(handle);
     assert_eq!(stored_list(&volume), [20, 17]);
@@ -155,9 +156,10 @@ fn orphans_are_kept_in_the_file_and_then_in_the_list() {
     assert!(announced(&volume));
     drop(handle);
     for inode in found.all() {
+        let inode = inode::read(&volume, inode).unwrap();
         let mut handle = volume.begin(ORPHAN_CREDITS).unwrap();
         found
-            .remove_deleted(&volume, &mut handle, inode, 7)
+            .remove_deleted(&volume, &mut handle, &inode, 7)
             .unwrap();
     }
     assert_eq!(found.all(), []);
