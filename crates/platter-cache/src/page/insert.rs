@@ -13,7 +13,7 @@ use crate::xarray::{
 pub(super) const DIRTY: Mark = Mark::A;
 /// Entries that are being written.
 pub(super) const WRITEBACK: Mark = Mark::B;
-/// Entries that a writeback has found dirty and not yet come to.
+/// Entries that a writeback has found dirty and not yet come to, or has given up.
 pub(super) const TOWRITE: Mark = Mark::C;
 
 /// Shadows that are looked at under one hold of the lock.

@@ -29,9 +29,10 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         };
         let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
         core.mark_to_write(pages.clone());
-        core.wait_for_writeback(pages.clone());
-        core.write_marked(source, pages.clone())?;
-        core.wait_for_writeback(pages);
+        // What another one took and did not write is left to who waited for it.
+        while core.wait_for_writeback(pages.clone()) {
+            core.write_marked(source, pages.clone())?;
+        }
         Ok(())
     }
 
@@ -172,20 +173,22 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         result
     }
 
-    /// Waits until nothing in a range is being written.
-    pub(super) fn wait_for_writeback(&self, pages: Range<u64>) {
+    /// Waits until nothing in a range is being written. Whether anything is marked to be written then.
+    pub(super) fn wait_for_writeback(&self, pages: Range<u64>) -> bool {
         let Some(last) = pages.end.checked_sub(1) else {
-            return;
+            return false;
         };
         loop {
             let seen = *self.writebacks.lock();
-            let found = {
+            {
                 let mut locked = self.pages.lock();
-                let mut cursor = locked.cursor(pages.start, Order::ZERO);
-                cursor.find_marked(last, WRITEBACK).is_some()
-            };
-            if !found {
-                return;
+                let mut is_any = |mark| {
+                    let mut cursor = locked.cursor(pages.start, Order::ZERO);
+                    cursor.find_marked(last, mark).is_some()
+                };
+                if !is_any(WRITEBACK) {
+                    return is_any(TOWRITE);
+                }
             }
             let mut ended = self.writebacks.lock();
             while *ended == seen {
@@ -194,7 +197,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         }
     }
 
-    /// Ends the writeback of folios; those that were not written are dirty again.
+    /// Ends the writeback of folios; those that were not written are dirty again, and to be written by
+    /// whoever waits for them.
     pub(super) fn end_writeback(&self, folios: &[Ref<Folio<E>>], is_written: bool) {
         self.change(|locked| {
             for folio in folios {
@@ -205,6 +209,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
                     folio.add_dirty_pages(folio.all_pages());
                     folio.set_dirty(true);
                     cursor.set_mark(DIRTY);
+                    cursor.set_mark(TOWRITE);
                 }
                 if !folio.is_unwritten() {
                     self.budget.sub_dirty(folio.bytes());

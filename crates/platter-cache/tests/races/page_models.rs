@@ -41,6 +41,11 @@ pub(crate) const MODELS: &[Model] = &[
         run: sync_against_sync,
     },
     Model {
+        name: "what_another_one_gave_up_is_in_the_file_after_a_sync",
+        schedules: 1500,
+        run: sync_against_giving_up,
+    },
+    Model {
         name: "nothing_is_written_beyond_the_end_once_a_truncation_returned",
         schedules: 1500,
         run: truncation_against_writeback,
@@ -283,6 +288,28 @@ fn sync_against_sync() {
     for other in syncs {
         other.join().unwrap();
     }
+}
+
+fn sync_against_giving_up() {
+    let cached = Cached::new(File::of_pages(2), 64 * COST);
+    let give_up = |cached: &Cached| {
+        for _ in 0..2 {
+            drop(cached.mapping.take_dirty(u64::MAX));
+        }
+    };
+    let sync = |cached: &Cached| {
+        cached.write(5, 77);
+        cached.write_back();
+        assert_eq!(cached.file.byte(5), 77);
+    };
+    let others = [spawn(&cached, give_up), spawn(&cached, sync)];
+    sync(&cached);
+    for other in others {
+        other.join().unwrap();
+    }
+    cached.write_back();
+    assert!(!cached.mapping.is_dirty());
+    assert_eq!(cached.mapping.budget().dirty_bytes(), 0);
 }
 
 fn truncation_against_writeback() {

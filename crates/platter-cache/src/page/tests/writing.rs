@@ -1,6 +1,7 @@
 //! Dirty pages: how they get to the file, and what becomes of errors.
 
 use std::thread;
+use std::time::Duration;
 
 use super::*;
 use crate::xarray::Entry;
@@ -245,6 +246,24 @@ fn truncation_waits_for_a_writeback() {
         truncation.join().unwrap();
     });
     assert_eq!(mapping.page_count(), 0);
+}
+
+#[test]
+fn a_sync_writes_what_another_one_took_and_did_not_write() {
+    let (mapping, _) = mapping(1 << 20);
+    let file = File::sparse(0);
+    mapping.write_at(&file, 0, &[7; 100]).unwrap();
+    let taken = mapping.take_dirty(16).unwrap();
+    thread::scope(|scope| {
+        let syncer = scope.spawn(|| mapping.write_back(&file, 0..u64::MAX));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!syncer.is_finished());
+        drop(taken);
+        syncer.join().unwrap().unwrap();
+    });
+    assert_eq!(file.writes(), one(0..1));
+    assert!(!mapping.is_dirty());
+    assert_eq!(file.bytes.lock().unwrap()[..], [7; 100]);
 }
 
 #[test]

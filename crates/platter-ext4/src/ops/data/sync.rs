@@ -19,7 +19,7 @@ impl Node {
     pub(super) fn end_write_back(&self, written: Result<()>, size: u64) -> Result<()> {
         // The end of the file may be a hole, of which there was nothing to write.
         let written = written.and_then(|()| self.extend_on_medium(size));
-        // Where another one failed to write what this waited for, it is dirty again.
+        // What became dirty meanwhile, too, is to be written by somebody.
         if written.is_err() || self.pages.is_dirty() {
             self.note_dirty();
         }
