@@ -33,8 +33,28 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         let _exclusive = core.fills.write();
         core.zero_edge(range.start, range.end);
         core.zero_edge(range.start.max(bytes_of(end..end).start), range.end);
-        core.remove_pages(first..end, range);
+        core.remove_pages(first..end, &Straddling::Parted(range));
     }
+
+    /// Takes whatever holds bytes of a range out of the cache, as a whole: the file has other bytes
+    /// there now. The caller has had it written back, and keeps writers away since then.
+    pub fn invalidate(&self, range: Range<u64>) {
+        let Some(core) = self.core.get() else {
+            return;
+        };
+        let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
+        // Nobody brings pages in meanwhile.
+        let _exclusive = core.fills.write();
+        core.remove_pages(pages, &Straddling::Removed);
+    }
+}
+
+/// What becomes of a folio that reaches over an end of what is taken out.
+enum Straddling {
+    /// It is split, or, if somebody uses it, cleared within these bytes.
+    Parted(Range<u64>),
+    /// It goes as a whole.
+    Removed,
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
@@ -50,9 +70,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         }
     }
 
-    /// Takes the folios of whole `pages` out. One that reaches over the range's ends is split, or
-    /// cleared in part if somebody uses it.
-    fn remove_pages(&self, pages: Range<u64>, bytes: Range<u64>) {
+    /// Takes the folios of whole `pages` out.
+    fn remove_pages(&self, pages: Range<u64>, straddling: &Straddling) {
         let Some(last) = pages.end.checked_sub(1).filter(|_| !pages.is_empty()) else {
             return;
         };
@@ -60,7 +79,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         while let Some(from) = next {
             self.wait_for_writeback(from..pages.end);
             let mut removed = Vec::new();
-            let mut straddling = None;
+            let mut parted = None;
             next = self.change(|locked| {
                 let mut cursor = locked.cursor(from, Order::ZERO);
                 let mut found = cursor.find(last);
@@ -78,8 +97,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
                             if folio.is_in_writeback() {
                                 return Some(entry.index);
                             }
-                            if !is_inside {
-                                straddling = Some(folio);
+                            if let (false, Straddling::Parted(bytes)) = (is_inside, straddling) {
+                                parted = Some((folio, bytes));
                                 return Some(entry.index);
                             }
                             removed.extend(self.remove_at(&mut cursor));
@@ -92,10 +111,9 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             for folio in removed {
                 self.budget.lru().remove(folio.lru());
             }
-            let Some(folio) = straddling else {
-                continue;
-            };
-            next = self.cut(&folio, &pages, &bytes);
+            if let Some((folio, bytes)) = parted {
+                next = self.cut(&folio, &pages, bytes);
+            }
         }
     }
 

@@ -204,6 +204,30 @@ fn a_folio_in_use_is_cleared_instead_of_split() {
 }
 
 #[test]
+fn what_moved_is_read_anew_though_its_folio_is_in_use() {
+    let file = File::of_pages(512);
+    let (mapping, budget) = mapping(64 << 20);
+    mapping.will_need(&file, PAGE..512 * PAGE);
+    let Some(Entry::Item(held)) = mapping.core().pages.get(200) else {
+        panic!("the page is cached");
+    };
+    assert!(held.covers(201) && held.index() > 1);
+    file.bytes.lock().unwrap().rotate_left(PAGE_BYTES);
+    mapping.invalidate(201 * PAGE - 1024..u64::MAX);
+    assert!(held.is_detached());
+    for page in [200, 201, 300, 510] {
+        assert_eq!(
+            byte(&mapping, &file, page),
+            Ok(u8::try_from((page + 1) % 251).unwrap())
+        );
+    }
+    assert_eq!(byte(&mapping, &file, 1), Ok(1), "what lies before stays");
+    drop(held);
+    drop(mapping);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+#[test]
 fn a_hole_reads_as_zeros_at_its_ragged_ends() {
     let file = File::of_pages(64);
     let (mapping, _) = mapping(16 << 20);

@@ -140,7 +140,7 @@ impl Node {
         })?;
         drop(alone);
         self.size_bytes.store(new_size, Ordering::Release);
-        self.drop_pages_from(range.start);
+        self.pages.invalidate(range.start..u64::MAX);
         self.end_move()
     }
 
@@ -182,7 +182,7 @@ impl Node {
             Ok(false)
         })?;
         drop(alone);
-        self.drop_pages_from(range.start);
+        self.pages.invalidate(range.start..u64::MAX);
         self.end_move()
     }
 
@@ -271,14 +271,9 @@ impl Node {
 
     /// Writes what is dirty from a byte on, and takes it out of the cache.
     fn write_back_from(&self, start: u64) -> Result<()> {
-        self.pages
-            .write_back(self, start - start % PAGE..u64::MAX)?;
-        self.drop_pages_from(start);
+        self.pages.write_back(self, start..u64::MAX)?;
+        self.pages.invalidate(start..u64::MAX);
         Ok(())
-    }
-
-    fn drop_pages_from(&self, start: u64) {
-        self.pages.remove_range(start - start % PAGE..u64::MAX);
     }
 
     /// Gives all holes of a range space that reads as zeros, or none of them.

@@ -158,6 +158,47 @@ fn a_sync_waits_for_what_another_one_writes() {
 }
 
 #[test]
+fn what_moves_is_never_seen_as_zeros_by_who_reads_beside_it() {
+    let mut file = File::new(5, EXTENTS);
+    for page in 0..32 {
+        file.write(page * 4096, 4096);
+    }
+    file.remount();
+    let node = Arc::clone(&file.node);
+    let is_done = AtomicBool::new(false);
+    let read = |page: u64| {
+        let mut bytes = [0; 4096];
+        node.read_at(page * 4096, &mut bytes).unwrap();
+    };
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // Not for ever, should anything fail.
+                for _ in 0..1_000_000 {
+                    (0..5).for_each(read);
+                    if is_done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        for round in 0..100 {
+            let modes = [FallocateMode::InsertRange, FallocateMode::CollapseRange];
+            file.fallocate(5 * 4096, 4096, modes[round % 2]);
+            let pages = file.model.len() as u64 / 4096;
+            (0..pages).for_each(read);
+            for page in 0..pages {
+                let at = usize::try_from(page * 4096).unwrap();
+                let mut bytes = [0; 4096];
+                node.read_at(page * 4096, &mut bytes).unwrap();
+                assert!(bytes[..] == file.model[at..at + 4096], "page {page}");
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn blocks_that_are_written_or_read_are_not_freed_meanwhile() {
     let (file, gate) = written_file();
     let node = &file.node;
