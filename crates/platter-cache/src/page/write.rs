@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::fill::{Filled, bytes_of};
 use super::folio::{Content, Folio};
-use super::insert::{DIRTY, is_at};
+use super::insert::{DIRTY, WRITEBACK, is_at};
 use super::read::in_folio;
 use super::{Core, Mapping, PAGE_BYTES, WritableSpace, page_of};
 use crate::sync::RwLockWriteGuard;
@@ -47,6 +47,16 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
         let _exclusive = core.fills.write();
         (core.missing_at(pages.clone()) == pages).then(write)
+    }
+
+    /// Whether a page is dirty or being written.
+    #[must_use]
+    pub fn is_unwritten(&self) -> bool {
+        self.core.get().is_some_and(|core| {
+            // A page goes from one mark to the other while it is locked.
+            let _locked = core.pages.lock();
+            core.pages.is_any_marked(DIRTY) || core.pages.is_any_marked(WRITEBACK)
+        })
     }
 
     /// Whether a page is dirty that no writeback has taken yet.

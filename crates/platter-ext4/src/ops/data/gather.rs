@@ -73,6 +73,11 @@ impl Tree {
             let written = match outcome {
                 Outcome::Written => {
                     pages.end();
+                    if node.pages.is_unwritten() {
+                        // Another one writes the rest of it, which has to be waited for.
+                        others.push(node);
+                        continue;
+                    }
                     Ok(())
                 }
                 Outcome::Failed(error) => {

@@ -28,6 +28,8 @@ struct GateDevice {
 struct Gate {
     is_shut: bool,
     waiting: u32,
+    /// No more wait than one.
+    holds_one: bool,
     /// Those that waited fail.
     fails: bool,
 }
@@ -62,7 +64,7 @@ impl GateDevice {
 
     fn pass(&self, operation: Operation, offset: u64) -> Result<(), IoError> {
         let mut state = self.state.lock();
-        if !state.is_shut {
+        if !state.is_shut || state.holds_one && state.waiting > 0 {
             return Ok(());
         }
         state.waiting += 1;
@@ -155,6 +157,27 @@ fn a_sync_waits_for_what_another_one_writes() {
         let result = beside(&gate, fails, true, || drop(sync()), sync);
         assert_eq!(result.is_err(), fails);
     }
+}
+
+#[test]
+fn a_sync_of_all_waits_for_pages_that_another_one_writes() {
+    let mut file = File::new(5, EXTENTS);
+    file.write(0, 3072);
+    file.remount();
+    let gate = file.through(GateDevice::new);
+    gate.state.lock().holds_one = true;
+    file.write(0, 3072);
+    let (tree, node) = (&file.tree, &file.node);
+    beside(
+        &gate,
+        false,
+        true,
+        || node.sync(false).unwrap(),
+        || {
+            node.write_at(4096, &[9; 1000]).unwrap();
+            tree.sync().unwrap();
+        },
+    );
 }
 
 #[test]
