@@ -167,8 +167,12 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         bytes[start + count..].fill(0);
         folio.set_uptodate();
         folio.touch(start, start + count);
-        source.extend(at + count as u64);
-        Ok(self.make_dirty(&folio, 0, folio.len()).then_some(count))
+        let is_dirty = self.make_dirty(&folio, 0, folio.len());
+        if is_dirty {
+            // Not before: who finds nothing dirty takes it that the file is written to its end.
+            source.extend(at + count as u64);
+        }
+        Ok(is_dirty.then_some(count))
     }
 
     /// Reads the page that is to be written in part. Always `None`: the caller looks again.

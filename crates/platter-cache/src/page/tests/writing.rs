@@ -99,6 +99,53 @@ fn each_holder_learns_of_an_error_once_and_nothing_is_lost() {
     assert_eq!(budget.dirty_bytes(), 0);
 }
 
+/// Notes at each move of its end whether anything was dirty.
+struct Watched<'m> {
+    file: File,
+    mapping: &'m Mapping<Bad>,
+    seen: Mutex<Vec<bool>>,
+}
+
+impl AddressSpace for Watched<'_> {
+    type Error = Bad;
+
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
+    fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Bad> {
+        self.file.read_folios(offset, bufs)
+    }
+}
+
+impl WritableSpace for Watched<'_> {
+    fn extend(&self, end: u64) {
+        self.seen.lock().unwrap().push(self.mapping.is_dirty());
+        self.file.extend(end);
+    }
+
+    fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Bad> {
+        self.file.write_folios(offset, bufs)
+    }
+}
+
+#[test]
+fn the_end_moves_on_when_what_lies_before_it_is_dirty() {
+    let (mapping, _) = mapping(1 << 20);
+    let watched = Watched {
+        file: File::sparse(0),
+        mapping: &mapping,
+        seen: Mutex::default(),
+    };
+    for offset in [0, 100, PAGE, 5 * PAGE - 7] {
+        mapping.write_at(&watched, offset, &[7; 300]).unwrap();
+        mapping.write_back(&watched, 0..u64::MAX).unwrap();
+        assert!(!mapping.is_unwritten());
+    }
+    let seen = watched.seen.lock().unwrap();
+    assert_eq!(*seen, [true; 5]);
+}
+
 #[test]
 fn a_writer_is_held_back_by_too_many_dirty_pages() {
     let file = File::default();
