@@ -130,7 +130,10 @@ impl Node {
         self.in_steps(0, |handle, core, space| {
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
             match map.shift_down(&mut change, from, count)? {
-                Progress::Done => core.inode.size_bytes = new_size,
+                Progress::Done => {
+                    core.inode.size_bytes = new_size;
+                    self.cut_off(new_size);
+                }
                 Progress::More(next) => {
                     from = next;
                     return Ok(false);
@@ -139,7 +142,6 @@ impl Node {
             Ok(true)
         })?;
         drop(alone);
-        self.size_bytes.store(new_size, Ordering::Release);
         self.pages.invalidate(range.start..u64::MAX);
         self.end_move()
     }

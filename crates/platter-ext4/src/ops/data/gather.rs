@@ -11,6 +11,7 @@ use platter_cache::page::{DirtyPages, LockedPages};
 use platter_vfs::{Error, FileKind, Result};
 
 use super::super::{Node, Tree};
+use super::FileEnd;
 use super::writeback::{Piece, Placement, Request, Target};
 use crate::mapping::Backing;
 use crate::ondisk::FileBlock;
@@ -23,8 +24,8 @@ const SHORT_PAGES_MAX: u64 = 16;
 /// A file whose dirty pages were taken.
 struct Taken<'n> {
     node: &'n Node,
-    /// Its size before that.
-    size: u64,
+    /// Its end before that.
+    end: FileEnd,
     pages: DirtyPages<Error>,
 }
 
@@ -69,7 +70,7 @@ impl Tree {
         }
         let outcomes = self.write_taken(&taken);
         for (file, outcome) in taken.into_iter().zip(outcomes) {
-            let Taken { node, size, pages } = file;
+            let Taken { node, end, pages } = file;
             let written = match outcome {
                 Outcome::Written => {
                     pages.end();
@@ -90,7 +91,7 @@ impl Tree {
                     continue;
                 }
             };
-            let _ = node.end_write_back(written, size);
+            let _ = node.end_write_back(written, end);
         }
         others
     }
@@ -151,12 +152,12 @@ impl Node {
         if self.kind != FileKind::Regular || !is_new || self.journals_data() {
             return None;
         }
-        let size = self.size_bytes();
+        let end = self.end();
         let pages = self.pages.take_dirty(SHORT_PAGES_MAX)?;
         self.data.is_replaced.store(false, Ordering::Release);
         Some(Taken {
             node: self,
-            size,
+            end,
             pages,
         })
     }

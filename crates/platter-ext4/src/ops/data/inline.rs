@@ -1,7 +1,6 @@
 //! Contents that lie in the inode, and what grows out of it.
 
 use std::io::IoSlice;
-use std::sync::atomic::Ordering;
 
 use platter_vfs::Result;
 
@@ -69,6 +68,7 @@ impl Node {
             core.inode.flags |= InodeFlags::INLINE_DATA;
             core.inode.flags -= InodeFlags::EXTENTS;
             core.inode.size_bytes = size;
+            self.cut_off(size);
             core.inode.modified = now;
             core.inode.changed = now;
             core.map = BlockMap::begin(self.volume(), &mut core.inode);
@@ -76,7 +76,6 @@ impl Node {
             Ok(true)
         })?;
         if stored {
-            self.size_bytes.store(size, Ordering::Release);
             self.pages.remove_range(0..u64::MAX);
         }
         Ok(stored)

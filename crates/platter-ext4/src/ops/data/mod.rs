@@ -51,11 +51,28 @@ pub(super) struct FileState {
     flushed: AtomicU64,
     /// Contents went through the journal, and may not be home yet.
     is_journaled: AtomicBool,
+    /// How often the file was cut off.
+    cuts: AtomicU64,
     /// The file was cut off to be written anew: it is written as soon as it can be, since many
     /// programs expect to find its new contents after a crash.
     is_replaced: AtomicBool,
     /// Up to which error of writing back whoever synced the file was told.
     told: Mutex<Option<ErrorCursor>>,
+}
+
+/// Where a file ended at some moment: of no account once it was cut off since then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileEnd {
+    /// In bytes.
+    offset: u64,
+    cuts: u64,
+}
+
+impl FileEnd {
+    /// The end of contents that may reach less far.
+    fn at(self, offset: u64) -> Self {
+        Self { offset, ..self }
+    }
 }
 
 impl FileState {
@@ -81,6 +98,20 @@ impl FileState {
 }
 
 impl Node {
+    /// Where the file ends now.
+    pub(super) fn end(&self) -> FileEnd {
+        // The other way round than it is cut off.
+        let cuts = self.data.cuts.load(Ordering::Acquire);
+        let offset = self.size_bytes();
+        FileEnd { offset, cuts }
+    }
+
+    /// Has the file end at `size`, which may be earlier than it did.
+    fn cut_off(&self, size: u64) {
+        self.size_bytes.store(size, Ordering::Release);
+        self.data.cuts.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Only regular files have contents to read, and without a key encrypted ones are refused.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
         match self.kind {

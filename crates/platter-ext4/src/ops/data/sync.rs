@@ -5,20 +5,21 @@ use std::sync::atomic::Ordering;
 use platter_vfs::{FileKind, Result};
 
 use super::super::Node;
+use super::FileEnd;
 
 impl Node {
     /// Writes the dirty pages of a file. An error is told to whoever syncs the file next.
     pub(in crate::ops) fn write_back(&self) -> Result<()> {
-        let size = self.size_bytes();
+        let end = self.end();
         self.data.is_replaced.store(false, Ordering::Release);
         let written = self.pages.write_back(self, 0..u64::MAX);
-        self.end_write_back(written, size)
+        self.end_write_back(written, end)
     }
 
-    /// Takes note of what became of dirty pages up to `size`, the file's before they were looked for.
-    pub(super) fn end_write_back(&self, written: Result<()>, size: u64) -> Result<()> {
+    /// Takes note of what became of dirty pages up to `end`, the file's before they were looked for.
+    pub(super) fn end_write_back(&self, written: Result<()>, end: FileEnd) -> Result<()> {
         // The end of the file may be a hole, of which there was nothing to write.
-        let written = written.and_then(|()| self.extend_on_medium(size));
+        let written = written.and_then(|()| self.extend_on_medium(end));
         // What became dirty meanwhile, too, is to be written by somebody.
         if written.is_err() || self.pages.is_dirty() {
             self.note_dirty();

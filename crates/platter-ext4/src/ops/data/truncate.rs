@@ -51,7 +51,7 @@ impl Node {
         let old = self.size_bytes();
         self.settle_edges(size..u64::MAX)?;
         self.settle_rows(0..size)?;
-        self.size_bytes.store(size, Ordering::Release);
+        self.cut_off(size);
         self.pages.truncate(size);
         let end = self.blocks_of(0..size)?.end;
         let shortened = self.remove_behind(size, end);

@@ -162,7 +162,7 @@ impl Node {
         let written = match past.flatten() {
             Some(Ok(())) => {
                 call.extend(end);
-                self.extend_on_medium(end)
+                self.extend_on_medium(self.end().at(end))
             }
             Some(Err(error)) => {
                 // Some of it may have become part of the file.

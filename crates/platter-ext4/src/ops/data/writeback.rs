@@ -9,6 +9,7 @@ use platter_cache::page::WritableSpace;
 use platter_vfs::{Condition, Error, Result};
 
 use super::super::{Core, Node};
+use super::FileEnd;
 use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, MapChange, Progress, PromisedSource, Run};
@@ -101,7 +102,7 @@ impl WritableSpace for Node {
             };
             at = FileBlock(at.0 + count);
         }
-        self.extend_on_medium(end)
+        self.extend_on_medium(self.end().at(end))
     }
 }
 
@@ -322,16 +323,18 @@ impl Node {
 
     /// Has the size on the medium reach to `end`, up to which data is there, unless the file was cut
     /// off meanwhile.
-    pub(super) fn extend_on_medium(&self, end: u64) -> Result<()> {
-        if self.core.read().inode.size_bytes >= end {
+    pub(super) fn extend_on_medium(&self, end: FileEnd) -> Result<()> {
+        if self.core.read().inode.size_bytes >= end.offset {
             return Ok(());
         }
         let volume = self.volume();
         inode::read_slot(volume, self.number)?;
         let mut handle = volume.begin(STORE_CREDITS)?;
         let mut core = self.core.write();
-        let end = end.min(self.size_bytes());
-        core.inode.size_bytes = core.inode.size_bytes.max(end);
+        if self.data.cuts.load(Ordering::Acquire) != end.cuts {
+            return Ok(());
+        }
+        core.inode.size_bytes = core.inode.size_bytes.max(end.offset);
         core.store_data(volume, &mut handle)
     }
 
