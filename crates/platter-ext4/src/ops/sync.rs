@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use platter_vfs::{Error, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::{OnError, Tree};
 use crate::ondisk::BlockNr;
@@ -32,9 +32,15 @@ impl Tree {
         self.noted(written.and(durable))
     }
 
-    /// Ends all writing because of `error`.
+    /// Ends all writing because of `error`. Where that is another host, which took the filesystem, it
+    /// is noted nowhere: the journal and the superblock are that host's by now.
     pub(crate) fn end_writing(&self, error: &Error) {
-        if let Some(log) = self.volume.log() {
+        let Some(log) = self.volume.log() else {
+            return;
+        };
+        if matches!(error, Error::Condition(Condition::Busy)) {
+            log.leave(error);
+        } else {
             log.abort(error);
         }
     }

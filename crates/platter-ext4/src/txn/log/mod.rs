@@ -320,6 +320,11 @@ impl Log {
         self.fail(error);
     }
 
+    /// Ends all writing because of `error`, as [`abort`](Self::abort) does, and notes nothing of it.
+    pub fn leave(&self, error: &Error) {
+        self.stop(error);
+    }
+
     /// Ends all writing as a power cut does: nothing that is not durable yet will be, and nothing is
     /// noted of it. A commit that has all it needs still comes to its end before this returns.
     /// The caller has no handle.

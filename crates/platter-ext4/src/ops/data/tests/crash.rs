@@ -120,9 +120,11 @@ fn nothing_is_written_over_a_file_after_writing_has_ended() {
     file.node.write_at(200, &[7; 500]).unwrap();
     file.commit();
     let why: Error = Condition::Busy.into();
+    let before = file.device.snapshot();
     file.tree.end_writing(&why);
     let refused = Some(why.errno());
     assert_eq!(file.tree.write_dirty().err().map(|e| e.errno()), refused);
     assert_eq!(file.node.sync(true).err().map(|e| e.errno()), refused);
+    assert!(file.device.snapshot() == before);
     assert_eq!(file.after_cut(), file.model);
 }

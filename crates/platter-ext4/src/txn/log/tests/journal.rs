@@ -434,6 +434,20 @@ fn old_transactions_go_home_by_themselves() {
 }
 
 #[test]
+fn nothing_is_written_of_a_log_that_is_left_to_another_host() {
+    for layout in LAYOUTS {
+        let scene = Scene::new(layout);
+        scene.commit(&[(10, 1)]);
+        scene.change(&[(11, 2)]);
+        let before = scene.disk.snapshot();
+        scene.log.leave(&Condition::Busy.into());
+        assert!(scene.log.commit_all().is_err());
+        assert!(scene.log.checkpoint_all().is_err());
+        assert!(scene.disk.snapshot() == before);
+    }
+}
+
+#[test]
 fn why_a_log_failed_is_kept_until_it_is_cleared() {
     for layout in LAYOUTS {
         let scene = Scene::new(layout);
