@@ -25,6 +25,8 @@ pub(super) struct Counters {
     delayed: Count,
     /// Clusters that were freed and may not be used yet.
     pub(super) pending: Count,
+    /// How often freed clusters came to be used again.
+    pub(super) returned: Count,
     /// Clusters kept for files that grow. They count as available.
     pub(super) kept: Count,
     /// The number of the next window.
@@ -54,7 +56,8 @@ const LINE: usize = align_of::<CachePadded<AtomicU64>>();
 const _: () = assert!(offset_of!(Counters, free) - offset_of!(Counters, available) == LINE);
 const _: () = assert!(offset_of!(Counters, delayed) - offset_of!(Counters, free) == LINE);
 const _: () = assert!(offset_of!(Counters, pending) - offset_of!(Counters, delayed) == LINE);
-const _: () = assert!(offset_of!(Counters, kept) - offset_of!(Counters, pending) == LINE);
+const _: () = assert!(offset_of!(Counters, returned) - offset_of!(Counters, pending) == LINE);
+const _: () = assert!(offset_of!(Counters, kept) - offset_of!(Counters, returned) == LINE);
 const _: () = assert!(offset_of!(Counters, windows) - offset_of!(Counters, kept) == LINE);
 const _: () = assert!(offset_of!(Counters, free_inodes) - offset_of!(Counters, windows) == LINE);
 const _: () = assert!(offset_of!(Counters, floors) - offset_of!(Counters, directories) == LINE);
@@ -87,6 +90,7 @@ impl Counters {
             free: Count::new(free),
             delayed: Count::default(),
             pending: Count::default(),
+            returned: Count::default(),
             kept: Count::default(),
             windows: Count::default(),
             free_inodes: Count::new(free_inodes),

@@ -12,6 +12,7 @@ mod recording;
 mod group;
 mod group_inodes;
 mod slot;
+mod attempts;
 mod search;
 mod window;
 mod record;

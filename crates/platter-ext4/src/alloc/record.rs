@@ -161,6 +161,8 @@ impl Space {
                 held.untake(clusters);
                 self.slot(group).note(&held);
             }
+            // In this order: who finds nothing pending any more sees that it came back.
+            self.counters.returned.add(1);
             self.counters.pending.sub(u64::from(freed));
         }
     }

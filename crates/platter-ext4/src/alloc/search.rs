@@ -90,8 +90,8 @@ impl Space {
     /// Changes [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
     ///
     /// # Errors
-    /// As for [`take`](Self::take). When there is `NoSpace` though [`has_pending`](Self::has_pending),
-    /// dropping the handle, [`settle`](Self::settle) and another try may help.
+    /// As for [`take`](Self::take). After `NoSpace`, dropping the handle and
+    /// [another try](Self::try_again) may help.
     pub fn alloc(
         &self,
         volume: &Volume,
@@ -124,13 +124,13 @@ impl Space {
 
     /// Whether blocks were freed that cannot be used before a commit.
     #[must_use]
-    pub fn has_pending(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         self.counters.pending.get() > 0
     }
 
     /// Sees to it that what was freed so far may be used. The caller holds nothing, as for
     /// [`take`](Self::take).
-    pub fn settle(&self, volume: &Volume) -> Result<()> {
+    pub(super) fn settle(&self, volume: &Volume) -> Result<()> {
         match volume.log() {
             Some(log) if self.has_pending() => log.commit_all(),
             _ => Ok(()),

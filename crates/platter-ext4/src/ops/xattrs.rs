@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use platter_vfs::{Condition, Context, Result, XattrMode};
+use platter_vfs::{Context, Result, XattrMode};
 
 use super::Node;
 use crate::alloc::Reserve;
@@ -58,13 +58,13 @@ impl Node {
     /// Tries again what found no space, once what was freed before may be used. The caller has no
     /// handle.
     pub(super) fn with_room<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
-        let (volume, space) = (self.volume(), self.tree.space()?);
-        match attempt() {
-            Err(platter_vfs::Error::Condition(Condition::NoSpace)) if space.has_pending() => {
-                space.settle(volume)?;
-                attempt()
+        let space = self.tree.space()?;
+        let mut attempts = space.attempts();
+        loop {
+            match attempt() {
+                Err(error) if space.try_again(self.volume(), &mut attempts, &error)? => {}
+                result => return result,
             }
-            result => result,
         }
     }
 

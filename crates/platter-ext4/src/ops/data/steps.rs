@@ -5,7 +5,6 @@ use std::sync::Arc;
 use platter_vfs::Result;
 
 use super::super::{Core, Node};
-use super::writeback::is_no_space;
 use crate::alloc::Space;
 use crate::inode::{self, STORE_CREDITS};
 use crate::txn::Handle;
@@ -22,7 +21,7 @@ impl Node {
     ) -> Result<()> {
         let volume = self.volume();
         let space = self.tree.space()?;
-        let mut is_settled = false;
+        let mut attempts = space.attempts();
         loop {
             inode::read_slot(volume, self.number)?;
             let needed = self.core.read().map.step_credits() + STORE_CREDITS;
@@ -36,10 +35,7 @@ impl Node {
             match result {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) if is_no_space(&error) && !is_settled && space.has_pending() => {
-                    space.settle(volume)?;
-                    is_settled = true;
-                }
+                Err(error) if space.try_again(volume, &mut attempts, &error)? => {}
                 Err(error) => return Err(error),
             }
         }

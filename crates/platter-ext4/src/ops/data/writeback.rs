@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use platter_cache::page::WritableSpace;
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::Result;
 
 use super::super::{Core, Node};
 use super::FileEnd;
@@ -258,7 +258,7 @@ impl Node {
     ) -> Result<()> {
         let volume = self.volume();
         let space = self.tree.space()?;
-        let mut is_settled = false;
+        let mut attempts = space.attempts();
         loop {
             inode::read_slot(volume, self.number)?;
             let of_data = journaled.map_or(0, |_| piece.run.count);
@@ -272,12 +272,10 @@ impl Node {
             if let Err(error) = map.insert(&mut change, piece.run) {
                 drop(core);
                 drop(handle);
-                if !is_no_space(&error) || is_settled || !space.has_pending() {
-                    return Err(error);
+                if space.try_again(volume, &mut attempts, &error)? {
+                    continue;
                 }
-                space.settle(volume)?;
-                is_settled = true;
-                continue;
+                return Err(error);
             }
             if let Some(taken) = piece.taken.take() {
                 let clusters = u64::from(taken.count().div_ceil(volume.geometry.cluster_blocks));
@@ -504,9 +502,4 @@ impl Request<'_> {
         }
         bufs
     }
-}
-
-/// Whether an error says that there is no space.
-pub(super) fn is_no_space(error: &Error) -> bool {
-    matches!(error, Error::Condition(Condition::NoSpace))
 }

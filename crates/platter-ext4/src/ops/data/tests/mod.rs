@@ -302,6 +302,31 @@ const EXTENTS: Shape = Shape {
 };
 
 #[test]
+fn an_attempt_is_made_again_though_another_one_had_what_was_freed_come_back() {
+    let mut file = File::new(1, EXTENTS);
+    file.write(0, 3000);
+    file.node.sync(false).unwrap();
+    let mut attempts = 0;
+    let found = file.node.with_room(|| {
+        attempts += 1;
+        if attempts > 1 {
+            return Ok(());
+        }
+        file.resize_unmodelled(0);
+        file.tree.volume.log().unwrap().commit_all().unwrap();
+        Err(Condition::NoSpace.into())
+    });
+    assert!(found.is_ok());
+    let mut attempts = 0;
+    let found: Result<(), Error> = file.node.with_room(|| {
+        attempts += 1;
+        Err(Condition::NoSpace.into())
+    });
+    assert!(found.is_err());
+    assert_eq!(attempts, 1, "nothing came back");
+}
+
+#[test]
 fn files_of_extents_have_the_bytes_that_were_written() {
     for seed in 0..100 {
         File::new(seed, EXTENTS).run(60);
