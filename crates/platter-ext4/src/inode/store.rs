@@ -27,8 +27,8 @@ pub fn store(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<
     })
 }
 
-/// Takes an inode that is deleted at `time`, in seconds, into its table for the last time. Takes the
-/// credits of [`store`].
+/// Takes an inode that is deleted at `time`, in seconds, into its table for the last time. Takes
+/// [`STORE_CREDITS`].
 pub fn store_deletion(
     volume: &Volume,
     handle: &mut Handle<'_>,

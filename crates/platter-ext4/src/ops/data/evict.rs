@@ -7,7 +7,7 @@ use platter_vfs::{Context, FileKind, Result};
 
 use super::super::{Core, Node};
 use crate::alloc::FREE_INODE_CREDITS;
-use crate::inode::{self, STORE_CREDITS};
+use crate::inode;
 use crate::mapping::Progress;
 use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
@@ -15,7 +15,7 @@ use crate::txn::Handle;
 use crate::xattr::{Released, change_credits};
 
 /// Blocks that freeing an inode changes at most that has nothing left.
-pub(in crate::ops) const DELETE_CREDITS: u32 = STORE_CREDITS + ORPHAN_CREDITS + FREE_INODE_CREDITS;
+pub(in crate::ops) const DELETE_CREDITS: u32 = ORPHAN_CREDITS + FREE_INODE_CREDITS;
 
 impl Node {
     /// Frees what the inode holds, and the inode, unless that was tried before. It is among the
