@@ -115,35 +115,33 @@ impl Node {
         let blocks = self.blocks_of(range.clone())?;
         let count = blocks.end.0 - blocks.start.0;
         self.write_back_from(range.start)?;
-        let alone = self.data.places.write();
         let mut left = blocks.clone();
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
-            match map.remove(&mut change, left.clone())? {
-                Progress::Done => return Ok(true),
-                Progress::More(next) => left.end = next,
-            }
-            Ok(false)
-        })?;
         let new_size = size - (range.end - range.start);
         let mut from = blocks.end;
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
-            match map.shift_down(&mut change, from, count)? {
-                Progress::Done => {
-                    core.inode.size_bytes = new_size;
-                    self.cut_off(new_size);
+        self.move_contents(range.start, || {
+            self.in_steps(0, |handle, core, space| {
+                let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+                match map.remove(&mut change, left.clone())? {
+                    Progress::Done => return Ok(true),
+                    Progress::More(next) => left.end = next,
                 }
-                Progress::More(next) => {
-                    from = next;
-                    return Ok(false);
+                Ok(false)
+            })?;
+            self.in_steps(0, |handle, core, space| {
+                let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+                match map.shift_down(&mut change, from, count)? {
+                    Progress::Done => {
+                        core.inode.size_bytes = new_size;
+                        self.cut_off(new_size);
+                    }
+                    Progress::More(next) => {
+                        from = next;
+                        return Ok(false);
+                    }
                 }
-            }
-            Ok(true)
-        })?;
-        drop(alone);
-        self.pages.invalidate(range.start..u64::MAX);
-        self.end_move()
+                Ok(true)
+            })
+        })
     }
 
     fn make_room(&self, range: Range<u64>) -> Result<()> {
@@ -174,23 +172,27 @@ impl Node {
         })?;
         self.size_bytes.store(new_size, Ordering::Release);
         let mut left = blocks.start..FileBlock::MAX;
-        let alone = self.data.places.write();
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
-            match map.shift_up(&mut change, left.clone(), count)? {
-                Progress::Done => return Ok(true),
-                Progress::More(next) => left.end = next,
-            }
-            Ok(false)
-        })?;
-        drop(alone);
-        self.pages.invalidate(range.start..u64::MAX);
-        self.end_move()
+        self.move_contents(range.start, || {
+            self.in_steps(0, |handle, core, space| {
+                let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+                match map.shift_up(&mut change, left.clone(), count)? {
+                    Progress::Done => return Ok(true),
+                    Progress::More(next) => left.end = next,
+                }
+                Ok(false)
+            })
+        })
     }
 
-    /// Makes durable that blocks lie at other offsets now. What is written next goes straight to
-    /// them, and would be found at their former offsets after a power cut.
-    fn end_move(&self) -> Result<()> {
+    /// Has `work` move blocks of the map from byte `start` on, and makes it durable. What is written
+    /// next goes straight to them, and would be found at their former offsets after a power cut.
+    fn move_contents(&self, start: u64, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let alone = self.data.places.write();
+        let moved = work();
+        drop(alone);
+        // Others read what lay there before, and some of it may have moved, whatever came of it.
+        self.pages.invalidate(start..u64::MAX);
+        moved?;
         self.end_change(0)?;
         let moved = self.core.read().sync;
         self.volume().log().map_or(Ok(()), |log| log.commit(moved))
