@@ -320,7 +320,8 @@ impl Log {
         self.fail(error);
     }
 
-    /// Ends all writing because of `error`, as [`abort`](Self::abort) does, and notes nothing of it.
+    /// Ends all writing because of `error`, as [`abort`](Self::abort) does, and notes nothing of it. A
+    /// commit or a checkpoint that is under way still comes to its end.
     pub fn leave(&self, error: &Error) {
         self.stop(error);
     }

@@ -263,3 +263,27 @@ fn what_is_being_cut_off_is_not_brought_in() {
     assert!(bytes[..100].iter().all(|&byte| byte == file.model[0]));
     assert!(bytes[100..].iter().all(|&byte| byte == 0));
 }
+
+#[test]
+fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
+    let size = |file: &File| file.node.core.read().inode.size_bytes;
+    for collapses in [true, false] {
+        let mut file = File::new(5, EXTENTS);
+        file.write(0, 8192);
+        file.remount();
+        let before = file.node.end();
+        if collapses {
+            file.fallocate(0, 4096, FallocateMode::CollapseRange);
+        } else {
+            file.resize(1024);
+            file.write(1024, 7168);
+        }
+        let on_medium = size(&file);
+        assert!(on_medium < 8192);
+        file.node.extend_on_medium(before).unwrap();
+        assert_eq!(size(&file), on_medium);
+        file.node.sync(false).unwrap();
+        assert_eq!(size(&file), file.model.len() as u64);
+        file.remount();
+    }
+}
