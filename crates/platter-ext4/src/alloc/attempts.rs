@@ -6,7 +6,7 @@ use super::Space;
 use crate::Volume;
 
 /// How often somebody tries again while others take what comes back.
-const ATTEMPTS_MAX: u32 = 8;
+const ATTEMPTS_MAX: u32 = 32;
 
 /// The attempts of one who needs space.
 #[derive(Debug)]

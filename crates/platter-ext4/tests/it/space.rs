@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use platter_block::Access;
 use platter_ext4::{MountOptions, OnError};
-use platter_vfs::{Context, Filesystem, XattrMode};
+use platter_vfs::{Context, CreateKind, Filesystem, Name, XattrMode};
 
 use crate::image::{Image, mount, run, tool, walk};
 
@@ -144,5 +144,46 @@ fn space_is_told_exactly_while_it_changes() {
     filesystem.unmount().unwrap();
     drop(filesystem);
     assert_eq!(image.field("Free blocks"), after.blocks_free.to_string());
+    assert_eq!(image.faults(), "");
+}
+
+/// Values that files share go to a block of their own and back, and what that frees comes back with
+/// a commit: whoever's.
+#[test]
+fn threads_that_free_what_they_need_never_run_out_of_space() {
+    const THREADS: usize = 16;
+    const VALUES: usize = 40;
+    let image = Image::format(&["-t", "ext2", "-b", "1024", "-I", "128"], "400K");
+    let options = MountOptions {
+        read_only: false,
+        ..MountOptions::default()
+    };
+    let filesystem = mount(image.device(Access::Write), &options).unwrap();
+    let root = filesystem.root().unwrap();
+    let context = Context::root();
+    let files: Vec<_> = (0..THREADS)
+        .map(|number| {
+            let name = number.to_string();
+            let name = Name::new(name.as_bytes()).unwrap();
+            let kind = CreateKind::Regular;
+            root.create(&context, name, kind, 0o644).unwrap()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for (number, file) in files.iter().enumerate() {
+            let context = &context;
+            scope.spawn(move || {
+                for round in 0..3000 {
+                    let value = format!("{}", (number * 31 + round * 17) % VALUES);
+                    let mode = XattrMode::Set;
+                    let set = file.set_xattr(context, b"user.a", value.as_bytes(), mode);
+                    set.unwrap();
+                }
+            });
+        }
+    });
+    drop((files, root));
+    filesystem.unmount().unwrap();
+    drop(filesystem);
     assert_eq!(image.faults(), "");
 }
