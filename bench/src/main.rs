@@ -26,6 +26,10 @@ use record::{Extent, Keep, Record};
 use report::Act;
 use side::Side;
 
+/// What the `platter` command has.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "\
 usage: cargo xtask bench COMMAND [OPTIONS]
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use platter_fuse::{MountOptions, Session};
 use serde::{Deserialize, Serialize};
 
 use super::{Asked, Ground, Live, library, mountpoint};
+use crate::child;
 use crate::place::{Folder, HostFolder};
 
 /// Asks a server for its counts. It ends when nobody can ask any more.
@@ -67,9 +68,7 @@ impl Served {
             mountpoint: mountpoint.clone(),
             cache_bytes: ground.cache_bytes,
         };
-        let mut process = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg(serde_json::to_string(&orders)?)
+        let mut process = child::command("serve", &orders)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // An interrupt from the terminal ends who asks, and the server when it misses him: it has

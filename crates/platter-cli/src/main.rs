@@ -10,6 +10,9 @@ use std::process::ExitCode;
 
 use args::Invocation;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What a shell reports for a program that a closed pipe ended.
 const BROKEN_PIPE: u8 = 128 + 13;
 
