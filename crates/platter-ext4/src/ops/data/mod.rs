@@ -106,7 +106,8 @@ impl Node {
         FileEnd { offset, cuts }
     }
 
-    /// Has the file end at `size`, which may be earlier than it did.
+    /// Has the file end at `size`, which may be earlier than it did. The caller has the inode locked,
+    /// with that size in it.
     fn cut_off(&self, size: u64) {
         self.size_bytes.store(size, Ordering::Release);
         self.data.cuts.fetch_add(1, Ordering::AcqRel);

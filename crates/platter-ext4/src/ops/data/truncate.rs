@@ -51,7 +51,7 @@ impl Node {
         let old = self.size_bytes();
         self.settle_edges(size..u64::MAX)?;
         self.settle_rows(0..size)?;
-        self.cut_off(size);
+        self.size_bytes.store(size, Ordering::Release);
         self.pages.truncate(size);
         let end = self.blocks_of(0..size)?.end;
         let shortened = self.remove_behind(size, end);
@@ -79,6 +79,7 @@ impl Node {
             let progress = map.remove(&mut change, end..before)?;
             core.forget_delayed(volume, space, end..FileBlock::MAX);
             core.inode.size_bytes = size;
+            self.cut_off(size);
             core.inode.modified = now;
             core.inode.changed = now;
             match progress {

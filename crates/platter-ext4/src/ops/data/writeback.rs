@@ -320,7 +320,8 @@ impl Node {
     }
 
     /// Has the size on the medium reach to `end`, up to which data is there, unless the file was cut
-    /// off meanwhile.
+    /// off meanwhile: then the transaction that its inode was last changed in has a smaller one. Of a
+    /// file that is just being cut off, no more than what will be left.
     pub(super) fn extend_on_medium(&self, end: FileEnd) -> Result<()> {
         if self.core.read().inode.size_bytes >= end.offset {
             return Ok(());
@@ -332,7 +333,8 @@ impl Node {
         if self.data.cuts.load(Ordering::Acquire) != end.cuts {
             return Ok(());
         }
-        core.inode.size_bytes = core.inode.size_bytes.max(end.offset);
+        let left = end.offset.min(self.size_bytes());
+        core.inode.size_bytes = core.inode.size_bytes.max(left);
         core.store_data(volume, &mut handle)
     }
 

@@ -265,6 +265,38 @@ fn what_is_being_cut_off_is_not_brought_in() {
 }
 
 #[test]
+fn a_file_that_is_just_being_cut_off_is_made_durable_as_far_as_it_stays() {
+    let mut file = File::new(5, EXTENTS);
+    file.write(0, 100);
+    file.remount();
+    let gate = file.through(GateDevice::new);
+    file.write(100, 900);
+    let node = &file.node;
+    let on_medium = || node.core.read().inode.size_bytes;
+    gate.shut();
+    thread::scope(|scope| {
+        let sync = scope.spawn(|| node.write_back().unwrap());
+        gate.await_one();
+        // The cut stores nothing as long as blocks are read.
+        let reads = node.data.places.read();
+        let cut = scope.spawn(|| {
+            let _order = node.order.write();
+            node.resize(950).unwrap();
+        });
+        while node.size_bytes() != 950 && !cut.is_finished() {
+            thread::yield_now();
+        }
+        assert_eq!(on_medium(), 100);
+        gate.open(false);
+        sync.join().unwrap();
+        assert_eq!(on_medium(), 950);
+        drop(reads);
+        cut.join().unwrap();
+    });
+    assert_eq!(on_medium(), 950);
+}
+
+#[test]
 fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
     let size = |file: &File| file.node.core.read().inode.size_bytes;
     for collapses in [true, false] {
@@ -274,6 +306,7 @@ fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
         let before = file.node.end();
         if collapses {
             file.fallocate(0, 4096, FallocateMode::CollapseRange);
+            file.write(4096, 4096);
         } else {
             file.resize(1024);
             file.write(1024, 7168);
