@@ -396,8 +396,25 @@ impl BlockMap {
         }
     }
 
+    /// Has a run begin at `at`, if that lies within one: then what is mapped from there on can be
+    /// moved without any space. One step.
+    ///
+    /// # Errors
+    /// `NoSpace` before anything is changed.
+    pub fn part(&mut self, change: &mut MapChange<'_, '_>, at: FileBlock) -> Result<()> {
+        self.recent = RecentRuns::default();
+        match &mut self.form {
+            Form::Empty => Ok(()),
+            Form::Extents(map) => map.part(change, at),
+            Form::Indirect(_) => Err(Condition::NotSupported.into()),
+        }
+    }
+
     /// Moves what is mapped of `range` up by `count` blocks; an extent that begins before the range
     /// is parted. Goes from the end to the start.
+    ///
+    /// # Errors
+    /// `NoSpace` before a step.
     pub fn shift_up(
         &mut self,
         change: &mut MapChange<'_, '_>,

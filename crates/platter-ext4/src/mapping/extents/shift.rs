@@ -1,6 +1,6 @@
 //! Extents that move within the file, as collapsing and inserting ranges moves them.
 
-use platter_vfs::Result;
+use platter_vfs::{Condition, Error, Result};
 
 use super::splice::{coalesce, splice_credits};
 use super::{ExtentMap, Progress};
@@ -48,8 +48,32 @@ impl ExtentMap {
         Ok(Progress::Done)
     }
 
+    /// Parts the extent that `at` lies in, so that one begins there.
+    pub(in crate::mapping) fn part(
+        &mut self,
+        change: &mut MapChange<'_, '_>,
+        at: FileBlock,
+    ) -> Result<()> {
+        let path = self.descend(change.volume, at)?;
+        let Some((old, extent)) = path.before() else {
+            return Ok(());
+        };
+        let parts = [FileBlock(0)..at, at..FileBlock::MAX];
+        let parts: Vec<Extent> = parts
+            .iter()
+            .filter_map(|part| extent.within(part))
+            .collect();
+        if parts.len() < 2 {
+            return Ok(());
+        }
+        self.splice(change, path, old..old + 1, parts)
+    }
+
     /// Moves what begins at or behind `from` up by `count` blocks; an extent that `from` lies in is
     /// parted there. With [`Progress::More`], what begins at or behind that block was moved.
+    ///
+    /// # Errors
+    /// `NoSpace` before anything is changed.
     pub(in crate::mapping) fn shift_up(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -83,7 +107,12 @@ impl ExtentMap {
             }
             let old = at..path.leaf.at;
             if !new.is_empty() {
-                self.splice(change, path, old, new)?;
+                match self.splice(change, path, old, new) {
+                    Err(Error::Condition(Condition::NoSpace)) if end < before => {
+                        return Ok(Progress::More(end));
+                    }
+                    spliced => spliced?,
+                }
             }
             end = leaf_first;
         }

@@ -275,12 +275,25 @@ impl Bench {
     fn make_room(&mut self, block: u64, count: u64) {
         let mut end = FileBlock::MAX;
         let shift = u32::try_from(count).unwrap();
+        let is_parted = block.is_multiple_of(2);
+        if is_parted {
+            match self.step(|map, change| map.part(change, file_block(block))) {
+                Ok(()) => {}
+                Err(Error::Condition(Condition::NoSpace)) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
         loop {
             let range = file_block(block)..end;
+            let before = self.walk().0;
             match self.step(|map, change| map.shift_up(change, range, shift)) {
                 Ok(Progress::Done) => break,
                 Ok(Progress::More(next)) => end = next,
-                Err(Error::Condition(Condition::NoSpace)) => return self.reload(),
+                Err(Error::Condition(Condition::NoSpace)) => {
+                    assert!(!is_parted, "what begins there moves without space");
+                    assert_eq!(self.walk().0, before, "it may be tried again");
+                    return self.reload();
+                }
                 Err(error) => panic!("{error}"),
             }
         }
@@ -434,6 +447,39 @@ fn a_tree_as_full_as_it_can_be_has_no_space() {
     });
     // A tree that grows at its end has full nodes: the root, and five levels below.
     assert_eq!(refused, Some(2 * 4 * 6_u64.pow(5)));
+    bench.check();
+}
+
+#[test]
+fn what_moved_up_does_not_move_again_where_there_was_no_space_for_the_rest() {
+    let mut bench = Bench::new(1, TINY_NODE, 1, InodeFlags::EXTENTS);
+    for nth in 0..30 {
+        bench.insert(nth * 3, 2, false);
+    }
+    let nodes = bench.space.nodes.lock().clone();
+    bench.space.used.lock().extend(16..DATA_START);
+    // In the middle of an extent of the first leaf, which is full.
+    let at = FileBlock(4);
+    let parted = bench.step(|map, change| map.part(change, at));
+    assert!(matches!(parted, Err(Error::Condition(Condition::NoSpace))));
+    assert_eq!(bench.walk().0, bench.model);
+    let mut end = FileBlock::MAX;
+    let refused = loop {
+        match bench.step(|map, change| map.shift_up(change, at..end, 1)) {
+            Ok(Progress::Done) => panic!("it took a node"),
+            Ok(Progress::More(next)) => end = next,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Condition(Condition::NoSpace)));
+    assert!(end < FileBlock(30 * 3), "some had moved");
+    let is_free = |cluster: &u64| *cluster < DATA_START && !nodes.contains(cluster);
+    bench.space.used.lock().retain(|cluster| !is_free(cluster));
+    let moved = bench.step(|map, change| map.shift_up(change, at..end, 1));
+    assert_eq!(moved.unwrap(), Progress::Done);
+    let above = bench.model.split_off(&u64::from(at.0));
+    let above = above.into_iter().map(|(block, state)| (block + 1, state));
+    bench.model.extend(above);
     bench.check();
 }
 

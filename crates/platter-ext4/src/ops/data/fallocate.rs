@@ -164,7 +164,13 @@ impl Node {
         if !has_room {
             return Err(Condition::InvalidArgument.into());
         }
-        // The size first: what is moved would lie behind the end of the file.
+        // What takes space first, so that the file is whole where there is none.
+        self.in_steps(0, |handle, core, space| {
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            map.part(&mut change, blocks.start)?;
+            Ok(true)
+        })?;
+        // The size next: what is moved would lie behind the end of the file.
         self.change(0, |handle, core| {
             core.inode.size_bytes = new_size;
             core.data_sync = handle.transaction();

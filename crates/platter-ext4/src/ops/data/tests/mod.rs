@@ -461,6 +461,29 @@ fn a_range_is_not_inserted_where_what_lies_behind_has_no_room() {
     file.remount();
 }
 
+#[test]
+fn a_range_is_inserted_as_a_whole_or_not_at_all() {
+    let mut file = File::new(1, EXTENTS);
+    // Extents of two blocks for some leaves, all but the last of them full.
+    for nth in 0..300 {
+        file.write(nth * 3072, 2048);
+    }
+    file.remount();
+    let space = Arc::clone(file.tree.space().unwrap());
+    let mut promised = 0;
+    while space.reserve_delayed(1, Reserve::Split).is_ok() {
+        promised += 1;
+    }
+    // It would part an extent.
+    let insert = file.node.fallocate(4096..5120, FallocateMode::InsertRange);
+    assert!(is_no_space(&insert));
+    assert_eq!(file.node.size_bytes(), file.model.len() as u64);
+    file.check_bytes();
+    space.release_delayed(promised);
+    file.fallocate(4096, 1024, FallocateMode::InsertRange);
+    file.remount();
+}
+
 /// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
 /// lost or taken twice.
 #[test]
