@@ -122,14 +122,21 @@ fn look(when: &str) -> Result<Quiet> {
     Ok(quiet)
 }
 
+/// The commit that is measured; what a run itself writes makes no other source of it.
 fn commit() -> String {
-    let mut git = testkit::tool::command("git");
-    git.current_dir(root())
-        .args(["describe", "--always", "--dirty", "--abbrev=12"]);
-    match testkit::tool::succeed(&mut git) {
-        Ok(finished) => String::from_utf8_lossy(&finished.stdout)
-            .trim_end()
-            .to_owned(),
+    let git = |arguments: &[&str]| {
+        let mut git = testkit::tool::command("git");
+        testkit::tool::succeed(git.current_dir(root()).args(arguments))
+    };
+    let written = [":(exclude)bench/results", ":(exclude)docs"];
+    let compared = [&["diff", "--quiet", "HEAD", "--", "."][..], &written].concat();
+    match git(&["describe", "--always", "--abbrev=12"]) {
+        Ok(finished) => {
+            let name = String::from_utf8_lossy(&finished.stdout);
+            let is_other = git(&compared).is_err();
+            let suffix = if is_other { "-dirty" } else { "" };
+            format!("{}{suffix}", name.trim_end())
+        }
         // A source tree without its history is as good.
         Err(_) => "unknown".to_owned(),
     }
