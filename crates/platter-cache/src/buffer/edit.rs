@@ -54,20 +54,22 @@ impl BufferCache {
         change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
     ) -> Result<Edited<R>, E> {
         let core = &*self.core;
+        let key = verifier.key();
+        let turn = core.turns.take(block);
+        // That of most changes: others came before.
+        let unsealed = core.table.check_out_alone(block, |version| {
+            !version.is_sealed() && version.is_proven_by(key)
+        });
+        if let Some(version) = unsealed {
+            return Editing::new(core, block, version, false).change(None, round, change);
+        }
+        drop(turn);
         let (_turn, version) = self.proven_in_turn(block, verifier)?;
         let kept = version.is_sealed().then(|| verifier.kept()).flatten();
         if version.is_sealed() && kept.is_none() {
             return core.edit_copy(block, &version, verifier, round, change);
         }
-        let mut editing = Editing::begin(core, block, version);
-        let edit = change(editing.bytes())?;
-        Ok(match edit {
-            Edit::Kept(result) => Edited::Kept(result),
-            Edit::Changed(result) => Edited::Changed {
-                result,
-                is_first: editing.finish(kept, round),
-            },
-        })
+        Editing::begin(core, block, version).change(kept, round, change)
     }
 
     /// Looks at a block, proven by `verifier`, while nobody changes it. `look` takes no lock but those
@@ -171,15 +173,18 @@ struct Editing<'c> {
 
 impl<'c> Editing<'c> {
     fn begin(core: &'c Core, block: u64, version: Arc<Version>) -> Self {
-        #[cfg(debug_assertions)]
-        let before = version.bytes().into();
-        let (version, is_copy) = match core.table.check_out(block, version) {
-            Ok(version) => (version, false),
+        match core.table.check_out(block, version) {
+            Ok(version) => Self::new(core, block, version, false),
             Err(version) => {
                 let charge = core.budget.charge_beyond(cost_bytes(version.bytes()));
-                (Arc::new(version.copy(charge)), true)
+                Self::new(core, block, Arc::new(version.copy(charge)), true)
             }
-        };
+        }
+    }
+
+    fn new(core: &'c Core, block: u64, version: Arc<Version>, is_copy: bool) -> Self {
+        #[cfg(debug_assertions)]
+        let before = version.bytes().into();
         Self {
             core,
             block,
@@ -204,31 +209,44 @@ impl Editing<'_> {
         self.version_mut().bytes_mut()
     }
 
-    /// Makes the changed version the block's. `rules` are those of a version that was sealed. Gives
-    /// whether it is the first change of its round.
-    fn finish(mut self, rules: Option<Box<dyn Verify>>, round: u64) -> bool {
+    /// Makes what `change` makes of the version the block's. `rules` are those of a version that was
+    /// sealed.
+    fn change<R, E>(
+        mut self,
+        rules: Option<Box<dyn Verify>>,
+        round: u64,
+        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+    ) -> Result<Edited<R>, E> {
+        let result = match change(self.bytes())? {
+            Edit::Kept(result) => return Ok(Edited::Kept(result)),
+            Edit::Changed(result) => result,
+        };
         if let Some(rules) = rules {
             self.version_mut().changed_as(rules);
         }
-        self.check_in(Some(round)).1
+        let version = self.take_charged();
+        let is_first = self.core.table.publish(self.block, version, Some(round));
+        Ok(Edited::Changed { result, is_first })
     }
 
     /// Makes the sealed version the block's.
     fn settle(mut self) -> Arc<Version> {
-        self.check_in(None).0
+        let version = self.take_charged();
+        let settled = Arc::clone(&version);
+        self.core.table.publish(self.block, version, None);
+        settled
     }
 
-    fn check_in(&mut self, round: Option<u64>) -> (Arc<Version>, bool) {
-        let core = self.core;
-        if !self.version_mut().is_charged() {
-            let charge = core.budget.charge_beyond(cost_bytes(self.bytes()));
+    fn take_charged(&mut self) -> Arc<Version> {
+        let is_charged = self.version.as_ref().is_some_and(|it| it.is_charged());
+        if !is_charged {
+            let charge = self.core.budget.charge_beyond(cost_bytes(self.bytes()));
             self.version_mut().charge_with(charge);
         }
         let Some(version) = self.version.take() else {
             unreachable!("a version is checked in once");
         };
-        let is_first = core.table.publish(self.block, Arc::clone(&version), round);
-        (version, is_first)
+        version
     }
 }
 

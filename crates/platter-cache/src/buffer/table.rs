@@ -184,6 +184,28 @@ impl Table {
         }
     }
 
+    /// Takes the block's version out, to be changed in the turn of the block, if it is as `is_fit` asks
+    /// and nobody has it.
+    pub(super) fn check_out_alone(
+        &self,
+        block: u64,
+        is_fit: impl FnOnce(&Version) -> bool,
+    ) -> Option<Arc<Version>> {
+        let mut shard = self.shard(block).write();
+        let entry = shard.find_mut(spread(block), |entry| entry.block == block)?;
+        let version = entry.version()?;
+        // Versions are handed out under the shard's lock only: that of the table stays the only one.
+        if Arc::strong_count(version) > 1 || !is_fit(version) {
+            return None;
+        }
+        entry.heat.touch();
+        let was_dirty = entry.is_dirty();
+        match std::mem::replace(&mut entry.state, State::Edited { was_dirty }) {
+            State::Clean(version) | State::Dirty(version) => Some(version),
+            State::Reading(_) | State::Edited { .. } => unreachable!("a version was there"),
+        }
+    }
+
     /// Takes the block's version out, to be changed in the turn of the block, unless somebody else
     /// than the caller has it.
     pub(super) fn check_out(

@@ -20,6 +20,7 @@ const MORE_PROOFS_MAX: usize = 4;
 /// Bytes without their seal are proven as what they were changed as, and as nothing else.
 pub(super) struct Version {
     bytes: Box<[u8]>,
+    /// What sealed bytes were proven as first.
     proof: OnceLock<VerifierKey>,
     more_proofs: Mutex<Vec<VerifierKey>>,
     /// The rules of bytes that were changed, and not sealed since.
@@ -56,11 +57,14 @@ impl Version {
     }
 
     pub(super) fn is_proven(&self) -> bool {
-        self.proof.get().is_some()
+        self.unsealed.is_some() || self.proof.get().is_some()
     }
 
     /// Whether the bytes were proven under exactly this key.
     pub(super) fn is_proven_by(&self, key: VerifierKey) -> bool {
+        if let Some(rules) = &self.unsealed {
+            return rules.key() == key;
+        }
         match self.proof.get() {
             None => false,
             Some(&first) => first == key || self.more_proofs.lock().contains(&key),
@@ -88,7 +92,7 @@ impl Version {
 
     /// Says that the bytes were changed, and hold to these rules but for the seal.
     pub(super) fn changed_as(&mut self, rules: Box<dyn Verify>) {
-        self.proof = OnceLock::from(rules.key());
+        self.proof.take();
         self.more_proofs = Mutex::default();
         self.unsealed = Some(rules);
     }
@@ -98,6 +102,7 @@ impl Version {
         if let Some(rules) = &self.unsealed {
             rules.seal(block, &mut self.bytes);
             rules.verify(block, &self.bytes)?;
+            self.proof = OnceLock::from(rules.key());
         }
         self.unsealed = None;
         Ok(())
