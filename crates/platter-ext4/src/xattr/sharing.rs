@@ -3,39 +3,43 @@
 //! Whoever notes a block or a value has an inode in its hands that uses it, so that it stays what it
 //! is meanwhile.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 
+use foldhash::fast::FixedState;
 use platter_cache::mbcache::Fingerprint;
 
 use super::block_verifier;
 use crate::Volume;
-use crate::ondisk::xattr::{XATTR_REFERENCES_MAX, XattrSpace, references, shared_hash};
+use crate::ondisk::xattr::{
+    XATTR_REFERENCES_MAX, XattrSpace, attribute_bytes, references, shared_hash,
+};
 use crate::ondisk::{BlockNr, InodeNr};
 
 /// What a block of attributes is found by; `None` of one that must not be shared.
 pub(super) fn fingerprint_of_block(bytes: &[u8], has_ea_inode: bool) -> Option<Fingerprint> {
     let key = shared_hash(bytes)?;
     let space = XattrSpace::decode_block(bytes, has_ea_inode).ok()?;
-    let mut hasher = DefaultHasher::new();
-    space.entries().hash(&mut hasher);
-    Some(Fingerprint {
-        key,
-        contents: hasher.finish(),
-    })
+    let contents = FixedState::default().hash_one(space.entries());
+    Some(Fingerprint { key, contents })
 }
 
 /// What a value with this hash is found by.
 pub(super) fn fingerprint_of_value(hash: u32, value: &[u8]) -> Fingerprint {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
+    let contents = FixedState::default().hash_one(value);
     Fingerprint {
         key: hash,
-        contents: hasher.finish(),
+        contents,
     }
 }
 
-/// Whether two blocks hold the same attributes in the same order.
+/// Whether two sound blocks hold the same attributes in the same order.
 pub(super) fn is_same(one: &[u8], other: &[u8], has_ea_inode: bool) -> bool {
+    if shared_hash(one) != shared_hash(other) {
+        return false;
+    }
+    if attribute_bytes(one) == attribute_bytes(other) {
+        return true;
+    }
     let decode = |bytes| XattrSpace::decode_block(bytes, has_ea_inode);
     match (decode(one), decode(other)) {
         (Ok(one), Ok(other)) => one.entries() == other.entries(),

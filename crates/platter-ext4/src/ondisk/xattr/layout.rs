@@ -176,28 +176,24 @@ impl Attributes {
         lay_out(self.list.iter(), space, 0, false).is_some()
     }
 
-    /// Lays the attributes out in a block that `references` inodes share. Whether they had room; if
-    /// not, `bytes` is undefined. The checksum is the verifier's to put in.
+    /// A block of so many bytes with the attributes, which `references` inodes share; `None` if they
+    /// have no room there. The checksum is the verifier's to put in.
     #[must_use]
-    pub fn encode_block(&self, bytes: &mut [u8], references: u32) -> bool {
-        bytes.fill(0);
+    pub fn encode_block(&self, block_bytes: usize, references: u32) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; block_bytes];
         let mut sorted: Vec<_> = self.list.iter().collect();
         sorted.sort_by_key(|attribute| {
             let name = &attribute.name;
             (attribute.name_index, name.len(), name)
         });
         let first = size_of::<DiskXattrHeader>();
-        let Some(hash) = lay_out(sorted.into_iter(), bytes, first, true) else {
-            return false;
-        };
-        let Ok((header, _)) = DiskXattrHeader::mut_from_prefix(bytes) else {
-            return false;
-        };
+        let hash = lay_out(sorted.into_iter(), &mut bytes, first, true)?;
+        let (header, _) = DiskXattrHeader::mut_from_prefix(&mut bytes).ok()?;
         header.magic = XATTR_MAGIC.into();
         header.references = references.into();
         header.blocks = 1.into();
         header.hash = hash.into();
-        true
+        Some(bytes)
     }
 }
 
@@ -278,6 +274,14 @@ pub fn shared_hash(block: &[u8]) -> Option<u32> {
     Some(header.hash.get()).filter(|&hash| hash != 0)
 }
 
+/// The bytes of a block of attributes behind its header.
+#[must_use]
+pub fn attribute_bytes(block: &[u8]) -> &[u8] {
+    block
+        .get(size_of::<DiskXattrHeader>()..)
+        .unwrap_or_default()
+}
+
 /// Says that `references` inodes share a block of attributes.
 pub fn set_references(block: &mut [u8], references: u32) {
     if let Ok((header, _)) = DiskXattrHeader::mut_from_prefix(block) {
@@ -337,8 +341,7 @@ mod tests {
                 hash: entry_hash_of_inode(b"inode", 9),
             },
         });
-        let mut block = vec![0xff; 1024];
-        assert!(attributes.encode_block(&mut block, 3));
+        let mut block = attributes.encode_block(1024, 3).unwrap();
         let verifier = XattrBlockVerifier {
             checksum_seed: Some(1),
             has_ea_inode: true,
@@ -376,7 +379,8 @@ mod tests {
         let mut one = none;
         one.insert(attribute);
         assert!(one.encode_inode(&mut vec![0; inode]));
-        assert!(one.encode_block(&mut vec![0; block], 1));
+        assert!(one.encode_block(block, 1).is_some());
+        assert!(one.encode_block(block - 4, 1).is_none());
     }
 
     #[test]

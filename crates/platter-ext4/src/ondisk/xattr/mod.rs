@@ -16,8 +16,8 @@ use super::types::InodeNr;
 
 pub use edit::{begin_in_inode, remove_from_inode, value_in_inode_mut, value_len_max_in_inode};
 pub use layout::{
-    Attribute, AttributeValue, Attributes, entry_hash_of_inode, references, set_references,
-    shared_hash,
+    Attribute, AttributeValue, Attributes, attribute_bytes, entry_hash_of_inode, references,
+    set_references, shared_hash,
 };
 
 /// `h_magic` of both the block's and the inode's header.

@@ -2,7 +2,7 @@
 //! let go of.
 
 use platter_cache::Buffer;
-use platter_cache::mbcache::Removal;
+use platter_cache::mbcache::{Fingerprint, Removal};
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, Result};
 
@@ -18,7 +18,7 @@ use crate::ondisk::xattr::{
 use crate::ondisk::{BlockNr, Inode, InodeNr};
 use crate::txn::Edit;
 use crate::xattr::sharing::{fingerprint_of_block, is_same};
-use crate::xattr::{block_space, block_verifier, has_ea_inode, read_block};
+use crate::xattr::{block_verifier, has_ea_inode, read_block};
 
 /// Times that somebody who is about to share a block is waited for: each leaves it with one user
 /// more, or does not come again.
@@ -29,6 +29,14 @@ pub(super) const WAITS_MAX: u32 = 1000;
 pub(super) struct AttributeBlock {
     pub(super) number: BlockNr,
     pub(super) buffer: Buffer,
+}
+
+/// What an attribute block is to hold, as one user's, but for its checksum.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) bytes: Vec<u8>,
+    /// `None` where it must not be shared.
+    pub(super) fingerprint: Option<Fingerprint>,
 }
 
 /// What became of an inode's attribute block.
@@ -53,6 +61,11 @@ impl AttributeBlock {
         };
         Ok(Some(Self { number, buffer }))
     }
+
+    /// Its number, for who changes it: while somebody has what was read, that is done to a copy.
+    fn into_number(self) -> BlockNr {
+        self.number
+    }
 }
 
 impl XattrChange<'_, '_> {
@@ -60,30 +73,34 @@ impl XattrChange<'_, '_> {
     /// was aborted.
     pub(super) fn write_outside(
         &mut self,
-        places: &Places,
+        places: &mut Places,
         taken: Option<&Taken>,
     ) -> Result<Outside> {
         if !places.outside_changed {
             return Ok(Outside::Same);
         }
-        let old = places.block.as_ref();
+        let old = places.block.take();
         if places.outside.is_empty() {
             if let Some(old) = old {
-                let released = self.release_block(old);
+                let old = old.into_number();
+                let released = self.release_block(old, &places.holders_before);
                 released.map_err(|error| self.abort(error))?;
             }
             return Ok(Outside::Gone);
         }
         let draft = self.draft(&places.outside)?;
         let has_ea_inode = has_ea_inode(self.volume);
-        if old.is_some_and(|old| is_same(&old.buffer, &draft, has_ea_inode)) {
+        if let Some(old) = &old
+            && is_same(&old.buffer, &draft.bytes, has_ea_inode)
+        {
             return Ok(Outside::Same);
         }
+        let old = old.map(AttributeBlock::into_number);
         let (block, outside) = if let Some(shared) = self.share_block(&draft)? {
             (shared, Outside::Shared)
         } else {
             if let Some(old) = old
-                && self.rewrite_own(old.number, &draft)?
+                && self.rewrite_own(old, &draft)?
             {
                 return Ok(Outside::Rewritten);
             }
@@ -93,7 +110,7 @@ impl XattrChange<'_, '_> {
             )
         };
         if let Some(old) = old {
-            let released = self.release_block(old);
+            let released = self.release_block(old, &places.holders_before);
             released.map_err(|error| self.abort(error))?;
         }
         self.inode.xattr_block = Some(block);
@@ -102,20 +119,21 @@ impl XattrChange<'_, '_> {
         Ok(outside)
     }
 
-    /// Attributes as a block of one user holds them, but for its checksum.
-    fn draft(&self, attributes: &Attributes) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.volume.geometry.block_bytes as usize];
-        if !attributes.encode_block(&mut bytes, 1) {
-            return Err(Condition::NoSpace.into());
-        }
-        Ok(bytes)
+    fn draft(&self, attributes: &Attributes) -> Result<Draft> {
+        let block_bytes = self.volume.geometry.block_bytes as usize;
+        let bytes = attributes.encode_block(block_bytes, 1);
+        let bytes = bytes.ok_or(Condition::NoSpace)?;
+        Ok(Draft {
+            fingerprint: fingerprint_of_block(&bytes, has_ea_inode(self.volume)),
+            bytes,
+        })
     }
 
     /// Makes a block that this inode alone uses. It counts as a user of the values that it names, as
     /// does `taken` of the new one already.
     fn make_block(
         &mut self,
-        draft: Vec<u8>,
+        draft: Draft,
         attributes: &Attributes,
         taken: Option<&Taken>,
     ) -> Result<BlockNr> {
@@ -130,12 +148,12 @@ impl XattrChange<'_, '_> {
     fn fill_block(
         &mut self,
         block: BlockNr,
-        draft: Vec<u8>,
+        draft: Draft,
         attributes: &Attributes,
         taken: Option<&Taken>,
     ) -> Result<()> {
         let verifier = block_verifier(self.volume);
-        let made = self.handle.create(block, &verifier, draft)?;
+        self.handle.create(block, &verifier, draft.bytes)?;
         let is_counted = |holder: &InodeNr| {
             taken.is_some_and(|taken| taken.is_outside && taken.number == *holder)
         };
@@ -147,12 +165,12 @@ impl XattrChange<'_, '_> {
                 self.add_reference(holder)?;
             }
         }
-        self.note_own(block, &made);
+        self.note_own(block, draft.fingerprint);
         Ok(())
     }
 
     /// Changes the inode's block in place, if no other inode uses it or is about to.
-    fn rewrite_own(&mut self, block: BlockNr, draft: &[u8]) -> Result<bool> {
+    fn rewrite_own(&mut self, block: BlockNr, draft: &Draft) -> Result<bool> {
         let (verifier, volume) = (block_verifier(self.volume), self.volume);
         let is_rewritten = self.handle.edit_or_keep(block, &verifier, |bytes| {
             if references(bytes) != Some(1) {
@@ -163,18 +181,17 @@ impl XattrChange<'_, '_> {
             {
                 return Ok(Edit::Kept(false));
             }
-            bytes.copy_from_slice(draft);
+            bytes.copy_from_slice(&draft.bytes);
             Ok(Edit::Changed(true))
         })?;
         if is_rewritten {
-            self.note_own(block, draft);
+            self.note_own(block, draft.fingerprint);
         }
         Ok(is_rewritten)
     }
 
     /// Notes a block that this inode alone uses, for others to share.
-    fn note_own(&self, block: BlockNr, bytes: &[u8]) {
-        let fingerprint = fingerprint_of_block(bytes, has_ea_inode(self.volume));
+    fn note_own(&self, block: BlockNr, fingerprint: Option<Fingerprint>) {
         if let Some((sharing, fingerprint)) = self.volume.sharing().zip(fingerprint) {
             // It was taken out before the block was freed last, so it is not there.
             let _ = sharing.blocks.create(fingerprint, block.0, true);
@@ -182,12 +199,11 @@ impl XattrChange<'_, '_> {
     }
 
     /// Lets go of the inode's block. The last to use it frees it, and the block counts as a user of
-    /// its values no more.
-    pub(super) fn release_block(&mut self, block: &AttributeBlock) -> Result<()> {
-        if let Left::Nobody = self.leave_block(block.number)? {
-            let space = block_space(self.volume, self.inode, &block.buffer)?;
-            self.free_block(block.number)?;
-            for holder in Attributes::of(&space).holders() {
+    /// its values, which lie in `holders`, no more.
+    fn release_block(&mut self, block: BlockNr, holders: &[InodeNr]) -> Result<()> {
+        if let Left::Nobody = self.leave_block(block)? {
+            self.free_block(block)?;
+            for &holder in holders {
                 self.drop_value(holder)?;
             }
         }
@@ -246,7 +262,7 @@ impl XattrChange<'_, '_> {
         let verifier = block_verifier(self.volume);
         let draft = self.draft(attributes)?;
         self.handle.edit(block, &verifier, |bytes| {
-            bytes.copy_from_slice(&draft);
+            bytes.copy_from_slice(&draft.bytes);
             Ok(())
         })
     }

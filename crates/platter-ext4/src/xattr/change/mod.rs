@@ -105,7 +105,7 @@ impl XattrChange<'_, '_> {
             Some(value) => self.place(&mut places, name, value)?,
             None => None,
         };
-        self.apply(&places, dropped.as_ref(), taken.as_ref())?;
+        self.apply(&mut places, dropped.as_ref(), taken.as_ref())?;
         if let (Some(value), Some(taken)) = (value, &taken) {
             sharing::note_value(self.volume, taken.number, taken.hash, value);
         }
@@ -118,7 +118,8 @@ impl XattrChange<'_, '_> {
     /// Sees to it that the handle has credits for the values in inodes: for the one that may be freed
     /// with its blocks, and for those that get counted anew where a block is copied.
     fn ensure_for(&mut self, places: &Places, dropped: Option<&Dropped>) -> Result<()> {
-        let mut credits = places.holders_before();
+        let holders = places.holders_before.len();
+        let mut credits = u32::try_from(holders).unwrap_or(u32::MAX);
         if let Some(dropped) = dropped {
             credits = credits.saturating_add(self.credits_of_drop(dropped.number)?);
         }
@@ -167,7 +168,7 @@ impl XattrChange<'_, '_> {
     /// Makes the inode and its block what `places` says, and counts who uses which value.
     fn apply(
         &mut self,
-        places: &Places,
+        places: &mut Places,
         dropped: Option<&Dropped>,
         taken: Option<&Taken>,
     ) -> Result<()> {

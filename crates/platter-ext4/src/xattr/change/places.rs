@@ -4,8 +4,8 @@ use platter_vfs::Result;
 
 use super::block::AttributeBlock;
 use crate::Volume;
-use crate::ondisk::Inode;
 use crate::ondisk::xattr::{Attribute, Attributes};
+use crate::ondisk::{Inode, InodeNr};
 use crate::xattr::names::AttributeName;
 use crate::xattr::{block_space, has_ea_inode, inode_space};
 
@@ -18,13 +18,14 @@ pub(super) struct Places {
     /// Those in its block.
     pub(super) outside: Attributes,
     pub(super) outside_changed: bool,
-    /// The block as it is, if there is one.
+    /// The block as it was read, if there is one, until it is to be changed.
     pub(super) block: Option<AttributeBlock>,
     inside_len: usize,
     block_bytes: usize,
     /// What values leave free of a block for the entries of others.
     reserved: usize,
-    holders_before: u32,
+    /// The inodes that hold values of the block, as it was read.
+    pub(super) holders_before: Vec<InodeNr>,
 }
 
 /// Where values may lie in inodes, one in a block leaves an eighth of it, up to this, to entries.
@@ -47,7 +48,7 @@ impl Places {
         Ok(Self {
             inside: inside.as_ref().map(Attributes::of).unwrap_or_default(),
             inside_changed: false,
-            holders_before: u32::try_from(outside.holders().count()).unwrap_or(u32::MAX),
+            holders_before: outside.holders().collect(),
             outside,
             outside_changed: false,
             block,
@@ -93,10 +94,5 @@ impl Places {
             self.inside_changed = true;
         }
         is_outside
-    }
-
-    /// How many values of the block, as it was read, lie in inodes.
-    pub(super) fn holders_before(&self) -> u32 {
-        self.holders_before
     }
 }

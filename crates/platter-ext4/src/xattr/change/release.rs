@@ -36,6 +36,8 @@ impl XattrChange<'_, '_> {
             }
             Err(error) => return Err(self.abort(error)),
         };
+        // While somebody has what was read, a change is made to a copy.
+        places.block = None;
         let released = self.release_all(&mut places);
         released.map_err(|error| self.abort(error))
     }

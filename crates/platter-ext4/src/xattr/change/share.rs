@@ -7,12 +7,13 @@ use platter_cache::mbcache::EntryRef;
 use platter_vfs::Result;
 
 use super::XattrChange;
+use super::block::Draft;
 use super::value::{Taken, Wanted};
 use crate::ondisk::xattr::{XATTR_REFERENCES_MAX, references, set_references};
 use crate::ondisk::{BlockNr, InodeNr};
 use crate::txn::Edit;
-use crate::xattr::sharing::{fingerprint_of_block, fingerprint_of_value, is_same};
-use crate::xattr::{block_verifier, has_ea_inode, value_inode};
+use crate::xattr::sharing::{fingerprint_of_value, is_same};
+use crate::xattr::{block_verifier, value_inode};
 
 /// Blocks or values that are looked at for equal contents before they are stored anew.
 const CANDIDATES_MAX: u32 = 64;
@@ -32,9 +33,8 @@ impl XattrChange<'_, '_> {
     ///
     /// # Errors
     /// Nothing was changed. What is damaged is not suggested again.
-    pub(super) fn share_block(&mut self, draft: &[u8]) -> Result<Option<BlockNr>> {
-        let fingerprint = fingerprint_of_block(draft, has_ea_inode(self.volume));
-        let Some((sharing, fingerprint)) = self.volume.sharing().zip(fingerprint) else {
+    pub(super) fn share_block(&mut self, draft: &Draft) -> Result<Option<BlockNr>> {
+        let Some((sharing, fingerprint)) = self.volume.sharing().zip(draft.fingerprint) else {
             return Ok(None);
         };
         let mut found = sharing.blocks.find_first(fingerprint);
@@ -53,12 +53,13 @@ impl XattrChange<'_, '_> {
         Ok(None)
     }
 
-    fn share_candidate(&mut self, entry: &EntryRef<'_>, draft: &[u8]) -> Result<bool> {
+    fn share_candidate(&mut self, entry: &EntryRef<'_>, draft: &Draft) -> Result<bool> {
         let (verifier, block) = (block_verifier(self.volume), BlockNr(entry.value()));
         let buffer = self.volume.read_block(block, &verifier)?;
-        if !is_same(&buffer, draft, verifier.has_ea_inode) {
+        if !is_same(&buffer, &draft.bytes, verifier.has_ea_inode) {
             return Ok(false);
         }
+        drop(buffer);
         self.handle.edit_or_keep(block, &verifier, |bytes| {
             let count = references(bytes).map_or(u32::MAX, |count| count.saturating_add(1));
             let has_room = count < XATTR_REFERENCES_MAX;
