@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry as MapEntry;
 
 use crate::InodeId;
 use crate::second_chance::SecondChanceMap;
@@ -146,13 +147,19 @@ impl<T> InodeCache<T> {
         let shard = self.shard(id);
         let mut state = shard.state.lock();
         loop {
-            if let Some(object) = state.touch(id) {
-                return Ok(object);
-            }
-            if !state.entries.contains_key(&id) {
-                state.entries.insert(id, Entry::Held);
-                let shards = Arc::downgrade(&self.shards);
-                return Err(Seat { id, shards });
+            let ShardState { entries, recent } = &mut *state;
+            match entries.entry(id) {
+                MapEntry::Vacant(entry) => {
+                    entry.insert(Entry::Held);
+                    let shards = Arc::downgrade(&self.shards);
+                    return Err(Seat { id, shards });
+                }
+                MapEntry::Occupied(entry) => {
+                    if let Some(object) = entry.get().object() {
+                        recent.get(&id);
+                        return Ok(object);
+                    }
+                }
             }
             state = shard.changed.wait(state);
         }
