@@ -8,10 +8,11 @@ use crate::ondisk::{BlockNr, FileBlock};
 /// How many runs are kept for each file.
 const RUNS_MAX: usize = 8;
 
-/// A few runs, the oldest replaced first.
+/// A few runs, the oldest replaced first. Most inodes in memory are looked at and never read: they
+/// have no place for runs.
 #[derive(Debug, Default)]
 pub(super) struct RecentRuns {
-    slots: Mutex<Slots>,
+    slots: Mutex<Option<Box<Slots>>>,
 }
 
 #[derive(Debug)]
@@ -38,12 +39,14 @@ impl RecentRuns {
     /// The run that holds `block`, whole.
     pub(super) fn find(&self, block: FileBlock) -> Option<Run> {
         let slots = self.slots.lock();
+        let slots = slots.as_deref()?;
         let holds = |run: &&Run| block.0.wrapping_sub(run.first.0) < run.count;
         slots.runs.iter().find(holds).copied()
     }
 
     pub(super) fn insert(&self, run: Run) {
         let mut slots = self.slots.lock();
+        let slots = slots.get_or_insert_default();
         let at = slots.next;
         slots.runs[at] = run;
         slots.next = (at + 1) % RUNS_MAX;

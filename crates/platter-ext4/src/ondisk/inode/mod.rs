@@ -254,7 +254,7 @@ impl Inode {
     /// Whether there may be extended attributes, or data in their place.
     #[must_use]
     pub fn has_attributes(&self) -> bool {
-        self.xattr_block.is_some() || self.tail.iter().any(|&byte| byte != 0)
+        self.xattr_block.is_some() || self.tail.iter().fold(0, |all, byte| all | byte) != 0
     }
 
     /// Whether this is a symbolic link whose target lies in `block`: it has no blocks but for
@@ -434,16 +434,20 @@ pub fn checksum_seed(number: InodeNr, generation: Le32, geometry: &Geometry) -> 
 
 /// The checksum of an inode's bytes, with the checksum fields taken as zero.
 fn expected_checksum(bytes: &[u8], seed: u32, has_high: bool) -> u32 {
-    let low_at = offset_of!(DiskInode, checksum_lo);
-    let high_at = size_of::<DiskInode>().saturating_add(offset_of!(DiskInodeExtra, checksum_hi));
-    let part = |from: usize, to: usize| bytes.get(from..to).unwrap_or_default();
-    let after_low = low_at.saturating_add(2);
-    let crc = crc32c(crc32c(seed, part(0, low_at)), &[0; 2]);
-    if !has_high {
-        return crc32c(crc, part(after_low, bytes.len()));
+    const LOW_AT: usize = offset_of!(DiskInode, checksum_lo);
+    const HIGH_AT: usize = size_of::<DiskInode>() + offset_of!(DiskInodeExtra, checksum_hi);
+    // All that the fields are in is summed in one go, from a copy.
+    let mut head = [0; HIGH_AT + 2];
+    let len = if has_high { head.len() } else { LOW_AT + 2 };
+    let (Some(copy), Some((bytes, rest))) = (head.get_mut(..len), bytes.split_at_checked(len))
+    else {
+        return crc32c(seed, bytes);
+    };
+    copy.copy_from_slice(bytes);
+    for field in [LOW_AT..LOW_AT + 2, HIGH_AT..HIGH_AT + 2] {
+        copy.get_mut(field).unwrap_or_default().fill(0);
     }
-    let crc = crc32c(crc32c(crc, part(after_low, high_at)), &[0; 2]);
-    crc32c(crc, part(high_at.saturating_add(2), bytes.len()))
+    crc32c(crc32c(seed, copy), rest)
 }
 
 fn checksum_holds(bytes: &[u8], disk: &DiskInode, extra: &Extra<'_>, seed: u32) -> bool {
