@@ -164,21 +164,22 @@ impl Node {
         if !has_room {
             return Err(Condition::InvalidArgument.into());
         }
-        // What takes space first, so that the file is whole where there is none.
-        self.in_steps(0, |handle, core, space| {
-            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
-            map.part(&mut change, blocks.start)?;
-            Ok(true)
-        })?;
-        // The size next: what is moved would lie behind the end of the file.
-        self.change(0, |handle, core| {
-            core.inode.size_bytes = new_size;
-            core.data_sync = handle.transaction();
-            Ok(())
-        })?;
-        self.size_bytes.store(new_size, Ordering::Release);
         let mut left = blocks.start..FileBlock::MAX;
         self.move_contents(range.start, || {
+            // What takes space first, so that the file is whole where there is none. Nobody who writes
+            // what lies before it joins the parts again.
+            self.in_steps(0, |handle, core, space| {
+                let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+                map.part(&mut change, blocks.start)?;
+                Ok(true)
+            })?;
+            // The size next: what is moved would lie behind the end of the file.
+            self.change(0, |handle, core| {
+                core.inode.size_bytes = new_size;
+                core.data_sync = handle.transaction();
+                Ok(())
+            })?;
+            self.size_bytes.store(new_size, Ordering::Release);
             self.in_steps(0, |handle, core, space| {
                 let (map, mut change) = core.map_change(self.volume(), &**space, handle);
                 match map.shift_up(&mut change, left.clone(), count)? {
@@ -280,7 +281,7 @@ impl Node {
     }
 
     /// Writes what is dirty from a byte on, and takes it out of the cache.
-    fn write_back_from(&self, start: u64) -> Result<()> {
+    pub(super) fn write_back_from(&self, start: u64) -> Result<()> {
         self.pages.write_back(self, start..u64::MAX)?;
         self.pages.invalidate(start..u64::MAX);
         Ok(())

@@ -297,6 +297,35 @@ fn a_file_that_is_just_being_cut_off_is_made_durable_as_far_as_it_stays() {
 }
 
 #[test]
+fn a_range_is_inserted_as_a_whole_or_not_at_all_beside_who_writes_what_lies_before_it() {
+    let mut file = File::new(5, EXTENTS);
+    let keep_size = FallocateMode::Allocate { keep_size: true };
+    file.fallocate(0, 12288, keep_size);
+    // As many extents as the inode has room for.
+    for start in [8192, 20480, 40960] {
+        file.write(start, 4096);
+    }
+    file.remount();
+    let gate = file.through(GateDevice::new);
+    gate.state.lock().holds_one = true;
+    file.write(4096, 4096);
+    let (node, space) = (&file.node, file.tree.space().unwrap());
+    let mut promised = 0;
+    while space.reserve_delayed(1, Reserve::Split).is_ok() {
+        promised += 1;
+    }
+    // What is written becomes one extent with what is to be moved.
+    let write = || node.write_back().unwrap();
+    let insert = || node.fallocate(8192..9216, FallocateMode::InsertRange);
+    let inserted = beside(&gate, false, true, write, insert);
+    assert!(is_no_space(&inserted));
+    file.check_bytes();
+    space.release_delayed(promised);
+    file.fallocate(8192, 1024, FallocateMode::InsertRange);
+    file.remount();
+}
+
+#[test]
 fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
     let size = |file: &File| file.node.core.read().inode.size_bytes;
     for collapses in [true, false] {
