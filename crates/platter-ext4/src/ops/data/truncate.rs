@@ -1,5 +1,6 @@
 //! Files that become shorter or longer.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use platter_vfs::{Condition, Result};
@@ -56,14 +57,32 @@ impl Node {
         let end = self.blocks_of(0..size)?.end;
         let shortened = self.remove_behind(size, end);
         if let Err(error) = shortened {
-            let left = self.core.read().inode.size_bytes.min(old);
-            self.size_bytes.store(left, Ordering::Release);
+            self.keep_what_is_left(size..old, end)?;
             return Err(error);
         }
         if size == 0 && old > 0 {
             self.data.is_replaced.store(true, Ordering::Release);
         }
         self.rewrite_tail(size)
+    }
+
+    /// Has a file that could not be cut off, of which the cache has nothing of the `lost` bytes any
+    /// more, nor of the blocks from `end` on, end where the medium says. What lies before them may be
+    /// in the cache only.
+    fn keep_what_is_left(&self, lost: Range<u64>, end: FileBlock) -> Result<()> {
+        let (volume, space) = (self.volume(), self.tree.space()?);
+        let left = {
+            let _alone = self.data.places.write();
+            let mut core = self.core.write();
+            core.forget_delayed(volume, space, end..FileBlock::MAX);
+            core.inode.size_bytes.clamp(lost.start, lost.end)
+        };
+        self.size_bytes.store(left, Ordering::Release);
+        if left > lost.start {
+            // The page has zeros in their place. An error is told to whoever syncs the file.
+            let _ = self.write_back_from(lost.start);
+        }
+        Ok(())
     }
 
     /// Makes `size` the size, and takes the blocks from `end` on out of the map. While that takes more

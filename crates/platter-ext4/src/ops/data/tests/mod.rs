@@ -484,6 +484,38 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
     file.remount();
 }
 
+#[test]
+fn a_file_that_cannot_be_cut_off_has_all_that_was_to_stay() {
+    // A size on the medium, one in the cache, and one that lies between them or before both.
+    for (medium, cached, size, left) in [(100, 1000, 950, 950), (3072, 9000, 500, 3072)] {
+        let mut file = File::new(1, EXTENTS);
+        file.write(0, medium);
+        let keep_size = FallocateMode::Allocate { keep_size: true };
+        for nth in 4..200 {
+            file.fallocate(nth * 3072, 1024, keep_size);
+        }
+        file.remount();
+        let faults = file.through_faults();
+        file.check_bytes();
+        file.write(cached - 900, 900);
+        // There is a leaf behind the one that was read for this.
+        faults.arm(Fault {
+            operation: Operation::Read,
+            when: When::Nth(1),
+            effect: Effect::Tear { seed: 1 },
+        });
+        let cut = {
+            let _order = file.node.order.write();
+            file.node.resize(size)
+        };
+        assert!(matches!(cut, Err(Error::Io(_))));
+        faults.disarm();
+        file.model.truncate(left);
+        file.check_bytes();
+        file.remount();
+    }
+}
+
 /// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
 /// lost or taken twice.
 #[test]
