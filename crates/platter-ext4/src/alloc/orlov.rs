@@ -18,6 +18,17 @@ struct Region {
     groups: u32,
 }
 
+impl Region {
+    /// Its groups, from `home` on, each from another group in an order of its own: directories of
+    /// different groups that outgrow them at the same pace do not meet in the next one.
+    fn groups_from(self, home: GroupNr) -> impl Iterator<Item = u32> {
+        let place = home.0.saturating_sub(self.first);
+        let places = (0..self.groups.next_power_of_two()).map(move |step| place ^ step);
+        let groups = places.filter(move |&place| place < self.groups);
+        groups.map(move |place| self.first + place)
+    }
+}
+
 /// What is free in a region.
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
@@ -98,8 +109,7 @@ impl Space {
     /// that the files of one directory reach in the same order, and those of others in another.
     fn group_of_file(&self, parent: InodeNr, home: GroupNr) -> GroupNr {
         let near = self.region(u64::from(home.0 / self.region_groups()));
-        let end = near.first + near.groups;
-        let mut in_region = (home.0..end).chain(near.first..home.0);
+        let mut in_region = near.groups_from(home);
         let fits = |group: &u32| {
             let slot = self.slot(GroupNr(*group));
             slot.has_inodes() && slot.free() > 0
@@ -176,6 +186,39 @@ impl Space {
             free_inodes: self.counters.free_inodes.get() / regions,
             free_clusters: self.counters.available() / regions,
             directories: self.counters.directories.get() / regions,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_of_different_groups_meet_in_none_that_they_reach_together() {
+        let region = Region {
+            first: 32,
+            groups: 13,
+        };
+        let orders: Vec<Vec<u32>> = (32..45)
+            .map(|home| region.groups_from(GroupNr(home)).collect())
+            .collect();
+        for (home, order) in (32..45).zip(&orders) {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(order[0], home);
+            assert_eq!(sorted, (32..45).collect::<Vec<u32>>());
+        }
+        let whole = Region {
+            groups: 16,
+            ..region
+        };
+        for step in 0..16 {
+            let mut reached: Vec<u32> = (32..48)
+                .filter_map(|home| whole.groups_from(GroupNr(home)).nth(step))
+                .collect();
+            reached.sort_unstable();
+            assert_eq!(reached, (32..48).collect::<Vec<u32>>());
         }
     }
 }

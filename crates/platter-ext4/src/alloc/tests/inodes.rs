@@ -125,7 +125,7 @@ fn flexible_groups_fill_as_one() {
     let files: Vec<_> = (0..100)
         .map(|_| sample.alloc_inode(250, FileKind::Regular, 0).unwrap())
         .collect();
-    assert_eq!((files[0], files[32]), (225, 130));
+    assert_eq!((files[0], files[32]), (225, 193));
     assert!(files.iter().all(|&number| region(number) == 1));
     sample.commit();
     sample.proven();
