@@ -24,7 +24,8 @@ use crate::sync::{Condvar, LockRank, Mutex};
 /// - An id is in the table exactly as long as its [`Seat`] lives.
 /// - No lock is held while an inode is loaded or dropped.
 pub struct InodeCache<T> {
-    shards: Arc<[Shard<T>]>,
+    /// Each counts the seats that know it: threads with inodes of their own do not meet there.
+    shards: Box<[Arc<Shard<T>>]>,
 }
 
 /// The right to be the one object of an inode. It must be kept inside the object, as its last
@@ -32,7 +33,7 @@ pub struct InodeCache<T> {
 #[must_use = "an inode gives up its place in the cache when its seat is dropped"]
 pub struct Seat<T> {
     id: InodeId,
-    shards: Weak<[Shard<T>]>,
+    shard: Weak<Shard<T>>,
 }
 
 struct Shard<T> {
@@ -62,10 +63,10 @@ impl<T> InodeCache<T> {
                 entries: HashMap::new(),
                 recent: SecondChanceMap::new(recent_max.div_ceil(SHARDS)),
             };
-            Shard {
+            Arc::new(Shard {
                 state: Mutex::new(LockRank::InodeCache, state),
                 changed: Condvar::default(),
-            }
+            })
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
@@ -151,8 +152,8 @@ impl<T> InodeCache<T> {
             match entries.entry(id) {
                 MapEntry::Vacant(entry) => {
                     entry.insert(Entry::Held);
-                    let shards = Arc::downgrade(&self.shards);
-                    return Err(Seat { id, shards });
+                    let shard = Arc::downgrade(shard);
+                    return Err(Seat { id, shard });
                 }
                 MapEntry::Occupied(entry) => {
                     if let Some(object) = entry.get().object() {
@@ -177,7 +178,7 @@ impl<T> InodeCache<T> {
         drop(evicted);
     }
 
-    fn shard(&self, id: InodeId) -> &Shard<T> {
+    fn shard(&self, id: InodeId) -> &Arc<Shard<T>> {
         &self.shards[shard_of(id)]
     }
 }
@@ -210,10 +211,9 @@ impl<T> Seat<T> {
 
 impl<T> Drop for Seat<T> {
     fn drop(&mut self) {
-        let Some(shards) = self.shards.upgrade() else {
+        let Some(shard) = self.shard.upgrade() else {
             return;
         };
-        let shard = &shards[shard_of(self.id)];
         shard.state.lock().entries.remove(&self.id);
         shard.changed.notify_all();
     }
