@@ -222,13 +222,13 @@ impl Growth {
         })
     }
 
-    /// What a round measures: every size, by each side that is measured there.
+    /// What a round measures: each side, at every size that it is measured at, one after the other,
+    /// since sizes are what is compared.
     fn turns(&self, extent: Extent) -> impl Iterator<Item = (u64, Side)> {
-        let sizes = self.sizes(extent).iter().enumerate();
-        sizes.flat_map(|(number, &size)| {
-            let sides = self.sides.iter();
-            let sides = sides.filter(move |(_, every)| number.is_multiple_of(*every));
-            sides.map(move |(side, _)| (size, *side))
+        let sizes = self.sizes(extent);
+        self.sides.iter().flat_map(|&(side, every)| {
+            let sizes = sizes.iter().step_by(every);
+            sizes.map(move |&size| (size, side))
         })
     }
 
