@@ -41,8 +41,9 @@ impl BufferCache {
     /// Changes are counted in rounds, of which the caller tells the number: each block has a first one
     /// in each round.
     ///
-    /// `change` takes no lock but those that are taken with the turn to change a block, and reads no
-    /// block. Where it fails, or keeps the block, it has to leave the bytes as they were.
+    /// `change` runs under the lock of the part of the table that the block is in: it looks at no other
+    /// block, and takes no lock that anybody holds who does. Where it fails, or keeps the block, it has to
+    /// leave the bytes as they were.
     ///
     /// # Errors
     /// As of [`read`](Self::read), and what `change` gives.
@@ -54,16 +55,14 @@ impl BufferCache {
         change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
     ) -> Result<Edited<R>, E> {
         let core = &*self.core;
-        let key = verifier.key();
-        let turn = core.turns.take(block);
         // That of most changes: others came before.
-        let unsealed = core.table.check_out_alone(block, |version| {
-            !version.is_sealed() && version.is_proven_by(key)
-        });
-        if let Some(version) = unsealed {
-            return Editing::new(core, block, version, false).change(None, round, change);
-        }
-        drop(turn);
+        let change = match core
+            .table
+            .change_alone(block, verifier.key(), round, change)
+        {
+            Ok(edited) => return edited,
+            Err(change) => change,
+        };
         let (_turn, version) = self.proven_in_turn(block, verifier)?;
         let kept = version.is_sealed().then(|| verifier.kept()).flatten();
         if version.is_sealed() && kept.is_none() {
@@ -165,33 +164,25 @@ struct Editing<'c> {
     block: u64,
     /// Nobody else has it.
     version: Option<Arc<Version>>,
-    /// The block's version is another one, of which this is a copy.
-    is_copy: bool,
-    #[cfg(debug_assertions)]
-    before: Box<[u8]>,
+    /// The block's version, where what is changed is a copy of it. Held, so that nobody else finds it
+    /// alone and changes it in place.
+    original: Option<Arc<Version>>,
 }
 
 impl<'c> Editing<'c> {
     fn begin(core: &'c Core, block: u64, version: Arc<Version>) -> Self {
-        match core.table.check_out(block, version) {
-            Ok(version) => Self::new(core, block, version, false),
-            Err(version) => {
-                let charge = core.budget.charge_beyond(cost_bytes(version.bytes()));
-                Self::new(core, block, Arc::new(version.copy(charge)), true)
+        let (version, original) = match core.table.check_out(block, version) {
+            Ok(version) => (version, None),
+            Err(original) => {
+                let charge = core.budget.charge_beyond(cost_bytes(original.bytes()));
+                (Arc::new(original.copy(charge)), Some(original))
             }
-        }
-    }
-
-    fn new(core: &'c Core, block: u64, version: Arc<Version>, is_copy: bool) -> Self {
-        #[cfg(debug_assertions)]
-        let before = version.bytes().into();
+        };
         Self {
             core,
             block,
             version: Some(version),
-            is_copy,
-            #[cfg(debug_assertions)]
-            before,
+            original,
         }
     }
 }
@@ -205,10 +196,6 @@ impl Editing<'_> {
         version
     }
 
-    fn bytes(&mut self) -> &mut [u8] {
-        self.version_mut().bytes_mut()
-    }
-
     /// Makes what `change` makes of the version the block's. `rules` are those of a version that was
     /// sealed.
     fn change<R, E>(
@@ -217,12 +204,13 @@ impl Editing<'_> {
         round: u64,
         change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
     ) -> Result<Edited<R>, E> {
-        let result = match change(self.bytes())? {
+        let version = self.version_mut();
+        let result = match version.change(change)? {
             Edit::Kept(result) => return Ok(Edited::Kept(result)),
             Edit::Changed(result) => result,
         };
         if let Some(rules) = rules {
-            self.version_mut().changed_as(rules);
+            version.changed_as(rules);
         }
         let version = self.take_charged();
         let is_first = self.core.table.publish(self.block, version, Some(round));
@@ -238,10 +226,10 @@ impl Editing<'_> {
     }
 
     fn take_charged(&mut self) -> Arc<Version> {
-        let is_charged = self.version.as_ref().is_some_and(|it| it.is_charged());
-        if !is_charged {
-            let charge = self.core.budget.charge_beyond(cost_bytes(self.bytes()));
-            self.version_mut().charge_with(charge);
+        let budget = &self.core.budget;
+        let version = self.version_mut();
+        if !version.is_charged() {
+            version.charge_with(budget.charge_beyond(cost_bytes(version.bytes())));
         }
         let Some(version) = self.version.take() else {
             unreachable!("a version is checked in once");
@@ -256,12 +244,7 @@ impl Drop for Editing<'_> {
         let Some(version) = self.version.take() else {
             return;
         };
-        #[cfg(debug_assertions)]
-        assert!(
-            std::thread::panicking() || version.bytes() == &*self.before,
-            "a change that fails leaves the block as it was"
-        );
-        if !self.is_copy {
+        if self.original.is_none() {
             self.core.table.put_back(self.block, version);
         }
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as TableEntry;
+use platter_ondisk::VerifierKey;
 
+use super::edit::{Edit, Edited};
 use super::flight::Flight;
 use super::version::Version;
 use crate::budget::{Heat, List, LruId, MemoryBudget, OwnerId, Verdict};
@@ -184,26 +186,41 @@ impl Table {
         }
     }
 
-    /// Takes the block's version out, to be changed in the turn of the block, if it is as `is_fit` asks
-    /// and nobody has it.
-    pub(super) fn check_out_alone(
+    /// Changes the block's version where it is, if nobody has it, and it was changed before under the
+    /// rules with this key and not sealed since. Otherwise gives `change` back.
+    pub(super) fn change_alone<R, E, F>(
         &self,
         block: u64,
-        is_fit: impl FnOnce(&Version) -> bool,
-    ) -> Option<Arc<Version>> {
+        key: VerifierKey,
+        round: u64,
+        change: F,
+    ) -> Result<Result<Edited<R>, E>, F>
+    where
+        F: FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+    {
         let mut shard = self.shard(block).write();
-        let entry = shard.find_mut(spread(block), |entry| entry.block == block)?;
-        let version = entry.version()?;
+        let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block) else {
+            return Err(change);
+        };
+        let State::Dirty(version) = &mut entry.state else {
+            return Err(change);
+        };
+        if version.is_sealed() || !version.is_proven_by(key) {
+            return Err(change);
+        }
         // Versions are handed out under the shard's lock only: that of the table stays the only one.
-        if Arc::strong_count(version) > 1 || !is_fit(version) {
-            return None;
-        }
+        let Some(version) = Arc::get_mut(version) else {
+            return Err(change);
+        };
         entry.heat.touch();
-        let was_dirty = entry.is_dirty();
-        match std::mem::replace(&mut entry.state, State::Edited { was_dirty }) {
-            State::Clean(version) | State::Dirty(version) => Some(version),
-            State::Reading(_) | State::Edited { .. } => unreachable!("a version was there"),
-        }
+        Ok(version.change(change).map(|edit| match edit {
+            Edit::Kept(result) => Edited::Kept(result),
+            Edit::Changed(result) => {
+                let last = entry.round.replace(round);
+                let is_first = last != Some(round);
+                Edited::Changed { result, is_first }
+            }
+        }))
     }
 
     /// Takes the block's version out, to be changed in the turn of the block, unless somebody else

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use platter_ondisk::{Corruption, VerifierKey, Verify};
 
+use super::edit::Edit;
 use crate::budget::Charge;
 use crate::sync::Mutex;
 
@@ -85,9 +86,21 @@ impl Version {
         more.push(key);
     }
 
-    /// The bytes, to be changed by whoever then says as [what](Self::changed_as).
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    /// Has `change` change the bytes, which then hold to the rules that they were changed under before,
+    /// or to those that the caller [names](Self::changed_as).
+    pub(super) fn change<R, E>(
+        &mut self,
+        change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
+    ) -> Result<Edit<R>, E> {
+        #[cfg(debug_assertions)]
+        let before = self.bytes.clone();
+        let result = change(&mut self.bytes);
+        #[cfg(debug_assertions)]
+        assert!(
+            matches!(result, Ok(Edit::Changed(_))) || self.bytes == before,
+            "a change that fails leaves the block as it was"
+        );
+        result
     }
 
     /// Says that the bytes were changed, and hold to these rules but for the seal.
