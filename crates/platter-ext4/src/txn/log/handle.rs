@@ -1,6 +1,5 @@
 //! One operation's part in a transaction.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use platter_cache::{Buffer, Edit, Edited};
@@ -9,6 +8,7 @@ use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, Result};
 
 use super::Log;
+use super::changed::Changed;
 use super::held::Held;
 use crate::ondisk::BlockNr;
 use crate::ondisk::jbd2::Sequence;
@@ -28,7 +28,7 @@ pub struct Handle<'l> {
     credits: u32,
     /// Credits for blocks that were part of the transaction: they go back with the rest.
     unneeded: u32,
-    changed: BTreeSet<u64>,
+    changed: Changed,
     part: Part,
     held: Option<Held>,
 }
@@ -51,7 +51,7 @@ impl<'l> Handle<'l> {
             sequence,
             credits,
             unneeded: 0,
-            changed: BTreeSet::new(),
+            changed: Changed::default(),
             part: Part::Operation,
             held: Some(Held::note(log)),
         }
@@ -71,7 +71,7 @@ impl<'l> Handle<'l> {
             sequence,
             credits: u32::MAX,
             unneeded: 0,
-            changed: BTreeSet::new(),
+            changed: Changed::default(),
             part: Part::Closing,
             held: None,
         }

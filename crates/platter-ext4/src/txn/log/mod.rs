@@ -8,6 +8,7 @@
 mod statistics;
 mod transaction;
 mod held;
+mod changed;
 mod handle;
 mod gate;
 mod requests;
