@@ -37,8 +37,7 @@ pub fn store_deletion(
 ) -> Result<()> {
     let geometry = &volume.geometry;
     put(volume, handle, inode, |slot| {
-        inode.encode(slot, geometry)?;
-        put_deleted(slot, inode.number, time, geometry)
+        inode.encode_deletion(slot, time, geometry)
     })
 }
 
@@ -102,7 +101,9 @@ pub fn edit_or_keep<R>(
 /// Brings the block of an inode's slot into memory, so that [`store`] finds it there.
 pub fn read_slot(volume: &Volume, number: InodeNr) -> Result<()> {
     let place = slot(volume, number)?;
-    volume.read_block(place.block, &Unverified)?;
+    if !volume.buffers().contains(place.block.0) {
+        volume.read_block(place.block, &Unverified)?;
+    }
     Ok(())
 }
 

@@ -64,6 +64,33 @@ impl Inode {
     /// [`InodeRule::Truncated`] and [`InodeRule::ExtraSize`] for a slot that this inode does not
     /// fit; [`InodeRule::Sectors`] where the space it takes cannot be told. The slot is left alone then.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry) -> Result<(), Corrupt<InodeRule>> {
+        let slot = self.fill(slot, geometry)?;
+        seal(slot, self.number, geometry);
+        Ok(())
+    }
+
+    /// As [`encode`](Self::encode), of an inode that is deleted at `time`, in seconds.
+    ///
+    /// # Errors
+    /// As of [`encode`](Self::encode).
+    pub fn encode_deletion(
+        &self,
+        slot: &mut [u8],
+        time: u32,
+        geometry: &Geometry,
+    ) -> Result<(), Corrupt<InodeRule>> {
+        let slot = self.fill(slot, geometry)?;
+        disk_mut(slot, self.number)?.deleted = time.into();
+        seal(slot, self.number, geometry);
+        Ok(())
+    }
+
+    /// All of its slot but the seal.
+    fn fill<'s>(
+        &self,
+        slot: &'s mut [u8],
+        geometry: &Geometry,
+    ) -> Result<&'s mut [u8], Corrupt<InodeRule>> {
         let broken = |rule| Corrupt::new(Locus::inode(u64::from(self.number.get())), rule);
         let slot = slot
             .get_mut(..usize::from(geometry.inode_bytes))
@@ -73,8 +100,7 @@ impl Inode {
         let sectors = self.encode_sectors(geometry).map_err(broken)?;
         self.put_extra(rest, geometry).map_err(broken)?;
         self.put(disk, sectors, geometry);
-        seal(slot, self.number, geometry);
-        Ok(())
+        Ok(slot)
     }
 
     fn put(&self, disk: &mut DiskInode, sectors: Sectors, geometry: &Geometry) {
@@ -245,13 +271,17 @@ pub fn put_deleted(
 ) -> Result<(), Corrupt<InodeRule>> {
     let slot = slot.get_mut(..usize::from(geometry.inode_bytes));
     let slot = slot.unwrap_or_default();
-    let Ok((disk, _)) = DiskInode::mut_from_prefix(slot) else {
-        let locus = Locus::inode(u64::from(number.get()));
-        return Err(Corrupt::new(locus, InodeRule::Truncated));
-    };
-    disk.deleted = deleted.into();
+    disk_mut(slot, number)?.deleted = deleted.into();
     seal(slot, number, geometry);
     Ok(())
+}
+
+fn disk_mut(slot: &mut [u8], number: InodeNr) -> Result<&mut DiskInode, Corrupt<InodeRule>> {
+    let (disk, _) = DiskInode::mut_from_prefix(slot).map_err(|_| {
+        let locus = Locus::inode(u64::from(number.get()));
+        Corrupt::new(locus, InodeRule::Truncated)
+    })?;
+    Ok(disk)
 }
 
 /// Puts the checksum into the bytes of an inode, one slot of the inode table.
