@@ -5,13 +5,18 @@ use std::hash::{BuildHasher, Hash};
 
 use hashbrown::{DefaultHashBuilder, Equivalent, HashTable};
 
+/// So many slots are looked at for a value to let go of before the map is full.
+const LOOKS: usize = 2;
+
 /// Up to `slots_max` values by key. When full, a hand goes round the slots and replaces the first
-/// one that was not used since it last came by.
+/// one that was not used since it last came by. From `slots_few` on, it replaces values that are
+/// [cheap](Self::insert_sparing), and the map grows only where it meets none.
 ///
 /// # Invariants
 /// `places` holds the index of every slot, by the hash of its key.
 pub(crate) struct SecondChanceMap<K, V> {
     slots_max: usize,
+    slots_few: usize,
     slots: Vec<Slot<K, V>>,
     places: HashTable<usize>,
     hasher: DefaultHashBuilder,
@@ -26,8 +31,14 @@ struct Slot<K, V> {
 
 impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
     pub(crate) fn new(slots_max: usize) -> Self {
+        Self::sparing(slots_max, slots_max)
+    }
+
+    /// A map of at most `slots_max` values, of which few are cheap.
+    pub(crate) fn sparing(slots_few: usize, slots_max: usize) -> Self {
         Self {
             slots_max,
+            slots_few,
             slots: Vec::new(),
             places: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
@@ -52,6 +63,17 @@ impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
     /// Sets the value of a key. What had to go for it, or a value the key had, comes back, to be
     /// dropped where that is no harm.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.insert_sparing(key, value, |_| false)
+    }
+
+    /// As [`insert`](Self::insert), rather in place of a value that `is_cheap`, so that nobody misses it,
+    /// than beside it.
+    pub(crate) fn insert_sparing(
+        &mut self,
+        key: K,
+        value: V,
+        is_cheap: impl Fn(&V) -> bool,
+    ) -> Option<V> {
         let hash = self.hasher.hash_one(&key);
         let same = |&place: &usize| self.slots[place].key == key;
         if let Some(&place) = self.places.find(hash, same) {
@@ -67,14 +89,20 @@ impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
             value,
             used: false,
         };
-        let (place, evicted) = if self.slots.len() < self.slots_max {
-            self.slots.push(slot);
-            (self.slots.len() - 1, None)
+        let victim = if self.slots.len() >= self.slots_max {
+            Some(self.next_victim())
+        } else if self.slots.len() >= self.slots_few {
+            self.cheap_victim(is_cheap)
         } else {
-            let place = self.next_victim();
+            None
+        };
+        let (place, evicted) = if let Some(place) = victim {
             self.forget_place(place);
             let evicted = std::mem::replace(&mut self.slots[place], slot);
             (place, Some(evicted.value))
+        } else {
+            self.slots.push(slot);
+            (self.slots.len() - 1, None)
         };
         let (slots, hasher) = (&self.slots, &self.hasher);
         let hash_of = |&place: &usize| hasher.hash_one(&slots[place].key);
@@ -118,6 +146,20 @@ impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
                 return place;
             }
         }
+    }
+
+    /// One of the next slots that was not used since the hand passed it, and whose value is cheap. To
+    /// the others the hand does nothing.
+    fn cheap_victim(&mut self, is_cheap: impl Fn(&V) -> bool) -> Option<usize> {
+        for _ in 0..LOOKS.min(self.slots.len()) {
+            let place = self.hand;
+            self.hand = (self.hand + 1) % self.slots.len();
+            let slot = &mut self.slots[place];
+            if is_cheap(&slot.value) && !std::mem::take(&mut slot.used) {
+                return Some(place);
+            }
+        }
+        None
     }
 
     fn remove_at(&mut self, place: usize) -> V {
@@ -172,6 +214,23 @@ mod tests {
         assert_eq!(map.insert("d", "d"), Some("b"));
         assert_eq!(map.insert("e", "e"), Some("c"));
         assert_eq!(map.insert("f", "f"), Some("a"), "its chance is used up");
+    }
+
+    #[test]
+    fn what_is_cheap_makes_room_before_the_map_is_full() {
+        let mut map = SecondChanceMap::sparing(10, 100);
+        let insert = |map: &mut SecondChanceMap<u32, u32>, key| {
+            let evicted = map.insert_sparing(key, key, |value| value % 2 == 0);
+            assert!(evicted.is_none_or(|value| value % 2 == 0 || map.len() == 100));
+        };
+        (0..1000).for_each(|key| insert(&mut map, 2 * key));
+        assert_eq!(map.len(), 10);
+        assert_eq!(map.get(&1998), Some(&1998));
+        (0..300).for_each(|key| {
+            insert(&mut map, 2 * key + 1);
+            assert_eq!(map.get(&1998), Some(&1998), "what is used stays");
+        });
+        assert_eq!(map.len(), 100);
     }
 
     #[test]

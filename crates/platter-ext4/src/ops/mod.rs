@@ -154,7 +154,7 @@ impl Tree {
             renames: CachePadded::default(),
             clock,
             register: OnceLock::new(),
-            nodes: InodeCache::new(recent_max(&budget)).into(),
+            nodes: InodeCache::sparing(recent_max(&budget), Node::is_cheap).into(),
             budget,
             dirty: CachePadded::default(),
             unstored: CachePadded::default(),
@@ -273,6 +273,13 @@ impl Tree {
             ),
             _seat: seat,
         }
+    }
+}
+
+impl Node {
+    /// Whether it is as good when it is loaded again: it has no pages.
+    fn is_cheap(&self) -> bool {
+        self.pages.page_count() == 0
     }
 }
 

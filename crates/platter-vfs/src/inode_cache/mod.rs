@@ -18,6 +18,9 @@ use crate::second_chance::SecondChanceMap;
 use crate::shard::{SHARDS, shard_of};
 use crate::sync::{Condvar, LockRank, Mutex};
 
+/// The part of the inodes kept alive that cheap ones may have.
+const CHEAP_PART: usize = 8;
+
 /// The table of a mounted filesystem's inodes in memory.
 ///
 /// # Invariants
@@ -45,6 +48,7 @@ struct Shard<T> {
 struct ShardState<T> {
     entries: HashMap<InodeId, Entry<T>>,
     recent: SecondChanceMap<InodeId, Arc<T>>,
+    is_cheap: fn(&T) -> bool,
 }
 
 enum Entry<T> {
@@ -58,10 +62,20 @@ impl<T> InodeCache<T> {
     /// A cache that keeps about `recent_max` inodes alive that nobody uses.
     #[must_use]
     pub fn new(recent_max: usize) -> Self {
+        Self::sparing(recent_max, |_| false)
+    }
+
+    /// A cache that keeps about `recent_max` inodes alive that nobody uses, and few of those that are
+    /// cheap to load again: who goes through many files finds memory that the last ones have warmed.
+    #[must_use]
+    pub fn sparing(recent_max: usize, is_cheap: fn(&T) -> bool) -> Self {
+        let recent_max = recent_max.div_ceil(SHARDS);
+        let recent_few = recent_max.div_ceil(CHEAP_PART);
         let shard = || {
             let state = ShardState {
                 entries: HashMap::new(),
-                recent: SecondChanceMap::new(recent_max.div_ceil(SHARDS)),
+                recent: SecondChanceMap::sparing(recent_few, recent_max),
+                is_cheap,
             };
             Arc::new(Shard {
                 state: Mutex::new(LockRank::InodeCache, state),
@@ -148,7 +162,9 @@ impl<T> InodeCache<T> {
         let shard = self.shard(id);
         let mut state = shard.state.lock();
         loop {
-            let ShardState { entries, recent } = &mut *state;
+            let ShardState {
+                entries, recent, ..
+            } = &mut *state;
             match entries.entry(id) {
                 MapEntry::Vacant(entry) => {
                     entry.insert(Entry::Held);
@@ -172,7 +188,12 @@ impl<T> InodeCache<T> {
         let entry = state.entries.get_mut(&id);
         let entry = entry.expect("a loaded inode keeps its seat");
         *entry = Entry::Live(Arc::downgrade(object));
-        let evicted = state.recent.insert(id, Arc::clone(object));
+        let ShardState {
+            recent, is_cheap, ..
+        } = &mut *state;
+        // One in use is held anyway, and may come to be worth more.
+        let is_cheap = |object: &Arc<T>| Arc::strong_count(object) == 1 && is_cheap(object);
+        let evicted = recent.insert_sparing(id, Arc::clone(object), is_cheap);
         drop(state);
         shard.changed.notify_all();
         drop(evicted);

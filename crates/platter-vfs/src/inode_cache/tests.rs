@@ -63,6 +63,27 @@ fn recent_inodes_stay_and_their_number_is_bounded() {
 }
 
 #[test]
+fn few_of_those_that_are_cheap_stay_unless_they_are_used() {
+    let loads = AtomicUsize::new(0);
+    let cache = InodeCache::sparing(1600, |object: &Object| {
+        object.seat.id().number.is_multiple_of(2)
+    });
+    let held = load(&cache, 0, &loads);
+    for number in 1..10_000 {
+        load(&cache, 2 * number, &loads);
+    }
+    let live = cache.live().len();
+    assert!((190..=220).contains(&live), "{live} alive");
+    for number in 0..1000 {
+        load(&cache, 2 * number + 1, &loads);
+    }
+    let is_there = |number: u64| cache.get(id(2 * number + 1)).is_some();
+    assert!((0..1000).all(is_there), "what is not cheap stays");
+    drop(held);
+    assert!(cache.get(id(0)).is_some(), "it was in use all the time");
+}
+
+#[test]
 fn what_is_used_again_and_again_is_not_evicted() {
     let (cache, loads) = (InodeCache::new(64), AtomicUsize::new(0));
     let serial = load(&cache, 1, &loads).serial;
