@@ -101,7 +101,7 @@ impl Node {
             inode.links = 2;
             core.count_directory();
         }
-        core.touch_names(self.tree.clock.now());
+        core.touch_names(inode.changed);
         let stored = inode::initialize(volume, &mut handle, &inode);
         stored.map_err(|error| handle.abort(error))?;
         self.store_later(&mut handle, &mut core, keeper)?;

@@ -87,7 +87,7 @@ impl Node {
         let is_gone = cores.of(victim).drop_link(now);
         if is_ours {
             self.store_later(&mut handle, cores.of(self), keeper)?;
-            let deleted = victim.delete_bare(&mut handle, cores.of(victim));
+            let deleted = victim.delete_bare(&mut handle, cores.of(victim), now);
             return deleted.map_err(|error| handle.abort(error));
         }
         if is_gone {

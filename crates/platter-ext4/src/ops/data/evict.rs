@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use platter_vfs::{Context, FileKind, Result};
+use platter_vfs::{Context, FileKind, Result, Timestamp};
 
 use super::super::{Core, Node};
 use crate::alloc::FREE_INODE_CREDITS;
@@ -41,7 +41,7 @@ impl Node {
         inode::read_slot(volume, self.number)?;
         let mut handle = volume.begin(DELETE_CREDITS)?;
         let mut core = self.core.write();
-        self.delete(&mut handle, &mut core)
+        self.delete(&mut handle, &mut core, self.tree.clock.now())
     }
 
     /// Whether it has nothing but its number and the last of its names: no blocks, no attributes.
@@ -51,19 +51,19 @@ impl Node {
     }
 
     /// Frees an inode that has no name and is bare, in the transaction that takes the last name from
-    /// it: it is never an orphan. Nobody else has it.
+    /// it at `now`: it is never an orphan. Nobody else has it.
     pub(in crate::ops) fn delete_bare(
         &self,
         handle: &mut Handle<'_>,
         core: &mut Core,
+        now: Timestamp,
     ) -> Result<()> {
         self.is_deleted.store(true, Ordering::Release);
-        self.delete(handle, core)
+        self.delete(handle, core, now)
     }
 
-    fn delete(&self, handle: &mut Handle<'_>, core: &mut Core) -> Result<()> {
+    fn delete(&self, handle: &mut Handle<'_>, core: &mut Core, now: Timestamp) -> Result<()> {
         let (volume, space, register) = (self.volume(), self.tree.space()?, self.tree.register()?);
-        let now = self.tree.clock.now();
         // The kernel keeps 32 bits of it, and 0 would not be a deletion.
         let time = u32::try_from(now.seconds).unwrap_or(u32::MAX).max(1);
         core.inode.size_bytes = 0;
