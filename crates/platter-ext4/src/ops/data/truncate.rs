@@ -1,8 +1,11 @@
 //! Files that become shorter or longer.
 
+use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use platter_cache::AddressSpace;
+use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Condition, Result};
 
 use super::super::Node;
@@ -79,10 +82,25 @@ impl Node {
         };
         self.size_bytes.store(left, Ordering::Release);
         if left > lost.start {
-            // The page has zeros in their place. An error is told to whoever syncs the file.
+            // An error is told to whoever syncs the file.
+            let _ = self.restore_page(lost.start..left);
             let _ = self.write_back_from(lost.start);
         }
         Ok(())
+    }
+
+    /// Has the page that `bytes` begin in hold those that the medium has there, where it has zeros.
+    fn restore_page(&self, bytes: Range<u64>) -> Result<()> {
+        let start = bytes.start - bytes.start % PAGE_BYTES as u64;
+        let end = bytes.end.min(start + PAGE_BYTES as u64);
+        if start == bytes.start {
+            return Ok(());
+        }
+        let within = |byte: u64| usize::try_from(byte - start).unwrap_or(PAGE_BYTES);
+        let mut page = vec![0; within(end)];
+        self.read_folios(start, &mut [IoSliceMut::new(&mut page)])?;
+        let tail = page.get(within(bytes.start)..).unwrap_or_default();
+        self.write_cached(bytes.start, tail)
     }
 
     /// Makes `size` the size, and takes the blocks from `end` on out of the map. While that takes more

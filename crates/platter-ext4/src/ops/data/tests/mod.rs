@@ -487,7 +487,10 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
 #[test]
 fn a_file_that_cannot_be_cut_off_has_all_that_was_to_stay() {
     // A size on the medium, one in the cache, and one that lies between them or before both.
-    for (medium, cached, size, left) in [(100, 1000, 950, 950), (3072, 9000, 500, 3072)] {
+    let ends = [(100, 100..1000, 950, 950), (3072, 8100..9000, 500, 3072)];
+    // And one in the page where it was to end.
+    let inside = [(3000, 0..10, 500, 3000), (9000, 5000..5100, 5500, 9000)];
+    for (medium, cached, size, left) in ends.into_iter().chain(inside) {
         let mut file = File::new(1, EXTENTS);
         file.write(0, medium);
         let keep_size = FallocateMode::Allocate { keep_size: true };
@@ -497,7 +500,7 @@ fn a_file_that_cannot_be_cut_off_has_all_that_was_to_stay() {
         file.remount();
         let faults = file.through_faults();
         file.check_bytes();
-        file.write(cached - 900, 900);
+        file.write(cached.start, cached.end - cached.start);
         // There is a leaf behind the one that was read for this.
         faults.arm(Fault {
             operation: Operation::Read,
@@ -516,8 +519,6 @@ fn a_file_that_cannot_be_cut_off_has_all_that_was_to_stay() {
     }
 }
 
-/// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
-/// lost or taken twice.
 #[test]
 fn space_that_is_promised_counts_as_taken() {
     for shape in [EXTENTS, CLUSTERS] {
@@ -537,6 +538,8 @@ fn space_that_is_promised_counts_as_taken() {
     }
 }
 
+/// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
+/// lost or taken twice.
 #[test]
 fn a_failed_writeback_is_told_once_and_made_up_for() {
     for shape in [EXTENTS, CLUSTERS, INDIRECT] {
