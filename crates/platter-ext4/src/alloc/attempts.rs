@@ -27,8 +27,8 @@ impl Space {
     }
 
     /// Whether an attempt that ended with `error` is to be made again: it found no space, and some that
-    /// was freed before can be used now, be it that another one saw to that. The caller holds nothing,
-    /// as for [`take`](Self::take).
+    /// was freed before can be used now, be it that another one saw to that. The caller holds
+    /// nothing that a commit or another handle may wait for, as for [`take`](Self::take).
     ///
     /// # Errors
     /// Those of a commit.

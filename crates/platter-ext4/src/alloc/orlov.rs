@@ -19,8 +19,9 @@ struct Region {
 }
 
 impl Region {
-    /// Its groups, from `home` on, each from another group in an order of its own: directories of
-    /// different groups that outgrow them at the same pace do not meet in the next one.
+    /// Its groups, from `home` on, each from another group in an order of its own: where their number is
+    /// a power of two, directories of different groups that outgrow them at the same pace do not meet in
+    /// the next one.
     fn groups_from(self, home: GroupNr) -> impl Iterator<Item = u32> {
         let place = home.0.saturating_sub(self.first);
         let places = (0..self.groups.next_power_of_two()).map(move |step| place ^ step);

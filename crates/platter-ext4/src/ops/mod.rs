@@ -57,8 +57,9 @@ use unstored::Unstored;
 /// memory though nobody uses them: their pages go with them.
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
-/// What a file has in memory beside its object and its pages.
-const BESIDE_NODE_BYTES: usize = 512;
+/// What a file has in memory beside its object and its pages: its places in tables, and the runs of
+/// blocks that it remembers.
+const BESIDE_NODE_BYTES: usize = 704;
 
 /// A mounted filesystem as its inodes see it.
 pub struct Tree {

@@ -27,7 +27,7 @@ const CHEAP_PART: usize = 8;
 /// - An id is in the table exactly as long as its [`Seat`] lives.
 /// - No lock is held while an inode is loaded or dropped.
 pub struct InodeCache<T> {
-    /// Each counts the seats that know it: threads with inodes of their own do not meet there.
+    /// Each counts the seats that know it: threads do not meet there but for inodes of the same one.
     shards: Box<[Arc<Shard<T>>]>,
 }
 

@@ -62,7 +62,8 @@ impl AttributeBlock {
         Ok(Some(Self { number, buffer }))
     }
 
-    /// Its number, for who changes it: while somebody has what was read, that is done to a copy.
+    /// Its number, for who changes it: while somebody has what was read, that is done to a copy. Until
+    /// then the block is sure to be in memory.
     fn into_number(self) -> BlockNr {
         self.number
     }
@@ -95,8 +96,9 @@ impl XattrChange<'_, '_> {
         {
             return Ok(Outside::Same);
         }
+        let shared = self.share_block(&draft)?;
         let old = old.map(AttributeBlock::into_number);
-        let (block, outside) = if let Some(shared) = self.share_block(&draft)? {
+        let (block, outside) = if let Some(shared) = shared {
             (shared, Outside::Shared)
         } else {
             if let Some(old) = old
@@ -119,10 +121,14 @@ impl XattrChange<'_, '_> {
         Ok(outside)
     }
 
-    fn draft(&self, attributes: &Attributes) -> Result<Draft> {
+    fn encode(&self, attributes: &Attributes) -> Result<Vec<u8>> {
         let block_bytes = self.volume.geometry.block_bytes as usize;
         let bytes = attributes.encode_block(block_bytes, 1);
-        let bytes = bytes.ok_or(Condition::NoSpace)?;
+        Ok(bytes.ok_or(Condition::NoSpace)?)
+    }
+
+    fn draft(&self, attributes: &Attributes) -> Result<Draft> {
+        let bytes = self.encode(attributes)?;
         Ok(Draft {
             fingerprint: fingerprint_of_block(&bytes, has_ea_inode(self.volume)),
             bytes,
@@ -260,9 +266,9 @@ impl XattrChange<'_, '_> {
     /// Takes attributes out of the block that this inode alone uses.
     pub(super) fn rewrite_block(&mut self, block: BlockNr, attributes: &Attributes) -> Result<()> {
         let verifier = block_verifier(self.volume);
-        let draft = self.draft(attributes)?;
+        let new = self.encode(attributes)?;
         self.handle.edit(block, &verifier, |bytes| {
-            bytes.copy_from_slice(&draft.bytes);
+            bytes.copy_from_slice(&new);
             Ok(())
         })
     }
