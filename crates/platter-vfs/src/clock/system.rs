@@ -1,11 +1,11 @@
 //! The machine's own clock and random numbers.
 
+use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::Clock;
@@ -14,12 +14,15 @@ use crate::Timestamp;
 /// Random numbers that are fetched with one system call.
 const NUMBERS: usize = 32;
 
+thread_local! {
+    /// Numbers that were fetched and not given yet. Threads have their own, so as not to meet.
+    static FETCHED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
 /// The machine's time, and random numbers from the kernel.
 #[derive(Debug)]
 pub struct SystemClock {
     started: Instant,
-    /// Numbers that were fetched and not given yet.
-    fetched: Mutex<Vec<u64>>,
     /// For numbers where the kernel gives none: keys from the process start, counted on.
     spare_keys: RandomState,
     spare_count: AtomicU64,
@@ -35,7 +38,6 @@ impl SystemClock {
     pub fn new() -> Self {
         Self {
             started: Instant::now(),
-            fetched: Mutex::new(Vec::new()),
             spare_keys: RandomState::new(),
             spare_count: AtomicU64::new(0),
         }
@@ -62,21 +64,24 @@ impl Clock for SystemClock {
     }
 
     fn random_u64(&self) -> u64 {
-        let mut fetched = self.fetched.lock();
-        if fetched.is_empty() {
-            let mut bytes = [0; NUMBERS * size_of::<u64>()];
-            if getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
-                let (numbers, _) = bytes.as_chunks();
-                fetched.extend(numbers.iter().map(|&number| u64::from_le_bytes(number)));
-            }
-        }
-        if let Some(number) = fetched.pop() {
+        if let Some(number) = FETCHED.with_borrow_mut(next_fetched) {
             return number;
         }
-        drop(fetched);
         let count = self.spare_count.fetch_add(1, Ordering::Relaxed);
         self.spare_keys.hash_one(count)
     }
+}
+
+/// The next of the numbers, after fetching more where there is none.
+fn next_fetched(fetched: &mut Vec<u64>) -> Option<u64> {
+    if fetched.is_empty() {
+        let mut bytes = [0; NUMBERS * size_of::<u64>()];
+        if getrandom(&mut bytes, GetRandomFlags::empty()) == Ok(bytes.len()) {
+            let (numbers, _) = bytes.as_chunks();
+            fetched.extend(numbers.iter().map(|&number| u64::from_le_bytes(number)));
+        }
+    }
+    fetched.pop()
 }
 
 /// `time` with its seconds rounded down, also before 1970.
