@@ -3,11 +3,8 @@
 
 use crate::InodeId;
 
-/// The parts of a table. A power of two.
-pub(crate) const SHARDS: usize = 16;
-
-/// The part of `id`, evenly spread also for neighbouring numbers.
-pub(crate) fn shard_of(id: InodeId) -> usize {
+/// The one of `parts` that belongs to `id`, evenly spread also for neighbouring numbers.
+pub(crate) fn shard_of(id: InodeId, parts: usize) -> usize {
     let mixed = (id.number ^ id.tree.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 32) as usize % SHARDS
+    (mixed >> 32) as usize % parts
 }

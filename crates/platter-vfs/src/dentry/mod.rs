@@ -8,9 +8,12 @@ use std::fmt;
 use hashbrown::Equivalent;
 
 use crate::second_chance::SecondChanceMap;
-use crate::shard::{SHARDS, shard_of};
+use crate::shard::shard_of;
 use crate::sync::{LockRank, Mutex};
 use crate::{InodeId, Name, NameBuf};
+
+/// The parts of the cache. A power of two.
+const SHARDS: usize = 16;
 
 /// What names in directories name, for a bounded number of names.
 ///
@@ -164,7 +167,7 @@ impl DentryCache {
     }
 
     fn shard(&self, dir: InodeId) -> &Mutex<Shard> {
-        &self.shards[shard_of(dir)]
+        &self.shards[shard_of(dir, SHARDS)]
     }
 }
 

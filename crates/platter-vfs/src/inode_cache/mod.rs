@@ -15,11 +15,17 @@ use hashbrown::hash_map::Entry as MapEntry;
 
 use crate::InodeId;
 use crate::second_chance::SecondChanceMap;
-use crate::shard::{SHARDS, shard_of};
+use crate::shard::shard_of;
 use crate::sync::{Condvar, LockRank, Mutex};
 
-/// The part of the inodes kept alive that cheap ones may have.
-const CHEAP_PART: usize = 8;
+/// The parts of the table. A power of two.
+const SHARDS: usize = 64;
+/// So many neighbours lie in one part: a thread that makes files, or goes through a directory, stays
+/// there a while, and finds memory in the caches of its own processor.
+const NEIGHBOURS: u64 = 16;
+/// So many cheap inodes are kept alive in each part. Few next to its neighbours, so that most of
+/// those that are let go of were made by the same thread.
+const CHEAP_MAX: usize = 2;
 
 /// The table of a mounted filesystem's inodes in memory.
 ///
@@ -70,7 +76,7 @@ impl<T> InodeCache<T> {
     #[must_use]
     pub fn sparing(recent_max: usize, is_cheap: fn(&T) -> bool) -> Self {
         let recent_max = recent_max.div_ceil(SHARDS);
-        let recent_few = recent_max.div_ceil(CHEAP_PART);
+        let recent_few = recent_max.min(CHEAP_MAX);
         let shard = || {
             let state = ShardState {
                 entries: HashMap::new(),
@@ -200,7 +206,15 @@ impl<T> InodeCache<T> {
     }
 
     fn shard(&self, id: InodeId) -> &Arc<Shard<T>> {
-        &self.shards[shard_of(id)]
+        let parts = SHARDS as u64;
+        let neighbours = id.number / NEIGHBOURS;
+        // In a row they fill all parts alike; from where on says chance.
+        let row = InodeId {
+            number: neighbours / parts,
+            ..id
+        };
+        let place = neighbours.wrapping_add(shard_of(row, SHARDS) as u64) % parts;
+        &self.shards[place as usize]
     }
 }
 

@@ -7,7 +7,6 @@ use shuttle::thread;
 
 use crate::dentry::{DentryCache, Recall, Remembered};
 use crate::inode_cache::{InodeCache, Seat};
-use crate::shard::shard_of;
 use crate::{InodeId, Model, Name};
 
 pub(crate) const MODELS: &[Model] = &[
@@ -73,18 +72,14 @@ impl Drop for Object {
 
 fn one_object_at_any_time(recent_max: usize) {
     let cache = Arc::new(InodeCache::new(recent_max));
-    // An inode in the same part of the table, so that the two push each other out.
-    let neighbour = (2..1000)
-        .map(id)
-        .find(|other| shard_of(*other) == shard_of(id(1)));
-    let neighbour = neighbour.unwrap();
     let alive = [Arc::default(), Arc::default()];
     let threads = (0..3).map(|number: usize| {
         let (cache, alive) = (Arc::clone(&cache), alive.clone());
         thread::spawn(move || {
             for round in 0..2 {
                 let which = (number + round) % 2;
-                let id = [id(1), neighbour][which];
+                // Neighbours are in the same part of the table, so that the two push each other out.
+                let id = [id(1), id(2)][which];
                 let object =
                     cache.get_or_load(id, |seat| Ok::<_, ()>(Object::load(&alive[which], seat)));
                 let object = object.unwrap();
