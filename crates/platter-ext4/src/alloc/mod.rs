@@ -37,6 +37,7 @@ use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
 use slot::Slot;
 
+use window::DirectoryWindows;
 pub use window::Window;
 
 /// Memory for the bitmaps of groups in use.
@@ -201,6 +202,7 @@ pub struct Space {
     loaded: CachePadded<Mutex<VecDeque<GroupNr>>>,
     /// Groups of which the running transaction changes something.
     pending: CachePadded<Mutex<BTreeSet<GroupNr>>>,
+    directories: CachePadded<Mutex<DirectoryWindows>>,
     /// Free blocks and inodes as the superblock has them.
     stored: CachePadded<Mutex<(u64, u64)>>,
     /// Damage that nobody was told of.
@@ -212,7 +214,7 @@ platter_cache::layout!(
     pub LAYOUT: Space {
         ReadOnly: geometry, fixed, contents_from, loaded_max, slots;
         Rare: damage;
-        Hot: counters, loaded, pending, stored;
+        Hot: counters, loaded, pending, directories, stored;
     }
 );
 
@@ -259,6 +261,7 @@ impl Space {
             counters,
             loaded: CachePadded::default(),
             pending: CachePadded::default(),
+            directories: CachePadded::default(),
             stored: Mutex::new((superblock.free_blocks, u64::from(superblock.free_inodes))).into(),
             damage: Mutex::default(),
             geometry,

@@ -8,7 +8,7 @@ use super::group::{Request, count};
 use super::window::{Kept, Window};
 use super::{Reserve, Space, Taken};
 use crate::Volume;
-use crate::ondisk::{BlockNr, GroupNr};
+use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 use crate::txn::Handle;
 
 /// A run of so many blocks is long enough to end a search for longer ones, 8 MiB at 4 KiB a block.
@@ -100,14 +100,51 @@ impl Space {
         want: u32,
         from: Reserve,
     ) -> Result<Range<BlockNr>> {
-        let search = self.search_for(goal, want, from);
-        let Outcome::Found(group, clusters, _) = self.search(volume, search)? else {
-            return Err(Condition::NoSpace.into());
-        };
-        let taken = self.taken(group, &clusters, want, from);
+        let taken = self.take_now(volume, &mut Window::default(), goal, want, from)?;
         let blocks = taken.blocks();
         self.record(volume, handle, taken)?;
         Ok(blocks)
+    }
+
+    /// As [`alloc`](Self::alloc), one cluster for a directory that has some and may grow on: more is
+    /// kept for it behind what it gets.
+    pub fn alloc_for_directory(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        directory: InodeNr,
+        goal: BlockNr,
+        from: Reserve,
+    ) -> Result<BlockNr> {
+        let mut window = self.directories.lock().remove(directory);
+        let taken = self.take_now(volume, &mut window, goal, 1, from);
+        let oldest = self.directories.lock().insert(directory, window);
+        if let Some(mut oldest) = oldest {
+            self.close_window(&mut oldest);
+        }
+        let taken = taken?;
+        let start = taken.start();
+        self.record(volume, handle, taken)?;
+        Ok(start)
+    }
+
+    /// As [`take_growing`](Self::take_growing), out of what may be used at once.
+    fn take_now(
+        &self,
+        volume: &Volume,
+        window: &mut Window,
+        goal: BlockNr,
+        want: u32,
+        from: Reserve,
+    ) -> Result<Taken> {
+        let mut search = self.search_for(goal, want, from);
+        self.look_ahead(window, &mut search);
+        let Outcome::Found(group, clusters, kept) = self.search(volume, search)? else {
+            return Err(Condition::NoSpace.into());
+        };
+        let taken = self.taken(group, &clusters, want, from);
+        window.follow(&taken, count(&clusters), kept);
+        Ok(taken)
     }
 
     /// Gives back blocks that were taken and nothing was recorded of.

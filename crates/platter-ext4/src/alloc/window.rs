@@ -3,17 +3,20 @@
 //!
 //! What is kept is a wish: it counts as free, and when nothing else is left anybody gets it.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::group::{Clusters, count};
 use super::search::Search;
 use super::{Space, Taken};
-use crate::ondisk::{BlockNr, GroupNr};
+use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 
 /// The first window of a file, in blocks; it is as long as what the file took so far later on.
 const WINDOW_BLOCKS_MIN: u32 = 16;
 /// The longest window: 8 MiB at 4 KiB a block.
 const WINDOW_BLOCKS_MAX: u32 = 2048;
+/// So many directories that grow have a window.
+const DIRECTORY_WINDOWS_MAX: usize = 32;
 
 /// What is kept for one file. To be [closed](Space::close_window) when the file is; else others get
 /// the blocks only under pressure.
@@ -47,6 +50,28 @@ impl Window {
         self.taken = self.taken.saturating_add(clusters);
         self.next = Some(taken.clusters.end);
         self.kept = kept;
+    }
+}
+
+/// The windows of the directories that grew last: nobody closes a directory.
+#[derive(Debug, Default)]
+pub(super) struct DirectoryWindows(VecDeque<(InodeNr, Window)>);
+
+impl DirectoryWindows {
+    /// The window of a directory, which may be a new one.
+    pub(super) fn remove(&mut self, directory: InodeNr) -> Window {
+        let at = self.0.iter().position(|&(other, _)| other == directory);
+        let found = at.and_then(|at| self.0.remove(at));
+        found.map(|(_, window)| window).unwrap_or_default()
+    }
+
+    /// Takes a window in, and gives back the oldest one if there are too many.
+    pub(super) fn insert(&mut self, directory: InodeNr, window: Window) -> Option<Window> {
+        self.0.push_back((directory, window));
+        if self.0.len() <= DIRECTORY_WINDOWS_MAX {
+            return None;
+        }
+        self.0.pop_front().map(|(_, window)| window)
     }
 }
 

@@ -8,7 +8,7 @@ use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
 use crate::alloc::{self, Portion, Reserve, Space};
-use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode};
+use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
 /// Metadata blocks that taking or giving back blocks of one group changes at most.
@@ -21,6 +21,20 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// `NoSpace`.
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr>;
+
+    /// As [`alloc`](Self::alloc), for the contents of a directory that has some.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    fn alloc_for_directory(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        _directory: InodeNr,
+        goal: BlockNr,
+    ) -> Result<BlockNr> {
+        self.alloc(volume, handle, goal)
+    }
 
     /// Gives back whole clusters.
     ///
@@ -45,6 +59,17 @@ impl BlockSource for Portion<'_> {
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         let taken = self.space.alloc(volume, handle, goal, 1, self.from)?;
         Ok(taken.start)
+    }
+
+    fn alloc_for_directory(
+        &self,
+        volume: &Volume,
+        handle: &mut Handle<'_>,
+        directory: InodeNr,
+        goal: BlockNr,
+    ) -> Result<BlockNr> {
+        self.space
+            .alloc_for_directory(volume, handle, directory, goal, self.from)
     }
 
     fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()> {

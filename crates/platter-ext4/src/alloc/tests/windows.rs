@@ -67,3 +67,51 @@ fn closed_window_gives_back_what_it_kept() {
         .unwrap();
     assert_eq!(taken.count(), 100);
 }
+
+#[test]
+fn directories_that_grow_side_by_side_lie_in_few_pieces() {
+    let sample = Sample::new(Shape {
+        blocks: 4096,
+        blocks_per_group: 4096,
+        ..Shape::PLAIN
+    });
+    let (space, volume) = (&sample.space, &sample.volume);
+    let free = space.stat().free_blocks;
+    let mut directories = [(20, BlockNr(100), 0), (21, BlockNr(100), 0)];
+    for _ in 0..200 {
+        for (number, goal, pieces) in &mut directories {
+            let number = InodeNr::new(*number).unwrap();
+            let mut handle = volume.begin(RECORD_CREDITS).unwrap();
+            let from = Reserve::Ordinary;
+            let place = space.alloc_for_directory(volume, &mut handle, number, *goal, from);
+            let place = place.unwrap();
+            *pieces += u32::from(place != *goal);
+            *goal = BlockNr(place.0 + 1);
+        }
+    }
+    let pieces = directories.map(|(_, _, pieces)| pieces);
+    assert!(pieces.iter().all(|&pieces| pieces < 12), "{pieces:?}");
+    assert_eq!(space.stat().free_blocks, free - 400);
+}
+
+#[test]
+fn only_so_many_directories_have_windows() {
+    let sample = Sample::new(Shape {
+        blocks: 4096,
+        blocks_per_group: 4096,
+        ..Shape::PLAIN
+    });
+    let (space, volume) = (&sample.space, &sample.volume);
+    let mut handle = volume.begin(8).unwrap();
+    for number in 0..100 {
+        let number = InodeNr::new(20 + number).unwrap();
+        let mut goal = BlockNr(100);
+        for _ in 0..2 {
+            let from = Reserve::Ordinary;
+            let place = space.alloc_for_directory(volume, &mut handle, number, goal, from);
+            goal = BlockNr(place.unwrap().0 + 1);
+        }
+    }
+    assert!(space.counters.kept.get() <= 32 * 16);
+    assert!(space.counters.kept.get() >= 32);
+}

@@ -63,7 +63,13 @@ impl DirectoryMut<'_, '_> {
         let place = if let Some(place) = shared {
             place
         } else {
-            let cluster = self.space.alloc(self.volume, self.handle, goal)?;
+            let number = self.inode.number;
+            let cluster = if block == FileBlock(0) {
+                self.space.alloc(self.volume, self.handle, goal)
+            } else {
+                self.space
+                    .alloc_for_directory(self.volume, self.handle, number, goal)
+            }?;
             BlockNr(cluster.0.saturating_add(u64::from(block.0 % ratio)))
         };
         let cluster_sectors =
