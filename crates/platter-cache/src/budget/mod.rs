@@ -28,15 +28,30 @@ pub(crate) use shadow::Shadow;
 const ISOLATE_COUNT: usize = 32;
 /// Bytes freed beyond what was asked for, so that not every charge evicts.
 const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
-/// Entries that one round of eviction looks at: most may be dirty.
+/// Entries that one round of eviction finds in use, at most: most may be dirty.
 const LOOKS_MAX: usize = 512;
+/// Entries that one round of eviction finds used since they were looked at last, at most: they may
+/// go the next time.
+const COOLED_MAX: usize = 8192;
 /// The part of the budget whose charges are refused without a look for what could go, after one that
 /// found nothing.
 const UNLOOKED_PART: u64 = 256;
-/// The part of the budget, beside it, that blocks take which are kept for the next ones.
+/// The part of the budget, and so many bytes at most, that blocks take beside it which are kept for
+/// the next ones.
 const SPARE_PART: u64 = 16;
+const SPARE_BYTES_MAX: u64 = 8 << 20;
 /// Rounds of eviction a charge makes while others take what it freed.
 const CHARGE_ATTEMPTS: usize = 8;
+
+/// What became of a try to evict.
+enum Reclaim {
+    /// Something is free.
+    Freed,
+    /// Nothing, but entries were used, and may go the next time.
+    Cooled,
+    /// Nothing: what was looked at is in use.
+    Busy,
+}
 
 /// What became of an entry whose turn to be evicted came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,10 +240,14 @@ impl MemoryBudget {
             if bytes > self.limit_bytes || self.goes_unlooked(bytes) {
                 break;
             }
-            if !self.reclaim(bytes) {
-                let unlooked = self.limit_bytes / UNLOOKED_PART;
-                self.unlooked_bytes.store(unlooked, Ordering::Relaxed);
-                break;
+            match self.reclaim(bytes) {
+                Reclaim::Freed => {}
+                Reclaim::Cooled => break,
+                Reclaim::Busy => {
+                    let unlooked = self.limit_bytes / UNLOOKED_PART;
+                    self.unlooked_bytes.store(unlooked, Ordering::Relaxed);
+                    break;
+                }
             }
         }
         self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -266,7 +285,8 @@ impl MemoryBudget {
 
     /// Keeps the memory of a block that is gone for another one.
     pub(crate) fn keep_block(&self, block: Box<[u8]>) {
-        let count_max = self.limit_bytes / SPARE_PART / (block.len() as u64).max(1);
+        let bytes_max = (self.limit_bytes / SPARE_PART).min(SPARE_BYTES_MAX);
+        let count_max = bytes_max / (block.len() as u64).max(1);
         let mut spare = self.spare_blocks.lock();
         if (spare.len() as u64) < count_max {
             spare.push(block);
@@ -353,38 +373,49 @@ impl MemoryBudget {
         self.unlooked_bytes.fetch_update(set, fetch, less).is_ok()
     }
 
-    /// Evicts at least `wanted` bytes if it can. Whether anything was freed.
-    fn reclaim(&self, wanted: u64) -> bool {
+    /// Evicts at least `wanted` bytes if it can.
+    fn reclaim(&self, wanted: u64) -> Reclaim {
         let ahead = RECLAIM_AHEAD_BYTES.min(self.limit_bytes / 16);
         let goal = wanted.saturating_add(ahead);
         // Each entry is looked at no more than once per list and pass, and where most cannot go, the
         // next charge looks further.
-        let mut looks = (3 * self.lru.len() + 2 * Lru::SHARDS).min(LOOKS_MAX);
+        let all = 3 * self.lru.len() + 2 * Lru::SHARDS;
+        let (mut looks, mut coolings) = (all.min(LOOKS_MAX), all.min(COOLED_MAX));
         let mut freed = 0;
         let mut batch = Vec::with_capacity(ISOLATE_COUNT);
-        while freed < goal && looks > 0 {
+        while freed < goal && looks > 0 && coolings > 0 {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % Lru::SHARDS;
-            looks -= 1;
+            let before = coolings;
             if self.lru.is_active_heavy() {
                 self.age_active(shard, &mut batch);
-                looks = looks.saturating_sub(batch.len());
+                coolings = coolings.saturating_sub(batch.len());
             }
             batch.clear();
             self.lru
                 .isolate(shard, List::Inactive, ISOLATE_COUNT, &mut batch);
-            looks = looks.saturating_sub(batch.len());
             let mut turns = batch.iter();
             while freed < goal
                 && let Some(&candidate) = turns.next()
             {
-                freed += self.evict(candidate);
+                match self.evict(candidate) {
+                    Verdict::Evicted(bytes) => freed += bytes,
+                    Verdict::Hot => coolings = coolings.saturating_sub(1),
+                    Verdict::Busy | Verdict::Gone => looks = looks.saturating_sub(1),
+                }
             }
             for candidate in turns.rev() {
                 self.lru.put_back_oldest(candidate.id, List::Inactive);
             }
+            if coolings == before {
+                looks = looks.saturating_sub(1);
+            }
         }
         self.limit_shadows();
-        freed > 0
+        match (freed, coolings) {
+            (1.., _) => Reclaim::Freed,
+            (0, 0) => Reclaim::Cooled,
+            (0, _) => Reclaim::Busy,
+        }
     }
 
     /// Has owners forget what was evicted once that takes a thirty-second of the budget.
@@ -420,29 +451,20 @@ impl MemoryBudget {
         }
     }
 
-    fn evict(&self, candidate: Candidate) -> u64 {
+    fn evict(&self, candidate: Candidate) -> Verdict {
         let verdict = self.owner(candidate.owner).map_or(Verdict::Gone, |owner| {
             owner.evict(candidate.key, candidate.id)
         });
         match verdict {
-            Verdict::Evicted(bytes) => {
+            Verdict::Evicted(_) => {
                 self.lru.remove(candidate.id);
                 self.evictions.fetch_add(1, Ordering::Relaxed);
-                bytes
             }
-            Verdict::Gone => {
-                self.lru.remove(candidate.id);
-                0
-            }
-            Verdict::Hot => {
-                self.lru.put_back(candidate.id, List::Active);
-                0
-            }
-            Verdict::Busy => {
-                self.lru.put_back(candidate.id, List::Inactive);
-                0
-            }
+            Verdict::Gone => self.lru.remove(candidate.id),
+            Verdict::Hot => self.lru.put_back(candidate.id, List::Active),
+            Verdict::Busy => self.lru.put_back(candidate.id, List::Inactive),
         }
+        verdict
     }
 }
 

@@ -186,6 +186,24 @@ fn charges_beyond_look_seldom_where_nothing_can_go() {
 }
 
 #[test]
+fn charges_beyond_go_on_where_entries_only_have_to_cool_down() {
+    const ENTRIES: u64 = 40_000;
+    let budget = Arc::new(MemoryBudget::new(100 * ENTRIES));
+    let store = Store::new(&budget);
+    for key in 0..ENTRIES {
+        assert!(store.insert(&budget, key, 100));
+        assert!(store.touch(key));
+    }
+    let beyond: Vec<_> = (0..100).map(|_| budget.charge_beyond(100)).collect();
+    assert!(
+        budget.used_bytes() <= 100 * (ENTRIES + 20),
+        "{budget:?} after {} looks",
+        store.looks.load(Ordering::Relaxed)
+    );
+    drop(beyond);
+}
+
+#[test]
 fn entries_of_a_dropped_owner_are_forgotten() {
     let budget = Arc::new(MemoryBudget::new(1000));
     let store = Store::new(&budget);

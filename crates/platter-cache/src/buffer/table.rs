@@ -18,8 +18,9 @@ use crate::sync::{Mutex, RwLock};
 
 const SHARD_COUNT: usize = 16;
 
-/// Bytes a cached block costs beside its contents: entry, version and place in the order.
-const ENTRY_OVERHEAD_BYTES: u64 = 256;
+/// Bytes a cached block costs beside its contents: entry, version, place in the order, and what an
+/// allocator needs to have 4 KiB at hand.
+const ENTRY_OVERHEAD_BYTES: u64 = 512;
 
 /// What a block with these contents is charged.
 pub(super) fn cost_bytes(bytes: &[u8]) -> u64 {
