@@ -1,14 +1,12 @@
 //! Files that become shorter or longer.
 
-use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use platter_cache::AddressSpace;
-use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Condition, Result};
 
 use super::super::Node;
+use crate::inode;
 use crate::mapping::{Backing, Progress};
 use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
@@ -55,6 +53,9 @@ impl Node {
         let old = self.size_bytes();
         self.settle_edges(size..u64::MAX)?;
         self.settle_rows(0..size)?;
+        // From here on the cache has lost what is cut off: nothing else may keep the new size from the
+        // medium.
+        inode::read_slot(self.volume(), self.number)?;
         self.size_bytes.store(size, Ordering::Release);
         self.pages.truncate(size);
         let end = self.blocks_of(0..size)?.end;
@@ -69,67 +70,56 @@ impl Node {
         self.rewrite_tail(size)
     }
 
-    /// Has a file that could not be cut off, of which the cache has nothing of the `lost` bytes any
-    /// more, nor of the blocks from `end` on, end where the medium says. What lies before them may be
-    /// in the cache only.
+    /// Frees what a cut left mapped behind the end: the file is about to become longer.
+    pub(super) fn finish_cut(&self) -> Result<()> {
+        let is_left = self.tree.register()?.contains(self.number);
+        if !is_left || self.core.read().inode.links == 0 {
+            return Ok(());
+        }
+        self.pages.write_back(self, 0..u64::MAX)?;
+        let size = self.size_bytes();
+        self.remove_behind(size, self.blocks_of(0..size)?.end)
+    }
+
+    /// Has a file whose blocks from `end` on could not all be freed end where the medium says: of the
+    /// `lost` bytes the cache has nothing any more.
     fn keep_what_is_left(&self, lost: Range<u64>, end: FileBlock) -> Result<()> {
         let (volume, space) = (self.volume(), self.tree.space()?);
-        let left = {
-            let _alone = self.data.places.write();
-            let mut core = self.core.write();
-            core.forget_delayed(volume, space, end..FileBlock::MAX);
-            core.inode.size_bytes.clamp(lost.start, lost.end)
-        };
+        let _alone = self.data.places.write();
+        let mut core = self.core.write();
+        core.forget_delayed(volume, space, end..FileBlock::MAX);
+        let left = core.inode.size_bytes.clamp(lost.start, lost.end);
         self.size_bytes.store(left, Ordering::Release);
-        if left > lost.start {
-            // An error is told to whoever syncs the file.
-            let _ = self.restore_page(lost.start..left);
-            let _ = self.write_back_from(lost.start);
-        }
         Ok(())
     }
 
-    /// Has the page that `bytes` begin in hold those that the medium has there, where it has zeros.
-    fn restore_page(&self, bytes: Range<u64>) -> Result<()> {
-        let start = bytes.start - bytes.start % PAGE_BYTES as u64;
-        let end = bytes.end.min(start + PAGE_BYTES as u64);
-        if start == bytes.start {
-            return Ok(());
-        }
-        let within = |byte: u64| usize::try_from(byte - start).unwrap_or(PAGE_BYTES);
-        let mut page = vec![0; within(end)];
-        self.read_folios(start, &mut [IoSliceMut::new(&mut page)])?;
-        let tail = page.get(within(bytes.start)..).unwrap_or_default();
-        self.write_cached(bytes.start, tail)
-    }
-
     /// Makes `size` the size, and takes the blocks from `end` on out of the map. While that takes more
-    /// than one handle, the inode is among the orphans.
+    /// than one handle, the inode is among the orphans. It stays there where blocks could not be freed:
+    /// the file has its new size then, and the next mount tries again.
     fn remove_behind(&self, size: u64, end: FileBlock) -> Result<()> {
         let (volume, register) = (self.volume(), self.tree.register()?);
         let now = self.tree.clock.now();
         let mut before = FileBlock::MAX;
-        let mut is_orphan = false;
         let _alone = self.data.places.write();
         self.in_steps(ORPHAN_CREDITS, |handle, core, space| {
-            let (map, mut change) = core.map_change(volume, &**space, handle);
-            let progress = map.remove(&mut change, end..before)?;
-            core.forget_delayed(volume, space, end..FileBlock::MAX);
             core.inode.size_bytes = size;
             self.cut_off(size);
             core.inode.modified = now;
             core.inode.changed = now;
-            match progress {
+            let (map, mut change) = core.map_change(volume, &**space, handle);
+            let removed = map.remove(&mut change, end..before);
+            if let Ok(Progress::Done) = removed {
                 // One without names stays an orphan.
-                Progress::Done if is_orphan && core.inode.links > 0 => {
+                if core.inode.links > 0 {
                     register.remove(volume, handle, self.number)?;
                 }
-                Progress::Done => {}
-                Progress::More(next) => {
-                    before = next;
-                    is_orphan = true;
-                    register.add(volume, handle, self.number)?;
-                }
+            } else {
+                register.add(volume, handle, self.number)?;
+            }
+            let progress = removed?;
+            core.forget_delayed(volume, space, end..FileBlock::MAX);
+            if let Progress::More(next) = progress {
+                before = next;
             }
             Ok(progress == Progress::Done)
         })

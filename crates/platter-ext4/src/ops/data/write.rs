@@ -98,6 +98,7 @@ impl Node {
     /// earlier, written as zeros, to the device too: whatever the medium holds there is about to
     /// become part of the file, and the size may be durable before what is in the cache.
     pub(super) fn clear_tail(&self, offset: u64) -> Result<()> {
+        self.finish_cut()?;
         let geometry = &self.volume().geometry;
         let size = self.size_bytes();
         let end = size.next_multiple_of(u64::from(geometry.block_bytes));

@@ -63,6 +63,10 @@ impl OrphanList {
         links.by_turn.values().rev().copied().collect()
     }
 
+    pub(super) fn contains(&self, number: InodeNr) -> bool {
+        self.len.load(Ordering::Acquire) > 0 && self.links.lock().turns.contains_key(&number)
+    }
+
     pub(super) fn add(
         &self,
         volume: &Volume,

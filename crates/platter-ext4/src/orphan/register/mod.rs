@@ -68,6 +68,12 @@ impl OrphanRegister {
         self.list.add(volume, handle, number)
     }
 
+    /// Whether an inode is there.
+    pub fn contains(&self, number: InodeNr) -> bool {
+        let is_in_file = self.file.as_ref().map(|file| file.contains(number));
+        is_in_file.unwrap_or(false) || self.list.contains(number)
+    }
+
     /// Takes an inode out, if it is there: it was truncated, or got a name. Takes
     /// [`ORPHAN_CREDITS`].
     ///
