@@ -49,7 +49,7 @@ impl Node {
     }
 
     /// Makes changes among which is the size. What else may find no space comes before it, and is
-    /// taken back if the size cannot change; times come last, since a change of size sets them, too.
+    /// taken back if that fails; times come last, since a change of size sets them, too.
     fn set_with_size(&self, context: &Context, changes: &SetAttr, size_bytes: u64) -> Result<()> {
         let times = SetAttr {
             accessed: changes.accessed,
@@ -68,13 +68,15 @@ impl Node {
         let flags = self.flags_after(changes)?;
         self.set(context, &rest, flags)?;
         if let Err(error) = self.resize(size_bytes) {
+            // As in Linux, the file may be cut off although its blocks could not be freed.
+            let is_cut = self.core.read().inode.size_bytes == size_bytes;
             let before = SetAttr {
                 permissions: rest.permissions.map(|_| inode.permissions),
                 uid: rest.uid.map(|_| inode.uid),
                 gid: rest.gid.map(|_| inode.gid),
                 project: rest.project.map(|_| inode.project),
                 flags: rest.flags,
-                changed: Some(inode.changed),
+                changed: (!is_cut).then_some(inode.changed),
                 ..SetAttr::default()
             };
             if rest != SetAttr::default() {

@@ -73,7 +73,7 @@ impl Node {
         core.inode.links = links + 1;
         core.may_get_first_name = false;
         core.touch(now);
-        if is_first {
+        if is_first && !file.data.is_cut_left() {
             register.remove(volume, &mut handle, number)?;
         }
         cores.store(volume, &mut handle)?;

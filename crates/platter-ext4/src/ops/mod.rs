@@ -250,13 +250,16 @@ impl Tree {
         let latest = self.volume.log().map_or(Sequence(0), Log::latest);
         let is_journaled = self.volume.journals_data(&inode);
         let may_be_unflushed = !self.dirty.is_all_flushed();
+        let register = self.register.get();
+        let is_orphan = register.is_some_and(|register| register.contains(inode.number));
+        let is_cut_left = is_orphan && inode.links > 0;
         Node {
             tree: Arc::clone(self),
             number: inode.number,
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             pages: Mapping::new(Arc::clone(&self.budget)),
-            data: FileState::new(is_journaled, may_be_unflushed),
+            data: FileState::new(is_journaled, may_be_unflushed, is_cut_left),
             size_bytes: AtomicU64::new(inode.size_bytes),
             is_dirty: AtomicBool::new(false),
             is_unstored: AtomicBool::new(false),

@@ -173,7 +173,7 @@ impl Tree {
     /// Ends what a crash broke off: deletes inodes that have no name, and truncates those that were
     /// about to be. Once, before anything else is changed.
     ///
-    /// What of it is too damaged is left to a check.
+    /// What of it is too damaged is left to a check, and what cannot be read to the next mount.
     pub fn finish_orphans(self: &Arc<Self>) -> Result<()> {
         let register = OrphanRegister::open(&self.volume)?;
         let orphans = register.all();
@@ -184,6 +184,8 @@ impl Tree {
             if may_finish {
                 match self.finish_orphan(number) {
                     Err(Error::Corrupt(_)) if self.can_write() => {}
+                    // It stays an orphan: what cannot be read now may be another time.
+                    Err(Error::Io(_)) if self.can_write() => continue,
                     Ok(()) => continue,
                     Err(error) => return Err(error),
                 }

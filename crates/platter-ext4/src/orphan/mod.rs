@@ -7,7 +7,7 @@ mod register;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
-use platter_vfs::{FileKind, Result};
+use platter_vfs::{Error, FileKind, Result};
 
 use crate::Volume;
 use crate::file::Contents;
@@ -160,7 +160,7 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
     // A cluster is freed when all of it lies behind the end; runs may share one.
     let mut counted_to = end.0.div_ceil(ratio);
     let mut budget = geometry.blocks_count;
-    map.visit(volume, &mut |piece| {
+    let counted = map.visit(volume, &mut |piece| {
         let count = match piece {
             Piece::Node(first, _) => u64::from(first >= end),
             Piece::Run(run) => {
@@ -177,7 +177,12 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
-    })?;
+    });
+    match counted {
+        // What cannot be read is not needed: it lies behind the end, or is missed when it is.
+        Err(Error::Io(_)) => {}
+        counted => counted?,
+    }
     let sectors_per_cluster = u64::from(geometry.block_bytes >> 9) * u64::from(ratio);
     let freed = freed_clusters.saturating_mul(sectors_per_cluster);
     inode.sectors = inode.sectors.saturating_sub(freed);

@@ -40,7 +40,9 @@ impl Node {
         if !has_extents && mode != FallocateMode::PunchHole {
             return Err(Condition::NotSupported.into());
         }
-        self.finish_cut()?;
+        if mode != FallocateMode::PunchHole {
+            self.finish_cut()?;
+        }
         match mode {
             FallocateMode::Allocate { keep_size } => self.allocate(range, keep_size),
             FallocateMode::PunchHole => self.punch(range),

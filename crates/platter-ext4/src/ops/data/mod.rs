@@ -53,6 +53,9 @@ pub(super) struct FileState {
     is_journaled: AtomicBool,
     /// How often the file was cut off.
     cuts: AtomicU64,
+    /// Not all blocks behind the end could be freed when it was cut off last. Changes with the inode's
+    /// state locked.
+    is_cut_left: AtomicBool,
     /// The file was cut off to be written anew: it is written as soon as it can be, since many
     /// programs expect to find its new contents after a crash.
     is_replaced: AtomicBool,
@@ -77,13 +80,19 @@ impl FileEnd {
 
 impl FileState {
     /// Of a file whose contents may be on their way through the journal, or written by an earlier
-    /// object of it and not flushed.
-    pub(super) fn new(is_journaled: bool, may_be_unflushed: bool) -> Self {
+    /// object of it and not flushed, and which may have blocks behind its end that wait to be freed.
+    pub(super) fn new(is_journaled: bool, may_be_unflushed: bool, is_cut_left: bool) -> Self {
         Self {
             is_journaled: AtomicBool::new(is_journaled),
             written: AtomicU64::new(u64::from(may_be_unflushed)),
+            is_cut_left: AtomicBool::new(is_cut_left),
             ..Self::default()
         }
+    }
+
+    /// Whether blocks behind the end wait to be freed, so that the inode stays among the orphans.
+    pub(super) fn is_cut_left(&self) -> bool {
+        self.is_cut_left.load(Ordering::Acquire)
     }
 
     /// Gives back what is kept for the file to grow into.

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use platter_vfs::{Condition, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::super::Node;
-use crate::inode;
+use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, Progress};
 use crate::ondisk::FileBlock;
 use crate::orphan::ORPHAN_CREDITS;
@@ -32,6 +32,7 @@ impl Node {
             return Err(Condition::FileTooLarge.into());
         }
         self.grow_out_of_inode()?;
+        self.finish_cut()?;
         self.clear_tail(size)?;
         // So that the new size does not become durable ahead of what was written before.
         if !self.core.read().delayed.dirty().is_empty() {
@@ -53,15 +54,17 @@ impl Node {
         let old = self.size_bytes();
         self.settle_edges(size..u64::MAX)?;
         self.settle_rows(0..size)?;
-        // From here on the cache has lost what is cut off: nothing else may keep the new size from the
-        // medium.
-        inode::read_slot(self.volume(), self.number)?;
+        // Soon the cache has lost what is cut off: what can keep the new size from the medium does so now.
+        let volume = self.volume();
+        inode::read_slot(volume, self.number)?;
+        let credits = self.core.read().map.step_credits() + STORE_CREDITS;
+        drop(volume.begin(credits.saturating_add(ORPHAN_CREDITS))?);
         self.size_bytes.store(size, Ordering::Release);
         self.pages.truncate(size);
         let end = self.blocks_of(0..size)?.end;
         let shortened = self.remove_behind(size, end);
         if let Err(error) = shortened {
-            self.keep_what_is_left(size..old, end)?;
+            self.forget_behind(size..old, end, &error)?;
             return Err(error);
         }
         if size == 0 && old > 0 {
@@ -70,10 +73,10 @@ impl Node {
         self.rewrite_tail(size)
     }
 
-    /// Frees what a cut left mapped behind the end: the file is about to become longer.
+    /// Frees what a cut left mapped behind the end: the file is about to become longer. The caller
+    /// holds the order lock alone.
     pub(super) fn finish_cut(&self) -> Result<()> {
-        let is_left = self.tree.register()?.contains(self.number);
-        if !is_left || self.core.read().inode.links == 0 {
+        if !self.data.is_cut_left() {
             return Ok(());
         }
         self.pages.write_back(self, 0..u64::MAX)?;
@@ -81,15 +84,22 @@ impl Node {
         self.remove_behind(size, self.blocks_of(0..size)?.end)
     }
 
-    /// Has a file whose blocks from `end` on could not all be freed end where the medium says: of the
-    /// `lost` bytes the cache has nothing any more.
-    fn keep_what_is_left(&self, lost: Range<u64>, end: FileBlock) -> Result<()> {
+    /// Ends a cut that failed: of the `lost` bytes, and of the blocks from `end` on, the cache has nothing
+    /// any more. Where the medium does not have the new size either, it must not change any more.
+    fn forget_behind(&self, lost: Range<u64>, end: FileBlock, error: &Error) -> Result<()> {
         let (volume, space) = (self.volume(), self.tree.space()?);
-        let _alone = self.data.places.write();
-        let mut core = self.core.write();
-        core.forget_delayed(volume, space, end..FileBlock::MAX);
-        let left = core.inode.size_bytes.clamp(lost.start, lost.end);
+        let left = {
+            let _alone = self.data.places.write();
+            let mut core = self.core.write();
+            core.forget_delayed(volume, space, end..FileBlock::MAX);
+            core.inode.size_bytes.clamp(lost.start, lost.end)
+        };
         self.size_bytes.store(left, Ordering::Release);
+        if left > lost.start
+            && let Some(log) = volume.log()
+        {
+            log.abort(error);
+        }
         Ok(())
     }
 
@@ -108,7 +118,9 @@ impl Node {
             core.inode.changed = now;
             let (map, mut change) = core.map_change(volume, &**space, handle);
             let removed = map.remove(&mut change, end..before);
-            if let Ok(Progress::Done) = removed {
+            let is_done = matches!(removed, Ok(Progress::Done));
+            self.data.is_cut_left.store(!is_done, Ordering::Release);
+            if is_done {
                 // One without names stays an orphan.
                 if core.inode.links > 0 {
                     register.remove(volume, handle, self.number)?;
@@ -116,12 +128,11 @@ impl Node {
             } else {
                 register.add(volume, handle, self.number)?;
             }
-            let progress = removed?;
-            core.forget_delayed(volume, space, end..FileBlock::MAX);
-            if let Progress::More(next) = progress {
+            if let Progress::More(next) = removed? {
                 before = next;
             }
-            Ok(progress == Progress::Done)
+            core.forget_delayed(volume, space, end..FileBlock::MAX);
+            Ok(is_done)
         })
     }
 

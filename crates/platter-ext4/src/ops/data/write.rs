@@ -40,6 +40,9 @@ impl Node {
         }
         if !self.write_inline(offset, data)? {
             self.grow_out_of_inode()?;
+            if end > Some(self.size_bytes()) {
+                self.finish_cut()?;
+            }
             self.clear_tail(offset)?;
             let past = self.past_cache(offset, data.len());
             let (past, cached) = data.split_at(past);
@@ -98,7 +101,6 @@ impl Node {
     /// earlier, written as zeros, to the device too: whatever the medium holds there is about to
     /// become part of the file, and the size may be durable before what is in the cache.
     pub(super) fn clear_tail(&self, offset: u64) -> Result<()> {
-        self.finish_cut()?;
         let geometry = &self.volume().geometry;
         let size = self.size_bytes();
         let end = size.next_multiple_of(u64::from(geometry.block_bytes));

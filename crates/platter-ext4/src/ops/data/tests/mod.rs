@@ -3,6 +3,7 @@
 mod crash;
 mod races;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
@@ -50,15 +51,19 @@ pub(in crate::ops) fn mount(device: &Arc<MemoryDevice>) -> Arc<Tree> {
 }
 
 fn mount_sample(sample: Sample) -> Arc<Tree> {
+    let register = OrphanRegister::open(&sample.volume).unwrap();
+    let tree = tree_of(sample);
+    tree.note_orphans_in(register);
+    tree
+}
+
+fn tree_of(sample: Sample) -> Arc<Tree> {
     let budget = Arc::new(MemoryBudget::new(4 << 20));
     let clock = Arc::new(FixedClock::new(Timestamp::default(), 1));
-    let register = OrphanRegister::open(&sample.volume).unwrap();
     let orphans = Orphans::default();
     let space = Some(sample.space);
     let on_error = OnError::Continue;
-    let tree = Tree::new(sample.volume, space, orphans, budget, clock, on_error);
-    tree.note_orphans_in(register);
-    tree
+    Tree::new(sample.volume, space, orphans, budget, clock, on_error)
 }
 
 impl File {
@@ -484,6 +489,48 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
     file.remount();
 }
 
+impl File {
+    /// A file of `medium` bytes with extents behind them, the last leaf of which cannot be read from
+    /// when the fault is armed.
+    fn with_leaves(medium: u64) -> (Self, Arc<FaultDevice>, Fault) {
+        let mut file = Self::new(1, EXTENTS);
+        file.write(0, medium);
+        let keep_size = FallocateMode::Allocate { keep_size: true };
+        for nth in 4..200 {
+            file.fallocate(nth * 3072, 1024, keep_size);
+        }
+        file.remount();
+        let mut last = None;
+        let mut note = |piece| {
+            if let Piece::Node(_, block) = piece {
+                last = Some(block.0 * 1024..block.0 * 1024 + 1024);
+            }
+            ControlFlow::Continue(())
+        };
+        {
+            let core = file.node.core.read();
+            core.map.visit(&file.tree.volume, &mut note).unwrap();
+        }
+        let fault = Fault {
+            operation: Operation::Read,
+            when: When::Touching(last.unwrap()),
+            effect: Effect::Tear { seed: 1 },
+        };
+        let faults = file.through_faults();
+        file.check_bytes();
+        (file, faults, fault)
+    }
+
+    fn cut(&self, size: u64) -> platter_vfs::Result<()> {
+        let _order = self.node.order.write();
+        self.node.resize(size)
+    }
+
+    fn orphans(&self) -> Vec<InodeNr> {
+        self.tree.register().unwrap().all()
+    }
+}
+
 #[test]
 fn a_file_whose_blocks_cannot_be_freed_is_cut_off_all_the_same() {
     // A size on the medium, one in the cache, and one that lies between them or before both.
@@ -491,42 +538,67 @@ fn a_file_whose_blocks_cannot_be_freed_is_cut_off_all_the_same() {
     // And one in the page where it was to end.
     let inside = [(3000, 0..10, 500), (9000, 5000..5100, 5500)];
     for (medium, cached, size) in ends.into_iter().chain(inside) {
-        let mut file = File::new(1, EXTENTS);
-        file.write(0, medium);
-        let keep_size = FallocateMode::Allocate { keep_size: true };
-        for nth in 4..200 {
-            file.fallocate(nth * 3072, 1024, keep_size);
-        }
-        file.remount();
-        let faults = file.through_faults();
-        file.check_bytes();
+        let (mut file, faults, fault) = File::with_leaves(medium);
         file.write(cached.start, cached.end - cached.start);
-        // There is a leaf behind the one that was read for this.
-        faults.arm(Fault {
-            operation: Operation::Read,
-            when: When::Nth(1),
-            effect: Effect::Tear { seed: 1 },
-        });
-        let cut = {
-            let _order = file.node.order.write();
-            file.node.resize(size)
-        };
-        assert!(matches!(cut, Err(Error::Io(_))));
-        faults.disarm();
+        faults.arm(fault);
+        assert!(matches!(file.cut(size), Err(Error::Io(_))));
+        assert_eq!(file.orphans(), [file.node.number]);
         file.model.truncate(usize::try_from(size).unwrap());
+        // It cannot become longer, but what it has can change.
+        assert!(matches!(file.cut(20_000), Err(Error::Io(_))));
+        assert!(file.node.write_at(size + 1, b"x").is_err());
+        file.write(10, 20);
         file.check_bytes();
-        let orphans = |file: &File| file.tree.register().unwrap().all();
-        assert_eq!(orphans(&file), [file.node.number]);
+        faults.disarm();
         // Nothing of what lay there comes back.
         if size < 1000 {
             file.resize(20_000);
         } else {
             file.write(20_000, 100);
         }
-        assert_eq!(orphans(&file), []);
+        assert_eq!(file.orphans(), []);
         file.check_bytes();
         file.remount();
     }
+}
+
+#[test]
+fn what_could_not_be_freed_is_freed_by_a_mount_that_can() {
+    let (mut file, faults, fault) = File::with_leaves(9000);
+    faults.arm(fault.clone());
+    assert!(file.cut(500).is_err());
+    file.model.truncate(500);
+    let number = file.node.number;
+    for can_read in [false, true] {
+        file.tree.volume.log().unwrap().commit_all().unwrap();
+        let below: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&file.device);
+        let device = Arc::new(FaultDevice::new(below));
+        if !can_read {
+            device.arm(fault.clone());
+        }
+        let tree = tree_of(Sample::through(Arc::clone(&file.device), device));
+        tree.finish_orphans().unwrap();
+        file.node = tree.find(number).unwrap().unwrap();
+        file.tree = tree;
+        file.check_bytes();
+        assert_eq!(file.orphans().is_empty(), can_read);
+        assert_eq!(file.cut(20_000).is_ok(), can_read);
+    }
+    file.model.resize(20_000, 0);
+    file.remount();
+}
+
+#[test]
+fn a_file_without_a_name_is_cut_off_like_others() {
+    let (mut file, faults, fault) = File::with_leaves(9000);
+    faults.arm(fault);
+    file.node.core.write().inode.links = 0;
+    assert!(file.cut(500).is_err());
+    file.model.truncate(500);
+    faults.disarm();
+    file.write(20_000, 100);
+    file.check_bytes();
+    assert_eq!(file.orphans(), [file.node.number]);
 }
 
 #[test]
