@@ -108,6 +108,10 @@ impl Space {
         let Some((group, index)) = place else {
             return Err(Corrupt::new(locus, SpaceRule::FreedReserved).into());
         };
+        if was_dir {
+            let mut window = self.directories.lock().remove(number);
+            self.close_window(&mut window);
+        }
         let mut held = self.inodes(volume, group)?;
         if !held.is_taken(index) {
             return Err(Corrupt::new(locus, SpaceRule::InodeFreedTwice).into());
