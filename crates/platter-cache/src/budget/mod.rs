@@ -34,7 +34,7 @@ const LOOKS_MAX: usize = 512;
 /// go the next time.
 const COOLED_MAX: usize = 8192;
 /// The part of the budget whose charges are refused without a look for what could go, after one that
-/// found nothing.
+/// found nothing; a sixteenth of it where entries only had to cool down.
 const UNLOOKED_PART: u64 = 256;
 /// The part of the budget, and so many bytes at most, that blocks take beside it which are kept for
 /// the next ones.
@@ -120,7 +120,7 @@ pub struct BudgetStats {
 }
 
 /// How many bytes the caches that share it may hold together, but for the memory of blocks that waits to
-/// be used again: a sixteenth more at most.
+/// be used again: a sixteenth more, and 8 MiB, at most.
 pub struct MemoryBudget {
     limit_bytes: u64,
     insertion: Insertion,
@@ -230,7 +230,7 @@ impl MemoryBudget {
     ///
     /// Called without any lock of an [`Owner`] held.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
-        for _ in 0..CHARGE_ATTEMPTS {
+        for attempt in 0..CHARGE_ATTEMPTS {
             if self.try_add(bytes) {
                 return Some(Charge {
                     budget: Arc::clone(self),
@@ -240,15 +240,15 @@ impl MemoryBudget {
             if bytes > self.limit_bytes || self.goes_unlooked(bytes) {
                 break;
             }
-            match self.reclaim(bytes) {
-                Reclaim::Freed => {}
-                Reclaim::Cooled => break,
-                Reclaim::Busy => {
-                    let unlooked = self.limit_bytes / UNLOOKED_PART;
-                    self.unlooked_bytes.store(unlooked, Ordering::Relaxed);
-                    break;
-                }
-            }
+            let part = match self.reclaim(bytes) {
+                Reclaim::Freed => continue,
+                Reclaim::Cooled if attempt == 0 => continue,
+                Reclaim::Cooled => 16 * UNLOOKED_PART,
+                Reclaim::Busy => UNLOOKED_PART,
+            };
+            let unlooked = self.limit_bytes / part;
+            self.unlooked_bytes.store(unlooked, Ordering::Relaxed);
+            break;
         }
         self.refusals.fetch_add(1, Ordering::Relaxed);
         None

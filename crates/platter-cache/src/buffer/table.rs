@@ -19,7 +19,7 @@ use crate::sync::{Mutex, RwLock};
 const SHARD_COUNT: usize = 16;
 
 /// Bytes a cached block costs beside its contents: entry, version, place in the order, and what an
-/// allocator needs to have 4 KiB at hand.
+/// allocator needs to have 4 KiB at hand: an estimate.
 const ENTRY_OVERHEAD_BYTES: u64 = 512;
 
 /// What a block with these contents is charged.
@@ -118,11 +118,12 @@ impl Table {
         Some(entry.claim())
     }
 
-    /// Whether the block has a version.
+    /// Whether the block has a version, which counts as used then.
     pub(super) fn contains(&self, block: u64) -> bool {
         let shard = self.shard(block).read();
         let entry = shard.find(spread(block), |entry| entry.block == block);
-        entry.is_some_and(|entry| !matches!(entry.state, State::Reading(_)))
+        let cached = entry.filter(|entry| !matches!(entry.state, State::Reading(_)));
+        cached.inspect(|entry| entry.heat.touch()).is_some()
     }
 
     /// The block's version, or the right or the duty to read it.
