@@ -34,7 +34,7 @@ impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
         Self::sparing(slots_max, slots_max)
     }
 
-    /// A map of at most `slots_max` values, of which few are cheap.
+    /// A map of at most `slots_max` values, which lets go of cheap ones from `slots_few` on.
     pub(crate) fn sparing(slots_few: usize, slots_max: usize) -> Self {
         Self {
             slots_max,

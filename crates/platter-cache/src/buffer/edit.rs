@@ -10,7 +10,7 @@ use super::turns::Turn;
 use super::version::{Buffer, Version};
 use super::{BufferCache, BufferError, Core};
 
-/// What a look at a block, in the turn to change it, came to.
+/// What a look at a block, to change it, came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edit<R> {
     /// It was changed.
@@ -41,9 +41,9 @@ impl BufferCache {
     /// Changes are counted in rounds, of which the caller tells the number: each block has a first one
     /// in each round.
     ///
-    /// `change` runs under the lock of the part of the table that the block is in: it looks at no other
-    /// block, and takes no lock that anybody holds who does. Where it fails, or keeps the block, it has to
-    /// leave the bytes as they were.
+    /// `change` runs under the lock of the part of the table that the block is in: it looks at no block
+    /// through the cache, and takes no lock that anybody holds who does. Where it fails, or keeps the
+    /// block, it has to leave the bytes as they were.
     ///
     /// # Errors
     /// As of [`read`](Self::read), and what `change` gives.

@@ -1,4 +1,5 @@
-//! One writer at a time for each block.
+//! One writer at a time for each block, where it changes a copy of it. A block that is nobody else's is
+//! changed under the lock of the table.
 
 use crossbeam_utils::CachePadded;
 
@@ -12,7 +13,7 @@ pub(super) struct Turns {
     locks: [CachePadded<Mutex<()>>; LOCKS],
 }
 
-/// The right to change a block.
+/// The right to change a copy of a block, and to put it in its place.
 pub(super) type Turn<'t> = MutexGuard<'t, ()>;
 
 impl Default for Turns {

@@ -23,8 +23,8 @@ const SHARDS: usize = 64;
 /// So many neighbours lie in one part: a thread that makes files, or goes through a directory, stays
 /// there a while, and finds memory in the caches of its own processor.
 const NEIGHBOURS: u64 = 16;
-/// So many cheap inodes are kept alive in each part. Few next to its neighbours, so that most of
-/// those that are let go of were made by the same thread.
+/// From so many inodes on, each part lets go of cheap ones before it grows. Few next to its
+/// neighbours, so that most of those that go were made by the same thread.
 const CHEAP_MAX: usize = 2;
 
 /// The table of a mounted filesystem's inodes in memory.
@@ -71,8 +71,8 @@ impl<T> InodeCache<T> {
         Self::sparing(recent_max, |_| false)
     }
 
-    /// A cache that keeps about `recent_max` inodes alive that nobody uses, and few of those that are
-    /// cheap to load again: who goes through many files finds memory that the last ones have warmed.
+    /// A cache that keeps about `recent_max` inodes alive that nobody uses, and rather not those that
+    /// are cheap to load again: who goes through many files finds memory that the last ones have warmed.
     #[must_use]
     pub fn sparing(recent_max: usize, is_cheap: fn(&T) -> bool) -> Self {
         let recent_max = recent_max.div_ceil(SHARDS);
@@ -207,7 +207,7 @@ impl<T> InodeCache<T> {
 
     fn shard(&self, id: InodeId) -> &Arc<Shard<T>> {
         let parts = SHARDS as u64;
-        let neighbours = id.number / NEIGHBOURS;
+        let neighbours = id.number.wrapping_sub(1) / NEIGHBOURS;
         // In a row they fill all parts alike; from where on says chance.
         let row = InodeId {
             number: neighbours / parts,

@@ -86,8 +86,8 @@ impl<'l> Handle<'l> {
     /// Changes a metadata block: `change` gets its proven bytes. What it makes of them is sealed and
     /// verified before it is committed.
     ///
-    /// `change` touches only the bytes, and none when it fails: it looks at no other block, and takes no
-    /// lock that anybody holds who does.
+    /// `change` touches only the bytes, and none when it fails: it looks at no block through the cache,
+    /// and takes no lock that anybody holds who does.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log; else of reading the block, and what `change` gives.

@@ -62,8 +62,7 @@ impl AttributeBlock {
         Ok(Some(Self { number, buffer }))
     }
 
-    /// Its number, for who changes it: while somebody has what was read, that is done to a copy. Until
-    /// then the block is sure to be in memory.
+    /// Its number, for who changes it: while somebody has what was read, that is done to a copy.
     fn into_number(self) -> BlockNr {
         self.number
     }
