@@ -46,7 +46,7 @@ pub(crate) const MODELS: &[Model] = &[
 
 const BLOCK: u32 = 512;
 /// What the cache charges for a block of this size.
-const COST: u64 = 512 + 256;
+const COST: u64 = 512 + 512;
 
 /// A memory device on which other threads run in the middle of each request.
 #[derive(Debug)]
