@@ -59,9 +59,9 @@ impl Node {
         inode::read_slot(volume, self.number)?;
         let credits = self.core.read().map.step_credits() + STORE_CREDITS;
         drop(volume.begin(credits.saturating_add(ORPHAN_CREDITS))?);
+        let end = self.blocks_of(0..size)?.end;
         self.size_bytes.store(size, Ordering::Release);
         self.pages.truncate(size);
-        let end = self.blocks_of(0..size)?.end;
         let shortened = self.remove_behind(size, end);
         if let Err(error) = shortened {
             self.forget_behind(size..old, end, &error)?;

@@ -5,6 +5,7 @@ mod races;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{BlockDevice, CountingDevice, MemoryDevice, Operation};
@@ -599,6 +600,20 @@ fn a_file_without_a_name_is_cut_off_like_others() {
     file.write(20_000, 100);
     file.check_bytes();
     assert_eq!(file.orphans(), [file.node.number]);
+}
+
+#[test]
+fn a_size_that_no_map_has_room_for_cannot_become_another_such() {
+    let file = File::new(1, EXTENTS);
+    let size = 1 << 46;
+    file.node.core.write().inode.size_bytes = size;
+    file.node.size_bytes.store(size, Ordering::Release);
+    let cut = file.cut(size / 2);
+    assert!(matches!(
+        cut,
+        Err(Error::Condition(Condition::FileTooLarge))
+    ));
+    assert_eq!(file.node.size_bytes(), size);
 }
 
 #[test]
