@@ -148,7 +148,7 @@ impl BufferCache {
         self.core.read_ahead(blocks);
     }
 
-    /// Whether the block is cached, so that reading it asks nothing of the device. It counts as used.
+    /// Whether the block is cached, so that reading it asks nothing of the device.
     #[must_use]
     pub fn contains(&self, block: u64) -> bool {
         self.core.table.contains(block)

@@ -118,12 +118,11 @@ impl Table {
         Some(entry.claim())
     }
 
-    /// Whether the block has a version, which counts as used then.
+    /// Whether the block has a version. This is no use of it: who asks uses it next.
     pub(super) fn contains(&self, block: u64) -> bool {
         let shard = self.shard(block).read();
         let entry = shard.find(spread(block), |entry| entry.block == block);
-        let cached = entry.filter(|entry| !matches!(entry.state, State::Reading(_)));
-        cached.inspect(|entry| entry.heat.touch()).is_some()
+        entry.is_some_and(|entry| !matches!(entry.state, State::Reading(_)))
     }
 
     /// The block's version, or the right or the duty to read it.
