@@ -29,11 +29,17 @@ pub fn platter_as_user(folder: &Path) -> Result<Command> {
     Ok(command)
 }
 
+/// Names a program to test instead of the one of this tree.
+const PROGRAM: &str = "PLATTER_PROGRAM";
+
 /// Where the program is, built now if it is out of date.
 fn path() -> Result<&'static Path> {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     if let Some(path) = PATH.get() {
         return Ok(path);
+    }
+    if let Some(path) = std::env::var_os(PROGRAM) {
+        return Ok(PATH.get_or_init(|| path.into()));
     }
     let mut cargo = tool::command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args([

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask {demo,test,ci,soak,tidy,bench,fuzz}`.
+//! The project's own commands: `cargo xtask {demo,test,ci,package,soak,tidy,bench,fuzz}`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "these commands talk to a terminal")]
 #![expect(clippy::print_stderr, reason = "these commands talk to a terminal")]
@@ -7,6 +7,7 @@ mod clock;
 mod command;
 mod workspace;
 mod packages;
+mod package;
 mod tidy;
 mod fuzz;
 mod bench;
@@ -26,6 +27,7 @@ usage: cargo xtask COMMAND
   demo         open, list, copy out of, mount and change a real image with platter
   test         everything CI runs: format, lints, tidy, tests, mutations, documentation
   ci           the same as test
+  package      the program with its manual pages and completions, as a .tar.gz and a .deb
   soak         the long runs: power cuts, failing writes, and conformance suites; see its --help
   tidy         the rules of the source tree that no compiler checks
   bench        mechanisms, peers, growth: without a name, a list of the benchmarks
@@ -50,9 +52,11 @@ fn dispatch(arguments: &[String]) -> Result<()> {
     let workspace = Workspace::find()?;
     match name {
         "test" | "ci" => test::run(&workspace),
+        "package" => package::run(&workspace),
         "demo" => demo::run(&workspace),
         "soak" => soak::run(&workspace, rest),
         soak::INNER => soak::run_inner(&workspace, rest),
+        soak::PORTION => soak::run_portion(&workspace, rest),
         "tidy" => tidy::run(&workspace),
         "bench" => bench::run(&workspace, rest),
         "fuzz" => fuzz::run(&workspace, rest),

@@ -30,6 +30,23 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fallocate", "util-linux"),
     ("setcap", "libcap2-bin"),
     ("diff", "diffutils"),
+    ("fakeroot", "fakeroot"),
+];
+
+/// The same for the demonstration. Without the others, it shows less.
+const PROGRAMS_OF_DEMO: &[(&str, &str)] = &[
+    ("tar", "tar"),
+    ("diff", "diffutils"),
+    ("find", "findutils"),
+    ("sha256sum", "coreutils"),
+    ("mktemp", "coreutils"),
+];
+const MORE_PROGRAMS_OF_DEMO: &[(&str, &str)] = &[
+    ("e2fsck", "e2fsprogs"),
+    ("fusermount3", "fuse3"),
+    ("setfattr", "attr"),
+    ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
 ];
 
 /// The same for the long runs.
@@ -68,6 +85,15 @@ pub(crate) fn require_for_soak() -> Result<()> {
 /// Installs what is missing for the benchmarks, or says what to install.
 pub(crate) fn require_for_bench() -> Result<()> {
     require_all(PROGRAMS_OF_BENCH)
+}
+
+/// Demands what the demonstration needs, and installs the rest where that is possible.
+pub(crate) fn require_for_demo() -> Result<()> {
+    require_all(PROGRAMS_OF_DEMO)?;
+    if let Err(error) = require_all(MORE_PROGRAMS_OF_DEMO) {
+        println!("{error}\nwithout them, less is shown");
+    }
+    Ok(())
 }
 
 fn require_all(programs: &[(&str, &'static str)]) -> Result<()> {

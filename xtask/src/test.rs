@@ -70,6 +70,13 @@ const STEPS: &[Step] = &[
 
 /// Runs every step, and stops at the first that fails.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    println!(
+        "This takes half an hour on two processors the first time, 15 GiB below {}, and root: tests \
+         compare\nwith kernel mounts over loop devices, and what is missing of Debian's packages is \
+         installed.",
+        workspace.target().display()
+    );
+    refuse_ordinary_user()?;
     let mut times = Vec::new();
     for step in STEPS {
         println!("\n== {}", step.title);
@@ -86,15 +93,20 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Says before anything is built what only root can run.
+fn refuse_ordinary_user() -> Result<()> {
+    if packages::is_root()? {
+        return Ok(());
+    }
+    bail!(
+        "this is not root; these tests need no more than an ordinary user: cargo test -p platterfs \
+         -p platter-ext4 -p platter-vfs -p platter-cache -p platter-block -p platter-ondisk"
+    )
+}
+
 /// The tests of the workspace. Those of the testkit attach loop devices and mount them, so the
 /// whole run has a mount namespace of its own: whatever a killed test leaves goes with it.
 fn tests(workspace: &Workspace) -> Result<()> {
-    if !packages::is_root()? {
-        bail!(
-            "the oracle tests compare with kernel mounts over loop devices, which takes root; \
-             without it, run the other crates' tests: cargo test --workspace --exclude testkit"
-        );
-    }
     let cargo = command::cargo(&workspace.root);
     let mut namespace = command::in_mount_namespace(&cargo);
     command::run(namespace.args(["test", "--locked", "--workspace", "--no-fail-fast"]))

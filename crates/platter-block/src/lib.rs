@@ -12,6 +12,7 @@
 //! | [`OverlayDevice`] | keeps writes in memory |
 //! | [`ScratchDevice`] | keeps writes on another device |
 //! | [`BurstDevice`] | keeps writes until the next flush, and has them written together |
+//! | [`RevocableDevice`] | can be taken away from whoever holds it |
 //! | [`CountingDevice`] | counts requests |
 //! | [`sim`] | records writes, cuts the power, fails requests |
 //!
@@ -41,6 +42,7 @@ pub mod joined;
 pub mod overlay;
 pub mod scratch;
 pub mod burst;
+pub mod revocable;
 pub mod stats;
 pub mod partition;
 pub mod sim;
@@ -54,6 +56,7 @@ pub use joined::JoinedDevice;
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, OverlayOptions};
 pub use partition::{Partition, PartitionTable, TableError};
+pub use revocable::RevocableDevice;
 pub use scratch::ScratchDevice;
 pub use stats::{CountingDevice, Counts};
 pub use window::WindowDevice;

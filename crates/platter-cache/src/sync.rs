@@ -1,10 +1,15 @@
-//! The locks and atomics of the caches, in one place: the race tests compile the same sources
+//! The locks and atomics of the caches, and how they free memory, in one place: the race tests compile the same sources
 //! against a module of this name that a model checker drives.
 
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
+
+/// Gives memory back that other threads may have looked at before.
+pub(crate) fn free<T: 'static>(memory: Box<T>) {
+    drop(memory);
+}
 
 /// Deferred reclamation: what is deferred runs once every pin that began before has ended.
 pub(crate) mod epoch {

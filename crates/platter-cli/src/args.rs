@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,12 +9,16 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use platter::MemoryBudget;
+use platter::vfs::Timestamp;
 use platter::{OpenOptions, Recovery};
+use serde_json::json;
 
 use crate::commands::{
-    cat, check, chmod, chown, cp, generate, info, ln, ls, mkdir, mkfs, mount, mv, resize, rm, stat,
-    tar, touch, tree, truncate, umount, write_batch, xattr,
+    cat, check, chmod, chown, completions, cp, info, ln, ls, man, mkdir, mkfs, mount, mv, resize,
+    rm, stat, tar, touch, tree, truncate, umount, write_batch, xattr,
 };
+use crate::console::{refuse_closed_stdout, report, write_line};
+use crate::output::error::usage_object;
 
 /// Read, change, make, check and mount ext2, ext3 and ext4 images and disks without root.
 ///
@@ -23,7 +27,12 @@ use crate::commands::{
 /// names hold ':' or '@' themselves, the longest existing prefix is the image.
 ///
 /// Each command that changes an image makes all of its changes or, after an error or when it is
-/// killed, none.
+/// killed, none. With `SOURCE_DATE_EPOCH` in the environment, times in it are that one, and the same
+/// command makes the same bytes of the same image.
+///
+/// With --json, results are JSON on standard output, and errors are objects on standard error, one
+/// on each line; docs/json.md describes them. A wrong command line has the exit status 2; of check,
+/// 16.
 #[derive(Debug, Parser)]
 #[command(
     name = "platter",
@@ -32,6 +41,8 @@ use crate::commands::{
     disable_help_subcommand = true
 )]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
     #[command(flatten)]
     pub(crate) image: ImageOptions,
     #[command(subcommand)]
@@ -62,11 +73,28 @@ pub(crate) enum Command {
     Check(check::Check),
     Mkfs(Box<mkfs::Mkfs>),
     Resize(resize::Resize),
-    #[command(hide = true)]
-    Generate(generate::Generate),
+    Completions(completions::Completions),
+    Man(man::Man),
     #[command(hide = true)]
     WriteBatch(write_batch::WriteBatch),
 }
+
+/// For whom results and errors are written.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct OutputOptions {
+    /// Write results and errors as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// The exit status of a wrong command line.
+const STATUS_USAGE: u8 = 2;
+
+/// The same for `check`, as fsck(8) counts: 2 asks for a reboot there.
+const STATUS_USAGE_CHECK: u8 = 16;
+
+/// The same for the helper of mount(8), whose status that passes on.
+const STATUS_USAGE_HELPER: u8 = 1;
 
 /// The heading of what is said about opening images.
 const IMAGE_OPTIONS: &str = "Image options";
@@ -146,7 +174,8 @@ impl Command {
             | Self::Touch(_)
             | Self::Mkfs(_)
             | Self::Resize(_)
-            | Self::Generate(_)
+            | Self::Completions(_)
+            | Self::Man(_)
             | Self::WriteBatch(_) => 1,
         }
     }
@@ -155,35 +184,52 @@ impl Command {
 /// A command line that was understood.
 pub(crate) struct Invocation {
     pub(crate) cli: Cli,
+    /// The exit status if it turns out to make no sense.
+    pub(crate) usage_status: u8,
 }
 
 /// A command line that was not, or that asked for help.
 pub(crate) struct Usage {
     error: clap::Error,
     status: u8,
+    is_json: bool,
 }
 
 impl Invocation {
     /// Reads the command line. Where mount(8) calls, it is `platter mount`: under a name such as
-    /// `mount.platter`, or with an image and a directory as mount.fuse(8) gives them.
+    /// `mount.platter`, or with an image and a directory as mount.fuse(8) gives them. Where umount(8)
+    /// does, it is `platter umount`, under a name such as `umount.fuse.platter`.
     pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Usage> {
         let mut arguments: Vec<OsString> = arguments.into_iter().collect();
         let program = arguments.first().map(Path::new).and_then(Path::file_name);
-        let is_helper = program.is_some_and(|name| name.as_bytes().starts_with(b"mount."));
-        if is_helper || is_bare_mount(&arguments) {
+        let is_unmounting = program.is_some_and(|name| name.as_bytes().starts_with(b"umount."));
+        let is_helper = program.is_some_and(|name| name.as_bytes().starts_with(b"mount."))
+            || (!is_unmounting && is_bare_mount(&arguments));
+        if is_unmounting {
+            arguments.insert(1, "umount".into());
+        } else if is_helper {
             arguments.insert(1, "mount".into());
         }
-        let word = arguments.get(1).map_or(OsStr::new(""), |word| word);
-        let status = match word.as_bytes() {
-            b"check" => 16,
-            b"ls" | b"tree" | b"tar" => 2,
-            word if command().find_subcommand(OsStr::from_bytes(word)).is_some() => 1,
-            _ => 2,
+        let commands = command();
+        let mut words = arguments.iter().skip(1);
+        let status = match words.find(|word| commands.find_subcommand(word).is_some()) {
+            _ if is_helper => STATUS_USAGE_HELPER,
+            Some(word) if word == "check" => STATUS_USAGE_CHECK,
+            _ => STATUS_USAGE,
         };
-        let parsed = command().try_get_matches_from(arguments);
+        let mut options = arguments.iter().take_while(|word| *word != "--");
+        let is_json = options.any(|word| word == "--json");
+        let parsed = commands.try_get_matches_from(arguments);
         match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-            Ok(cli) => Ok(Self { cli }),
-            Err(error) => Err(Usage { error, status }),
+            Ok(cli) => Ok(Self {
+                cli,
+                usage_status: status,
+            }),
+            Err(error) => Err(Usage {
+                error,
+                status,
+                is_json,
+            }),
         }
     }
 }
@@ -191,10 +237,22 @@ impl Invocation {
 impl Usage {
     /// Prints what there is to say and gives the exit status.
     pub(crate) fn tell(self) -> ExitCode {
-        // Nothing is left to do where this cannot be written.
-        let _ = self.error.print();
         let kind = self.error.kind();
-        if matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        let is_help = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+        if self.is_json && !is_help {
+            let text = self.error.to_string();
+            let text = text.lines().take_while(|line| !line.is_empty());
+            let text = text.map(str::trim).collect::<Vec<_>>().join(" ");
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            write_line(&json!({"error": usage_object(text)}));
+        } else if !is_help {
+            // Nothing is left to do where this cannot be written.
+            let _ = self.error.print();
+        } else if let Err(error) = refuse_closed_stdout().and_then(|()| self.error.print()) {
+            report(&anyhow::Error::from(error).context("standard output"));
+            return ExitCode::FAILURE;
+        }
+        if is_help {
             return ExitCode::SUCCESS;
         }
         ExitCode::from(self.status)
@@ -216,12 +274,30 @@ pub(crate) fn command() -> clap::Command {
     let mut command = Cli::command();
     // Only then its subcommands have the options that all share.
     command.build();
-    command.mut_subcommand("umount", |umount| {
-        umount.mut_args(|argument| {
-            let is_of_images = argument.get_help_heading() == Some(IMAGE_OPTIONS);
-            argument.hide(is_of_images)
-        })
-    })
+    for name in ["umount", "completions", "man"] {
+        command = command.mut_subcommand(name, |command| {
+            command.mut_args(|argument| {
+                let is_of_images = argument.get_help_heading() == Some(IMAGE_OPTIONS);
+                argument.hide(is_of_images)
+            })
+        });
+    }
+    command
+}
+
+/// The time that `SOURCE_DATE_EPOCH` asks for, so that the same command makes the same bytes.
+pub(crate) fn source_date() -> anyhow::Result<Option<Timestamp>> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.trim().parse().ok());
+    let Some(seconds) = seconds else {
+        anyhow::bail!("SOURCE_DATE_EPOCH is not a number of seconds");
+    };
+    Ok(Some(Timestamp {
+        seconds,
+        nanoseconds: 0,
+    }))
 }
 
 /// A size in bytes, with an optional K, M, G or T in powers of 1024.
@@ -235,9 +311,10 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "T" | "t" | "TiB" => 40,
         _ => return Err("a size is a number with K, M, G or T".into()),
     };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "a size is a number with K, M, G or T")?;
+    // A sign means something else, or nothing.
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: Option<u64> = digits.parse().ok().filter(|_| is_plain);
+    let number = number.ok_or("a size is a number with K, M, G or T")?;
     number
         .checked_mul(1 << scale)
         .ok_or_else(|| "the size is too large".into())
@@ -259,6 +336,7 @@ mod tests {
         assert_eq!(parse_size("1GiB"), Ok(1 << 30));
         assert!(parse_size("").is_err());
         assert!(parse_size("-1").is_err());
+        assert!(parse_size("+1").is_err());
         assert!(parse_size("1X").is_err());
         assert!(parse_size("99999999T").is_err());
     }
@@ -271,6 +349,16 @@ mod tests {
         let words = ["platter", "disk.img", "/", "-o", "rw,nosuid"].map(OsString::from);
         let invocation = Invocation::parse(words).unwrap_or_else(|usage| panic!("{}", usage.error));
         assert!(matches!(invocation.cli.command, Command::Mount(_)));
+        let words = [
+            "/sbin/umount.fuse.platter",
+            "/mnt",
+            "-l",
+            "-t",
+            "fuse.platter",
+        ];
+        let invocation = Invocation::parse(words.map(OsString::from));
+        let invocation = invocation.unwrap_or_else(|usage| panic!("{}", usage.error));
+        assert!(matches!(invocation.cli.command, Command::Umount(_)));
         assert!(Invocation::parse(["platter", "none", "/"].map(OsString::from)).is_ok());
         assert!(Invocation::parse(["platter", "none", "/none"].map(OsString::from)).is_err());
     }

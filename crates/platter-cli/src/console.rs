@@ -2,15 +2,65 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 
-use platter::Cause;
+use platter::error::DEAD_MOUNT;
+use platter::{Cause, Problem};
+use rustix::io::Errno;
+use serde_json::{Value, json};
 
-/// Writes `platter: MESSAGE` to standard error.
+use crate::output::error::{error_object, problem_object};
+use crate::startup;
+
+/// Whether programs read what is written.
+static JSON: OnceLock<bool> = OnceLock::new();
+
+/// Has all that is written be for programs, or for people.
+pub(crate) fn write_json(json: bool) {
+    JSON.get_or_init(|| json);
+}
+
+/// Whether results and errors are for programs.
+pub(crate) fn is_json() -> bool {
+    JSON.get().copied().unwrap_or_default()
+}
+
+/// Writes `platter: MESSAGE` to standard error. For what is no error; an error is
+/// [reported](report).
 pub(crate) fn complain(message: impl Display) {
+    if is_json() {
+        return write_line(&json!({"notice": {"message": message.to_string()}}));
+    }
     // Nothing is left to do where even this cannot be written.
     let _ = writeln!(io::stderr(), "platter: {message}");
+}
+
+/// Writes an error to standard error.
+pub(crate) fn report(error: &anyhow::Error) {
+    if is_json() {
+        return write_line(&json!({"error": error_object(error)}));
+    }
+    complain(in_one_line(error));
+}
+
+/// Writes to standard error what came out of an image other than it should.
+pub(crate) fn report_problem(problem: &Problem) {
+    if is_json() {
+        let key = if problem.is_damage() {
+            "error"
+        } else {
+            "notice"
+        };
+        return write_line(&json!({key: problem_object(problem)}));
+    }
+    complain(problem);
+}
+
+/// Writes an object on a line of its own to standard error.
+pub(crate) fn write_line(object: &Value) {
+    let _ = writeln!(io::stderr(), "{object}");
 }
 
 /// An error and what led to it in one line, without what the error says of its cause already.
@@ -26,6 +76,14 @@ pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
             }
             line.push_str(part);
         }
+    }
+    let is_of_dead_mount = error.chain().any(|error| {
+        let io = error.downcast_ref::<io::Error>();
+        io.is_some_and(|io| Errno::from_io_error(io) == Some(Errno::NOTCONN))
+    });
+    if is_of_dead_mount && !line.ends_with(DEAD_MOUNT) {
+        line.push_str(": ");
+        line.push_str(DEAD_MOUNT);
     }
     line
 }
@@ -58,15 +116,40 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Standard output without a buffer. The standard library's takes it for written what a closed
+/// descriptor refuses.
+#[derive(Debug)]
+pub(crate) struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        refuse_closed_stdout()?;
+        Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses what a descriptor refuses that the caller closed: something else has its number by now.
+pub(crate) fn refuse_closed_stdout() -> io::Result<()> {
+    if startup::stdout_was_closed() {
+        return Err(Errno::BADF.into());
+    }
+    Ok(())
+}
+
 /// Standard output as a plain file, for contents and archives.
 pub(crate) fn raw_stdout() -> io::Result<File> {
+    refuse_closed_stdout()?;
     let stdout = io::stdout();
     Ok(File::from(stdout.as_fd().try_clone_to_owned()?))
 }
 
 /// Buffered standard output of a command that goes on after errors.
 pub(crate) struct Console {
-    pub(crate) out: BufWriter<StdoutLock<'static>>,
+    pub(crate) out: BufWriter<Stdout>,
     /// Whether people read standard output.
     pub(crate) is_terminal: bool,
     status: u8,
@@ -77,16 +160,20 @@ impl Console {
         let stdout = io::stdout();
         Self {
             is_terminal: stdout.is_terminal(),
-            out: BufWriter::with_capacity(64 << 10, stdout.lock()),
+            out: BufWriter::with_capacity(64 << 10, Stdout),
             status: 0,
         }
     }
 
     /// Tells an error, after what was written before it, and remembers the exit status for it; the
     /// greatest one counts.
-    pub(crate) fn trouble(&mut self, status: u8, error: impl Display) -> io::Result<()> {
+    pub(crate) fn trouble(
+        &mut self,
+        status: u8,
+        error: impl Into<anyhow::Error>,
+    ) -> io::Result<()> {
         self.out.flush()?;
-        complain(error);
+        report(&error.into());
         self.status = self.status.max(status);
         Ok(())
     }

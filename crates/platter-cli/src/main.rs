@@ -1,14 +1,15 @@
 //! The `platter` command: arguments in, text out. All that can be reused lives in the library.
-#![forbid(unsafe_code)]
 
 mod args;
 mod commands;
 mod console;
 mod output;
+mod startup;
 
 use std::process::ExitCode;
 
 use args::Invocation;
+use output::error::is_usage;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -21,11 +22,16 @@ fn main() -> ExitCode {
         Ok(invocation) => invocation,
         Err(usage) => return usage.tell(),
     };
+    console::write_json(invocation.cli.output.json);
     let status = match commands::run(&invocation.cli) {
         Ok(status) => status,
         Err(error) if console::is_broken_pipe(&error) => BROKEN_PIPE,
+        Err(error) if is_usage(&error) => {
+            console::report(&error);
+            invocation.usage_status
+        }
         Err(error) => {
-            console::complain(console::in_one_line(&console::name_output(error)));
+            console::report(&console::name_output(error));
             invocation.cli.command.failure_status()
         }
     };

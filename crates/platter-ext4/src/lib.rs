@@ -23,7 +23,9 @@ pub mod resize;
 pub mod check;
 
 pub use alloc::ContentsShare;
-pub use mount::{Changeover, DataMode, Ext4, MountOptions, OnError, Recovery, Unused};
+pub use mount::{
+    Changeover, DataMode, Ext4, MountOptions, OnError, Recovery, Unused, find_superblock_copy,
+};
 pub use volume::{SharingStatistics, Volume};
 
 /// Where the fields of what all threads share lie.

@@ -1,6 +1,7 @@
 //! A mounted filesystem from the mount to its end.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use platter_vfs::{Error, Filesystem};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
@@ -58,6 +60,8 @@ enum Event {
 pub struct Session {
     server: Arc<Server>,
     attachment: Arc<Attachment>,
+    /// The kernel's end of the connection.
+    device: OwnedFd,
     /// Behind a lock only so that a session can be shared.
     events: Mutex<Receiver<Event>>,
     teller: Sender<Event>,
@@ -99,10 +103,12 @@ pub fn mount(
         .then(|| SignalThread::start(teller.clone()));
     let signals = signals.transpose().map_err(MountError::Setup)?;
     let (device, attachment) = attach::attach(mountpoint, server.options(), checks_permissions)?;
+    let watched = device.try_clone();
     // From here on its drop undoes the mount.
     let mut session = Session {
         server,
         attachment: Arc::new(attachment),
+        device: watched.map_err(MountError::Setup)?,
         events: Mutex::new(events),
         teller,
         stage: Stage::Attached,
@@ -152,6 +158,17 @@ impl Session {
         Unmounter {
             attachment: Arc::clone(&self.attachment),
         }
+    }
+
+    /// Something to ask whether the kernel has still mounted it, from another thread.
+    pub fn watch(&self) -> io::Result<Watch> {
+        self.device.try_clone().map(Watch)
+    }
+
+    /// The number of the mounted filesystem, major and minor, as `stat(2)` gives it.
+    #[must_use]
+    pub fn device_number(&self) -> (u32, u32) {
+        self.attachment.device_number()
     }
 
     /// Where it is mounted.
@@ -240,9 +257,41 @@ impl Unmounter {
         Ok(self.attachment.detach(WhenBusy::Refuse)?)
     }
 
+    /// Whether it is mounted where it was, and nothing over it. It may be mounted elsewhere as well,
+    /// in another namespace.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.attachment.is_attached()
+    }
+
     /// Takes the mount out of sight; files in use are served until they are closed.
     pub fn detach(&self) -> Result<(), MountError> {
         Ok(self.attachment.detach(WhenBusy::Detach)?)
+    }
+}
+
+/// Tells whether the kernel still has a filesystem mounted. Its descriptor polls with an error from
+/// the moment on that the last mount of it is gone.
+#[derive(Debug)]
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// Whether it is mounted, or its mount is detached and in use.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::empty())];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let found = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&now)));
+        found.is_ok() && !polled[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -131,6 +131,11 @@ mod tests {
         for (condition, number) in CONDITIONS {
             assert_eq!(condition.errno().raw_os_error(), number, "{condition:?}");
             assert_eq!(Error::from(condition).errno(), condition.errno());
+            assert_eq!(
+                crate::error::code_of_errno(condition.errno()),
+                condition.code()
+            );
+            assert_ne!(condition.code(), "io", "{condition:?} has no code");
         }
         let mut numbers = CONDITIONS.map(|(_, number)| number);
         numbers.sort_unstable();

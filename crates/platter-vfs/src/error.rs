@@ -131,6 +131,68 @@ pub enum Condition {
     TextBusy,
 }
 
+impl Condition {
+    /// Every condition with its stable name for programs.
+    const CODES: [(Self, &'static str); 27] = [
+        (Self::NotFound, "not_found"),
+        (Self::Exists, "exists"),
+        (Self::NotDirectory, "not_directory"),
+        (Self::IsDirectory, "is_directory"),
+        (Self::NotEmpty, "not_empty"),
+        (Self::TooManyLinksFollowed, "too_many_symlinks"),
+        (Self::NameTooLong, "name_too_long"),
+        (Self::InvalidArgument, "invalid_argument"),
+        (Self::AccessDenied, "access_denied"),
+        (Self::NotPermitted, "not_permitted"),
+        (Self::ReadOnly, "read_only"),
+        (Self::NoSpace, "no_space"),
+        (Self::QuotaExceeded, "quota_exceeded"),
+        (Self::FileTooLarge, "file_too_large"),
+        (Self::TooManyLinks, "too_many_links"),
+        (Self::CrossDevice, "cross_device"),
+        (Self::Busy, "busy"),
+        (Self::NoAttribute, "no_attribute"),
+        (Self::OutOfRange, "out_of_range"),
+        (Self::TooBig, "too_big"),
+        (Self::Overflow, "overflow"),
+        (Self::Stale, "stale"),
+        (Self::NoSuchAddress, "no_such_address"),
+        (Self::NoKey, "no_key"),
+        (Self::NotSupported, "not_supported"),
+        (Self::WouldBlock, "would_block"),
+        (Self::TextBusy, "text_busy"),
+    ];
+
+    /// The stable name for programs, in `snake_case`.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        let known = Self::CODES.iter().find(|(known, _)| *known == self);
+        known.map_or("io", |(_, code)| code)
+    }
+}
+
+impl Error {
+    /// The stable name for programs, in `snake_case`: that of the condition, `unsupported`, `corrupt`,
+    /// or for a failure of the device the condition that has its errno, else `io`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Condition(condition) => condition.code(),
+            Self::Unsupported(_) => "unsupported",
+            Self::Corrupt(_) => "corrupt",
+            Self::Io(_) => code_of_errno(self.errno()),
+        }
+    }
+}
+
+/// The name of the condition that has this errno; `io` where there is none.
+#[must_use]
+pub fn code_of_errno(errno: rustix::io::Errno) -> &'static str {
+    let has_errno = |&(condition, _): &(Condition, _)| condition.errno() == errno;
+    let known = Condition::CODES.into_iter().find(has_errno);
+    known.map_or("io", |(_, code)| code)
+}
+
 /// A feature of the image that cannot be served: refused by its name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{filesystem}: {feature} is not supported{}", reason.map_or(String::new(), |why| format!(" ({why})")))]

@@ -3,44 +3,17 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use platter_ondisk::Uuid;
+use crate::{Condition, Description, Inode, InodeId, Result, StatFs};
 
-use crate::{Inode, InodeId, Result, StatFs};
-
-/// How a driver must treat a feature it does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FeatureClass {
-    /// May be ignored.
-    Compatible,
-    /// Forbids writing.
-    ReadOnlyCompatible,
-    /// Forbids mounting.
-    Incompatible,
-}
-
-/// A feature that is switched on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feature {
-    /// Its name in the format's own tools.
-    pub name: &'static str,
-    /// What not knowing it would mean.
-    pub class: FeatureClass,
-}
-
-/// What a filesystem says about itself, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Description {
-    /// `ext2`, `ext3`, `ext4`, `btrfs`, `xfs`.
-    pub kind: &'static str,
-    /// The volume's UUID.
-    pub uuid: Uuid,
-    /// The label, as bytes without padding.
-    pub label: Vec<u8>,
-    /// Features that are on.
-    pub features: Vec<Feature>,
-    /// What else the format has to tell, as name and value, in a fixed order: block size, journal
-    /// state, mount counts, times.
-    pub details: Vec<(&'static str, String)>,
+/// Which free space to discard (`struct fstrim_range`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trim {
+    /// The first byte of the filesystem to look at.
+    pub start_bytes: u64,
+    /// How many bytes to look at; may be more than there are.
+    pub len_bytes: u64,
+    /// Shorter runs of free space are left alone.
+    pub min_bytes: u64,
 }
 
 /// One mounted filesystem. Dropping it without [`unmount`](Self::unmount) is a power cut.
@@ -65,11 +38,49 @@ pub trait Filesystem: Send + Sync + Debug {
     /// `Stale` when there is no such inode in use.
     fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>>;
 
+    /// The inode with this identity, which comes from a file handle: it may be made up, or of an inode
+    /// that was deleted long ago.
+    ///
+    /// # Errors
+    /// `Stale` when there is no such inode in use.
+    fn inode_of_handle(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+        self.inode(id)
+    }
+
     /// Space and inodes.
     fn stat_fs(&self) -> Result<StatFs>;
 
     /// Returns when everything done so far survives a power cut.
     fn sync(&self) -> Result<()>;
+
+    /// The label as it is now, without padding.
+    fn label(&self) -> Result<Vec<u8>> {
+        Ok(self.describe().label)
+    }
+
+    /// Sets the label.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for one that is too long.
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        let _ = label;
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Has the device discard free space. Returns how many bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where nothing can meet the request.
+    fn trim(&self, asked: &Trim) -> Result<u64> {
+        let _ = asked;
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Makes everything done so far durable and ends all changes, for good: they fail with `ReadOnly`.
+    /// The filesystem stays as it is on the device, for the next mount to recover.
+    fn shutdown(&self) -> Result<()> {
+        Err(Condition::NotSupported.into())
+    }
 
     /// Brings the medium to rest. Further changes fail with `ReadOnly`.
     fn unmount(&self) -> Result<()>;

@@ -262,6 +262,12 @@ pub trait Inode: Send + Sync + Debug {
         read_only()
     }
 
+    /// As [`write_at`](Self::write_at), but returns when the device has the data (`O_DIRECT`), where the
+    /// driver can do that. What leads to it need not be durable.
+    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_at(offset, data)
+    }
+
     /// Takes, frees or moves space.
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _ = (range, mode);

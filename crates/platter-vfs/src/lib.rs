@@ -12,6 +12,7 @@ pub mod attr;
 pub mod credentials;
 pub mod acl;
 pub mod inode;
+pub mod description;
 pub mod filesystem;
 pub mod lock_rank;
 mod sync;
@@ -36,8 +37,9 @@ pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, S
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use credentials::{Context, Credentials};
 pub use dentry::{DentryCache, Recall, Remembered};
+pub use description::{Description, Detail, DetailValue, Feature, FeatureClass};
 pub use error::{Condition, Error, Result, Unsupported};
-pub use filesystem::{Description, Feature, FeatureClass, Filesystem};
+pub use filesystem::{Filesystem, Trim};
 pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
     RenameMode, SeekTarget, XattrMode,

@@ -7,7 +7,7 @@ use platter_vfs::{Inode, Result};
 /// Holes that save fewer bytes than this are not worth the trouble.
 const SAVING_BYTES_MIN: u64 = 4096;
 
-/// A map has at most this many ranges; what follows them counts as data.
+/// A map has at most this many ranges: where there are more, the smallest holes count as data.
 const RANGES_MAX: usize = 1 << 18;
 
 /// Where a file has data: ranges in order, apart from each other, none empty, none beyond the end.
@@ -15,6 +15,8 @@ const RANGES_MAX: usize = 1 << 18;
 pub(crate) struct DataMap {
     size_bytes: u64,
     data: Vec<Range<u64>>,
+    /// Holes no longer than this count as data.
+    hole_bytes_ignored: u64,
 }
 
 impl DataMap {
@@ -27,7 +29,27 @@ impl DataMap {
         on_device: &mut dyn FnMut(Range<u64>),
     ) -> Result<Self> {
         let mut map = Self::hole(size_bytes);
-        inode.extents(0..size_bytes, &mut |extent| {
+        map.fill(inode, head_bytes, on_device)?;
+        Ok(map)
+    }
+
+    /// The map of `inode` as far as it can be read, and the error that ended it.
+    pub(crate) fn read_sound(
+        inode: &dyn Inode,
+        size_bytes: u64,
+    ) -> (Self, Option<platter_vfs::Error>) {
+        let mut map = Self::hole(size_bytes);
+        let error = map.fill(inode, 0, &mut |_| {}).err();
+        (map, error)
+    }
+
+    fn fill(
+        &mut self,
+        inode: &dyn Inode,
+        head_bytes: u64,
+        on_device: &mut dyn FnMut(Range<u64>),
+    ) -> Result<()> {
+        inode.extents(0..self.size_bytes, &mut |extent| {
             if extent.unwritten {
                 return ControlFlow::Continue(());
             }
@@ -35,15 +57,22 @@ impl DataMap {
             if let Some(start) = extent.device_offset.filter(|_| !head.is_empty()) {
                 on_device(start..start.saturating_add(head.end - head.start));
             }
-            map.push(extent.file);
-            if map.data.len() < RANGES_MAX {
-                return ControlFlow::Continue(());
+            self.push(extent.file);
+            if self.data.len() >= RANGES_MAX {
+                self.thin(RANGES_MAX / 2);
             }
-            let rest = map.data.last().map_or(0, |last| last.end)..size_bytes;
-            map.push(rest);
-            ControlFlow::Break(())
-        })?;
-        Ok(map)
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Makes data of the smallest holes, until there are at most `ranges_max` ranges.
+    fn thin(&mut self, ranges_max: usize) {
+        while self.data.len() > ranges_max {
+            self.hole_bytes_ignored = (self.hole_bytes_ignored * 2).max(SAVING_BYTES_MIN);
+            for range in std::mem::take(&mut self.data) {
+                self.push(range);
+            }
+        }
     }
 
     /// A map of a file that is all hole.
@@ -51,6 +80,7 @@ impl DataMap {
         Self {
             size_bytes,
             data: Vec::new(),
+            hole_bytes_ignored: 0,
         }
     }
 
@@ -94,7 +124,7 @@ impl DataMap {
             return;
         }
         match self.data.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
+            Some(last) if range.start - last.end <= self.hole_bytes_ignored => last.end = range.end,
             _ => self.data.push(range),
         }
     }
@@ -119,5 +149,24 @@ mod tests {
         assert_eq!(map.data_bytes(), 85);
         assert!(!map.is_sparse());
         assert_eq!(DataMap::dense(0).data(), []);
+    }
+
+    #[test]
+    fn where_ranges_are_too_many_the_smallest_holes_become_data() {
+        let mut ranges = Vec::new();
+        for start in (0..10).map(|index| index << 20) {
+            ranges.extend([start..start + 10, start + 5000..start + 5010]);
+        }
+        let end = 1 << 50;
+        ranges.push(end..end + 10);
+        let mut map = map(u64::MAX, &ranges);
+        map.thin(11);
+        assert_eq!(map.len(), 11);
+        assert_eq!(map.data()[0], 0..5010);
+        assert_eq!(map.data()[10], end..end + 10);
+        map.push(end + 1000..end + 1010);
+        assert_eq!(map.data()[10], end..end + 1010);
+        map.thin(2);
+        assert_eq!(map.data(), [0..(9 << 20) + 5010, end..end + 1010]);
     }
 }

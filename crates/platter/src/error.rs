@@ -6,10 +6,14 @@ use std::sync::Arc;
 
 use platter_block::partition::{Damage, Fault};
 use platter_block::{IoError, Operation};
+use platter_vfs::error::code_of_errno;
 use rustix::io::Errno;
 
 use crate::spec::SpecError;
 use crate::{Escaped, Format};
+
+/// What `ENOTCONN` of a path of the host means: a mount of FUSE lost its server.
+pub const DEAD_MOUNT: &str = "the server of what is mounted there was killed; unmount it";
 
 /// The result of a facade operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -46,6 +50,22 @@ pub enum Cause {
     /// Nothing known was found.
     #[error("no filesystem and no partition table was recognised")]
     Unrecognised,
+    /// Nothing known was found, but for a copy of a superblock.
+    #[error(
+        "no filesystem was recognised, but a valid copy of its superblock: try --superblock {kib}"
+    )]
+    SuperblockGone {
+        /// Where the copy is, in units of 1 KiB.
+        kib: u64,
+    },
+    /// The superblock, or what lies beside it, is damaged, and a copy of it is not.
+    #[error("{error}; there is a valid copy: try --superblock {kib}")]
+    SuperblockDamaged {
+        /// What is wrong with the first one.
+        error: platter_vfs::Error,
+        /// Where the copy is, in units of 1 KiB.
+        kib: u64,
+    },
     /// The image is a partitioned disk, and no partition was asked for.
     #[error("is a partitioned disk; name a partition as in {example}: {partitions}")]
     Partitioned {
@@ -83,6 +103,18 @@ pub enum Cause {
         /// What is there.
         found: String,
     },
+    /// It is too short for a filesystem with the options that were given.
+    #[error(
+        "{len_bytes} bytes are too few for a filesystem with these options; at least {needed_bytes} \
+         are needed ({} KiB)",
+        .needed_bytes.div_ceil(1024)
+    )]
+    TooSmall {
+        /// Its length in bytes.
+        len_bytes: u64,
+        /// The smallest length that is enough.
+        needed_bytes: u64,
+    },
     /// The offset that was given is not in the image.
     #[error("the offset {offset} is beyond its {len_bytes} bytes")]
     OffsetBeyondEnd {
@@ -91,6 +123,9 @@ pub enum Cause {
         /// The length of the image in bytes.
         len_bytes: u64,
     },
+    /// The edit that a file or volume is of was committed or dropped.
+    #[error("the edit that it belongs to has ended")]
+    Ended,
     /// A file was to be copied or moved onto itself.
     #[error("is the same file as its target")]
     SameFile,
@@ -130,7 +165,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> Errno {
         match &self.cause {
-            Cause::Filesystem(error) => error.errno(),
+            Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. } => error.errno(),
             Cause::Spec(_)
             | Cause::NoSuchPartition { .. }
             | Cause::OffsetBeyondEnd { .. }
@@ -140,12 +175,42 @@ impl Error {
             | Cause::NoSuchGroup(_) => Errno::INVAL,
             Cause::DamagedTable { .. } | Cause::UnusablePartition { .. } => Errno::UCLEAN,
             Cause::UnsupportedFormat { .. } => Errno::OPNOTSUPP,
-            Cause::Unrecognised | Cause::Partitioned { .. } | Cause::NotPartitioned => {
+            Cause::Unrecognised
+            | Cause::SuperblockGone { .. }
+            | Cause::Partitioned { .. }
+            | Cause::NotPartitioned => {
                 // What mount(2) answers for a wrong superblock.
                 Errno::INVAL
             }
             Cause::Occupied { .. } => Errno::EXIST,
+            Cause::Ended => Errno::BADF,
+            Cause::TooSmall { .. } => Errno::NOSPC,
             Cause::Host(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
+        }
+    }
+
+    /// The stable name of the cause for programs, in `snake_case`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match &self.cause {
+            Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. } => error.code(),
+            Cause::Spec(_) => "bad_image_name",
+            Cause::UnsupportedFormat { .. } => "unsupported_format",
+            Cause::Unrecognised | Cause::SuperblockGone { .. } => "unrecognised",
+            Cause::Partitioned { .. } => "partitioned",
+            Cause::NotPartitioned => "not_partitioned",
+            Cause::NoSuchPartition { .. } => "no_such_partition",
+            Cause::DamagedTable { .. } => "corrupt_partition_table",
+            Cause::UnusablePartition { .. } => "unusable_partition",
+            Cause::Occupied { .. } => "occupied",
+            Cause::TooSmall { .. } => "too_small",
+            Cause::Ended => "edit_ended",
+            Cause::OffsetBeyondEnd { .. } => "offset_beyond_end",
+            Cause::SameFile => "same_file",
+            Cause::IntoItself => "into_itself",
+            Cause::NoSuchUser(_) => "no_such_user",
+            Cause::NoSuchGroup(_) => "no_such_group",
+            Cause::Host(_) => code_of_errno(self.errno()),
         }
     }
 
@@ -192,7 +257,11 @@ impl fmt::Display for Error {
         let source = Bare(&io.source);
         let operation = io.operation;
         if operation == Operation::Open {
-            return source.fmt(out);
+            source.fmt(out)?;
+            if Errno::from_io_error(&io.source) == Some(Errno::NOTCONN) {
+                write!(out, ": {DEAD_MOUNT}")?;
+            }
+            return Ok(());
         }
         if io.length == 0 {
             return write!(out, "{operation}: {source}");

@@ -49,6 +49,45 @@ fn is_harmless(character: char) -> bool {
             | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
+/// The bytes that [`Escaped`] shows as `text`.
+#[must_use]
+pub fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, behind @ ..] = rest {
+        let (byte, taken) = match behind {
+            [digit @ b'0'..=b'7', ..] if *first == b'\\' => octal(*digit, behind),
+            [letter, ..] if *first == b'\\' => (letter_value(*letter), 2),
+            _ => (*first, 1),
+        };
+        bytes.push(byte);
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    bytes
+}
+
+/// The value of three octal digits, and how long they are with the backslash.
+fn octal(first: u8, digits: &[u8]) -> (u8, usize) {
+    let number = digits
+        .get(..3)
+        .and_then(|digits| str::from_utf8(digits).ok());
+    let value = number.and_then(|number| u8::from_str_radix(number, 8).ok());
+    value.map_or((first, 2), |value| (value, 4))
+}
+
+fn letter_value(letter: u8) -> u8 {
+    match letter {
+        b'a' => 0x07,
+        b'b' => 0x08,
+        b't' => b'\t',
+        b'n' => b'\n',
+        b'v' => 0x0b,
+        b'f' => 0x0c,
+        b'r' => b'\r',
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +103,17 @@ mod tests {
             (b"\x7f\0", "\\177\\000"),
         ] {
             assert_eq!(Escaped(bytes).to_string(), shown);
+            assert_eq!(unescape(shown), bytes);
+        }
+    }
+
+    #[test]
+    fn every_byte_survives_being_escaped() {
+        let all: Vec<u8> = (0..=255).chain(*b"\\0123\\n").collect();
+        assert_eq!(unescape(&Escaped(&all).to_string()), all);
+        for text in ["\\", "\\9", "\\1", "\\777", ""] {
+            // Not what the other makes: no panic, whatever it is.
+            assert!(unescape(text).len() <= text.len());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use platter_block::partition::{Fault, read_table};
 use platter_block::{
-    Access, BlockDevice, FileDevice, IoError, PartitionTable, TableError, WindowDevice,
+    Access, BlockDevice, FileDevice, IoError, OpenError, PartitionTable, TableError, WindowDevice,
 };
 
 use crate::signature::SIGNATURE_LEN_BYTES;
@@ -18,6 +18,8 @@ use crate::{Cause, Error, Escaped, Format, Result};
 pub struct Image {
     name: Arc<str>,
     device: Arc<dyn BlockDevice>,
+    /// The open file below, where it is one.
+    file: Option<Arc<FileDevice>>,
 }
 
 impl Image {
@@ -26,14 +28,27 @@ impl Image {
     /// With [`Access::Read`], a writer elsewhere is refused while it is open, and one that is
     /// there already makes this fail.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        let name = Self::name_of(path);
-        let options = platter_block::OpenOptions {
-            access,
-            ..platter_block::OpenOptions::default()
-        };
-        let device = FileDevice::open(path, options)
-            .map_err(|error| Error::new(&name, IoError::from(error)))?;
-        Ok(Self::new(name, Arc::new(device)))
+        let file = open_file(path, access, FileDevice::open)?;
+        Ok(Self::of_file(path, Arc::new(file)))
+    }
+
+    /// Opens an image of which a partition is going to be used, and that alone is locked.
+    pub(crate) fn open_parts(path: &Path, access: Access) -> Result<Self> {
+        let file = open_file(path, access, FileDevice::open_parts)?;
+        Ok(Self::of_file(path, Arc::new(file)))
+    }
+
+    fn of_file(path: &Path, file: Arc<FileDevice>) -> Self {
+        Self {
+            file: Some(Arc::clone(&file)),
+            ..Self::new(Self::name_of(path), file)
+        }
+    }
+
+    /// The open file below, where it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Arc<FileDevice>> {
+        self.file.as_ref()
     }
 
     /// What errors call the image at a path of the host.
@@ -41,12 +56,12 @@ impl Image {
         Escaped(path.as_os_str().as_bytes()).to_string().into()
     }
 
-    /// Opens the image and the partition that `spec` names.
+    /// Opens the image and the partition that `spec` names. Other partitions may be used by others at
+    /// the same time.
     pub fn open_spec(spec: &ImageSpec, access: Access) -> Result<Self> {
-        let image = Self::open(&spec.image, access)?;
         match &spec.partition {
-            Some(partition) => image.partition(partition),
-            None => Ok(image),
+            Some(partition) => Self::open_parts(&spec.image, access)?.partition(partition),
+            None => Self::open(&spec.image, access),
         }
     }
 
@@ -55,6 +70,15 @@ impl Image {
         Self {
             name: name.into(),
             device,
+            file: None,
+        }
+    }
+
+    /// The same image, on another device that leads to the same bytes.
+    pub(crate) fn on(&self, device: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            device,
+            ..self.clone()
         }
     }
 
@@ -70,15 +94,27 @@ impl Image {
         &self.device
     }
 
-    /// What `selector` selects of the partition table.
+    /// What `selector` selects of the partition table, locked if the file is not as a whole.
     pub fn partition(&self, selector: &PartitionSelector) -> Result<Self> {
-        let table = self
-            .partition_table()?
-            .ok_or_else(|| Error::new(&self.name, Cause::NotPartitioned))?;
+        let table = match self.partition_table() {
+            Ok(Some(table)) => table,
+            read => {
+                // What has to be converted or opened first says so itself.
+                if let Some(format) = self.format()?.filter(|format| format.is_wrapped()) {
+                    return Err(Error::new(&self.name, Cause::UnsupportedFormat { format }));
+                }
+                read?;
+                return Err(Error::new(&self.name, Cause::NotPartitioned));
+            }
+        };
         let number = selector.find(&table).ok_or_else(|| {
             let partitions = self.probe_table(table.clone()).to_string();
             Error::new(&self.name, Cause::NoSuchPartition { partitions })
         })?;
+        if let (Some(file), Some(partition)) = (&self.file, table.get(number)) {
+            file.lock_part(&partition.range)
+                .map_err(|error| Error::new(&self.name, IoError::from(error)))?;
+        }
         self.partition_of(&table, number)
     }
 
@@ -97,7 +133,10 @@ impl Image {
                 .open(device, number)
                 .map_err(|error| self.table_error(error))?,
         };
-        Ok(Self::new(name, Arc::new(window)))
+        Ok(Self {
+            name: name.into(),
+            ..self.on(Arc::new(window))
+        })
     }
 
     /// What begins `offset` bytes into it.
@@ -113,7 +152,7 @@ impl Image {
         }
         let window = WindowDevice::new(&self.name, Arc::clone(&self.device), range)
             .map_err(|error| Error::new(&self.name, error))?;
-        Ok(Self::new(Arc::clone(&self.name), Arc::new(window)))
+        Ok(self.on(Arc::new(window)))
     }
 
     /// The partition table, if there is one.
@@ -146,4 +185,16 @@ impl Image {
         };
         Error::new(&self.name, cause)
     }
+}
+
+fn open_file(
+    path: &Path,
+    access: Access,
+    open: impl Fn(&Path, platter_block::OpenOptions) -> Result<FileDevice, OpenError>,
+) -> Result<FileDevice> {
+    let options = platter_block::OpenOptions {
+        access,
+        ..platter_block::OpenOptions::default()
+    };
+    open(path, options).map_err(|error| Error::new(&Image::name_of(path), IoError::from(error)))
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use platter_block::{Access, BlockDevice, CountingDevice};
 use platter_cache::MemoryBudget;
-use platter_vfs::clock::SystemClock;
-use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding};
+use platter_ondisk::{Corruption, Locus};
+use platter_vfs::clock::{FixedClock, SystemClock};
+use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding, Timestamp};
 
 use crate::driver::{self, Driver, MountRequest};
 use crate::{Cause, Error};
@@ -57,6 +58,10 @@ impl Default for WriteOptions {
     }
 }
 
+/// Structures that other groups have copies of.
+const SUPERBLOCK: &str = "superblock";
+const GROUP_DESCRIPTOR: &str = "group descriptor";
+
 /// How contents of files become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataMode {
@@ -95,6 +100,8 @@ pub struct OpenOptions {
     writing: Option<WriteOptions>,
     budget: Arc<MemoryBudget>,
     clock: Option<Arc<dyn Clock>>,
+    /// The time of everything, where the same changes are to make the same bytes.
+    date: Option<Timestamp>,
     pub(crate) count_requests: bool,
 }
 
@@ -109,6 +116,7 @@ impl Default for OpenOptions {
             writing: None,
             budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
             clock: None,
+            date: None,
             count_requests: false,
         }
     }
@@ -190,6 +198,14 @@ impl OpenOptions {
         self
     }
 
+    /// Have all times be this one, and take random numbers from what the filesystem says of itself:
+    /// the same changes of the same image make the same bytes. A [clock](Self::clock) goes before it.
+    #[must_use]
+    pub fn reproducible(mut self, date: Timestamp) -> Self {
+        self.date = Some(date);
+        self
+    }
+
     /// Count the requests that reach the image; see [`Volume::request_counts`].
     #[must_use]
     pub fn count_requests(mut self) -> Self {
@@ -226,8 +242,10 @@ impl OpenOptions {
             counting
         });
         let request = self.request(Arc::clone(&device))?;
-        let fs = (driver.mount)(request).map_err(|error| Error::new(image.name(), error))?;
-        let mut volume = Volume::new(Arc::clone(image.name()), fs).on_device(device);
+        let fs = (driver.mount)(request).map_err(|error| self.explain(image, driver, error))?;
+        let mut volume = Volume::new(Arc::clone(image.name()), fs)
+            .on_device(device)
+            .on_file(image.file().cloned());
         if let Some(counting) = counting {
             volume = volume.counting(counting);
         }
@@ -248,11 +266,54 @@ impl OpenOptions {
             Err(platter_vfs::Error::Corrupt(corruption)) => {
                 let mut reporter = CheckReporter::new(sink);
                 // There is nothing to break off.
+                let copy = self.superblock_copy(image, driver, &corruption);
                 let _ = reporter.finding(Finding::error(*corruption));
+                if let Some(kib) = copy {
+                    let locus = Locus::default().at_offset(kib.saturating_mul(1024));
+                    let hint = format!("is a valid copy: try --superblock {kib}");
+                    let copy = Corruption::new(SUPERBLOCK, locus, hint);
+                    let _ = reporter.finding(Finding::notice(copy));
+                }
                 Ok(reporter.finish())
             }
             Err(error) => Err(Error::new(image.name(), error)),
         }
+    }
+
+    /// Why a filesystem cannot be opened, and which copy of its superblock may do.
+    pub(crate) fn explain(
+        &self,
+        image: &Image,
+        driver: &Driver,
+        error: platter_vfs::Error,
+    ) -> Error {
+        let corruption = match &error {
+            platter_vfs::Error::Corrupt(corruption) => Some(corruption),
+            platter_vfs::Error::Io(_)
+            | platter_vfs::Error::Condition(_)
+            | platter_vfs::Error::Unsupported(_) => None,
+        };
+        let copy =
+            corruption.and_then(|corruption| self.superblock_copy(image, driver, corruption));
+        match copy {
+            Some(kib) => Error::new(image.name(), Cause::SuperblockDamaged { error, kib }),
+            None => Error::new(image.name(), error),
+        }
+    }
+
+    /// A copy of the superblock to look at, in units of 1 KiB, where `corruption` is in the first one
+    /// or in what lies beside it.
+    fn superblock_copy(
+        &self,
+        image: &Image,
+        driver: &Driver,
+        corruption: &Corruption,
+    ) -> Option<u64> {
+        let has_copies = [SUPERBLOCK, GROUP_DESCRIPTOR].contains(&corruption.structure);
+        if !has_copies || self.superblock_kib.is_some() {
+            return None;
+        }
+        (driver.superblock_copy)(&**image.device())
     }
 
     pub(crate) fn driver(&self, image: &Image) -> Result<&'static Driver> {
@@ -270,9 +331,10 @@ impl OpenOptions {
             Some(path) => Some(self.open_journal(path)?),
             None => None,
         };
-        let clock = match &self.clock {
-            Some(clock) => Arc::clone(clock),
-            None => Arc::new(SystemClock::new()),
+        let clock: Arc<dyn Clock> = match (&self.clock, self.date) {
+            (Some(clock), _) => Arc::clone(clock),
+            (None, Some(date)) => Arc::new(FixedClock::new(date, driver::seed(&*device))),
+            (None, None) => Arc::new(SystemClock::new()),
         };
         Ok(MountRequest {
             device,

@@ -156,7 +156,11 @@ impl Image {
                 };
                 Error::new(self.name(), cause)
             }
-            Ok(None) => Error::new(self.name(), Cause::Unrecognised),
+            Ok(None) => {
+                let copy = driver::superblock_copy(&**self.device());
+                let gone = |kib| Cause::SuperblockGone { kib };
+                Error::new(self.name(), copy.map_or(Cause::Unrecognised, gone))
+            }
             Err(error) => error,
         }
     }

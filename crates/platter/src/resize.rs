@@ -18,8 +18,18 @@ pub use platter_ext4::resize::Grown;
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Makes the filesystem that `spec` names `size_bytes` long; of a block device or a partition, as long
-/// as that is where no size is given. A file becomes as long.
+/// How long a filesystem is to become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewSize {
+    /// As long as what it is on.
+    Whole,
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes longer than it is.
+    Larger(u64),
+}
+
+/// Makes the filesystem that `spec` names longer. A file becomes as long as its filesystem.
 ///
 /// With a journal, the filesystem has its old or its new size whatever happens meanwhile. Without one,
 /// that holds for a file: a copy is made larger, and takes its place. On a device, a filesystem without
@@ -30,7 +40,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// filesystems that cannot be made larger.
 pub fn grow(
     spec: &ImageSpec,
-    size_bytes: Option<u64>,
+    size: NewSize,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Grown> {
@@ -40,13 +50,20 @@ pub fn grow(
         return Err(image.not_a_filesystem(format));
     }
     let len_bytes = image.device().geometry().len_bytes;
-    let size_bytes = size_bytes.unwrap_or(len_bytes);
+    let named = |error| Error::new(image.name(), error);
+    let size_bytes = match size {
+        NewSize::Whole => len_bytes,
+        NewSize::Bytes(size_bytes) => size_bytes,
+        NewSize::Larger(bytes) => {
+            let now = platter_ext4::mkfs::len_bytes(&**image.device()).map_err(named)?;
+            now.saturating_add(bytes)
+        }
+    };
     let metadata = fs::metadata(&spec.image).map_err(|error| host_error(&spec.image, error))?;
     let is_whole_file = spec.partition.is_none() && !metadata.file_type().is_block_device();
     if !is_whole_file {
         return grow_on(&image, size_bytes, budget, clock);
     }
-    let named = |error| Error::new(image.name(), error);
     let device = &**image.device();
     let has_length = platter_ext4::mkfs::len_bytes(device).map_err(named)? >= size_bytes;
     if has_length || resize::is_journaled(device).map_err(named)? {
@@ -151,7 +168,7 @@ mod tests {
         let spec = ImageSpec::parse(path).unwrap();
         let budget = Arc::new(MemoryBudget::new(8 << 20));
         let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
-        grow(&spec, Some(size_bytes), &budget, &clock)
+        grow(&spec, NewSize::Bytes(size_bytes), &budget, &clock)
     }
 
     #[test]

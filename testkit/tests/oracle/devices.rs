@@ -128,14 +128,17 @@ fn a_second_writer_of_a_block_device_is_refused() -> Result<()> {
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let writer = FileDevice::open(device.path(), WRITE)?;
     assert_eq!(refusal(device.path(), WRITE), Refusal::InUse(Holder::Claim));
-    assert_eq!(refusal(device.path(), READ), Refusal::InUse(Holder::Writer));
+    assert!(matches!(
+        refusal(device.path(), READ),
+        Refusal::InUse(Holder::Writer(_))
+    ));
     drop(writer);
     let reader = FileDevice::open(device.path(), READ)?;
     // A program that another test is starting keeps the writer's claim until it runs.
     let mut attempts = (0..100).map(|_| refusal(device.path(), WRITE));
     assert!(attempts.any(|refusal| {
         std::thread::sleep(std::time::Duration::from_millis(10));
-        refusal == Refusal::InUse(Holder::Reader)
+        matches!(refusal, Refusal::InUse(Holder::Reader(_)))
     }));
     drop(reader);
     FileDevice::open(device.path(), WRITE)?;
@@ -161,6 +164,36 @@ fn what_the_kernel_has_mounted_is_not_written_to() -> Result<()> {
     assert_eq!(refusal(&path, WRITE), Refusal::InUse(holder));
     FileDevice::open(&path, READ)?;
     drop(mount);
+    Ok(())
+}
+
+#[test]
+fn a_loop_device_and_its_file_are_not_written_at_once() -> Result<()> {
+    let (_folder, path) = image(4 << 20)?;
+    let writer = FileDevice::open(&path, WRITE)?;
+    let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
+    for options in [READ, WRITE] {
+        let refused = refusal(device.path(), options).to_string();
+        let (by, of) = (
+            format!("another writer: process {} (", std::process::id()),
+            format!(", of its backing file {}", path.display()),
+        );
+        assert!(refused.contains(&by) && refused.ends_with(&of), "{refused}");
+    }
+    drop(writer);
+    let second = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
+    let writer = FileDevice::open(device.path(), WRITE)?;
+    for taken in [second.path(), &path] {
+        let refused = refusal(taken, WRITE);
+        assert!(matches!(refused, Refusal::InUse(_)), "{refused:?}");
+    }
+    let refused = refusal(&path, READ);
+    assert!(
+        matches!(refused, Refusal::InUse(Holder::Writer(_))),
+        "{refused:?}"
+    );
+    drop(writer);
+    drop(FileDevice::open(second.path(), WRITE)?);
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 mod fixtures;
 mod usr;
+mod layouts;
 mod image;
 mod directories;
 mod attributes;
@@ -21,7 +22,11 @@ mod map_write;
 mod names_write;
 mod names_limits;
 mod mount_write;
+mod creators;
 mod open_files;
+mod handles;
+mod ioctls;
+mod idmapped;
 mod xattr_write;
 mod xattr_sharing;
 mod edits;

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use platter::resize::NewSize;
 use platter::{ImageSpec, Maker};
 use platter_block::{BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
@@ -216,7 +217,8 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     assert_clean(device.path());
     let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
     let budget = Arc::new(MemoryBudget::new(16 << 20));
-    let grown = patiently(|| platter::resize::grow(&spec, None, &budget, &clock)).unwrap();
+    let grown =
+        patiently(|| platter::resize::grow(&spec, NewSize::Whole, &budget, &clock)).unwrap();
     assert_eq!(
         (grown.before_bytes, grown.after_bytes),
         (16 << 20, 40 << 20)

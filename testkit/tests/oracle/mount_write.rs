@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use platter::{OpenOptions, Volume, WriteOptions};
 use platter_vfs::{Context, CreateKind, Name};
@@ -156,4 +158,44 @@ fn unmounting_takes_less_than_a_second() {
     volume.filesystem().unmount().unwrap();
     let taken = platter_vfs::Clock::monotonic(&clock).saturating_sub(before);
     assert!(taken.as_millis() < 1000, "{taken:?}");
+}
+
+#[test]
+fn what_changed_is_in_the_image_soon_after_the_last_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for layout in [["-t", "ext2"], ["-t", "ext4"]] {
+        mke2fs::make(&image, 16 << 10, &layout, None).unwrap();
+        let options = WriteOptions {
+            commit_interval: Some(Duration::from_hours(1)),
+            ..WriteOptions::default()
+        };
+        let spec = platter::ImageSpec::parse(&image).unwrap();
+        let volume = OpenOptions::new().writing(options).open(&spec).unwrap();
+        for name in ["one", "two"] {
+            write(&volume, name, &vec![7; 100_000]);
+            // A copy is what a crash now would leave.
+            let soon = (0..200).any(|_| {
+                thread::sleep(Duration::from_millis(20));
+                has(&image, name, 100_000)
+            });
+            assert!(soon, "{layout:?}: {name}");
+        }
+        volume.filesystem().unmount().unwrap();
+        assert_clean(&image, &layout, "unmounted");
+    }
+}
+
+/// Whether a copy of an image in use has such a file.
+fn has(image: &Path, name: &str, len: usize) -> bool {
+    let copy = image.with_extension("copy");
+    fs::copy(image, &copy).unwrap();
+    let spec = platter::ImageSpec::parse(&copy).unwrap();
+    let volume = OpenOptions::new().open(&spec).unwrap();
+    let root = volume.filesystem().root().unwrap();
+    let Ok(file) = root.lookup(Name::new(name.as_bytes()).unwrap()) else {
+        return false;
+    };
+    let mut found = vec![0; len];
+    file.read_at(0, &mut found).unwrap() == len && found.iter().all(|&byte| byte == 7)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::stage::Stage;
+use super::stage::{Stage, verify_with_e2fsck};
 use crate::command::{self, command};
 
 /// The copy, whose folder belongs to the ordinary user.
@@ -36,5 +36,5 @@ pub(super) fn change(stage: &Stage) -> Result<()> {
     ensure!(before == after, "a command that failed changed the image");
     println!("sha256sum: a command that fails changes nothing");
     stage.platter(&["check", IMAGE])?;
-    command::run(command("e2fsck").args(["-f", "-n"]).arg(image))
+    verify_with_e2fsck(&image)
 }

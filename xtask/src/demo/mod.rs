@@ -14,7 +14,10 @@ use stage::Stage;
 
 /// Runs every scene; the first difference ends the demonstration.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    packages::require()?;
+    packages::require_for_demo()?;
+    println!(
+        "building the program `platter` for the demonstration, which takes minutes the first time"
+    );
     let stage = Stage::set(workspace)?;
     title("A disk image is made from a folder");
     source::fill(workspace, &stage.source())?;
@@ -56,6 +59,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     if let Some(reason) = obstacle {
         println!("nothing was mounted: {reason}");
     }
+    let program = workspace.target().join("debug/platter");
+    println!(
+        "\nThe program that was shown is {}; to install it:\n\n    \
+         cargo install --locked --path crates/platter-cli\n\nThen, in an empty directory (more in \
+         README.md, and in platter COMMAND --help):\n\n    \
+         platter mkfs ext4 disk.img --size 64M\n    \
+         echo hello > hello.txt\n    \
+         platter cp hello.txt disk.img:/\n    \
+         platter ls -l disk.img:/",
+        program.display()
+    );
     Ok(())
 }
 

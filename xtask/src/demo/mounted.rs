@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::stage::Stage;
+use super::stage::{Stage, verify_with_e2fsck};
 use crate::command::{self, command};
 use crate::packages;
 
@@ -62,7 +62,7 @@ truncate -s 3M "grown"
 printf 'the end' >> grown
 for number in $(seq 500); do echo "$number" > "file $number"; done
 rm "file "*5
-setfattr -n user.colour -v green moved
+if command -v setfattr > /dev/null; then setfattr -n user.colour -v green moved; fi
 sync grown
 cd ../..
 (cd mountpoint/open && find . | wc -l)
@@ -89,7 +89,7 @@ pub(super) fn show(stage: &Stage) -> Result<()> {
 pub(super) fn change(stage: &Stage) -> Result<()> {
     play(stage, CHANGES)?;
     let changed = stage.path("changed/disk.img");
-    command::run(command("e2fsck").args(["-f", "-n"]).arg(changed))
+    verify_with_e2fsck(&changed)
 }
 
 fn play(stage: &Stage, script: &str) -> Result<()> {
@@ -112,7 +112,10 @@ fn play(stage: &Stage, script: &str) -> Result<()> {
 pub(super) fn obstacle() -> Result<Option<&'static str>> {
     let device = Path::new("/dev/fuse");
     if !device.exists() || command::find("fusermount3").is_none() {
-        return Ok(Some("there is no FUSE on this machine"));
+        return Ok(Some(
+            "there is no FUSE on this machine, that is /dev/fuse and fusermount3 of the package fuse3; \
+             nothing else needs it",
+        ));
     }
     if packages::is_root()? {
         let mut unshare = command("unshare");

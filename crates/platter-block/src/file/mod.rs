@@ -1,8 +1,11 @@
 //! An image file or a real block device as a device.
 
+mod backing;
 mod direct;
 mod flush;
 mod in_use;
+mod lease;
+mod lock;
 mod open;
 mod transfer;
 
@@ -13,9 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{
-    Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, flock, seek,
-};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
 use rustix::io::Errno;
 
 use crate::device::{check_range, check_range_vectored, check_span};
@@ -24,7 +25,7 @@ use crate::{BlockDevice, Geometry, IoError, Operation};
 use direct::DirectFile;
 use flush::StickyFlush;
 
-pub use in_use::Holder;
+pub use in_use::{Holder, Process};
 pub use open::{Access, OpenError, OpenOptions, Refusal};
 
 /// A regular file or a block device that is open. Closing it releases its lock.
@@ -39,6 +40,9 @@ pub struct FileDevice {
     direct: Option<DirectFile>,
     flush: StickyFlush,
     locked: bool,
+    writes: bool,
+    /// The file below a loop device, locked as well, and where the device begins in it.
+    backing: Option<(Box<FileDevice>, u64)>,
 }
 
 /// What a device can be made of.
@@ -55,7 +59,21 @@ impl FileDevice {
     /// mounted is refused. A reader locks it shared unless told not to, writes nothing, and leaves
     /// the access time alone where it may.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
-        open::open(path, options)
+        open::open(path, options, lock::Share::Whole)
+    }
+
+    /// Opens an image of which only parts are going to be used, each of which is then locked with
+    /// [`lock_part`](Self::lock_part). Others may use other parts, even to write.
+    ///
+    /// A block device is claimed as a whole all the same.
+    pub fn open_parts(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
+        open::open(path, options, lock::Share::Parts)
+    }
+
+    /// Locks a part of an image that was opened with [`open_parts`](Self::open_parts), as its access
+    /// asks for. Where its filesystem has no locks of ranges, a writer locks all of it.
+    pub fn lock_part(&self, part: &Range<u64>) -> Result<(), OpenError> {
+        open::lock_part(self, part)
     }
 
     /// Whether the image is locked: not for a reader that wants no lock, nor for one on a
@@ -112,7 +130,7 @@ impl Drop for FileDevice {
         if self.locked {
             // A child that is being started shares the open file, and with it the lock, until it
             // executes its program; so closing alone may release the lock late.
-            let _ = flock(&self.file, FlockOperation::Unlock);
+            lock::unlock(&self.file);
         }
     }
 }

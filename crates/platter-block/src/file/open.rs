@@ -2,21 +2,22 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, StatxFlags, flock, fstat,
-    ioctl_blkpbszget, ioctl_blksszget, open as open_fd, stat, statx,
+    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, ioctl_blkpbszget, ioctl_blksszget,
+    open as open_fd, stat, statx,
 };
 use rustix::io::Errno;
 
+use super::backing::Backing;
 use super::direct::{ALIGN_BYTES_MAX, DirectFile};
 use super::flush::StickyFlush;
-use super::in_use::{Holder, attached_loop_device};
+use super::in_use::{Holder, attached_loop_device, lock_holder};
+use super::lock::{self, Locked, Share};
 use super::{FileDevice, FileKind};
 use crate::sys::blkdev;
 use crate::{Geometry, IoError, Operation};
@@ -111,22 +112,33 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// How often a lock that somebody else holds is asked for.
-///
-/// udev locks a block device shared while it looks what is on it, which it does whenever a writer
-/// has closed it, and what a killed writer had begun to write may be finished by another process;
-/// that takes some ten milliseconds and is not worth an error.
-const LOCK_TRIES_MAX: u32 = 10;
-const LOCK_TRY_PAUSE: Duration = Duration::from_millis(20);
+/// How deep loop devices are looked through that lie on one another.
+const BACKING_DEPTH_MAX: u32 = 8;
 
 /// Bounds for the block size of a file, which is the one its filesystem prefers.
 const FILE_BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=65536;
 
-pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice, OpenError> {
+pub(super) fn open(
+    path: &Path,
+    options: OpenOptions,
+    share: Share,
+) -> Result<FileDevice, OpenError> {
+    open_above(path, options, share, 0)
+}
+
+/// Opens what lies below so many loop devices.
+fn open_above(
+    path: &Path,
+    options: OpenOptions,
+    share: Share,
+    depth: u32,
+) -> Result<FileDevice, OpenError> {
     let opening = Opening {
         path,
         name: path.to_string_lossy().into(),
         options,
+        share,
+        depth,
     };
     // Looked at before it is opened: opening a FIFO waits for its other end, and opening a tape
     // rewinds it.
@@ -137,9 +149,14 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice, Open
     if opening.kind(&found)? != kind {
         return Err(opening.io(Errno::AGAIN).into());
     }
-    let locked = opening.lock(&file)?;
+    let locked = opening.lock(&file, &found)?;
+    let backing = match kind {
+        FileKind::Block if locked => opening.backing(&found)?,
+        FileKind::Block | FileKind::Regular => None,
+    };
     if options.access.writes()
         && kind == FileKind::Regular
+        && depth == 0
         && let Some(device) = attached_loop_device(&found)
     {
         return Err(opening.refused(Refusal::InUse(Holder::Loop(device))));
@@ -158,7 +175,64 @@ pub(super) fn open(path: &Path, options: OpenOptions) -> Result<FileDevice, Open
         direct,
         flush: StickyFlush::default(),
         locked,
+        writes: options.access.writes(),
+        backing,
     })
+}
+
+/// Locks a part of an image of which only parts are locked.
+pub(super) fn lock_part(device: &FileDevice, part: &Range<u64>) -> Result<(), OpenError> {
+    if !device.locked {
+        return Ok(());
+    }
+    let io = |source| IoError::new(&device.name, Operation::Open, 0, 0, source);
+    let refused = |holder| OpenError::Refused {
+        device: Arc::clone(&device.name),
+        refusal: Refusal::InUse(holder),
+    };
+    match lock::lock_part(&device.file, part, device.writes).map_err(io)? {
+        Locked::Yes => {}
+        Locked::NotPossible => {
+            return Err(OpenError::Refused {
+                device: Arc::clone(&device.name),
+                refusal: Refusal::NoLock,
+            });
+        }
+        Locked::InUse => {
+            let found = fstat(&device.file).map_err(|errno| io(errno.into()))?;
+            let path = Path::new(&*device.name);
+            let writer = lock_holder(path, &found, true);
+            return Err(refused(match writer {
+                None if device.writes => match lock_holder(path, &found, false) {
+                    None => Holder::Writer(None),
+                    reader => Holder::Reader(reader),
+                },
+                writer => Holder::Writer(writer),
+            }));
+        }
+    }
+    if let Some((below, offset)) = &device.backing {
+        let below_part = part.start.saturating_add(*offset)..part.end.saturating_add(*offset);
+        lock_part(below, &below_part).map_err(|error| of_backing(&device.name, error))?;
+    }
+    Ok(())
+}
+
+/// An error of the file below a loop device, as one of the device.
+fn of_backing(name: &Arc<str>, error: OpenError) -> OpenError {
+    match error {
+        OpenError::Refused {
+            device,
+            refusal: Refusal::InUse(holder),
+        } => OpenError::Refused {
+            device: Arc::clone(name),
+            refusal: Refusal::InUse(Holder::Backing {
+                file: device,
+                holder: Box::new(holder),
+            }),
+        },
+        error @ (OpenError::Refused { .. } | OpenError::Io(_)) => error,
+    }
 }
 
 /// An image on its way to being open.
@@ -166,6 +240,9 @@ struct Opening<'a> {
     path: &'a Path,
     name: Arc<str>,
     options: OpenOptions,
+    share: Share,
+    /// How many loop devices lie above it.
+    depth: u32,
 }
 
 impl Opening<'_> {
@@ -199,17 +276,30 @@ impl Opening<'_> {
             // Without effect on a regular file, and no wait if it has become a FIFO.
             FileKind::Regular => flags |= OFlags::NONBLOCK,
             // Claims the device; a descriptor for direct transfers is opened under that claim.
-            FileKind::Block if writes && extra.is_empty() => flags |= OFlags::EXCL,
+            FileKind::Block if writes && extra.is_empty() && self.depth == 0 => {
+                flags |= OFlags::EXCL;
+            }
             FileKind::Block => {}
         }
         if !writes {
             // Only the owner may leave the access time alone.
-            match open_fd(self.path, flags | OFlags::NOATIME, Mode::empty()) {
+            match self.open_waiting(flags | OFlags::NOATIME) {
                 Err(Errno::PERM) => {}
                 opened => return opened.map_err(|source| self.open_failed(source, extra)),
             }
         }
-        open_fd(self.path, flags, Mode::empty()).map_err(|source| self.open_failed(source, extra))
+        self.open_waiting(flags)
+            .map_err(|source| self.open_failed(source, extra))
+    }
+
+    /// Opens it, and waits where a mount that ends has a lease on it until that is done.
+    fn open_waiting(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match open_fd(self.path, flags, Mode::empty()) {
+            Err(Errno::WOULDBLOCK) if flags.contains(OFlags::NONBLOCK) => {
+                open_fd(self.path, flags - OFlags::NONBLOCK, Mode::empty())
+            }
+            opened => opened,
+        }
     }
 
     fn open_failed(&self, source: Errno, extra: OFlags) -> OpenError {
@@ -221,45 +311,52 @@ impl Opening<'_> {
     }
 
     /// Takes the lock that the access asks for. Says whether there is one now.
-    fn lock(&self, file: &OwnedFd) -> Result<bool, OpenError> {
-        let operation = match self.options.access {
+    fn lock(&self, file: &OwnedFd, found: &Stat) -> Result<bool, OpenError> {
+        let writes = match self.options.access {
             Access::ReadUnlocked => return Ok(false),
-            Access::Read => FlockOperation::NonBlockingLockShared,
-            Access::Write => FlockOperation::NonBlockingLockExclusive,
+            Access::Read => false,
+            Access::Write => true,
         };
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match flock(file, operation) {
-                Ok(()) => return Ok(true),
-                Err(Errno::INTR) => tries -= 1,
-                Err(Errno::WOULDBLOCK) if tries < LOCK_TRIES_MAX => {
-                    sleep(LOCK_TRY_PAUSE);
-                }
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(self.refused(Refusal::InUse(self.lock_holder(file))));
-                }
-                Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {
-                    if self.options.access.writes() {
-                        return Err(self.refused(Refusal::NoLock));
-                    }
-                    return Ok(false);
-                }
-                Err(source) => return Err(self.io(source).into()),
-            }
+        let failed = |source| IoError::new(&self.name, Operation::Open, 0, 0, source);
+        match lock::lock(file, self.share, writes).map_err(failed)? {
+            Locked::Yes => Ok(true),
+            Locked::InUse => Err(self.refused(Refusal::InUse(self.lock_holder(file, found)))),
+            Locked::NotPossible if writes => Err(self.refused(Refusal::NoLock)),
+            Locked::NotPossible => Ok(false),
         }
     }
 
     /// Who holds a lock that could not be had: only readers share theirs with one more.
-    fn lock_holder(&self, file: &OwnedFd) -> Holder {
-        if self.options.access.writes()
-            && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
-        {
-            let _ = flock(file, FlockOperation::Unlock);
-            Holder::Reader
+    fn lock_holder(&self, file: &OwnedFd, found: &Stat) -> Holder {
+        lock::unlock(file);
+        if self.options.access.writes() && lock::is_shared_with_readers(file) {
+            Holder::Reader(lock_holder(self.path, found, false))
         } else {
-            Holder::Writer
+            Holder::Writer(lock_holder(self.path, found, true))
         }
+    }
+
+    /// What lies below a loop device, locked as the device is, and where the device begins in it.
+    fn backing(&self, found: &Stat) -> Result<Option<(Box<FileDevice>, u64)>, OpenError> {
+        let Some(backing) = Backing::of(found) else {
+            return Ok(None);
+        };
+        if self.depth >= BACKING_DEPTH_MAX {
+            return Ok(None);
+        }
+        let options = OpenOptions {
+            direct: false,
+            ..self.options
+        };
+        let below = match open_above(&backing.path, options, Share::Parts, self.depth + 1) {
+            // It is out of reach, and so cannot be opened by this path for anything else either.
+            Err(OpenError::Io(_)) => return Ok(None),
+            below => below.map_err(|error| of_backing(&self.name, error))?,
+        };
+        if self.share == Share::Whole {
+            lock_part(&below, &backing.range).map_err(|error| of_backing(&self.name, error))?;
+        }
+        Ok(Some((Box::new(below), backing.range.start)))
     }
 
     fn geometry(&self, file: &OwnedFd, kind: FileKind, stat: &Stat) -> Result<Geometry, IoError> {

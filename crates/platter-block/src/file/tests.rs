@@ -169,30 +169,106 @@ fn one_writer_or_many_readers() {
     let second = FileDevice::open(&path, READ).unwrap();
     assert!(reader.is_locked());
     let refused = refusal(FileDevice::open(&path, WRITE));
-    assert_eq!(refused, Refusal::InUse(Holder::Reader));
+    let Refusal::InUse(Holder::Reader(Some(process))) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(process.id, std::process::id());
     drop((reader, second));
 
     let writer = FileDevice::open(&path, WRITE).unwrap();
     for options in [READ, WRITE] {
         let refused = FileDevice::open(&path, options).unwrap_err();
         let message = refused.to_string();
+        let by = format!("by another writer: process {} (", std::process::id());
         assert!(
-            message.ends_with("image: in use by another writer"),
+            message.contains(&format!("image: in use {by}")),
             "{message}"
         );
         let error = IoError::from(refused);
         assert_eq!(error.source.kind(), io::ErrorKind::ResourceBusy);
+        let text = error.to_string();
         assert!(
-            error
-                .to_string()
-                .ends_with("image: open: in use by another writer"),
-            "{error}"
+            text.contains(&format!("image: open: in use {by}")),
+            "{text}"
         );
     }
     let unlocked = FileDevice::open(&path, READ_UNLOCKED).unwrap();
     assert!(!unlocked.is_locked());
     drop(writer);
     FileDevice::open(&path, WRITE).unwrap();
+}
+
+#[test]
+fn parts_are_used_at_once_and_the_whole_by_nobody_then() {
+    let (_dir, path) = image(&pattern(30_000));
+    let part = |options, range: Range<u64>| -> Result<FileDevice, OpenError> {
+        let device = FileDevice::open_parts(&path, options)?;
+        device.lock_part(&range)?;
+        Ok(device)
+    };
+    let first = part(WRITE, 2048..10_000).unwrap();
+    let second = part(WRITE, 10_000..20_000).unwrap();
+    let reader = part(READ, 20_000..30_000).unwrap();
+    for (options, range) in [
+        (WRITE, 9_999..10_001),
+        (READ, 2048..2049),
+        (WRITE, 20_000..u64::MAX),
+    ] {
+        let refused = refusal(part(options, range));
+        assert!(matches!(refused, Refusal::InUse(_)), "{refused:?}");
+    }
+    for options in [READ, WRITE] {
+        let refused = refusal(FileDevice::open(&path, options));
+        assert!(
+            matches!(refused, Refusal::InUse(Holder::Writer(_))),
+            "{refused:?}"
+        );
+    }
+    drop((first, second));
+    let whole = FileDevice::open(&path, READ).unwrap();
+    let refused = refusal(part(WRITE, 2048..10_000));
+    assert!(
+        matches!(refused, Refusal::InUse(Holder::Reader(_))),
+        "{refused:?}"
+    );
+    drop((whole, reader));
+    let whole = FileDevice::open(&path, WRITE).unwrap();
+    assert!(part(READ, 0..1).is_err());
+    drop(whole);
+    part(WRITE, 2048..10_000).unwrap();
+}
+
+#[test]
+fn who_opens_a_leased_file_waits_until_the_lease_is_given_up() {
+    // Without a handler the notice would end the process; it is not needed here.
+    let ignoring = "trap '' IO; exec \"$0\" \"$@\"";
+    let (_dir, path) = image(&pattern(1000));
+    if std::env::var_os("LEASE_HELD").is_none() {
+        let test = "file::tests::who_opens_a_leased_file_waits_until_the_lease_is_given_up";
+        let output = std::process::Command::new("sh")
+            .args(["-c", ignoring])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env("LEASE_HELD", "1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let device = FileDevice::open(&path, WRITE).unwrap();
+    device.take_lease().unwrap();
+    let (sender, opened) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| sender.send(fs::File::open(&path).unwrap()).unwrap());
+        let pause = std::time::Duration::from_millis(300);
+        assert!(opened.recv_timeout(pause).is_err(), "it does not wait");
+        device.release_lease().unwrap();
+        let file = opened.recv().unwrap();
+        let again = device.take_lease().unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::WouldBlock);
+        drop(file);
+    });
+    device.take_lease().unwrap();
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! System calls that have no safe wrapper: the only place in this crate with `unsafe`.
 #![expect(
     unsafe_code,
-    reason = "the ioctls of block devices have no safe wrapper in rustix"
+    reason = "rustix has no safe wrapper for the ioctls of block devices, range locks and leases"
 )]
 
 pub(crate) mod blkdev;
+pub(crate) mod fcntl;

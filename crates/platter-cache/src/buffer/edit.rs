@@ -262,8 +262,9 @@ mod tests {
     use crate::MemoryBudget;
 
     const BLOCK: u32 = 512;
+    const BAD: u8 = 255;
 
-    /// The last byte is the sum of the others, and of the seed.
+    /// The last byte is the sum of the others, and of the seed; the first is not [`BAD`].
     #[derive(Debug, Clone)]
     struct Summed {
         seed: u8,
@@ -297,10 +298,13 @@ mod tests {
         }
 
         fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+            let locus = Locus::block(block);
+            if bytes.first() == Some(&BAD) {
+                return Err(Corruption::new("summed block", locus, "begins badly"));
+            }
             if bytes.last() == Some(&self.sum(bytes)) {
                 return Ok(());
             }
-            let locus = Locus::block(block);
             Err(Corruption::new("summed block", locus, "the sum is wrong"))
         }
 
@@ -360,6 +364,23 @@ mod tests {
         assert_eq!(seals(&verifier), 1);
         assert_eq!(device.snapshot()[2 * BLOCK as usize], 9);
         assert!(cache.settle(3).unwrap().is_none());
+    }
+
+    #[test]
+    fn bytes_that_break_a_rule_are_neither_settled_nor_written() {
+        let (device, cache) = cache();
+        let verifier = Summed::new(0);
+        set(&cache, &verifier, 1, 4);
+        cache.write_dirty(0..9).unwrap();
+        set(&cache, &verifier, 2, BAD);
+        let error = cache.settle(2).unwrap_err().to_string();
+        assert!(error.contains("begins badly"), "{error}");
+        assert!(cache.write_dirty(0..9).is_err());
+        assert_eq!(device.snapshot()[2 * BLOCK as usize], 4);
+        assert_eq!(cache.dirty_len(), 1);
+        set(&cache, &verifier, 2, 5);
+        assert_eq!(cache.write_dirty(0..9).unwrap(), 1);
+        assert_eq!(device.snapshot()[2 * BLOCK as usize], 5);
     }
 
     #[test]

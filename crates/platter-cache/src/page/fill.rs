@@ -134,7 +134,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         Ok(Filled::Folio(first.clone()))
     }
 
-    /// The part of `window` before its first present page.
+    /// The part of `window` before its first present page; a window of one page is taken for missing.
     pub(super) fn missing_at(&self, window: Range<u64>) -> Range<u64> {
         if window.end - window.start <= 1 {
             return window;

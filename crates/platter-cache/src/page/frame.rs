@@ -335,7 +335,7 @@ mod tests {
             frame.fill(number);
         }
         for (number, frame) in (0..).zip(&frames) {
-            assert!(frame.iter().all(|&byte| byte == number));
+            assert!(**frame == *vec![number; frame.len()]);
         }
     }
 

@@ -46,7 +46,9 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         let core = self.core();
         let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
         let _exclusive = core.fills.write();
-        (core.missing_at(pages.clone()) == pages).then(write)
+        // Of a single page, `missing_at` is not asked.
+        let is_first_missing = core.pages.get_item(pages.start).is_none();
+        (is_first_missing && core.missing_at(pages.clone()) == pages).then(write)
     }
 
     /// Whether a page is dirty or being written.

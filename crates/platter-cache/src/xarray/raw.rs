@@ -16,7 +16,7 @@ use std::ptr::{self, NonNull};
 
 use super::{Mark, count};
 use crate::sync::epoch::{self, Guard};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, free};
 
 /// Slots of a node.
 pub(super) const SLOTS: u8 = 64;
@@ -28,6 +28,8 @@ pub(crate) const NODE_BYTES: usize = size_of::<Node>();
 
 const FROZEN: u32 = 1 << 31;
 const REFS_MAX: u32 = 1 << 30;
+/// What the count of a freed item holds in debug builds, so that a read of it does not go unnoticed.
+const FREED: u32 = FROZEN | (REFS_MAX + 1);
 const MAGAZINE_NODES: usize = 16;
 
 thread_local! {
@@ -149,10 +151,14 @@ struct Dead<P>(NonNull<P>);
 // SAFETY: only the memory is given back; no value in it is touched.
 unsafe impl<P> Send for Dead<P> {}
 
-impl<T> Dead<Counted<T>> {
+impl<T: 'static> Dead<Counted<T>> {
     fn free(self) {
         // SAFETY: allocated as a box by `Ref::new`, freed once, by whoever dropped the last count.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        let counted = unsafe { Box::from_raw(self.0.as_ptr()) };
+        if cfg!(debug_assertions) {
+            counted.count.store(FREED, Ordering::Relaxed);
+        }
+        free(counted);
     }
 }
 
@@ -242,6 +248,7 @@ impl<T> ItemRef<'_, T> {
         let counter = unsafe { &(*self.counted.as_ptr()).count };
         let mut count = counter.load(Ordering::Relaxed);
         loop {
+            debug_assert_ne!(count, FREED, "a freed item was read");
             if refused(count) {
                 return None;
             }

@@ -51,6 +51,11 @@ pub(crate) const MODELS: &[Model] = &[
         run: truncation_against_writeback,
     },
     Model {
+        name: "nothing_is_read_from_beyond_the_end_once_a_truncation_returned",
+        schedules: 1500,
+        run: truncation_against_fill,
+    },
+    Model {
         name: "a_dropped_mapping_gives_its_memory_back_under_an_evictor",
         schedules: 1000,
         run: drop_against_eviction,
@@ -100,9 +105,15 @@ impl AddressSpace for File {
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Failed> {
         self.reads.fetch_add(1, Ordering::Relaxed);
+        let size = self.size_bytes();
         let mut at = usize::try_from(offset).unwrap();
         for buf in bufs {
             thread::yield_now();
+            let is_cut = self.is_cut.load(Ordering::Relaxed);
+            assert!(
+                !is_cut || size == self.size_bytes(),
+                "the blocks found before may be another file's"
+            );
             let bytes = self.bytes.lock().unwrap();
             let there = bytes.get(at..).unwrap_or_default();
             let count = there.len().min(buf.len());
@@ -329,6 +340,28 @@ fn truncation_against_writeback() {
     reader.join().unwrap();
     assert_eq!(cached.file.byte(0), 50);
     assert_eq!(cached.mapping.budget().dirty_bytes(), 0);
+}
+
+fn truncation_against_fill() {
+    let cached = Cached::new(File::of_pages(6), 64 * COST);
+    let readers = [1, 4].map(|page| {
+        spawn(&cached, move |cached| {
+            let byte = cached.byte(page).unwrap();
+            assert!(byte == 0 || u64::from(byte) == page + 1);
+        })
+    });
+    cached.file.size.store(PAGE, Ordering::Relaxed);
+    cached.mapping.truncate(PAGE);
+    cached.file.is_cut.store(true, Ordering::Relaxed);
+    cached.file.bytes.lock().unwrap().truncate(PAGE_BYTES);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    cached.file.is_cut.store(false, Ordering::Relaxed);
+    cached.file.size.store(6 * PAGE, Ordering::Relaxed);
+    for page in 1..6 {
+        assert_eq!(cached.byte(page), Ok(0), "the file grew by a hole");
+    }
 }
 
 fn drop_against_eviction() {

@@ -56,6 +56,16 @@ impl<T> RwLock<T> {
     }
 }
 
+thread_local! {
+    /// What was freed in this execution: whoever reads it finds what it was left with.
+    static FREED: std::cell::RefCell<Vec<Box<dyn std::any::Any>>> = std::cell::RefCell::default();
+}
+
+/// Keeps what was freed until the execution ends.
+pub(crate) fn free<T: 'static>(memory: Box<T>) {
+    FREED.with_borrow_mut(|freed| freed.push(memory));
+}
+
 /// An epoch scheme that runs what was deferred the moment the last older pin ends: the earliest
 /// that a real one could.
 pub(crate) mod epoch {
@@ -77,6 +87,8 @@ pub(crate) mod epoch {
 
     /// Begins a new execution: what a failed one left is forgotten.
     pub(crate) fn reset() {
+        let freed = super::FREED.take();
+        drop(freed);
         STATE.with_borrow_mut(|state| {
             state.pins.clear();
             state.garbage.clear();

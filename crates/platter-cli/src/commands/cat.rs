@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use anyhow::anyhow;
 use platter::vfs::FileKind;
 use platter::{Cause, Escaped};
 
@@ -30,8 +31,8 @@ impl Cat {
                 Ok((attr, file)) if !has_contents(attr.kind) => {
                     let (image, path) = (file.volume().name(), Escaped(file.path()));
                     let kind = kind_text(&attr);
-                    let text = format!("{image}:{path}: is a {kind} and has no contents");
-                    console.trouble(1, text)?;
+                    let error = anyhow!("{image}:{path}: is a {kind} and has no contents");
+                    console.trouble(1, error)?;
                     continue;
                 }
                 Ok((_, file)) => file.write_to(&mut out).map(drop),

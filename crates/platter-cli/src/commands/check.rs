@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter::Escaped;
+use platter::escape::unescape;
 use platter::vfs::{CheckProgress, CheckReport, CheckSink, Finding};
 use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGINT;
 
 use super::operands::parse_image;
 use crate::args::ImageOptions;
-use crate::console::{Console, complain};
+use crate::console::{self, Console};
+use crate::output::error::{error_object, misuse, put_corruption};
+use crate::output::json::{put_name, word};
 use crate::output::progress::Progress;
-
-/// The command line asks for what there is not, as fsck(8) counts.
-const STATUS_USAGE: u8 = 16;
 
 /// What fsck(8) answers where the check could not be done.
 const STATUS_FAILED: u8 = 8;
@@ -33,9 +33,6 @@ pub(crate) struct Check {
     /// The filesystem, as IMAGE[@PARTITION]
     #[arg(value_name = "IMAGE")]
     image: OsString,
-    /// Write one object with an array of findings
-    #[arg(long)]
-    json: bool,
     /// Stop after so many findings
     #[arg(long, value_name = "N")]
     max_findings: Option<u64>,
@@ -50,23 +47,30 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         if self.repair {
-            complain("--repair is not supported: the check only tells; e2fsck(8) mends");
-            return Ok(STATUS_USAGE);
+            misuse!("--repair is not supported: the check only tells; e2fsck(8) mends");
         }
         let spec = parse_image(&self.image)?;
         let open_options = options.open_options();
-        let image = open_options.open_image(&spec)?;
+        let json = console::is_json();
         let mut console = Console::new();
-        if self.json {
-            let name = serde_json::to_string(&**image.name())?;
-            write!(console.out, "{{\n\"image\": {name},\n\"findings\": [")?;
+        if json {
+            let mut head = Map::new();
+            put_name(&mut head, "image", &unescape(&spec.to_string()));
+            let head = serde_json::to_string(&head)?;
+            let head = head.strip_suffix('}').unwrap_or(&head);
+            write!(console.out, "{head},\n\"findings\": [")?;
         }
+        let image = match open_options.open_image(&spec) {
+            Ok(image) => image,
+            Err(error) if json => return write_failure(console, error),
+            Err(error) => return Err(error.into()),
+        };
         let interrupted = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?;
         let mut listener = Listener {
             interrupted: &interrupted,
             name: image.name(),
-            json: self.json,
+            json,
             left: self.max_findings,
             told: 0,
             progress: Progress::new(true),
@@ -84,20 +88,14 @@ impl Check {
         let report = match report {
             Ok(report) => report,
             Err(error) => {
-                if self.json {
-                    let summary = json!({
-                        "clean": false,
-                        "failed": error.to_string(),
-                        "exit_status": STATUS_FAILED,
-                    });
-                    let summary = serde_json::to_string_pretty(&summary)?;
-                    writeln!(console.out, "\n],\n\"summary\": {summary}\n}}")?;
+                if json {
+                    return write_failure(console, error);
                 }
                 console.trouble(STATUS_FAILED, error)?;
                 return Ok(console.finish()?);
             }
         };
-        if self.json {
+        if json {
             let summary = serde_json::to_string_pretty(&summary_json(&report))?;
             writeln!(console.out, "\n],\n\"summary\": {summary}\n}}")?;
         } else if !self.quiet {
@@ -106,6 +104,21 @@ impl Check {
         console.finish()?;
         Ok(report.exit_status())
     }
+}
+
+/// Ends the document of a check that could not be done.
+fn write_failure(mut console: Console, error: platter::Error) -> anyhow::Result<u8> {
+    let error = anyhow::Error::from(error);
+    let summary = json!({
+        "state": "not_checked",
+        "clean": false,
+        "exit_status": STATUS_FAILED,
+        "error": error_object(&error),
+    });
+    let summary = serde_json::to_string_pretty(&summary)?;
+    writeln!(console.out, "\n],\n\"summary\": {summary}\n}}")?;
+    console.trouble(STATUS_FAILED, error)?;
+    Ok(console.finish()?)
 }
 
 /// Writes findings as they come.
@@ -169,28 +182,10 @@ impl CheckSink for Listener<'_> {
 
 fn finding_json(finding: &Finding) -> Value {
     let mut object = Map::new();
-    let mut put = |key: &str, value: Value| {
-        object.insert(key.into(), value);
-    };
-    put("severity", json!(finding.severity.to_string()));
-    put("structure", json!(finding.corruption.structure));
-    put("rule", json!(finding.corruption.rule));
-    let locus = finding.corruption.locus;
-    for (key, value) in [
-        ("group", locus.group),
-        ("inode", locus.inode),
-        ("block", locus.block),
-        ("offset", locus.offset),
-    ] {
-        if let Some(value) = value {
-            put(key, json!(value));
-        }
-    }
+    object.insert("severity".into(), json!(finding.severity.to_string()));
+    put_corruption(&mut object, &finding.corruption);
     if let Some(path) = &finding.path {
-        put("path", json!(String::from_utf8_lossy(path)));
-        if str::from_utf8(path).is_err() {
-            put("path_base64", json!(crate::output::base64::encode(path)));
-        }
+        put_name(&mut object, "path", path);
     }
     Value::Object(object)
 }
@@ -198,9 +193,15 @@ fn finding_json(finding: &Finding) -> Value {
 fn summary_json(report: &CheckReport) -> Value {
     let counters = report.counters.iter();
     let counters: Map<String, Value> = counters
-        .map(|(noun, number)| ((*noun).to_owned(), json!(number)))
+        .map(|(noun, number)| (word(noun), json!(number)))
         .collect();
+    let state = match (report.is_clean(), report.cancelled) {
+        (true, _) => "clean",
+        (false, true) => "cancelled",
+        (false, false) => "not_clean",
+    };
     json!({
+        "state": state,
         "clean": report.is_clean(),
         "errors": report.errors,
         "unreadable": report.unreadable,

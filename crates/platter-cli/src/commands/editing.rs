@@ -4,14 +4,15 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use platter::vfs::Credentials;
 use platter::{Edit, Escaped, ImageSpec};
 use rustix::fs::Mode;
 
 use super::operands::{parse, tell_requests};
 use super::write_batch::Worker;
-use crate::args::ImageOptions;
+use crate::args::{ImageOptions, source_date};
+use crate::output::error::misuse;
 
 /// Operands in one image.
 pub(super) struct Targets {
@@ -24,7 +25,7 @@ impl Targets {
     pub(super) fn parse(operands: &[OsString]) -> anyhow::Result<Self> {
         let mut specs = operands.iter().map(|operand| parse_file(operand));
         let Some(first) = specs.next() else {
-            bail!("there is nothing to do");
+            misuse!("there is nothing to do");
         };
         let mut first = first?;
         let mut paths = vec![first.path_or_root().to_vec()];
@@ -70,7 +71,7 @@ pub(super) fn parse_file(operand: &OsStr) -> anyhow::Result<ImageSpec> {
     let spec = parse(operand)?;
     if spec.path.is_none() {
         let operand = Escaped(operand.as_encoded_bytes());
-        bail!("{operand}: names no file in an image; write IMAGE:PATH");
+        misuse!("{operand}: names no file in an image; write IMAGE:PATH");
     }
     Ok(spec)
 }
@@ -92,16 +93,18 @@ pub(super) fn edit(
 /// Opens an image to change it. What is made belongs to the caller, as far as the umask goes.
 fn begin(options: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Edit> {
     if options.no_lock {
-        bail!("--no-lock is for reading only");
+        misuse!("--no-lock is for reading only");
     }
     if options.norecovery {
-        bail!("--norecovery is for reading only");
+        misuse!("--norecovery is for reading only");
     }
     let user = rustix::process::geteuid().as_raw();
     let group = rustix::process::getegid().as_raw();
-    let edit = options
-        .open_options()
-        .edit_with(spec, |file| Arc::new(Worker::new(file)))?;
+    let mut open_options = options.open_options();
+    if let Some(date) = source_date()? {
+        open_options = open_options.reproducible(date);
+    }
+    let edit = open_options.edit_with(spec, |file| Arc::new(Worker::new(file)))?;
     Ok(edit.acting_as(Credentials::new(user, group), umask()))
 }
 

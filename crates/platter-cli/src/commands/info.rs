@@ -3,17 +3,20 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use platter::block::partition::{GptCopy, Scheme};
+use platter::block::Partition;
+use platter::block::partition::{Fault, GptCopy, PartitionType, Scheme};
+use platter::escape::unescape;
 use platter::probe::ProbedTable;
-use platter::vfs::{Description, FeatureClass, StatFs};
-use platter::{Escaped, Image, Probe, Signature, Volume};
-use serde::Serialize;
+use platter::vfs::{Description, StatFs};
+use platter::{Escaped, Image, ImageSpec, Probe, Signature, Volume};
 use serde_json::{Map, Value, json};
 
 use super::operands::{parse_image, tell_requests};
 use crate::args::ImageOptions;
-use crate::console::{Console, in_one_line};
-use crate::output::json::{JsonArray, NameField};
+use crate::console::{self, Console};
+use crate::output::error::error_object;
+use crate::output::filesystem::filesystem_object;
+use crate::output::json::{JsonArray, put_name, word};
 use crate::output::size::human;
 
 /// Show partitions, and the filesystem with its features, space and journal
@@ -22,9 +25,16 @@ pub(crate) struct Info {
     /// The images, as IMAGE[@PARTITION]
     #[arg(required = true, value_name = "IMAGE")]
     images: Vec<OsString>,
-    /// Write an array of objects
-    #[arg(long)]
-    json: bool,
+}
+
+/// What programs are told of an image.
+pub(super) fn image_object(spec: &ImageSpec, options: &ImageOptions) -> anyhow::Result<Value> {
+    let image = options.open_options().open_image(spec)?;
+    let found = Found::look(image, options)?;
+    match found.problems.first() {
+        Some(problem) => Err(problem.clone().into()),
+        None => Ok(found.to_json()),
+    }
 }
 
 /// What was found.
@@ -47,11 +57,11 @@ impl Info {
             }) {
                 Ok(found) => found,
                 Err(error) => {
-                    console.trouble(1, in_one_line(&error))?;
+                    console.trouble(1, error)?;
                     continue;
                 }
             };
-            if self.json {
+            if console::is_json() {
                 array.push(&mut console.out, &found.to_json())?;
             } else {
                 if index > 0 {
@@ -63,7 +73,7 @@ impl Info {
                 console.trouble(1, problem)?;
             }
         }
-        if self.json {
+        if console::is_json() {
             array.end(&mut console.out)?;
         }
         Ok(console.finish()?)
@@ -118,8 +128,8 @@ impl Found {
 
     fn to_json(&self) -> Value {
         let mut object = Map::new();
-        object.insert("image".into(), json!(&**self.image.name()));
-        object.insert("bytes".into(), json!(self.probe.len_bytes));
+        put_name(&mut object, "image", &unescape(self.image.name()));
+        object.insert("size_bytes".into(), json!(self.probe.len_bytes));
         if let Some(table) = &self.probe.table {
             object.insert("partition_table".into(), table_json(table));
         }
@@ -127,10 +137,7 @@ impl Found {
             object.insert("contents".into(), signature_json(signature));
         }
         if let Some((description, space)) = &self.volume {
-            let mut filesystem = description_json(description);
-            if let (Value::Object(fields), Some(space)) = (&mut filesystem, space) {
-                fields.insert("space".into(), space_json(space));
-            }
+            let filesystem = filesystem_object(description, space.as_ref());
             object.insert("filesystem".into(), filesystem);
         }
         Value::Object(object)
@@ -229,10 +236,11 @@ fn write_description(out: &mut dyn Write, description: &Description) -> io::Resu
         .map(|feature| feature.name)
         .collect();
     field(out, "Features", &features.join(" "))?;
-    for (name, value) in &description.details {
+    for detail in &description.details {
+        let value = detail.value.to_string();
         if !value.is_empty() {
             let value = Escaped(value.as_bytes()).to_string();
-            field(out, &capitalised(name), &value)?;
+            field(out, &capitalised(detail.label), &value)?;
         }
     }
     Ok(())
@@ -258,86 +266,89 @@ fn capitalised(name: &str) -> String {
 }
 
 fn table_json(table: &ProbedTable) -> Value {
-    let (scheme, id) = match table.table.scheme {
-        Scheme::Gpt { disk, .. } => ("gpt", disk.to_string()),
-        Scheme::Mbr { disk_signature } => ("mbr", format!("{disk_signature:08x}")),
-    };
-    let damage: Vec<String> = table.table.damage.iter().map(ToString::to_string).collect();
+    let found = &table.table;
     let partitions: Vec<Value> = table
         .iter()
-        .map(|(partition, signature)| {
+        .map(|(partition, contents)| partition_json(partition, contents))
+        .collect();
+    let damage: Vec<Value> = found
+        .damage
+        .iter()
+        .map(|damage| {
             json!({
-                "number": partition.number,
-                "start": partition.range.start,
-                "bytes": partition.range.end.saturating_sub(partition.range.start),
-                "type": partition.kind.to_string(),
-                "name": String::from_utf8_lossy(&partition.name),
-                "uuid": partition.guid.map(|guid| guid.to_string()),
-                "fault": partition.fault.map(|fault| fault.to_string()),
-                "contents": signature.map(signature_json),
+                "structure": word(&damage.structure.to_string()),
+                "device_byte": damage.offset,
+                "rule": damage.rule.to_string(),
             })
         })
         .collect();
-    json!({
-        "scheme": scheme,
-        "id": id,
-        "sector_bytes": table.table.sector_bytes,
+    let mut object = json!({
+        "sector_bytes": found.sector_bytes,
         "damage": damage,
         "partitions": partitions,
-    })
+    });
+    let (scheme, id, copy) = match found.scheme {
+        Scheme::Gpt { disk, copy } => ("gpt", json!(disk.to_string()), Some(copy)),
+        Scheme::Mbr { disk_signature } => ("mbr", json!(disk_signature), None),
+    };
+    let copy = copy.map(|copy| match copy {
+        GptCopy::Primary => "primary",
+        GptCopy::Backup => "backup",
+    });
+    object["scheme"] = json!(scheme);
+    let id_key = if copy.is_some() {
+        "disk_uuid"
+    } else {
+        "disk_signature"
+    };
+    object[id_key] = id;
+    if let Some(copy) = copy {
+        object["copy"] = json!(copy);
+    }
+    object
+}
+
+fn partition_json(partition: &Partition, contents: Option<&Signature>) -> Value {
+    let mut object = Map::new();
+    let mut put = |key: &str, value: Value| object.insert(key.into(), value);
+    put("number", json!(partition.number));
+    put("start_byte", json!(partition.range.start));
+    let size = partition.range.end.saturating_sub(partition.range.start);
+    put("size_bytes", json!(size));
+    put(
+        "type",
+        match partition.kind {
+            PartitionType::Guid(guid) => json!(guid.to_string()),
+            PartitionType::Byte(byte) => json!(format!("{byte:#04x}")),
+        },
+    );
+    put("type_name", json!(partition.kind.name()));
+    put("uuid", json!(partition.guid.map(|guid| guid.to_string())));
+    let fault = partition.fault.map(|fault| match fault {
+        Fault::Backwards => json!({"code": "backwards"}),
+        Fault::BeyondEnd => json!({"code": "beyond_end"}),
+        Fault::Overlaps(number) => json!({"code": "overlaps", "partition": number}),
+    });
+    put("fault", json!(fault));
+    put("contents", json!(contents.map(signature_json)));
+    put_name(&mut object, "name", &partition.name);
+    Value::Object(object)
 }
 
 fn signature_json(signature: &Signature) -> Value {
-    json!({
-        "kind": signature.kind,
-        "supported": signature.supported,
-        "label": signature.label.as_deref().map(String::from_utf8_lossy),
-        "uuid": signature.uuid.map(|uuid| uuid.to_string()),
-        "problem": signature.problem.as_ref().map(ToString::to_string),
-    })
-}
-
-#[derive(Serialize)]
-struct Filesystem<'a> {
-    kind: &'a str,
-    uuid: String,
-    #[serde(flatten)]
-    label: NameField<'a>,
-    features: Vec<Value>,
-    details: Map<String, Value>,
-}
-
-fn description_json(description: &Description) -> Value {
-    let class = |class| match class {
-        FeatureClass::Compatible => "compatible",
-        FeatureClass::ReadOnlyCompatible => "read_only_compatible",
-        FeatureClass::Incompatible => "incompatible",
-    };
-    let features = description.features.iter();
-    let features =
-        features.map(|feature| json!({"name": feature.name, "class": class(feature.class)}));
-    let details = description.details.iter();
-    let details = details.map(|(name, value)| ((*name).to_owned(), json!(value)));
-    let filesystem = Filesystem {
-        kind: description.kind,
-        uuid: description.uuid.to_string(),
-        label: NameField {
-            key: "label",
-            bytes: &description.label,
-        },
-        features: features.collect(),
-        details: details.collect(),
-    };
-    serde_json::to_value(filesystem).unwrap_or_default()
-}
-
-fn space_json(space: &StatFs) -> Value {
-    json!({
-        "block_bytes": space.block_bytes,
-        "blocks": space.blocks,
-        "blocks_free": space.blocks_free,
-        "blocks_available": space.blocks_available,
-        "inodes": space.inodes,
-        "inodes_free": space.inodes_free,
-    })
+    let mut object = Map::new();
+    object.insert("type".into(), json!(signature.kind));
+    object.insert("supported".into(), json!(signature.supported));
+    object.insert(
+        "uuid".into(),
+        json!(signature.uuid.map(|uuid| uuid.to_string())),
+    );
+    if let Some(label) = &signature.label {
+        put_name(&mut object, "label", label);
+    }
+    if let Some(problem) = &signature.problem {
+        let problem = anyhow::Error::from(problem.clone());
+        object.insert("error".into(), error_object(&problem));
+    }
+    Value::Object(object)
 }

@@ -8,6 +8,7 @@ use platter::{Edit, Escaped, ImageSpec};
 
 use super::editing::{self, Targets, parse_file};
 use crate::args::ImageOptions;
+use crate::output::error::misuse;
 
 /// Give files of an image further names, or make symbolic links
 ///
@@ -44,7 +45,7 @@ impl Ln {
             .filter(|(_, left)| !left.is_empty())
         else {
             let operand = Escaped(self.operands[0].as_encoded_bytes()).to_string();
-            bail!("no link after '{operand}'");
+            misuse!("no link after '{operand}'");
         };
         if !self.symbolic {
             return Targets::parse(&self.operands)?.edit(options, |edit, paths| {

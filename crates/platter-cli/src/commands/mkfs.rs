@@ -6,19 +6,28 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::anyhow;
 use platter::make::{Generation, MkfsOptions};
 use platter::populate::{Content, IdMap, IdRange};
-use platter::vfs::{FixedClock, SystemClock, Timestamp};
+use platter::vfs::{Clock, FixedClock, SystemClock, Timestamp};
 use platter::{ImageSpec, Maker, MemoryBudget};
 
+use super::info;
 use super::operands::parse_image;
-use crate::args::{ImageOptions, parse_size};
+use crate::args::{ImageOptions, parse_size, source_date};
+use crate::console::{self, Console};
+use crate::output::error::misuse;
+use crate::output::json::write_object;
+
+/// Headers of an archive may take so many times the bytes that inodes and names do, and in any case
+/// so many bytes.
+const SPOOL_FACTOR: u64 = 16;
+const SPOOL_BYTES: u64 = 64 << 20;
 
 /// Make a filesystem in an image, a partition or a new file
 ///
-/// Defaults are those of mke2fs(8) for the type and size. With `SOURCE_DATE_EPOCH` in the
-/// environment, --uuid or --seed, the same command makes the same bytes.
+/// Defaults are those of mke2fs(8) for the type and size. The same command makes the same bytes with
+/// `SOURCE_DATE_EPOCH` in the environment, which all times are then, and with --seed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mkfs {
     /// The type
@@ -31,6 +40,8 @@ pub(crate) struct Mkfs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// Fill it with a directory or a tar archive, or - for an archive on standard input
+    ///
+    /// An archive may be compressed by gzip, zstd or xz; it is unpacked into a temporary file.
     ///
     /// Without --size, a new image file is made that has room for it. An image that lies in the
     /// directory is left out.
@@ -90,10 +101,13 @@ pub(crate) struct Mkfs {
     /// The label
     #[arg(short = 'L', long, value_name = "LABEL")]
     label: Option<OsString>,
-    /// The UUID
+    /// The UUID; a random one by default
     #[arg(short = 'U', long, value_name = "UUID")]
     uuid: Option<platter::make::Uuid>,
-    /// What random numbers start from
+    /// What random numbers start from: the UUID, the seed of hashes, generations of inodes
+    ///
+    /// Without `SOURCE_DATE_EPOCH`, all times are 1970-01-01, so that the same command makes the same
+    /// bytes.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Features to switch on, or with ^ off
@@ -108,7 +122,7 @@ pub(crate) struct Mkfs {
     /// Blocks of data in a RAID array's stripe
     #[arg(long, value_name = "BLOCKS")]
     stripe_width: Option<u32>,
-    /// Owner of the root directory
+    /// Owner of the root directory; of an empty filesystem, the caller by default
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     root_owner: Option<(u32, u32)>,
 }
@@ -117,13 +131,13 @@ impl Mkfs {
     pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
         let spec = self.spec()?;
         if image_options.offset.is_some() {
-            bail!("--offset is not for making a filesystem; name a partition");
+            misuse!("--offset is not for making a filesystem; name a partition");
         }
         let there = std::fs::metadata(&spec.image).ok();
         let is_device = there.is_some_and(|file| file.file_type().is_block_device());
         if self.minimize && (is_device || spec.partition.is_some()) {
             let image = platter::Escaped(self.image.as_encoded_bytes());
-            bail!("{image}: --minimize makes a new file, no partition or device");
+            misuse!("{image}: --minimize makes a new file, no partition or device");
         }
         let mut maker = Maker::new(self.options()?)
             .overwrite(self.force)
@@ -139,20 +153,55 @@ impl Mkfs {
         } else if self.from.is_some() && spec.partition.is_none() && !spec.image.exists() {
             maker = maker.size_of_content();
         }
-        maker.make(&spec, &mut |_| {})?;
+        maker
+            .make(&spec, &mut |_| {})
+            .map_err(|error| self.explain(error))?;
+        if let Some((uid, gid)) = self.callers_root() {
+            let image = platter::Escaped(self.image.as_encoded_bytes());
+            console::complain(format_args!(
+                "{image}: note: the root directory belongs to the caller, {uid}:{gid}; \
+                 --root-owner 0:0 makes it root's"
+            ));
+        }
+        if console::is_json() {
+            let mut console = Console::new();
+            let made = info::image_object(&spec, image_options)?;
+            write_object(&mut console.out, &made)?;
+            return Ok(console.finish()?);
+        }
         Ok(0)
+    }
+
+    /// Says which option was wrong, where it was one.
+    fn explain(&self, error: platter::Error) -> anyhow::Error {
+        let is_full = error.errno() == rustix::io::Errno::NOSPC;
+        let is_said = matches!(error.cause, platter::Cause::TooSmall { .. });
+        match self.size {
+            Some(size) if is_full && !is_said && self.from.is_some() => anyhow!(
+                "{}: the content does not fit into {size} bytes; without --size, a size is chosen \
+                 that is enough",
+                platter::Escaped(self.image.as_encoded_bytes())
+            ),
+            _ => error.into(),
+        }
+    }
+
+    /// What an archive may unpack to, so that a short one does not fill the disk: an image of the size
+    /// that was asked for cannot hold more, whatever its headers take.
+    fn spool_bytes_max(&self) -> u64 {
+        let size = self.size.unwrap_or(u64::MAX);
+        size.saturating_mul(SPOOL_FACTOR)
+            .saturating_add(SPOOL_BYTES)
     }
 
     fn content(&self, from: &Path, image: &Path) -> anyhow::Result<Content> {
         let mut content = if from == Path::new("-") {
-            // An archive is read twice, here and there.
-            let mut spool = tempfile::NamedTempFile::new()?;
-            std::io::copy(&mut std::io::stdin().lock(), &mut spool)?;
-            Content::of_archive(spool.path())?
+            let input = std::io::stdin().lock();
+            Content::of_stream("standard input", input, self.spool_bytes_max())?
         } else if from.is_dir() {
             Content::of_folder_without(from, image)?
         } else {
-            Content::of_archive(from)?
+            Content::of_archive_within(from, self.spool_bytes_max())?
         };
         if let Some((uid, gid)) = self.owner {
             content.owned_by(uid, gid);
@@ -166,7 +215,7 @@ impl Mkfs {
     fn spec(&self) -> anyhow::Result<ImageSpec> {
         let spec = parse_image(&self.image)?;
         if self.size.is_some() && spec.partition.is_some() {
-            bail!("--size is not for a partition");
+            misuse!("--size is not for a partition");
         }
         Ok(spec)
     }
@@ -196,53 +245,49 @@ impl Mkfs {
         options.zero_inode_tables = self.no_lazy_init;
         options.stripe = (self.stride.unwrap_or(0), self.stripe_width.unwrap_or(0));
         options.groups_per_flex = self.groups_per_flex.unwrap_or(options.groups_per_flex);
-        options.root_owner = self.root_owner.unwrap_or(options.root_owner);
+        options.root_owner = self.root_owner.or(self.callers_root());
         if let Some(label) = &self.label {
             options.label = label.clone().into_vec();
             if options.label.len() > 16 {
-                bail!("the label is longer than 16 bytes");
+                misuse!("the label is longer than 16 bytes");
             }
         }
         Ok(options)
+    }
+
+    /// The caller, if the root directory is to belong to an ordinary user without a word about it:
+    /// nobody could write to the new filesystem otherwise. What is filled is as what it is filled
+    /// with.
+    fn callers_root(&self) -> Option<(u32, u32)> {
+        if self.root_owner.is_some() || self.from.is_some() {
+            return None;
+        }
+        let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+        (!user.is_root()).then(|| (user.as_raw(), group.as_raw()))
     }
 
     /// Refuses options that would change nothing.
     fn refuse_idle_options(&self, options: &MkfsOptions) -> anyhow::Result<()> {
         let features = &options.features;
         if self.journal_size.is_some() && !features.has_journal() {
-            bail!("-J is the size of a journal, and there is none; add -O has_journal");
+            misuse!("-J is the size of a journal, and there is none; add -O has_journal");
         }
         if self.cluster_size.is_some() && !features.has_bigalloc() {
-            bail!("-C is the size of clusters, and there are none; add -O bigalloc");
+            misuse!("-C is the size of clusters, and there are none; add -O bigalloc");
         }
         if self.groups_per_flex.is_some() && !features.has_flex_bg() {
-            bail!("-G is the size of flexible groups, and there are none; add -O flex_bg");
+            misuse!("-G is the size of flexible groups, and there are none; add -O flex_bg");
         }
         Ok(())
     }
 
     /// The machine's clock, or one that makes the same bytes each time.
-    fn clock(&self) -> anyhow::Result<Arc<dyn platter::vfs::Clock>> {
-        let epoch = std::env::var("SOURCE_DATE_EPOCH").ok();
-        let seed = match (self.seed, self.uuid) {
-            (Some(seed), _) => Some(seed),
-            (None, Some(uuid)) => Some(uuid.as_u64_pair().0 ^ uuid.as_u64_pair().1),
-            (None, None) => None,
-        };
-        if epoch.is_none() && seed.is_none() {
-            return Ok(Arc::new(SystemClock::new()));
-        }
-        let now = match &epoch {
-            Some(epoch) => {
-                let seconds = epoch.trim().parse().context("SOURCE_DATE_EPOCH")?;
-                Timestamp {
-                    seconds,
-                    nanoseconds: 0,
-                }
-            }
-            None => platter::vfs::Clock::now(&SystemClock::new()),
-        };
-        Ok(Arc::new(FixedClock::new(now, seed.unwrap_or(0))))
+    fn clock(&self) -> anyhow::Result<Arc<dyn Clock>> {
+        let now = source_date()?.or(self.seed.map(|_| Timestamp::default()));
+        Ok(match now {
+            Some(now) => Arc::new(FixedClock::new(now, self.seed.unwrap_or(0))),
+            None => Arc::new(SystemClock::new()),
+        })
     }
 }
 

@@ -4,11 +4,12 @@ pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod chmod;
 pub(crate) mod chown;
+pub(crate) mod completions;
 pub(crate) mod cp;
-pub(crate) mod generate;
 pub(crate) mod info;
 pub(crate) mod ln;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod mkdir;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
@@ -25,6 +26,7 @@ pub(crate) mod write_batch;
 pub(crate) mod xattr;
 mod editing;
 mod operands;
+mod outcome;
 
 use crate::args::{Cli, Command};
 use write_batch::WriteBatch;
@@ -54,7 +56,8 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Check(check) => check.run(options),
         Command::Mkfs(mkfs) => mkfs.run(options),
         Command::Resize(resize) => resize.run(options),
-        Command::Generate(generate) => generate.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
         Command::WriteBatch(_) => WriteBatch::run(),
     }
 }

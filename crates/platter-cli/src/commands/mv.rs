@@ -8,6 +8,7 @@ use platter::edit::Existing;
 
 use super::editing::Targets;
 use crate::args::ImageOptions;
+use crate::output::error::misuse;
 
 /// Rename files in an image, or move them to another directory of it
 ///
@@ -44,7 +45,7 @@ impl Mv {
         targets.edit(options, |edit, paths| {
             let Some((target, sources)) = paths.split_last().filter(|(_, left)| !left.is_empty())
             else {
-                bail!(
+                misuse!(
                     "no target after '{}'",
                     Escaped(operands[0].as_encoded_bytes())
                 );

@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
-use anyhow::bail;
 use platter::{Cause, Error, File, ImageSpec, Volume};
 
 use crate::args::ImageOptions;
 use crate::console;
+use crate::output::error::misuse;
 
 /// Opens volumes for operands, and keeps the last one open, since operands mostly name the same.
 pub(crate) struct Volumes<'a> {
@@ -94,7 +94,7 @@ pub(crate) fn parse_image(operand: &OsStr) -> anyhow::Result<ImageSpec> {
     let spec = parse(operand)?;
     if spec.path_or_root().iter().any(|&byte| byte != b'/') {
         let operand = platter::Escaped(operand.as_encoded_bytes());
-        bail!("{operand}: names a file in an image, where the image itself is asked for");
+        misuse!("{operand}: names a file in an image, where the image itself is asked for");
     }
     Ok(spec)
 }

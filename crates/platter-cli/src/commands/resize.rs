@@ -3,13 +3,17 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use anyhow::bail;
 use platter::MemoryBudget;
-use platter::vfs::{Clock, SystemClock};
+use platter::escape::unescape;
+use platter::resize::NewSize;
+use platter::vfs::{Clock, FixedClock, SystemClock};
+use serde_json::{Map, json};
 
 use super::operands::parse_image;
-use crate::args::{ImageOptions, parse_size};
-use crate::console;
+use crate::args::{ImageOptions, parse_size, source_date};
+use crate::console::{self, Console};
+use crate::output::error::misuse;
+use crate::output::json::{put_name, write_object};
 
 /// Make a filesystem larger that nobody has mounted
 ///
@@ -21,20 +25,33 @@ pub(crate) struct Resize {
     /// The image, as IMAGE[@PARTITION]
     #[arg(value_name = "IMAGE")]
     image: OsString,
-    /// The new size; of a partition or device, all of it if not given
-    #[arg(value_name = "SIZE", value_parser = parse_size)]
-    size: Option<u64>,
+    /// The new size, or +SIZE for so much more; of a partition or device, all of it if not given
+    #[arg(value_name = "[+]SIZE", value_parser = parse_new_size)]
+    size: Option<NewSize>,
 }
 
 impl Resize {
     pub(crate) fn run(&self, image_options: &ImageOptions) -> anyhow::Result<u8> {
         if image_options.offset.is_some() {
-            bail!("--offset is not for growing a filesystem; name a partition");
+            misuse!("--offset is not for growing a filesystem; name a partition");
         }
         let spec = parse_image(&self.image)?;
         let budget = Arc::new(MemoryBudget::new(image_options.cache));
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let grown = platter::resize::grow(&spec, self.size, &budget, &clock)?;
+        let clock: Arc<dyn Clock> = match source_date()? {
+            Some(date) => Arc::new(FixedClock::new(date, 0)),
+            None => Arc::new(SystemClock::new()),
+        };
+        let grown =
+            platter::resize::grow(&spec, self.size.unwrap_or(NewSize::Whole), &budget, &clock)?;
+        if console::is_json() {
+            let mut object = Map::new();
+            put_name(&mut object, "image", &unescape(&spec.to_string()));
+            object.insert("before_bytes".into(), json!(grown.before_bytes));
+            object.insert("after_bytes".into(), json!(grown.after_bytes));
+            let mut console = Console::new();
+            write_object(&mut console.out, &object)?;
+            return Ok(console.finish()?);
+        }
         if grown.before_bytes == grown.after_bytes {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             let bytes = grown.after_bytes;
@@ -43,5 +60,12 @@ impl Resize {
             ));
         }
         Ok(0)
+    }
+}
+
+fn parse_new_size(text: &str) -> Result<NewSize, String> {
+    match text.strip_prefix('+') {
+        Some(more) => parse_size(more).map(NewSize::Larger),
+        None => parse_size(text).map(NewSize::Bytes),
     }
 }

@@ -3,43 +3,19 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use platter::escape::unescape;
 use platter::vfs::{Attr, FileKind};
 use platter::{Accounts, Escaped, File};
 use serde::Serialize;
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::output::attributes::Attributes;
-use crate::output::base64;
-use crate::output::json::{JsonArray, NameField};
+use crate::output::flags;
+use crate::output::json::{JsonArray, NameField, XattrObject};
 use crate::output::kind::{kind_text, mode_text};
 use crate::output::time::TimeFormat;
-
-/// The flags of an inode as `lsattr` shows them, lowest bit first.
-const FLAG_LETTERS: &[(u32, char)] = &[
-    (0x1, 's'),
-    (0x2, 'u'),
-    (0x4, 'c'),
-    (0x8, 'S'),
-    (0x10, 'i'),
-    (0x20, 'a'),
-    (0x40, 'd'),
-    (0x80, 'A'),
-    (0x800, 'E'),
-    (0x1000, 'I'),
-    (0x4000, 'j'),
-    (0x8000, 't'),
-    (0x1_0000, 'D'),
-    (0x2_0000, 'T'),
-    (0x8_0000, 'e'),
-    (0x10_0000, 'V'),
-    (0x80_0000, 'C'),
-    (0x200_0000, 'x'),
-    (0x1000_0000, 'N'),
-    (0x2000_0000, 'P'),
-    (0x4000_0000, 'F'),
-];
 
 /// Show all attributes of files
 #[derive(Debug, clap::Args)]
@@ -50,28 +26,19 @@ pub(crate) struct Stat {
     /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Write an array of objects
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Serialize)]
 struct Object<'a> {
-    image: &'a str,
+    #[serde(flatten)]
+    image: NameField<'a>,
     #[serde(flatten)]
     path: NameField<'a>,
     #[serde(flatten)]
     attributes: Attributes<'a>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     target: Option<NameField<'a>>,
-    xattrs: Vec<Xattr<'a>>,
-}
-
-#[derive(Serialize)]
-struct Xattr<'a> {
-    #[serde(flatten)]
-    name: NameField<'a>,
-    value_base64: String,
+    xattrs: Vec<XattrObject<'a>>,
 }
 
 impl Stat {
@@ -88,14 +55,15 @@ impl Stat {
                     Ok((file, seen))
                 });
             match found {
-                Ok((file, seen)) if self.json => {
-                    array.push(&mut console.out, &seen.object(&file))?;
+                Ok((file, seen)) if console::is_json() => {
+                    let image = unescape(file.volume().name());
+                    array.push(&mut console.out, &seen.object(&image, &file))?;
                 }
                 Ok((file, seen)) => seen.write(&mut console.out, &file, &times)?,
                 Err(error) => console.trouble(1, error)?,
             }
         }
-        if self.json {
+        if console::is_json() {
             array.end(&mut console.out)?;
         }
         Ok(console.finish()?)
@@ -126,18 +94,14 @@ impl Seen {
         })
     }
 
-    fn object<'a>(&'a self, file: &'a File) -> Object<'a> {
+    fn object<'a>(&'a self, image: &'a [u8], file: &'a File) -> Object<'a> {
         let field = |key, bytes| NameField { key, bytes };
-        let xattrs = self.xattrs.iter().map(|(name, value)| Xattr {
-            name: field("name", name),
-            value_base64: base64::encode(value),
-        });
         Object {
-            image: file.volume().name(),
+            image: field("image", image),
             path: field("path", file.path()),
             attributes: Attributes::new(&self.attr, &self.accounts),
             target: self.target.as_deref().map(|target| field("target", target)),
-            xattrs: xattrs.collect(),
+            xattrs: self.xattrs.iter().map(XattrObject::new).collect(),
         }
     }
 
@@ -181,8 +145,7 @@ impl Seen {
             .created
             .map_or("-".to_owned(), |created| times.show(created));
         writeln!(out, " Birth: {created}")?;
-        let flags = FLAG_LETTERS.iter().filter(|(bit, _)| attr.flags & bit != 0);
-        let flags: String = flags.map(|(_, letter)| letter).collect();
+        let flags = flags::letters(attr.flags);
         if !flags.is_empty() {
             writeln!(out, " Flags: {flags}")?;
         }

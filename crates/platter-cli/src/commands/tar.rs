@@ -7,13 +7,14 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use platter::Escaped;
 use platter::archive::{TarEvent, TarOptions, TarSummary, write_tar};
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::{complain, raw_stdout};
+use crate::console::{raw_stdout, report_problem};
+use crate::output::error::misuse;
 use crate::output::progress::Progress;
 use crate::output::size::human;
 
@@ -64,7 +65,7 @@ impl Tar {
         let mut progress = Progress::new(!self.is_shown());
         let mut observer = |event: TarEvent<'_>| match event {
             TarEvent::Problem(problem) => {
-                progress.suspend(|| complain(problem));
+                progress.suspend(|| report_problem(problem));
             }
             TarEvent::Progress(summary) => show_progress(&mut progress, summary),
         };
@@ -104,7 +105,7 @@ impl Tar {
 
     fn open_output(&self) -> anyhow::Result<File> {
         if self.is_shown() {
-            bail!("an archive is not for a terminal: use -o or a pipe");
+            misuse!("an archive is not for a terminal: use -o or a pipe");
         }
         match &self.output {
             Some(path) if path.as_os_str() != "-" => {

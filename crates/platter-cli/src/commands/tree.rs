@@ -5,13 +5,17 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::iter::Peekable;
 
+use platter::escape::unescape;
 use platter::vfs::tree_walk::second_name;
 use platter::vfs::{FileKind, InodeId, WalkOrder};
 use platter::{Error, File, LoadedEntry};
+use serde_json::{Map, json};
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::Console;
+use crate::console::{self, Console};
+use crate::output::json::{JsonArray, put_name};
+use crate::output::kind::kind_word;
 use crate::output::quoting::Quoting;
 
 /// Something could not be listed.
@@ -48,6 +52,9 @@ impl Tree {
         let mut volumes = Volumes::new(options);
         let mut console = Console::new();
         let mut totals = Totals::default();
+        if console::is_json() {
+            return self.list(&mut volumes, console);
+        }
         for operand in &self.operands {
             match volumes.file(operand, true) {
                 Ok((_, file)) => {
@@ -104,6 +111,77 @@ impl Tree {
         Ok(())
     }
 
+    /// Writes what would be drawn as one array, in the same order.
+    fn list(&self, volumes: &mut Volumes<'_>, mut console: Console) -> anyhow::Result<u8> {
+        let mut array = JsonArray::default();
+        let mut totals = Totals::default();
+        write!(console.out, "{{\"entries\": ")?;
+        for operand in &self.operands {
+            match volumes.file(operand, true) {
+                Ok((_, file)) => self.list_below(&file, &mut totals, &mut array, &mut console)?,
+                Err(error) => console.trouble(STATUS, error)?,
+            }
+        }
+        array.end(&mut console.out)?;
+        let Totals { directories, files } = totals;
+        let counts = format!("\"directories\": {directories}, \"files\": {files}");
+        writeln!(console.out, ", {counts}}}")?;
+        Ok(console.finish()?)
+    }
+
+    fn list_below(
+        &self,
+        top: &File,
+        totals: &mut Totals,
+        array: &mut JsonArray,
+        console: &mut Console,
+    ) -> io::Result<()> {
+        let image = unescape(top.volume().name());
+        let mut seen = HashSet::from([top.inode().id()]);
+        let mut levels = vec![(top.path().to_vec(), self.entries(top))];
+        while let Some((path, entries)) = levels.last_mut() {
+            let entry = match entries.next() {
+                None => {
+                    levels.pop();
+                    continue;
+                }
+                Some(Ok(entry)) => entry,
+                Some(Err(error)) => {
+                    console.trouble(STATUS, error)?;
+                    continue;
+                }
+            };
+            let mut object = Map::new();
+            let below = [path.strip_suffix(b"/").unwrap_or(path), b"/", &entry.name].concat();
+            put_name(&mut object, "image", &image);
+            put_name(&mut object, "path", &below);
+            put_name(&mut object, "name", &entry.name);
+            object.insert("depth".into(), json!(levels.len()));
+            object.insert("inode".into(), json!(entry.id.number));
+            let Looked {
+                kind,
+                target,
+                directory,
+                problem,
+            } = look(entry, &mut seen, totals);
+            object.insert("type".into(), json!(kind.map(kind_word)));
+            if let Some(target) = target {
+                put_name(&mut object, "target", &target);
+            }
+            array.push(&mut console.out, &object)?;
+            if let Some(problem) = problem {
+                console.trouble(STATUS, problem)?;
+            }
+            if let Some(dir) = directory
+                && self.level.is_none_or(|deepest| levels.len() < deepest)
+            {
+                let entries = self.entries(&dir);
+                levels.push((below, entries));
+            }
+        }
+        Ok(())
+    }
+
     fn entries(&self, dir: &File) -> Entries {
         let (all, only_directories) = (self.all, self.directories);
         let is_shown = move |entry: &Result<LoadedEntry, Error>| {
@@ -132,35 +210,56 @@ fn show(
     console: &mut Console,
 ) -> io::Result<Option<File>> {
     quoting.write(&mut console.out, &entry.name)?;
-    let mut problem = None;
-    let mut dir = None;
+    let looked = look(entry, seen, totals);
+    if let Some(target) = looked.target {
+        console.out.write_all(b" -> ")?;
+        quoting.write(&mut console.out, &target)?;
+    }
+    writeln!(console.out)?;
+    if let Some(problem) = looked.problem {
+        console.trouble(STATUS, problem)?;
+    }
+    Ok(looked.directory)
+}
+
+/// What there is to show of an entry besides its name.
+struct Looked {
+    kind: Option<FileKind>,
+    target: Option<Vec<u8>>,
+    /// What is to be shown below it.
+    directory: Option<File>,
+    problem: Option<Error>,
+}
+
+/// Looks at an entry and counts it.
+fn look(entry: LoadedEntry, seen: &mut HashSet<InodeId>, totals: &mut Totals) -> Looked {
+    let mut looked = Looked {
+        kind: entry.kind,
+        target: None,
+        directory: None,
+        problem: None,
+    };
     match entry.file {
         Ok((file, attr)) => {
+            looked.kind = Some(attr.kind);
             if attr.kind == FileKind::Symlink {
                 match file.read_link() {
-                    Ok(target) => {
-                        console.out.write_all(b" -> ")?;
-                        quoting.write(&mut console.out, &target)?;
-                    }
-                    Err(error) => problem = Some(error),
+                    Ok(target) => looked.target = Some(target),
+                    Err(error) => looked.problem = Some(error),
                 }
             }
             if attr.kind == FileKind::Directory {
                 totals.directories += 1;
                 if seen.insert(entry.id) {
-                    dir = Some(file);
+                    looked.directory = Some(file);
                 } else {
-                    problem = Some(file.error(second_name(entry.id)));
+                    looked.problem = Some(file.error(second_name(entry.id)));
                 }
             } else {
                 totals.files += 1;
             }
         }
-        Err(error) => problem = Some(error),
+        Err(error) => looked.problem = Some(error),
     }
-    writeln!(console.out)?;
-    if let Some(problem) = problem {
-        console.trouble(STATUS, problem)?;
-    }
-    Ok(dir)
+    looked
 }

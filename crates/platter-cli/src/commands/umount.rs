@@ -8,26 +8,40 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use platter::block::Access;
 use platter::{Cause, Escaped, Image, ImageSpec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::console::{complain, in_one_line};
+use super::outcome::{DeviceNumber, Outcome, Server};
+use crate::console::{complain, report};
 
 /// What mount(8) and umount(8) answer for a failure.
 const STATUS_FAILED: u8 = 32;
 
-/// How often an image is looked at that is still being written: a minute in all.
+/// How long a server may take to write what is left.
+const WRITING_MAX: Duration = Duration::from_mins(1);
+
+/// How often an image is looked at whose server cannot be asked: a minute in all.
 const REST_TRIES_MAX: u32 = 600;
 const REST_TRY_PAUSE: Duration = Duration::from_millis(100);
 
+const LONG_ABOUT: &str = "\
+Unmount what platter mounted
+
+Returns when all is written and the image can be used, and fails where something could not be written, \
+with the reason. Refuses while files are in use, unless --lazy is given.
+
+`fusermount3 -u` and umount(8) return before that, as the kernel does not wait for a FUSE server. \
+Whoever opens an image file then, on the same machine, still waits until it is complete, if it was \
+mounted by its owner or the superuser; a block device does not wait, and no error is told. umount(8) \
+does all that this command does where this program is installed as its helper: ln -s \
+/usr/local/bin/platter /sbin/umount.fuse.platter";
+
 /// Unmount what platter mounted
-///
-/// Waits until nothing is left to write, and refuses while files are in use, unless --lazy is
-/// given. `umount` and `fusermount3 -u` do the same.
 #[derive(Debug, clap::Args)]
+#[command(long_about = LONG_ABOUT)]
 pub(crate) struct Umount {
     /// The directories
     #[arg(required = true, value_name = "MOUNTPOINT")]
@@ -35,6 +49,26 @@ pub(crate) struct Umount {
     /// Detach at once; those who use it keep it
     #[arg(short, long)]
     lazy: bool,
+    #[command(flatten)]
+    helper: HelperFlags,
+}
+
+/// What umount(8) gives its helpers besides. None of it matters here.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of umount(8)")]
+struct HelperFlags {
+    #[arg(short = 'n', hide = true)]
+    no_mtab: bool,
+    #[arg(short = 'f', hide = true)]
+    force: bool,
+    #[arg(short = 'r', hide = true)]
+    read_only: bool,
+    #[arg(short = 'v', hide = true)]
+    verbose: bool,
+    #[arg(short = 'N', hide = true, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    #[arg(short = 't', hide = true, value_name = "TYPE")]
+    filesystem: Option<String>,
 }
 
 impl Umount {
@@ -42,7 +76,7 @@ impl Umount {
         let mut status = 0;
         for mountpoint in &self.mountpoints {
             if let Err(error) = self.unmount(mountpoint) {
-                complain(in_one_line(&error));
+                report(&error);
                 status = STATUS_FAILED;
             }
         }
@@ -51,10 +85,18 @@ impl Umount {
 
     fn unmount(&self, mountpoint: &Path) -> anyhow::Result<()> {
         let shown = Escaped(mountpoint.as_os_str().as_bytes()).to_string();
-        // As the table of mounts and the set-id helper name it. Resolving asks nothing of the
-        // mount itself, which may be dead.
-        let place = mountpoint.canonicalize().with_context(|| shown.clone())?;
-        let source = source_of(&place);
+        // As the table of mounts and the set-id helper name it. Resolving asks nothing of the mount
+        // itself, which may be dead, unless a slash follows.
+        let bytes = mountpoint.as_os_str().as_bytes();
+        let end = bytes.iter().rposition(|&byte| byte != b'/');
+        let bare = Path::new(OsStr::from_bytes(&bytes[..end.map_or(1, |end| end + 1)]));
+        let place = bare.canonicalize().with_context(|| shown.clone())?;
+        let mounted = mounted_on(&place);
+        let server = mounted.as_ref().filter(|_| !self.lazy).map(|mounted| {
+            let server = Server::connect(mounted.number, mounted.owner);
+            let is_dead = server.is_err() && is_dead(&place);
+            (server, is_dead)
+        });
         let flags = if self.lazy {
             UnmountFlags::DETACH
         } else {
@@ -63,12 +105,23 @@ impl Umount {
         match rustix::mount::unmount(&place, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
             // Not the superuser: the set-id helper knows who mounted what.
-            Err(Errno::PERM) => self.ask_helper(&place).context(shown)?,
+            Err(Errno::PERM) => self.ask_helper(&place).context(shown.clone())?,
             Err(Errno::INVAL) => bail!("{shown}: not mounted"),
             Err(error) => return Err(error).context(shown),
         }
-        match source {
-            Some(image) if !self.lazy => wait_for(&image),
+        let (Some(mounted), Some((server, is_dead))) = (mounted, server) else {
+            return Ok(());
+        };
+        match server {
+            Ok(server) => told(server).context(shown)?,
+            Err(_) if is_dead => complain(format_args!(
+                "{shown}: its server had been killed: what was not synced before is missing"
+            )),
+            // It runs where it cannot be reached, as in another network namespace.
+            Err(_) => {}
+        }
+        match mounted.source {
+            Some(image) if !is_dead => wait_for(&image),
             _ => Ok(()),
         }
     }
@@ -91,22 +144,67 @@ impl Umount {
     }
 }
 
-/// The image that is mounted on `place`, as far as the table of mounts tells.
-fn source_of(place: &Path) -> Option<ImageSpec> {
+/// What platter mounted.
+#[derive(Debug, PartialEq, Eq)]
+struct MountEntry {
+    mountpoint: Vec<u8>,
+    number: DeviceNumber,
+    /// The image, as far as the source tells.
+    source: Option<ImageSpec>,
+    /// The user who mounted it.
+    owner: Option<u32>,
+}
+
+impl MountEntry {
+    /// One line of the table of mounts.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut words = line.split(|&byte| byte == b' ').map(unescaped);
+        let number = String::from_utf8(words.nth(2)?).ok()?;
+        let (major, minor) = number.split_once(':')?;
+        let mountpoint = words.nth(1)?;
+        let mut behind = words.skip_while(|word| word != b"-").skip(1);
+        if behind.next()? != b"fuse.platter" {
+            return None;
+        }
+        let source = behind.next()?;
+        let options = String::from_utf8(behind.next()?).ok()?;
+        let mut options = options.split(',');
+        let owner = options.find_map(|option| option.strip_prefix("user_id="));
+        Some(Self {
+            mountpoint,
+            number: (major.parse().ok()?, minor.parse().ok()?),
+            source: ImageSpec::parse(Path::new(OsStr::from_bytes(&source))).ok(),
+            owner: owner.and_then(|owner| owner.parse().ok()),
+        })
+    }
+}
+
+/// What platter mounted on `place`, if that is what one sees there.
+fn mounted_on(place: &Path) -> Option<MountEntry> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = table.split(|&byte| byte == b'\n');
-    let fields = |line: &'_ [u8]| -> Option<(Vec<u8>, Vec<u8>, Vec<u8>)> {
-        let mut words = line.split(|&byte| byte == b' ').map(unescaped);
-        let target = words.nth(4)?;
-        let mut behind = words.skip_while(|word| word != b"-").skip(1);
-        Some((target, behind.next()?, behind.next()?))
-    };
-    let is_here = |(target, kind, _): &(Vec<u8>, Vec<u8>, Vec<u8>)| {
-        *target == place.as_os_str().as_bytes() && kind == b"fuse.platter"
-    };
+    let mut entries = lines.filter_map(MountEntry::parse);
     // What was mounted last lies on top.
-    let (_, _, source) = lines.filter_map(fields).rfind(is_here)?;
-    ImageSpec::parse(Path::new(OsStr::from_bytes(&source))).ok()
+    entries.rfind(|entry| entry.mountpoint == place.as_os_str().as_bytes())
+}
+
+/// Whether nobody serves what is mounted there.
+fn is_dead(place: &Path) -> bool {
+    let asked = rustix::fs::statfs(place);
+    asked.is_err_and(|error| error == Errno::NOTCONN)
+}
+
+/// Waits for what the server says about the end.
+fn told(server: Server) -> anyhow::Result<()> {
+    match server.wait(WRITING_MAX) {
+        Ok(Outcome::Complete) => Ok(()),
+        Ok(Outcome::Failed(error)) => Err(anyhow!(error)),
+        Ok(Outcome::Untold) => {
+            bail!("its server ended without a word: what was not synced before may be missing")
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("is still being written"),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A word of the table of mounts, where blanks and the like are octal numbers.
@@ -130,7 +228,7 @@ fn unescaped(word: &[u8]) -> Vec<u8> {
 /// Waits until whoever served an image has brought it to rest, and lets others in.
 fn wait_for(spec: &ImageSpec) -> anyhow::Result<()> {
     for _ in 0..REST_TRIES_MAX {
-        match Image::open(&spec.image, Access::Read) {
+        match Image::open_spec(spec, Access::Read) {
             Err(error) if is_in_use(&error) => sleep(REST_TRY_PAUSE),
             // Whether it can be opened otherwise is not asked here.
             _ => return Ok(()),

@@ -1,19 +1,22 @@
 //! `platter xattr`: extended attributes in an image.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{self, Write};
 
 use clap::ValueEnum;
 use platter::File;
+use platter::escape::unescape;
 use platter::vfs::xattr::XATTR_VALUE_BYTES_MAX;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 
 use super::editing::Targets;
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::output::base64;
+use crate::output::error::usage;
+use crate::output::json::{XattrObject, put_name, write_object};
 use crate::output::quoting::Quoting;
 
 /// Show and change extended attributes in an image
@@ -30,9 +33,6 @@ enum Action {
         /// The file, as IMAGE[@PARTITION]:PATH
         #[arg(value_name = "IMAGE:PATH")]
         file: OsString,
-        /// Write an object of names with the base64 of their values
-        #[arg(long)]
-        json: bool,
         /// Look at a symbolic link itself
         #[arg(long)]
         no_dereference: bool,
@@ -96,9 +96,8 @@ impl Xattr {
         match &self.action {
             Action::List {
                 file,
-                json,
                 no_dereference,
-            } => list(options, file, *json, !no_dereference),
+            } => list(options, file, !no_dereference),
             Action::Get {
                 name,
                 file,
@@ -110,6 +109,10 @@ impl Xattr {
                 let value = file.get_xattr(name.as_encoded_bytes())?;
                 let mut console = Console::new();
                 match encoding {
+                    _ if console::is_json() => {
+                        let xattr = (name.as_encoded_bytes().to_vec(), value);
+                        write_xattr(&mut console.out, &file, &XattrObject::new(&xattr))?;
+                    }
                     Encoding::Raw => console.out.write_all(&value)?,
                     Encoding::Hex => writeln!(console.out, "0x{}", hex(&value))?,
                     Encoding::Base64 => writeln!(console.out, "0s{}", base64::encode(&value))?,
@@ -143,18 +146,15 @@ impl Xattr {
     }
 }
 
-fn list(
-    options: &ImageOptions,
-    operand: &OsStr,
-    as_json: bool,
-    follow: bool,
-) -> anyhow::Result<u8> {
+fn list(options: &ImageOptions, operand: &OsStr, follow: bool) -> anyhow::Result<u8> {
     let mut volumes = Volumes::new(options);
     let (_, file) = volumes.file(operand, follow)?;
     let mut console = Console::new();
-    if as_json {
-        let object = serde_json::to_string_pretty(&values(&file)?)?;
-        writeln!(console.out, "{object}")?;
+    if console::is_json() {
+        let mut xattrs = file.xattrs()?;
+        xattrs.sort_unstable();
+        let xattrs: Vec<_> = xattrs.iter().map(XattrObject::new).collect();
+        write_xattr(&mut console.out, &file, &json!({"xattrs": xattrs}))?;
         return Ok(console.finish()?);
     }
     let mut names = file.list_xattrs()?;
@@ -167,14 +167,15 @@ fn list(
     Ok(console.finish()?)
 }
 
-/// The attributes by name. Names that are not UTF-8 do not exist on Linux's own filesystems.
-fn values(file: &File) -> platter::Result<BTreeMap<String, Value>> {
-    let xattrs = file.xattrs()?;
-    let value = |(name, value): (Vec<u8>, Vec<u8>)| {
-        let name = String::from_utf8_lossy(&name).into_owned();
-        (name, json!(base64::encode(&value)))
-    };
-    Ok(xattrs.into_iter().map(value).collect())
+/// Writes the image and path of a file, and what is known of its attributes.
+fn write_xattr(out: &mut dyn Write, file: &File, more: &impl Serialize) -> io::Result<()> {
+    let mut object = Map::new();
+    put_name(&mut object, "image", &unescape(file.volume().name()));
+    put_name(&mut object, "path", file.path());
+    if let Value::Object(more) = serde_json::to_value(more)? {
+        object.extend(more);
+    }
+    write_object(out, &object)
 }
 
 /// A value as setfattr(1) takes it.
@@ -185,8 +186,7 @@ fn decode(value: &OsStr) -> anyhow::Result<Vec<u8>> {
         Some(b"0s" | b"0S") => base64::decode(&bytes[2..]),
         _ => Some(bytes.to_vec()),
     };
-    let decoded =
-        decoded.ok_or_else(|| anyhow::anyhow!("the value is not what 0x and 0s stand for"))?;
+    let decoded = decoded.ok_or_else(|| usage("the value is not what 0x and 0s stand for"))?;
     anyhow::ensure!(
         decoded.len() <= XATTR_VALUE_BYTES_MAX,
         "the value is longer than {XATTR_VALUE_BYTES_MAX} bytes"

@@ -4,14 +4,21 @@ use platter::Accounts;
 use platter::vfs::{Attr, FileKind, Timestamp};
 use serde::Serialize;
 
+use super::flags;
 use super::kind::kind_word;
+
+/// The unit of `st_blocks`.
+const SECTOR_BYTES: u64 = 512;
 
 /// What `stat` and `ls` tell programs. Times are seconds since 1970 rounded down, and nanoseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Attributes<'a> {
     inode: u64,
     r#type: &'static str,
-    mode: String,
+    /// The permission bits.
+    mode: u32,
+    /// The same as people read them.
+    mode_octal: String,
     links: u32,
     uid: u32,
     gid: u32,
@@ -19,11 +26,9 @@ pub(crate) struct Attributes<'a> {
     user: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<&'a str>,
-    #[serde(skip_serializing_if = "is_zero")]
     project: u32,
-    size: u64,
-    /// In units of 512 bytes.
-    sectors: u64,
+    size_bytes: u64,
+    allocated_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<Device>,
     accessed: Time,
@@ -32,6 +37,7 @@ pub(crate) struct Attributes<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     created: Option<Time>,
     flags: u32,
+    flag_names: Vec<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,15 +58,16 @@ impl<'a> Attributes<'a> {
         Self {
             inode: attr.inode,
             r#type: kind_word(attr.kind),
-            mode: format!("{:04o}", attr.permissions),
+            mode: attr.permissions,
+            mode_octal: format!("{:04o}", attr.permissions),
             links: attr.links,
             uid: attr.uid,
             gid: attr.gid,
             user: accounts.user(attr.uid),
             group: accounts.group(attr.gid),
             project: attr.project,
-            size: attr.size_bytes,
-            sectors: attr.sectors,
+            size_bytes: attr.size_bytes,
+            allocated_bytes: attr.sectors.saturating_mul(SECTOR_BYTES),
             device: is_device.then_some(Device {
                 major: attr.device.major,
                 minor: attr.device.minor,
@@ -70,6 +77,7 @@ impl<'a> Attributes<'a> {
             changed: attr.changed.into(),
             created: attr.created.map(Time::from),
             flags: attr.flags,
+            flag_names: flags::names(attr.flags),
         }
     }
 }
@@ -81,12 +89,4 @@ impl From<Timestamp> for Time {
             nanoseconds: time.nanoseconds,
         }
     }
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde asks for a reference"
-)]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use serde::ser::SerializeMap;
+use serde_json::{Map, Value, json};
 
 use super::base64;
 
@@ -25,6 +26,49 @@ impl Serialize for NameField<'_> {
         }
         map.end()
     }
+}
+
+/// An extended attribute.
+#[derive(Debug, Serialize)]
+pub(crate) struct XattrObject<'a> {
+    #[serde(flatten)]
+    name: NameField<'a>,
+    value_base64: String,
+}
+
+impl<'a> XattrObject<'a> {
+    pub(crate) fn new((name, value): &'a (Vec<u8>, Vec<u8>)) -> Self {
+        Self {
+            name: NameField {
+                key: "name",
+                bytes: name,
+            },
+            value_base64: base64::encode(value),
+        }
+    }
+}
+
+/// Puts a name into an object, as [`NameField`] does.
+pub(crate) fn put_name(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
+    object.insert(key.into(), json!(String::from_utf8_lossy(bytes)));
+    if str::from_utf8(bytes).is_err() {
+        object.insert(format!("{key}_base64"), json!(base64::encode(bytes)));
+    }
+}
+
+/// A term of a format as one word: `extent node` becomes `extent_node`.
+pub(crate) fn word(term: &str) -> String {
+    let letter = |letter: char| match letter {
+        ' ' | '-' | '/' => '_',
+        letter => letter.to_ascii_lowercase(),
+    };
+    term.chars().map(letter).collect()
+}
+
+/// Writes a document that is one object.
+pub(crate) fn write_object(out: &mut dyn Write, object: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, object)?;
+    out.write_all(b"\n")
 }
 
 /// An array that is written element by element.

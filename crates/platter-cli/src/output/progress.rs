@@ -6,6 +6,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use platter::vfs::clock::{Clock, SystemClock};
 
+use crate::console::is_json;
+
 /// Work that is done sooner shows nothing.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -30,7 +32,7 @@ impl Progress {
         Self {
             started: clock.monotonic(),
             clock,
-            state: if wanted && stderr().is_terminal() {
+            state: if wanted && !is_json() && stderr().is_terminal() {
                 State::Quiet
             } else {
                 State::Off

@@ -40,11 +40,11 @@ fn a_disk_tells_its_partitions() {
     let value: Value =
         serde_json::from_str(&workshop.read(&["info", "--json", "gpt.img"])).unwrap();
     let partitions = &value[0]["partition_table"]["partitions"];
-    assert_eq!(partitions[1]["contents"]["kind"], "ext4");
+    assert_eq!(partitions[1]["contents"]["type"], "ext4");
     assert_eq!(partitions[1]["contents"]["uuid"], UUID);
     let value: Value =
         serde_json::from_str(&workshop.read(&["info", "--json", "gpt.img@2"])).unwrap();
-    assert_eq!(value[0]["filesystem"]["kind"], "ext4");
+    assert_eq!(value[0]["filesystem"]["type"], "ext4");
     assert_eq!(value[0]["image"], "gpt.img@2");
 }
 
@@ -60,7 +60,7 @@ fn what_is_not_served_is_named() {
     assert!(text.contains("qemu-img convert"), "{text}");
     let ran = workshop.run(&["ls", "x.qcow2"]);
     let reason = "platter: x.qcow2: holds qcow2, which is not supported: make a raw image of it \
-                  with qemu-img convert -O raw\n";
+                  with: qemu-img convert -O raw IMAGE disk.raw\n";
     assert_eq!((ran.status, &*ran.err), (2, reason));
 }
 

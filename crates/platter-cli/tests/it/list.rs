@@ -118,8 +118,8 @@ fn stat_tells_all_there_is() {
     );
     let text = workshop.read(&["stat", "-L", "--json", "disk.img:/dir/link"]);
     let value: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(value[0]["size"], 9);
-    assert_eq!(value[0]["mode"], "0644");
+    assert_eq!(value[0]["size_bytes"], 9);
+    assert_eq!(value[0]["mode"], 0o644);
     assert_eq!(value[0]["image"], "disk.img");
     assert_eq!(workshop.run(&["stat", "disk.img:/none"]).status, 1);
 }

@@ -4,12 +4,20 @@
 mod check;
 mod copy;
 mod edit;
+mod in_use;
 mod info;
+mod json;
+mod schema;
+mod kept;
 mod list;
 mod mkfs;
 mod mount;
+mod owners;
+mod readme;
 mod resize;
+mod same_bytes;
 mod stream;
+mod unmount;
 mod usage;
 
 use std::fs;
@@ -163,6 +171,17 @@ fn run_tool(command: &mut Command, input: &str) {
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program}: {told}");
+}
+
+/// Copies the program to where others may run it. Another process writes the copy: children of this
+/// one, which other threads start, would have it open for writing for a moment, and nobody could run it.
+fn copy_program(path: &Path) {
+    run_tool(
+        Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_platter"))
+            .arg(path),
+        "",
+    );
 }
 
 /// Overwrites bytes of an image.

@@ -5,7 +5,7 @@
 use super::*;
 
 /// Takes the mount off however the test ends.
-struct Mounted<'a>(&'a Workshop);
+pub(super) struct Mounted<'a>(pub(super) &'a Workshop);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
@@ -138,7 +138,7 @@ fn errors_reach_the_caller_with_their_status() {
         ),
         (
             &["mount", "-o", "nonsense", "disk.img", "mnt"],
-            1,
+            2,
             "mount option nonsense is not known",
         ),
         (&["umount", "mnt"], 32, "mnt: not mounted"),
@@ -152,5 +152,54 @@ fn errors_reach_the_caller_with_their_status() {
     let ran = workshop.run(&["mount", "-f", "disk.img", "nowhere"]);
     assert_eq!(ran.status, 32);
     assert!(ran.err.starts_with("platter: nowhere: "), "{}", ran.err);
-    assert_eq!(workshop.run(&["mount", "disk.img"]).status, 1);
+    assert_eq!(workshop.run(&["mount", "disk.img"]).status, 2);
+    // As mount(8) expects it of its helpers.
+    let ran = workshop.run(&["disk.img", "mnt", "-o", "nonsense"]);
+    assert_eq!(ran.status, 1);
+}
+
+#[test]
+fn what_is_no_directory_is_not_mounted_on() {
+    let workshop = Workshop::new();
+    for program in ["-f", "-o rw"] {
+        let words: Vec<&str> = ["mount"].into_iter().chain(program.split(' ')).collect();
+        let ran = workshop.run(&[words, vec!["disk.img", "source/dir/file"]].concat());
+        let expected = "platter: source/dir/file: Not a directory\n";
+        assert_eq!((ran.status, &*ran.err), (32, expected));
+    }
+    workshop.read(&["touch", "disk.img:/free"]);
+}
+
+#[test]
+fn what_must_not_change_is_refused_before_it_is_found_not_to_be_empty() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("mnt")).unwrap();
+    assert_eq!(workshop.read(&["mount", "disk.img", "mnt"]), "");
+    let mounted = Mounted(&workshop);
+    let path = |path: &str| workshop.path("mnt").join(path);
+    fs::create_dir_all(path("d/full/x")).unwrap();
+    fs::create_dir_all(path("d/empty")).unwrap();
+    let refused = |result: std::io::Result<()>| result.unwrap_err().raw_os_error();
+    for (dir, flags) in [
+        ("d", IFlags::IMMUTABLE),
+        ("d", IFlags::APPEND),
+        ("d/full", IFlags::IMMUTABLE),
+        ("d/full", IFlags::APPEND),
+    ] {
+        let dir = fs::File::open(path(dir)).unwrap();
+        let before = ioctl_getflags(&dir).unwrap();
+        ioctl_setflags(&dir, before | flags).unwrap();
+        assert_eq!(
+            refused(fs::remove_dir(path("d/full"))),
+            Some(1),
+            "{flags:?}"
+        );
+        let replaced = fs::rename(path("d/empty"), path("d/full"));
+        assert_eq!(refused(replaced), Some(1), "{flags:?}");
+        ioctl_setflags(&dir, before).unwrap();
+    }
+    assert_eq!(refused(fs::remove_dir(path("d/full"))), Some(39));
+    workshop.read(&["umount", "mnt"]);
+    drop(mounted);
 }

@@ -36,3 +36,23 @@ fn nothing_is_made_smaller() {
     );
     assert!(fs::read(workshop.path("new.img")).unwrap() == before);
 }
+
+#[test]
+fn size_with_a_sign_is_so_much_more() {
+    let workshop = Workshop::new();
+    workshop.read(&["mkfs", "ext4", "new.img", "--size", "16M"]);
+    for expected in [36, 56] {
+        workshop.read(&["resize", "new.img", "+20M"]);
+        let length = fs::metadata(workshop.path("new.img")).unwrap().len();
+        assert_eq!(length, expected << 20);
+    }
+    let checked = workshop.read(&["check", "new.img"]);
+    assert!(checked.starts_with("new.img: clean"), "{checked}");
+    for size in ["++20M", "+-1", "+"] {
+        assert_ne!(
+            workshop.run(&["resize", "new.img", size]).status,
+            0,
+            "{size}"
+        );
+    }
+}

@@ -175,7 +175,7 @@ fn what_an_image_that_was_cut_off_still_holds_can_be_read() {
         let file = format!("{image}:/dir/file");
         assert_eq!(workshop.read(&["cat", &file]), "contents\n");
         let info = workshop.read(&["info", image]);
-        assert!(info.contains("Cut off:               the last 5242880 bytes are missing"));
+        assert!(info.contains("Truncated:             the last 5242880 bytes are missing"));
         let ran = workshop.run(&["check", image]);
         let rule = "block count is beyond the end of the device";
         let finding = format!("{image}: error: superblock at byte 1024: {rule}\n");

@@ -4,10 +4,19 @@ use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Error, FileKind, Result};
 
+use super::group_inodes::Inodes;
 use super::{Space, SpaceRule};
 use crate::Volume;
 use crate::ondisk::{Corrupt, GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
+
+/// Whether the bitmaps of a read-only volume mark an inode as in use.
+pub fn is_inode_in_use(volume: &Volume, number: InodeNr) -> Result<bool> {
+    let Some((group, index)) = volume.geometry.group_of_inode(number) else {
+        return Ok(false);
+    };
+    Ok(Inodes::load(volume, group)?.is_taken(index))
+}
 
 impl Space {
     /// Takes an inode for a new file of directory `parent`, near it; a directory may go far from
@@ -130,6 +139,14 @@ impl Space {
             self.counters.directories.sub(1);
         }
         Ok(())
+    }
+
+    /// Whether an inode is marked as in use.
+    pub fn is_inode_in_use(&self, volume: &Volume, number: InodeNr) -> Result<bool> {
+        let Some((group, index)) = self.geometry.group_of_inode(number) else {
+            return Ok(false);
+        };
+        Ok(self.inodes(volume, group)?.is_taken(index))
     }
 
     /// The first inode of a group that may be taken.

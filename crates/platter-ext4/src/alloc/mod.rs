@@ -19,6 +19,7 @@ mod record;
 mod orlov;
 mod inodes;
 mod usage;
+mod trim;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -37,6 +38,7 @@ use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
 use slot::Slot;
 
+pub use inodes::is_inode_in_use;
 use window::DirectoryWindows;
 pub use window::Window;
 

@@ -54,7 +54,7 @@ impl Checker<'_> {
             features: own.features,
             ..decoded
         };
-        as_own == *own && u32::from(disk.block_group.get()) == group.0 & 0xffff
+        as_own == *own && is_number_of(disk.block_group.get(), group)
     }
 
     /// Whether the places of all groups' metadata are the same in the copy.
@@ -69,9 +69,9 @@ impl Checker<'_> {
             let Ok(buffer) = volume.read_block(block, &Unverified) else {
                 return false;
             };
-            let copies = buffer.chunks_exact(size);
-            let mut pairs = groups.by_ref().zip(copies);
-            pairs.all(|((number, own), bytes)| {
+            // The block's end ends the pairs before a group is taken for it.
+            let mut pairs = buffer.chunks_exact(size).zip(groups.by_ref());
+            pairs.all(|(bytes, (number, own))| {
                 let copy = GroupDesc::decode_unsummed(bytes, number, geometry).ok();
                 let places =
                     |desc: &GroupDesc| (desc.block_bitmap, desc.inode_bitmap, desc.inode_table);
@@ -79,4 +79,10 @@ impl Checker<'_> {
             })
         })
     }
+}
+
+/// `s_block_group_nr` has 16 bits: of larger numbers, Linux stores the lower ones, and mke2fs the
+/// largest that there is.
+fn is_number_of(stored: u16, group: GroupNr) -> bool {
+    u32::from(stored) == group.0 & 0xffff || u32::from(stored) == group.0.min(0xffff)
 }

@@ -6,8 +6,9 @@ use platter_vfs::FileKind;
 
 use super::attributes::Values;
 use super::{Cancelled, Checker, Flow, InodeUseRule, locus_of};
+use crate::file::Contents;
 use crate::mapping::{Backing, BlockMap, InlineData, Piece, Run};
-use crate::ondisk::features::Compat;
+use crate::ondisk::features::{Compat, RoCompat};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 
@@ -54,21 +55,43 @@ impl Checker<'_> {
             self.is_blind = true;
             return Ok(());
         }
-        let own = extent.clusters + u64::from(inode.xattr_block.is_some());
         let geometry = &volume.geometry;
+        let translator = inode.translator(geometry);
+        if let Some(block) = translator {
+            self.claim_translator(inode, block)?;
+        }
+        let outside = [inode.xattr_block, translator];
+        let own = extent.clusters + outside.iter().flatten().count() as u64;
         let cluster_bytes = u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks);
         let space_bytes = (own + values.clusters).saturating_mul(cluster_bytes);
         self.count_usage(inode, space_bytes, values.inodes);
         if inode.sectors != space_bytes >> 9 {
             self.found(locus_of(inode.number), InodeUseRule::BlockCount)?;
         }
-        self.check_size(inode, &extent)
+        self.check_size(inode, &map, &extent)
+    }
+
+    fn claim_translator(&mut self, inode: &Inode, block: BlockNr) -> Flow {
+        let geometry = &self.volume.geometry;
+        let locus = locus_of(inode.number).at_block(block.0);
+        if !geometry.contains(block, 1) {
+            return self.found(locus, InodeUseRule::Translator);
+        }
+        if self.claims.claim(geometry, block, 1).count > 0 {
+            return self.found(locus, InodeUseRule::SharedBlock);
+        }
+        Ok(())
     }
 
     fn report_map(&mut self, inode: &Inode, extent: &Extent) -> Flow {
         let locus = locus_of(inode.number);
         if let Some(block) = extent.shared {
-            self.found(locus.at_block(block.0), InodeUseRule::SharedBlock)?;
+            let features = self.volume.geometry.features;
+            let may_share = features.ro_compat.contains(RoCompat::SHARED_BLOCKS)
+                && inode.kind == FileKind::Regular;
+            if !may_share {
+                self.found(locus.at_block(block.0), InodeUseRule::SharedBlock)?;
+            }
         }
         if extent.is_disordered {
             self.found(locus, InodeUseRule::ExtentOrder)?;
@@ -178,7 +201,7 @@ impl Checker<'_> {
         ControlFlow::Continue(())
     }
 
-    fn check_size(&mut self, inode: &Inode, extent: &Extent) -> Flow {
+    fn check_size(&mut self, inode: &Inode, map: &BlockMap, extent: &Extent) -> Flow {
         let block_bytes = u64::from(self.volume.geometry.block_bytes);
         let locus = locus_of(inode.number);
         let is_inline = inode.flags.contains(InodeFlags::INLINE_DATA);
@@ -186,7 +209,11 @@ impl Checker<'_> {
             self.found(locus, InodeUseRule::SizeTooLarge)?;
         }
         if is_inline {
-            return self.check_inline_size(inode);
+            self.check_inline_size(inode)?;
+            if inode.kind == FileKind::Symlink {
+                self.check_target(inode, map)?;
+            }
+            return Ok(());
         }
         match inode.kind {
             FileKind::Directory => {
@@ -201,17 +228,39 @@ impl Checker<'_> {
                     self.found(locus, InodeUseRule::SizeTooSmall)?;
                 }
             }
-            FileKind::Symlink if !inode.has_target_inside(&self.volume.geometry) => {
-                if inode.size_bytes == 0 || inode.size_bytes > block_bytes {
-                    self.found(locus, InodeUseRule::LinkTarget)?;
+            FileKind::Symlink if inode.has_target_inside(&self.volume.geometry) => {
+                if inode.flags.contains(InodeFlags::EXTENTS) {
+                    self.found(locus, InodeUseRule::LinkExtents)?;
                 }
             }
+            FileKind::Symlink => self.check_target(inode, map)?,
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
                 if inode.size_bytes != 0 {
                     self.found(locus, InodeUseRule::SpecialSize)?;
                 }
             }
-            FileKind::Regular | FileKind::Symlink => {}
+            FileKind::Regular => {}
+        }
+        Ok(())
+    }
+
+    /// The target of a symbolic link that lies outside the inode's block map, or in its attributes.
+    fn check_target(&mut self, inode: &Inode, map: &BlockMap) -> Flow {
+        let volume = self.volume;
+        let locus = locus_of(inode.number);
+        // Linux has the target and a NUL in one block.
+        if !(1..u64::from(volume.geometry.block_bytes)).contains(&inode.size_bytes) {
+            return self.found(locus, InodeUseRule::LinkTarget);
+        }
+        if inode.is_encrypted() {
+            return Ok(());
+        }
+        let mut target = vec![0; usize::try_from(inode.size_bytes).unwrap_or_default()];
+        let contents = Contents { volume, inode, map };
+        let read = contents.read_at(0, &mut target);
+        let is_read = self.tolerate("symbolic link", locus, read)?.is_some();
+        if is_read && target.contains(&0) {
+            return self.found(locus, InodeUseRule::LinkTarget);
         }
         Ok(())
     }
@@ -231,7 +280,7 @@ impl Checker<'_> {
     }
 
     /// What the map of an inode can reach.
-    fn size_bytes_max(&self, inode: &Inode) -> u64 {
+    pub(super) fn size_bytes_max(&self, inode: &Inode) -> u64 {
         let block_bytes = u64::from(self.volume.geometry.block_bytes);
         let blocks = if inode.flags.contains(InodeFlags::EXTENTS) {
             u64::from(u32::MAX)

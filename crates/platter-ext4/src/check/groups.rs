@@ -6,6 +6,7 @@ use super::{Checker, Flow, GroupUseRule};
 use crate::groups::{self, layout};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::group_desc::GroupFlags;
+use crate::ondisk::mmp::{MmpRule, MmpRules};
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
 /// Blocks of a fixed structure.
@@ -57,6 +58,7 @@ impl Checker<'_> {
         fixed.extend(self.mmp_block());
         fixed.sort_unstable();
         self.claim_fixed(&fixed)?;
+        self.check_mmp()?;
         self.report
             .count("groups", u64::from(geometry.groups_count));
         Ok(())
@@ -75,6 +77,27 @@ impl Checker<'_> {
             group,
             is_inode_table: false,
         })
+    }
+
+    /// The block itself: mounts refuse to write where it is broken.
+    fn check_mmp(&mut self) -> Flow {
+        let volume = self.volume;
+        let geometry = &volume.geometry;
+        if !geometry.features.incompat.contains(Incompat::MMP) {
+            return Ok(());
+        }
+        let block = BlockNr(volume.superblock.mmp_block);
+        let locus = Locus::block(block.0);
+        if !geometry.contains(block, 1) {
+            return self.found(locus, MmpRule::Place);
+        }
+        let has_checksum = geometry.features.has_metadata_csum();
+        let rules = MmpRules {
+            checksum_seed: has_checksum.then_some(geometry.checksum_seed),
+        };
+        let read = volume.read_block(block, &rules);
+        self.tolerate("multiple mount protection block", locus, read)?;
+        Ok(())
     }
 
     fn claim_fixed(&mut self, fixed: &[Fixed]) -> Flow {

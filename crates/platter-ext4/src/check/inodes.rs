@@ -12,7 +12,7 @@ use crate::inode::is_reserved;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::inode::{DiskInode, InodeRule};
-use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeFlags, InodeNr};
+use crate::ondisk::{BlockNr, Creator, GroupDesc, Inode, InodeFlags, InodeNr};
 
 /// Blocks of an inode table that are read together.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
@@ -82,6 +82,8 @@ impl Checker<'_> {
             if has_mode && disk.deleted.get() == 0 {
                 self.found(locus_of(number), InodeUseRule::DeletedWithoutTime)?;
             }
+            let verified = Inode::verify_checksum(bytes, number, &self.volume.geometry);
+            self.tolerate("inode", locus_of(number), verified.map_err(Into::into))?;
             return Ok(());
         } else {
             let state = self.inodes.get_mut(number);
@@ -89,13 +91,11 @@ impl Checker<'_> {
             state.links = disk.links.get();
         }
         let geometry = &self.volume.geometry;
-        let mut decoded = Inode::decode(bytes, number, geometry);
-        if decoded
-            .as_ref()
-            .is_err_and(|corrupt| corrupt.rule == InodeRule::Checksum)
-        {
+        // A mount does not look at the seals of what others than Linux made; repairs do.
+        let verified = Inode::verify_checksum(bytes, number, geometry);
+        let decoded = Inode::decode_unsummed(bytes, number, geometry);
+        if decoded.is_ok() && verified.is_err() {
             self.found(locus_of(number), InodeRule::Checksum)?;
-            decoded = Inode::decode_unsummed(bytes, number, &self.volume.geometry);
         }
         let decoded = decoded.map_err(Into::into);
         let Some(inode) = self.tolerate("inode", locus_of(number), decoded)? else {
@@ -119,10 +119,11 @@ impl Checker<'_> {
             inode.kind == FileKind::Directory && features.incompat.contains(Incompat::LARGE_DIR);
         let has_high_size = inode.kind == FileKind::Regular || is_large_dir;
         let wide = features.incompat.contains(Incompat::BIT64);
+        let is_hurd = self.volume.geometry.creator == Creator::Hurd;
         let huge = features.ro_compat.contains(RoCompat::HUGE_FILE);
         let is_unused = disk.fragment.get() == 0
             && (has_high_size || disk.size_hi.get() == 0)
-            && (wide || disk.xattr_block_hi.get() == 0)
+            && (wide || is_hurd || disk.xattr_block_hi.get() == 0)
             && (huge || disk.blocks_hi.get() == 0);
         if !is_unused {
             self.found(locus_of(inode.number), InodeUseRule::UnusedField)?;
@@ -158,7 +159,7 @@ impl Checker<'_> {
         } else if holds_value {
             state.used_as = Use::AttributeValue;
         }
-        if inode.deleted != 0 && !is_orphan && !is_own {
+        if inode.deleted != 0 && !is_orphan {
             self.found(locus, InodeUseRule::UsedWithTime)?;
         }
         if self.has_flag_without_feature(inode) {

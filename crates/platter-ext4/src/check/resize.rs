@@ -2,12 +2,16 @@
 //! descriptor table, each of which lists its copies in the groups that have a backup.
 //! Spec: `ext4/special_inodes`, `ext4/blockgroup`.
 
+use std::collections::HashSet;
+
 use platter_ondisk::endian::Le32;
 use platter_ondisk::verify::Unverified;
+use platter_vfs::FileKind;
 use zerocopy::FromBytes;
 
 use super::{Checker, Flow, InodeUseRule, locus_of};
 use crate::ondisk::features::Incompat;
+use crate::ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use crate::ondisk::{BlockNr, GroupNr, Inode};
 
 /// Which of the numbers in an inode is that of the doubly indirect block.
@@ -21,6 +25,9 @@ impl Checker<'_> {
             .iter()
             .enumerate()
             .filter(|&(at, _)| at != DOUBLY_INDIRECT);
+        if inode.kind != FileKind::Regular || inode.links == 0 {
+            self.found(locus, InodeUseRule::ResizeInode)?;
+        }
         let has_others = others.into_iter().any(|(_, number)| number.get() != 0);
         let root = numbers
             .get(DOUBLY_INDIRECT)
@@ -40,10 +47,57 @@ impl Checker<'_> {
         if !self.is_resize_map(root) {
             return self.found(locus, InodeUseRule::ResizeMap);
         }
+        if self.has_strays(root) {
+            self.found(locus, InodeUseRule::ResizeStray)?;
+        }
+        self.check_resize_size(inode)?;
         self.check_resize_blocks(
             inode,
             1 + reserved * (1 + self.backup_groups().len() as u64),
         )
+    }
+
+    /// The slots of the doubly indirect block that the reserved blocks take, and those.
+    fn slots(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let geometry = &self.volume.geometry;
+        let table = u64::from(geometry.descriptor_blocks()) + 1;
+        let numbers = (geometry.block_bytes / 4) as usize;
+        // Also where a copy of the superblock is in use.
+        let superblock = SUPERBLOCK_OFFSET_BYTES >> geometry.block_bits;
+        (0..u64::from(geometry.reserved_gdt_blocks)).map(move |index| {
+            let slot = usize::try_from(table - 1 + index).unwrap_or(0) % numbers;
+            (slot, superblock + table + index)
+        })
+    }
+
+    /// Whether the map names more than it should.
+    fn has_strays(&self, root: BlockNr) -> bool {
+        let geometry = &self.volume.geometry;
+        if geometry.features.incompat.contains(Incompat::META_BG) {
+            return false;
+        }
+        let used: HashSet<usize> = self.slots().map(|(slot, _)| slot).collect();
+        let numbers = self.read_numbers(root).unwrap_or_default();
+        let mut numbers = numbers.into_iter().enumerate();
+        numbers.any(|(slot, number)| number != 0 && !used.contains(&slot))
+    }
+
+    /// The size reaches what is mapped, and no further than a map can.
+    fn check_resize_size(&mut self, inode: &Inode) -> Flow {
+        let geometry = &self.volume.geometry;
+        let locus = locus_of(inode.number);
+        let block_bytes = u64::from(geometry.block_bytes);
+        let numbers = block_bytes / 4;
+        let slot = self.slots().map(|(slot, _)| slot as u64).max();
+        let backups = self.backup_groups().len() as u64;
+        let last = slot.filter(|_| backups > 0);
+        let blocks = last.map_or(0, |slot| 12 + numbers * (1 + slot) + backups);
+        if inode.size_bytes > self.size_bytes_max(inode) {
+            self.found(locus, InodeUseRule::SizeTooLarge)?;
+        } else if inode.size_bytes < blocks.saturating_sub(1) * block_bytes {
+            self.found(locus, InodeUseRule::SizeTooSmall)?;
+        }
+        Ok(())
     }
 
     /// Groups that hold a copy of the descriptor table.
@@ -64,13 +118,11 @@ impl Checker<'_> {
         let Some(root) = self.read_numbers(root) else {
             return false;
         };
-        let table = u64::from(geometry.descriptor_blocks()) + 1;
         let backups = self.backup_groups();
-        let mut expected = vec![0; root.len()];
-        for index in 0..u64::from(geometry.reserved_gdt_blocks) {
-            let block = geometry.superblock_block.0 + table + index;
-            let slot = usize::try_from(table - 1 + index).unwrap_or(0) % root.len();
-            expected[slot] = block;
+        for (slot, block) in self.slots() {
+            if root.get(slot) != Some(&block) {
+                return false;
+            }
             let Some(copies) = self.read_numbers(BlockNr(block)) else {
                 return false;
             };
@@ -87,7 +139,7 @@ impl Checker<'_> {
                 return false;
             }
         }
-        root == expected
+        true
     }
 
     fn read_numbers(&self, block: BlockNr) -> Option<Vec<u64>> {

@@ -51,6 +51,10 @@ rules! {
         Journal => "names a journal it does not have, or two",
         /// Cluster sizes are block sizes without `bigalloc`.
         ClusterSize => "cluster size is not the block size, without bigalloc",
+        /// Quota files have the inodes that are kept for them, or ordinary ones.
+        QuotaInode => "names a quota inode that cannot be one",
+        /// `s_min_extra_isize` and `s_want_extra_isize`.
+        ExtraSize => "asks for more or less of an inode's tail than there can be",
         /// `s_r_blocks_count` is at most half the blocks.
         ReservedBlocks => "more than half of the blocks are reserved",
         /// Upper halves of block counts are zero without `64bit`.
@@ -151,6 +155,12 @@ rules! {
         UnusedField => "field without a meaning is not zero",
         /// The resize inode maps the blocks kept for descriptors, and their copies.
         ResizeMap => "map of the resize inode is not that of the reserved descriptor blocks",
+        /// The resize inode is a regular file with a link, as mke2fs makes it.
+        ResizeInode => "resize inode is no regular file with a name",
+        /// The resize inode maps nothing else.
+        ResizeStray => "resize inode maps blocks that are not reserved for descriptors",
+        /// `h_i_translator` lies within the filesystem.
+        Translator => "block of the translator lies outside the filesystem",
         /// With clusters, blocks lie in their clusters as in the file.
         ClusterAlign => "blocks lie in clusters otherwise than in the file",
         /// Contents in the inode are as long as the size says.
@@ -170,7 +180,9 @@ rules! {
         /// Extents of a file ascend.
         ExtentOrder => "extents of different nodes overlap or do not ascend",
         /// A symbolic link has a target and no NUL in it.
-        LinkTarget => "target of the symbolic link is empty or longer than a block",
+        LinkTarget => "target of the symbolic link is empty, too long, or has a NUL in it",
+        /// A target in the inode leaves no space for an extent tree.
+        LinkExtents => "symbolic link in the inode has the extents flag",
         /// A FIFO, socket or device has no size.
         SpecialSize => "special file has a size",
         /// A flag has its feature.

@@ -4,6 +4,7 @@ use platter_ondisk::Locus;
 
 use super::{Checker, Flow, SuperblockUseRule};
 use crate::Volume;
+use crate::ondisk::InodeNr;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
 
@@ -17,6 +18,10 @@ const CHECKED_RO_COMPAT: RoCompat = RoCompat::SUPPORTED
     .difference(RoCompat::BTREE_DIR)
     .union(RoCompat::READONLY)
     .union(RoCompat::SHARED_BLOCKS);
+/// Bytes of an inode of revision 0.
+const INODE_BYTES_MIN: u32 = 128;
+/// `i_extra_isize` and `i_checksum_hi`, without which a tail has no use.
+const EXTRA_BYTES_MIN: u32 = 4;
 /// The newest `s_rev_level`.
 const REVISION_MAX: u32 = 1;
 
@@ -68,6 +73,18 @@ impl Checker<'_> {
         if !geometry.features.has_bigalloc() && !is_equal {
             self.found(locus, SuperblockUseRule::ClusterSize)?;
         }
+        if disk.journal_inode.get() != 0 && !geometry.features.has_journal() {
+            self.found(locus, SuperblockUseRule::Journal)?;
+        }
+        if !self.are_quota_inodes(disk) {
+            self.found(locus, SuperblockUseRule::QuotaInode)?;
+        }
+        let tail = u32::from(geometry.inode_bytes).saturating_sub(INODE_BYTES_MIN);
+        let extra = [disk.min_extra_isize.get(), disk.want_extra_isize.get()].map(u32::from);
+        let is_extra = |bytes| bytes == 0 || (EXTRA_BYTES_MIN..=tail).contains(&bytes);
+        if tail > 0 && !extra.into_iter().all(is_extra) {
+            self.found(locus, SuperblockUseRule::ExtraSize)?;
+        }
         let reserved_blocks = self.volume.superblock.reserved_blocks;
         if reserved_blocks > self.volume.geometry.blocks_count / 2 {
             self.found(locus, SuperblockUseRule::ReservedBlocks)?;
@@ -83,6 +100,29 @@ impl Checker<'_> {
             self.found(locus, SuperblockUseRule::HighHalves)?;
         }
         Ok(())
+    }
+}
+
+impl Checker<'_> {
+    /// Whether each quota file has the inode reserved for its kind, or one that is free for files.
+    fn are_quota_inodes(&self, disk: &DiskSuperblock) -> bool {
+        let geometry = &self.volume.geometry;
+        if !geometry.features.ro_compat.contains(RoCompat::QUOTA) {
+            return true;
+        }
+        let stored = [
+            (disk.user_quota_inode.get(), Some(InodeNr::USER_QUOTA)),
+            (disk.group_quota_inode.get(), Some(InodeNr::GROUP_QUOTA)),
+            (disk.project_quota_inode.get(), None),
+        ];
+        let is_possible = |(number, own): (u32, Option<InodeNr>)| match InodeNr::new(number) {
+            None => true,
+            number if number == own => true,
+            Some(number) => {
+                number.get() >= geometry.first_inode && geometry.group_of_inode(number).is_some()
+            }
+        };
+        stored.into_iter().all(is_possible)
     }
 }
 

@@ -21,7 +21,7 @@ impl Contents<'_> {
             return Ok(());
         }
         if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
-            let file = range.start..range.end.min(self.inode.size_bytes);
+            let file = range.start..range.end.min(self.inline_end()?);
             if !file.is_empty() {
                 let _ = sink(inline(file));
             }

@@ -95,6 +95,14 @@ impl Contents<'_> {
         Ok(Sources::Pieces { first, rest })
     }
 
+    /// Where the inline contents end: at the size, or where the inode holds no more. What a larger
+    /// size claims behind that is a hole.
+    fn inline_end(&self) -> Result<u64> {
+        let data = InlineData::decode(self.inode, &self.volume.geometry)?;
+        let held = data.first.len().saturating_add(data.rest.len());
+        Ok(self.inode.size_bytes.min(held as u64))
+    }
+
     /// The longest piece from byte `offset` on, of at most `len_max` bytes: neighbouring runs that
     /// are neighbours on the device too are one piece.
     fn piece(&self, offset: u64, len_max: u64) -> Result<Piece> {

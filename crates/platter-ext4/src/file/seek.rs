@@ -27,9 +27,11 @@ impl Contents<'_> {
             SeekTarget::Hole => Ok(size),
         };
         if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            let end = self.inline_end()?.min(size);
             return match target {
-                SeekTarget::Data => Ok(offset),
-                SeekTarget::Hole => Ok(size),
+                SeekTarget::Data if offset < end => Ok(offset),
+                SeekTarget::Data => nothing(),
+                SeekTarget::Hole => Ok(end.max(offset)),
             };
         }
         let bits = self.volume.geometry.block_bits;

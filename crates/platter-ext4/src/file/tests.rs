@@ -5,9 +5,11 @@ use std::ops::ControlFlow;
 use platter_vfs::{Extent, SeekTarget};
 
 use super::*;
+use crate::mapping::store_inline;
 use crate::ondisk::InodeNr;
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::geometry::tests::sample_geometry;
+use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::inode::tests::sample;
 use crate::volume::tests::sample_volume;
 
@@ -237,4 +239,34 @@ fn empty_range_has_no_extents() {
         end: 6200,
     };
     assert_eq!(file.all_extents(backwards), []);
+}
+
+/// A file with 60 bytes in the inode and `held` bytes as an attribute.
+fn inline(size: u64, held: usize) -> File {
+    let mut file = File::new(InodeFlags::INLINE_DATA, 0, &[]);
+    let contents = vec![b'x'; BLOCK_AREA_BYTES + held];
+    let geometry = sample_geometry();
+    assert!(store_inline(&mut file.inode, &geometry, &contents).unwrap());
+    file.inode.size_bytes = size;
+    file
+}
+
+#[test]
+fn size_beyond_what_the_inode_holds_is_a_hole() {
+    for size in [1 << 13, 1 << 60, i64::MAX.unsigned_abs()] {
+        let file = inline(size, 10);
+        assert_eq!(file.all_extents(0..u64::MAX), [(0..70, None, false)]);
+        assert_eq!(file.all_extents(70..size), []);
+        let seek = |offset, target| file.seek(offset, target);
+        assert_eq!(seek(69, SeekTarget::Data), Some(69));
+        assert_eq!(seek(70, SeekTarget::Data), None);
+        assert_eq!(seek(0, SeekTarget::Hole), Some(70));
+        assert_eq!(seek(1000, SeekTarget::Hole), Some(1000));
+        let mut buf = [7; 20];
+        assert_eq!(file.contents().read_at(60, &mut buf).unwrap(), 20);
+        assert_eq!(buf, *b"xxxxxxxxxx\0\0\0\0\0\0\0\0\0\0");
+    }
+    let file = inline(65, 10);
+    assert_eq!(file.all_extents(0..u64::MAX), [(0..65, None, false)]);
+    assert_eq!(file.seek(0, SeekTarget::Hole), Some(65));
 }

@@ -30,7 +30,7 @@ pub(crate) fn write_backups(device: &dyn BlockDevice, geometry: &Geometry) -> Re
             break;
         };
         disk.block_group
-            .set(u16::try_from(group.0 & 0xffff).unwrap_or(0));
+            .set(u16::try_from(group.0).unwrap_or(u16::MAX));
         disk.state.set(BACKUP_STATE);
         disk.seal();
         let place = geometry.group_first_block(group);

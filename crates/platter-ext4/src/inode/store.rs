@@ -146,10 +146,11 @@ fn broken(number: InodeNr, rule: InodeRule) -> Corrupt<InodeRule> {
 fn announce_large_file(volume: &Volume, handle: &mut Handle<'_>, inode: &Inode) -> Result<()> {
     let is_large = inode.kind == FileKind::Regular && inode.size_bytes > SMALL_FILE_BYTES_MAX;
     let features = volume.geometry.features.ro_compat;
-    if !is_large || features.contains(RoCompat::LARGE_FILE) || volume.superblock.revision == 0 {
+    if !is_large || features.contains(RoCompat::LARGE_FILE) {
         return Ok(());
     }
     superblock::edit(volume, handle, |disk| {
+        disk.leave_revision_0();
         let bits = disk.feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
         disk.feature_ro_compat.set(bits);
     })

@@ -239,6 +239,33 @@ impl BlockMap {
         }
     }
 
+    /// Has extents become block numbers in the inode, where there is no more than one run, of written
+    /// blocks among the first twelve. Returns whether that was so; else nothing is changed.
+    pub fn leave_extents(&mut self, volume: &Volume, inode: &mut Inode) -> Result<bool> {
+        if !matches!(self.form, Form::Extents(_)) || self.end.is_some() {
+            return Ok(false);
+        }
+        let (mut only, mut is_more) = (None, false);
+        self.visit(volume, &mut |piece| match piece {
+            Piece::Run(run) if only.is_none() => {
+                only = Some(run);
+                ControlFlow::Continue(())
+            }
+            Piece::Run(_) | Piece::Node(..) => {
+                is_more = true;
+                ControlFlow::Break(())
+            }
+        })?;
+        let Some(map) = IndirectMap::direct(inode.number, only).filter(|_| !is_more) else {
+            return Ok(false);
+        };
+        inode.block = map.area();
+        inode.flags.remove(InodeFlags::EXTENTS);
+        self.form = Form::Indirect(map);
+        self.recent = RecentRuns::default();
+        Ok(true)
+    }
+
     /// Whether no block is mapped, and none taken for the map.
     #[must_use]
     pub fn is_empty(&self) -> bool {

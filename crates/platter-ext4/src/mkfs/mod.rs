@@ -95,7 +95,8 @@ pub fn mkfs(
         budget,
     );
     let volume = volume.writable(Log::without_journal);
-    OwnFiles::new(&volume, clock, is_zero)?.make(&shape, options.root_owner)?;
+    let root_owner = options.root_owner.unwrap_or_default();
+    OwnFiles::new(&volume, clock, is_zero)?.make(&shape, root_owner)?;
     write_backups(&**device, &shape.geometry)?;
     device.flush()?;
     Ok(())

@@ -94,8 +94,9 @@ pub struct MkfsOptions {
     pub uuid: Option<Uuid>,
     /// What the hashes of names start from; random otherwise.
     pub hash_seed: Option<Uuid>,
-    /// Who owns the root directory.
-    pub root_owner: (u32, u32),
+    /// User and group of the root directory; the superuser's otherwise. `lost+found` is always the
+    /// superuser's.
+    pub root_owner: Option<(u32, u32)>,
     /// Write zeros to inode tables that a checksum of their descriptor would let wait for the kernel,
     /// where the device does not hold zeros anyway.
     pub zero_inode_tables: bool,
@@ -121,7 +122,7 @@ impl MkfsOptions {
             label: Vec::new(),
             uuid: None,
             hash_seed: None,
-            root_owner: (0, 0),
+            root_owner: None,
             zero_inode_tables: false,
             stripe: (0, 0),
         }

@@ -253,7 +253,9 @@ impl Sizes {
         let count = inodes.wanted.unwrap_or(inodes.by_ratio).max(inodes.needed);
         let wanted = count.max(u64::from(FIRST_INODE)).div_ceil(groups).min(max);
         let filled = (wanted.div_ceil(per_block) * per_block).min(max);
-        let per_group = filled.max(8) & !7;
+        // The first group holds those that are the filesystem's own.
+        let own = u64::from(FIRST_INODE).next_multiple_of(8);
+        let per_group = (filled & !7).max(own);
         if per_group * groups > u64::from(u32::MAX) {
             return Err(Condition::InvalidArgument.into());
         }
@@ -367,6 +369,19 @@ mod tests {
         change(&mut options);
         let clock = FixedClock::new(Timestamp::default(), 1);
         Shape::choose(20 << 20, &options, &clock)
+    }
+
+    #[test]
+    fn first_group_holds_the_reserved_inodes() {
+        let mut options = MkfsOptions::new(Generation::Ext4);
+        options.bytes_per_inode = Some(1 << 20);
+        let clock = FixedClock::new(Timestamp::default(), 1);
+        for (len_bytes, block_bytes) in [(64 << 10, 1024), (64 << 20, 1024), (64 << 20, 4096)] {
+            options.block_bytes = Some(block_bytes);
+            let shape = Shape::choose(len_bytes, &options, &clock).unwrap();
+            let count = shape.geometry.inodes_per_group;
+            assert!(count >= FIRST_INODE && count.is_multiple_of(8), "{count}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a filesystem says about itself.
 
-use platter_vfs::{Description, Timestamp};
+use platter_vfs::{Description, Detail, DetailValue, Timestamp};
 
 use super::Ext4;
 use crate::ondisk::features::Incompat;
@@ -19,96 +19,192 @@ impl Ext4 {
         }
     }
 
-    fn details(&self) -> Vec<(&'static str, String)> {
+    fn details(&self) -> Vec<Detail> {
         let volume = self.volume();
         let (geometry, superblock) = (&volume.geometry, &volume.superblock);
+        let put = Detail::new;
+        let number = |key, label, number: u64| Detail::new(key, label, number.into());
+        let time = |key, label, time| Detail::new(key, label, moment(time));
         let mut details = vec![
-            ("state", state(superblock.state)),
-            ("errors recorded", superblock.error_count.to_string()),
-            ("journal", self.journal_state()),
-            ("orphaned inodes", self.orphans().all().len().to_string()),
-            ("revision", superblock.revision.to_string()),
-            ("blocks", geometry.blocks_count.to_string()),
-            ("block size", geometry.block_bytes.to_string()),
-            ("first block", geometry.first_data_block.to_string()),
-            ("groups", geometry.groups_count.to_string()),
-            ("blocks per group", geometry.blocks_per_group.to_string()),
-            ("inodes", geometry.inodes_count.to_string()),
-            ("inodes per group", geometry.inodes_per_group.to_string()),
-            ("inode size", geometry.inode_bytes.to_string()),
-            ("first inode", geometry.first_inode.to_string()),
-            ("descriptor size", geometry.descriptor_bytes.to_string()),
-            ("reserved blocks", superblock.reserved_blocks.to_string()),
-            ("reserved for user", superblock.reserved_uid.to_string()),
-            ("reserved for group", superblock.reserved_gid.to_string()),
-            ("created", moment(superblock.created)),
-            ("last mounted", moment(superblock.mounted)),
-            ("last written", moment(superblock.written)),
-            ("last checked", moment(superblock.checked)),
-            ("mount count", superblock.mount_count.to_string()),
-            ("mounts before check", mounts(superblock.max_mount_count)),
-            (
-                "last mounted on",
-                superblock.last_mounted.escape_ascii().to_string(),
+            put("state", "state", state(superblock.state)),
+            number(
+                "errors_recorded",
+                "errors recorded",
+                superblock.error_count.into(),
             ),
-            ("directory hash", hash_name(superblock.default_hash_version)),
-            ("directory hash seed", self.hash_seed()),
+            put("journal", "journal", self.journal_state()),
+            number(
+                "orphaned_inodes",
+                "orphaned inodes",
+                self.orphans().all().len() as u64,
+            ),
+            number("revision", "revision", superblock.revision.into()),
+            number("blocks", "blocks", geometry.blocks_count),
+            number("block_bytes", "block size", geometry.block_bytes.into()),
+            number("first_block", "first block", geometry.first_data_block.0),
+            number("groups", "groups", geometry.groups_count.into()),
+            number(
+                "blocks_per_group",
+                "blocks per group",
+                geometry.blocks_per_group.into(),
+            ),
+            number("inodes", "inodes", geometry.inodes_count.into()),
+            number(
+                "inodes_per_group",
+                "inodes per group",
+                geometry.inodes_per_group.into(),
+            ),
+            number("inode_bytes", "inode size", geometry.inode_bytes.into()),
+            number("first_inode", "first inode", geometry.first_inode.into()),
+            number(
+                "descriptor_bytes",
+                "descriptor size",
+                geometry.descriptor_bytes.into(),
+            ),
+            number(
+                "reserved_blocks",
+                "reserved blocks",
+                superblock.reserved_blocks,
+            ),
+            number(
+                "reserved_uid",
+                "reserved for user",
+                superblock.reserved_uid.into(),
+            ),
+            number(
+                "reserved_gid",
+                "reserved for group",
+                superblock.reserved_gid.into(),
+            ),
+            time("created", "created", superblock.created),
+            time("last_mounted", "last mounted", superblock.mounted),
+            time("last_written", "last written", superblock.written),
+            time("last_checked", "last checked", superblock.checked),
+            number("mount_count", "mount count", superblock.mount_count.into()),
+            put(
+                "mounts_before_check",
+                "mounts before check",
+                mounts(superblock.max_mount_count),
+            ),
+            put(
+                "last_mounted_on",
+                "last mounted on",
+                DetailValue::Name(superblock.last_mounted.clone()),
+            ),
+            put(
+                "directory_hash",
+                "directory hash",
+                hash(superblock.default_hash_version),
+            ),
+            put(
+                "directory_hash_seed",
+                "directory hash seed",
+                self.hash_seed().into(),
+            ),
         ];
         let held = volume.device().geometry().len_bytes;
         if let Some(missing @ 1..) = geometry.len_bytes().checked_sub(held) {
-            let text = format!("the last {missing} bytes are missing");
-            details.insert(0, ("cut off", text));
+            let value = DetailValue::Record {
+                text: format!("the last {missing} bytes are missing"),
+                fields: vec![number("missing_bytes", "missing bytes", missing)],
+            };
+            details.insert(0, put("truncated", "truncated", value));
         }
+        details.extend(self.details_of_features());
+        details
+    }
+
+    /// What only filesystems with certain features have.
+    fn details_of_features(&self) -> Vec<Detail> {
+        let volume = self.volume();
+        let (geometry, superblock) = (&volume.geometry, &volume.superblock);
+        let put = Detail::new;
+        let number = |key, label, number: u64| Detail::new(key, label, number.into());
+        let mut details = Vec::new();
         if geometry.features.has_bigalloc() {
             let bytes = u64::from(geometry.cluster_blocks) * u64::from(geometry.block_bytes);
-            details.push(("cluster size", bytes.to_string()));
+            details.push(number("cluster_bytes", "cluster size", bytes));
         }
         if geometry.features.incompat.contains(Incompat::FLEX_BG) {
-            details.push(("flex group size", geometry.groups_per_flex.to_string()));
+            let groups = geometry.groups_per_flex.into();
+            details.push(number("groups_per_flex", "flex group size", groups));
         }
         if geometry.features.incompat.contains(Incompat::MMP) {
-            details.push(("mmp block", superblock.mmp_block.to_string()));
+            details.push(number("mmp_block", "mmp block", superblock.mmp_block));
         }
         if geometry.features.has_metadata_csum() {
-            details.push(("checksum seed", format!("{:#010x}", geometry.checksum_seed)));
+            let value = DetailValue::Hexadecimal(geometry.checksum_seed);
+            details.push(put("checksum_seed", "checksum seed", value));
         }
         if geometry.features.incompat.contains(Incompat::CASEFOLD) {
-            details.push(("name encoding", encoding(superblock.encoding)));
+            let value = encoding(superblock.encoding);
+            details.push(put("name_encoding", "name encoding", value));
         }
         details
     }
 
-    fn journal_state(&self) -> String {
+    /// Where the journal is and in which state.
+    fn journal_state(&self) -> DetailValue {
         let volume = self.volume();
-        if !volume.superblock.features.has_journal() {
-            return "none".into();
+        let superblock = &volume.superblock;
+        let field = Detail::new;
+        let record = |text: String, state, more: Vec<Detail>| {
+            let is_external = superblock.journal_inode.is_none();
+            let place = match state {
+                "none" => "none",
+                _ if is_external => "external",
+                _ => "internal",
+            };
+            let mut fields = vec![
+                field("state", "state", DetailValue::Word(state)),
+                field("place", "place", DetailValue::Word(place)),
+            ];
+            if place == "external" {
+                fields.push(field("uuid", "uuid", superblock.journal_uuid.into()));
+            }
+            fields.extend(more);
+            DetailValue::Record { text, fields }
+        };
+        if !superblock.features.has_journal() {
+            return record("none".into(), "none", Vec::new());
         }
         if let Some(report) = self.recovery() {
             let (transactions, blocks) = (report.log.transactions, report.log.blocks_replayed);
-            let fast = match report.fast_commits.fast_commits {
+            let fast_commits = report.fast_commits.fast_commits;
+            let fast = match fast_commits {
                 0 => String::new(),
                 count => format!(", {count} fast commits"),
             };
-            return format!("recovered ({transactions} transactions, {blocks} blocks{fast})");
+            let text = format!("recovered ({transactions} transactions, {blocks} blocks{fast})");
+            let counts = vec![
+                field("transactions", "transactions", transactions.into()),
+                field("blocks", "blocks", blocks.into()),
+                field("fast_commits", "fast commits", fast_commits.into()),
+            ];
+            return record(text, "recovered", counts);
         }
-        if volume
-            .superblock
-            .features
-            .incompat
-            .contains(Incompat::RECOVER)
-        {
-            return "needs recovery".into();
+        if superblock.features.incompat.contains(Incompat::RECOVER) {
+            return record("needs recovery".into(), "needs_recovery", Vec::new());
         }
-        if volume.superblock.journal_inode.is_none() {
-            return format!("external, {}", volume.superblock.journal_uuid);
+        if superblock.journal_inode.is_none() {
+            let text = format!("external, {}", superblock.journal_uuid);
+            return record(text, "not_opened", Vec::new());
         }
         match open_journal(volume, None) {
-            Ok(journal) => format!("clean, {} bytes", journal.state().len_bytes),
-            Err(error) => format!("damaged: {error}"),
+            Ok(journal) => {
+                let bytes = journal.state().len_bytes;
+                let size = field("size_bytes", "size", bytes.into());
+                record(format!("clean, {bytes} bytes"), "clean", vec![size])
+            }
+            Err(error) => {
+                let reason = DetailValue::Text(error.to_string());
+                let reason = field("message", "message", reason);
+                record(format!("corrupt: {error}"), "corrupt", vec![reason])
+            }
         }
     }
 
-    fn hash_seed(&self) -> String {
+    fn hash_seed(&self) -> platter_ondisk::Uuid {
         let words = self.volume().superblock.hash_seed;
         let mut bytes = [0; 16];
         for (to, from) in bytes
@@ -117,15 +213,15 @@ impl Ext4 {
         {
             *to = from;
         }
-        platter_ondisk::Uuid::from_bytes(bytes).to_string()
+        platter_ondisk::Uuid::from_bytes(bytes)
     }
 }
 
-fn state(state: State) -> String {
-    let clean = if state.is_clean() {
-        "clean"
+fn state(state: State) -> DetailValue {
+    let (clean, word) = if state.is_clean() {
+        ("clean", "clean")
     } else {
-        "not clean"
+        ("not clean", "not_clean")
     };
     let errors = if state.has_errors() {
         ", with errors"
@@ -137,79 +233,49 @@ fn state(state: State) -> String {
     } else {
         ""
     };
-    format!("{clean}{errors}{orphans}")
-}
-
-fn mounts(count: u16) -> String {
-    match count {
-        0 | u16::MAX => "unlimited".into(),
-        count => count.to_string(),
+    let flag = |key, label, flag| Detail::new(key, label, DetailValue::Flag(flag));
+    DetailValue::Record {
+        text: format!("{clean}{errors}{orphans}"),
+        fields: vec![
+            Detail::new("word", "word", DetailValue::Word(word)),
+            flag("has_errors", "has errors", state.has_errors()),
+            flag(
+                "is_cleaning_orphans",
+                "is cleaning orphans",
+                state.is_cleaning_orphans(),
+            ),
+        ],
     }
 }
 
-fn hash_name(version: u8) -> String {
-    let name = match version {
+fn mounts(count: u16) -> DetailValue {
+    match count {
+        0 | u16::MAX => DetailValue::Absent("unlimited"),
+        count => count.into(),
+    }
+}
+
+fn hash(version: u8) -> DetailValue {
+    DetailValue::Word(match version {
         0 | 3 => "legacy",
         1 | 4 => "half_md4",
         2 | 5 => "tea",
         6 => "siphash",
-        other => return format!("unknown ({other})"),
-    };
-    name.into()
+        _ => "unknown",
+    })
 }
 
-fn encoding(number: u16) -> String {
-    match number {
-        1 => "utf8-12.1".into(),
-        other => format!("unknown ({other})"),
-    }
+fn encoding(number: u16) -> DetailValue {
+    DetailValue::Word(match number {
+        1 => "utf8-12.1",
+        _ => "unknown",
+    })
 }
 
-/// A moment in UTC, as `2026-01-31T12:00:00Z`; `never` for the zero of the superblock.
-fn moment(time: Timestamp) -> String {
-    const DAY: i64 = 86_400;
+/// A moment; none for the zero of the superblock.
+fn moment(time: Timestamp) -> DetailValue {
     if time.seconds == 0 {
-        return "never".into();
+        return DetailValue::Absent("never");
     }
-    let (days, second) = (time.seconds.div_euclid(DAY), time.seconds.rem_euclid(DAY));
-    // Years that begin in March end with the leap day, and their months follow one formula.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 {
-        shifted_month + 3
-    } else {
-        shifted_month - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z",
-        second % 60
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_dates_of_the_calendar() {
-        let at = |seconds| {
-            moment(Timestamp {
-                seconds,
-                nanoseconds: 0,
-            })
-        };
-        assert_eq!(at(1), "1970-01-01T00:00:01Z");
-        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(at(951_825_600), "2000-02-29T12:00:00Z");
-        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
-        assert_eq!(at(0), "never");
-    }
+    DetailValue::Time(time)
 }

@@ -13,7 +13,7 @@ use platter_vfs::{Clock, Condition, Result};
 use zerocopy::FromBytes;
 
 use super::MountOptions;
-use super::ticker::Ticker;
+use super::ticker::{Next, Ticker};
 use crate::Volume;
 use crate::ondisk::BlockNr;
 use crate::ondisk::corrupt::Corrupt;
@@ -106,7 +106,7 @@ impl Guard {
         let sequence = Arc::clone(&self.sequence);
         self.ticker = Some(Ticker::start(
             "ext4-mmp",
-            place.update_interval,
+            Next::In(place.update_interval),
             move || {
                 let now = place.clock.monotonic();
                 let is_late = now.saturating_sub(last) > place.check_interval();
@@ -116,13 +116,13 @@ impl Guard {
                     (Ok(disk), Some(_)) => {
                         last = now;
                         sequence.store(disk.sequence.get(), Ordering::Release);
-                        true
+                        Next::In(place.update_interval)
                     }
                     (Err(error), Some(tree)) => {
                         tree.end_writing(&error);
-                        false
+                        Next::Never
                     }
-                    (_, None) => false,
+                    (_, None) => Next::Never,
                 }
             },
         )?);

@@ -4,13 +4,17 @@
 mod at_rest;
 mod changeover;
 mod committer;
+mod copies;
 mod describe;
+mod flusher;
+mod label;
 mod lifetime;
 mod mmp;
 mod options;
 mod recovery;
 mod statfs;
 mod ticker;
+mod trim;
 mod unused;
 mod writing;
 
@@ -19,7 +23,7 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Clock, Condition, Description, Error, Filesystem, InodeId, Result, StatFs, Unsupported,
+    Clock, Condition, Description, Error, Filesystem, InodeId, Result, StatFs, Trim, Unsupported,
 };
 
 use crate::Volume;
@@ -39,6 +43,7 @@ use writing::Writing;
 
 pub(crate) use at_rest::AtRest;
 pub use changeover::Changeover;
+pub use copies::find_superblock_copy;
 pub use options::{DataMode, MountOptions, OnError, Recovery};
 pub use unused::Unused;
 
@@ -179,12 +184,44 @@ impl Filesystem for Ext4 {
         }
     }
 
+    fn inode_of_handle(&self, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let number = u32::try_from(id.number).ok().and_then(InodeNr::new);
+        // What the table holds of an inode that was never used may be anything.
+        let is_in_use = match number {
+            Some(number) => self.tree.is_in_use(number)?,
+            None => false,
+        };
+        if !is_in_use {
+            return Err(Condition::Stale.into());
+        }
+        self.inode(id)
+    }
+
     fn stat_fs(&self) -> Result<StatFs> {
         statfs::stat_fs(&self.tree)
     }
 
     fn sync(&self) -> Result<()> {
         self.tree.sync()
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        label::label(self.volume())
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        if self.writing.is_none() {
+            return Err(Condition::ReadOnly.into());
+        }
+        label::set_label(&self.tree, label)
+    }
+
+    fn trim(&self, asked: &Trim) -> Result<u64> {
+        trim::trim(&self.tree, asked)
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.writing.as_ref().map_or(Ok(()), Writing::shut_down)
     }
 
     fn unmount(&self) -> Result<()> {

@@ -38,8 +38,9 @@ pub struct MountOptions {
     pub cut_off: bool,
     /// What to do about damage that is met; `None` for what the superblock says.
     pub on_error: Option<OnError>,
-    /// How often changes are made durable by themselves, in a thread of the mount's own; `None` for
-    /// never, so that everything happens in the caller's threads.
+    /// How long changes may stay before they are made durable by themselves, in a thread of the
+    /// mount's own, which does so earlier when none follow; `None` for never, so that everything
+    /// happens in the caller's threads.
     pub commit_interval: Option<Duration>,
     /// How contents of files are written; `None` for what the superblock says.
     pub data_mode: Option<DataMode>,

@@ -1,7 +1,7 @@
 //! A mount for writing: what is refused, how it begins, and how it comes to rest.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use platter_block::BlockDevice;
@@ -12,10 +12,11 @@ use platter_vfs::{Clock, Condition, Result};
 use super::committer::Committer;
 use super::lifetime::Lifetime;
 use super::ticker::Ticker;
-use super::{DataMode, MountOptions, OnError, Opened, Recovery, mmp, unsupported};
+use super::{DataMode, MountOptions, OnError, Opened, Recovery, flusher, mmp, unsupported};
 use crate::Volume;
 use crate::alloc::Space;
-use crate::ondisk::features::RoCompat;
+use crate::ondisk::Creator;
+use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::jbd2::Sequence;
 use crate::ops::Tree;
 use crate::orphan::Orphans;
@@ -23,9 +24,6 @@ use crate::recovery::open_journal;
 use crate::superblock;
 use crate::txn::{Journal, Log};
 use crate::volume::Sharing;
-
-/// How often the flusher looks after the journal.
-const TICK: Duration = Duration::from_secs(1);
 
 /// What a mount for writing keeps up, and ends.
 #[derive(Debug)]
@@ -36,6 +34,8 @@ pub(super) struct Writing {
     running: Mutex<Option<Running>>,
     /// Held while it ends, for who would end it, too.
     ending: Mutex<()>,
+    /// All changes were ended before the unmount, which leaves the device as it is.
+    is_shut_down: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -43,6 +43,12 @@ struct Running {
     flusher: Option<Ticker>,
     committer: Option<Committer>,
     guard: Option<mmp::Guard>,
+}
+
+impl Running {
+    fn take_threads(&mut self) -> (Option<Ticker>, Option<Committer>) {
+        (self.flusher.take(), self.committer.take())
+    }
 }
 
 /// What keeps an image from being written, by name, whatever it could be read with.
@@ -62,6 +68,16 @@ pub(super) fn refuse_unwritable(
     // Usage would have to be counted; a kernel without quotas refuses it, too.
     if features.ro_compat.contains(RoCompat::QUOTA) {
         names.push("quota".into());
+    }
+    // Their fields, or their seals, lie where inodes of GNU/Hurd have others.
+    if opened.geometry.creator == Creator::Hurd {
+        let has = |named: bool, name: &str| named.then(|| format!("{name} of GNU/Hurd"));
+        names.extend(has(features.incompat.contains(Incompat::BIT64), "64bit"));
+        names.extend(has(
+            features.incompat.contains(Incompat::EA_INODE),
+            "ea_inode",
+        ));
+        names.extend(has(features.has_metadata_csum(), "metadata_csum"));
     }
     // Contents are cached, and written, by pages.
     if opened.geometry.block_bytes as usize > PAGE_BYTES {
@@ -139,7 +155,7 @@ impl Writing {
         }
         let (flusher, committer) = match options.commit_interval {
             Some(interval) => (
-                Some(start_flusher(tree, &lifetime, interval)?),
+                Some(flusher::start(tree, &lifetime, interval)?),
                 Some(Committer::start(tree)?),
             ),
             None => (None, None),
@@ -153,6 +169,7 @@ impl Writing {
                 guard,
             })),
             ending: Mutex::default(),
+            is_shut_down: AtomicBool::new(false),
         })
     }
 
@@ -165,12 +182,29 @@ impl Writing {
         };
         drop(running.flusher);
         drop(running.committer);
+        if self.is_shut_down.load(Ordering::Acquire) {
+            return running.guard.map_or(Ok(()), mmp::Guard::release);
+        }
         let ended = self.come_to_rest();
         self.tree.cut();
         match running.guard {
             Some(guard) => ended.and(guard.release()),
             None => ended,
         }
+    }
+
+    /// Makes everything durable and ends all changes. The journal stays to be recovered, and a
+    /// filesystem without one to be checked.
+    pub(super) fn shut_down(&self) -> Result<()> {
+        let _only = self.ending.lock();
+        if self.has_ended() || self.is_shut_down.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let synced = self.tree.sync();
+        let threads = self.running.lock().as_mut().map(Running::take_threads);
+        drop(threads);
+        self.tree.cut();
+        synced
     }
 
     /// Ends what runs beside its callers, and leaves the filesystem as it is.
@@ -201,32 +235,4 @@ impl Writing {
             disk.end_mount(now, was_clean);
         })
     }
-}
-
-/// Starts the thread that makes what changes durable once in every `interval`, and keeps room in
-/// the journal meanwhile.
-fn start_flusher(tree: &Arc<Tree>, lifetime: &Arc<Lifetime>, interval: Duration) -> Result<Ticker> {
-    let tick = interval.min(TICK);
-    let clock = Arc::clone(&tree.clock);
-    let (tree, lifetime) = (Arc::downgrade(tree), Arc::clone(lifetime));
-    let mut last = clock.monotonic();
-    Ticker::start("ext4-flusher", tick, move || {
-        let Some(tree) = tree.upgrade() else {
-            return false;
-        };
-        let now = clock.monotonic();
-        // An error is noted in the filesystem, and told to whoever syncs next.
-        if now.saturating_sub(last) >= interval {
-            last = now;
-            let _ = lifetime.note_when_due(&tree.volume, now);
-            let _ = tree.sync();
-        }
-        if let Some(log) = tree.volume.log() {
-            let _ = log.tend();
-        }
-        if let Some(sharing) = tree.volume.sharing() {
-            sharing.shrink();
-        }
-        true
-    })
 }

@@ -67,6 +67,8 @@ pub struct Geometry {
     pub backup_groups: [u32; 2],
     /// Groups that share the place of their metadata, with `flex_bg`; else 1.
     pub groups_per_flex: u32,
+    /// Which operating system's form the inodes have.
+    pub creator: Creator,
     /// The features.
     pub features: Features,
     /// What all metadata checksums start from.
@@ -81,6 +83,27 @@ type Result<T> = std::result::Result<T, Corrupt<SuperblockRule>>;
 
 fn broken(rule: SuperblockRule) -> Corrupt<SuperblockRule> {
     Corrupt::new(LOCUS, rule)
+}
+
+/// `s_creator_os`: who made the filesystem, as far as inodes differ by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Creator {
+    /// Linux.
+    Linux,
+    /// GNU/Hurd, whose inodes have a translator's block where those of Linux have a version.
+    Hurd,
+    /// Masix, FreeBSD, Lites, and what comes later.
+    Other,
+}
+
+impl Creator {
+    fn of(stored: u32) -> Self {
+        match stored {
+            0 => Self::Linux,
+            1 => Self::Hurd,
+            _ => Self::Other,
+        }
+    }
 }
 
 impl Geometry {
@@ -130,6 +153,7 @@ impl Geometry {
             reserved_gdt_blocks: disk.reserved_gdt_blocks.get(),
             backup_groups: disk.backup_groups.map(Le32::get),
             groups_per_flex: groups_per_flex(disk, features),
+            creator: Creator::of(disk.creator_os.get()),
             features,
             checksum_seed: superblock.checksum_seed,
             uuid: superblock.uuid,

@@ -328,8 +328,10 @@ impl GroupDesc {
                 &mut high.free_inodes,
             );
             split(self.used_dirs, &mut low.used_dirs_lo, &mut high.used_dirs);
+            // Without checksums of groups, all inodes and bitmaps are in use.
+            let has_unused = geometry.features.has_group_csum();
             split(
-                self.unused_inodes,
+                if has_unused { self.unused_inodes } else { 0 },
                 &mut low.unused_inodes_lo,
                 &mut high.unused_inodes,
             );
@@ -343,9 +345,12 @@ impl GroupDesc {
                 &mut low.inode_bitmap_checksum_lo,
                 &mut high.inode_bitmap_checksum,
             );
-            if geometry.features.has_group_csum() {
-                low.flags = self.flags.bits().into();
-            }
+            low.flags = if has_unused {
+                self.flags.bits().into()
+            } else {
+                let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
+                self.stored_flags.difference(uninit).bits().into()
+            };
         }
         seal(bytes, group, geometry);
     }

@@ -26,7 +26,7 @@ pub mod xattr;
 
 pub use corrupt::{Corrupt, Rule, Structure};
 pub use features::Features;
-pub use geometry::Geometry;
+pub use geometry::{Creator, Geometry};
 pub use group_desc::GroupDesc;
 pub use inode::{Inode, InodeFlags};
 pub use superblock::Superblock;

@@ -3,6 +3,7 @@
 use platter_vfs::{Attr, Condition, Context, FileKind, Result, SetAttr, SetTime, Timestamp};
 
 use super::{Core, Node};
+use crate::file::size_bytes_max;
 use crate::inode;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Inode, InodeFlags};
@@ -40,6 +41,9 @@ impl Node {
             // What is dirty is written as it was to be, and home before the file changes its way.
             self.write_back()?;
             self.leave_journal()?;
+        }
+        if old.difference(flags).contains(InodeFlags::EXTENTS) {
+            self.write_back()?;
         }
         match changes.size_bytes {
             Some(size_bytes) => self.set_with_size(context, changes, size_bytes)?,
@@ -108,6 +112,15 @@ impl Node {
         changes: &SetAttr,
         flags: InodeFlags,
     ) -> Result<()> {
+        if core
+            .inode
+            .flags
+            .difference(flags)
+            .contains(InodeFlags::EXTENTS)
+            && !core.map.leave_extents(self.volume(), &mut core.inode)?
+        {
+            return Err(Condition::NotSupported.into());
+        }
         if let Some(permissions) = changes.permissions {
             let mut change = self.xattr_change(context, handle, core)?;
             change.set_permissions(permissions & 0o7777)?;
@@ -135,10 +148,12 @@ impl Node {
         Ok(())
     }
 
-    /// The inode's flags as `changes` leave them.
+    /// The inode's flags as `changes` leave them. Flags that are shown and cannot be set stay as they are,
+    /// whether they are among those to be set or not.
     ///
     /// # Errors
-    /// `NotSupported` for flags that cannot be changed, or mean nothing for this file.
+    /// `NotSupported` for flags that are unknown or mean nothing for this file, and for changes that
+    /// cannot be made.
     fn flags_after(&self, changes: &SetAttr) -> Result<InodeFlags> {
         let core = self.core.read();
         let old = core.inode.flags;
@@ -146,8 +161,12 @@ impl Node {
             return Ok(old);
         };
         let wanted = InodeFlags::from_bits_retain(wanted);
+        if !InodeFlags::USER_VISIBLE.contains(wanted) {
+            return Err(Condition::NotSupported.into());
+        }
         let shown = inode::attr(&core.inode, &self.volume().geometry).flags;
-        let toggled = wanted.symmetric_difference(InodeFlags::from_bits_retain(shown));
+        let toggled = wanted.symmetric_difference(InodeFlags::from_bits_retain(shown))
+            & (InodeFlags::USER_MODIFIABLE | InodeFlags::USER_CONVERTIBLE);
         let meaning = match self.kind {
             FileKind::Directory => InodeFlags::USER_MODIFIABLE,
             FileKind::Regular => InodeFlags::USER_MODIFIABLE - InodeFlags::OF_DIRECTORIES,
@@ -157,14 +176,29 @@ impl Node {
             | FileKind::Fifo
             | FileKind::Socket => InodeFlags::OF_ANY_FILE,
         };
-        // Flags that nobody can change may be given back as they were shown.
-        if !meaning.contains(toggled) {
+        let mut simple = toggled;
+        if self.may_leave_extents(&core.inode) {
+            simple.remove(InodeFlags::EXTENTS);
+        }
+        if !meaning.contains(simple) {
             return Err(Condition::NotSupported.into());
         }
         if toggled.contains(InodeFlags::CASEFOLD) {
             self.prove_can_fold(&core)?;
         }
         Ok(old.symmetric_difference(toggled))
+    }
+
+    /// Whether a map of block numbers can take the place of this inode's extents, as far as can be said
+    /// without a look at them.
+    fn may_leave_extents(&self, inode: &Inode) -> bool {
+        let geometry = &self.volume().geometry;
+        let mut without = inode.clone();
+        without.flags.remove(InodeFlags::EXTENTS);
+        inode.flags.contains(InodeFlags::EXTENTS)
+            && matches!(self.kind, FileKind::Regular | FileKind::Directory)
+            && geometry.cluster_blocks == 1
+            && self.size_bytes() <= size_bytes_max(geometry, &without)
     }
 
     /// How names are compared is changed only where there are none.

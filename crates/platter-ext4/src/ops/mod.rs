@@ -39,7 +39,7 @@ use platter_vfs::{
 };
 
 use crate::Volume;
-use crate::alloc::Space;
+use crate::alloc::{self, Space};
 use crate::file::Contents;
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::BlockMap;
@@ -49,7 +49,7 @@ use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::txn::{Handle, Log};
 use damage::DamageNotes;
-use data::{Delayed, FileState};
+use data::{Delayed, FileState, WriteTo};
 use dirty::DirtyNodes;
 use unstored::Unstored;
 
@@ -199,6 +199,14 @@ impl Tree {
             Ok(node) => Ok(Some(node)),
             Err(LoadError::Unfit(_)) => Ok(None),
             Err(LoadError::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Whether the bitmap marks an inode as in use.
+    pub fn is_in_use(&self, number: InodeNr) -> Result<bool> {
+        match &self.space {
+            Some(space) => space.is_inode_in_use(&self.volume, number),
+            None => alloc::is_inode_in_use(&self.volume, number),
         }
     }
 
@@ -414,7 +422,11 @@ impl platter_vfs::Inode for Node {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.tree.noted(self.write(offset, data))
+        self.tree.noted(self.write(offset, data, WriteTo::Cache))
+    }
+
+    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.tree.noted(self.write(offset, data, WriteTo::Device))
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {

@@ -49,6 +49,9 @@ impl Node {
             return Err(Condition::NotDirectory.into());
         }
         let _victims_order = victim.order.write_nth(1);
+        // As in Linux, what must not change is refused first.
+        self.core.read().refuse_append_only()?;
+        victim.core.read().refuse_append_only()?;
         victim.prove_empty()?;
         self.take_name(&slot, &victim)
     }

@@ -117,6 +117,10 @@ impl Node {
         if let (Some(there), true) = (&rename.there, mode != RenameMode::Exchange)
             && there.kind == FileKind::Directory
         {
+            // As in Linux, what must not change is refused first.
+            for kept in [rename.from.dir, rename.to.dir, &rename.moved, there] {
+                kept.core.read().refuse_append_only()?;
+            }
             there.prove_empty()?;
         }
         rename.apply(tree.space()?.portion(self.reserve_of(context)))

@@ -130,9 +130,9 @@ fn image_that_was_cut_off_is_read_as_far_as_it_goes_when_asked() {
         ..MountOptions::default()
     };
     let filesystem = image.try_mount(&options).unwrap();
-    let details = filesystem.describe().details;
-    let told = details.iter().find(|(name, _)| *name == "cut off");
-    assert_eq!(told.unwrap().1, "the last 5242880 bytes are missing");
+    let description = filesystem.describe();
+    let told = description.detail("truncated").unwrap().to_string();
+    assert_eq!(told, "the last 5242880 bytes are missing");
     let inode = walk(&filesystem, "file").unwrap();
     assert_eq!(read_all(&*inode, 100), b"there");
 }
@@ -290,19 +290,16 @@ fn description_tells_what_the_image_is() {
         .map(|feature| feature.name)
         .collect();
     assert!(features.contains(&"has_journal"), "{features:?}");
-    let detail = |wanted| {
-        let found = description.details.iter().find(|(name, _)| *name == wanted);
-        found.map(|(_, value)| value.as_str())
-    };
-    assert_eq!(detail("state"), Some("clean"));
-    assert_eq!(detail("block size"), Some("1024"));
-    assert_eq!(detail("created"), Some("2023-11-14T22:13:20Z"));
-    assert_eq!(detail("last mounted"), Some("never"));
+    let detail = |key| description.detail(key).unwrap().to_string();
+    assert_eq!(detail("state"), "clean");
+    assert_eq!(detail("block_bytes"), "1024");
+    assert_eq!(detail("created"), "2023-11-14T22:13:20Z");
+    assert_eq!(detail("last_mounted"), "never");
     assert_eq!(
-        detail("directory hash seed"),
-        Some("0d15ea5e-0000-4000-8000-00c0ffee0002")
+        detail("directory_hash_seed"),
+        "0d15ea5e-0000-4000-8000-00c0ffee0002"
     );
-    assert_eq!(detail("journal"), Some("clean, 1048576 bytes"));
+    assert_eq!(detail("journal"), "clean, 1048576 bytes");
 }
 
 #[test]

@@ -5,9 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::Access;
-use platter_cache::mbcache::{EntryRef, Removal};
+use platter_cache::mbcache::{EntryRef, Fingerprint, MbCache, Removal};
 use platter_ext4::ondisk::corrupt::Rule;
-use platter_ext4::ondisk::xattr::{XattrBlockVerifier, references, set_references, shared_hash};
+use platter_ext4::ondisk::xattr::{
+    XattrBlockVerifier, references, set_references, shared_hash, value_hash,
+};
 use platter_ext4::ondisk::{BlockNr, Inode as StoredInode, InodeNr};
 use platter_ext4::volume::Sharing;
 use platter_ext4::xattr::ValueInodeRule;
@@ -257,6 +259,67 @@ fn a_block_with_an_entry_of_no_hash_is_not_shared() {
     assert_ne!(block_of(&fs, &*one), block_of(&fs, &*two));
     assert!(sharing(&fs).blocks.is_empty());
     drop((one, two));
+    finish(&image, fs);
+}
+
+/// Has the cache suggest what lies at `place` for what has the fingerprint `collision`, whose key is
+/// that of `place`, too: as if the two hashes of their contents were the same.
+fn collide(cache: &MbCache, collision: Fingerprint, place: u64) {
+    let removed = cache.delete_or_get(collision.key, place);
+    assert!(matches!(removed, Removal::Deleted));
+    cache.create(collision, place, true).unwrap();
+    let suggested = cache.find_first(collision).unwrap();
+    assert_eq!(suggested.value(), place);
+}
+
+#[test]
+fn a_block_with_an_equal_hash_and_other_contents_is_not_shared() {
+    // The hash of an entry is the same whichever of two words comes first that have one between them.
+    let (value, other) = (b"AAAABBBBCCCC", b"CCCCBBBBAAAA");
+    for options in [EXT2, EXT4] {
+        let image = Image::format(options, "16M");
+        let fs = begin(&image);
+        let [one, wanted, two] = ["one", "wanted", "two"].map(|name| create(&fs, name));
+        set(&*one, value).unwrap();
+        set(&*wanted, other).unwrap();
+        let (first, second) = (block_of(&fs, &*one), block_of(&fs, &*wanted));
+        assert_ne!(first, second);
+        let collision = take(&fs, second).fingerprint();
+        assert_eq!(take(&fs, first).fingerprint().key, collision.key);
+        remove(&*wanted);
+        collide(&sharing(&fs).blocks, collision, first.0);
+        set(&*two, other).unwrap();
+        assert_ne!(block_of(&fs, &*two), first);
+        assert_eq!((get(&*one), get(&*two)), (value.to_vec(), other.to_vec()));
+        assert_eq!(users(&fs, first), 1);
+        finish(&image, fs);
+    }
+}
+
+#[test]
+fn a_value_with_an_equal_hash_and_other_contents_is_not_shared() {
+    let value = vec![b'o'; 3000];
+    let mut other = value.clone();
+    // A checksum does not see its own polynomial.
+    let polynomial = 1 | 0x82f6_3b78_u64 << 1;
+    let unseen = other[1000..].iter_mut().zip(polynomial.to_le_bytes());
+    unseen.for_each(|(byte, bits)| *byte ^= bits);
+    let image = Image::format(LARGE, "16M");
+    let fs = begin(&image);
+    let [one, wanted, two] = ["one", "wanted", "two"].map(|name| create(&fs, name));
+    set(&*one, &value).unwrap();
+    set(&*wanted, &other).unwrap();
+    let (first, second) = (holder_of(&fs, &*one), holder_of(&fs, &*wanted));
+    assert_ne!(first, second);
+    let key = value_hash(fs.volume().geometry.checksum_seed, &other);
+    assert_eq!(key, value_hash(fs.volume().geometry.checksum_seed, &value));
+    let values = &sharing(&fs).values;
+    let collision = values.get(key, second.into()).unwrap().fingerprint();
+    remove(&*wanted);
+    collide(values, collision, first.into());
+    set(&*two, &other).unwrap();
+    assert_ne!(holder_of(&fs, &*two), first);
+    assert_eq!((get(&*one), get(&*two)), (value, other));
     finish(&image, fs);
 }
 

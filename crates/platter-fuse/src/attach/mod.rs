@@ -73,6 +73,10 @@ pub(crate) fn attach(
 ) -> Result<(OwnedFd, Attachment), AttachError> {
     let canonical = mountpoint.canonicalize();
     let mountpoint = canonical.map_err(|error| system(mountpoint, "mount point", error))?;
+    // fusermount3 mounts on files as well; there is nothing that could be seen there.
+    if std::fs::metadata(&mountpoint).is_ok_and(|found| !found.is_dir()) {
+        return Err(system(&mountpoint, "mount point", Errno::NOTDIR.into()));
+    }
     let (connection, by_helper) = match mount_directly(&mountpoint, options, checks_permissions)? {
         Some(connection) => (connection, false),
         None => (
@@ -135,6 +139,10 @@ impl Attachment {
         &self.mountpoint
     }
 
+    pub(crate) fn device_number(&self) -> (u32, u32) {
+        (self.device.major, self.device.minor)
+    }
+
     /// Takes the mount off, unless it is gone already.
     pub(crate) fn detach(&self, when_busy: WhenBusy) -> Result<(), AttachError> {
         if !self.is_attached() {
@@ -153,7 +161,7 @@ impl Attachment {
     }
 
     /// Whether ours is what is mounted there; what came over it since is not for us to take off.
-    fn is_attached(&self) -> bool {
+    pub(crate) fn is_attached(&self) -> bool {
         let mounted = mount_table::device_at(&self.mountpoint);
         mounted.is_ok_and(|mounted| mounted == Some(self.device))
             && unique_mount_id(&self.mountpoint) == self.unique_id

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE, check_frozen, without_set_ids};
 use platter_vfs::{
-    Attr, CreateKind, FallocateMode, FileKind, Inode, RenameMode, SetAttr, XattrMode,
+    Attr, Condition, CreateKind, Error, FallocateMode, FileKind, Inode, RenameMode, SetAttr,
+    XattrMode,
 };
 use rustix::io::Errno;
 
@@ -35,6 +36,28 @@ pub(crate) struct WriteManner {
     pub(crate) only_appends: bool,
     /// The kernel asks for it because of who writes.
     pub(crate) drops_set_ids: bool,
+    /// With `O_DIRECT`: the contents are on the device when this is answered.
+    pub(crate) is_direct: bool,
+}
+
+/// What a request changed besides what it asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// The kernel knows which attributes change with such a request.
+    Foreseen,
+    /// It keeps attributes of this node that have changed, unless it is told.
+    Unforeseen(NodeId),
+}
+
+/// An attribute to set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct XattrChange<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) mode: XattrMode,
+    /// What the kernel has to say to the set-group-id bit of a file that gets an ACL, which goes by
+    /// all groups of the caller.
+    pub(crate) drops_set_group: Option<bool>,
 }
 
 /// What to change of a file's attributes.
@@ -56,7 +79,7 @@ impl Server {
         let context = Self::context(caller, umask);
         let (name, kind) = (self.name(name)?, kind.to_create()?);
         let made = self.check(dir.create(&context, name, kind, mode & 0o7777))?;
-        self.tell(&*dir, &made)
+        self.tell(&made, self.name_validity(&*dir))
     }
 
     /// Makes a file without a name, which lives as long as the kernel holds it or until it gets one.
@@ -72,7 +95,7 @@ impl Server {
         let dir = self.inode(dir)?;
         let context = Self::context(caller, umask);
         let made = self.check(dir.create_unnamed(&context, mode & 0o7777))?;
-        self.tell(&*dir, &made)
+        self.tell(&made, self.name_validity(&*dir))
     }
 
     pub(crate) fn link(
@@ -87,7 +110,7 @@ impl Server {
         let (dir, target) = (self.inode(parent)?, self.inode(target)?);
         let context = Self::context(caller, 0);
         self.check(dir.link(&context, self.name(name)?, target.id()))?;
-        self.tell(&*dir, &target)
+        self.tell(&target, self.name_validity(&*dir))
     }
 
     pub(crate) fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -95,20 +118,26 @@ impl Server {
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
         let (dir, name) = (self.inode(parent)?, self.name(name)?);
-        let held = self.held(&*dir, name)?;
+        let named = self.named(&*dir, name)?;
         let removed = dir.unlink(&context, name);
-        self.keep_nameless(held);
+        self.keep_nameless(named, &mut Effect::Foreseen);
         self.check(removed)
     }
 
-    pub(crate) fn remove_dir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
+    pub(crate) fn remove_dir(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        effect: &mut Effect,
+    ) -> Answer<()> {
         self.counters.count(Operation::RmDir);
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
         let (dir, name) = (self.inode(parent)?, self.name(name)?);
-        let held = self.held(&*dir, name)?;
+        let named = self.named(&*dir, name)?;
         let removed = dir.remove_dir(&context, name);
-        self.keep_nameless(held);
+        self.keep_nameless(named, effect);
         self.check(removed)
     }
 
@@ -118,15 +147,16 @@ impl Server {
         (parent, name): (NodeId, &[u8]),
         (new_parent, new_name): (NodeId, &[u8]),
         mode: RenameMode,
+        effect: &mut Effect,
     ) -> Answer<()> {
         self.counters.count(Operation::Rename);
         self.must_be_writable()?;
         let (dir, new_dir) = (self.inode(parent)?, self.inode(new_parent)?);
         let (name, new_name) = (self.name(name)?, self.name(new_name)?);
         let context = Self::context(caller, 0);
-        let replaced = self.held(&*new_dir, new_name)?;
+        let replaced = self.named(&*new_dir, new_name)?;
         let renamed = dir.rename(&context, name, new_dir.id(), new_name, mode);
-        self.keep_nameless(replaced);
+        self.keep_nameless(replaced, effect);
         self.check(renamed)
     }
 
@@ -160,9 +190,11 @@ impl Server {
             self.check(check_frozen(&attr, &changes))?;
         }
         let new_owner = changes.uid.is_some() || changes.gid.is_some();
-        if new_owner || changes.size_bytes.is_some() && !caller.keeps_set_ids() {
-            let kept = self.permissions_kept(&*inode)?;
-            changes.permissions = changes.permissions.or(kept);
+        if (new_owner || changes.size_bytes.is_some())
+            && let Some(kept) = self.permissions_kept(&*inode)?
+            && (new_owner || !caller.keeps_set_ids())
+        {
+            changes.permissions.get_or_insert(kept);
         }
         self.nodes.note_attr_told(node);
         let attr = self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
@@ -176,6 +208,7 @@ impl Server {
         offset: u64,
         data: &[u8],
         manner: WriteManner,
+        effect: &mut Effect,
     ) -> Answer<()> {
         self.counters.count(Operation::Write);
         self.must_be_writable()?;
@@ -183,10 +216,14 @@ impl Server {
         if !manner.only_appends && self.check(inode.attr())?.flags & APPEND_ONLY != 0 {
             return Err(Errno::PERM);
         }
-        if manner.drops_set_ids {
-            self.drop_set_ids(caller, &*inode)?;
+        if manner.drops_set_ids && self.drop_set_ids(caller, &*inode)? {
+            *effect = Effect::Unforeseen(node);
         }
-        self.check(inode.write_at(offset, data))
+        self.check(if manner.is_direct {
+            inode.write_through(offset, data)
+        } else {
+            inode.write_at(offset, data)
+        })
     }
 
     pub(crate) fn allocate(
@@ -195,6 +232,7 @@ impl Server {
         node: NodeId,
         range: Range<u64>,
         mode: FallocateMode,
+        effect: &mut Effect,
     ) -> Answer<()> {
         self.counters.count(Operation::Fallocate);
         self.must_be_writable()?;
@@ -203,8 +241,11 @@ impl Server {
         if mode != only_takes_space && mode != (FallocateMode::Allocate { keep_size: false }) {
             self.refuse_frozen(&*inode)?;
         }
-        if !caller.keeps_set_ids() {
-            self.drop_set_ids(caller, &*inode)?;
+        if self.permissions_kept(&*inode)?.is_some()
+            && !caller.keeps_set_ids()
+            && self.drop_set_ids(caller, &*inode)?
+        {
+            *effect = Effect::Unforeseen(node);
         }
         self.check(inode.fallocate(range, mode))
     }
@@ -218,15 +259,17 @@ impl Server {
         Ok(attr)
     }
 
-    fn drop_set_ids(&self, caller: Caller, inode: &dyn Inode) -> Answer<()> {
-        if let Some(permissions) = self.permissions_kept(inode)? {
-            let changes = Changes {
-                permissions: Some(permissions),
-                ..Changes::default()
-            };
-            self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
-        }
-        Ok(())
+    /// Takes the set-id bits from a file whose contents change. Whether it had any.
+    fn drop_set_ids(&self, caller: Caller, inode: &dyn Inode) -> Answer<bool> {
+        let Some(permissions) = self.permissions_kept(inode)? else {
+            return Ok(false);
+        };
+        let changes = Changes {
+            permissions: Some(permissions),
+            ..Changes::default()
+        };
+        self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
+        Ok(true)
     }
 
     /// The permission bits that a change of contents or owner leaves a file, if not all.
@@ -237,27 +280,33 @@ impl Server {
         Ok(changes.then_some(kept))
     }
 
-    /// Sets an attribute; `drops_set_group` is what the kernel has to say to the set-group-id bit of
-    /// a file that gets an ACL, which goes by all groups of the caller.
     pub(crate) fn set_xattr(
         &self,
         caller: Caller,
         node: NodeId,
-        name: &[u8],
-        value: &[u8],
-        mode: XattrMode,
-        drops_set_group: Option<bool>,
+        change: &XattrChange<'_>,
+        effect: &mut Effect,
     ) -> Answer<()> {
         self.counters.count(Operation::SetXattr);
         self.must_be_writable()?;
         let mut context = Self::context(caller, 0);
         let inode = self.inode(node)?;
         let attr = self.refuse_frozen(&*inode)?;
-        if drops_set_group == Some(false) {
+        if change.drops_set_group == Some(false) {
             context.credentials.groups.push(attr.gid);
         }
-        self.check(inode.set_xattr(&context, name, value, mode))?;
-        if drops_set_group == Some(true) {
+        let XattrChange {
+            name, value, mode, ..
+        } = *change;
+        let mut set = inode.set_xattr(&context, name, value, mode);
+        if matches!(set, Err(Error::Condition(Condition::NoSpace))) && caller.is_unsent_superuser()
+        {
+            // The superuser may use what is reserved.
+            context.credentials.uid = 0;
+            set = inode.set_xattr(&context, name, value, mode);
+        }
+        self.check(set)?;
+        if change.drops_set_group == Some(true) {
             let permissions = self.check(inode.attr())?.permissions;
             let changes = Changes {
                 permissions: Some(permissions & !SET_GROUP_ID),
@@ -265,25 +314,48 @@ impl Server {
             };
             self.check(inode.set_attr(&context, &changes))?;
         }
-        Ok(())
+        self.note_space(node, &*inode, &attr, effect)
     }
 
-    pub(crate) fn remove_xattr(&self, caller: Caller, node: NodeId, name: &[u8]) -> Answer<()> {
+    pub(crate) fn remove_xattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        name: &[u8],
+        effect: &mut Effect,
+    ) -> Answer<()> {
         self.counters.count(Operation::RemoveXattr);
         self.must_be_writable()?;
         let context = Self::context(caller, 0);
         let inode = self.inode(node)?;
-        self.refuse_frozen(&*inode)?;
-        self.check(inode.remove_xattr(&context, name))
+        let attr = self.refuse_frozen(&*inode)?;
+        self.check(inode.remove_xattr(&context, name))?;
+        self.note_space(node, &*inode, &attr, effect)
+    }
+
+    /// Notes whether the space changed that an inode takes, which the kernel expects of contents only.
+    fn note_space(
+        &self,
+        node: NodeId,
+        inode: &dyn Inode,
+        before: &Attr,
+        effect: &mut Effect,
+    ) -> Answer<()> {
+        if self.check(inode.attr())?.sectors != before.sectors {
+            *effect = Effect::Unforeseen(node);
+        }
+        Ok(())
     }
 
     /// Makes a file's data and what leads to it durable.
     pub(crate) fn sync(&self, node: NodeId, data_only: bool, of: Operation) -> Answer<()> {
         self.counters.count(of);
+        self.must_not_be_shut_down()?;
         self.check(self.inode(node)?.sync(data_only))
     }
 
     pub(super) fn must_be_writable(&self) -> Answer<()> {
+        self.must_not_be_shut_down()?;
         if self.options.read_only || self.broken.load(Ordering::Relaxed) {
             return Err(Errno::ROFS);
         }

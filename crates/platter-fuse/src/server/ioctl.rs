@@ -1,23 +1,54 @@
-//! The ioctls that reach a FUSE filesystem: inode flags and projects, as `chattr` and `lsattr` use
-//! them. See `linux/fs.h`.
+//! The ioctls that reach a FUSE filesystem: inode flags, projects and generations, as `chattr` and
+//! `lsattr` use them, the label, and discarding and shutting down. See `linux/fs.h`.
 
 #![expect(clippy::host_endian_bytes, reason = "ioctls carry native integers")]
 
-use platter_vfs::SetAttr;
+use std::sync::atomic::Ordering;
+
+use platter_vfs::{Inode, SetAttr, Trim};
 use rustix::io::Errno;
 
 use super::{Answer, Caller, Server};
 use crate::Operation;
 use crate::node::NodeId;
 
-/// `FS_IOC_GETFLAGS`, and how the kernel asks for it on behalf of a 32-bit program.
-const GET_FLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
-/// `FS_IOC_SETFLAGS`, likewise.
-const SET_FLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
-/// `FS_IOC_FSGETXATTR`.
-const GET_XFLAGS: u32 = 0x801c_581f;
-/// `FS_IOC_FSSETXATTR`.
-const SET_XFLAGS: u32 = 0x401c_5820;
+/// An ioctl that is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Command {
+    GetFlags,
+    SetFlags,
+    /// `FS_IOC_FSGETXATTR`.
+    GetXflags,
+    /// `FS_IOC_FSSETXATTR`.
+    SetXflags,
+    GetGeneration,
+    GetLabel,
+    SetLabel,
+    /// `FITRIM`.
+    Trim,
+    Shutdown,
+}
+
+/// By their numbers; some have one more, by which the kernel asks on behalf of a 32-bit program.
+const COMMANDS: [(u32, Command); 14] = [
+    (0x8008_6601, Command::GetFlags),      // FS_IOC_GETFLAGS
+    (0x8004_6601, Command::GetFlags),      // FS_IOC32_GETFLAGS
+    (0x4008_6602, Command::SetFlags),      // FS_IOC_SETFLAGS
+    (0x4004_6602, Command::SetFlags),      // FS_IOC32_SETFLAGS
+    (0x801c_581f, Command::GetXflags),     // FS_IOC_FSGETXATTR
+    (0x401c_5820, Command::SetXflags),     // FS_IOC_FSSETXATTR
+    (0x8008_7601, Command::GetGeneration), // FS_IOC_GETVERSION
+    (0x8004_7601, Command::GetGeneration), // FS_IOC32_GETVERSION
+    (0x8008_6603, Command::GetGeneration), // EXT4_IOC_GETVERSION
+    (0x8004_6603, Command::GetGeneration), // EXT4_IOC32_GETVERSION
+    (0x8100_9431, Command::GetLabel),      // FS_IOC_GETFSLABEL
+    (0x4100_9432, Command::SetLabel),      // FS_IOC_SETFSLABEL
+    (0xc018_5879, Command::Trim),          // FITRIM
+    (0x8004_587d, Command::Shutdown),      // EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
+];
+
+/// Bytes of the buffer of a label, `FSLABEL_MAX`.
+const LABEL_BYTES: usize = 256;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
@@ -37,7 +68,21 @@ const XFLAGS: [(u32, u32); 7] = [
 
 /// Whether an ioctl changes flags.
 pub(crate) fn sets_flags(command: u32) -> bool {
-    SET_FLAGS.contains(&command) || command == SET_XFLAGS
+    let command = Command::decode(command);
+    matches!(command, Some(Command::SetFlags | Command::SetXflags))
+}
+
+impl Command {
+    fn decode(number: u32) -> Option<Self> {
+        let mut commands = COMMANDS.iter();
+        let found = commands.find(|(known, _)| *known == number);
+        found.map(|(_, command)| *command)
+    }
+
+    /// Whether it concerns the whole filesystem, which takes `CAP_SYS_ADMIN`.
+    fn takes_admin(self) -> bool {
+        matches!(self, Self::SetLabel | Self::Trim | Self::Shutdown)
+    }
 }
 
 impl Server {
@@ -50,32 +95,83 @@ impl Server {
         input: &[u8],
     ) -> Answer<Vec<u8>> {
         self.counters.count(Operation::Ioctl);
+        let command = Command::decode(command).ok_or(Errno::NOTTY)?;
+        if command.takes_admin() && !caller.is_admin() {
+            return Err(Errno::PERM);
+        }
         let inode = self.inode(node)?;
-        if GET_FLAGS.contains(&command) {
-            let attr = self.check(inode.attr())?;
-            return Ok(attr.flags.to_ne_bytes().to_vec());
-        }
-        if command == GET_XFLAGS {
-            let attr = self.check(inode.attr())?;
-            return Ok(fsxattr(attr.flags, attr.project).to_vec());
-        }
-        let changes = if SET_FLAGS.contains(&command) {
-            SetAttr {
-                flags: Some(word(input, 0)?),
-                ..SetAttr::default()
+        match command {
+            Command::GetFlags => {
+                let attr = self.check(inode.attr())?;
+                Ok(attr.flags.to_ne_bytes().to_vec())
             }
-        } else if command == SET_XFLAGS {
-            let attr = self.check(inode.attr())?;
-            SetAttr {
-                flags: Some(with_xflags(attr.flags, word(input, 0)?)),
-                project: Some(word(input, FSXATTR_PROJECT)?),
-                ..SetAttr::default()
+            Command::GetXflags => {
+                let attr = self.check(inode.attr())?;
+                Ok(fsxattr(attr.flags, attr.project).to_vec())
             }
-        } else {
-            return Err(Errno::NOTTY);
-        };
+            Command::SetFlags => {
+                let changes = SetAttr {
+                    flags: Some(word(input, 0)?),
+                    ..SetAttr::default()
+                };
+                self.set_flags(caller, &*inode, &changes)
+            }
+            Command::SetXflags => {
+                let attr = self.check(inode.attr())?;
+                let changes = SetAttr {
+                    flags: Some(with_xflags(attr.flags, word(input, 0)?)),
+                    project: Some(word(input, FSXATTR_PROJECT)?),
+                    ..SetAttr::default()
+                };
+                self.set_flags(caller, &*inode, &changes)
+            }
+            Command::GetGeneration => {
+                let generation = self.check(inode.attr())?.generation;
+                // An int, whatever size the number of the ioctl speaks of.
+                let generation = u32::try_from(generation & u64::from(u32::MAX));
+                Ok(generation.unwrap_or_default().to_ne_bytes().to_vec())
+            }
+            Command::GetLabel => {
+                let mut label = self.check(self.fs.label())?;
+                label.truncate(LABEL_BYTES - 1);
+                label.push(0);
+                Ok(label)
+            }
+            Command::SetLabel => {
+                self.must_be_writable()?;
+                let end = input.iter().position(|&byte| byte == 0);
+                let label = &input[..end.unwrap_or(input.len())];
+                self.check(self.fs.set_label(label)).map(|()| Vec::new())
+            }
+            Command::Trim => self.trim(input),
+            Command::Shutdown => self.shut_down(),
+        }
+    }
+
+    fn set_flags(&self, caller: Caller, inode: &dyn Inode, changes: &SetAttr) -> Answer<Vec<u8>> {
         self.must_be_writable()?;
-        self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
+        self.check(inode.set_attr(&Self::context(caller, 0), changes))?;
+        Ok(Vec::new())
+    }
+
+    /// The request and the answer are a `struct fstrim_range`: start, length, shortest run.
+    fn trim(&self, input: &[u8]) -> Answer<Vec<u8>> {
+        self.must_be_writable()?;
+        let asked = Trim {
+            start_bytes: long(input, 0)?,
+            len_bytes: long(input, 8)?,
+            min_bytes: long(input, 16)?,
+        };
+        let trimmed = self.check(self.fs.trim(&asked))?;
+        let words = [asked.start_bytes, trimmed, asked.min_bytes];
+        Ok(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+    }
+
+    /// The flags of the request do not reach us: by its number, its argument is for an answer. So it is
+    /// always the strongest form, which makes everything durable before (`EXT4_GOING_FLAGS_DEFAULT`).
+    fn shut_down(&self) -> Answer<Vec<u8>> {
+        self.shut_down.store(true, Ordering::Relaxed);
+        self.check(self.fs.shutdown())?;
         Ok(Vec::new())
     }
 }
@@ -84,6 +180,12 @@ impl Server {
 fn word(bytes: &[u8], at: usize) -> Answer<u32> {
     let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
     Ok(u32::from_ne_bytes(*word.ok_or(Errno::INVAL)?))
+}
+
+/// The 64 bits at byte `at`.
+fn long(bytes: &[u8], at: usize) -> Answer<u64> {
+    let long = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    Ok(u64::from_ne_bytes(*long.ok_or(Errno::INVAL)?))
 }
 
 /// `flags` with those that have a counterpart as `xflags` has them.

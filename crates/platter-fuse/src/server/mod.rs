@@ -3,6 +3,7 @@
 //! Everything is said in our own types: a transport turns the bytes of requests into calls of
 //! [`Server`], and what they return into bytes.
 
+mod caller;
 mod read;
 mod change;
 mod ioctl;
@@ -11,10 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter_vfs::{Attr, Condition, Context, Credentials, Error, Filesystem, Inode, Name};
+use platter_vfs::{
+    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId, Name,
+};
 use rustix::io::Errno;
 
-pub(crate) use self::change::{Changes, MakeKind, WriteManner};
+pub(crate) use self::caller::Caller;
+pub(crate) use self::change::{Changes, Effect, MakeKind, WriteManner, XattrChange};
 pub(crate) use self::ioctl::sets_flags;
 pub(crate) use self::read::{DirLine, PlusFile, PlusLine};
 use crate::node::{Known, NodeId, NodeTable};
@@ -26,20 +30,6 @@ pub(crate) type Answer<T> = Result<T, Errno>;
 
 /// `FS_CASEFOLD_FL`: names in the directory are equal when they differ in case only.
 const CASEFOLD: u32 = 0x4000_0000;
-
-/// Who sent a request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Caller {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
-
-impl Caller {
-    /// Whether set-id bits outlive what this caller does to contents (`CAP_FSETID`).
-    fn keeps_set_ids(self) -> bool {
-        self.uid == 0
-    }
-}
 
 /// How long the kernel may go on without asking again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +66,8 @@ pub(crate) struct Server {
     options: MountOptions,
     /// An operation broke off in the middle, so what is in memory may be half changed.
     broken: AtomicBool,
+    /// The filesystem was shut down: contents are neither read nor changed any more.
+    shut_down: AtomicBool,
 }
 
 impl Server {
@@ -87,6 +79,7 @@ impl Server {
             counters: Counters::default(),
             options,
             broken: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
         })
     }
 
@@ -131,6 +124,9 @@ impl Server {
 
     pub(crate) fn lookup(&self, parent: NodeId, name: &[u8]) -> Answer<Looked> {
         self.counters.count(Operation::Lookup);
+        if name == b"." {
+            return self.lookup_handle(parent).map(Looked::Found);
+        }
         let dir = self.inode(parent)?;
         let name = self.name(name)?;
         let found = match dir.lookup(name) {
@@ -140,7 +136,32 @@ impl Server {
             }
             Err(error) => return Err(self.refuse(&error)),
         };
-        self.tell(&*dir, &found).map(Looked::Found)
+        self.tell(&found, self.name_validity(&*dir))
+            .map(Looked::Found)
+    }
+
+    /// Looks up a node that the kernel found in a file handle (`open_by_handle_at`) and does not hold:
+    /// only a node named after its inode can be found again. The kernel compares the generations.
+    fn lookup_handle(&self, node: NodeId) -> Answer<Told> {
+        let inode = if let Some(known) = self.nodes.get(node) {
+            self.known(known)?
+        } else {
+            let id = InodeId {
+                tree: 0,
+                number: node.0,
+            };
+            let inode = self.check(self.fs.inode_of_handle(id))?;
+            if self.check(inode.attr())?.links == 0 {
+                return Err(Errno::STALE);
+            }
+            inode
+        };
+        let told = self.tell(&inode, Validity::Never)?;
+        if told.node != node {
+            self.nodes.forget(told.node, 1);
+            return Err(Errno::STALE);
+        }
+        Ok(told)
     }
 
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
@@ -160,8 +181,8 @@ impl Server {
         self.nodes.is_attr_told(node)
     }
 
-    /// Tells the kernel of a file that a name in `dir` names.
-    fn tell(&self, dir: &dyn Inode, inode: &Arc<dyn Inode>) -> Answer<Told> {
+    /// The entry of a file for the kernel, which holds it once more, with the validity of its name.
+    fn tell(&self, inode: &Arc<dyn Inode>, validity: Validity) -> Answer<Told> {
         // First, so that whoever writes from now on knows that the attributes are out.
         let node = self.nodes.hold(inode.id());
         match self.shown_attr(&**inode) {
@@ -172,7 +193,7 @@ impl Server {
                 Ok(Told {
                     node,
                     attr,
-                    validity: self.name_validity(dir),
+                    validity,
                 })
             }
             Err(errno) => {
@@ -194,30 +215,50 @@ impl Server {
         }
     }
 
+    fn must_not_be_shut_down(&self) -> Answer<()> {
+        if self.shut_down.load(Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
+        Ok(())
+    }
+
     fn inode(&self, node: NodeId) -> Answer<Arc<dyn Inode>> {
-        match self.nodes.get(node).ok_or(Errno::STALE)? {
+        self.known(self.nodes.get(node).ok_or(Errno::STALE)?)
+    }
+
+    fn known(&self, known: Known) -> Answer<Arc<dyn Inode>> {
+        match known {
             Known::Kept(inode) => Ok(inode),
             Known::Named(id) => self.check(self.fs.inode(id)),
         }
     }
 
-    /// What `name` in `dir` names, and its node, if the kernel holds it.
-    fn held(&self, dir: &dyn Inode, name: Name<'_>) -> Answer<Option<(NodeId, Arc<dyn Inode>)>> {
-        let inode = match dir.lookup(name) {
-            Err(Error::Condition(Condition::NotFound)) => return Ok(None),
-            looked_up => self.check(looked_up)?,
-        };
-        let node = self.nodes.held(inode.id());
-        Ok(node.map(|node| (node, inode)))
+    /// What `name` in `dir` names.
+    fn named(&self, dir: &dyn Inode, name: Name<'_>) -> Answer<Option<Arc<dyn Inode>>> {
+        match dir.lookup(name) {
+            Err(Error::Condition(Condition::NotFound)) => Ok(None),
+            looked_up => self.check(looked_up).map(Some),
+        }
     }
 
-    /// Keeps an inode that lost a name, if that was the last, as long as the kernel holds it.
-    fn keep_nameless(&self, held: Option<(NodeId, Arc<dyn Inode>)>) {
-        if let Some((node, inode)) = held
-            && !inode.attr().is_ok_and(|attr| attr.links > 0)
-        {
-            self.nodes.keep(node, &inode);
+    /// Keeps an inode that lost a name, if that was the last, as long as the kernel holds it. Whether it
+    /// does is asked afterwards: a file handle needs no name. The kernel knows what that changes of a
+    /// file; a directory has no size any more.
+    fn keep_nameless(&self, inode: Option<Arc<dyn Inode>>, effect: &mut Effect) {
+        let Some(inode) = inode else {
+            return;
+        };
+        let attr = inode.attr();
+        if attr.as_ref().is_ok_and(|attr| attr.links > 0) {
+            return;
         }
+        let Some(node) = self.nodes.held(inode.id()) else {
+            return;
+        };
+        if attr.is_ok_and(|attr| attr.kind == FileKind::Directory) {
+            *effect = Effect::Unforeseen(node);
+        }
+        self.nodes.keep(node, &inode);
     }
 
     /// The attributes of an inode, as this mount shows them.

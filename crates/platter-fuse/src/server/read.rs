@@ -76,6 +76,7 @@ impl Server {
     /// Reads into `buf` as much as there is.
     pub(crate) fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Answer<usize> {
         self.counters.count(Operation::Read);
+        self.must_not_be_shut_down()?;
         self.check(self.inode(node)?.read_at(offset, buf))
     }
 
@@ -180,7 +181,9 @@ impl Server {
             None
         } else {
             let loaded = self.check(self.fs.inode(entry.id));
-            loaded.and_then(|inode| self.tell(dir, &inode)).ok()
+            loaded
+                .and_then(|inode| self.tell(&inode, self.name_validity(dir)))
+                .ok()
         };
         let Some(told) = told else {
             let unknown = if is_dot {
@@ -214,9 +217,11 @@ impl Server {
     pub(crate) fn xattr_names(&self, node: NodeId, caller: Caller) -> Answer<Vec<u8>> {
         self.counters.count(Operation::ListXattr);
         let names = self.check(self.inode(node)?.list_xattrs())?;
-        let mut list = Vec::new();
+        let (mut list, mut is_superuser) = (Vec::new(), None);
         for name in names {
-            if name.starts_with(b"trusted.") && caller.uid != 0 {
+            if name.starts_with(b"trusted.")
+                && !*is_superuser.get_or_insert_with(|| caller.is_superuser())
+            {
                 continue;
             }
             list.extend_from_slice(&name);

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
@@ -27,6 +28,8 @@ pub(crate) struct Connection {
     agreed: InitFlags,
     /// Where the kernel agreed to use them.
     rings: Option<Rings>,
+    /// Threads that serve the device and may wait for the kernel: one is left that may not.
+    may_wait: AtomicUsize,
 }
 
 impl Connection {
@@ -51,6 +54,7 @@ impl Connection {
                         device,
                         agreed,
                         rings,
+                        may_wait: AtomicUsize::new(0),
                     });
                 }
             }
@@ -72,6 +76,19 @@ impl Connection {
     /// Whether requests come over `io_uring(7)`.
     pub(crate) fn uses_rings(&self) -> bool {
         self.rings.is_some()
+    }
+
+    /// Calls `wait`, which waits for the kernel, if another thread serves the device meanwhile. Whether
+    /// it did.
+    pub(super) fn while_others_serve(&self, wait: impl FnOnce()) -> bool {
+        let one_less = |threads: usize| threads.checked_sub(1);
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.may_wait.fetch_update(set, fetch, one_less).is_err() {
+            return false;
+        }
+        wait();
+        self.may_wait.fetch_add(1, set);
+        true
     }
 
     /// Serves until the mount is gone, and says to `begin` that it will.
@@ -107,6 +124,7 @@ impl Connection {
                 // Fewer than that are slower, and nothing else.
                 others.extend(worker.spawn_scoped(scope, work).ok());
             }
+            self.may_wait.store(others.len(), Ordering::Release);
             let mut result = device::work(self, Share::All, notices);
             for other in others {
                 let panicked = || Err(io::Error::other("a serving thread broke down"));

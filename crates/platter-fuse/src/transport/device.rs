@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use super::clone::clone;
 use super::connection::{Connection, give};
 use super::exchange::{Exchange, Outcome};
-use super::notice::{Asker, Notice};
+use super::notice::{self, Asker, Notice};
 use super::protocol::{OUT_HEADER_BYTES, REQUEST_OVERHEAD_BYTES};
 use super::reply::ROOM_MIN;
 use super::request::Request;
@@ -40,7 +40,7 @@ pub(super) fn work(
     // Sharing one queue is slower, and nothing else.
     let shared = connection.device();
     let device = Arc::new(clone(shared).or_else(|_| shared.try_clone_to_owned())?);
-    let mut exchange = Exchange::new(connection.server(), connection.agreed());
+    let mut exchange = Exchange::new(connection);
     let mut incoming = vec![0; request_bytes(connection.server())];
     let read_max = connection.server().options().request_bytes_max as usize;
     let mut answer = vec![0; OUT_HEADER_BYTES + read_max.max(ROOM_MIN)];
@@ -57,6 +57,13 @@ pub(super) fn work(
                 continue;
             }
             Outcome::Later(later) => {
+                if later.is_mostly_short()
+                    && connection.while_others_serve(|| {
+                        notice::settle(connection.server(), device.as_fd(), &later);
+                    })
+                {
+                    continue;
+                }
                 give(
                     notices,
                     Notice::Later(later, Asker::Device(Arc::clone(&device))),

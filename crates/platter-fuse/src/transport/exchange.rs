@@ -1,13 +1,17 @@
 //! One request and its answer.
 
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
 use platter_vfs::RenameMode;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::later::Later;
+use super::connection::Connection;
+use super::later::{Action, Later};
 use super::meaning::{changes, fallocate_mode, rename_mode, seek_target, xattr_mode};
-use super::notice::Notice;
+use super::notice::{self, Notice};
 use super::protocol::{
     ALWAYS, AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
     FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
@@ -20,13 +24,15 @@ use super::request::{Body, Request};
 use crate::Operation;
 use crate::node::NodeId;
 use crate::server::{
-    Answer, Caller, DirLine, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
-    WriteManner,
+    Answer, Caller, DirLine, Effect, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
+    WriteManner, XattrChange,
 };
 
 /// Answers the requests of one serving thread.
 pub(super) struct Exchange<'s> {
     server: &'s Server,
+    /// Where notices go to.
+    device: BorrowedFd<'s>,
     agreed: InitFlags,
     held: Vec<NodeId>,
     notice: Option<Notice>,
@@ -37,6 +43,9 @@ struct Turn<'t> {
     server: &'t Server,
     agreed: InitFlags,
     reply: Reply<'t>,
+    effect: Effect,
+    /// What was written past the kernel's page cache.
+    past_cache: Option<Range<u64>>,
 }
 
 /// What a request comes to.
@@ -50,10 +59,11 @@ pub(super) enum Outcome {
 }
 
 impl<'s> Exchange<'s> {
-    pub(super) fn new(server: &'s Server, agreed: InitFlags) -> Self {
+    pub(super) fn new(connection: &'s Connection) -> Self {
         Self {
-            server,
-            agreed,
+            server: connection.server(),
+            device: connection.device(),
+            agreed: connection.agreed(),
             held: Vec::new(),
             notice: None,
         }
@@ -84,10 +94,32 @@ impl<'s> Exchange<'s> {
             server,
             agreed: self.agreed,
             reply: Reply::new(space, &mut self.held),
+            effect: Effect::Foreseen,
+            past_cache: None,
         };
         let answer = server.guarded(|_| turn.carry_out(opcode, &header, body));
-        let len = turn.reply.len();
+        let Turn {
+            reply,
+            effect,
+            past_cache,
+            ..
+        } = turn;
+        let len = reply.len();
         let node = NodeId(header.node);
+        if let Effect::Unforeseen(node) = effect {
+            notice::drop_attributes(self.device, node);
+        }
+        if let Some(range) = past_cache.filter(|_| self.agreed.contains(InitFlags::ASYNC_DIO)) {
+            let size = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
+            return Outcome::Later(Later {
+                unique: header.unique,
+                node,
+                action: Action::WrittenPastCache {
+                    range,
+                    result: answer.map(|()| WriteOut { size, unused: 0 }),
+                },
+            });
+        }
         self.notice = match (opcode, &answer) {
             // What is not allowed to be written must not be seen either.
             (Opcode::Write, Err(Errno::PERM)) => Some(Notice::Refused(node)),
@@ -167,16 +199,16 @@ impl Turn<'_> {
                 self.tell(&server.link(caller, NodeId(target), node, body.name()?)?)
             }
             Opcode::Unlink => server.unlink(caller, node, body.name()?),
-            Opcode::RmDir => server.remove_dir(caller, node, body.name()?),
+            Opcode::RmDir => server.remove_dir(caller, node, body.name()?, &mut self.effect),
             Opcode::Rename => {
                 let RenameIn { new_dir } = body.take()?;
                 let (from, to) = ((node, body.name()?), (NodeId(new_dir), body.name()?));
-                server.rename(caller, from, to, RenameMode::Replace)
+                server.rename(caller, from, to, RenameMode::Replace, &mut self.effect)
             }
             Opcode::Rename2 => {
                 let Rename2In { new_dir, flags, .. } = body.take()?;
                 let (from, to) = ((node, body.name()?), (NodeId(new_dir), body.name()?));
-                server.rename(caller, from, to, rename_mode(flags)?)
+                server.rename(caller, from, to, rename_mode(flags)?, &mut self.effect)
             }
             Opcode::Read => {
                 let ReadIn { offset, size, .. } = body.take()?;
@@ -187,13 +219,18 @@ impl Turn<'_> {
                 let asked: WriteIn = body.take()?;
                 let data = body.bytes(asked.size)?;
                 // What it gathered, the kernel hands over without a word on how it was opened.
-                let is_gathered = asked.write_flags & WRITE_CACHE != 0
-                    && self.agreed.contains(InitFlags::WRITEBACK_CACHE);
+                let of_pages = asked.write_flags & WRITE_CACHE != 0;
+                let is_gathered = of_pages && self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 let manner = WriteManner {
                     only_appends: is_gathered || asked.flags & OFlags::APPEND.bits() != 0,
                     drops_set_ids: asked.write_flags & WRITE_KILL_SUIDGID != 0,
+                    is_direct: !of_pages && asked.flags & OFlags::DIRECT.bits() != 0,
                 };
-                server.write(caller, node, asked.offset, data, manner)?;
+                if manner.is_direct {
+                    let end = asked.offset.saturating_add(u64::from(asked.size));
+                    self.past_cache = Some(asked.offset..end);
+                }
+                server.write(caller, node, asked.offset, data, manner, &mut self.effect)?;
                 self.reply.push(&WriteOut {
                     size: asked.size,
                     unused: 0,
@@ -222,7 +259,9 @@ impl Turn<'_> {
                 let names = server.xattr_names(node, caller)?;
                 self.value(size, &names)
             }
-            Opcode::RemoveXattr => server.remove_xattr(caller, node, body.name()?),
+            Opcode::RemoveXattr => {
+                server.remove_xattr(caller, node, body.name()?, &mut self.effect)
+            }
             Opcode::Ioctl => {
                 let asked: IoctlIn = body.take()?;
                 let output =
@@ -234,7 +273,8 @@ impl Turn<'_> {
             Opcode::Fallocate => {
                 let asked: FallocateIn = body.take()?;
                 let range = asked.offset..asked.offset.saturating_add(asked.length);
-                server.allocate(caller, node, range, fallocate_mode(asked.mode)?)
+                let mode = fallocate_mode(asked.mode)?;
+                server.allocate(caller, node, range, mode, &mut self.effect)
             }
             Opcode::Lseek => {
                 let LseekIn { offset, whence, .. } = body.take()?;
@@ -351,10 +391,14 @@ impl Turn<'_> {
         };
         let name = body.name()?;
         let value = body.bytes(asked.size)?;
-        let mode = xattr_mode(asked.flags)?;
-        let drops_set_group = tells_more.then_some(asked.more_flags & SETXATTR_ACL_KILL_SGID != 0);
+        let change = XattrChange {
+            name,
+            value,
+            mode: xattr_mode(asked.flags)?,
+            drops_set_group: tells_more.then_some(asked.more_flags & SETXATTR_ACL_KILL_SGID != 0),
+        };
         let server = self.server;
-        server.set_xattr(caller, node, name, value, mode, drops_set_group)
+        server.set_xattr(caller, node, &change, &mut self.effect)
     }
 
     /// A value, or its length where that is asked for with size 0.

@@ -57,6 +57,9 @@ pub(super) fn greet(
     // From this word on it waits for all rings to be there.
     if offered.contains(InitFlags::OVER_IO_URING) && has_rings() {
         agreed |= InitFlags::OVER_IO_URING;
+        // Before the answer to such a write the kernel has to drop pages, for which it may need answers
+        // of the very threads that would wait. Without, it drops them itself.
+        agreed -= InitFlags::ASYNC_DIO;
     }
     let request_bytes = server.options().request_bytes_max;
     out.readahead_max = kernel.readahead_max;
@@ -73,6 +76,7 @@ pub(super) fn greet(
 /// What is asked of the kernel. All of it only saves requests, so what it does not know is left out.
 fn wanted(server: &Server) -> InitFlags {
     let mut wanted = InitFlags::ASYNC_READ
+        | InitFlags::EXPORT_SUPPORT
         | InitFlags::BIG_WRITES
         | InitFlags::MAX_PAGES
         | InitFlags::PARALLEL_DIROPS
@@ -94,6 +98,8 @@ fn wanted(server: &Server) -> InitFlags {
         options.writeback && !options.read_only,
     );
     wanted.set(InitFlags::POSIX_ACL, server.uses_acls());
+    // Without it checking permissions, the kernel takes it for a broken connection.
+    wanted.set(InitFlags::ALLOW_IDMAP, !options.no_permission_checks);
     wanted
 }
 

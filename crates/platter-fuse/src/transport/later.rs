@@ -1,16 +1,18 @@
-//! A request whose answer waits for what the kernel has to write first.
+//! A request whose answer waits for what the kernel has to write or to drop first.
+
+use std::ops::Range;
 
 use platter_vfs::SeekTarget;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::meaning::seek_target;
-use super::protocol::{InHeader, IoctlIn, LseekIn, LseekOut, Opcode};
+use super::protocol::{InHeader, IoctlIn, LseekIn, LseekOut, Opcode, WriteOut};
 use super::request::Body;
 use crate::node::NodeId;
 use crate::server::{Answer, Caller, Server, sets_flags};
 
-/// A request that needs what the kernel has not written yet.
+/// A request that needs the kernel to do something before it is answered.
 pub(super) struct Later {
     pub(super) unique: u64,
     pub(super) node: NodeId,
@@ -19,6 +21,12 @@ pub(super) struct Later {
 
 /// What is asked for later.
 pub(super) enum Action {
+    /// A write that went past the kernel's page cache: it has been carried out, with this result, and
+    /// the kernel does not drop the pages of the range by itself when the caller did not wait.
+    WrittenPastCache {
+        range: Range<u64>,
+        result: Answer<WriteOut>,
+    },
     Seek {
         offset: u64,
         target: SeekTarget,
@@ -64,7 +72,12 @@ impl Later {
 
     /// Whether anything but a refusal can be said [at once](Self::at_once).
     pub(super) fn has_answer_at_once(&self) -> bool {
-        matches!(self.action, Action::Seek { .. })
+        !matches!(self.action, Action::Ioctl { .. })
+    }
+
+    /// Whether the kernel mostly has nothing to do first.
+    pub(super) fn is_mostly_short(&self) -> bool {
+        matches!(self.action, Action::WrittenPastCache { .. })
     }
 
     /// What can be said without what the kernel has not written: all may be data, and flags cannot be
@@ -76,6 +89,7 @@ impl Later {
                     server.guarded(|server| server.seek_as_if_full(self.node, *offset, *target))?;
                 Ok(LseekOut { offset }.as_bytes().to_vec())
             }
+            Action::WrittenPastCache { result, .. } => result.map(|out| out.as_bytes().to_vec()),
             Action::Ioctl { .. } => Err(Errno::AGAIN),
         }
     }

@@ -1,6 +1,7 @@
-//! What the kernel is told without having asked: that attributes it has are stale, and to write what
-//! it holds of a file. It may have to wait for answers of ours before it takes such a notice, so those
-//! who answer leave it to a thread of its own.
+//! What the kernel is told without having asked: that attributes it has are stale, and to write or to
+//! drop what it holds of a file. It may have to wait for answers of ours before it takes a notice of
+//! pages, so those who answer leave that to a thread of its own, or to one of them while another
+//! answers. A notice of attributes of an inode that a request in progress is for waits for nothing.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,7 +58,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
             for node in changed.drain(..) {
                 // It may have learned of the change by an answer of its own.
                 if !server.has_fresh_attributes(node) {
-                    invalidate(device, node, -1, 0);
+                    drop_attributes(device, node);
                 }
             }
         }
@@ -70,32 +71,42 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
             Notice::Changed(node) => changed.push(node),
             Notice::Refused(node) => invalidate(device, node, 0, 0),
             Notice::Later(later, asker) => {
-                let done = server.guarded(|server| carry_out(server, device, &later));
                 match asker {
-                    Asker::Device(device) => {
-                        let answer = done.as_ref().map(Vec::len).map_err(|errno| *errno);
-                        let header = Answered::new(later.unique, answer).header();
-                        send(device.as_fd(), header, &done.unwrap_or_default());
+                    Asker::Device(device) => settle(server, device.as_fd(), &later),
+                    Asker::Thread(thread) => {
+                        let done = server.guarded(|server| carry_out(server, device, &later));
+                        // Who does not wait any more is at the end of the mount.
+                        drop(thread.send(done));
                     }
-                    // Who does not wait any more is at the end of the mount.
-                    Asker::Thread(thread) => drop(thread.send(done)),
                 }
             }
         }
     }
 }
 
+/// Has the kernel do what it has to, and answers the request, which came by `device`.
+pub(super) fn settle(server: &Server, device: BorrowedFd<'_>, later: &Later) {
+    let done = server.guarded(|server| carry_out(server, device, later));
+    let answer = done.as_ref().map(Vec::len).map_err(|errno| *errno);
+    let header = Answered::new(later.unique, answer).header();
+    send(device, header, &done.unwrap_or_default());
+}
+
+/// Has the kernel ask for the attributes of an inode when it needs them next.
+pub(super) fn drop_attributes(device: BorrowedFd<'_>, node: NodeId) {
+    invalidate(device, node, -1, 0);
+}
+
 fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<Vec<u8>> {
     let node = later.node;
     match &later.action {
+        Action::WrittenPastCache { range, result } => {
+            drop_pages(device, node, range.clone());
+            result.map(|out| out.as_bytes().to_vec())
+        }
         Action::Seek { offset, target } => {
-            let settle = |bytes: Range<u64>| {
-                let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
-                // No length stands for all up to the end.
-                let len = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
-                invalidate(device, node, offset, len);
-            };
-            let offset = server.seek_settled(node, *offset, *target, settle)?;
+            let settle_range = |bytes| drop_pages(device, node, bytes);
+            let offset = server.seek_settled(node, *offset, *target, settle_range)?;
             Ok(LseekOut { offset }.as_bytes().to_vec())
         }
         Action::Ioctl {
@@ -105,9 +116,18 @@ fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<V
         } => {
             invalidate(device, node, 0, 0);
             server.ioctl(*caller, node, *command, input)?;
+            drop_attributes(device, node);
             Ok(IoctlOut::new_zeroed().as_bytes().to_vec())
         }
     }
+}
+
+/// Has the kernel write and drop the pages of a range of bytes.
+fn drop_pages(device: BorrowedFd<'_>, node: NodeId, bytes: Range<u64>) {
+    let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
+    // No length stands for all up to the end.
+    let len = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
+    invalidate(device, node, offset, len);
 }
 
 fn invalidate(device: BorrowedFd<'_>, node: NodeId, offset: i64, len: i64) {

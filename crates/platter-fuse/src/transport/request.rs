@@ -77,6 +77,7 @@ impl Caller {
         Self {
             uid: header.uid,
             gid: header.gid,
+            pid: header.pid,
         }
     }
 }

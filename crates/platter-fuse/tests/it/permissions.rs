@@ -7,7 +7,7 @@ use std::process::Command;
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter_vfs::{AclEntry, AclSubject, Context, CreateKind, PosixAcl, SetAttr, XattrMode};
-use rustix::fs::{XattrFlags, setxattr};
+use rustix::fs::{AtFlags, CWD, StatxFlags, XattrFlags, setxattr, statx};
 
 use crate::mounted::{Mounted, plant, run};
 
@@ -226,5 +226,30 @@ fn a_program_keeps_its_group_when_a_member_gives_it_an_acl() {
     };
     assert_eq!(mode_after("5,2000"), 0o2755);
     assert_eq!(mode_after("5"), 0o755);
+    mounted.unmount();
+}
+
+#[test]
+fn what_the_kernel_keeps_of_a_program_is_up_to_date_when_others_have_changed_it() {
+    let mounted = Mounted::with("allow_other", |_| {});
+    open_way(&mounted);
+    let (path, shown) = (mounted.path("f"), mounted.path("f").display().to_string());
+    for script in [
+        "echo x >> FILE",
+        "dd if=/dev/zero of=FILE bs=4096 count=1 conv=notrunc oflag=direct 2> /dev/null",
+        "fallocate -p -o 0 -l 4096 FILE",
+        "truncate -s 5 FILE",
+    ] {
+        fs::write(&path, vec![b'x'; 8192]).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+        let script = script.replace("FILE", &shown);
+        run(
+            "setpriv",
+            &["--reuid=1234", "--clear-groups", "sh", "-c", &script],
+        );
+        // Asked for alone, as execve does, it comes out of what the kernel keeps.
+        let kept = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).unwrap();
+        assert_eq!(kept.stx_mode & 0o7777, 0o777, "{script}");
+    }
     mounted.unmount();
 }

@@ -1,8 +1,13 @@
 //! Owner, mode, times and extended attributes of what was copied.
+//!
+//! All of it goes through functions of the C library that fakeroot(1) replaces: rustix calls the
+//! kernel itself for fchown, fchmod and fchmodat.
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
+use std::fs::{File as HostFile, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter_vfs::{Attr, FileKind, Timestamp};
@@ -20,7 +25,7 @@ const SET_ID_BITS: u32 = 0o6000;
 /// What attributes are put on.
 pub(super) enum Target<'a> {
     /// A file or directory that is open.
-    Open(BorrowedFd<'a>, &'a Path),
+    Open(&'a HostFile, &'a Path),
     /// What cannot be opened: a symbolic link or special file.
     Named(&'a Place, FileKind),
 }
@@ -102,7 +107,10 @@ fn is_for_everyone(name: &[u8]) -> bool {
 impl Target<'_> {
     fn put_owner(&self, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Errno> {
         match self {
-            Self::Open(file, _) => rustix::fs::fchown(file, uid, gid),
+            Self::Open(file, _) => {
+                let (uid, gid) = (uid.map(Uid::as_raw), gid.map(Gid::as_raw));
+                std::os::unix::fs::fchown(file, uid, gid).map_err(|error| errno(&error))
+            }
             Self::Named(place, _) => {
                 let flags = AtFlags::SYMLINK_NOFOLLOW;
                 rustix::fs::chownat(place.dir(), place.name(), uid, gid, flags)
@@ -111,15 +119,22 @@ impl Target<'_> {
     }
 
     fn put_mode(&self, permissions: u32) -> Result<(), Errno> {
-        let mode = Mode::from_raw_mode(permissions & 0o7777);
-        match self {
-            Self::Open(file, _) => rustix::fs::fchmod(file, mode),
+        let mode = Permissions::from_mode(permissions & 0o7777);
+        let set = match self {
+            Self::Open(file, _) => file.set_permissions(mode),
             // Linux knows no modes of symbolic links.
             Self::Named(_, FileKind::Symlink) => Ok(()),
-            Self::Named(place, _) => {
-                rustix::fs::chmodat(place.dir(), place.name(), mode, AtFlags::empty())
-            }
-        }
+            Self::Named(place, _) => match std::fs::set_permissions(path_of(place), mode) {
+                // There is no /proc.
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let mode = Mode::from_raw_mode(permissions & 0o7777);
+                    let flags = AtFlags::empty();
+                    return rustix::fs::chmodat(place.dir(), place.name(), mode, flags);
+                }
+                set => set,
+            },
+        };
+        set.map_err(|error| errno(&error))
     }
 
     fn put_times(&self, attr: &Attr) -> Result<(), Errno> {
@@ -140,13 +155,7 @@ impl Target<'_> {
         let flags = XattrFlags::empty();
         match self {
             Self::Open(file, _) => rustix::fs::fsetxattr(file, name, value, flags),
-            Self::Named(place, _) => {
-                let dir = place.dir().as_fd().as_raw_fd();
-                let mut path = format!("/proc/self/fd/{dir}/").into_bytes();
-                path.extend_from_slice(place.name().as_encoded_bytes());
-                let path = CString::new(path).map_err(|_| Errno::INVAL)?;
-                rustix::fs::lsetxattr(path, name, value, flags)
-            }
+            Self::Named(place, _) => rustix::fs::lsetxattr(path_of(place), name, value, flags),
         }
     }
 
@@ -156,6 +165,17 @@ impl Target<'_> {
             Self::Named(place, _) => place.error(error),
         }
     }
+}
+
+/// A path of a name in an open directory.
+fn path_of(place: &Place) -> PathBuf {
+    let dir = place.dir().as_fd().as_raw_fd();
+    Path::new(&format!("/proc/self/fd/{dir}")).join(place.name())
+}
+
+/// The number of an error of the host.
+pub(super) fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn timespec(time: Timestamp) -> Timespec {

@@ -37,20 +37,33 @@ impl Copier {
         };
         let size_bytes = attr.size_bytes;
         let is_regular = target.metadata().map_err(host)?.is_file();
-        let map = if is_regular {
-            let inode = &**source.inode();
-            let read = || DataMap::read(inode, size_bytes, 0, &mut |_| {});
-            // Where the map is damaged, reading tells so again.
-            map.or_else(|| read().ok())
-                .unwrap_or(DataMap::dense(size_bytes))
-        } else {
-            DataMap::dense(size_bytes)
+        let mut damage: Option<Missing> = None;
+        let map = match map {
+            Some(map) if is_regular => map,
+            _ if is_regular => {
+                let (sound, error) = DataMap::read_sound(&**source.inode(), size_bytes);
+                let stat = source.volume().stat_fs();
+                let device_bytes = stat.map_or(0, |stat| {
+                    stat.blocks.saturating_mul(u64::from(stat.block_bytes))
+                });
+                match error {
+                    None => sound,
+                    // Reading tells so again, and finds what the damage left.
+                    Some(_) if size_bytes <= device_bytes => DataMap::dense(size_bytes),
+                    // A size that no filesystem like this could fill may be damage, too.
+                    Some(error) => {
+                        let bytes = size_bytes - sound.data_bytes();
+                        damage = Some(Missing { bytes, error });
+                        sound
+                    }
+                }
+            }
+            _ => DataMap::dense(size_bytes),
         };
         let data_end = map.data().last().map_or(0, |last| last.end);
         if is_regular && data_end < size_bytes {
             target.set_len(size_bytes).map_err(host)?;
         }
-        let mut damage: Option<Missing> = None;
         let mut buf = Vec::new();
         for chunk in map.data().iter().flat_map(chunks) {
             let length = usize::try_from(chunk.end - chunk.start).unwrap_or_default();

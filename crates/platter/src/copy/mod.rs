@@ -133,7 +133,7 @@ impl Copier {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         let opened = rustix::fs::open(dir, flags, Mode::empty());
         let opened = opened.map_err(|error| host_error(dir, error))?;
-        let place = Place::top(Arc::new(opened), dir, name);
+        let place = Place::top(Arc::new(opened.into()), dir, name);
         self.copy_tree(source, place, observer)
     }
 

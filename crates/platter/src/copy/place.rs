@@ -1,7 +1,8 @@
 //! A name in a directory of the host that is held open, so that no path is resolved twice.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,9 +21,9 @@ const PATH_BYTES_MAX: usize = 4000;
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     /// The directory that the caller named, and its path.
-    top: Arc<OwnedFd>,
+    top: Arc<File>,
     /// The directory it is in.
-    dir: Arc<OwnedFd>,
+    dir: Arc<File>,
     /// The path of the directory, for messages.
     dir_path: Arc<Path>,
     /// The path of the directory below the top, with a slash at the end unless it is the top.
@@ -36,14 +37,14 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Remembered {
     /// The directory that the caller named.
-    top: Arc<OwnedFd>,
+    top: Arc<File>,
     /// The path below it.
     path: Vec<u8>,
 }
 
 impl Place {
     /// `name` in the directory `dir`, which has the path `path`.
-    pub(super) fn top(dir: Arc<OwnedFd>, path: &Path, name: &OsStr) -> Self {
+    pub(super) fn top(dir: Arc<File>, path: &Path, name: &OsStr) -> Self {
         Self {
             top: Arc::clone(&dir),
             dir,
@@ -56,7 +57,7 @@ impl Place {
 
     /// `name` in the directory that is this place and was opened as `dir`, and made for the copy if it
     /// `is_new`.
-    pub(super) fn below(&self, (dir, is_new): (&Arc<OwnedFd>, bool), name: &[u8]) -> Self {
+    pub(super) fn below(&self, (dir, is_new): (&Arc<File>, bool), name: &[u8]) -> Self {
         Self {
             top: Arc::clone(&self.top),
             dir: Arc::clone(dir),
@@ -119,15 +120,15 @@ impl Place {
     }
 
     /// Makes a regular file, which must not be there yet.
-    pub(super) fn create(&self, permissions: u32) -> Result<OwnedFd, Errno> {
+    pub(super) fn create(&self, permissions: u32) -> Result<File, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(permissions & 0o777);
-        rustix::fs::openat(&self.dir, &self.name, flags, mode)
+        Ok(rustix::fs::openat(&self.dir, &self.name, flags, mode)?.into())
     }
 
     /// Makes a directory, or takes the one that is there, and opens it. Tells whether it is new.
-    pub(super) fn make_dir(&self, permissions: u32) -> Result<(OwnedFd, bool), Errno> {
+    pub(super) fn make_dir(&self, permissions: u32) -> Result<(File, bool), Errno> {
         // The owner may work in it until it is finished.
         let mode = Mode::from_raw_mode(permissions & 0o777 | 0o700);
         let is_new = match rustix::fs::mkdirat(&self.dir, &self.name, mode) {
@@ -137,7 +138,7 @@ impl Place {
         };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty())?;
-        Ok((dir, is_new))
+        Ok((dir.into(), is_new))
     }
 
     pub(super) fn make_symlink(&self, target: &[u8]) -> Result<(), Errno> {

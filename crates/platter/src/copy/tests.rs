@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 
-use platter_vfs::{CreateKind, Filesystem, SetAttr};
+use platter_vfs::{Context, CreateKind, Filesystem, SetAttr};
 
 use super::*;
 use crate::Volume;
@@ -192,6 +192,36 @@ fn only_what_is_asked_for_recursively_is_copied_so() {
         refused("/fifo").to_string(),
         "memory:/fifo: operation not supported"
     );
+}
+
+#[test]
+fn damaged_map_of_a_giant_costs_what_lies_behind_the_damage() {
+    let fs = sample::empty();
+    sample::regular(&fs, b"/small", &[b'x'; 10_000]);
+    let giant = sample::regular(&fs, b"/giant", &[b'x'; 10_000]);
+    let size_bytes = Some(1 << 40);
+    let changes = SetAttr {
+        size_bytes,
+        ..SetAttr::default()
+    };
+    giant.set_attr(&Context::root(), &changes).unwrap();
+    let faults = [
+        (&b"/small"[..], Fault::Extents),
+        (b"/giant", Fault::Extents),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let problems = copy(DamagedFs::new(&fs, &faults), "/", dir.path(), "copy", ALL).unwrap();
+    let lost = 1_u64 << 40;
+    assert_eq!(
+        problems,
+        [format!(
+            "memory:/giant: test at unknown place: broken on purpose ({lost} bytes filled with zeros)"
+        )]
+    );
+    let path = dir.path().join("copy/giant");
+    assert_eq!(std::fs::metadata(path).unwrap().len(), 1 << 40);
+    let small = std::fs::read(dir.path().join("copy/small")).unwrap();
+    assert!(small == [b'x'; 10_000]);
 }
 
 #[test]

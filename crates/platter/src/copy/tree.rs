@@ -1,16 +1,16 @@
 //! Copying a file of any kind, and a directory with all that is in it.
 
 use std::collections::HashSet;
-use std::fs::File as HostFile;
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::{File as HostFile, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use platter_vfs::tree_walk::second_name;
 use platter_vfs::{Attr, Condition, FileKind, InodeId, WalkOrder};
-use rustix::fs::{FileType, Mode};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::attributes::Target;
+use super::attributes::{Target, errno};
 use super::place::Place;
 use super::{Copier, CopyEvent, CopyObserver};
 use crate::data_map::DataMap;
@@ -23,7 +23,7 @@ struct Frame {
     source: File,
     attr: Attr,
     place: Place,
-    dir: Arc<OwnedFd>,
+    dir: Arc<HostFile>,
     entries: DirEntries,
     is_new: bool,
 }
@@ -141,10 +141,10 @@ impl Copier {
             FileKind::Regular => {
                 let private = self.options.preserve.mode;
                 let created = place.create(if private { 0o600 } else { attr.permissions });
-                let created = created.map(HostFile::from).map_err(host)?;
+                let created = created.map_err(host)?;
                 let path = place.path();
                 self.fill(file, attr, map, (&created, &path), observer)?;
-                let target = Target::Open(created.as_fd(), &path);
+                let target = Target::Open(&created, &path);
                 self.put_attributes(file, attr, &target, observer);
                 None
             }
@@ -182,15 +182,16 @@ impl Copier {
         let path = frame.place.path();
         if frame.is_new && !self.options.preserve.mode {
             // What the umask left of the mode, without what was added to work in it.
-            let limited = rustix::fs::fstat(&frame.dir).and_then(|found| {
-                let mode = found.st_mode & 0o777 & frame.attr.permissions;
-                rustix::fs::fchmod(&frame.dir, Mode::from_raw_mode(mode))
+            let limited = frame.dir.metadata().and_then(|found| {
+                let mode = found.mode() & 0o777 & frame.attr.permissions;
+                frame.dir.set_permissions(Permissions::from_mode(mode))
             });
             if let Err(error) = limited {
-                self.tell_damage(observer, frame.place.error(error), Effect::AttributesLost);
+                let error = frame.place.error(errno(&error));
+                self.tell_damage(observer, error, Effect::AttributesLost);
             }
         }
-        let target = Target::Open(frame.dir.as_fd(), &path);
+        let target = Target::Open(&frame.dir, &path);
         self.put_attributes(&frame.source, &frame.attr, &target, observer);
     }
 

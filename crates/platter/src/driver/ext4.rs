@@ -13,6 +13,7 @@ use crate::open::{DataMode, OnError, Recovery};
 pub(super) const DRIVER: Driver = Driver {
     format: Format::Ext,
     identify,
+    superblock_copy: platter_ext4::find_superblock_copy,
     mount,
     check,
     unused,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, ScratchDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
+use platter_ondisk::checksum::crc32c;
 use platter_vfs::{CheckReport, CheckSink, Clock, Filesystem, Result};
 
 use crate::Format;
@@ -22,6 +23,8 @@ pub(crate) struct Driver {
     pub(crate) format: Format,
     /// Reads what the filesystem calls itself, without mounting it.
     pub(crate) identify: fn(&dyn BlockDevice) -> Result<Identity>,
+    /// Where a valid copy of a superblock lies, in units of 1 KiB, if the first one is broken.
+    pub(crate) superblock_copy: fn(&dyn BlockDevice) -> Option<u64>,
     /// Mounts it.
     pub(crate) mount: fn(MountRequest) -> Result<Arc<dyn Filesystem>>,
     /// Checks all of it, as it is when its journal was replayed. An error is one that kept the
@@ -69,7 +72,27 @@ pub(crate) struct MountRequest {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
+/// Where a filesystem whose superblock is gone has a copy of it, in units of 1 KiB.
+pub(crate) fn superblock_copy(device: &dyn BlockDevice) -> Option<u64> {
+    let mut copies = DRIVERS
+        .iter()
+        .map(|driver| (driver.superblock_copy)(device));
+    copies.find_map(|copy| copy)
+}
+
 /// The driver that serves `format`.
 pub(crate) fn serving(format: Format) -> Option<&'static Driver> {
     DRIVERS.iter().find(|driver| driver.format == format)
+}
+
+/// Where the superblocks of all formats lie that drivers serve.
+const SEED_BYTES: usize = 4096;
+
+/// A number that depends on what a filesystem says of itself: of two edits in a row, each has
+/// another one.
+pub(crate) fn seed(device: &dyn BlockDevice) -> u64 {
+    let mut bytes = [0; SEED_BYTES];
+    // What cannot be read cannot be mounted either.
+    let _ = device.read_at(0, &mut bytes);
+    u64::from(crc32c(!0, &bytes)) << 32 | u64::from(crc32c(0, &bytes))
 }

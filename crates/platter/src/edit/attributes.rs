@@ -14,6 +14,9 @@ use crate::{File, Result};
 /// The permission bits that new files ask for.
 const FILE_PERMISSIONS: u32 = 0o666;
 
+/// Symbolic links that a path may lead through, as Linux has it.
+const LINKS_MAX: usize = 40;
+
 /// Does something with a file of this path.
 type Work<'a> = dyn FnMut(&[u8], &dyn Inode, &Attr) -> Result<()> + 'a;
 
@@ -173,17 +176,40 @@ impl Edit {
     }
 
     /// The file that a path names, made if it is not there, unless it must not be.
-    fn open_or_create(&self, path: &[u8], no_create: bool) -> Result<Option<File>> {
+    pub(super) fn open_or_create(&self, path: &[u8], no_create: bool) -> Result<Option<File>> {
         match self.volume.walker().resolve(path) {
             Ok(inode) => self.volume.file(path, Ok(inode)).map(Some),
             Err(platter_vfs::Error::Condition(Condition::NotFound)) if no_create => Ok(None),
             Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
-                let place = self.place(path, Condition::NotFound)?;
+                let end = self.end_of_links(path)?;
+                let place = self.place(&end, Condition::NotFound)?;
                 let made = place.create(&self.context, CreateKind::Regular, FILE_PERMISSIONS);
                 self.volume.file(path, made).map(Some)
             }
             Err(error) => Err(self.error(path, error)),
         }
+    }
+
+    /// The path at which a file is made that a path names: where a symbolic link leads to nothing,
+    /// what it leads to.
+    fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let mut end = path.to_vec();
+        for _ in 0..LINKS_MAX {
+            let found = self.volume.walker().resolve_no_follow(&end);
+            let Ok(target) = found.and_then(|inode| inode.read_link()) else {
+                return Ok(end);
+            };
+            let name = end.iter().rposition(|&byte| byte == b'/');
+            end.truncate(
+                name.filter(|_| !target.starts_with(b"/"))
+                    .map_or(0, |name| name + 1),
+            );
+            end.extend_from_slice(&target);
+        }
+        Err(self.error(
+            path,
+            platter_vfs::Error::from(Condition::TooManyLinksFollowed),
+        ))
     }
 
     /// Changes attributes as the superuser may.

@@ -4,19 +4,22 @@
 //! [`commit`](Edit::commit): to drop it is to have done nothing. See `docs/design/editing.md`.
 
 mod place;
+mod removal;
 mod names;
 mod attributes;
 mod mode;
 mod owner;
+mod contents;
 mod copy_in;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::{
     Access, BatchWriter, BlockDevice, BurstDevice, CountingDevice, FileDevice, IoError,
-    JoinedDevice, Operation, OverlayDevice, OverlayOptions, ScratchDevice,
+    JoinedDevice, Operation, OverlayDevice, OverlayOptions, RevocableDevice, ScratchDevice,
 };
 use platter_vfs::{Context, Credentials};
 
@@ -42,6 +45,7 @@ const STORE_NAME: &str = "temporary file";
 /// use platter::OpenOptions;
 /// let edit = OpenOptions::new().edit(&"disk.img".parse()?)?;
 /// edit.make_dir(b"/srv/data", None)?;
+/// edit.write(b"/srv/data/motto", b"all or nothing\n")?;
 /// edit.commit()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -54,6 +58,10 @@ pub struct Edit {
     together: Image,
     options: OpenOptions,
     context: Context,
+    /// What files that outlive the edit would keep open.
+    revocable: Vec<Arc<RevocableDevice>>,
+    /// Set once it is over.
+    ended: Arc<AtomicBool>,
     /// What was made is there to stay, at least in parts.
     is_kept: bool,
 }
@@ -62,8 +70,7 @@ impl OpenOptions {
     /// Begins to edit the filesystem that `spec` names, ignoring its path. Nobody else may use the
     /// image until the edit is committed or dropped.
     pub fn edit(&self, spec: &ImageSpec) -> Result<Edit> {
-        let file = Arc::new(open_file(spec)?);
-        let image = self.part(spec, file)?;
+        let image = self.part(spec, &whole(spec)?)?;
         Edit::begin(self, image.clone(), image)
     }
 
@@ -74,32 +81,31 @@ impl OpenOptions {
         spec: &ImageSpec,
         writer: impl FnOnce(&FileDevice) -> Arc<dyn BatchWriter>,
     ) -> Result<Edit> {
-        let file = Arc::new(open_file(spec)?);
-        let writer = writer(&file);
-        let device: Arc<dyn BlockDevice> = Arc::<FileDevice>::clone(&file);
-        let together = Arc::new(BurstDevice::new(device, writer));
-        let image = self.part(spec, file)?;
-        Edit::begin(self, image, self.part(spec, together)?)
+        let whole = whole(spec)?;
+        let mut together = whole.clone();
+        if let Some(file) = whole.file() {
+            let device = Arc::clone(whole.device());
+            together = whole.on(Arc::new(BurstDevice::new(device, writer(file))));
+        }
+        let image = self.part(spec, &whole)?;
+        Edit::begin(self, image, self.part(spec, &together)?)
     }
 
-    /// The partition and the offset that were asked for, of a device that holds all of the image.
-    fn part(&self, spec: &ImageSpec, device: Arc<dyn BlockDevice>) -> Result<Image> {
-        let whole = Image::new(Image::name_of(&spec.image), device);
-        let image = match &spec.partition {
+    /// The partition and the offset that were asked for, of the whole image.
+    fn part(&self, spec: &ImageSpec, whole: &Image) -> Result<Image> {
+        self.at_offset(match &spec.partition {
             Some(partition) => whole.partition(partition)?,
-            None => whole,
-        };
-        self.at_offset(image)
+            None => whole.clone(),
+        })
     }
 }
 
-fn open_file(spec: &ImageSpec) -> Result<FileDevice> {
-    let options = platter_block::OpenOptions {
-        access: Access::Write,
-        ..platter_block::OpenOptions::default()
-    };
-    FileDevice::open(&spec.image, options)
-        .map_err(|error| Error::new(&Image::name_of(&spec.image), IoError::from(error)))
+/// All of the image, locked where all of it is edited.
+fn whole(spec: &ImageSpec) -> Result<Image> {
+    match spec.partition {
+        Some(_) => Image::open_parts(&spec.image, Access::Write),
+        None => Image::open(&spec.image, Access::Write),
+    }
 }
 
 impl Edit {
@@ -114,7 +120,13 @@ impl Edit {
             mbcache: true,
         });
         let driver = options.driver(&image)?;
-        let mut base = Arc::clone(image.device());
+        let mut revocable = Vec::new();
+        let mut revoked_later = |device| -> Arc<dyn BlockDevice> {
+            let device = Arc::new(RevocableDevice::new(device));
+            revocable.push(Arc::clone(&device));
+            device
+        };
+        let mut base = revoked_later(Arc::clone(image.device()));
         let counting = options.count_requests.then(|| {
             let counting = Arc::new(CountingDevice::new(Arc::clone(&base)));
             base = Arc::<CountingDevice>::clone(&counting);
@@ -131,9 +143,14 @@ impl Edit {
         let device: Arc<dyn BlockDevice> = Arc::<ScratchDevice>::clone(&scratch);
         let mut request = options.request(Arc::clone(&device))?;
         request.on_scratch = true;
-        request.journal = request.journal.map(in_memory);
+        request.journal = request
+            .journal
+            .map(|journal| in_memory(revoked_later(journal)));
         let fs = (driver.mount)(request).map_err(|error| Error::new(image.name(), error))?;
-        let mut volume = Volume::new(Arc::clone(image.name()), fs).on_device(device);
+        let ended = Arc::new(AtomicBool::new(false));
+        let mut volume = Volume::new(Arc::clone(image.name()), fs)
+            .on_device(device)
+            .ending_with(Arc::clone(&ended));
         if let Some(counting) = counting {
             volume = volume.counting(counting);
         }
@@ -144,6 +161,8 @@ impl Edit {
             together,
             options,
             context: Context::root(),
+            revocable,
+            ended,
             is_kept: false,
         })
     }
@@ -168,7 +187,9 @@ impl Edit {
         self.directory(path).is_some()
     }
 
-    /// Makes all changes in the image, durably.
+    /// Makes all changes in the image, durably, and lets others use it. Files of the edit's
+    /// [volume](Self::volume) that are still there have no image any more: their errors say
+    /// [`Cause::Ended`].
     ///
     /// # Errors
     /// Of the host, and then the image holds the state before, or the one after if it needs
@@ -201,6 +222,10 @@ impl Drop for Edit {
     fn drop(&mut self) {
         if !self.is_kept {
             self.scratch.take_back();
+        }
+        self.ended.store(true, Ordering::Relaxed);
+        for device in &self.revocable {
+            device.revoke();
         }
     }
 }

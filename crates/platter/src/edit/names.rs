@@ -1,9 +1,6 @@
 //! Names that come, go and move, as mkdir(1), rm(1), mv(1) and ln(1) have it.
 
-use std::sync::Arc;
-
-use platter_vfs::inode::read_dir_all;
-use platter_vfs::{Condition, Context, CreateKind, FileKind, Inode, RenameMode};
+use platter_vfs::{Condition, Context, CreateKind, FileKind, RenameMode};
 
 use super::place::{Place, last_name};
 use super::{Edit, ModeChange};
@@ -126,38 +123,6 @@ impl Edit {
             return Err(self.error(path, platter_vfs::Error::from(Condition::IsDirectory)));
         }
         self.remove_tree(place, victim)
-    }
-
-    fn remove_tree(&self, place: Place, victim: Arc<dyn Inode>) -> Result<()> {
-        let mut levels = vec![self.level(place, victim)?];
-        while let Some(level) = levels.last_mut() {
-            let Some(name) = level.names.pop() else {
-                let Level { place, dir, .. } = levels.remove(levels.len() - 1);
-                self.named(&place.path, place.remove(&*dir))?;
-                continue;
-            };
-            let inside = Place::inside(Arc::clone(&level.dir), &level.place.path, &name);
-            let place = self.named(&level.place.path, inside)?;
-            let found = place.dir.lookup(place.name.as_name());
-            let victim = self.named(&place.path, found)?;
-            if self.named(&place.path, victim.attr())?.kind == FileKind::Directory {
-                self.named(&place.path, place.prove_may_remove(&*victim))?;
-                levels.push(self.level(place, victim)?);
-            } else {
-                self.named(&place.path, place.remove(&*victim))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn level(&self, place: Place, dir: Arc<dyn Inode>) -> Result<Level> {
-        let entries = self.named(&place.path, read_dir_all(&*dir))?;
-        let names = entries.into_iter().map(|entry| entry.name.to_vec());
-        Ok(Level {
-            names: names.collect(),
-            place,
-            dir,
-        })
     }
 
     /// Moves a file to another name. With `into`, and where the target is a directory, it goes into
@@ -284,11 +249,4 @@ fn is_missing(error: &crate::Error) -> bool {
         return false;
     };
     matches!(condition, Condition::NotFound | Condition::NotDirectory)
-}
-
-/// A directory that is being removed, and what is left in it.
-struct Level {
-    place: Place,
-    dir: Arc<dyn Inode>,
-    names: Vec<Vec<u8>>,
 }

@@ -31,7 +31,7 @@ fn options() -> OpenOptions {
 }
 
 /// A small filesystem with a few files.
-fn sample(generation: Generation) -> Arc<MemoryDevice> {
+pub(super) fn sample(generation: Generation) -> Arc<MemoryDevice> {
     sample_of(generation, LEN_BYTES)
 }
 
@@ -58,15 +58,12 @@ fn image(device: &Arc<impl BlockDevice + 'static>) -> Image {
     Image::new("disk", device)
 }
 
-fn begin(device: &Arc<impl BlockDevice + 'static>) -> Edit {
+pub(super) fn begin(device: &Arc<impl BlockDevice + 'static>) -> Edit {
     Edit::begin(&options(), image(device), image(device)).unwrap()
 }
 
-fn write(edit: &Edit, path: &str, bytes: &[u8]) {
-    edit.truncate(path.as_bytes(), SizeChange::Set(0), false)
-        .unwrap();
-    let file = edit.volume().open(path).unwrap();
-    file.inode().write_at(0, bytes).unwrap();
+pub(super) fn write(edit: &Edit, path: &str, bytes: &[u8]) {
+    edit.write(path.as_bytes(), bytes).unwrap();
 }
 
 /// A change of several directories and inodes, with names that come, go and move.
@@ -449,5 +446,80 @@ fn what_is_written_above_a_long_image_has_a_place() {
         let mut found = [0; 4];
         store.read_at(at, &mut found).unwrap();
         assert_eq!(&found, b"seam");
+    }
+}
+
+#[test]
+fn contents_are_written_as_the_host_writes_them() {
+    let disk = sample(Generation::Ext4);
+    let edit = begin(&disk);
+    edit.symlink(b"/new", b"/link", false, Existing::Refuse)
+        .unwrap();
+    edit.write(b"/link", b"a long text").unwrap();
+    edit.write(b"/new", b"short").unwrap();
+    edit.append(b"/link", b", and more").unwrap();
+    edit.append(b"/log", b"line\n").unwrap();
+    edit.write(b"/a/one", b"").unwrap();
+    for (path, errno) in [
+        (&b"/a"[..], rustix::io::Errno::ISDIR),
+        (b"/none/file", rustix::io::Errno::NOENT),
+        (b"/new/file", rustix::io::Errno::NOTDIR),
+    ] {
+        assert_eq!(edit.write(path, b"x").unwrap_err().errno(), errno);
+        assert_eq!(edit.append(path, b"x").unwrap_err().errno(), errno);
+    }
+    edit.commit().unwrap();
+    let volume = options().mount(&image(&disk)).unwrap();
+    let read = |path: &str| volume.read(path, 100).unwrap();
+    assert_eq!(read("/link"), b"short, and more");
+    assert_eq!(read("/log"), b"line\n");
+    assert_eq!(read("/a/one"), b"");
+}
+
+#[test]
+fn files_that_outlive_an_edit_do_not_lock_the_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    std::fs::write(&path, sample(Generation::Ext4).snapshot()).unwrap();
+    let spec = ImageSpec::new(&path);
+    for is_kept in [true, false] {
+        let edit = options().edit(&spec).unwrap();
+        edit.write(b"/file", b"text").unwrap();
+        let volume = edit.volume().clone();
+        let (file, other) = (
+            volume.open("/file").unwrap(),
+            volume.open("/three").unwrap(),
+        );
+        let mut reader = file.reader();
+        if is_kept {
+            edit.commit().unwrap();
+        } else {
+            drop(edit);
+        }
+        let mut buf = [0; 4];
+        for error in [
+            file.read_at(0, &mut buf).unwrap_err(),
+            other.read_all(10_000).unwrap_err(),
+            file.attr().unwrap_err(),
+            volume.open("/three").unwrap_err(),
+            volume.read_dir("/").unwrap_err(),
+        ] {
+            let told = error.to_string();
+            assert!(matches!(error.cause, Cause::Ended), "{told}");
+            assert!(
+                told.ends_with("the edit that it belongs to has ended"),
+                "{told}"
+            );
+        }
+        assert!(std::io::Read::read(&mut reader, &mut buf).is_err());
+        // Somebody else may write at once.
+        let next = options().edit(&spec).unwrap();
+        assert_eq!(next.volume().open("/file").is_ok(), is_kept);
+        if is_kept {
+            next.remove(b"/file", false, false, Missing::Refuse)
+                .unwrap();
+        }
+        next.commit().unwrap();
+        drop((volume, file, other));
     }
 }

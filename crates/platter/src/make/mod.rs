@@ -1,6 +1,7 @@
 //! Making a filesystem in an image, a partition, or a new file.
 
 mod draft;
+mod enough;
 mod smallest;
 
 use std::fs;
@@ -12,13 +13,16 @@ use std::sync::Arc;
 use platter_block::{Access, WindowDevice};
 use platter_cache::MemoryBudget;
 use platter_ext4::mkfs::random_uuid;
-use platter_vfs::{Clock, Condition, Filesystem, FixedClock, SystemClock, Timestamp};
+use platter_vfs::{
+    Clock, Condition, Context, Filesystem, FixedClock, SetAttr, SystemClock, Timestamp,
+};
 
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
 use crate::{Error, Image, ImageSpec, Result};
 pub(crate) use draft::Draft;
+use enough::TRIED_BYTES_MAX;
 
 pub use platter_ext4::mkfs::{Generation, MkfsOptions};
 pub use platter_ondisk::Uuid;
@@ -170,7 +174,9 @@ impl Maker {
         };
         let draft = Draft::begin(&spec.image, replaced)?;
         match size {
-            Size::Bytes(size_bytes) => maker.try_size(&draft, size_bytes, tell)?,
+            Size::Bytes(size_bytes) => maker
+                .try_size(&draft, size_bytes, tell)
+                .map_err(|error| maker.explain_too_small(error, size_bytes))?,
             Size::AsItIs | Size::OfContent => maker.make_roomy(&draft, tell)?,
             Size::Minimal => maker.make_smallest(&draft, tell)?,
         }
@@ -210,7 +216,9 @@ impl Maker {
                 return Err(Error::new(image.name(), std::io::Error::other(text)));
             }
         }
-        self.refuse_unfit(&image)?;
+        let len_bytes = image.device().geometry().len_bytes;
+        self.refuse_unfit(&image)
+            .map_err(|error| self.explain_too_small(error, len_bytes))?;
         self.make_on(&image, false, tell)
     }
 
@@ -262,6 +270,16 @@ impl Maker {
         let (device, budget) = (Arc::clone(image.device()), Arc::clone(&self.budget));
         let fs = platter_ext4::Ext4::mount(device, &options, budget, clock).map_err(named)?;
         content.fill(&fs, tell)?;
+        if let Some((uid, gid)) = self.options.root_owner {
+            // Before that of what the root directory is copied from.
+            let owner = SetAttr {
+                uid: Some(uid),
+                gid: Some(gid),
+                ..SetAttr::default()
+            };
+            let root = fs.root().map_err(named)?;
+            root.set_attr(&Context::root(), &owner).map_err(named)?;
+        }
         fs.unmount().map_err(named)
     }
 
@@ -279,9 +297,13 @@ impl Maker {
         }
     }
 
-    /// Refuses sizes and options that do not go together.
+    /// Refuses sizes and options that do not go together. Short filesystems are tried elsewhere: there
+    /// may be no space for the files they begin with.
     fn refuse_unfit(&self, image: &Image) -> Result<()> {
         let len_bytes = image.device().geometry().len_bytes;
+        if len_bytes < TRIED_BYTES_MAX {
+            return self.try_elsewhere(image.name(), len_bytes);
+        }
         platter_ext4::mkfs::check(len_bytes, &self.options, &*self.fresh_clock())
             .map_err(|error| Error::new(image.name(), error))
     }
@@ -386,7 +408,8 @@ mod tests {
                 let less = smallest - (smallest / part).max(4096);
                 let made = maker().size_bytes(less).make(&spec, &mut |_| {});
                 let error = made.unwrap_err();
-                assert!(is_full(&error), "{smallest}, {less}: {error}");
+                let full = rustix::io::Errno::NOSPC;
+                assert_eq!(error.errno(), full, "{smallest}, {less}: {error}");
                 assert_eq!(entries(folder.path()), 1, "only the tree is left");
             }
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use platter_vfs::{
-    Condition, Context, CreateKind, FileKind, Filesystem, Inode, Name, SetAttr, SetTime, WholeFile,
-    XattrMode,
+    Condition, Context, CreateKind, Credentials, FileKind, Filesystem, Inode, Name, SetAttr,
+    SetTime, WholeFile, XattrMode,
 };
 
 use super::ahead::{Part, Pieces};
@@ -225,6 +225,19 @@ impl<'a> Filler<'a> {
         finished.map_err(|cause| self.content.error(path, cause))
     }
 
+    /// Gives the root directory an owner.
+    pub(super) fn own_root(&self, (uid, gid): (u32, u32)) -> Result<()> {
+        let owner = SetAttr {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        };
+        let root = self.fs.root();
+        let owned = root.and_then(|root| root.set_attr(&Context::root(), &owner));
+        owned.map_err(|error| self.content.error(&MemberPath::root(), error.into()))?;
+        Ok(())
+    }
+
     fn find(&mut self, path: &MemberPath) -> Result<Arc<dyn Inode>, Cause> {
         if path.is_root() {
             return Ok(self.fs.root()?);
@@ -246,7 +259,12 @@ impl<'a> Filler<'a> {
             let name = Name::new(component)?;
             let inode = match parent.lookup(name) {
                 Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
-                    parent.create(&Context::root(), name, CreateKind::Directory, 0o755)?
+                    let (uid, gid) = self.content.implied_owner.unwrap_or_default();
+                    let context = Context {
+                        credentials: Credentials::new(uid, gid),
+                        umask: 0,
+                    };
+                    parent.create(&context, name, CreateKind::Directory, 0o755)?
                 }
                 found => found?,
             };

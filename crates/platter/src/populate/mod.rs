@@ -10,10 +10,12 @@ mod folder;
 mod member_path;
 mod owners;
 mod tape;
+mod unpack;
 #[cfg(test)]
 mod tests;
 
 use std::fs::Metadata;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -39,6 +41,9 @@ pub struct Content {
     /// In the order of their paths, each of which is there once.
     members: Vec<(MemberPath, Member)>,
     name: Arc<str>,
+    /// Owner of directories that members lie in, but that no member names, as in archives;
+    /// the superuser's otherwise.
+    implied_owner: Option<(u32, u32)>,
     /// The archive that it is read from.
     source: Option<FileId>,
     /// Bytes of data, once they were counted.
@@ -154,15 +159,29 @@ impl Content {
         folder::index(folder, Some(left_out))
     }
 
-    /// All that a tar archive holds, of what is there twice the later. The archive has to be a file.
+    /// All that a tar archive holds, of what is there twice the later. The archive may be compressed by
+    /// gzip, zstd or xz; it is unpacked into a temporary file then.
     pub fn of_archive(archive: &Path) -> Result<Self> {
-        tape::index(archive)
+        Self::of_archive_within(archive, u64::MAX)
+    }
+
+    /// As [`of_archive`](Self::of_archive), with no more than so many bytes in the temporary file, zeros
+    /// left out.
+    pub fn of_archive_within(archive: &Path, data_bytes_max: u64) -> Result<Self> {
+        tape::index(archive, data_bytes_max)
+    }
+
+    /// As [`of_archive_within`](Self::of_archive_within), of an archive that comes through a pipe. Errors
+    /// call it `name`.
+    pub fn of_stream(name: &str, stream: impl Read, data_bytes_max: u64) -> Result<Self> {
+        tape::index_stream(name.into(), stream, data_bytes_max)
     }
 
     fn new(name: Arc<str>) -> Self {
         Self {
             members: Vec::new(),
             name,
+            implied_owner: None,
             source: None,
             data_bytes: OnceLock::new(),
         }
@@ -242,6 +261,11 @@ impl Content {
             filler.make(path, member)?;
         }
         filler.make_waiting()?;
+        if let Some(owner) = self.implied_owner
+            && !self.members.iter().any(|(path, _)| path.is_root())
+        {
+            filler.own_root(owner)?;
+        }
         // Last, since what is made in a directory changes its times and takes over its ACL.
         for (path, member) in self.members.iter().rev() {
             if matches!(member.kind, MemberKind::Directory) {

@@ -61,10 +61,13 @@ impl Content {
         for (_, member) in &mut self.members {
             (member.uid, member.gid) = (uid, gid);
         }
+        self.implied_owner = Some((uid, gid));
     }
 
     /// Has owners, and those that ACLs name, become others.
     pub fn map_owners(&mut self, users: &IdMap, groups: &IdMap) {
+        let (uid, gid) = self.implied_owner.unwrap_or_default();
+        self.implied_owner = Some((users.map(uid), groups.map(gid)));
         for (_, member) in &mut self.members {
             member.uid = users.map(member.uid);
             member.gid = groups.map(member.gid);

@@ -324,3 +324,74 @@ fn image_in_a_directory_is_left_out() {
     assert_eq!(names(without("dir/file")), all - 3, "by any of its names");
     assert_eq!(names(without("missing")), all);
 }
+
+/// What a program writes for `input`.
+fn filtered(program: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), input).unwrap();
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(fs::File::open(file.path()).unwrap())
+        .output()
+        .unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
+    assert!(output.status.success(), "{program}");
+    output.stdout
+}
+
+#[test]
+fn compressed_archives_give_what_is_in_them() {
+    let data: Vec<u8> = (0..400_000u32).flat_map(u32::to_le_bytes).collect();
+    let tape = [
+        &member(b'0', "file", "", &data)[..],
+        &member(b'0', "zeros", "", &vec![0; 300_000]),
+        &[0; 1024],
+    ]
+    .concat();
+    let stream = |bytes: &[u8], most| Content::of_stream("stream", bytes, most);
+    let expected = described(&stream(&tape, u64::MAX).unwrap());
+    assert!(expected.contains("/file 100644"), "{expected}");
+    let (head, tail) = tape.split_at(500_001);
+    let skipped = [
+        &0x184d_2a53u32.to_le_bytes()[..],
+        &5u32.to_le_bytes(),
+        b"12345",
+    ]
+    .concat();
+    for (program, arguments, gap) in [
+        ("gzip", &["-c"][..], &b""[..]),
+        ("zstd", &["-c", "--check"], &skipped),
+        ("xz", &["-c", "-T1"], b""),
+    ] {
+        let parts = [head, tail].map(|part| filtered(program, arguments, part));
+        // Two members, frames or streams.
+        let packed = [gap, &parts[0], gap, &parts[1], gap].concat();
+        assert_eq!(
+            described(&stream(&packed, u64::MAX).unwrap()),
+            expected,
+            "{program}"
+        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &packed).unwrap();
+        let content = Content::of_archive(file.path()).unwrap();
+        assert_eq!(described(&content), expected, "{program}");
+        assert!(content.is_read_from(file.path()));
+        let told = |bytes: &[u8]| stream(bytes, u64::MAX).unwrap_err().to_string();
+        let cut = told(&packed[..packed.len() - gap.len() - 3]);
+        assert!(
+            cut.contains("ends too early") && cut.contains(" byte "),
+            "{cut}"
+        );
+        let mut broken = packed.clone();
+        broken[gap.len() + parts[0].len() / 2] ^= 0x10;
+        let broken = told(&broken);
+        let expected = format!("stream: {program} data is corrupt before byte ");
+        assert!(broken.starts_with(&expected), "{broken}");
+        // What is no zeros counts, and nothing else.
+        assert!(stream(&packed, 1_700_000).is_ok(), "{program}");
+        let full = stream(&packed, 1_000_000).unwrap_err().to_string();
+        assert!(full.contains("more than the image can hold"), "{full}");
+    }
+    let padded = [&filtered("gzip", &["-c"], &tape)[..], &[0; 9000]].concat();
+    assert!(stream(&padded, u64::MAX).is_ok());
+    assert!(stream(&[&padded[..], b"x"].concat(), u64::MAX).is_err());
+}

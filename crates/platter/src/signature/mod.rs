@@ -58,6 +58,11 @@ impl Format {
         self.row().map_or(FormatClass::Other, |row| row.class)
     }
 
+    /// Whether the bytes of what it holds lie in it in another form.
+    pub(crate) fn is_wrapped(self) -> bool {
+        matches!(self.class(), FormatClass::Container | FormatClass::Wrapping)
+    }
+
     /// What to do where no driver serves the format.
     #[must_use]
     pub fn advice(self) -> Option<&'static str> {

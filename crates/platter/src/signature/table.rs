@@ -40,20 +40,27 @@ macro_rules! formats {
 
 const BOOT_SECTOR: Magic = (510, b"\x55\xaa");
 const DECOMPRESS: Option<&str> = Some("decompress it first");
-const CONVERT: Option<&str> = Some("make a raw image of it with qemu-img convert -O raw");
+const CONVERT: Option<&str> =
+    Some("make a raw image of it with: qemu-img convert -O raw IMAGE disk.raw");
 const LVM: Option<&str> = Some("activate the volume group and open the logical volume's device");
 
 formats! {
     /// qcow, versions 1 to 3.
     Qcow2 "qcow2" Wrapping [[(0, b"QFI\xfb")]] CONVERT;
     /// `VMware` virtual disk.
-    Vmdk "vmdk" Wrapping [[(0, b"KDMV")], [(0, b"# Disk DescriptorFile")]] CONVERT;
+    Vmdk "vmdk" Wrapping [
+        [(0, b"KDMV")], [(0, b"COWD")], [(0, b"# Disk DescriptorFile")],
+    ] CONVERT;
     /// Hyper-V virtual disk.
     Vhdx "vhdx" Wrapping [[(0, b"vhdxfile")]] CONVERT;
     /// Virtual PC virtual disk, dynamic.
     Vhd "vhd" Wrapping [[(0, b"conectix")]] CONVERT;
     /// `VirtualBox` virtual disk.
     Vdi "vdi" Wrapping [[(64, b"\x7f\x10\xda\xbe")]] CONVERT;
+    /// QEMU enhanced disk.
+    Qed "qed" Wrapping [[(0, b"QED\0")]] CONVERT;
+    /// Parallels virtual disk.
+    Parallels "parallels" Wrapping [[(0, b"WithoutFreeSpace")], [(0, b"WithouFreSpacExt")]] CONVERT;
     /// Android sparse image.
     AndroidSparse "android-sparse" Wrapping [[(0, b"\x3a\xff\x26\xed")]]
         Some("make a raw image of it with simg2img");

@@ -223,6 +223,10 @@ impl File {
     }
 
     fn named<T>(&self, result: platter_vfs::Result<T>) -> Result<T> {
+        // After the fact, since an edit may end meanwhile.
+        self.volume
+            .check_live()
+            .map_err(|cause| Error::at_path(self.volume.name(), &self.path, cause))?;
         result.map_err(|error| self.error(error))
     }
 }

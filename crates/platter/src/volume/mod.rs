@@ -6,8 +6,9 @@ mod listing;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter_block::{BlockDevice, CountingDevice, Counts};
+use platter_block::{BlockDevice, CountingDevice, Counts, FileDevice};
 use platter_vfs::inode::{OwnedDirEntry, read_dir_all};
 use platter_vfs::path::PathWalk;
 use platter_vfs::{Attr, Description, Filesystem, Inode, StatFs};
@@ -16,7 +17,7 @@ pub use file::{File, FileReader};
 pub use listing::{Entries, LoadedEntries, LoadedEntry};
 
 use crate::entries::EntrySource;
-use crate::{Error, Result};
+use crate::{Cause, Error, Result};
 
 /// An open filesystem. All calls may be made from any number of threads at once.
 ///
@@ -28,7 +29,10 @@ pub struct Volume {
     name: Arc<str>,
     fs: Arc<dyn Filesystem>,
     device: Option<Arc<dyn BlockDevice>>,
+    file: Option<Arc<FileDevice>>,
     counting: Option<Arc<CountingDevice>>,
+    /// Set once the edit that it is of has ended.
+    ended: Option<Arc<AtomicBool>>,
 }
 
 impl Volume {
@@ -38,7 +42,9 @@ impl Volume {
             name: name.into(),
             fs,
             device: None,
+            file: None,
             counting: None,
+            ended: None,
         }
     }
 
@@ -49,11 +55,33 @@ impl Volume {
         self
     }
 
+    /// The same volume, which knows the open file below it.
+    #[must_use]
+    pub(crate) fn on_file(mut self, file: Option<Arc<FileDevice>>) -> Self {
+        self.file = file;
+        self
+    }
+
     /// The same volume, whose requests `counting` counts.
     #[must_use]
     pub(crate) fn counting(mut self, counting: Arc<CountingDevice>) -> Self {
         self.counting = Some(counting);
         self
+    }
+
+    /// The same volume, which is of an edit that has ended once `ended` is set.
+    #[must_use]
+    pub(crate) fn ending_with(mut self, ended: Arc<AtomicBool>) -> Self {
+        self.ended = Some(ended);
+        self
+    }
+
+    /// Refuses what has no image any more.
+    pub(crate) fn check_live(&self) -> Result<(), Cause> {
+        match &self.ended {
+            Some(ended) if ended.load(Ordering::Relaxed) => Err(Cause::Ended),
+            _ => Ok(()),
+        }
     }
 
     /// How many requests have reached the image, if it was opened to count them.
@@ -78,6 +106,12 @@ impl Volume {
     #[must_use]
     pub fn device(&self) -> Option<&Arc<dyn BlockDevice>> {
         self.device.as_ref()
+    }
+
+    /// The open image file below, if it is known.
+    #[must_use]
+    pub fn image_file(&self) -> Option<&Arc<FileDevice>> {
+        self.file.as_ref()
     }
 
     /// What the filesystem says about itself.
@@ -154,6 +188,8 @@ impl Volume {
         path: &[u8],
         inode: platter_vfs::Result<Arc<dyn Inode>>,
     ) -> Result<File> {
+        self.check_live()
+            .map_err(|cause| Error::at_path(&self.name, path, cause))?;
         match inode {
             Ok(inode) => Ok(File::new(self, path, inode)),
             Err(error) => Err(Error::at_path(&self.name, path, error)),

@@ -324,17 +324,22 @@ fn inline_contents_come_back() -> Result<()> {
 
 /// The records that are left of a cut in which one byte of the fast commit area was changed.
 fn records_after(cut: &Cut, block: usize, offset: usize, resealed: bool) -> Result<u64> {
+    let changed = changed(cut, block, offset, resealed);
+    Ok(changed.recover()?.report.fast_commits.records)
+}
+
+/// A cut in which one byte of the fast commit area was changed.
+fn changed(cut: &Cut, block: usize, offset: usize, resealed: bool) -> Cut {
     let mut image = cut.image.clone();
     let bytes = &mut image[block..block + 1024];
     bytes[offset] ^= 0x40;
     if resealed {
         vouch(bytes);
     }
-    let changed = Cut {
+    Cut {
         image,
         journal: None,
-    };
-    Ok(changed.recover()?.report.fast_commits.records)
+    }
 }
 
 #[test]
@@ -354,8 +359,11 @@ fn fast_commits_end_where_one_is_not_whole() -> Result<()> {
     let all = cut.recover()?.report.fast_commits;
     ensure!(all.fast_commits == 3, "{all:?}");
     let places = cut.fast_commit_blocks()?;
-    // One that is cut short ends them, and the first one is no exception.
-    ensure!(records_after(cut, places[0], 30, false)? == 0);
+    // One that is cut short ends them, but for the first one, which is refused.
+    let torn = changed(cut, places[0], 30, false);
+    let refused = torn.recover().err().map(|error| error.to_string());
+    let says_why = |error: String| error.contains(FastCommitRule::First.text());
+    ensure!(refused.is_some_and(says_why) && torn.recovered_by_kernel().is_err());
     let first = records_after(cut, places[1], 30, false)?;
     let second = records_after(cut, places[2], 30, false)?;
     ensure!(0 < first && first < second && second < all.records);

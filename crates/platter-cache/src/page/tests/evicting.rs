@@ -103,18 +103,29 @@ fn dirty_pages_are_not_evicted() {
 #[test]
 fn pages_in_use_are_not_evicted() {
     let file = File::of_pages(1000);
-    let (mapping, _) = mapping(1 << 20);
+    let (mapping, budget) = mapping(1 << 20);
     let shown = mapping.read_with(&file, 0, 10 * PAGE_BYTES, |slices| {
         let other = Mapping::new(Arc::clone(mapping.budget()));
         for page in 0..1000 {
             byte(&other, &file, page).unwrap();
         }
+        // What is read ahead besides is nobody's.
+        let is_there = |page| matches!(mapping.core().pages.get(page), Some(Entry::Item(_)));
+        assert!((0..10).all(is_there), "they are where others find them");
+        assert!(!(10..20).all(is_there), "and others are evicted");
+        let held = (mapping.page_count() + other.page_count()) * PAGE;
+        assert!(budget.used_bytes() >= held, "what is in memory is charged");
         slices.concat()
     });
     assert_eq!(
         shown.unwrap(),
         file.bytes.lock().unwrap()[..10 * PAGE_BYTES]
     );
+    let other = Mapping::new(Arc::clone(&budget));
+    for page in 0..1000 {
+        byte(&other, &file, page).unwrap();
+    }
+    assert!(mapping.page_count() < 10, "nobody uses them any more");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::thread;
 use super::*;
 
 const PAGES: u64 = 512;
+const STEPS: u32 = if cfg!(miri) { 40 } else { 4000 };
 
 /// A page's bytes are its number, or that with the high bit set once it was written.
 fn is_right(page: u64, byte: u8) -> bool {
@@ -42,7 +43,7 @@ fn readers_writers_and_evictors_share_a_file() {
 
 fn work(mapping: &Mapping<Bad>, file: &File, seed: u64) {
     let mut random = seed;
-    for _ in 0..4000 {
+    for _ in 0..STEPS {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);

@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::xarray::{Content, Entry, New, Order, Ref, XArray};
 
-const ROUNDS: u64 = 5000;
+const ROUNDS: u64 = if cfg!(miri) { 20 } else { 5000 };
 
 /// An item that knows its range, in memory of its own.
 #[derive(Debug)]
@@ -78,4 +78,30 @@ fn split(array: &XArray<Item>, index: u64) {
         cursor.replace(item(piece.index, piece.order)).unwrap();
         found = cursor.find_next(127);
     }
+}
+
+#[test]
+fn an_item_is_freed_only_when_no_reader_can_be_at_its_count() {
+    let array = XArray::<Item>::new();
+    let order = Order::ZERO;
+    array.add(0, order, item(0, order)).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = || {
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(Entry::Item(found)) = array.get(0) {
+                    assert_eq!(*found.0, (0, 1));
+                }
+            }
+        };
+        let readers = [scope.spawn(reader), scope.spawn(reader)];
+        for _ in 0..20 * ROUNDS {
+            drop(array.lock().cursor(0, order).remove());
+            array.add(0, order, item(0, order)).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
 }

@@ -13,6 +13,7 @@ use super::Cp;
 use crate::args::ImageOptions;
 use crate::commands::editing::{self, parse_file};
 use crate::commands::operands::{Volumes, parse};
+use crate::output::error::misuse;
 use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -85,7 +86,7 @@ impl Cp {
         }
         let (target, sources) = self.operands.split_last().context("nothing to copy")?;
         if sources.is_empty() {
-            bail!("no target after '{}'", Escaped(target.as_encoded_bytes()));
+            misuse!("no target after '{}'", Escaped(target.as_encoded_bytes()));
         }
         Ok((sources, target))
     }

@@ -16,7 +16,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::{Console, complain, in_one_line};
+use crate::console::{Console, report_problem};
+use crate::output::error::misuse;
 use crate::output::kind::kind_text;
 use crate::output::progress::Progress;
 use crate::output::size::human;
@@ -96,9 +97,12 @@ impl Cp {
             return self.copy_into_image(options);
         }
         if self.owner.is_some() {
-            bail!("--owner is for copying into an image");
+            misuse!("--owner is for copying into an image");
         }
         let (sources, target) = self.take_apart()?;
+        if let Target::File(target) = target {
+            refuse_image_alone(sources, target)?;
+        }
         allow_many_descriptors();
         let mut volumes = Volumes::new(options);
         let mut console = Console::new();
@@ -111,7 +115,7 @@ impl Cp {
                 .map_err(anyhow::Error::from)
                 .and_then(|(_, file)| self.copy(&mut copier, &file, &target, &mut progress));
             if let Err(error) = copied {
-                progress.suspend(|| console.trouble(1, in_one_line(&error)))?;
+                progress.suspend(|| console.trouble(1, error))?;
             }
         }
         progress.finish();
@@ -129,10 +133,10 @@ impl Cp {
             return Ok((&self.operands, Target::Directory(directory)));
         }
         let Some((target, sources)) = self.operands.split_last() else {
-            bail!("nothing to copy");
+            misuse!("nothing to copy");
         };
         if sources.is_empty() {
-            bail!("no target after '{}'", Escaped(target.as_bytes()));
+            misuse!("no target after '{}'", Escaped(target.as_bytes()));
         }
         let target = Path::new(target);
         if target.is_dir() && !self.no_target_directory {
@@ -163,7 +167,7 @@ impl Cp {
                 progress.suspend(|| drop(writeln!(stderr(), "{line}")));
             }
             CopyEvent::Copying(..) => {}
-            CopyEvent::Problem(problem) => progress.suspend(|| complain(problem)),
+            CopyEvent::Problem(problem) => progress.suspend(|| report_problem(problem)),
             CopyEvent::Progress(summary) => {
                 let (files, bytes) = (summary.files, human(summary.bytes));
                 progress.update(summary.bytes, None, &format!("{files} files, {bytes}"));
@@ -216,6 +220,19 @@ impl Cp {
             xattrs: kept(Kept::Xattr),
         }
     }
+}
+
+/// Refuses to copy to what is there, and no directory, where no source is in an image: the target is
+/// meant for one.
+fn refuse_image_alone(sources: &[OsString], target: &Path) -> anyhow::Result<()> {
+    let is_named =
+        |source: &OsString| ImageSpec::parse(source).is_ok_and(|spec| spec.path.is_some());
+    let is_there = target.metadata().is_ok();
+    if !is_there || sources.iter().any(is_named) {
+        return Ok(());
+    }
+    let target = Escaped(target.as_os_str().as_bytes());
+    bail!("{target}: names no file in an image; write {target}:PATH to copy into it")
 }
 
 /// The last name of a path; that of the root, of `.` and of `..` is the target itself.

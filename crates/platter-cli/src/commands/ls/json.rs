@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 
+use platter::escape::unescape;
 use platter::vfs::FileKind;
 use platter::vfs::tree_walk::second_name;
 use platter::{Accounts, Error, File};
@@ -17,6 +18,8 @@ use crate::output::json::{JsonArray, NameField};
 
 #[derive(Serialize)]
 struct Object<'a> {
+    #[serde(flatten)]
+    image: NameField<'a>,
     #[serde(flatten)]
     name: NameField<'a>,
     #[serde(flatten)]
@@ -47,7 +50,8 @@ pub(super) fn list(ls: &Ls, operands: Vec<Operand>, console: &mut Console) -> io
                 let name = name.unwrap_or_default().to_vec();
                 let (record, problem) = Record::of_file(name, &file, attr);
                 writer.tell(problem)?;
-                writer.push(&record, file.path(), &accounts)?;
+                let image = unescape(file.volume().name());
+                writer.push(&record, &image, file.path(), &accounts)?;
             }
             Err(error) => writer.console.trouble(STATUS_SERIOUS, error)?,
         }
@@ -63,6 +67,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn list_tree(&mut self, top: File, accounts: &Accounts) -> io::Result<()> {
+        let image = unescape(top.volume().name());
         let mut seen = HashSet::from([top.inode().id()]);
         let mut pending = vec![top];
         while let Some(dir) = pending.pop() {
@@ -77,7 +82,8 @@ impl Writer<'_> {
                         continue;
                     }
                 };
-                self.push(&record, &dir.path_of_entry(&record.name), accounts)?;
+                let path = dir.path_of_entry(&record.name);
+                self.push(&record, &image, &path, accounts)?;
                 let is_below = !matches!(&record.name[..], b"." | b"..");
                 if self.ls.recursive && is_below && record.kind == Some(FileKind::Directory) {
                     match dir.open_entry(&record.name, record.id) {
@@ -91,12 +97,19 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn push(&mut self, record: &Record, path: &[u8], accounts: &Accounts) -> io::Result<()> {
+    fn push(
+        &mut self,
+        record: &Record,
+        image: &[u8],
+        path: &[u8],
+        accounts: &Accounts,
+    ) -> io::Result<()> {
         let Some(Known { attr, target, mark }) = record.known() else {
             return Ok(());
         };
         let field = |key, bytes| NameField { key, bytes };
         let object = Object {
+            image: field("image", image),
             name: field("name", &record.name),
             path: field("path", path),
             attributes: Attributes::new(attr, accounts),

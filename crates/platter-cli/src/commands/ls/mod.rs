@@ -16,7 +16,7 @@ use self::list::{Lister, Operand};
 use self::record::Order;
 use super::operands::Volumes;
 use crate::args::ImageOptions;
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::output::quoting::Quoting;
 use crate::output::time::TimeFormat;
 
@@ -85,9 +85,6 @@ pub(crate) struct Ls {
     /// Write names as they are, as to a file
     #[arg(short = 'N', long, group = "quoting")]
     literal: bool,
-    /// Write an array of objects
-    #[arg(long)]
-    json: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
@@ -106,7 +103,7 @@ impl Ls {
                 Err(error) => console.trouble(STATUS_SERIOUS, error)?,
             }
         }
-        if self.json {
+        if console::is_json() {
             json::list(self, opened, &mut console)?;
         } else {
             let mut lister = Lister {
@@ -125,7 +122,7 @@ impl Ls {
     /// Whether more than the names is needed of each entry.
     fn needs_inodes(&self) -> bool {
         let order = matches!(self.order(), Order::Size | Order::Time);
-        self.json || order || self.long || self.numeric_uid_gid || self.full_time
+        console::is_json() || order || self.long || self.numeric_uid_gid || self.full_time
     }
 
     fn layout(&self, console: &Console) -> Layout {

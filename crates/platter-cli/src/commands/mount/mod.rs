@@ -1,21 +1,29 @@
 //! `platter mount`: an image as a directory, through FUSE.
 
 mod background;
+mod errors;
+mod lease;
 mod options;
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use platter::vfs::{Condition, Error};
 use platter::{Cause, Escaped, ImageSpec, Volume};
-use platter_fuse::ErrorSink;
+use platter_fuse::{ErrorSink, MountError};
+use rustix::io::Errno;
 
+use self::errors::ErrorLog;
 use self::options::MountWords;
 use super::operands::{parse_image, tell_requests};
+use super::outcome::{Outcome, Waiting};
 use crate::args::ImageOptions;
 use crate::console::{complain, in_one_line};
+use crate::output::error::misuse;
 
 const LONG_ABOUT: &str = "\
 Mount an image on a directory, as any user
@@ -24,15 +32,15 @@ Serves the image through FUSE until it is unmounted, in the background unless -f
 is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
 only read. Reading changes no times of access.
 
+Unmount with `platter umount`, which returns when all is written, and fails where something could not \
+be. Errors of a mount in the background go to syslog, or to the file of --log.
+
 Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname=, io_uring=off \
 and writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
 journal_path=, sb=, cachesize= and workers=; for writing errors=continue, errors=remount-ro, data= \
 and commit=SECONDS.
 
 In fstab, with this program in the path of mount(8): /srv/disk.img@2 /mnt fuse.platter ro 0 0";
-
-/// The command line makes no sense, as mount(8) counts.
-const STATUS_USAGE: u8 = 1;
 
 /// Mount an image on a directory, as any user
 #[derive(Debug, clap::Args)]
@@ -47,6 +55,9 @@ pub(crate) struct Mount {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
+    /// Append errors to this file
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Mount options, separated by commas
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
@@ -72,13 +83,8 @@ struct HelperFlags {
 
 impl Mount {
     pub(crate) fn run(&self, given: &ImageOptions) -> anyhow::Result<u8> {
-        let words = match MountWords::parse(&self.options) {
-            Ok(words) => words,
-            Err(error) => {
-                complain(in_one_line(&error));
-                return Ok(STATUS_USAGE);
-            }
-        };
+        let words = MountWords::parse(&self.options)?;
+        check_mountpoint(&self.mountpoint)?;
         if !self.foreground && !self.detached {
             return background::respawn();
         }
@@ -90,20 +96,67 @@ impl Mount {
         let mut options = words.fuse;
         options.source.get_or_insert_with(|| source(&spec));
         options.end_on_signals = true;
+        let log = self.open_log()?;
         let name = volume.name().clone();
+        let sink = Arc::clone(&log);
         options.on_error = Some(ErrorSink::new(move |error| {
-            let text = error.to_string();
-            complain(format_args!("{name}: {}", Escaped(text.as_bytes())));
+            sink.tell(&platter::Error::new(&name, error.clone()).to_string());
         }));
         let fs = volume.filesystem().clone();
+        let is_written = !fs.is_read_only();
         let session = platter_fuse::mount(fs, &self.mountpoint, options)?;
+        if let Some(file) = volume.image_file().filter(|_| is_written) {
+            let fs = Arc::clone(volume.filesystem());
+            lease::hold(Arc::clone(file), fs, session.watch()?, session.unmounter());
+        }
+        // Without it, nobody is told how it ended.
+        let waiting = Waiting::listen(session.device_number(), session.watch()?).ok();
         if self.detached {
             background::tell_mounted()?;
         }
-        session.join()?;
+        let ended = session.join().map_err(|error| named(&volume, error));
+        let outcome = match &ended {
+            Ok(_) => Outcome::Complete,
+            Err(error) => Outcome::Failed(in_one_line(error)),
+        };
+        if let Outcome::Failed(error) = &outcome
+            && (self.detached || self.log.is_some())
+        {
+            log.tell_end(error);
+        }
+        if let Some(waiting) = waiting {
+            waiting.tell(&outcome);
+        }
+        ended?;
         tell_requests(&volume);
         Ok(0)
     }
+
+    fn open_log(&self) -> anyhow::Result<Arc<ErrorLog>> {
+        let file = self.log.as_deref();
+        let log = ErrorLog::new(file, self.detached);
+        let shown = || file.map_or(String::new(), |file| file.display().to_string());
+        Ok(Arc::new(log.with_context(shown)?))
+    }
+}
+
+/// Refuses what cannot be mounted on, before anything is opened and in words of its own.
+fn check_mountpoint(mountpoint: &Path) -> anyhow::Result<()> {
+    let shown = || Escaped(mountpoint.as_os_str().as_bytes()).to_string();
+    match std::fs::metadata(mountpoint) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => bail!("{}: Not a directory", shown()),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => Ok(()),
+        Err(error) => Err(error).with_context(shown),
+    }
+}
+
+/// An error of the filesystem under the name of the image.
+fn named(volume: &Volume, error: MountError) -> anyhow::Error {
+    if let MountError::Filesystem(error) = error {
+        return platter::Error::new(volume.name(), error).into();
+    }
+    error.into()
 }
 
 /// Opens the filesystem as the words ask for: for writing, if nothing else is said, as far as that is
@@ -115,7 +168,7 @@ fn open(words: &MountWords, given: &ImageOptions, spec: &ImageSpec) -> anyhow::R
         return Ok(options.open(spec)?);
     }
     if image_options.no_lock {
-        bail!("--no-lock is for reading: mount with -o ro");
+        misuse!("--no-lock is for reading: mount with -o ro");
     }
     match options.clone().writing(words.write_options()).open(spec) {
         Err(error) if is_write_protected(&error) && !words.insists_on_writing => {

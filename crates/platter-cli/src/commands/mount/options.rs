@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use platter::{DataMode, OnError, WriteOptions};
 use platter_fuse::MountOptions;
 
 use crate::args::{ImageOptions, parse_size};
+use crate::output::error::misuse;
 
 /// Options of `-o`, taken apart.
 #[derive(Debug, Default)]
@@ -48,7 +49,7 @@ impl MountWords {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let size = || match parse_size(value) {
             Ok(size) => Ok(size),
-            Err(reason) => bail!("mount option {name}=: {reason}"),
+            Err(reason) => misuse!("mount option {name}=: {reason}"),
         };
         match name {
             "offset" => self.image.offset = Some(size()?),
@@ -67,8 +68,8 @@ impl MountWords {
             "data" => self.writing.data_mode = Some(data_mode(value)?),
             "no_mbcache" => self.writing.mbcache = false,
             "acl" | "user_xattr" | "barrier" | "delalloc" => {}
-            _ if UNSUPPORTED.contains(&name) => bail!("mount option {word} is not supported"),
-            _ => bail!("mount option {word} is not known"),
+            _ if UNSUPPORTED.contains(&name) => misuse!("mount option {word} is not supported"),
+            _ => misuse!("mount option {word} is not known"),
         }
         Ok(())
     }
@@ -129,8 +130,8 @@ fn on_error(value: &str) -> anyhow::Result<OnError> {
     match value {
         "continue" => Ok(OnError::Continue),
         "remount-ro" => Ok(OnError::ReadOnly),
-        "panic" => bail!("mount option errors=panic is not supported"),
-        _ => bail!("mount option errors= takes continue or remount-ro"),
+        "panic" => misuse!("mount option errors=panic is not supported"),
+        _ => misuse!("mount option errors= takes continue or remount-ro"),
     }
 }
 
@@ -139,7 +140,7 @@ fn data_mode(value: &str) -> anyhow::Result<DataMode> {
         "journal" => Ok(DataMode::Journal),
         "ordered" => Ok(DataMode::Ordered),
         "writeback" => Ok(DataMode::Writeback),
-        _ => bail!("mount option data= takes journal, ordered or writeback"),
+        _ => misuse!("mount option data= takes journal, ordered or writeback"),
     }
 }
 

@@ -4,6 +4,7 @@ mod inodes;
 mod model;
 mod parallel;
 mod rules;
+mod trim;
 mod windows;
 pub(crate) mod sample;
 

@@ -20,9 +20,10 @@ use super::*;
 use crate::directory::Directory;
 use crate::mapping::{Backing, BlockMap};
 use crate::ondisk::dir_entry::DirEntryRule;
+use crate::ondisk::features::RoCompat;
 use crate::ondisk::group_desc::{DiskGroupDesc, GroupDescRule};
 use crate::ondisk::htree::HtreeRule;
-use crate::ondisk::inode::DiskInode;
+use crate::ondisk::inode::{DiskInode, InodeRule};
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::xattr::{DiskXattrEntry, DiskXattrHeader, ValuePlace, XattrRule, XattrSpace};
 use crate::ondisk::{FileBlock, Geometry, GroupNr, InodeFlags, Superblock};
@@ -333,6 +334,20 @@ damage! {
         let (extent, _) = Le16::mut_from_prefix(&mut image.inode("sub").block[16..]).unwrap();
         extent.set(0x8001);
     };
+    link_target_with_a_nul: InodeUseRule::LinkTarget => |image| image.dir_block("link", 0)[9] = 0;
+    link_in_the_inode_with_extents: InodeUseRule::LinkExtents => |image| {
+        let inode = image.inode("fifo");
+        inode.mode.set(0o120_777);
+        inode.size_lo.set(3);
+        inode.block[..3].copy_from_slice(b"bar");
+        inode.flags.set(InodeFlags::EXTENTS.bits());
+    };
+    journal_inode_without_the_feature: SuperblockUseRule::Journal =>
+        |image| image.superblock().journal_inode.set(8);
+    tail_of_an_inode_too_short: SuperblockUseRule::ExtraSize =>
+        |image| image.superblock().min_extra_isize.set(1);
+    tail_of_an_inode_too_long: SuperblockUseRule::ExtraSize =>
+        |image| image.superblock().want_extra_isize.set(1024);
     link_target_too_long: InodeUseRule::LinkTarget => |image| image.inode("link").size_lo.set(1025);
     fifo_with_a_size: InodeUseRule::SpecialSize => |image| image.inode("fifo").size_lo.set(1);
     flag_without_its_feature: InodeUseRule::FlagWithoutFeature => |image| {
@@ -635,4 +650,58 @@ fn stale_totals_after_a_replay_are_a_notice() {
     let report = check(&image.volume(), &BTreeSet::new(), true, &mut findings);
     assert!(report.is_clean());
     assert_eq!(report.notices, 1);
+}
+
+#[test]
+fn deleted_inodes_have_checksums() {
+    let mut image = Image::with("^has_journal");
+    let inode = image.inode("file");
+    inode.links.set(0);
+    inode.deleted.set(77);
+    image.breaks(InodeRule::Checksum);
+}
+
+#[test]
+fn link_target_in_inline_data_has_no_nul() {
+    let mut image = Image::with("inline_data,^has_journal,^metadata_csum");
+    assert_eq!(image.findings(&[]), []);
+    image.inode("link").block[9] = 0;
+    image.breaks(InodeUseRule::LinkTarget);
+}
+
+#[test]
+fn files_may_share_blocks_where_the_feature_says_so() {
+    let mut image = Image::plain();
+    let map = image.inode("file").block;
+    image.inode("other").block = map;
+    let superblock = image.superblock();
+    let shared = superblock.feature_ro_compat.get() | RoCompat::SHARED_BLOCKS.bits();
+    superblock.feature_ro_compat.set(shared);
+    let shared = InodeUseRule::SharedBlock.text();
+    let findings = image.findings(&[]);
+    assert!(
+        findings
+            .iter()
+            .all(|finding| finding.corruption.rule != shared)
+    );
+}
+
+#[test]
+fn translators_of_the_hurd_take_a_block() {
+    let mut image = Image::plain();
+    image.superblock().creator_os.set(1);
+    for number in [2, 11] {
+        image.number(number).version_lo.set(0);
+    }
+    let place = image.place("file", 0);
+    image
+        .inode("file")
+        .version_lo
+        .set(u32::try_from(place).unwrap());
+    image.breaks(InodeUseRule::SharedBlock);
+    image.inode("file").version_lo.set(40_000);
+    image.breaks(InodeUseRule::Translator);
+    image.inode("file").version_lo.set(4_000);
+    image.breaks(InodeUseRule::BlockCount);
+    image.breaks(BitmapUseRule::BlockMarkedFree);
 }

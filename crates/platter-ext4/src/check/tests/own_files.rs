@@ -3,6 +3,7 @@
 use super::*;
 use crate::mapping::IndirectRule;
 use crate::ondisk::jbd2::superblock::DiskJournalSuperblock;
+use crate::ondisk::mmp::MmpRule;
 
 fn with_journal() -> Image {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
@@ -91,6 +92,9 @@ fn resize_inode_maps_what_is_reserved() {
     let mut image = with_journal();
     let root = u32::from_le_bytes(image.number(7).block[52..56].try_into().unwrap());
     image.block(u64::from(root))[1020] = 1;
+    image.breaks(InodeUseRule::ResizeStray);
+    let mut image = with_journal();
+    image.block(u64::from(root))[4..8].fill(1);
     image.breaks(InodeUseRule::ResizeMap);
     let mut image = with_journal();
     image.number(7).blocks_lo.set(2);
@@ -107,4 +111,52 @@ fn bad_blocks_are_in_use() {
     let file = u32::try_from(image.place("file", 0)).unwrap();
     image.number(1).block[..4].copy_from_slice(&file.to_le_bytes());
     image.breaks(InodeUseRule::SharedBlock);
+}
+
+type Damage = fn(&mut DiskInode);
+
+#[test]
+fn resize_inode_is_a_regular_file_in_use() {
+    let damage: [(Damage, InodeUseRule); 5] = [
+        (|inode| inode.mode.set(0o060_600), InodeUseRule::ResizeInode),
+        (|inode| inode.links.set(0), InodeUseRule::ResizeInode),
+        (|inode| inode.deleted.set(77), InodeUseRule::UsedWithTime),
+        (|inode| inode.size_lo.set(1024), InodeUseRule::SizeTooSmall),
+        (
+            |inode| inode.size_hi.set(1 << 10),
+            InodeUseRule::SizeTooLarge,
+        ),
+    ];
+    for (damage, rule) in damage {
+        let features = "resize_inode,^has_journal,^metadata_csum,^64bit,^huge_file";
+        let mut image = Image::with_options(features, &["-g", "1024"]);
+        damage(image.number(7));
+        image.breaks(rule);
+    }
+}
+
+#[test]
+fn mount_protection_has_its_block() {
+    for (features, at, rule) in [
+        ("mmp,^has_journal,^metadata_csum", 0, MmpRule::Magic),
+        ("mmp,^has_journal", 60, MmpRule::Checksum),
+    ] {
+        let mut image = Image::with(features);
+        assert_eq!(image.findings(&[]), []);
+        let block = image.superblock().mmp_block.get();
+        image.block(block)[at] ^= 1;
+        image.breaks(rule);
+    }
+    let mut image = Image::with("mmp,^has_journal,^metadata_csum");
+    image.superblock().mmp_block.set(40_000);
+    image.breaks(MmpRule::Place);
+}
+
+#[test]
+fn quota_files_have_inodes_that_can_be_theirs() {
+    for number in [2, 4, 400_000] {
+        let mut image = with_journal();
+        image.superblock().user_quota_inode.set(number);
+        image.breaks(SuperblockUseRule::QuotaInode);
+    }
 }

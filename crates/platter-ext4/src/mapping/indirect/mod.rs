@@ -66,6 +66,29 @@ impl IndirectMap {
         }
     }
 
+    /// The map of one run of blocks, all of which the inode names itself; `None` where it cannot.
+    pub(super) fn direct(inode: InodeNr, run: Option<Run>) -> Option<Self> {
+        let mut pointers = <[Le32; POINTERS]>::new_zeroed();
+        if let Some(run) = run {
+            let Backing::Written(start) = run.backing else {
+                return None;
+            };
+            if run.end().0 > DIRECT_COUNT {
+                return None;
+            }
+            for (file_block, block) in (run.first.0..run.end().0).zip(start.0..) {
+                let pointer = pointers.get_mut(file_block as usize)?;
+                pointer.set(u32::try_from(block).ok()?);
+            }
+        }
+        Some(Self { pointers, inode })
+    }
+
+    /// The block area of the inode.
+    pub(super) fn area(&self) -> [u8; BLOCK_AREA_BYTES] {
+        zerocopy::transmute!(self.pointers)
+    }
+
     /// Whether the inode has no numbers.
     pub(super) fn is_empty(&self) -> bool {
         self.pointers.iter().all(|pointer| pointer.get() == 0)

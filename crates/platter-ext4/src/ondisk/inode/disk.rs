@@ -126,6 +126,8 @@ bitflags! {
         /// What `FS_IOC_SETFLAGS` changes, of what this driver can: `s`, `u`, `c`, `S`, `i`, `a`,
         /// `d`, `A`, `t`, `D`, `T`, `P` and `F` of `chattr(1)`.
         const USER_MODIFIABLE = 0x6003_80ff;
+        /// Flags of which `FS_IOC_SETFLAGS` changes more than the flag: `j` and `e` of `chattr(1)`.
+        const USER_CONVERTIBLE = 0x8_4000;
         /// Flags that only directories have: `D`, `T`, `P` and `F`.
         const OF_DIRECTORIES = 0x6003_0000;
         /// Flags that devices, links and the like may have: `d` and `A`.

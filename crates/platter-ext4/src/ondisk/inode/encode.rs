@@ -12,7 +12,7 @@ use super::disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
 use super::{Extra, Inode, InodeRule, checksum_seed, time};
 use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::{Incompat, RoCompat};
-use crate::ondisk::{Geometry, InodeNr};
+use crate::ondisk::{Creator, Geometry, InodeNr};
 
 const CHANGED_EXTRA: usize = offset_of!(DiskInodeExtra, changed_extra);
 const MODIFIED_EXTRA: usize = offset_of!(DiskInodeExtra, modified_extra);
@@ -123,7 +123,9 @@ impl Inode {
             disk.blocks_hi = high;
         }
         disk.flags = sectors.flags.bits().into();
-        disk.version_lo = words(self.version).0;
+        if geometry.creator != Creator::Hurd {
+            disk.version_lo = words(self.version).0;
+        }
         disk.block = self.block;
         disk.generation = self.generation.into();
         let (xattr_lo, xattr_hi) = words(self.xattr_block.map_or(0, |block| block.0));
@@ -194,7 +196,8 @@ impl Inode {
                 extra.created_extra = more;
             }
         }
-        if self.holds(offset_of!(DiskInodeExtra, version_hi)) {
+        let has_version = geometry.creator != Creator::Hurd;
+        if has_version && self.holds(offset_of!(DiskInodeExtra, version_hi)) {
             extra.version_hi = words(self.version).1;
         }
         let has_project = geometry.features.ro_compat.contains(RoCompat::PROJECT);

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::corrupt::{Corrupt, Rule};
 use super::features::{Incompat, RoCompat};
-use super::geometry::Geometry;
+use super::geometry::{Creator, Geometry};
 use super::types::{BlockNr, InodeNr};
 pub use disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
 pub use encode::{put_deleted, seal};
@@ -103,7 +103,8 @@ pub struct Inode {
     pub xattr_block: Option<BlockNr>,
     /// `i_block`.
     pub block: [u8; BLOCK_AREA_BYTES],
-    /// `i_version`: moves on with every change, where somebody counts them.
+    /// `i_version`: moves on with every change, where somebody counts them. What is read of an inode
+    /// of GNU/Hurd is a [translator](Self::translator), and is never written.
     pub version: u64,
     /// How many of the bytes behind the first 128 hold fields; 0 in inodes of 128 bytes.
     pub extra_bytes: u16,
@@ -150,7 +151,9 @@ impl Inode {
         }
         let extra = Extra::decode(rest).ok_or(broken(InodeRule::ExtraSize))?;
         let seed = checksum_seed(number, disk.generation, geometry);
-        let has_checksum = geometry.features.has_metadata_csum() && proves_checksum;
+        // Linux neither looks at checksums of inodes in what others made, nor writes them.
+        let is_sealed = geometry.creator == Creator::Linux && geometry.features.has_metadata_csum();
+        let has_checksum = is_sealed && proves_checksum;
         if has_checksum && !checksum_holds(bytes, disk, &extra, seed) {
             return Err(broken(InodeRule::Checksum));
         }
@@ -198,7 +201,9 @@ impl Inode {
         let wide_size =
             kind == FileKind::Regular || features.incompat.contains(Incompat::LARGE_DIR);
         let size_hi = if wide_size { disk.size_hi.get() } else { 0 };
-        let wide = features.incompat.contains(Incompat::BIT64);
+        // There, GNU/Hurd has more bits of the mode.
+        let is_hurd = geometry.creator == Creator::Hurd;
+        let wide = features.incompat.contains(Incompat::BIT64) && !is_hurd;
         let xattr_hi = if wide { disk.xattr_block_hi.get() } else { 0 };
         let xattr_block = join_u32(u32::from(xattr_hi), disk.xattr_block_lo.get());
         let has_project = features.ro_compat.contains(RoCompat::PROJECT);
@@ -249,6 +254,13 @@ impl Inode {
             return Err(InodeRule::LinkTarget);
         }
         Ok(())
+    }
+
+    /// `h_i_translator`: the block of a passive translator, in what GNU/Hurd made.
+    #[must_use]
+    pub fn translator(&self, geometry: &Geometry) -> Option<BlockNr> {
+        let block = self.version & u64::from(u32::MAX);
+        (geometry.creator == Creator::Hurd && block != 0).then_some(BlockNr(block))
     }
 
     /// Whether there may be extended attributes, or data in their place.

@@ -97,6 +97,8 @@ pub enum FastCommitRule {
     Tag,
     /// `fc_len` stays within the block and fits the tag.
     Length,
+    /// Of the fast commits behind a transaction, the first one is whole.
+    First,
     /// `fc_ino` is an inode of the filesystem.
     Inode,
     /// `fc_ex` is an extent of blocks of the filesystem.
@@ -120,6 +122,9 @@ impl Rule for FastCommitRule {
         match self {
             Self::Tag => "tag is unknown",
             Self::Length => "length does not fit the tag or the block",
+            Self::First => {
+                "the first fast commit is not whole, which keeps the kernel from a mount"
+            }
             Self::Inode => "inode number is outside the filesystem",
             Self::Range => "block range is empty or outside the filesystem",
             Self::NoExtents => "block range belongs to a file without extents",

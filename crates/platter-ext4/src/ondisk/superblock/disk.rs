@@ -273,7 +273,7 @@ impl DiskSuperblock {
         self.free_inodes_count = inodes.into();
     }
 
-    pub(super) fn features(&self) -> Features {
+    pub(crate) fn features(&self) -> Features {
         if self.revision.get() == 0 {
             return Features::default();
         }

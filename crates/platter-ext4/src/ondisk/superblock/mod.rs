@@ -243,7 +243,7 @@ impl Superblock {
             features,
             revision: disk.revision.get(),
             uuid: Uuid::from_bytes(disk.uuid),
-            label: until_nul(&disk.volume_name),
+            label: label_of(disk),
             last_mounted: until_nul(&disk.last_mounted),
             state: State(disk.state.get()),
             reserved_blocks: join(disk.reserved_blocks_count_hi, disk.reserved_blocks_count_lo),
@@ -358,6 +358,11 @@ fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {
     } else {
         KNOWN_BYTES.min(behind)
     }
+}
+
+/// The label without padding.
+pub(crate) fn label_of(disk: &DiskSuperblock) -> Vec<u8> {
+    until_nul(&disk.volume_name)
 }
 
 fn until_nul(bytes: &[u8]) -> Vec<u8> {

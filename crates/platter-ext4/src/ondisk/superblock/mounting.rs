@@ -18,7 +18,21 @@ pub enum Remedy {
     Check,
 }
 
+/// `s_first_ino` and `s_inode_size` of revision 0.
+const REVISION_0_FIRST_INODE: u32 = 11;
+const REVISION_0_INODE_BYTES: u16 = 128;
+
 impl DiskSuperblock {
+    /// Makes a filesystem of revision 0 one of revision 1, which alone has features: with the sizes
+    /// that the former is bound to.
+    pub fn leave_revision_0(&mut self) {
+        if self.revision.get() == 0 {
+            self.revision.set(1);
+            self.first_inode.set(REVISION_0_FIRST_INODE);
+            self.inode_size.set(REVISION_0_INODE_BYTES);
+        }
+    }
+
     /// Says that the filesystem is mounted for writing. Until it is unmounted it is not clean: its
     /// journal may need a replay, and without one it may need a check.
     pub fn begin_mount(&mut self, now: Timestamp) {

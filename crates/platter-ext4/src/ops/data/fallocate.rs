@@ -7,6 +7,7 @@ use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Condition, FallocateMode, Result};
 
 use super::super::Node;
+use super::WriteTo;
 use super::writeback::Placement;
 use crate::mapping::{Backing, Progress};
 use crate::ondisk::{FileBlock, InodeFlags};
@@ -236,7 +237,7 @@ impl Node {
                 continue;
             }
             let zeros = vec![0; usize::try_from(edge.end - edge.start).unwrap_or_default()];
-            self.write_cached(edge.start, &zeros)?;
+            self.write_cached(edge.start, &zeros, WriteTo::Cache)?;
         }
         Ok(inner_start..inner_end.max(inner_start))
     }

@@ -31,6 +31,7 @@ use writeback::Placement;
 pub(super) use delayed::Delayed;
 pub(super) use evict::DELETE_CREDITS;
 pub(super) use gather::TOGETHER_MAX;
+pub(super) use write::WriteTo;
 pub(super) use writeback::ZEROS;
 
 /// Extents that one hint announces to the device at most.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use platter_vfs::{Condition, Error, Result};
 
 use super::super::Node;
+use super::WriteTo;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, Progress};
 use crate::ondisk::FileBlock;
@@ -153,6 +154,6 @@ impl Node {
         }
         let mut byte = [0];
         self.pages.read_at(self, last, &mut byte)?;
-        self.write_cached(last, &byte)
+        self.write_cached(last, &byte, WriteTo::Cache)
     }
 }

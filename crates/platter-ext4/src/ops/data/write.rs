@@ -23,9 +23,18 @@ const TICK_NANOSECONDS: i64 = 4_000_000;
 /// So many bytes at once go to the device as they come, without a copy in the cache.
 const PAST_BYTES_MIN: usize = 128 << 10;
 
+/// How far a write goes before it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ops) enum WriteTo {
+    /// Into the cache, but for long ones.
+    Cache,
+    /// To the device, as `O_DIRECT` has it.
+    Device,
+}
+
 impl Node {
-    /// See [`platter_vfs::Inode::write_at`].
-    pub(in crate::ops) fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+    /// See [`platter_vfs::Inode::write_at`] and [`platter_vfs::Inode::write_through`].
+    pub(in crate::ops) fn write(&self, offset: u64, data: &[u8], to: WriteTo) -> Result<()> {
         self.refuse_without_contents()?;
         self.refuse_change()?;
         if data.is_empty() {
@@ -44,14 +53,20 @@ impl Node {
                 self.finish_cut()?;
             }
             self.clear_tail(offset)?;
-            let past = self.past_cache(offset, data.len());
+            let past = self.past_cache(offset, data.len(), to);
             let (past, cached) = data.split_at(past);
             for (offset, data) in [(offset, past), (offset + past.len() as u64, cached)] {
                 if !data.is_empty() {
-                    self.write_cached(offset, data)?;
+                    self.write_cached(offset, data, to)?;
                 }
             }
             self.touch()?;
+            if to == WriteTo::Device {
+                // What was cached went into the cache. With its data in the journal, a file has none of
+                // its own to write here.
+                self.pages
+                    .write_back(self, offset..offset + data.len() as u64)?;
+            }
             if self.data.is_replaced.load(Ordering::Acquire) {
                 // An error is told to whoever syncs the file.
                 let _ = self.pages.write_back(self, 0..u64::MAX);
@@ -120,16 +135,17 @@ impl Node {
             return Ok(());
         }
         let zeros = vec![0; usize::try_from(end - size).unwrap_or_default()];
-        self.write_cached(size, &zeros)?;
+        self.write_cached(size, &zeros, WriteTo::Cache)?;
         self.pages.write_back(self, size..end)
     }
 
     /// How many of the first bytes of a write are so many whole pages that they are not worth a copy in
-    /// the cache.
-    fn past_cache(&self, offset: u64, len: usize) -> usize {
+    /// the cache, or have to be on the device anyway.
+    fn past_cache(&self, offset: u64, len: usize, to: WriteTo) -> usize {
         let whole = len - len % PAGE_BYTES;
         let is_aligned = offset.is_multiple_of(PAGE_BYTES as u64);
-        if whole < PAST_BYTES_MIN || !is_aligned || self.journals_data() {
+        let is_worth_a_copy = to == WriteTo::Cache && whole < PAST_BYTES_MIN;
+        if whole == 0 || is_worth_a_copy || !is_aligned || self.journals_data() {
             return 0;
         }
         whole
@@ -145,10 +161,10 @@ impl Node {
     }
 
     /// Writes what has to become part of the file, with a promise of space: into the cache, or past it.
-    pub(super) fn write_cached(&self, offset: u64, data: &[u8]) -> Result<()> {
+    pub(super) fn write_cached(&self, offset: u64, data: &[u8], to: WriteTo) -> Result<()> {
         let end = offset + data.len() as u64;
-        let is_long = self.past_cache(offset, data.len()) == data.len();
-        if is_long {
+        let passes = self.past_cache(offset, data.len(), to) == data.len();
+        if passes {
             self.write_back_before(offset)?;
         }
         let blocks = self.blocks_of(offset..end)?;
@@ -158,7 +174,7 @@ impl Node {
             node: self,
             copied_to: AtomicU64::new(offset),
         };
-        let past = is_long.then(|| {
+        let past = passes.then(|| {
             let write = || self.write_folios(offset, &[IoSlice::new(data)]);
             self.pages.write_past(offset..end, write)
         });

@@ -1,17 +1,20 @@
 //! Which fast commits are whole. A tail with the right CRC vouches for all records since the
 //! tail before; at the first one that does not, the fast commits end.
 //!
-//! The first fast commit may be cut short by a crash like any other: then there is none. (The
-//! kernel refuses to mount in that case alone.)
+//! Where that is the first one, the journal is refused, as the kernel and `e2fsck` do: before it,
+//! there were fast commits of an earlier transaction, and if the device kept back that transaction
+//! when it took the blocks, what they made durable is lost.
 
 use std::ops::{ControlFlow, Range};
 
-use platter_vfs::{Result, Unsupported};
+use platter_ondisk::Locus;
+use platter_vfs::{Error, Result, Unsupported};
 
 use super::{FastCommitReport, for_each_block};
 use crate::ondisk::Geometry;
+use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::Sequence;
-use crate::ondisk::jbd2::fast_commit::{Record, Records, continue_crc};
+use crate::ondisk::jbd2::fast_commit::{FastCommitRule, Record, Records, continue_crc};
 use crate::txn::Journal;
 
 /// The fast commits to replay.
@@ -41,12 +44,12 @@ pub(super) fn scan(journal: &Journal, sequence: Sequence, geometry: &Geometry) -
         }
         let broke = records.try_for_each(|result| match result {
             Ok((record, covered)) => scan.record(&record, covered),
-            Err(_) => ControlFlow::Break(Ok(())),
+            Err(_) => scan.end(),
         });
         match broke {
             ControlFlow::Continue(()) => Ok(ControlFlow::Continue(())),
             ControlFlow::Break(Ok(())) => Ok(ControlFlow::Break(())),
-            ControlFlow::Break(Err(unsupported)) => Err(unsupported.into()),
+            ControlFlow::Break(Err(error)) => Err(error),
         }
     })?;
     scan.valid.regions = merged(scan.valid.regions);
@@ -66,20 +69,30 @@ struct Scan {
     regions: Vec<Range<u64>>,
 }
 
-type Step = ControlFlow<Result<(), Unsupported>>;
+type Step = ControlFlow<Result<()>>;
 
 impl Scan {
+    /// What is not whole ends the fast commits, if there are any.
+    fn end(&self) -> Step {
+        if self.valid.report.fast_commits > 0 {
+            return ControlFlow::Break(Ok(()));
+        }
+        let torn = Corrupt::new(Locus::default(), FastCommitRule::First);
+        ControlFlow::Break(Err(Error::from(torn)))
+    }
+
     fn record(&mut self, record: &Record<'_>, covered: &[u8]) -> Step {
         self.records += 1;
         self.crc = continue_crc(self.crc, covered);
         match *record {
             Record::Head { features, sequence } => {
                 if features != 0 {
-                    return ControlFlow::Break(Err(Unsupported {
+                    let unsupported = Unsupported {
                         filesystem: "ext4",
                         feature: format!("fast commit feature {features:#x}"),
                         reason: None,
-                    }));
+                    };
+                    return ControlFlow::Break(Err(unsupported.into()));
                 }
                 if sequence != self.sequence {
                     return ControlFlow::Break(Ok(()));
@@ -91,7 +104,7 @@ impl Scan {
             }
             Record::Tail { sequence, crc } => {
                 if sequence != self.sequence || crc != self.crc {
-                    return ControlFlow::Break(Ok(()));
+                    return self.end();
                 }
                 self.crc = 0;
                 self.valid.report.fast_commits += 1;
@@ -119,4 +132,44 @@ fn merged(mut regions: Vec<Range<u64>>) -> Vec<Range<u64>> {
         touches
     });
     regions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::corrupt::Rule;
+
+    fn scan() -> Scan {
+        Scan {
+            sequence: Sequence(7),
+            valid: Valid::default(),
+            crc: 0,
+            records: 0,
+            regions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_first_one_is_refused_where_it_is_not_whole() {
+        let wrong = Record::Tail {
+            sequence: Sequence(7),
+            crc: 1,
+        };
+        let ControlFlow::Break(Err(Error::Corrupt(corruption))) = scan().record(&wrong, &[]) else {
+            panic!("not refused");
+        };
+        assert_eq!(corruption.rule, FastCommitRule::First.text());
+
+        let mut scan = scan();
+        let whole = Record::Tail {
+            sequence: Sequence(7),
+            crc: 0,
+        };
+        assert!(scan.record(&whole, &[]).is_continue());
+        assert!(matches!(
+            scan.record(&wrong, &[]),
+            ControlFlow::Break(Ok(()))
+        ));
+        assert_eq!(scan.valid.report.fast_commits, 1);
+    }
 }

@@ -31,6 +31,8 @@ pub(super) struct Gate {
     word: AtomicU64,
     /// The running transaction. It stays the same as long as anybody is inside.
     sequence: AtomicU32,
+    /// Handles begun since the mount; of those begun concurrently, some are not counted.
+    begun: AtomicU32,
 }
 
 /// Who was refused for want of room found so much inside.
@@ -44,6 +46,7 @@ impl Gate {
         Self {
             word: AtomicU64::new(0),
             sequence: AtomicU32::new(first.0),
+            begun: AtomicU32::new(0),
         }
     }
 
@@ -51,7 +54,7 @@ impl Gate {
     /// `blocks_max`. Gives the transaction.
     pub(super) fn enter(&self, credits: u32, blocks_max: u32) -> Option<Sequence> {
         self.try_change(|word| Some(grown(word, credits, blocks_max)? + HANDLE))
-            .then(|| self.sequence())
+            .then(|| self.entered())
     }
 
     /// The same, for who has the lock and found the gate open; who is refused is rung when a handle ends
@@ -72,7 +75,7 @@ impl Gate {
             });
             Some(word | AWAITED)
         });
-        refused.map_or_else(|| Ok(self.sequence()), Err)
+        refused.map_or_else(|| Ok(self.entered()), Err)
     }
 
     /// Reserves more for a handle, under the conditions of [`enter`](Self::enter).
@@ -132,6 +135,19 @@ impl Gate {
     #[cfg(test)]
     pub(super) fn blocks(&self) -> u32 {
         u32::try_from(self.word.load(Ordering::Acquire) & BLOCKS).unwrap()
+    }
+
+    /// A count that differs from an earlier one if handles were begun in between; it is not exact.
+    pub(super) fn begun(&self) -> u32 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Counts a handle that came in, and returns its transaction.
+    fn entered(&self) -> Sequence {
+        // Not one atomic step: two concurrent handles may count as one, and the count stays cheap.
+        let begun = self.begun.load(Ordering::Relaxed);
+        self.begun.store(begun.wrapping_add(1), Ordering::Relaxed);
+        self.sequence()
     }
 
     /// The running transaction, for who is inside.

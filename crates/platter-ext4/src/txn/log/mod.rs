@@ -96,6 +96,7 @@ pub struct Log {
     changed: CachePadded<Condvar>,
     requests: CachePadded<Requests>,
     client: OnceLock<Weak<dyn CommitClient>>,
+    first_change: OnceLock<FirstChange>,
     counters: Arc<Counters>,
 }
 
@@ -103,10 +104,13 @@ platter_cache::layout!(
     /// Of the log.
     pub LAYOUT: Log {
         ReadOnly: home, durability, limits, counters;
-        Rare: has_failed, client;
+        Rare: has_failed, client, first_change;
         Hot: gate, state, changed, requests;
     }
 );
+
+/// What is called when a transaction has its first change.
+type FirstChange = Box<dyn Fn() + Send + Sync>;
 
 /// What the lock of a log guards.
 struct State {
@@ -219,6 +223,7 @@ impl Log {
             changed: CachePadded::default(),
             requests: CachePadded::default(),
             client: OnceLock::new(),
+            first_change: OnceLock::new(),
             counters,
         }
     }
@@ -227,6 +232,19 @@ impl Log {
     pub fn attach(&self, client: Weak<dyn CommitClient>) {
         let first = self.client.set(client);
         debug_assert!(first.is_ok(), "a log has one client");
+    }
+
+    /// Has `call` called whenever a transaction gets its first change, in the thread that makes the change
+    /// and with its locks held: `call` must not wait. Once only.
+    pub fn on_first_change(&self, call: impl Fn() + Send + Sync + 'static) {
+        let first = self.first_change.set(Box::new(call));
+        debug_assert!(first.is_ok(), "a log has one such call");
+    }
+
+    /// A count that differs from an earlier one if handles were begun in between.
+    #[must_use]
+    pub fn handles_begun(&self) -> u32 {
+        self.gate.begun()
     }
 
     /// The transaction that a handle begun now would be part of.

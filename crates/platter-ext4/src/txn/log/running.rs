@@ -125,12 +125,17 @@ impl Log {
 
     /// Adds a block that a handle changed and spent so many of its credits on.
     pub(super) fn add(&self, block: u64, is_created: bool, spent: u32) {
-        self.change_running(&mut self.state.lock(), spent, |running| {
+        let is_first = self.change_running(&mut self.state.lock(), spent, |running| {
+            let is_first = running.blocks.is_empty();
             if is_created && !running.blocks.contains(&block) {
                 running.created.insert(block);
             }
             running.change(block);
+            is_first
         });
+        if is_first && let Some(call) = self.first_change.get() {
+            call();
+        }
     }
 
     /// Takes blocks out of the running transaction, and revokes those that are in the log.

@@ -218,10 +218,11 @@ impl XattrChange<'_, '_> {
     /// A filesystem says in its superblock whether it ever had attributes.
     fn announce(&mut self) -> Result<()> {
         let compat = self.volume.geometry.features.compat;
-        if compat.contains(Compat::EXT_ATTR) || self.volume.superblock.revision == 0 {
+        if compat.contains(Compat::EXT_ATTR) {
             return Ok(());
         }
         superblock::edit(self.volume, self.handle, |disk| {
+            disk.leave_revision_0();
             let bits = disk.feature_compat.get() | Compat::EXT_ATTR.bits();
             disk.feature_compat.set(bits);
         })

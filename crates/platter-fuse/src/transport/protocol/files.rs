@@ -4,6 +4,7 @@ use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Attr, FileKind, Timestamp};
 
 use super::{AttrOut, Dirent, EntryOut, FileAttr, Statx, StatxTime};
+use crate::node::NodeId;
 use crate::server::{Told, Validity};
 
 /// As good as for ever, and still a number of seconds the kernel can add to its clock.
@@ -13,7 +14,11 @@ impl EntryOut {
     pub(in crate::transport) fn new(told: &Told) -> Self {
         Self {
             node: told.node.0,
-            generation: told.attr.generation,
+            // The root stands for itself in every file handle: the kernel expects 0.
+            generation: match told.node {
+                NodeId::ROOT => 0,
+                _ => told.attr.generation,
+            },
             entry_valid: match told.validity {
                 Validity::Always => ALWAYS,
                 Validity::Never => 0,
@@ -50,6 +55,9 @@ impl Dirent {
 
 /// `STATX_BASIC_STATS`.
 const STATX_BASIC: u32 = 0x7ff;
+/// `STATX_ATTR_COMPRESSED`, `IMMUTABLE`, `APPEND`, `NODUMP`, `ENCRYPTED` and `VERITY`, which have the bits
+/// of the flags of those names.
+const STATX_ATTRIBUTES: u32 = 0x10_0874;
 /// `STATX_BTIME`.
 const STATX_CREATED: u32 = 0x800;
 
@@ -82,7 +90,7 @@ impl Statx {
         Self {
             mask: STATX_BASIC | created,
             block_bytes: attr.io_block_bytes,
-            attributes: 0,
+            attributes: u64::from(attr.flags & STATX_ATTRIBUTES),
             links: attr.links,
             uid: attr.uid,
             gid: attr.gid,
@@ -91,7 +99,7 @@ impl Statx {
             inode: attr.inode,
             size: attr.size_bytes,
             sectors: attr.sectors,
-            attributes_mask: 0,
+            attributes_mask: u64::from(STATX_ATTRIBUTES),
             accessed: StatxTime::new(attr.accessed),
             created: StatxTime::new(attr.created.unwrap_or_default()),
             changed: StatxTime::new(attr.changed),
@@ -131,7 +139,25 @@ pub(in crate::transport) fn decode_device(encoded: u32) -> DeviceNumber {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use platter_vfs::memory::{MemFs, MemFsLimits};
+    use platter_vfs::{Filesystem, FixedClock};
+
     use super::*;
+
+    #[test]
+    fn flags_of_inodes_are_attributes_of_the_same_bits() {
+        let fs = MemFs::new(
+            Arc::new(FixedClock::new(Timestamp::default(), 0)),
+            MemFsLimits::default(),
+        );
+        let mut attr = fs.root().unwrap().attr().unwrap();
+        attr.flags = 0x0018_0894;
+        let stat = Statx::new(&attr);
+        assert_eq!(stat.attributes, 0x0010_0814, "neither extents nor no atime");
+        assert_eq!(stat.attributes_mask, 0x0010_0874);
+    }
 
     #[test]
     fn device_numbers_survive_the_protocol() {

@@ -93,6 +93,7 @@ bitflags::bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;
+        const EXPORT_SUPPORT = 1 << 4;
         const BIG_WRITES = 1 << 5;
         const DONT_MASK = 1 << 6;
         const HAS_IOCTL_DIR = 1 << 11;
@@ -109,6 +110,7 @@ bitflags::bitflags! {
         const HANDLE_KILLPRIV_V2 = 1 << 28;
         const SETXATTR_EXT = 1 << 29;
         const INIT_EXT = 1 << 30;
+        const ALLOW_IDMAP = 1 << 40;
         const OVER_IO_URING = 1 << 41;
     }
 

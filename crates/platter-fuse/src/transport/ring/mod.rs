@@ -125,7 +125,7 @@ impl Worker<'_> {
     /// Answers requests until the mount is gone.
     fn work(&self, mut ring: Ring, seat: &mut Seat) -> io::Result<()> {
         let device = self.connection.device();
-        let mut exchange = Exchange::new(self.connection.server(), self.connection.agreed());
+        let mut exchange = Exchange::new(self.connection);
         let mut spare = vec![0; ROOM_MIN];
         ring.enable()?;
         let mut command = Command::Register;

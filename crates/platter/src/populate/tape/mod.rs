@@ -7,6 +7,7 @@ mod walk;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,15 +18,37 @@ use tar::{EntryType, Header};
 
 use super::contents::Contents;
 use super::folder::host_error;
-use super::{Content, FileId, Member, MemberKind, MemberPath};
+use super::{Content, FileId, Member, MemberKind, MemberPath, unpack};
 use crate::{Cause, Escaped, Result};
 use walk::{Entry, Walk, broken};
 
-/// Finds the members of an archive.
-pub(super) fn index(path: &Path) -> Result<Content> {
+/// Finds the members of an archive, which may be compressed.
+pub(super) fn index(path: &Path, data_bytes_max: u64) -> Result<Content> {
     let name: Arc<str> = Escaped(path.as_os_str().as_bytes()).to_string().into();
     let host = |error| host_error(path, error);
-    let file = Arc::new(File::open(path).map_err(host)?);
+    let file = File::open(path).map_err(host)?;
+    let source = FileId::from(&file.metadata().map_err(host)?);
+    let plain = unpack::plain(file, data_bytes_max);
+    let plain = plain.map_err(|cause| crate::Error::new(&name, cause))?;
+    let mut content = index_plain(name, plain)?;
+    content.source = Some(source);
+    Ok(content)
+}
+
+/// Finds the members of an archive that comes through a pipe.
+pub(super) fn index_stream(
+    name: Arc<str>,
+    stream: impl Read,
+    data_bytes_max: u64,
+) -> Result<Content> {
+    let plain = unpack::unpack(stream, data_bytes_max);
+    let plain = plain.map_err(|cause| crate::Error::new(&name, cause))?;
+    index_plain(name, plain)
+}
+
+fn index_plain(name: Arc<str>, file: File) -> Result<Content> {
+    let host = |error: std::io::Error| crate::Error::new(&name, error);
+    let file = Arc::new(file);
     let mut tape = Tape {
         archive: Arc::clone(&file),
         names: BTreeMap::new(),
@@ -41,7 +64,6 @@ pub(super) fn index(path: &Path) -> Result<Content> {
             .map_err(|cause| crate::Error::at_path(&name, &path, cause))?;
     }
     let mut content = Content::new(name);
-    content.source = Some(FileId::from(&file.metadata().map_err(host)?));
     content.members = tape.into_members();
     Ok(content)
 }

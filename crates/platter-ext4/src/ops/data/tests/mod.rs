@@ -44,6 +44,7 @@ struct File {
     device: Arc<MemoryDevice>,
     node: Arc<Node>,
     model: Vec<u8>,
+    writes_through: bool,
     random: Random,
 }
 
@@ -97,6 +98,7 @@ impl File {
             device,
             node,
             model: Vec::new(),
+            writes_through: false,
             random: Random(seed),
         }
     }
@@ -108,7 +110,11 @@ impl File {
     fn write(&mut self, offset: u64, len: u64) {
         let byte = u8::try_from(1 + self.below(255)).unwrap();
         let data = vec![byte; usize::try_from(len).unwrap()];
-        self.node.write_at(offset, &data).unwrap();
+        if self.writes_through {
+            self.node.write_through(offset, &data).unwrap();
+        } else {
+            self.node.write_at(offset, &data).unwrap();
+        }
         let end = usize::try_from(offset + len).unwrap();
         if self.model.len() < end {
             self.model.resize(end, 0);
@@ -186,8 +192,13 @@ impl File {
         let len_max = if self.below(5) == 0 { 60_000 } else { 3000 };
         let len = 1 + self.below(len_max);
         let size = self.model.len() as u64;
+        self.writes_through = self.below(4) == 0;
         match self.below(26) {
-            0..8 => self.write(start, len),
+            0..4 => self.write(start, len),
+            4..8 => {
+                let page = PAGE_BYTES as u64;
+                self.write(start / page * page, len.next_multiple_of(page));
+            }
             24..26 => {
                 let page = self.below(40);
                 self.write(page * PAGE_BYTES as u64, LONG_BYTES + len);
@@ -361,6 +372,41 @@ fn files_of_indirect_blocks_have_the_bytes_that_were_written() {
     for seed in 0..100 {
         File::new(seed, INDIRECT).run(60);
     }
+}
+
+#[test]
+fn what_is_written_through_is_on_the_device() {
+    let page = PAGE_BYTES as u64;
+    let mut file = File::new(7, EXTENTS);
+    file.node.write_at(0, &[1; 3 * PAGE_BYTES]).unwrap();
+    let is_on = |device: &MemoryDevice, data: &[u8]| {
+        let bytes = device.snapshot();
+        bytes.windows(data.len()).any(|window| window == data)
+    };
+    assert!(!is_on(&file.device, &[1; 50]));
+    for (round, (offset, len)) in [
+        (0, page),            // cached and dirty
+        (page + 7, 100),      // within a page that is cached
+        (8 * page, 2 * page), // new, past the cache
+        (8 * page, page),     // over that
+        (12 * page + 1, 50),  // new, and no whole page
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let byte = 0xf0 + u8::try_from(round).unwrap();
+        let data = vec![byte; usize::try_from(len).unwrap()];
+        file.node.write_through(offset, &data).unwrap();
+        // A block need not lie beside the next.
+        assert!(
+            is_on(&file.device, &data[..data.len().min(512)]),
+            "round {round}"
+        );
+    }
+    file.model = vec![0; 12 * PAGE_BYTES + 51];
+    file.node.read_at(0, &mut file.model).unwrap();
+    file.remount();
+    file.check_bytes();
 }
 
 fn is_no_space(result: &platter_vfs::Result<()>) -> bool {

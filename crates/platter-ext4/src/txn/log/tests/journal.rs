@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use platter_block::MemoryDevice;
-use platter_vfs::{FixedClock, Timestamp};
+use platter_vfs::{Error, FixedClock, Timestamp};
 
 use super::*;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
@@ -121,6 +121,10 @@ fn block_like_one_of_the_log_is_escaped() {
         handle.journal_data(BlockNr(10), bytes.clone()).unwrap();
         drop(handle);
         scene.log.commit_all().unwrap();
+        // The log's superblock, the descriptor, the commit block.
+        let disk = scene.disk.snapshot();
+        let is_like_it = |block: &&[u8]| block.starts_with(&JBD2_MAGIC.to_be_bytes());
+        assert_eq!(disk.chunks(BLOCK_BYTES).filter(is_like_it).count(), 3);
         let (_, copy) = scene.replayed();
         assert_eq!(copy.snapshot()[10 * BLOCK_BYTES..][..BLOCK_BYTES], bytes);
         scene.log.close().unwrap();
@@ -175,6 +179,29 @@ fn forgotten_block_is_revoked_and_one_that_comes_back_is_not() {
             "logged again after it was revoked"
         );
     }
+}
+
+#[test]
+fn operation_that_aborts_while_a_commit_waits_for_it_is_not_committed() {
+    let scene = Scene::new((V3, true));
+    scene.commit(&[(10, 1)]);
+    let mut handle = scene.log.begin(2).unwrap();
+    handle.create(BlockNr(10), &Unverified, filled(2)).unwrap();
+    std::thread::scope(|scope| {
+        let committing = std::thread::Builder::new()
+            .spawn_scoped(scope, || scene.log.commit_all())
+            .unwrap();
+        while !scene.log.state.lock().is_closing {
+            std::thread::yield_now();
+        }
+        handle.abort(Condition::NoSpace.into());
+        drop(handle);
+        let error = committing.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Condition(Condition::NoSpace)));
+    });
+    let (report, copy) = scene.replayed();
+    assert_eq!(report.transactions, 1);
+    assert_eq!(first_byte(&copy, 10), 1);
 }
 
 #[test]

@@ -1,0 +1,128 @@
+//! A device that can be taken away from whoever still holds it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::device::total_len;
+use crate::{BlockDevice, Geometry, IoError, Operation};
+
+/// Passes every request on to the device below until that is [revoked](Self::revoke). From then on
+/// all requests fail, and the device below is held no longer.
+#[derive(Debug)]
+pub struct RevocableDevice {
+    name: Arc<str>,
+    geometry: Geometry,
+    base: RwLock<Option<Arc<dyn BlockDevice>>>,
+}
+
+impl RevocableDevice {
+    /// Passes on what goes to `base`.
+    #[must_use]
+    pub fn new(base: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            name: Arc::clone(base.name()),
+            geometry: base.geometry(),
+            base: RwLock::new(Some(base)),
+        }
+    }
+
+    /// Drops the device below, once the requests under way have ended.
+    pub fn revoke(&self) {
+        drop(self.base.write().take());
+    }
+
+    /// The device below. No lock is held over its requests.
+    fn base(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: usize,
+    ) -> Result<Arc<dyn BlockDevice>, IoError> {
+        self.base.read().clone().ok_or_else(|| {
+            let closed = io::Error::other("was closed");
+            IoError::new(&self.name, operation, offset, length as u64, closed)
+        })
+    }
+}
+
+impl BlockDevice for RevocableDevice {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError> {
+        let base = self.base(Operation::Read, offset, buf.len())?;
+        base.read_at(offset, buf)
+    }
+
+    fn read_vectored_at(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), IoError> {
+        let base = self.base(Operation::Read, offset, total_len(bufs))?;
+        base.read_vectored_at(offset, bufs)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), IoError> {
+        let base = self.base(Operation::Write, offset, buf.len())?;
+        base.write_at(offset, buf)
+    }
+
+    fn write_vectored_at(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), IoError> {
+        let base = self.base(Operation::Write, offset, total_len(bufs))?;
+        base.write_vectored_at(offset, bufs)
+    }
+
+    fn flush(&self) -> Result<(), IoError> {
+        self.base(Operation::Flush, 0, 0)?.flush()
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
+        let base = self.base(Operation::Discard, range.start, 0)?;
+        base.discard(range)
+    }
+
+    fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
+        self.base(Operation::Read, offset, 0)?.next_data(offset)
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        if let Ok(base) = self.base(Operation::Read, range.start, 0) {
+            base.will_need(range);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+
+    #[test]
+    fn what_was_revoked_is_held_no_longer() {
+        let base = Arc::new(MemoryDevice::new("memory", vec![7; 1024]));
+        let device = RevocableDevice::new(base.clone());
+        let mut buf = [0; 8];
+        device.read_at(8, &mut buf).unwrap();
+        device.write_at(0, &[1]).unwrap();
+        device.revoke();
+        assert_eq!(Arc::strong_count(&base), 1);
+        for refused in [
+            device.read_at(8, &mut buf),
+            device.write_at(0, &[2]),
+            device.flush(),
+        ] {
+            let error = refused.unwrap_err().to_string();
+            assert!(
+                error.contains("memory") && error.contains("was closed"),
+                "{error}"
+            );
+        }
+        assert_eq!(base.snapshot()[0], 1);
+        assert_eq!(device.geometry().len_bytes, 1024);
+    }
+}

@@ -1,0 +1,135 @@
+//! Free space that is discarded: the device fills it with zeros.
+
+use platter_block::BlockDevice;
+
+use super::sample::{Sample, Shape};
+use super::*;
+
+/// What no structure of the filesystem is full of.
+const USED: u8 = 0xa5;
+
+impl Sample {
+    fn trim(&self, need: u32) -> u64 {
+        let geometry = &self.volume.geometry;
+        let all = geometry.first_data_block..BlockNr(geometry.blocks_count);
+        self.space.trim(&self.volume, all, need).unwrap()
+    }
+
+    fn fill(&self, blocks: &Range<BlockNr>) {
+        let geometry = &self.volume.geometry;
+        let bytes = geometry.offset_bytes(blocks.start)..geometry.offset_bytes(blocks.end);
+        let filling = vec![USED; usize::try_from(bytes.end - bytes.start).unwrap()];
+        self.device.write_at(bytes.start, &filling).unwrap();
+    }
+
+    fn holds(&self, blocks: &Range<BlockNr>, byte: u8) -> bool {
+        let geometry = &self.volume.geometry;
+        let bytes = geometry.offset_bytes(blocks.start)..geometry.offset_bytes(blocks.end);
+        let mut found = vec![0; usize::try_from(bytes.end - bytes.start).unwrap()];
+        self.device.read_at(bytes.start, &mut found).unwrap();
+        found.iter().all(|&found| found == byte)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(self.device.geometry().len_bytes).unwrap()];
+        self.device.read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn blocks_are_discarded_when_their_freeing_is_durable() {
+    for shape in Shape::ALL {
+        let sample = Sample::new(shape);
+        let (space, volume) = (&sample.space, &sample.volume);
+        let free = space.stat().free_blocks;
+        let mut handle = volume.begin(16).unwrap();
+        let mut alloc = |want| {
+            let goal = volume.geometry.first_data_block;
+            let from = Reserve::Ordinary;
+            space.alloc(volume, &mut handle, goal, want, from).unwrap()
+        };
+        let (kept, freed) = (alloc(12), alloc(24));
+        drop(handle);
+        sample.commit();
+        sample.fill(&kept);
+        sample.fill(&freed);
+        let held = space
+            .take(volume, kept.start, 8, Reserve::Ordinary)
+            .unwrap();
+        sample.fill(&held.blocks());
+        assert!(sample.trim(1) < free, "{shape:?}");
+
+        let mut handle = volume.begin(16).unwrap();
+        space.free(volume, &mut handle, freed.clone()).unwrap();
+        drop(handle);
+        sample.trim(1);
+        for blocks in [&kept, &freed, &held.blocks()] {
+            assert!(sample.holds(blocks, USED), "{shape:?}");
+        }
+        sample.commit();
+        sample.trim(1);
+        assert!(sample.holds(&freed, 0), "{shape:?}");
+        for blocks in [&kept, &held.blocks()] {
+            assert!(sample.holds(blocks, USED), "{shape:?}");
+        }
+        space.give_back(held);
+        sample.commit();
+        sample.proven();
+    }
+}
+
+#[test]
+fn nothing_but_free_blocks_is_discarded() {
+    for shape in Shape::ALL {
+        let sample = Sample::new(shape);
+        let ratio = u64::from(shape.cluster_blocks);
+        let free = sample.space.stat().free_blocks;
+        let before = sample.bytes();
+        assert_eq!(sample.trim(1), free, "{shape:?}");
+        let after = sample.bytes();
+        let changed = before.chunks(1024).zip(after.chunks(1024));
+        let changed = changed.filter(|(before, after)| before != after).count();
+        assert!(changed as u64 <= free, "{shape:?}");
+        sample.proven();
+        // Twice is as good as once; and runs that are too short are left alone.
+        assert_eq!(sample.trim(1), free, "{shape:?}");
+        let most = shape.blocks_per_group / shape.cluster_blocks;
+        assert_eq!(sample.trim(most + 1), 0, "{shape:?}");
+        let long = sample.trim(most / 2);
+        assert!(long <= free && long.is_multiple_of(ratio), "{shape:?}");
+    }
+}
+
+#[test]
+fn runs_are_discarded_within_the_range_asked_for() {
+    let sample = Sample::new(Shape::PLAIN);
+    let (space, volume) = (&sample.space, &sample.volume);
+    let middle = BlockNr(700)..BlockNr(740);
+    sample.fill(&middle);
+    let trim = |start, end, need| {
+        let blocks = BlockNr(start)..BlockNr(end);
+        space.trim(volume, blocks, need).unwrap()
+    };
+    assert_eq!(trim(710, 720, 11), 0);
+    assert_eq!(trim(710, 720, 10), 10);
+    assert!(sample.holds(&(BlockNr(710)..BlockNr(720)), 0));
+    for rest in [BlockNr(700)..BlockNr(710), BlockNr(720)..BlockNr(740)] {
+        assert!(sample.holds(&rest, USED));
+    }
+    assert_eq!(trim(700, 740, 1), 40);
+    assert!(sample.holds(&middle, 0));
+}
+
+#[test]
+fn a_group_whose_bitmap_is_corrupt_is_skipped() {
+    let sample = Sample::damaged(Shape::PLAIN, |bytes, geometry| {
+        let start = usize::try_from(geometry.offset_bytes(geometry.group_first_block(GroupNr(2))));
+        // Of a group without a copy of the superblock, the bitmap comes first.
+        bytes[start.unwrap()] ^= 0xff;
+    });
+    let free = sample.space.stat().free_blocks;
+    let trimmed = sample.trim(1);
+    assert!(trimmed > 0 && trimmed < free);
+    assert!(sample.space.take_damage().is_some());
+}

@@ -1,0 +1,74 @@
+//! Discarding free clusters (`FITRIM`).
+
+use std::ops::Range;
+
+use platter_vfs::{Error, Result};
+
+use super::Space;
+use super::group::count;
+use crate::Volume;
+use crate::ondisk::{BlockNr, GroupNr};
+
+/// Clusters discarded at a time, over which the group's lock is held.
+const DISCARD_CLUSTERS_MAX: u32 = 8192;
+
+impl Space {
+    /// Has the device discard the free blocks among `blocks`, in runs of `need` clusters and more.
+    /// Returns how many blocks that were.
+    ///
+    /// What a transaction freed counts as free only after its commit, so nothing durable refers to a
+    /// block that is discarded; and with the lock of its group held, it is not allocated meanwhile. A
+    /// group whose bitmap is corrupt is skipped.
+    pub fn trim(&self, volume: &Volume, blocks: Range<BlockNr>, need: u32) -> Result<u64> {
+        let ratio = u64::from(self.geometry.cluster_blocks);
+        let mut trimmed = 0;
+        for (group, within) in self.clusters_of(blocks) {
+            if !self.slot(group).may_hold(need) {
+                continue;
+            }
+            match self.trim_group(volume, group, within, need) {
+                Ok(clusters) => trimmed += u64::from(clusters) * ratio,
+                Err(error @ Error::Corrupt(_)) => self.pass_by(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(trimmed)
+    }
+
+    fn trim_group(
+        &self,
+        volume: &Volume,
+        group: GroupNr,
+        within: Range<u32>,
+        need: u32,
+    ) -> Result<u32> {
+        let (mut at, mut trimmed) = (within.start, 0);
+        // The end of what was discarded last: the run may go on there.
+        let mut last_end = None;
+        while at < within.end {
+            let held = self.clusters(volume, group)?;
+            let goes_on = last_end == Some(at) && held.free.is_free(at..at + 1);
+            let start = if goes_on {
+                at
+            } else {
+                let Some(run) = held.free.first_run(at, need.max(1)) else {
+                    break;
+                };
+                run.start
+            };
+            let run = start..held.free.run_end(start, within.end);
+            if run.start >= within.end || !goes_on && count(&run) < need {
+                break;
+            }
+            let end = run.end.min(run.start.saturating_add(DISCARD_CLUSTERS_MAX));
+            let blocks = self.blocks_of(group, &(run.start..end));
+            let geometry = &self.geometry;
+            let bytes = geometry.offset_bytes(blocks.start)..geometry.offset_bytes(blocks.end);
+            volume.device().discard(bytes)?;
+            drop(held);
+            trimmed += end - run.start;
+            (at, last_end) = (end, Some(end));
+        }
+        Ok(trimmed)
+    }
+}

@@ -1,0 +1,122 @@
+//! The process that sent a request.
+
+use std::fs;
+
+/// Who sent a request, as the kernel says it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    /// `fsuid`, as the mount maps it; [`NOT_SENT`] where the kernel sends it with requests that make a
+    /// file only, as on each mount that can be id-mapped.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// The thread, in the pid namespace of the mount; 0 where that does not see it.
+    pub(crate) pid: u32,
+}
+
+/// `FUSE_INVALID_UIDGID`.
+const NOT_SENT: u32 = u32::MAX;
+/// `CAP_SYS_ADMIN`.
+const SYS_ADMIN: u32 = 21;
+
+/// What `/proc` says of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Status {
+    fs_uid: u32,
+    effective_capabilities: u64,
+}
+
+impl Caller {
+    /// Whether it is the superuser.
+    pub(crate) fn is_superuser(self) -> bool {
+        self.uid == 0 || self.is_unsent_superuser()
+    }
+
+    /// Whether it is the superuser, which its request did not say.
+    pub(crate) fn is_unsent_superuser(self) -> bool {
+        self.uid == NOT_SENT && self.status().is_some_and(|status| status.fs_uid == 0)
+    }
+
+    /// Whether set-id bits outlive what this caller does to contents (`CAP_FSETID`).
+    pub(crate) fn keeps_set_ids(self) -> bool {
+        self.is_superuser()
+    }
+
+    /// Whether it may do what takes `CAP_SYS_ADMIN` in the kernel: the superuser, and the uid that serves
+    /// the mount, which may write to the image anyway.
+    pub(crate) fn is_admin(self) -> bool {
+        let server = rustix::process::geteuid();
+        self.status().is_some_and(|status| {
+            if !server.is_root() && status.fs_uid == server.as_raw() {
+                return true;
+            }
+            let is_capable = status.effective_capabilities >> SYS_ADMIN & 1 == 1;
+            status.fs_uid == 0 && is_capable && (!server.is_root() || self.shares_namespace())
+        })
+    }
+
+    /// Whether its capabilities count in the user namespace of the server.
+    fn shares_namespace(self) -> bool {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/user"));
+        match (of(&self.pid.to_string()), of("self")) {
+            (Ok(caller), Ok(server)) => caller == server,
+            (Ok(_) | Err(_), _) => false,
+        }
+    }
+
+    /// The thread waits in the kernel for the answer, and cannot even be killed before: it is the one
+    /// that `/proc` shows under its number, and its credentials stay as they are.
+    fn status(self) -> Option<Status> {
+        if self.pid == 0 {
+            return None;
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid));
+        Status::decode(&status.ok()?)
+    }
+}
+
+impl Status {
+    fn decode(status: &str) -> Option<Self> {
+        let value = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        // Real, effective, saved, and that of the filesystem.
+        let fs_uid = value("Uid:")?.split_whitespace().nth(3)?;
+        let effective = value("CapEff:")?.trim();
+        Some(Self {
+            fs_uid: fs_uid.parse().ok()?,
+            effective_capabilities: u64::from_str_radix(effective, 16).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_capabilities_are_those_in_effect() {
+        let status =
+            "Name:\tUid:\nUid:\t0\t1\t2\t3\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000200000\n";
+        let expected = Status {
+            fs_uid: 3,
+            effective_capabilities: 1 << SYS_ADMIN,
+        };
+        assert_eq!(Status::decode(status), Some(expected));
+        for broken in [
+            "",
+            "Uid:\t0\t1\t2\nCapEff:\t0\n",
+            "Uid:\t0\t1\t2\t3\nCapEff:\tx\n",
+        ] {
+            assert_eq!(Status::decode(broken), None);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_not_seen_is_nobody_special() {
+        let caller = |uid| Caller {
+            uid,
+            gid: 0,
+            pid: 0,
+        };
+        assert!(caller(0).is_superuser() && !caller(0).is_admin());
+        assert!(!caller(NOT_SENT).is_superuser() && !caller(NOT_SENT).is_admin());
+    }
+}
