@@ -18,6 +18,7 @@ mod report;
 mod mechanisms;
 mod forest;
 mod requests;
+mod instructions;
 
 use anyhow::{Context, Result, bail};
 use measure::Quiet;
@@ -56,11 +57,18 @@ struct Benchmark {
     run: fn(Keep) -> Result<()>,
 }
 
-const BENCHMARKS: &[Benchmark] = &[Benchmark {
-    name: "requests",
-    about: "requests that reading and changing files issue to the device",
-    run: requests::run,
-}];
+const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "requests",
+        about: "requests that reading and changing files issue to the device",
+        run: requests::run,
+    },
+    Benchmark {
+        name: "instructions",
+        about: "instructions of single operations of the library, counted by callgrind",
+        run: instructions::run,
+    },
+];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -70,6 +78,7 @@ fn main() -> Result<()> {
         ["serve", orders] => side::serve(orders),
         ["run", orders] => peers::run(orders),
         ["perform", orders] => mechanisms::perform(orders),
+        [instructions::PART, orders] => instructions::operate(orders),
         ["peers", options @ ..] => measure(&choice(options)?, &[peers, programs]),
         ["scale", options @ ..] => measure(&choice(options)?, &[scale]),
         ["mechanisms", options @ ..] => measure(&choice(options)?, &[mechanism]),

@@ -1,5 +1,6 @@
 //! Measuring: time, processors, memory, latencies, the machine, and what may be said of samples.
 
+mod callgrind;
 mod latency;
 mod process;
 mod machine;
@@ -8,6 +9,7 @@ mod sample;
 
 use std::time::Instant;
 
+pub(crate) use self::callgrind::instructions_each;
 pub(crate) use self::latency::Latencies;
 pub(crate) use self::machine::{Machine, Quiet};
 pub(crate) use self::process::{children_cpu_seconds, cpu_seconds, peak_bytes};

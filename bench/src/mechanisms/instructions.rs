@@ -1,13 +1,12 @@
 //! Instructions that an operation takes, counted by callgrind: the same on any machine. What a run takes
 //! besides, one run of few operations and one of many have in common.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use testkit::tool;
 
 use super::insertion::{self, Before, Way};
 use super::sharing::{self, Variant};
-use crate::measure::float;
+use crate::measure::instructions_each;
 use crate::record::Extent;
 
 /// An operation.
@@ -47,8 +46,8 @@ pub(crate) fn measure(extent: Extent) -> Result<Vec<Counted>> {
     let mut counted = Vec::new();
     for operation in operations {
         let [few, many] = operation.counts();
-        let instructions = float(run(operation, many)?) - float(run(operation, few)?);
-        let instructions = instructions / float(many - few);
+        let orders = |count| Orders { operation, count };
+        let instructions = instructions_each("perform", [few, many], orders)?;
         println!("  {instructions:>8.0} instructions: {operation:?}");
         counted.push(Counted {
             operation,
@@ -79,21 +78,4 @@ impl Operation {
             Self::Set { .. } => [2000, 6000],
         }
     }
-}
-
-/// All instructions of a process that does `count` operations.
-fn run(operation: Operation, count: u64) -> Result<u64> {
-    let mut valgrind = tool::command("valgrind");
-    valgrind
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(std::env::current_exe()?)
-        .arg("perform")
-        .arg(serde_json::to_string(&Orders { operation, count })?);
-    let finished = tool::succeed(&mut valgrind)?;
-    let text = String::from_utf8_lossy(&finished.stderr).into_owned();
-    let line = text.lines().find_map(|line| line.split_once("Collected :"));
-    let (_, number) = line.with_context(|| format!("valgrind says {text}"))?;
-    let number = number.trim().parse()?;
-    ensure!(number > 0, "nothing was counted");
-    Ok(number)
 }
