@@ -63,7 +63,20 @@ impl Tally {
         }
     }
 
-    fn note<T>(&mut self, result: Result<T>) -> Option<T> {
+    /// Counts the error of the library.
+    pub fn failure(&mut self, error: &platter::Error) {
+        if let platter::Cause::Filesystem(error) = &error.cause {
+            self.error(error);
+        } else {
+            *self
+                .errors
+                .entry("of the host or the request".to_owned())
+                .or_default() += 1;
+        }
+    }
+
+    /// Counts an error, if it is one.
+    pub fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.error(&error)).ok()
     }
 }

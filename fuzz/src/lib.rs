@@ -6,5 +6,6 @@ pub mod seeds;
 pub mod mutation;
 pub mod open;
 pub mod exercise;
+pub mod operations;
 pub mod targets;
 pub mod runner;

@@ -42,7 +42,8 @@ pub(crate) fn files() -> Result<Vec<(&'static str, Vec<u8>)>> {
 }
 
 fn fixtures() -> impl Iterator<Item = &'static Fixture> {
-    catalogue::all().filter(|fixture| fixture.name.starts_with("seed_"))
+    let seeds = catalogue::all().filter(|fixture| fixture.name.starts_with("seed_"));
+    seeds.chain(catalogue::bare())
 }
 
 fn read(fixture: &Fixture) -> Result<Vec<u8>> {

@@ -7,6 +7,7 @@ use crate::workspace::Workspace;
 
 /// What a test run examines.
 const IMAGES_OF_TEST: &str = "100000";
+const OPERATIONS_OF_TEST: &str = "1000";
 const SEED_OF_TEST: &str = "1";
 
 /// Passes `arguments` to the mutation runner.
@@ -27,6 +28,17 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 
 /// The run that is part of every test.
 pub(crate) fn of_test(workspace: &Workspace) -> Result<()> {
-    let arguments = ["--images", IMAGES_OF_TEST, "--seed", SEED_OF_TEST];
-    run(workspace, &arguments.map(str::to_owned))
+    let arguments = [
+        ["--images", IMAGES_OF_TEST],
+        ["--operations", OPERATIONS_OF_TEST],
+        ["--seed", SEED_OF_TEST],
+    ];
+    run(
+        workspace,
+        &arguments
+            .concat()
+            .iter()
+            .map(|&word| word.to_owned())
+            .collect::<Vec<_>>(),
+    )
 }

@@ -36,7 +36,8 @@ fn seeds_do_not_depend_on_when_they_were_made() {
     for seed in seeds::all().unwrap() {
         let mut later = seed.image.clone();
         for part in &seed.layout.parts {
-            if let Kind::Inode(_) = part.kind {
+            let at = part.range.start;
+            if matches!(part.kind, Kind::Inode(_)) && !still::holds_value(&later, at) {
                 later[part.range.start + 0x0c] ^= 0x55;
             }
         }

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-/// Limits for each image.
+/// Limits for each image, and for each operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// What the caches may hold.
     pub cache_bytes: u64,
     /// How much memory the process may grow by, above the caches.
     pub memory_bytes: u64,
+    /// How much memory the process may take at all: what takes more is refused it, and dies.
+    pub process_bytes: u64,
     /// After this, the image counts as a hang.
     pub time: Duration,
 }
@@ -18,6 +20,7 @@ impl Default for Limits {
         Self {
             cache_bytes: 8 << 20,
             memory_bytes: 64 << 20,
+            process_bytes: 512 << 20,
             time: Duration::from_secs(20),
         }
     }

@@ -1,6 +1,7 @@
 //! How much memory this process holds, and the most it held since it was last asked.
 
 use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Resident memory now and at its peak, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +29,17 @@ impl Resident {
     pub(super) fn reset_peak() -> Result<()> {
         std::fs::write("/proc/self/clear_refs", "5").context("/proc/self/clear_refs")
     }
+}
+
+/// Refuses this process more than `bytes` of memory, so that a mutant takes down itself and not the
+/// machine.
+pub(super) fn limit(bytes: u64) -> Result<()> {
+    let maximum = getrlimit(Resource::Data).maximum;
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum,
+    };
+    setrlimit(Resource::Data, limit).context("a limit of memory")
 }
 
 #[cfg(test)]

@@ -12,11 +12,41 @@ mod worker;
 pub use limits::Limits;
 pub use supervisor::run;
 pub use tallies::{Failure, Tallies};
-pub use worker::{examine, work};
+pub use worker::{examine, perform_all, work};
+
+/// What is done with each mutant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It is read and checked.
+    Reading,
+    /// Each of the [operations](crate::operations::OPERATIONS) has a copy of it.
+    Operations,
+}
+
+impl Part {
+    /// What to call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reading => "reading",
+            Self::Operations => "operations",
+        }
+    }
+
+    /// The part of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Reading, Self::Operations]
+            .into_iter()
+            .find(|part| part.name() == name)
+    }
+}
 
 /// Which mutants to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
+    /// What is done with them.
+    pub part: Part,
     /// The first number.
     pub first: u64,
     /// How many numbers.

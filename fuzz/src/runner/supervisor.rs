@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::worker::HANG;
+use super::worker::{HANG, Progress};
 use super::{Failure, Job, Tallies};
+use crate::operations::Desk;
 
 /// A worker that has been started again so often is given up.
 const RESTARTS_MAX: u32 = 10;
@@ -15,10 +16,12 @@ const RESTARTS_MAX: u32 = 10;
 /// Runs `job` in as many processes, each this program with `worker` as its first argument.
 pub fn run(job: Job, processes: u64) -> Result<Tallies> {
     ensure!(processes > 0, "no processes");
-    let folder = tempfile::tempdir()?;
+    // What a killed worker leaves goes with the run.
+    let folder = tempfile::tempdir_in(Desk::temporary_folder())?;
     let mut workers = Vec::new();
     for index in 0..processes.min(job.count.max(1)) {
         let share = Job {
+            part: job.part,
             first: job.first.wrapping_add(index.wrapping_mul(job.step)),
             count: (job.count - index).div_ceil(processes),
             step: job.step.wrapping_mul(processes),
@@ -60,11 +63,10 @@ impl Worker {
                 tallies.add(serde_json::from_str(&output).context("a worker's tallies")?);
                 return Ok(tallies);
             }
-            let number = std::fs::read(&self.progress)?;
-            let number = u64::from_le_bytes(number.as_slice().try_into()?);
+            let Progress { number, step } = Progress::read(&self.progress)?;
             let what = match status.code() {
-                Some(HANG) => "took too long".to_owned(),
-                _ => format!("killed the process: {status}"),
+                Some(HANG) => format!("{step}: took too long"),
+                _ => format!("{step}: killed the process: {status}"),
             };
             tallies.failures.push(Failure { number, what });
             let done = number.wrapping_sub(self.job.first) / self.job.step + 1;
@@ -84,10 +86,13 @@ impl Worker {
 
 fn spawn(job: Job, progress: &Path) -> Result<Child> {
     let numbers = [job.first, job.count, job.step].map(|number| number.to_string());
+    let folder = progress.parent().context("a folder")?;
     Command::new(std::env::current_exe()?)
         .arg("worker")
+        .arg(job.part.name())
         .args(numbers)
         .arg(progress)
+        .env("TMPDIR", folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -29,6 +29,8 @@ pub struct Tallies {
     pub checked_clean: u64,
     /// Findings of the check.
     pub findings: u64,
+    /// Operations done.
+    pub operations: u64,
     /// Files visited.
     pub files: u64,
     /// Bytes read.
@@ -52,6 +54,7 @@ impl Tallies {
         self.refused += other.refused;
         self.checked_clean += other.checked_clean;
         self.findings += other.findings;
+        self.operations += other.operations;
         self.files += other.files;
         self.bytes += other.bytes;
         for (kind, count) in other.errors {
@@ -65,21 +68,23 @@ impl Tallies {
 
 impl fmt::Display for Tallies {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "{} images, {} with checksums put right: {} opened, {} refused",
-            self.images, self.sealed, self.opened, self.refused
-        )?;
-        writeln!(
-            out,
-            "{} files visited, {} bytes read",
-            self.files, self.bytes
-        )?;
-        writeln!(
-            out,
-            "checks: {} findings; {} opened images clean",
-            self.findings, self.checked_clean
-        )?;
+        let (images, sealed) = (self.images, self.sealed);
+        write!(out, "{images} images, {sealed} with checksums put right: ")?;
+        if self.operations > 0 {
+            writeln!(out, "{} operations", self.operations)?;
+        } else {
+            writeln!(out, "{} opened, {} refused", self.opened, self.refused)?;
+            writeln!(
+                out,
+                "{} files visited, {} bytes read",
+                self.files, self.bytes
+            )?;
+            writeln!(
+                out,
+                "checks: {} findings; {} opened images clean",
+                self.findings, self.checked_clean
+            )?;
+        }
         let (micros, number) = self.slowest;
         writeln!(out, "slowest: {} ms (image {number})", micros / 1000)?;
         let (bytes, number) = self.largest;

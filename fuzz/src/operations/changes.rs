@@ -1,0 +1,160 @@
+//! Edits and growing.
+
+use platter::copy::CopyOptions;
+use platter::edit::{CopyIn, CopySource, Existing, Missing, Owner, SizeChange};
+use platter::resize::{NewSize, grow};
+use platter::vfs::{FileKind, TreeWalk, WalkEvent, WalkOrder};
+use platter::{Edit, Result};
+
+use super::{Desk, TOP_NAMES_MAX, clock};
+use crate::exercise::Tally;
+
+/// Files that each edit takes up.
+const FILES_MAX: usize = 60;
+/// How much larger an image becomes.
+const GROWN: u64 = 4;
+
+/// Edits the image. What goes wrong is counted, and the edit goes on with the next file: more of an
+/// image is reached than by a command, which ends there.
+fn edit(desk: &Desk, tally: &mut Tally, change: impl FnOnce(&Edit, &mut Tally)) {
+    match desk.options().edit(&desk.spec()) {
+        Ok(edit) => {
+            change(&edit, tally);
+            let committed = edit.commit();
+            note(tally, committed);
+        }
+        Err(error) => tally.refusal(&error),
+    }
+}
+
+fn note<T>(tally: &mut Tally, result: Result<T>) -> Option<T> {
+    result.map_err(|error| tally.failure(&error)).ok()
+}
+
+/// The paths of what lies at the top.
+fn tops(edit: &Edit, tally: &mut Tally) -> Vec<Vec<u8>> {
+    let listed = edit.volume().read_dir("/");
+    let entries = note(tally, listed).unwrap_or_default();
+    let path = |name: &[u8]| [b"/", name].concat();
+    let paths = entries
+        .iter()
+        .map(|entry| path(entry.name.as_name().as_bytes()));
+    paths.take(TOP_NAMES_MAX).collect()
+}
+
+/// The paths of files anywhere.
+fn files(edit: &Edit) -> Vec<Vec<u8>> {
+    let filesystem = edit.volume().filesystem();
+    let Ok(root) = filesystem.root() else {
+        return Vec::new();
+    };
+    TreeWalk::new(filesystem.clone(), root, WalkOrder::Name)
+        .filter_map(|event| match event {
+            WalkEvent::Visit(visited) if visited.attr.kind == FileKind::Regular => {
+                Some([b"/", &*visited.path].concat())
+            }
+            WalkEvent::Visit(_) | WalkEvent::Leave(_) | WalkEvent::Failed { .. } => None,
+        })
+        .take(FILES_MAX)
+        .collect()
+}
+
+pub(super) fn remove(desk: &Desk, tally: &mut Tally) {
+    edit(desk, tally, |edit, tally| {
+        for path in tops(edit, tally) {
+            note(tally, edit.remove(&path, true, false, Missing::Refuse));
+        }
+    });
+}
+
+pub(super) fn copy_into(desk: &Desk, tally: &mut Tally) {
+    edit(desk, tally, |edit, tally| {
+        let options = CopyOptions {
+            recursive: true,
+            ..CopyOptions::default()
+        };
+        let owner = Owner {
+            uid: None,
+            gid: None,
+        };
+        let host = CopySource::Host(desk.source());
+        let mut targets = vec![b"/".to_vec()];
+        targets.extend(tops(edit, tally));
+        let mut observer = |_: platter::edit::CopyInEvent<'_>| {};
+        let mut copy = CopyIn::new(edit, options, owner, &mut observer);
+        for target in &targets {
+            note(tally, copy.copy(&host, true, target, true));
+        }
+        for source in &targets[1..] {
+            let Some(file) = note(tally, edit.volume().open_no_follow(source)) else {
+                continue;
+            };
+            let source = CopySource::Image(file);
+            note(tally, copy.copy(&source, false, b"/source", true));
+        }
+    });
+}
+
+pub(super) fn move_names(desk: &Desk, tally: &mut Tally) {
+    edit(desk, tally, |edit, tally| {
+        let tops = tops(edit, tally);
+        let made = edit.make_dirs(b"/moved/to", None);
+        note(tally, made);
+        for (index, path) in tops.iter().enumerate() {
+            let next = &tops[(index + 1) % tops.len()];
+            note(tally, edit.rename(path, next, true, Existing::Replace));
+            let moved = edit.rename(path, b"/moved/to", true, Existing::Replace);
+            note(tally, moved);
+        }
+    });
+}
+
+pub(super) fn truncate(desk: &Desk, tally: &mut Tally) {
+    edit(desk, tally, |edit, tally| {
+        for path in files(edit) {
+            for change in [
+                SizeChange::Grow(100_000),
+                SizeChange::Shrink(101_000),
+                SizeChange::AtMost(70),
+                SizeChange::Set(0),
+            ] {
+                note(tally, edit.truncate(&path, change, true));
+            }
+        }
+    });
+}
+
+pub(super) fn change_owners(desk: &Desk, tally: &mut Tally) {
+    edit(desk, tally, |edit, tally| {
+        let owner = Owner {
+            uid: Some(7),
+            gid: Some(8),
+        };
+        note(tally, edit.change_owner(b"/", owner, false, true));
+    });
+}
+
+pub(super) fn change_xattrs(desk: &Desk, tally: &mut Tally) {
+    edit(desk, tally, |edit, tally| {
+        let mut paths = files(edit);
+        paths.extend(tops(edit, tally));
+        for path in paths {
+            for value in [&[1; 20][..], &[2; 700]] {
+                note(tally, edit.set_xattr(&path, b"user.large", value, false));
+            }
+            note(tally, edit.set_xattr(&path, b"user.other", b"value", false));
+            note(tally, edit.remove_xattr(&path, b"user.large", false));
+        }
+    });
+}
+
+pub(super) fn resize(desk: &Desk, tally: &mut Tally) {
+    let len_bytes = std::fs::metadata(desk.image()).map_or(0, |found| found.len());
+    let grown = grow(
+        &desk.spec(),
+        NewSize::Bytes(len_bytes * GROWN),
+        &desk.budget(),
+        &clock(),
+    );
+    note(tally, grown);
+}

@@ -1,0 +1,37 @@
+//! Operations reach what they are for: on what is not damaged they meet no damage, and change it.
+
+use super::*;
+use crate::seeds;
+
+#[test]
+fn undamaged_images_stay_undamaged() {
+    let desk = Desk::new(8 << 20).unwrap();
+    for seed in seeds::all().unwrap() {
+        for &operation in OPERATIONS {
+            let what = format!("{operation:?} of {}", seed.name);
+            let mut tally = Tally::default();
+            desk.perform(operation, &seed.image, &mut tally).unwrap();
+            let is_damage = |kind: &&String| kind.starts_with("corrupt") || *kind == "device";
+            assert_eq!(tally.errors.keys().find(is_damage), None, "{what}");
+            let image = crate::open::image(std::fs::read(desk.image()).unwrap());
+            let is_clean = crate::exercise::check(&desk.options(), &image, &mut tally);
+            assert!(is_clean, "{what}: {tally:?}");
+        }
+    }
+}
+
+#[test]
+fn edits_and_growing_change_the_image() {
+    let desk = Desk::new(8 << 20).unwrap();
+    let seeds = seeds::all().unwrap();
+    let seed = seeds
+        .iter()
+        .find(|seed| seed.name == "bare_bigalloc_journal");
+    for &operation in &OPERATIONS[..7] {
+        let image = &seed.unwrap().image;
+        let mut tally = Tally::default();
+        desk.perform(operation, image, &mut tally).unwrap();
+        let after = std::fs::read(desk.image()).unwrap();
+        assert!(after != *image, "{operation:?}: {tally:?}");
+    }
+}
