@@ -70,6 +70,8 @@ pub struct Counts {
     pub by_kernel: usize,
     /// What was wrong, with seed and cut.
     pub failures: Vec<String>,
+    /// A fingerprint of each state's contents. Runs of the same filesystem are compared by them.
+    pub contents: Vec<u128>,
 }
 
 impl AddAssign for Counts {
@@ -82,6 +84,7 @@ impl AddAssign for Counts {
         self.by_e2fsck += other.by_e2fsck;
         self.by_kernel += other.by_kernel;
         self.failures.extend(other.failures);
+        self.contents.extend(other.contents);
     }
 }
 
@@ -170,7 +173,9 @@ impl Matrix {
             }
             wait(&shared, threads, self.scene);
         });
-        let total = shared.lock().total.clone();
+        let mut progress = shared.lock();
+        let mut total = std::mem::take(&mut progress.total);
+        total.contents = progress.judged.drain().collect();
         Ok(total)
     }
 

@@ -5,7 +5,9 @@ mod cells;
 mod tools;
 mod stage;
 mod suites;
+mod nightly;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,20 +18,28 @@ use crate::packages;
 use crate::workspace::Workspace;
 use cells::{CELLS, Cell};
 use stage::Stage;
-use suites::SUITES;
+use suites::{Done, Load, SUITES, Suite};
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask soak [ext2|ext3|ext4] [--states N] [--seeds N] [--only NAME]
+       cargo xtask soak --nightly [OPTION]...
 
+  --nightly         everything at once, in a run that can be resumed; with --help, its options
   ext2, ext3, ext4  what to soak; all three without it
   --states N        distinct states of power cuts for each mode of the journal; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
-  --only NAME       only the suite of that name, or `crash`, `faults`, `threads`, `edits`, or
-                    `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image;
+  --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
+                    `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
+                    or `layouts` (each combination of options made, written and checked);
                     the suites: pjdfstest, fsx, dbench, fio, build, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
 pub(crate) const INNER: &str = "soak-in-namespace";
+
+/// The name under which a long run calls this program for one portion.
+pub(crate) const PORTION: &str = "soak-portion";
+
+pub(crate) use nightly::run_inner as run_portion;
 
 /// What was asked for.
 #[derive(Debug, Clone, Default)]
@@ -42,16 +52,17 @@ struct Request {
 }
 
 /// What runs without a mount, in a program of the testkit.
-const CUTS: [&str; 4] = ["crash", "faults", "threads", "edits"];
+const CUTS: [&str; 5] = ["crash", "unflushed", "faults", "threads", "edits"];
 
 /// Tests that run in full here: their name, what makes them whole.
-const WHOLE: [(&str, &str, [&str; 2]); 2] = [
+const WHOLE: [(&str, &str, [&str; 2]); 3] = [
     (
         "many",
         "trees::many_files_become_an_image",
         ["PLATTER_TEST_MANY_FILES", "200000"],
     ),
     ("usr", "usr::", ["PLATTER_TEST_WHOLE_USR", "1"]),
+    ("layouts", "layouts::", ["PLATTER_TEST_ALL_LAYOUTS", "1"]),
 ];
 
 impl Request {
@@ -96,6 +107,9 @@ impl Request {
 
 /// Runs everything that was asked for, and stops at the first failure.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
+    if arguments.iter().any(|word| word == "--nightly") {
+        return nightly::run(workspace, arguments);
+    }
     let request = Request::parse(arguments)?;
     if request.help {
         println!("{USAGE}");
@@ -156,6 +170,11 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
         let generation = request.generation.as_deref();
         generation.is_none_or(|generation| cell.generation() == generation)
     };
+    let load = Load {
+        seeds: 1..request.seeds.saturating_add(1),
+        time: None,
+    };
+    let program = workspace.target().join("debug/platter");
     let mut counts = Vec::new();
     for cell in CELLS.iter().filter(is_wanted) {
         for suite in SUITES.iter().filter(|suite| request.wants(suite.name)) {
@@ -164,10 +183,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
             }
             println!("\n== {}: {}", cell.name, suite.name);
             let start = clock::now();
-            let stage = Stage::set(workspace, cell)?;
-            let done = (suite.run)(&stage, request.seeds)
-                .and_then(|done| stage.judge().map(|()| done))
-                .with_context(|| format!("{} on {}", suite.name, cell.name))?;
+            let done = soak_cell(workspace, cell, suite, &load, &program)?.text;
             println!(
                 "{}: {}: {done}; e2fsck and the kernel agree",
                 cell.name, suite.name
@@ -186,6 +202,20 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
     let total: Duration = counts.iter().map(|&(.., time)| time).sum();
     println!("{:>34} s  in all", total.as_secs());
     Ok(())
+}
+
+/// Runs a suite on a new filesystem, which `program` mounts, and judges what it leaves.
+fn soak_cell(
+    workspace: &Workspace,
+    cell: &Cell,
+    suite: &Suite,
+    load: &Load,
+    program: &Path,
+) -> Result<Done> {
+    let stage = Stage::set(workspace, cell, program)?;
+    (suite.run)(&stage, load)
+        .and_then(|done| stage.judge().map(|()| done))
+        .with_context(|| format!("{} on {}", suite.name, cell.name))
 }
 
 #[cfg(test)]

@@ -39,8 +39,8 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Makes the image.
-    pub(super) fn set(workspace: &Workspace, cell: &Cell) -> Result<Self> {
+    /// Makes the image, which `program` is to mount.
+    pub(super) fn set(workspace: &Workspace, cell: &Cell, program: &Path) -> Result<Self> {
         let mut mktemp = command("mktemp");
         let folder =
             command::output(mktemp.args(["--directory", "--tmpdir", "platter-soak.XXXXXX"]))?;
@@ -48,7 +48,7 @@ impl Stage {
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
         let stage = Self {
             root: workspace.root.clone(),
-            program: workspace.target().join("debug/platter"),
+            program: program.to_owned(),
             tools: ["pjdfstest", "fsx"].map(|tool| tools::path(workspace, tool)),
             has_extents: cell.generation() == "ext4",
             folder,

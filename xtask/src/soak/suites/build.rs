@@ -3,10 +3,11 @@
 use anyhow::Result;
 
 use super::super::stage::Stage;
+use super::{Done, Load};
 use crate::command::{self, command};
 
 /// Unpacks a source tree from an archive, compiles it there, and removes half of it.
-pub(super) fn build(stage: &Stage, _: u64) -> Result<String> {
+pub(super) fn build(stage: &Stage, _: &Load) -> Result<Done> {
     const SCRIPT: &str = r#"
 set -e
 cd "$1"
@@ -27,5 +28,6 @@ sync "$1"
         .arg(&stage.root);
     let report = command::output(&mut sh)?;
     stage.unmount()?;
-    Ok(String::from_utf8_lossy(&report).trim().to_owned())
+    let report = String::from_utf8_lossy(&report).trim().to_owned();
+    Ok(Done::new(report).count("builds", 1))
 }

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::super::stage::Stage;
+use super::{Done, Load};
 use crate::command::{self, command};
 
 /// Seconds that `dbench` runs.
@@ -11,7 +12,7 @@ const DBENCH_SECONDS: &str = "10";
 const DBENCH_LOAD: &str = "/usr/share/dbench/client.txt";
 
 /// Runs dbench with three clients, and keeps what they leave.
-pub(super) fn dbench(stage: &Stage, _: u64) -> Result<String> {
+pub(super) fn dbench(stage: &Stage, _: &Load) -> Result<Done> {
     stage.mount()?;
     let mut dbench = command("dbench");
     dbench
@@ -29,5 +30,6 @@ pub(super) fn dbench(stage: &Stage, _: u64) -> Result<String> {
     stage.unmount()?;
     let report = String::from_utf8_lossy(&report);
     let throughput = report.lines().find(|line| line.starts_with("Throughput"));
-    Ok(throughput.context("dbench gave no throughput")?.to_owned())
+    let throughput = throughput.context("dbench gave no throughput")?;
+    Ok(Done::new(throughput).count("runs", 1))
 }

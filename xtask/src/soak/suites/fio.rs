@@ -3,10 +3,11 @@
 use anyhow::{Context, Result};
 
 use super::super::stage::Stage;
+use super::{Done, Load};
 use crate::command::{self, command};
 
 /// Has fio write and verify: at random places, mixed with reads, mapped, and past the cache.
-pub(super) fn fio(stage: &Stage, _: u64) -> Result<String> {
+pub(super) fn fio(stage: &Stage, _: &Load) -> Result<Done> {
     const JOBS: &[(&str, &[&str])] = &[
         (
             "random",
@@ -56,10 +57,11 @@ pub(super) fn fio(stage: &Stage, _: u64) -> Result<String> {
         again += 1;
     }
     stage.unmount()?;
-    Ok(format!(
+    let text = format!(
         "{} jobs verified, {again} again after a remount",
         JOBS.len()
-    ))
+    );
+    Ok(Done::new(text).count("jobs", JOBS.len() as u64))
 }
 
 fn run(stage: &Stage, name: &str, options: &[&str], verify: &str) -> Result<()> {

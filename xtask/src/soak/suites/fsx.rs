@@ -3,6 +3,8 @@
 use anyhow::{Context, Result};
 
 use super::super::stage::Stage;
+use super::{Done, Load};
+use crate::clock;
 use crate::command::{self, command};
 
 /// What a file goes through in `fsx`.
@@ -25,16 +27,23 @@ posix_fadvise = 1
 copy_file_range = 1
 ";
 /// Operations of one run of `fsx`.
-const FSX_OPERATIONS: u32 = 3000;
+const FSX_OPERATIONS: u64 = 3000;
+/// Files that are written in one mount.
+const FILES_PER_MOUNT: u64 = 5;
 
 /// Runs fsx as an ordinary user, one file for each seed, with a mount anew now and then.
-pub(super) fn fsx(stage: &Stage, seeds: u64) -> Result<String> {
+pub(super) fn fsx(stage: &Stage, load: &Load) -> Result<Done> {
     let settings = stage.path("fsx.toml");
     let weight = if stage.has_extents() { "3" } else { "0" };
     std::fs::write(&settings, FSX_TOML.replace("FALLOCATE", weight))?;
-    for seed in 1..=seeds {
-        if seed % 5 == 1 {
-            if seed > 1 {
+    let begin = clock::now();
+    let mut files = 0;
+    for seed in load.seeds.clone() {
+        if load.time.is_some_and(|time| begin.elapsed() >= time) {
+            break;
+        }
+        if files % FILES_PER_MOUNT == 0 {
+            if files > 0 {
                 stage.unmount()?;
             }
             stage.mount()?;
@@ -49,7 +58,12 @@ pub(super) fn fsx(stage: &Stage, seeds: u64) -> Result<String> {
             .args(["-P", "/tmp"])
             .arg(file);
         command::output(&mut fsx).with_context(|| format!("fsx with seed {seed}"))?;
+        files += 1;
     }
     stage.unmount()?;
-    Ok(format!("{seeds} seeds of {FSX_OPERATIONS} operations"))
+    let text = format!("{files} seeds of {FSX_OPERATIONS} operations");
+    Ok(Done::new(text)
+        .count("files", files)
+        .count("operations", files * FSX_OPERATIONS)
+        .count("seconds", begin.elapsed().as_secs()))
 }

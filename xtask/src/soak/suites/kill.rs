@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::super::stage::Stage;
+use super::{Done, Load};
 use crate::command::{self, command};
 
 /// Writes files, syncs each, removes some, and tells of every step in a log outside of the mount:
@@ -30,10 +31,10 @@ true
 "#;
 
 /// Kills it as often as there are seeds.
-pub(super) fn kill(stage: &Stage, seeds: u64) -> Result<String> {
+pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
     let log = stage.path("synced");
     let mut total = Promises::default();
-    for round in 0..seeds {
+    for round in load.seeds.clone() {
         std::fs::write(&log, "")?;
         let mut server = stage.serve()?;
         let mut writer = command("sh");
@@ -58,10 +59,14 @@ pub(super) fn kill(stage: &Stage, seeds: u64) -> Result<String> {
         verdict.with_context(|| format!("round {round}"))?;
     }
     ensure!(total.files > 0, "nothing was synced before a kill");
-    Ok(format!(
-        "{seeds} kills, {} synced files and {} synced removals kept",
+    let kills = load.seeds.end - load.seeds.start;
+    let text = format!(
+        "{kills} kills, {} synced files and {} synced removals kept",
         total.files, total.removals
-    ))
+    );
+    Ok(Done::new(text)
+        .count("kills", kills)
+        .count("kept", (total.files + total.removals) as u64))
 }
 
 /// What was synced, and is so.

@@ -7,18 +7,54 @@ mod fio;
 mod build;
 mod kill;
 
+use std::ops::Range;
+use std::time::Duration;
+
 use anyhow::Result;
 
 use super::cells::Cell;
 use super::stage::Stage;
 
+/// How much is run.
+#[derive(Debug, Clone)]
+pub(super) struct Load {
+    pub(super) seeds: Range<u64>,
+    /// Where it is set, seeds from the first on until so much time has passed.
+    pub(super) time: Option<Duration>,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// In words.
+    pub(super) text: String,
+    /// In numbers.
+    pub(super) counts: Vec<(&'static str, u64)>,
+}
+
+impl Done {
+    fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            counts: Vec::new(),
+        }
+    }
+
+    fn count(mut self, name: &'static str, count: u64) -> Self {
+        self.counts.push((name, count));
+        self
+    }
+}
+
+type Run = fn(&Stage, &Load) -> Result<Done>;
+
 /// One suite.
 pub(super) struct Suite {
     pub(super) name: &'static str,
-    /// Whether its promise needs a journal.
+    /// Whether what it demands needs a journal.
     needs_journal: bool,
-    /// Runs it; leaves nothing mounted. The number is that of seeds. Gives what was done.
-    pub(super) run: fn(&Stage, u64) -> Result<String>,
+    /// Runs it; leaves nothing mounted.
+    pub(super) run: Run,
 }
 
 impl Suite {
@@ -42,7 +78,7 @@ pub(super) const SUITES: &[Suite] = &[
     },
 ];
 
-const fn on_all(name: &'static str, run: fn(&Stage, u64) -> Result<String>) -> Suite {
+const fn on_all(name: &'static str, run: Run) -> Suite {
     Suite {
         name,
         needs_journal: false,

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::super::stage::Stage;
+use super::{Done, Load};
 use crate::command::{self, command};
 
 /// What the filesystem offers, and two users to act as.
@@ -23,7 +24,7 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 const PJDFSTEST_PASSES: u64 = 382;
 
 /// Runs pjdfstest as root, since most of it is about who may do what.
-pub(super) fn pjdfstest(stage: &Stage, _: u64) -> Result<String> {
+pub(super) fn pjdfstest(stage: &Stage, _: &Load) -> Result<Done> {
     let settings = stage.path("pjdfstest.toml");
     std::fs::write(&settings, PJDFSTEST_TOML)?;
     stage.mount()?;
@@ -55,5 +56,5 @@ pub(super) fn pjdfstest(stage: &Stage, _: u64) -> Result<String> {
         passed >= PJDFSTEST_PASSES,
         "{summary}; {PJDFSTEST_PASSES} are known to pass"
     );
-    Ok(format!("{passed} tests passed"))
+    Ok(Done::new(format!("{passed} tests passed")).count("tests", passed))
 }

@@ -1,0 +1,139 @@
+//! Power failures of every scene, counted by modes.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use testkit::crash::{Breakage, Counts, Matrix, Mode, SCENES, Scene};
+
+use crate::record::Record;
+use crate::request::{Amount, Request};
+use crate::{KEPT, OPERATIONS, note, seeds};
+
+/// The kernel mounts one of so many states: of 20,000 more than 600.
+const KERNEL_ONE_IN: usize = 32;
+/// Where seeds begin, at another place for each scene.
+const CRASH_SEED: u64 = 1000;
+/// Seeds among which the loss of flushes must show.
+const UNFLUSHED_SEEDS: u64 = 20;
+
+/// Cuts the power of every scene, and adds up by modes. Gives how many scenes failed.
+pub(crate) fn all(request: &Request, record: &mut Record) -> usize {
+    let mut totals = Vec::new();
+    let mut failures = 0;
+    for mode in Mode::ALL {
+        let scenes = request.scenes.iter().filter(|scene| scene.mode == mode);
+        let count = scenes.clone().count();
+        if count == 0 {
+            continue;
+        }
+        let mut total = Counts::default();
+        for scene in scenes {
+            let amount = match request.amount {
+                Amount::States(states) => Amount::States(states.div_ceil(count)),
+                Amount::Seeds(_) | Amount::Seed(_) | Amount::Range => request.amount,
+            };
+            let done = run(scene, amount, request, record).and_then(|counts| {
+                let demanded = counts.demand_none();
+                let states = counts.states;
+                total += counts;
+                demanded?;
+                if let Amount::States(wanted) = amount {
+                    ensure!(states >= wanted, "only {states} distinct states");
+                }
+                Ok(())
+            });
+            failures += usize::from(note(scene, done, record).is_none());
+        }
+        totals.push((mode, count, total));
+    }
+    println!();
+    for (mode, count, total) in totals {
+        println!("{}, {count} scenes: {total}", mode.name());
+    }
+    failures
+}
+
+fn run(
+    scene: &'static Scene,
+    amount: Amount,
+    request: &Request,
+    record: &mut Record,
+) -> Result<Counts> {
+    let mut matrix = matrix(scene, request);
+    match amount {
+        Amount::States(states) => {
+            // Every workload has states of its own.
+            if request.seeds.is_none() {
+                matrix.seeds.end = matrix.seeds.start.saturating_add(states as u64);
+            }
+            matrix.states_max = states;
+        }
+        Amount::Seed(_) => matrix.kernel_one_in = 1,
+        Amount::Seeds(_) | Amount::Range => {}
+    }
+    let begin = now();
+    let counts = matrix.run()?;
+    let seconds = begin.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = (counts.states + counts.again) as f64 / seconds.max(0.001);
+    let begin = matrix.seeds.start;
+    let end = begin + counts.workloads as u64;
+    println!(
+        "crash {}, seeds {begin}..{end}: {counts}; {seconds:.0} s, {rate:.1} states/s",
+        scene.name
+    );
+    record.add_states(scene.name, &counts);
+    Ok(counts)
+}
+
+/// Demands that failures are found where the device drops its flushes.
+pub(crate) fn unflushed(
+    scene: &'static Scene,
+    request: &Request,
+    record: &mut Record,
+) -> Result<()> {
+    let mut matrix = matrix(scene, request);
+    if matches!(request.amount, Amount::Seeds(_)) {
+        matrix.seeds.end = matrix.seeds.end.max(matrix.seeds.start + UNFLUSHED_SEEDS);
+    }
+    let matrix = Matrix {
+        e2fsck_one_in: 0,
+        kernel_one_in: 0,
+        breakage: Breakage::DropsFlushes,
+        keep: None,
+        ..matrix
+    };
+    let counts = matrix.run()?;
+    let found = counts.failures.len();
+    println!(
+        "crash {}, with its flushes dropped: {found} failures in {} states",
+        scene.name, counts.states
+    );
+    ensure!(found > 0, "lost flushes were not noticed");
+    record.add("noticed", 1);
+    Ok(())
+}
+
+/// Every state of the seeds that are asked for.
+fn matrix(scene: &'static Scene, request: &Request) -> Matrix {
+    let place = SCENES.iter().take_while(|other| other.name != scene.name);
+    let first = CRASH_SEED * (1 + place.count() as u64);
+    Matrix {
+        scene,
+        seeds: seeds(request, first, 1),
+        states_max: usize::MAX,
+        operations: OPERATIONS,
+        one_in: 1,
+        e2fsck_one_in: 1,
+        kernel_one_in: KERNEL_ONE_IN,
+        breakage: Breakage::None,
+        threads: request.threads,
+        keep: Some(PathBuf::from(KEPT)),
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a rate for people is measured")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,165 @@
+//! The long runs of power failures, failing requests and concurrent use; see [`USAGE`].
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "it tells of its progress")]
+
+mod request;
+mod record;
+mod crash;
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use testkit::crash::{FaultCounts, Faults, SCENES, Scene, Threads, run_threads};
+use testkit::edits::Session;
+
+use record::Record;
+use request::{Amount, Kind, Request, USAGE};
+
+/// Operations of one workload.
+const OPERATIONS: usize = 100;
+/// Edits of one session with the command line.
+const EDITS: u32 = 500;
+/// Where images of failures are kept.
+const KEPT: &str = "target/soak-failures";
+/// Where seeds of each kind begin.
+const FAULTS_SEED: u64 = 2000;
+const THREADS_SEED: u64 = 3000;
+const EDITS_SEED: u64 = 4000;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    if words == ["scenes"] {
+        for scene in SCENES {
+            println!("{} {}", scene.mode.name(), scene.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let request = match Request::parse(&words) {
+        Ok(request) => request,
+        Err(error) => {
+            println!("{error:#}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut record = Record::default();
+    let failures = run(&request, &mut record);
+    println!("{failures} scenes failed, of {}", request.scenes.len());
+    if let Some(path) = &request.record
+        && let Err(error) = record.write(path)
+    {
+        println!("{error:#}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(u8::from(failures > 0))
+}
+
+/// Runs everything that is asked for. Gives how many scenes failed.
+fn run(request: &Request, record: &mut Record) -> usize {
+    if request.kind == Kind::Crash {
+        return crash::all(request, record);
+    }
+    let mut failures = 0;
+    for scene in &request.scenes {
+        let done = match request.kind {
+            Kind::Threads => threads(scene, request, record),
+            Kind::Edits => edits(scene, request, record),
+            Kind::Unflushed => crash::unflushed(scene, request, record),
+            Kind::Faults | Kind::Crash => faults(scene, request, record),
+        };
+        failures += usize::from(note(scene, done, record).is_none());
+    }
+    failures
+}
+
+/// Gives what was done, or prints and records why it was not.
+fn note<T>(scene: &Scene, done: Result<T>, record: &mut Record) -> Option<T> {
+    match done {
+        Ok(done) => Some(done),
+        Err(error) => {
+            println!("FAILED {}: {error:#}", scene.name);
+            record.add_failure(format!("{}: {error:#}", scene.name));
+            None
+        }
+    }
+}
+
+fn faults(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
+    for seed in seeds(request, FAULTS_SEED, 1) {
+        let faults = Faults {
+            scene,
+            seed,
+            operations: OPERATIONS,
+            one_in: 1,
+            keep: Some(PathBuf::from(KEPT)),
+        };
+        let mut show = |what: &str, counts: FaultCounts| -> Result<()> {
+            println!("faults {} of {what}, seed {seed}: {counts}", scene.name);
+            record.add_faults(&counts);
+            counts.demand_none()
+        };
+        let done = faults.run().and_then(|counts| show("operations", counts));
+        // What mounts meet is another run, whatever came of this one.
+        let mounts = faults
+            .run_mounts()
+            .and_then(|counts| show("mounts", counts));
+        done.and(mounts).with_context(|| format!("seed {seed}"))?;
+    }
+    Ok(())
+}
+
+fn threads(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
+    // A seed takes a fraction of what a workload of power failures does.
+    let seeds = seeds(request, THREADS_SEED, 50);
+    for seed in seeds.clone() {
+        run_threads(&Threads {
+            scene,
+            seed,
+            rounds: 4,
+            operations: 150,
+            by_e2fsck: true,
+        })?;
+        record.add("seeds", 1);
+    }
+    println!(
+        "threads {}, seeds {seeds:?}: equal after every remount",
+        scene.name
+    );
+    Ok(())
+}
+
+fn edits(scene: &'static Scene, request: &Request, record: &mut Record) -> Result<()> {
+    // A session takes as long as some twenty workloads that are cut.
+    let seeds = match request.amount {
+        Amount::Seeds(seeds) => EDITS_SEED..EDITS_SEED.saturating_add(seeds.div_ceil(20)),
+        Amount::Seed(_) | Amount::States(_) | Amount::Range => seeds(request, EDITS_SEED, 1),
+    };
+    for seed in seeds {
+        let session = Session {
+            options: scene.options,
+            seed,
+            edits: EDITS,
+            kill_one_in: 3,
+        };
+        let counts = session.run()?;
+        record.add("sessions", 1);
+        record.add_edits(&counts);
+        println!("edits {} seed {seed}: {counts}", scene.name);
+    }
+    Ok(())
+}
+
+/// The seeds that are asked for, from `first` on where they are not named.
+fn seeds(request: &Request, first: u64, each: u64) -> Range<u64> {
+    match (request.amount, &request.seeds) {
+        (_, Some(seeds)) => seeds.clone(),
+        (Amount::Seed(seed), None) => seed..seed.saturating_add(1),
+        (Amount::Seeds(seeds), None) => first..first.saturating_add(seeds.saturating_mul(each)),
+        (Amount::States(_) | Amount::Range, None) => first..first,
+    }
+}

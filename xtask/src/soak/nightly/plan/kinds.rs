@@ -1,0 +1,230 @@
+//! The steps of a long run, and how much of each there is.
+
+use std::ops::Range;
+
+use super::super::super::WHOLE;
+use super::super::super::cells::CELLS;
+use super::super::super::suites::SUITES;
+use super::super::instrumented::INSTRUMENTED;
+use super::super::record::DISTINCT;
+use super::{Portion, Program, Scene, Step};
+
+/// Distinct states of power failures that are demanded of each mode of the journal.
+pub(super) const STATES: u64 = 20_000;
+/// How many of them the kernel has to have mounted.
+const STATES_BY_KERNEL: u64 = 500;
+/// Distinct states of one portion. Portions of the same filesystem have few in common.
+pub(super) const STATES_PER_PORTION: u64 = 700;
+/// Portions more than the demanded states would take if they had none in common.
+const SPARE_PORTIONS: u64 = 1;
+/// Where seeds of power failures begin, and from one portion to the next.
+const CRASH_SEED: u64 = 100_000;
+const CRASH_SEEDS: u64 = 1000;
+
+/// Workloads of which every request is made to fail, of each filesystem.
+const FAULTS: Range<u64> = 2000..2003;
+/// Seeds of two threads, over all filesystems.
+const THREADS: u64 = 2000;
+const THREADS_SEED: u64 = 3000;
+/// Sessions of edits, of each filesystem.
+const EDITS: Range<u64> = 4000..4001;
+/// Seconds of fsx, and of one portion of it.
+const FSX_SECONDS: u64 = 3600;
+const FSX_PORTION_SECONDS: u64 = 60;
+const FSX_SEEDS: u64 = 10_000;
+/// Kills of a server with a writer, in each portion of `kill`.
+const KILLS: u64 = 20;
+
+/// All steps. What may not run beside others of its kind comes first.
+pub(super) fn all(scenes: &[Scene]) -> Vec<Step> {
+    let mut steps = vec![fsx()];
+    steps.extend(instrumented());
+    steps.extend(whole());
+    steps.extend(suites());
+    steps.extend(of_scenes(scenes));
+    steps.extend(mutations());
+    steps.extend(crashes(scenes));
+    steps
+}
+
+fn fsx() -> Step {
+    let slices = FSX_SECONDS / FSX_PORTION_SECONDS;
+    let portions = (0..slices).zip(CELLS.iter().cycle()).map(|(slice, cell)| {
+        let seeds = slice * FSX_SEEDS..(slice + 1) * FSX_SEEDS;
+        let options = [
+            ("--seeds", format!("{}..{}", seeds.start, seeds.end)),
+            ("--seconds", FSX_PORTION_SECONDS.to_string()),
+        ];
+        Portion::suite("fsx", cell.name, format!("{slice}-{}", cell.name), &options)
+    });
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let seconds = FSX_PORTION_SECONDS as f64 + 5.0;
+    let title = "random operations on one file, read back all the time, through the mount";
+    let step = Step::new("fsx", title, seconds, portions.collect());
+    Step {
+        group: "fsx",
+        at_once: 1,
+        ..step.demanding("seconds", FSX_SECONDS)
+    }
+}
+
+/// Tests that look at every access to memory.
+fn instrumented() -> impl Iterator<Item = Step> {
+    INSTRUMENTED.iter().map(|tests| {
+        let portion = Portion::new(tests.name, Program::Xtask, ["soak-portion", tests.name]);
+        let step = Step::new(tests.name, tests.title, tests.build.seconds, vec![portion]);
+        Step {
+            group: tests.build.group,
+            at_once: 1,
+            ..step.demanding("runs", 1)
+        }
+    })
+}
+
+/// Tests that have more to do than in a test run.
+fn whole() -> impl Iterator<Item = Step> {
+    WHOLE.iter().map(|&(name, test, [variable, value])| {
+        let mut portion = Portion::new(name, Program::Oracle, [test]);
+        portion.variables = vec![(variable.to_owned(), value.to_owned())];
+        let title = match name {
+            "many" => "200,000 files made into an image, compared and checked",
+            "usr" => "all of /usr made into an image, compared and checked",
+            _ => "every layout: mkfs, check, resize and mount, judged by e2fsprogs and the kernel",
+        };
+        Step::new(name, title, 120.0, vec![portion]).demanding("tests", 1)
+    })
+}
+
+/// The other suites through the mount.
+fn suites() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for suite in SUITES.iter().filter(|suite| suite.name != "fsx") {
+        let (title, seconds, is_on_all) = match suite.name {
+            "pjdfstest" => (
+                "who may do what, and what must fail how, through the mount",
+                30.0,
+                true,
+            ),
+            "dbench" => ("the load of a file server through the mount", 20.0, true),
+            "fio" => ("data written and verified through the mount", 20.0, true),
+            "build" => (
+                "a source tree unpacked and compiled through the mount",
+                60.0,
+                false,
+            ),
+            _ => (
+                "a server killed while files are synced and removed",
+                60.0,
+                false,
+            ),
+        };
+        let cells = CELLS
+            .iter()
+            .filter(|cell| suite.fits(cell) && (is_on_all || cell.name == cell.generation()));
+        let portions = cells.map(|cell| {
+            let seeds = [("--seeds", format!("0..{KILLS}"))];
+            let seeds = if suite.name == "kill" {
+                &seeds[..]
+            } else {
+                &[]
+            };
+            Portion::suite(suite.name, cell.name, cell.name.to_owned(), seeds)
+        });
+        steps.push(Step::new(suite.name, title, seconds, portions.collect()));
+    }
+    steps
+}
+
+/// What is run on every filesystem of the testkit.
+fn of_scenes(scenes: &[Scene]) -> [Step; 4] {
+    let portions = |kind: &str, seeds: Range<u64>, each: u64| {
+        let mut portions = Vec::new();
+        let starts = seeds.clone().step_by(usize::try_from(each).unwrap_or(1));
+        for start in starts {
+            for scene in scenes {
+                let range = format!("{start}..{}", (start + each).min(seeds.end));
+                let words = [kind, "--seeds", &range, "--threads", "1"];
+                let words = words.into_iter().chain(["--scene", &scene.name]);
+                let name = format!("{}-{start}", scene.name);
+                portions.push(Portion::new(name, Program::Soak, words));
+            }
+        }
+        portions
+    };
+    let count = scenes.len() as u64;
+    let each = THREADS.div_ceil(count.max(1)).max(1);
+    let faults = FAULTS.end - FAULTS.start;
+    let edits = EDITS.end - EDITS.start;
+    [
+        Step::new(
+            "unflushed",
+            "power failures of a device that drops its flushes, which must be noticed",
+            2.0,
+            portions("unflushed", CRASH_SEED..CRASH_SEED + 20, 20),
+        )
+        .demanding("noticed", count),
+        Step::new(
+            "faults",
+            "every write and flush of a workload, and of mounts after it, made to fail",
+            20.0,
+            portions("faults", FAULTS, 1),
+        )
+        .demanding("faults", count * faults * 100),
+        Step::new(
+            "threads",
+            "two threads against a model, compared after every remount",
+            15.0,
+            portions("threads", THREADS_SEED..THREADS_SEED + each, each),
+        )
+        .demanding("seeds", THREADS),
+        Step::new(
+            "edits",
+            "edits by the command line, a third of them killed",
+            60.0,
+            portions("edits", EDITS, 1),
+        )
+        .demanding("sessions", count * edits),
+    ]
+}
+
+/// States of power failures: a step for each mode of the journal.
+fn crashes(scenes: &[Scene]) -> Vec<Step> {
+    let mut modes: Vec<&str> = scenes.iter().map(|scene| scene.mode.as_str()).collect();
+    modes.dedup();
+    let mut steps = Vec::new();
+    for mode in modes {
+        let scenes = scenes.iter().filter(|scene| scene.mode == mode);
+        let scenes: Vec<_> = scenes.collect();
+        let count = STATES.div_ceil(STATES_PER_PORTION) + SPARE_PORTIONS;
+        let portions = (0..count)
+            .zip(scenes.iter().cycle())
+            .map(|(number, scene)| {
+                let first = CRASH_SEED + number * CRASH_SEEDS;
+                let seeds = format!("{first}..{}", first + CRASH_SEEDS);
+                let states = STATES_PER_PORTION.to_string();
+                let words = ["crash", "--states", &states, "--seeds", &seeds];
+                let words = words.into_iter().chain(["--threads", "1"]);
+                let words = words.chain(["--scene", &scene.name]);
+                Portion::new(format!("{number}-{}", scene.name), Program::Soak, words)
+            });
+        let title = "states that a power failure leaves: mounted, compared, checked";
+        let step = Step::new(format!("crash-{mode}"), title, 8.0, portions.collect());
+        let step = step.demanding(DISTINCT, STATES);
+        steps.push(step.demanding("by_kernel", STATES_BY_KERNEL));
+    }
+    steps
+}
+
+/// Mutated images.
+fn mutations() -> Vec<Step> {
+    const IMAGES: u64 = 1_000_000;
+    const IMAGES_PER_PORTION: u64 = 20_000;
+    const SEED: u64 = 1000;
+    let portions = (0..IMAGES / IMAGES_PER_PORTION).map(|number| {
+        let (images, seed) = (IMAGES_PER_PORTION.to_string(), (SEED + number).to_string());
+        let words = ["--images", &images, "--seed", &seed, "--processes", "1"];
+        Portion::new(seed.clone(), Program::Fuzz, words)
+    });
+    let title = "mutated images opened, read and checked";
+    vec![Step::new("mutations", title, 20.0, portions.collect()).demanding("images", IMAGES)]
+}

@@ -1,0 +1,235 @@
+//! What a long run consists of: steps, and portions that can be run, kept and repeated by themselves.
+
+mod kinds;
+
+/// Of so many portions a quick run takes one.
+const QUICK_ONE_IN: usize = 20;
+
+/// One kind of test.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) name: String,
+    /// What is tested, for the table.
+    pub(super) title: &'static str,
+    pub(super) portions: Vec<Portion>,
+    /// Counts that all portions together have to reach.
+    pub(super) goals: Vec<(&'static str, u64)>,
+    /// Of all steps of a group so many portions may run at once.
+    pub(super) group: &'static str,
+    pub(super) at_once: usize,
+    /// How long a portion takes, before one has been measured.
+    pub(super) seconds: f64,
+}
+
+/// What is run at once, and whose outcome is kept.
+#[derive(Debug, Clone)]
+pub(super) struct Portion {
+    pub(super) name: String,
+    pub(super) program: Program,
+    pub(super) words: Vec<String>,
+    pub(super) variables: Vec<(String, String)>,
+}
+
+/// A program as it was built from the commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Program {
+    /// Power failures, faults, threads and edits; writes a record.
+    Soak,
+    /// This program, for one suite or one build with instruments; writes a record.
+    Xtask,
+    /// The tests of the testkit that take e2fsprogs and the kernel as oracles.
+    Oracle,
+    /// The mutation runner.
+    Fuzz,
+}
+
+/// A filesystem of the testkit.
+#[derive(Debug, Clone)]
+pub(super) struct Scene {
+    pub(super) mode: String,
+    pub(super) name: String,
+}
+
+impl Scene {
+    /// Reads the list that the testkit's program prints.
+    pub(super) fn list(text: &str) -> Vec<Self> {
+        let words = text.lines().filter_map(|line| line.split_once(' '));
+        words
+            .map(|(mode, name)| Self {
+                mode: mode.to_owned(),
+                name: name.to_owned(),
+            })
+            .collect()
+    }
+}
+
+/// All steps; of a quick run a twentieth of each.
+pub(super) fn steps(scenes: &[Scene], is_quick: bool) -> Vec<Step> {
+    let mut steps = kinds::all(scenes);
+    if is_quick {
+        steps.iter_mut().for_each(Step::thin);
+    }
+    steps
+}
+
+impl Step {
+    fn new(
+        name: impl Into<String>,
+        title: &'static str,
+        seconds: f64,
+        portions: Vec<Portion>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            title,
+            portions,
+            goals: Vec::new(),
+            group: "any",
+            at_once: usize::MAX,
+            seconds,
+        }
+    }
+
+    fn demanding(mut self, count: &'static str, least: u64) -> Self {
+        self.goals.push((count, least));
+        self
+    }
+
+    /// Keeps one portion of so many, and demands as much less.
+    fn thin(&mut self) {
+        let before = self.portions.len();
+        let mut place = 0..;
+        self.portions
+            .retain(|_| place.next().is_some_and(|place| place % QUICK_ONE_IN == 0));
+        if before > 1 {
+            for (_, least) in &mut self.goals {
+                *least /= QUICK_ONE_IN as u64;
+            }
+        }
+    }
+}
+
+impl Portion {
+    fn new<'a>(
+        name: impl Into<String>,
+        program: Program,
+        words: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            program,
+            words: words.into_iter().map(str::to_owned).collect(),
+            variables: Vec::new(),
+        }
+    }
+
+    fn suite(suite: &str, cell: &str, name: String, options: &[(&str, String)]) -> Self {
+        let mut portion = Self::new(name, Program::Xtask, ["soak-portion", suite, cell]);
+        for (option, value) in options {
+            portion.words.extend([(*option).to_owned(), value.clone()]);
+        }
+        portion
+    }
+
+    /// The command that runs the same from the source tree.
+    pub(super) fn reproduce(&self) -> String {
+        let command = match self.program {
+            Program::Soak => "cargo run --package testkit --bin soak --",
+            Program::Xtask => "cargo xtask",
+            Program::Oracle => "cargo test --package testkit --test oracle",
+            Program::Fuzz => "cargo xtask fuzz",
+        };
+        let variables = self.variables.iter();
+        let words = variables
+            .map(|(name, value)| format!("{name}={value}"))
+            .chain([command.to_owned()])
+            .chain(self.words.iter().cloned());
+        words.collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::super::suites::SUITES;
+    use super::super::record::DISTINCT;
+    use super::kinds::{STATES, STATES_PER_PORTION};
+    use super::*;
+
+    /// A step of so many portions, each of a second.
+    pub(in super::super) fn step(name: &str, portions: usize) -> Step {
+        let portion = |number: usize| Portion::new(number.to_string(), Program::Soak, ["crash"]);
+        Step::new(name, "a test", 1.0, (0..portions).map(portion).collect())
+    }
+
+    fn scenes() -> Vec<Scene> {
+        Scene::list("ordered ext4\nordered ext4_4k\njournal ext4_j\next3 ext3\nunjournaled ext2\n")
+    }
+
+    fn plan(is_quick: bool) -> Vec<Step> {
+        steps(&scenes(), is_quick)
+    }
+
+    #[test]
+    fn names_of_steps_and_portions_are_unique_and_good_for_files() {
+        let plan = plan(false);
+        let names: BTreeSet<_> = plan.iter().map(|step| &step.name).collect();
+        assert_eq!(names.len(), plan.len());
+        for step in &plan {
+            let names: BTreeSet<_> = step.portions.iter().map(|portion| &portion.name).collect();
+            assert_eq!(names.len(), step.portions.len(), "{}", step.name);
+            assert!(!names.is_empty() && names.iter().all(|name| !name.contains('/')));
+        }
+    }
+
+    #[test]
+    fn a_mode_has_portions_for_its_states_and_seeds_of_its_own_in_each() {
+        let plan = plan(false);
+        let step = plan
+            .iter()
+            .find(|step| step.name == "crash-ordered")
+            .unwrap();
+        assert!(step.portions.len() as u64 * STATES_PER_PORTION > STATES);
+        assert_eq!(step.goals, [(DISTINCT, 20_000), ("by_kernel", 500)]);
+        let words: BTreeSet<_> = step.portions.iter().map(|portion| &portion.words).collect();
+        assert_eq!(words.len(), step.portions.len());
+        let reproduce = step.portions[1].reproduce();
+        assert!(
+            reproduce.ends_with(
+                "--bin soak -- crash --states 700 --seeds 101000..102000 --threads 1 --scene ext4_4k"
+            ),
+            "{reproduce}"
+        );
+    }
+
+    #[test]
+    fn a_quick_run_has_every_step_and_demands_a_twentieth() {
+        let (full, quick) = (plan(false), plan(true));
+        assert_eq!(full.len(), quick.len());
+        for (full, quick) in full.iter().zip(&quick) {
+            assert_eq!(full.name, quick.name);
+            assert_eq!(quick.portions.len(), full.portions.len().div_ceil(20));
+        }
+        let fsx = quick.iter().find(|step| step.name == "fsx").unwrap();
+        assert_eq!(fsx.goals, [("seconds", 180)]);
+    }
+
+    #[test]
+    fn every_suite_runs_on_every_generation() {
+        for step in plan(false) {
+            let is_suite = SUITES.iter().any(|suite| suite.name == step.name);
+            for generation in ["ext2", "ext3", "ext4"] {
+                let has = step
+                    .portions
+                    .iter()
+                    .any(|portion| portion.words.iter().any(|word| word == generation));
+                assert!(
+                    !is_suite || has || step.name == "kill",
+                    "{} {generation}",
+                    step.name
+                );
+            }
+        }
+    }
+}

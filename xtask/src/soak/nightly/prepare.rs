@@ -1,0 +1,84 @@
+//! The programs and the source tree of a commit, put where nothing changes them during a long run.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::code::{Code, text};
+use super::instrumented;
+use super::portion::Places;
+use crate::command::{self, command};
+use crate::workspace::Workspace;
+
+/// Written last, so that a folder without it is made anew.
+const READY: &str = "ready";
+
+/// A line of what cargo says in JSON, as far as it is used here.
+#[derive(Debug, Deserialize)]
+struct Message {
+    executable: Option<PathBuf>,
+}
+
+/// Builds the programs and copies them and the source tree into `folder`, if they are not there.
+pub(super) fn prepare(workspace: &Workspace, code: &Code, folder: &Path) -> Result<Places> {
+    const SCRIPT: &str = r#"git archive "$1" | tar -x -C "$2""#;
+    let places = Places {
+        programs: folder.join("programs"),
+        source: folder.join("source"),
+        target: workspace.target(),
+        logs: folder.join("logs"),
+        root: workspace.root.clone(),
+    };
+    if places.programs.join(READY).exists() {
+        return Ok(places);
+    }
+    instrumented::install()?;
+    for made in [&places.programs, &places.source] {
+        if made.exists() {
+            std::fs::remove_dir_all(made)?;
+        }
+        std::fs::create_dir_all(made)?;
+    }
+    let mut archive = command("sh");
+    archive.current_dir(&workspace.root);
+    archive.args(["-c", SCRIPT, "sh", &code.commit]);
+    command::run(archive.arg(&places.source))?;
+    let packages = ["platter-cli", "platter-fuzz", "testkit"];
+    let mut build = command::cargo(&workspace.root);
+    build.args(["build", "--locked", "--bins"]);
+    for package in packages {
+        build.args(["--package", package]);
+    }
+    command::run(&mut build)?;
+    let built = workspace.target().join("debug");
+    for program in ["platter", "platter-fuzz", "soak"] {
+        std::fs::copy(built.join(program), places.programs.join(program))?;
+    }
+    std::fs::copy(oracle(workspace)?, places.programs.join("oracle"))?;
+    std::fs::copy(std::env::current_exe()?, places.programs.join("xtask"))?;
+    let now = Code::find(workspace)?;
+    ensure!(now.key == code.key, "the code changed while it was built");
+    std::fs::write(places.programs.join(READY), "")?;
+    Ok(places)
+}
+
+/// Builds the oracle tests, and gives where they are.
+fn oracle(workspace: &Workspace) -> Result<PathBuf> {
+    let mut build = command::cargo(&workspace.root);
+    build
+        .args(["test", "--locked", "--no-run", "--message-format=json"])
+        .args(["--package", "testkit", "--test", "oracle"]);
+    let messages = text(&mut build)?;
+    let mut executables = messages.lines().filter_map(|line| {
+        let message: Message = serde_json::from_str(line).ok()?;
+        message.executable
+    });
+    let is_oracle = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("oracle-"))
+    };
+    executables
+        .rfind(is_oracle)
+        .context("cargo built no oracle tests")
+}
