@@ -69,8 +69,8 @@ pub(crate) const BOUNDS: &[Bound] = &[
     bound(
         "xattr",
         "setxattr",
-        1.1,
-        "SETXATTR, and GETATTR once for each file, whose st_blocks the first of its ten changes",
+        1.2,
+        "SETXATTR, and GETATTR once for each file, whose st_blocks its first attribute changes",
     ),
     bound("sequential", "write", 1.0, "WRITE, for each MiB"),
     bound(
