@@ -51,7 +51,7 @@ const OPERATIONS: [Operation; 8] = [
     Operation::Write,
 ];
 
-/// What the process is told.
+/// What the measured process is to do.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orders {
     operation: Operation,

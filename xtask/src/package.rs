@@ -85,7 +85,7 @@ fn deb(folder: &Path, root: &Path, version: &str) -> Result<PathBuf> {
         "aarch64" => "arm64",
         other => bail!("no name of Debian's for {other} is known"),
     };
-    // Whoever packs says who answers for the package, as Debian's own tools have it.
+    // The builder of the package is its maintainer, as with Debian's own tools.
     let maintainer = match (std::env::var("DEBFULLNAME"), std::env::var("DEBEMAIL")) {
         (Ok(name), Ok(address)) => format!("Maintainer: {name} <{address}>\n"),
         _ => String::new(),

@@ -12,7 +12,7 @@
 //! | [`OverlayDevice`] | keeps writes in memory |
 //! | [`ScratchDevice`] | keeps writes on another device |
 //! | [`BurstDevice`] | keeps writes until the next flush, and has them written together |
-//! | [`RevocableDevice`] | can be taken away from whoever holds it |
+//! | [`RevocableDevice`] | can be revoked while others hold references to it |
 //! | [`CountingDevice`] | counts requests |
 //! | [`sim`] | records writes, cuts the power, fails requests |
 //!

@@ -1,4 +1,4 @@
-//! A device that can be taken away from whoever still holds it.
+//! A device that can be revoked while others still hold references to it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;

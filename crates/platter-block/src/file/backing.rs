@@ -1,4 +1,4 @@
-//! What lies below a loop device. The kernel takes no lock on it, so whoever uses the device locks it
+//! What lies below a loop device. The kernel takes no lock on it, so a process that uses the device locks it
 //! as well.
 
 use std::fs;

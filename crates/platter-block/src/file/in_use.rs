@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::Stat;
 
-/// The longest name of a process or a directory that is told.
+/// The longest name of a process or a directory that a message shows.
 const NAME_CHARS_MAX: usize = 256;
 
 /// Somebody who uses an image already.
@@ -23,7 +23,7 @@ pub enum Holder {
     Claim,
     /// The file is attached to the loop device of this name, which takes no lock.
     Loop(Arc<str>),
-    /// Somebody uses the file below the loop device.
+    /// Another process uses the backing file of the loop device.
     Backing {
         /// The file.
         file: Arc<str>,

@@ -1,4 +1,4 @@
-//! The lease of an image: whoever opens it waits until the owner of the lease is done.
+//! The lease of an image: a process that opens it waits until the owner gives the lease up.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ impl FileDevice {
     /// process gets `SIGIO`, for which it needs a handler before.
     ///
     /// # Errors
-    /// `WouldBlock` while somebody else has it open. Others mean that there is no lease to be had:
+    /// `WouldBlock` while another process has it open. Others mean that there is no lease to be had:
     /// for who neither owns the file nor is the superuser, for a block device, and on filesystems
     /// that have none.
     pub fn take_lease(&self) -> io::Result<()> {

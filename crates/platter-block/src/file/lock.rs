@@ -1,6 +1,6 @@
 //! Locks that keep users of one image apart.
 //!
-//! Whoever uses all of an image has it locked with `flock(2)`, exclusively to write. Whoever uses a
+//! A user of a whole image locks it with `flock(2)`, exclusively to write. A user of a
 //! part of it, a partition, has it locked shared that way, and the bytes of that part with a lock of
 //! the open file description. Readers of the whole have its bytes locked, too, so that they meet the
 //! writers of parts.
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::sys::fcntl::{self, RangeLock};
 
-/// How often a lock that somebody else holds is asked for.
+/// How often a lock that another process holds is tried again.
 ///
 /// udev locks a block device shared while it looks what is on it, which it does whenever a writer
 /// has closed it, and what a killed writer had begun to write may be finished by another process;
@@ -35,7 +35,7 @@ const END: u64 = i64::MAX.unsigned_abs();
 pub(super) enum Share {
     /// All of it.
     Whole,
-    /// Parts that are named later; until then nobody may have all of it for writing.
+    /// Parts that are named later; until then no process may lock all of it for writing.
     Parts,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Locked {
     Yes,
-    /// Somebody else has one that excludes it.
+    /// Another process holds a conflicting lock.
     InUse,
     /// The filesystem has no such locks.
     NotPossible,

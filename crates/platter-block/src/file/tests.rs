@@ -199,7 +199,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn parts_are_used_at_once_and_the_whole_by_nobody_then() {
+fn locked_parts_exclude_a_lock_of_the_whole() {
     let (_dir, path) = image(&pattern(30_000));
     let part = |options, range: Range<u64>| -> Result<FileDevice, OpenError> {
         let device = FileDevice::open_parts(&path, options)?;

@@ -57,7 +57,7 @@ fn set_range(fd: BorrowedFd<'_>, range: &Range<u64>, kind: libc::c_int) -> io::R
 /// Takes the write lease of a regular file, or gives it up.
 ///
 /// # Errors
-/// `EAGAIN` while somebody else has the file open, `EACCES` for who neither owns it nor may take any
+/// `EAGAIN` while another process has the file open, `EACCES` for a caller that neither owns it nor may take any
 /// lease, `EINVAL` where the filesystem has none.
 pub(crate) fn set_lease(fd: BorrowedFd<'_>, is_held: bool) -> io::Result<()> {
     let kind = if is_held {

@@ -57,7 +57,7 @@ impl<T> RwLock<T> {
 }
 
 thread_local! {
-    /// What was freed in this execution: whoever reads it finds what it was left with.
+    /// What was freed in this execution: a later reader finds its last contents.
     static FREED: std::cell::RefCell<Vec<Box<dyn std::any::Any>>> = std::cell::RefCell::default();
 }
 

@@ -255,9 +255,9 @@ impl Mkfs {
         Ok(options)
     }
 
-    /// The caller, if the root directory is to belong to an ordinary user without a word about it:
-    /// nobody could write to the new filesystem otherwise. What is filled is as what it is filled
-    /// with.
+    /// The ids of a caller that is an ordinary user and gives no owner of the root directory: with 0:0
+    /// there, that user could not write to the new filesystem. `None` with `--from`, whose root
+    /// directory gives the owner.
     fn callers_root(&self) -> Option<(u32, u32)> {
         if self.root_owner.is_some() || self.from.is_some() {
             return None;

@@ -1,7 +1,7 @@
 //! How a mount ended, from the process that served it to `platter umount`.
 //!
 //! The server listens on a socket in the abstract namespace, which goes with the process, under the
-//! number of the mounted filesystem. Whoever is going to unmount connects before, and reads how it
+//! number of the mounted filesystem. A process that is going to unmount connects before, and reads how it
 //! ended: a digit, 0 for well, and a text. A server that was killed says nothing.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -178,7 +178,7 @@ impl Server {
             .read_to_end(&mut message);
         match read {
             Ok(_) => {}
-            // Who was not let in, and whose server was killed, is told nothing.
+            // A caller that was refused, or whose server was killed, reads nothing.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
             Err(error) => return Err(error),
         }

@@ -34,8 +34,8 @@ Returns when all is written and the image can be used, and fails where something
 with the reason. Refuses while files are in use, unless --lazy is given.
 
 `fusermount3 -u` and umount(8) return before that, as the kernel does not wait for a FUSE server. \
-Whoever opens an image file then, on the same machine, still waits until it is complete, if it was \
-mounted by its owner or the superuser; a block device does not wait, and no error is told. umount(8) \
+A process that opens an image file then, on the same machine, still waits until it is complete, if it was \
+mounted by its owner or the superuser; a block device does not wait, and no error is reported. umount(8) \
 does all that this command does where this program is installed as its helper: ln -s \
 /usr/local/bin/platter /sbin/umount.fuse.platter";
 
@@ -188,7 +188,7 @@ fn mounted_on(place: &Path) -> Option<MountEntry> {
     entries.rfind(|entry| entry.mountpoint == place.as_os_str().as_bytes())
 }
 
-/// Whether nobody serves what is mounted there.
+/// Whether the server of the mount is gone.
 fn is_dead(place: &Path) -> bool {
     let asked = rustix::fs::statfs(place);
     asked.is_err_and(|error| error == Errno::NOTCONN)

@@ -1,4 +1,4 @@
-//! Images that somebody uses already.
+//! Images that are in use by another process.
 //!
 //! Needs the FUSE device and the superuser.
 

@@ -174,7 +174,7 @@ fn run_tool(command: &mut Command, input: &str) {
 }
 
 /// Copies the program to where others may run it. Another process writes the copy: children of this
-/// one, which other threads start, would have it open for writing for a moment, and nobody could run it.
+/// one, which other threads start, would have it open for writing for a moment, and `execve(2)` would fail with ETXTBSY.
 fn copy_program(path: &Path) {
     run_tool(
         Command::new("cp")

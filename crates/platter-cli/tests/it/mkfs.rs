@@ -253,7 +253,7 @@ fn root_directory_is_owned_as_what_it_is_filled_with() {
     assert_eq!(owners, expected);
 }
 
-/// Makes an image of the smallest size that is told where 16 KiB are asked for, and demands that it
+/// Makes an image of the smallest size that the error names where 16 KiB are asked for, and demands that it
 /// works, and that no less does.
 fn demand_smallest(workshop: &Workshop, arguments: &[&str]) -> u64 {
     let asked = |size: &str| {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::*;
 
-/// Nobody, on every distribution.
+/// The uid of `nobody`, on every distribution.
 const USER: &str = "65534";
 
 /// A command line of README, and what it says is printed.

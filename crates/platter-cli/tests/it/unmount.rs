@@ -1,4 +1,4 @@
-//! The end of a mount: what is in the image then, and what is told.
+//! The end of a mount: what is in the image then, and what is reported.
 //!
 //! Needs the FUSE device and the superuser.
 

@@ -1,5 +1,5 @@
 //! The thread that makes changes durable by themselves: at the latest after the commit interval, and
-//! soon when nobody changes anything any more. `sync(2)` does not reach a FUSE filesystem, and
+//! soon after the last change. `sync(2)` does not reach a FUSE filesystem, and
 //! `umount(8)` does not wait for one.
 
 use std::sync::Arc;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_not_seen_is_nobody_special() {
+    fn a_thread_outside_the_pid_namespace_has_no_privileges() {
         let caller = |uid| Caller {
             uid,
             gid: 0,

@@ -45,7 +45,7 @@ pub(crate) struct WriteManner {
 pub(crate) enum Effect {
     /// The kernel knows which attributes change with such a request.
     Foreseen,
-    /// It keeps attributes of this node that have changed, unless it is told.
+    /// It keeps attributes of this node that have changed, until a notice drops them.
     Unforeseen(NodeId),
 }
 

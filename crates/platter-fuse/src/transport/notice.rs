@@ -1,4 +1,4 @@
-//! What the kernel is told without having asked: that attributes it has are stale, and to write or to
+//! Notices to the kernel, which it did not ask for: that attributes it has are stale, and to write or to
 //! drop what it holds of a file. It may have to wait for answers of ours before it takes a notice of
 //! pages, so those who answer leave that to a thread of its own, or to one of them while another
 //! answers. A notice of attributes of an inode that a request in progress is for waits for nothing.

@@ -512,7 +512,7 @@ fn files_that_outlive_an_edit_do_not_lock_the_image() {
             );
         }
         assert!(std::io::Read::read(&mut reader, &mut buf).is_err());
-        // Somebody else may write at once.
+        // Another process may write at once.
         let next = options().edit(&spec).unwrap();
         assert_eq!(next.volume().open("/file").is_ok(), is_kept);
         if is_kept {

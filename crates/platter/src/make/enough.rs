@@ -14,7 +14,7 @@ use crate::{Cause, Error, Image, Result};
 pub(super) const TRIED_BYTES_MAX: u64 = 1 << 30;
 /// What lengths are multiples of.
 const UNIT_BYTES: u64 = 1 << 10;
-/// Nobody wants a filesystem that is longer than that and finds it too short.
+/// Where the search for the smallest size that works ends.
 const NEEDED_BYTES_MAX: u64 = 1 << 40;
 
 impl Maker {

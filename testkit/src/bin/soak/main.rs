@@ -1,6 +1,6 @@
 //! The long runs of power failures, failing requests and concurrent use; see [`USAGE`].
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stdout, reason = "it tells of its progress")]
+#![expect(clippy::print_stdout, reason = "it prints its progress")]
 
 mod request;
 mod record;

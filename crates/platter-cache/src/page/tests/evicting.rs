@@ -109,7 +109,7 @@ fn pages_in_use_are_not_evicted() {
         for page in 0..1000 {
             byte(&other, &file, page).unwrap();
         }
-        // What is read ahead besides is nobody's.
+        // Nothing refers to the pages read ahead.
         let is_there = |page| matches!(mapping.core().pages.get(page), Some(Entry::Item(_)));
         assert!((0..10).all(is_there), "they are where others find them");
         assert!(!(10..20).all(is_there), "and others are evicted");
@@ -125,7 +125,7 @@ fn pages_in_use_are_not_evicted() {
     for page in 0..1000 {
         byte(&other, &file, page).unwrap();
     }
-    assert!(mapping.page_count() < 10, "nobody uses them any more");
+    assert!(mapping.page_count() < 10, "no reader uses them any more");
 }
 
 #[test]

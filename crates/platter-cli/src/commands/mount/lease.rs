@@ -1,4 +1,4 @@
-//! The lease of the image: whoever opens it right after the mount is gone waits until all is
+//! The lease of the image: a process that opens it right after the mount is gone waits until all is
 //! written, whichever program unmounted.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Holds the lease of `file` on a thread of its own, until the process ends. While the image is
-/// mounted, whoever opens it waits for no more than this thread.
+/// mounted, a process that opens it waits only for this thread.
 ///
 /// Where there is no lease to be had, nothing happens.
 pub(super) fn hold(
@@ -25,7 +25,7 @@ pub(super) fn hold(
     mount: Watch,
     mountpoint: Unmounter,
 ) {
-    // Before there is a lease, since nobody else handles its signal.
+    // Before there is a lease, since no other thread handles its signal.
     let Ok(mut signals) = Signals::new([SIGIO]) else {
         return;
     };
@@ -44,7 +44,7 @@ pub(super) fn hold(
                 }
                 if !mountpoint.is_attached() {
                     // What looks unmounted is so elsewhere: a namespace that was made meanwhile has
-                    // a copy of the mount. An error is told at its end.
+                    // a copy of the mount. Unmounting reports an error.
                     let _ = fs.sync();
                 }
                 let _ = file.release_lease();

@@ -109,7 +109,7 @@ impl Mount {
             let fs = Arc::clone(volume.filesystem());
             lease::hold(Arc::clone(file), fs, session.watch()?, session.unmounter());
         }
-        // Without it, nobody is told how it ended.
+        // Without it, `platter umount` cannot report how the mount ended.
         let waiting = Waiting::listen(session.device_number(), session.watch()?).ok();
         if self.detached {
             background::tell_mounted()?;

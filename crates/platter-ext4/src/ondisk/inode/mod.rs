@@ -103,7 +103,7 @@ pub struct Inode {
     pub xattr_block: Option<BlockNr>,
     /// `i_block`.
     pub block: [u8; BLOCK_AREA_BYTES],
-    /// `i_version`: moves on with every change, where somebody counts them. What is read of an inode
+    /// `i_version`: moves on with every change, where the filesystem counts them. What is read of an inode
     /// of GNU/Hurd is a [translator](Self::translator), and is never written.
     pub version: u64,
     /// How many of the bytes behind the first 128 hold fields; 0 in inodes of 128 bytes.
