@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use platter_vfs::Error;
+use platter_vfs::{AccessTimes, Error};
 
 /// The largest request the kernel is allowed to send or ask for, in bytes: 256 pages, the most it
 /// grants without a change of its settings.
@@ -34,6 +34,12 @@ pub struct MountOptions {
     pub set_id: bool,
     /// `noexec`: refuse to run programs.
     pub no_exec: bool,
+    /// `relatime`, `strictatime`, `noatime`: which reads that come here change times of access. Those
+    /// that the kernel answers out of its cache do not come here; with `strictatime` the kernel keeps
+    /// contents no longer than a file is open, so that every opening is seen.
+    pub access_times: AccessTimes,
+    /// `nodiratime`: listing a directory leaves its time of access as it is.
+    pub no_directory_access_times: bool,
     /// `fsname=`: the source that `/proc/mounts` shows.
     pub source: Option<String>,
     /// Threads that answer requests: over rings for each processor, two at least, which is what `None`
@@ -66,6 +72,8 @@ impl Default for MountOptions {
             devices: false,
             set_id: false,
             no_exec: false,
+            access_times: AccessTimes::default(),
+            no_directory_access_times: false,
             source: None,
             threads: None,
             io_uring: true,
@@ -116,10 +124,6 @@ pub enum OptionError {
     /// Two options exclude each other.
     #[error("mount option {0} cannot be used with {1}")]
     Conflict(&'static str, &'static str),
-    /// It asks for times of access to change. What the kernel has in its cache it reads without
-    /// telling anybody, so they would be wrong.
-    #[error("mount option {0} is not supported: reading does not change times of access")]
-    AccessTimes(&'static str),
 }
 
 /// Options that only `mount(8)` and its callers care for.
@@ -136,19 +140,9 @@ const IGNORED: &[&str] = &[
     "_netdev",
     "loop",
     "async",
-    "noatime",
-    "nodiratime",
-    "nolazytime",
-];
-
-/// Options that ask for times of access to change with reading.
-const ACCESS_TIMES: &[&str] = &[
-    "atime",
-    "relatime",
-    "norelatime",
-    "strictatime",
-    "diratime",
+    // Times of access wait for the next commit in any case.
     "lazytime",
+    "nolazytime",
 ];
 
 impl MountOptions {
@@ -173,17 +167,18 @@ impl MountOptions {
                 "nosuid" => self.set_id = false,
                 "exec" => self.no_exec = false,
                 "noexec" => self.no_exec = true,
+                "atime" | "relatime" | "norelatime" | "nostrictatime" => {
+                    self.access_times = AccessTimes::Relative;
+                }
+                "strictatime" => self.access_times = AccessTimes::Strict,
+                "noatime" => self.access_times = AccessTimes::Never,
+                "diratime" => self.no_directory_access_times = false,
+                "nodiratime" => self.no_directory_access_times = true,
                 "io_uring" => self.io_uring = is_on("io_uring", value)?,
                 "writeback" => self.writeback = is_on("writeback", value)?,
                 "fsname" => self.source = Some(value.to_owned()),
                 _ if IGNORED.contains(&name) || name.starts_with("x-") => {}
-                _ => {
-                    let refused = ACCESS_TIMES.iter().find(|refused| **refused == name);
-                    if let Some(refused) = refused {
-                        return Err(OptionError::AccessTimes(refused));
-                    }
-                    rest.push(option);
-                }
+                _ => rest.push(option),
             }
         }
         self.validate()?;
@@ -232,16 +227,24 @@ mod tests {
 
     #[test]
     fn what_fstab_says_to_others_is_passed_over() {
-        let (options, rest) = parse("defaults,nofail,,x-systemd.automount,noatime,rw").unwrap();
+        let (options, rest) = parse("defaults,nofail,,x-systemd.automount,lazytime,rw").unwrap();
         assert!(!options.read_only);
         assert!(rest.is_empty());
     }
 
     #[test]
-    fn what_asks_for_times_of_access_is_refused_by_name() {
-        for option in ["strictatime", "relatime", "lazytime"] {
-            let refused = parse(&format!("rw,{option}")).unwrap_err();
-            assert_eq!(refused, OptionError::AccessTimes(option));
+    fn times_of_access_are_relative_unless_asked_otherwise() {
+        for (list, access_times, without_directories) in [
+            ("", AccessTimes::Relative, false),
+            ("noatime", AccessTimes::Never, false),
+            ("noatime,atime", AccessTimes::Relative, false),
+            ("strictatime,nodiratime", AccessTimes::Strict, true),
+            ("nodiratime,relatime,diratime", AccessTimes::Relative, false),
+        ] {
+            let (options, rest) = parse(list).unwrap();
+            let parsed = (options.access_times, options.no_directory_access_times);
+            assert_eq!(parsed, (access_times, without_directories), "{list}");
+            assert!(rest.is_empty());
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::attr::DeviceNumber;
 use crate::{
-    Attr, Condition, Context, FileKind, Name, NameBuf, Result, SetAttr, Unmade, WholeFile,
+    AccessTimes, Attr, Condition, Context, FileKind, Name, NameBuf, Result, SetAttr, Unmade,
+    WholeFile,
 };
 
 /// Identifies an inode while the filesystem is mounted.
@@ -188,6 +189,13 @@ pub trait Inode: Send + Sync + Debug {
     /// Says that a range will be read soon.
     fn will_need(&self, range: Range<u64>) {
         let _ = range;
+    }
+
+    /// Says that the file was just read: its time of access becomes now where that is due and can be
+    /// kept.
+    fn note_access(&self, times: AccessTimes) -> Result<()> {
+        let _ = times;
+        Ok(())
     }
 
     /// Makes a file named `name` in this directory. `permissions` come with the umask of `context`

@@ -9,6 +9,7 @@ pub mod errno;
 pub mod name;
 pub mod clock;
 pub mod attr;
+pub mod access_time;
 pub mod credentials;
 pub mod acl;
 pub mod inode;
@@ -31,6 +32,7 @@ pub mod memory;
 
 pub use platter_ondisk::{Corruption, Locus};
 
+pub use access_time::{AccessTimes, FileTimes};
 pub use acl::{AclEntry, AclSubject, PosixAcl};
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};

@@ -41,7 +41,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts an image over a loop device of its own, with options such as `data=journal,acl`.
+    /// Mounts an image over a loop device of its own, with options such as `data=journal,acl`. Reading
+    /// changes times of access only where they say so, with `relatime`, `strictatime` or `nodiratime`.
     pub fn image(image: &Path, options: &str, access: Access) -> Result<Self> {
         let device = LoopDevice::attach(image, access)?;
         let mount = Self::device(device.path(), options, access)
@@ -63,7 +64,7 @@ impl Mount {
         }
         let attributes = match access {
             Access::ReadOnly | Access::Replay => MountAttrFlags::MOUNT_ATTR_RDONLY,
-            Access::ReadWrite => MountAttrFlags::MOUNT_ATTR_NOATIME,
+            Access::ReadWrite => access_times(options),
         };
         let descriptor =
             rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
@@ -129,12 +130,29 @@ fn is_free(image: &Path) -> bool {
     platter::block::FileDevice::open(image, options).is_ok()
 }
 
+/// Options that belong to the mount, not to the filesystem.
+const ACCESS_TIMES: [(&str, MountAttrFlags); 3] = [
+    ("relatime", MountAttrFlags::MOUNT_ATTR_RELATIME),
+    ("strictatime", MountAttrFlags::MOUNT_ATTR_STRICTATIME),
+    ("nodiratime", MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+];
+
+fn access_times(options: &str) -> MountAttrFlags {
+    let named = |name: &&str| ACCESS_TIMES.iter().find(|(known, _)| known == name);
+    let flags = options.split(',').filter_map(|name| named(&name));
+    flags
+        .map(|(_, flag)| *flag)
+        .reduce(MountAttrFlags::union)
+        .unwrap_or(MountAttrFlags::MOUNT_ATTR_NOATIME)
+}
+
 fn configure(context: &OwnedFd, device: &Path, options: &str, access: Access) -> Result<()> {
     rustix::mount::fsconfig_set_string(context, "source", device)?;
     if access != Access::ReadWrite {
         rustix::mount::fsconfig_set_flag(context, "ro")?;
     }
-    for option in options.split(',').filter(|option| !option.is_empty()) {
+    let options = options.split(',').filter(|option| !option.is_empty());
+    for option in options.filter(|option| !ACCESS_TIMES.iter().any(|(name, _)| name == option)) {
         match option.split_once('=') {
             Some((key, value)) => rustix::mount::fsconfig_set_string(context, key, value)?,
             None => rustix::mount::fsconfig_set_flag(context, option)?,

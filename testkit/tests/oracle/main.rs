@@ -25,6 +25,7 @@ mod mount_write;
 mod creators;
 mod open_files;
 mod handles;
+mod access_times;
 mod ioctls;
 mod idmapped;
 mod xattr_write;

@@ -1,6 +1,8 @@
 //! Attributes.
 
-use platter_vfs::{Attr, Condition, Context, FileKind, Result, SetAttr, SetTime, Timestamp};
+use platter_vfs::{
+    AccessTimes, Attr, Condition, Context, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
+};
 
 use super::{Core, Node};
 use crate::file::size_bytes_max;
@@ -27,6 +29,32 @@ impl Node {
             attr.size_bytes = 0;
         }
         Ok(attr)
+    }
+
+    /// As in Linux, neither the size nor the names of the file have to stay as they are meanwhile.
+    pub(super) fn update_access_time(&self, times: AccessTimes) -> Result<()> {
+        let is_due = |inode: &Inode, now| {
+            let kept = FileTimes {
+                accessed: inode.accessed,
+                modified: inode.modified,
+                changed: inode.changed,
+            };
+            !inode.flags.contains(InodeFlags::NOATIME) && times.is_due(&kept, inode.storable(now))
+        };
+        if times == AccessTimes::Never || !self.tree.can_write() {
+            return Ok(());
+        }
+        let now = self.tree.clock.now();
+        if !is_due(&self.core.read().inode, now) {
+            return Ok(());
+        }
+        self.change(0, |_, core| {
+            // Another read may have come first.
+            if is_due(&core.inode, now) {
+                core.inode.accessed = core.inode.storable(now);
+            }
+            Ok(())
+        })
     }
 
     pub(super) fn set_attributes(&self, context: &Context, changes: &SetAttr) -> Result<Attr> {

@@ -33,9 +33,9 @@ use platter_ondisk::Locus;
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
-    Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error, ExtentSink,
-    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, Unmade,
-    WholeFile, XattrMode,
+    AccessTimes, Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error,
+    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
+    Unmade, WholeFile, XattrMode,
 };
 
 use crate::Volume;
@@ -411,6 +411,10 @@ impl platter_vfs::Inode for Node {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.refuse_without_contents()?;
         self.tree.noted(self.pages.read_at(self, offset, buf))
+    }
+
+    fn note_access(&self, times: AccessTimes) -> Result<()> {
+        self.tree.noted(self.update_access_time(times))
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {

@@ -2,9 +2,12 @@
 
 use std::ops::{ControlFlow, Range};
 
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
 use platter_vfs::{
-    Attr, Condition, DirCursor, Error, FileKind, Inode, InodeId, NameBuf, SeekTarget, StatFs,
+    AccessTimes, Attr, Condition, DirCursor, Error, FileKind, Inode, InodeId, NameBuf, SeekTarget,
+    StatFs,
 };
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Answer, Caller, Server, Told};
@@ -70,14 +73,74 @@ impl Server {
 
     pub(crate) fn link_target(&self, node: NodeId) -> Answer<Vec<u8>> {
         self.counters.count(Operation::ReadLink);
-        self.check(self.inode(node)?.read_link())
+        let inode = self.inode(node)?;
+        let target = self.check(inode.read_link())?;
+        self.note_access(&*inode, FileKind::Symlink, OFlags::empty());
+        Ok(target)
     }
 
-    /// Reads into `buf` as much as there is.
-    pub(crate) fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Answer<usize> {
+    /// Reads into `buf` as much as there is, of a file opened with `flags`.
+    pub(crate) fn read(
+        &self,
+        node: NodeId,
+        offset: u64,
+        flags: OFlags,
+        buf: &mut [u8],
+    ) -> Answer<usize> {
         self.counters.count(Operation::Read);
         self.must_not_be_shut_down()?;
-        self.check(self.inode(node)?.read_at(offset, buf))
+        let inode = self.inode(node)?;
+        let len = self.check(inode.read_at(offset, buf))?;
+        self.note_access(&*inode, FileKind::Regular, flags);
+        Ok(len)
+    }
+
+    /// A file was read. That its time of access cannot be kept is no error of who reads. The kernel asks
+    /// for the time again by itself.
+    fn note_access(&self, inode: &dyn Inode, kind: FileKind, flags: OFlags) {
+        let options = &self.options;
+        if options.read_only
+            || flags.contains(OFlags::NOATIME)
+            || kind == FileKind::Directory && options.no_directory_access_times
+            || options.access_times == AccessTimes::Never
+            || self.must_not_be_shut_down().is_err()
+        {
+            return;
+        }
+        let _ = inode.note_access(options.access_times);
+    }
+
+    /// Whether the kernel is to say what is opened: so that it reads it from here, and not from what it
+    /// kept of an earlier time.
+    pub(crate) fn sees_openings(&self) -> bool {
+        self.options.access_times == AccessTimes::Strict && !self.options.read_only
+    }
+
+    /// Opens a file with `flags`, where that is to be seen.
+    pub(crate) fn open(&self, node: NodeId, flags: OFlags) -> Answer<()> {
+        if !self.sees_openings() {
+            return Err(self.not_needed(Operation::Open));
+        }
+        self.counters.count(Operation::Open);
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        let frozen = if flags.contains(OFlags::APPEND) {
+            IMMUTABLE
+        } else {
+            IMMUTABLE | APPEND_ONLY
+        };
+        if writes && self.check(self.inode(node)?.attr())?.flags & frozen != 0 {
+            return Err(Errno::PERM);
+        }
+        Ok(())
+    }
+
+    /// Opens a directory, where that is to be seen.
+    pub(crate) fn open_dir(&self) -> Answer<()> {
+        if !self.sees_openings() {
+            return Err(self.not_needed(Operation::OpenDir));
+        }
+        self.counters.count(Operation::OpenDir);
+        Ok(())
     }
 
     /// Says that requests of this kind are not needed: the kernel sends no more of them. Without
@@ -87,20 +150,22 @@ impl Server {
         Errno::NOSYS
     }
 
-    /// The kernel let go of what it opened with `TMPFILE`.
+    /// The kernel let go of what it opened.
     pub(crate) fn released(&self) {
         self.counters.count(Operation::Release);
     }
 
-    /// Gives the entries after `from` to `add` until it says that its reply is full.
+    /// Gives the entries after `from` to `add` until it says that its reply is full. The directory was
+    /// opened with `flags`.
     pub(crate) fn list(
         &self,
         node: NodeId,
-        from: u64,
+        (from, flags): (u64, OFlags),
         mut add: impl FnMut(DirLine<'_>) -> bool,
     ) -> Answer<()> {
         self.counters.count(Operation::ReadDir);
-        self.for_each_entry(&*self.inode(node)?, from, |entry| {
+        let dir = self.inode(node)?;
+        self.for_each_entry(&*dir, from, |entry| {
             let kind = entry.kind.map_or_else(|| self.kind_of(entry.id), Ok);
             add(DirLine {
                 name: &entry.name,
@@ -108,20 +173,23 @@ impl Server {
                 kind: kind.unwrap_or(FileKind::Regular),
                 next: entry.next.0,
             })
-        })
+        })?;
+        self.note_access(&*dir, FileKind::Directory, flags);
+        Ok(())
     }
 
-    /// Gives the entries after `from`, with the files they name, to `add` until it says that its
-    /// reply is full.
+    /// As [`list`](Self::list), with the files that the entries name.
     pub(crate) fn list_plus(
         &self,
         node: NodeId,
-        from: u64,
+        (from, flags): (u64, OFlags),
         mut add: impl FnMut(PlusLine<'_>) -> bool,
     ) -> Answer<()> {
         self.counters.count(Operation::ReadDirPlus);
         let dir = self.inode(node)?;
-        self.for_each_entry(&*dir, from, |entry| self.add_plus(&*dir, entry, &mut add))
+        self.for_each_entry(&*dir, from, |entry| self.add_plus(&*dir, entry, &mut add))?;
+        self.note_access(&*dir, FileKind::Directory, flags);
+        Ok(())
     }
 
     /// Gives the entries after `from` to `add` until it says that its reply is full. An error counts

@@ -15,9 +15,9 @@ use super::notice::{self, Notice};
 use super::protocol::{
     ALWAYS, AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
     FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
-    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, Opcode, OpenOut,
-    ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn, StatFsOut,
-    Statx, StatxOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
+    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, Opcode, OpenIn,
+    OpenOut, ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn,
+    StatFsOut, Statx, StatxOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
 };
 use super::reply::{Answered, Reply};
 use super::request::{Body, Request};
@@ -211,8 +211,9 @@ impl Turn<'_> {
                 server.rename(caller, from, to, rename_mode(flags)?, &mut self.effect)
             }
             Opcode::Read => {
-                let ReadIn { offset, size, .. } = body.take()?;
-                let read = |space: &mut [u8]| server.read(node, offset, space);
+                let asked: ReadIn = body.take()?;
+                let (offset, size) = (asked.offset, asked.size);
+                let read = |space: &mut [u8]| server.read(node, offset, opened(&asked), space);
                 self.reply.fill(size as usize, read)
             }
             Opcode::Write => {
@@ -283,8 +284,15 @@ impl Turn<'_> {
             }
             // The kernel makes files with `MKNOD` instead, and has nothing to release afterwards.
             Opcode::Create => Err(server.not_needed(Operation::Create)),
-            Opcode::Open => Err(server.not_needed(Operation::Open)),
-            Opcode::OpenDir => Err(server.not_needed(Operation::OpenDir)),
+            Opcode::Open => {
+                let OpenIn { flags, .. } = body.take()?;
+                server.open(node, OFlags::from_bits_retain(flags))?;
+                self.reply.push(&OpenOut::new_zeroed())
+            }
+            Opcode::OpenDir => {
+                server.open_dir()?;
+                self.reply.push(&OpenOut::new_zeroed())
+            }
             Opcode::Flush => Err(server.not_needed(Operation::Flush)),
             Opcode::Access => Err(server.not_needed(Operation::Access)),
             Opcode::CopyFileRange => Err(server.not_needed(Operation::CopyFileRange)),
@@ -346,7 +354,7 @@ impl Turn<'_> {
 
     fn list(&mut self, node: NodeId, asked: &ReadIn) -> Answer<()> {
         let (server, reply) = (self.server, &mut self.reply);
-        server.list(node, asked.offset, |line| {
+        server.list(node, (asked.offset, opened(asked)), |line| {
             let DirLine {
                 name,
                 inode,
@@ -360,7 +368,7 @@ impl Turn<'_> {
 
     fn list_plus(&mut self, node: NodeId, asked: &ReadIn) -> Answer<()> {
         let (server, reply) = (self.server, &mut self.reply);
-        server.list_plus(node, asked.offset, |line| {
+        server.list_plus(node, (asked.offset, opened(asked)), |line| {
             let PlusLine { name, next, file } = line;
             let (entry, inode, kind) = match file {
                 PlusFile::Told(told) => (EntryOut::new(told), told.attr.inode, told.attr.kind),
@@ -412,6 +420,11 @@ impl Turn<'_> {
         }
         self.reply.push_bytes(value)
     }
+}
+
+/// The flags that what is read was opened with.
+fn opened(asked: &ReadIn) -> OFlags {
+    OFlags::from_bits_retain(asked.flags)
 }
 
 fn forget(server: &Server, opcode: Opcode, node: u64, mut body: Body<'_>) -> Answer<()> {

@@ -82,7 +82,6 @@ fn wanted(server: &Server) -> InitFlags {
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::DO_READDIRPLUS
         | InitFlags::ASYNC_DIO
-        | InitFlags::CACHE_SYMLINKS
         | InitFlags::NO_OPEN_SUPPORT
         | InitFlags::NO_OPENDIR_SUPPORT
         | InitFlags::EXPLICIT_INVAL_DATA
@@ -97,6 +96,7 @@ fn wanted(server: &Server) -> InitFlags {
         InitFlags::WRITEBACK_CACHE,
         options.writeback && !options.read_only,
     );
+    wanted.set(InitFlags::CACHE_SYMLINKS, !server.sees_openings());
     wanted.set(InitFlags::POSIX_ACL, server.uses_acls());
     // Without it checking permissions, the kernel takes it for a broken connection.
     wanted.set(InitFlags::ALLOW_IDMAP, !options.no_permission_checks);

@@ -11,8 +11,9 @@ use super::change::NewNode;
 use super::node::{Body, Node, Nodes, Number};
 use crate::lock_rank::Ranked;
 use crate::{
-    Attr, Condition, Context, CreateKind, DirCursor, DirEntry, DirSink, ExtentSink, FallocateMode,
-    Inode, InodeId, Name, RenameMode, Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
+    AccessTimes, Attr, Condition, Context, CreateKind, DirCursor, DirEntry, DirSink, ExtentSink,
+    FallocateMode, FileTimes, Inode, InodeId, Name, RenameMode, Result, Seat, SeekTarget, SetAttr,
+    Timestamp, XattrMode,
 };
 
 /// Entries listed under one hold of the lock.
@@ -191,6 +192,22 @@ impl Inode for MemInode {
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         self.read(|node| Ok(node.xattrs.keys().cloned().collect()))
+    }
+
+    fn note_access(&self, times: AccessTimes) -> Result<()> {
+        let now = self.now();
+        let is_due = |node: &Node| {
+            let times_now = FileTimes {
+                accessed: node.accessed,
+                modified: node.modified,
+                changed: node.changed,
+            };
+            times.is_due(&times_now, now)
+        };
+        if self.read(|node| Ok(is_due(node)))? {
+            self.change()?.get_mut(self.number).accessed = now;
+        }
+        Ok(())
     }
 
     fn create(

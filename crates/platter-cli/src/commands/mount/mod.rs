@@ -30,13 +30,14 @@ Mount an image on a directory, as any user
 
 Serves the image through FUSE until it is unmounted, in the background unless -f is given. The image \
 is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
-only read. Reading changes no times of access.
+only read.
 
 Unmount with `platter umount`, which returns when all is written, and fails where something could not \
 be. Errors of a mount in the background go to syslog, or to the file of --log.
 
-Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname=, io_uring=off \
-and writeback=on, with which small writes are gathered; for the image offset=, norecovery, \
+Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname=, relatime (the \
+default), noatime, nodiratime and strictatime, io_uring=off and writeback=on, with which small writes \
+are gathered; for the image offset=, norecovery, \
 journal_path=, sb=, cachesize= and workers=; for writing errors=continue, errors=remount-ro, data= \
 and commit=SECONDS.
 

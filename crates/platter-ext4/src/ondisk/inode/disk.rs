@@ -101,6 +101,8 @@ bitflags! {
         const IMMUTABLE = 0x10;
         /// Only appending is allowed.
         const APPEND = 0x20;
+        /// Reading leaves the time of access as it is.
+        const NOATIME = 0x80;
         /// Contents and names are encrypted.
         const ENCRYPT = 0x800;
         /// The directory is hashed.

@@ -8,9 +8,9 @@ pub(super) use self::files::{ALWAYS, decode_device};
 pub(super) use self::structures::{
     AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FallocateIn, FileAttr, ForgetIn, ForgetOne,
     FsyncIn, GetXattrIn, GetXattrOut, InHeader, InitIn, InitOut, InvalidateOut, IoctlIn, IoctlOut,
-    LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, OpenOut, OutHeader, ReadIn, Rename2In, RenameIn,
-    RingCommand, RingHeader, SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut,
-    StatxTime, WriteIn, WriteOut,
+    LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, OpenIn, OpenOut, OutHeader, ReadIn, Rename2In,
+    RenameIn, RingCommand, RingHeader, SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx,
+    StatxOut, StatxTime, WriteIn, WriteOut,
 };
 
 /// The version spoken.

@@ -139,6 +139,11 @@ structures! {
         umask: u32,
         open_flags: u32,
     }
+    /// Of `OPEN` and `OPENDIR`.
+    OpenIn[8] {
+        flags: u32,
+        open_flags: u32,
+    }
     OpenOut[16] {
         handle: u64,
         open_flags: u32,
