@@ -20,7 +20,7 @@ impl Default for Limits {
         Self {
             cache_bytes: 8 << 20,
             memory_bytes: 64 << 20,
-            process_bytes: 512 << 20,
+            process_bytes: 256 << 20,
             time: Duration::from_secs(20),
         }
     }

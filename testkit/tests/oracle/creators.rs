@@ -2,12 +2,13 @@
 //! here and by the kernel, in the form that their maker knows.
 
 use std::fs;
-use std::path::Path;
 
 use platter::{OpenOptions, Volume, WriteOptions};
 use platter_vfs::{Context, CreateKind, Name, XattrMode};
 use testkit::loopdev::{self, Mount};
 use testkit::oracle::{debugfs, e2fsck, mke2fs};
+
+use crate::images::{assert_clean, open_for_writing, write};
 
 /// Layouts of other makers than Linux: `creator`, revision, and what may be in their inodes.
 const CREATORS: &[&[&str]] = &[
@@ -19,27 +20,6 @@ const CREATORS: &[&[&str]] = &[
     &["-t", "ext2", "-r", "0"],
     &["-o", "lites", "-t", "ext2", "-r", "0"],
 ];
-
-fn open(image: &Path) -> Volume {
-    let options = WriteOptions {
-        commit_interval: None,
-        ..WriteOptions::default()
-    };
-    let spec = platter::ImageSpec::parse(image).unwrap();
-    OpenOptions::new().writing(options).open(&spec).unwrap()
-}
-
-fn write(volume: &Volume, name: &str, contents: &[u8]) {
-    let root = volume.filesystem().root().unwrap();
-    let name = Name::new(name.as_bytes()).unwrap();
-    let made = root.create(&Context::root(), name, CreateKind::Regular, 0o644);
-    made.unwrap().write_at(0, contents).unwrap();
-}
-
-fn assert_clean(image: &Path, layout: &[&str], when: &str) {
-    let (verdict, report) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{layout:?}, {when}: {report}");
-}
 
 fn fill(volume: &Volume) {
     let root = volume.filesystem().root().unwrap();
@@ -73,17 +53,17 @@ fn inodes_of_other_creators_are_written_in_their_form() {
     let image = folder.path().join("image");
     for layout in CREATORS {
         mke2fs::make(&image, 16 << 10, layout, None).unwrap();
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         fill(&volume);
         volume.filesystem().unmount().unwrap();
         drop(volume);
-        assert_clean(&image, layout, "written here");
+        assert_clean(&image, (layout, "written here"));
         let mount = Mount::image(&image, "", loopdev::Access::ReadWrite).unwrap();
         assert!(fs::read(mount.root().join("file7")).unwrap() == vec![7; 3000]);
         fs::write(mount.root().join("theirs"), "theirs").unwrap();
         mount.unmount(&image).unwrap();
-        assert_clean(&image, layout, "written by the kernel");
-        let volume = open(&image);
+        assert_clean(&image, (layout, "written by the kernel"));
+        let volume = open_for_writing(&image);
         assert!(
             volume.read("theirs", 100).unwrap() == b"theirs",
             "{layout:?}"
@@ -101,7 +81,7 @@ fn what_the_kernel_left_unsealed_for_another_creator_is_read_and_written() {
     let mount = Mount::image(&image, "", loopdev::Access::ReadWrite).unwrap();
     fs::write(mount.root().join("theirs"), "theirs").unwrap();
     mount.unmount(&image).unwrap();
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     assert!(volume.read("theirs", 100).unwrap() == b"theirs");
     write(&volume, "ours", b"ours");
     volume.filesystem().unmount().unwrap();
@@ -142,11 +122,11 @@ fn flags_that_no_feature_allows_are_cleared_where_a_group_is_written() {
     let damage = ["flags 3", "itable_unused 400"].map(|field| format!("set_bg 0 {field}"));
     debugfs::change(&image, &damage.each_ref().map(String::as_str)).unwrap();
     assert!(!e2fsck::check(&image).unwrap().is_clean());
-    let volume = open(&image);
+    let volume = open_for_writing(&image);
     for number in 0..100 {
         write(&volume, &format!("file{number}"), &vec![number; 3000]);
     }
     volume.filesystem().unmount().unwrap();
     drop(volume);
-    assert_clean(&image, &["stray flags"], "written here");
+    assert_clean(&image, (&["stray flags"], "written here"));
 }

@@ -13,8 +13,10 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use testkit::handle::{CONNECTABLE, FileHandle};
 use testkit::loopdev::{Access, Mount};
-use testkit::oracle::{debugfs, e2fsck, mke2fs};
+use testkit::oracle::{debugfs, mke2fs};
 use testkit::served;
+
+use crate::images::assert_clean;
 
 const LAYOUT: &[&str] = &["-t", "ext4", "-b", "1024"];
 const IMAGE_KIB: u64 = 16 << 10;
@@ -194,11 +196,6 @@ fn by_the_kernel<R>(image: &Path, play: impl FnOnce(&Tried<'_>) -> R) -> R {
     played
 }
 
-fn assert_clean(image: &Path) {
-    let (verdict, report) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{report}");
-}
-
 #[test]
 fn files_are_opened_by_their_handles() {
     let folder = tempfile::tempdir().unwrap();
@@ -211,7 +208,7 @@ fn files_are_opened_by_their_handles() {
     let kept = by_platter(&image, &mountpoint, true, play);
     by_platter(&image, &mountpoint, true, |tried| play_again(tried, &kept));
     by_platter(&image, &mountpoint, false, |tried| play_again(tried, &kept));
-    assert_clean(&image);
+    assert_clean(&image, "written");
 }
 
 #[test]
@@ -247,6 +244,6 @@ fn made_up_handles_lead_nowhere() {
             }
             assert!(tried.path("lost+found").is_dir());
         });
-        assert_clean(&image);
+        assert_clean(&image, "written");
     }
 }

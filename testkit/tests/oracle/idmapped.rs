@@ -9,8 +9,10 @@ use std::path::Path;
 use platter::{OpenOptions, WriteOptions};
 use testkit::idmap;
 use testkit::loopdev::{Access, Mount};
-use testkit::oracle::{e2fsck, mke2fs};
+use testkit::oracle::mke2fs;
 use testkit::served;
+
+use crate::images::assert_clean;
 
 /// Each line of output says who owns what on the disk (`$R`) or as mapped (`$M`), or what was refused.
 const SCRIPT: &str = r#"
@@ -77,11 +79,6 @@ fn modes(image: &Path) -> Vec<(OsString, u32)> {
     modes
 }
 
-fn assert_clean(image: &Path) {
-    let (verdict, report) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{report}");
-}
-
 #[test]
 fn id_mapped_mounts_are_as_the_kernels() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +95,7 @@ fn id_mapped_mounts_are_as_the_kernels() {
     let found = printed(&mountpoint);
     served::unmount(&mut session).unwrap();
     drop(session);
-    assert_clean(&image);
+    assert_clean(&image, "written");
     assert_eq!(found, expected);
     assert_eq!(modes(&image), expected_modes);
     // The script does what it says.

@@ -18,6 +18,8 @@ use testkit::prng::Prng;
 use testkit::served;
 use testkit::tool;
 
+use crate::images::assert_clean;
+
 const GET_VERSION: u32 = 0x8008_7601;
 const SET_VERSION: u32 = 0x4008_7602;
 const GET_LABEL: u32 = 0x8100_9431;
@@ -51,14 +53,9 @@ fn by_both(image: &Path, make: &dyn Fn(), play: Play<'_>, look: Play<'_>) {
     for by in [by_the_kernel, by_platter] {
         make();
         by(image, play);
-        assert_clean(image);
+        assert_clean(image, "written");
         look(image);
     }
-}
-
-fn assert_clean(image: &Path) {
-    let (verdict, report) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{report}");
 }
 
 fn call(path: &Path, number: u32, buffer: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -274,7 +271,7 @@ fn what_is_written_while_free_space_is_discarded_stays() {
             done.store(true, Ordering::Relaxed);
         });
     });
-    assert_clean(&image);
+    assert_clean(&image, "written");
     let mount = Mount::image(&image, "", Access::ReadOnly).unwrap();
     for number in 0..FILES {
         let found = fs::read(mount.root().join(number.to_string())).unwrap();
@@ -305,7 +302,7 @@ fn a_shutdown_ends_everything_until_the_next_mount() {
                 let volume = volume.open(&spec).unwrap();
                 volume.filesystem().unmount().unwrap();
                 drop(volume);
-                assert_clean(&image);
+                assert_clean(&image, "written");
             } else {
                 e2fsck::repair(&image, &["-p"]).unwrap();
             }

@@ -4,6 +4,7 @@
     reason = "a panic is how a test fails, in its helpers too"
 )]
 
+mod images;
 mod fixtures;
 mod usr;
 mod layouts;

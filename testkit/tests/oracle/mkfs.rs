@@ -13,8 +13,10 @@ use platter_cache::MemoryBudget;
 use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
 use platter_vfs::{Clock, FixedClock, Timestamp};
 use testkit::loopdev::{Access, LoopDevice, Mount};
-use testkit::oracle::{e2fsck, mke2fs};
+use testkit::oracle::mke2fs;
 use testkit::tool;
+
+use crate::images::assert_clean;
 
 /// What `dumpe2fs` tells of a filesystem and is not the same for two of one shape.
 const OF_EACH: [&str; 9] = [
@@ -49,11 +51,6 @@ fn make(path: &Path, size_kib: u64, options: &MkfsOptions) {
     mkfs(&device, options, true, budget, &FixedClock::new(now, 1)).unwrap();
 }
 
-fn assert_clean(image: &Path) {
-    let (verdict, said) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{said}");
-}
-
 fn headings(path: &Path) -> BTreeMap<String, String> {
     let told = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(path)).unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -75,7 +72,7 @@ fn assert_made_as_mke2fs_does(
     let mut options = MkfsOptions::new(generation);
     change(&mut options);
     make(&ours, size_kib, &options);
-    assert_clean(&ours);
+    assert_clean(&ours, "written");
     let name = match generation {
         Generation::Ext2 => "ext2",
         Generation::Ext3 => "ext3",
@@ -181,7 +178,7 @@ fn the_kernel_writes_to_what_was_made() {
             fs::write(mount.root().join(format!("file{number}")), vec![7; 9000]).unwrap();
         }
         mount.unmount(&image).unwrap();
-        assert_clean(&image);
+        assert_clean(&image, "written");
     }
 }
 
@@ -214,7 +211,7 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     assert!(make(maker().size_bytes(41 << 20)).is_err());
     assert!(make(maker().minimal_size()).is_err());
     make(maker().size_bytes(16 << 20)).unwrap();
-    assert_clean(device.path());
+    assert_clean(device.path(), "written");
     let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));
     let budget = Arc::new(MemoryBudget::new(16 << 20));
     let grown =
@@ -223,11 +220,11 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
         (grown.before_bytes, grown.after_bytes),
         (16 << 20, 40 << 20)
     );
-    assert_clean(device.path());
+    assert_clean(device.path(), "written");
     let mut options = MkfsOptions::new(Generation::Ext4);
     options.zero_inode_tables = true;
     make(Maker::new(options).overwrite(true)).unwrap();
-    assert_clean(device.path());
+    assert_clean(device.path(), "written");
     let told = tool::succeed(tool::command("dumpe2fs").arg(device.path())).unwrap();
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let zeroed = told.matches("ITABLE_ZEROED").count();

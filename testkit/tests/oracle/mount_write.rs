@@ -5,10 +5,12 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use platter::{OpenOptions, Volume, WriteOptions};
+use platter::{OpenOptions, WriteOptions};
 use platter_vfs::{Context, CreateKind, Name};
 use testkit::loopdev::{self, Mount};
-use testkit::oracle::{e2fsck, mke2fs};
+use testkit::oracle::mke2fs;
+
+use crate::images::{assert_clean, open_for_writing, write};
 
 const LAYOUTS: &[&[&str]] = &[
     &["-t", "ext2", "-b", "1024"],
@@ -25,27 +27,6 @@ const LAYOUTS: &[&[&str]] = &[
     ],
 ];
 
-fn open(image: &Path) -> Volume {
-    let options = WriteOptions {
-        commit_interval: None,
-        ..WriteOptions::default()
-    };
-    let spec = platter::ImageSpec::parse(image).unwrap();
-    OpenOptions::new().writing(options).open(&spec).unwrap()
-}
-
-fn write(volume: &Volume, name: &str, contents: &[u8]) {
-    let root = volume.filesystem().root().unwrap();
-    let name = Name::new(name.as_bytes()).unwrap();
-    let made = root.create(&Context::root(), name, CreateKind::Regular, 0o644);
-    made.unwrap().write_at(0, contents).unwrap();
-}
-
-fn assert_clean(image: &Path, layout: &[&str], when: &str) {
-    let (verdict, report) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{layout:?}, {when}: {report}");
-}
-
 #[test]
 fn each_goes_on_where_the_other_unmounted() {
     let folder = tempfile::tempdir().unwrap();
@@ -53,21 +34,21 @@ fn each_goes_on_where_the_other_unmounted() {
     for layout in LAYOUTS {
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();
         for round in 0..3 {
-            let volume = open(&image);
+            let volume = open_for_writing(&image);
             let contents = vec![round; 100_000];
             write(&volume, &format!("ours{round}"), &contents);
             volume.filesystem().unmount().unwrap();
             drop(volume);
-            assert_clean(&image, layout, "unmounted here");
+            assert_clean(&image, (layout, "unmounted here"));
             let mount = Mount::image(&image, "", loopdev::Access::ReadWrite).unwrap();
             let path = mount.root().join(format!("ours{round}"));
             assert!(fs::read(path).unwrap() == contents, "{layout:?}");
             let path = mount.root().join(format!("theirs{round}"));
             fs::write(path, &contents).unwrap();
             mount.unmount(&image).unwrap();
-            assert_clean(&image, layout, "unmounted by the kernel");
+            assert_clean(&image, (layout, "unmounted by the kernel"));
         }
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         for round in 0..3 {
             let found = volume.read(format!("theirs{round}"), 1 << 20).unwrap();
             assert!(found == vec![round; 100_000], "{layout:?}");
@@ -82,7 +63,7 @@ fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
     let image = folder.path().join("image");
     for layout in LAYOUTS.iter().skip(1) {
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         write(&volume, "synced", &vec![7; 50_000]);
         volume.filesystem().sync().unwrap();
         write(&volume, "lost", &vec![8; 50_000]);
@@ -93,13 +74,13 @@ fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
         let found = fs::read(mount.root().join("synced")).unwrap();
         assert!(found == vec![7; 50_000], "{layout:?}");
         mount.unmount(&copy).unwrap();
-        assert_clean(&copy, layout, "recovered by the kernel");
-        let volume = open(&image);
+        assert_clean(&copy, (layout, "recovered by the kernel"));
+        let volume = open_for_writing(&image);
         let found = volume.read("synced", 1 << 20).unwrap();
         assert!(found == vec![7; 50_000], "{layout:?}");
         volume.filesystem().unmount().unwrap();
         drop(volume);
-        assert_clean(&image, layout, "recovered here");
+        assert_clean(&image, (layout, "recovered here"));
     }
 }
 
@@ -133,7 +114,7 @@ fn only_the_superusers_mounts_write_into_the_reserve() {
             assert_eq!(refused.errno(), rustix::io::Errno::NOSPC, "{layout:?}");
             volume.filesystem().unmount().unwrap();
         }
-        assert_clean(&image, layout, "filled");
+        assert_clean(&image, (layout, "filled"));
         let [filled, rest] = written;
         assert!(filled > 4 << 20, "{layout:?}: {filled} bytes");
         // A quarter of 32 MiB, but for what their maps took.
@@ -182,7 +163,7 @@ fn what_changed_is_in_the_image_soon_after_the_last_change() {
             assert!(soon, "{layout:?}: {name}");
         }
         volume.filesystem().unmount().unwrap();
-        assert_clean(&image, &layout, "unmounted");
+        assert_clean(&image, (&layout, "unmounted"));
     }
 }
 

@@ -19,8 +19,10 @@ use platter_vfs::{
 };
 use testkit::compare::{Rules, compare};
 use testkit::loopdev::{self, Mount};
-use testkit::oracle::{e2fsck, mke2fs};
+use testkit::oracle::mke2fs;
 use testkit::prng::Prng;
+
+use crate::images::assert_clean;
 
 /// Files that are held at a time, by name or not.
 const HELD_MAX: usize = 40;
@@ -364,11 +366,6 @@ fn tree(filesystem: &dyn Filesystem) -> BTreeMap<String, String> {
     found
 }
 
-fn assert_clean(path: &Path, when: &str) {
-    let (verdict, report) = e2fsck::report(path).unwrap();
-    assert!(verdict.is_clean(), "{when}: {report}");
-}
-
 /// Changes a new filesystem beside the model, `steps` times in each round.
 fn assert_like_the_model(size_kib: u64, options: &[&str], steps: usize, kernel_reads: bool) {
     let folder = tempfile::tempdir().unwrap();
@@ -385,7 +382,7 @@ fn assert_like_the_model(size_kib: u64, options: &[&str], steps: usize, kernel_r
         assert_eq!(tree(bench.real()), tree(&bench.model), "{options:?}");
     }
     bench.unmount();
-    assert_clean(&path, &options.join(" "));
+    assert_clean(&path, options.join(" "));
     if !kernel_reads {
         return;
     }

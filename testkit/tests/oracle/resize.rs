@@ -16,6 +16,8 @@ use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 use testkit::tool;
 
+use crate::images::assert_clean;
+
 /// A filesystem, its size and its new size in KiB.
 struct Case {
     options: &'static [&'static str],
@@ -144,11 +146,6 @@ fn grow_file(image: &Path, size_kib: u64) -> Grown {
     };
     let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(image, options).unwrap());
     grow(&device, size_kib << 10, &budget(), &clock()).unwrap()
-}
-
-fn assert_clean(image: &Path, what: &str) {
-    let (verdict, said) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{what}: {said}");
 }
 
 /// A kernel finds what was there, and has room for as much as it says is free.

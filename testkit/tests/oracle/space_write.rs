@@ -17,6 +17,8 @@ use testkit::oracle::{e2fsck, mke2fs};
 use testkit::prng::Prng;
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::images::assert_clean;
+
 /// An image that is changed without a journal.
 struct Bench {
     volume: Volume,
@@ -85,11 +87,6 @@ impl Bench {
             .free_inode(&self.volume, &mut handle, number, was_dir)
             .unwrap();
     }
-}
-
-fn assert_clean(path: &Path, when: &str) {
-    let (verdict, report) = e2fsck::report(path).unwrap();
-    assert!(verdict.is_clean(), "{when}: {report}");
 }
 
 /// Nobody has what is marked as in use, and nothing else is wrong: checksums, padding and flags hold.

@@ -6,13 +6,15 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::Arc;
 
-use platter::{OpenOptions, Volume, WriteOptions};
+use platter::Volume;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{Condition, Context, CreateKind, Error, Inode, Name, SetAttr, XattrMode};
 use rustix::fs::XattrFlags;
 use testkit::loopdev::{self, Mount};
-use testkit::oracle::{e2fsck, mke2fs};
+use testkit::oracle::mke2fs;
 use testkit::prng::Prng;
+
+use crate::images::{assert_clean, open_for_writing};
 
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -32,15 +34,6 @@ const LAYOUTS: &[&[&str]] = &[
         "16384",
     ],
 ];
-
-fn open(image: &Path) -> Volume {
-    let options = WriteOptions {
-        commit_interval: None,
-        ..WriteOptions::default()
-    };
-    let spec = platter::ImageSpec::parse(image).unwrap();
-    OpenOptions::new().writing(options).open(&spec).unwrap()
-}
 
 fn inode(volume: &Volume, path: &str) -> Arc<dyn Inode> {
     Arc::clone(volume.open(path).unwrap().inode())
@@ -111,11 +104,6 @@ fn change(file: &dyn Inode, random: &mut Prng) {
     }
 }
 
-fn assert_clean(image: &Path, layout: &[&str], when: &str) {
-    let (verdict, report) = e2fsck::report(image).unwrap();
-    assert!(verdict.is_clean(), "{layout:?}, {when}: {report}");
-}
-
 #[test]
 fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +115,7 @@ fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
         populate(mount.root());
         mount.unmount(&image).unwrap();
 
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         let dir = inode(&volume, "dir");
         let set = dir.set_xattr(
             &Context::root(),
@@ -164,7 +152,7 @@ fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
         drop((dir, one));
         volume.filesystem().unmount().unwrap();
         drop(volume);
-        assert_clean(&image, layout, "written here");
+        assert_clean(&image, (layout, "written here"));
 
         let mount = Mount::image(&image, "", loopdev::Access::ReadWrite).unwrap();
         let root = mount.root();
@@ -187,9 +175,9 @@ fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
         fs::remove_file(root.join("dir/heir")).unwrap();
         let left = kernel_attributes(&root.join("one"));
         mount.unmount(&image).unwrap();
-        assert_clean(&image, layout, "changed by the kernel");
+        assert_clean(&image, (layout, "changed by the kernel"));
 
-        let volume = open(&image);
+        let volume = open_for_writing(&image);
         assert!(attributes(&*inode(&volume, "one")) == left, "{layout:?}");
         let root = volume.filesystem().root().unwrap();
         for name in ["one", "three"] {
@@ -199,6 +187,6 @@ fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
         drop(root);
         volume.filesystem().unmount().unwrap();
         drop(volume);
-        assert_clean(&image, layout, "with the files gone");
+        assert_clean(&image, (layout, "with the files gone"));
     }
 }

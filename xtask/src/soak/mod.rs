@@ -31,7 +31,7 @@ usage: cargo xtask soak [ext2|ext3|ext4] [--states N] [--seeds N] [--only NAME]
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
                     `edits`, or `many` (200,000 files) or `usr` (all of /usr) made into an ext4 image,
                     or `layouts` (each combination of options made, written and checked);
-                    the suites: pjdfstest, fsx, dbench, fio, build, kill";
+                    the suites: pjdfstest, fsx, dbench, fio, build, unmount, kill";
 
 /// The name under which this program calls itself in a mount namespace of its own.
 pub(crate) const INNER: &str = "soak-in-namespace";
@@ -115,13 +115,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         println!("{USAGE}");
         return Ok(());
     }
-    ensure!(
-        packages::is_root()?,
-        "the kernel's mounts, and file owners, take root"
-    );
-    packages::require()?;
-    packages::require_for_soak()?;
-    tools::install(workspace)?;
+    require_root()?;
+    install(workspace)?;
     let mut build = command::cargo(&workspace.root);
     command::run(build.args(["build", "--locked", "--package", "platter-cli"]))?;
     for name in CUTS {
@@ -161,6 +156,21 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         .arg(INNER)
         .args(arguments);
     command::run(&mut inner)
+}
+
+fn require_root() -> Result<()> {
+    ensure!(
+        packages::is_root()?,
+        "the kernel's mounts, and file owners, take root"
+    );
+    Ok(())
+}
+
+/// Installs the programs that are missing.
+fn install(workspace: &Workspace) -> Result<()> {
+    packages::require()?;
+    packages::require_for_soak()?;
+    tools::install(workspace)
 }
 
 /// The suites, inside the namespace.
@@ -218,31 +228,31 @@ fn soak_cell(
         .with_context(|| format!("{} on {}", suite.name, cell.name))
 }
 
+/// A command line, for tests.
+#[cfg(test)]
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Request> {
-        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        Request::parse(&words)
+    fn parse(line: &str) -> Result<Request> {
+        Request::parse(&words(line))
     }
 
     #[test]
     fn requests_name_a_generation_and_a_suite() {
-        let request = parse(&["ext3", "--seeds", "7", "--states", "9", "--only", "fsx"]).unwrap();
+        let request = parse("ext3 --seeds 7 --states 9 --only fsx").unwrap();
         assert_eq!(request.generation.as_deref(), Some("ext3"));
         assert_eq!((request.seeds, request.states), (7, 9));
         assert!(request.wants("fsx") && !request.wants("dbench"));
-        assert!(parse(&[]).unwrap().wants("dbench"));
-        assert!(parse(&["xfs"]).is_err());
-        for nothing in [
-            &["--seeds"][..],
-            &["--seeds", "0"],
-            &["--states", "0"],
-            &["--only", "fxs"],
-        ] {
-            assert!(parse(nothing).is_err(), "{nothing:?}");
+        assert!(parse("").unwrap().wants("dbench"));
+        assert!(parse("xfs").is_err());
+        for nothing in ["--seeds", "--seeds 0", "--states 0", "--only fxs"] {
+            assert!(parse(nothing).is_err(), "{nothing}");
         }
-        assert!(parse(&["--help"]).unwrap().help);
+        assert!(parse("--help").unwrap().help);
     }
 }

@@ -57,57 +57,42 @@ const fn ours(options: &'static [&'static str]) -> Layout {
 }
 
 impl Layout {
-    const fn sized(self, size_kib: u64, grown_kib: u64) -> Self {
-        Self {
-            size_kib,
-            grown_kib,
-            ..self
-        }
+    const fn sized(mut self, size_kib: u64, grown_kib: u64) -> Self {
+        self.size_kib = size_kib;
+        self.grown_kib = grown_kib;
+        self
     }
 
-    const fn fixed(self) -> Self {
-        Self {
-            grown_kib: 0,
-            ..self
-        }
+    const fn fixed(mut self) -> Self {
+        self.grown_kib = 0;
+        self
     }
 
-    const fn ordinary(self) -> Self {
-        Self {
-            is_ordinary: true,
-            ..self
-        }
+    const fn ordinary(mut self) -> Self {
+        self.is_ordinary = true;
+        self
     }
 
-    const fn read_only(self) -> Self {
-        Self {
-            is_written: false,
-            is_written_by_kernel: false,
-
-            grown_kib: 0,
-            ..self
-        }
+    const fn read_only(mut self) -> Self {
+        self.is_written = false;
+        self.is_written_by_kernel = false;
+        self.grown_kib = 0;
+        self
     }
 
-    const fn unwritable(self) -> Self {
-        Self {
-            is_written_by_kernel: false,
-            ..self
-        }
+    const fn unwritable(mut self) -> Self {
+        self.is_written_by_kernel = false;
+        self
     }
 
-    const fn unmountable(self) -> Self {
-        Self {
-            is_mounted: false,
-            ..self
-        }
+    const fn unmountable(mut self) -> Self {
+        self.is_mounted = false;
+        self
     }
 
-    const fn journal_device(self) -> Self {
-        Self {
-            has_journal_device: true,
-            ..self
-        }
+    const fn journal_device(mut self) -> Self {
+        self.has_journal_device = true;
+        self
     }
 }
 

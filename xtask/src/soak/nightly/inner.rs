@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::super::cells::CELLS;
 use super::super::soak_cell;
 use super::super::suites::{Load, SUITES};
-use super::instrumented::Instrumented;
+use super::instrumented::{self, Instrumented};
 use super::portion::PROGRAM;
 use crate::workspace::Workspace;
 
@@ -58,6 +58,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
     let counts = match request.names.as_slice() {
         [name] => {
             let build = Instrumented::named(name).context(USAGE)?;
+            instrumented::install()?;
             let passed = build.run(workspace)?;
             BTreeMap::from([("runs", 1), ("tests", passed)])
         }
@@ -90,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_portion_is_a_suite_on_a_cell_or_a_build() {
-        let words = ["fsx", "ext4", "--seeds", "5..9", "--seconds", "60"];
-        let request = Request::parse(&words.map(str::to_owned)).unwrap();
+        let words = super::super::super::words("fsx ext4 --seeds 5..9 --seconds 60");
+        let request = Request::parse(&words).unwrap();
         assert_eq!(request.names, ["fsx", "ext4"]);
         assert_eq!(request.seeds, 5..9);
         assert_eq!(request.time, Some(Duration::from_mins(1)));

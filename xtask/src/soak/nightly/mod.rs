@@ -16,9 +16,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::tools;
 use crate::command::command;
-use crate::packages;
 use crate::workspace::Workspace;
 use code::Code;
 use lanes::{Lanes, Progress};
@@ -87,17 +85,12 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
         println!("{USAGE}");
         return Ok(());
     }
-    ensure!(
-        packages::is_root()?,
-        "the kernel's mounts, and file owners, take root"
-    );
+    super::require_root()?;
     let code = Code::find(workspace)?;
     let target = workspace.target().join("soak-nightly");
     std::fs::create_dir_all(&target)?;
     let _lock = lock(&target.join("lock"))?;
-    packages::require()?;
-    packages::require_for_soak()?;
-    tools::install(workspace)?;
+    super::install(workspace)?;
     let quick = if request.is_quick { "-quick" } else { "" };
     let folder = target.join(format!("{}{quick}", code.key));
     let places = prepare::prepare(workspace, &code, &folder)?;
@@ -186,8 +179,7 @@ mod tests {
     use super::*;
 
     fn parse(line: &str) -> Result<Request> {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Request::parse(&words)
+        Request::parse(&super::super::words(line))
     }
 
     #[test]

@@ -95,8 +95,10 @@ impl Places {
                 serde_json::from_str(&std::fs::read_to_string(path)?)?
             }
             Program::Soak | Program::Xtask => Record::default(),
-            Program::Oracle => counted("tests", tests_passed(&text)),
-            Program::Fuzz => counted("images", images(&text)),
+            Program::Oracle => counted([("tests", tests_passed(&text))]),
+            Program::Fuzz => {
+                counted([("images", images(&text)), ("operations", operations(&text))])
+            }
         };
         let failure = match status {
             Ok(status) if status.success() => None,
@@ -164,10 +166,12 @@ fn wait(mut child: Child, limit: Duration) -> Result<ExitStatus> {
     }
 }
 
-fn counted(name: &str, count: Option<u64>) -> Record {
-    let counts = count.map(|count| (name.to_owned(), count));
+fn counted<const N: usize>(counts: [(&str, Option<u64>); N]) -> Record {
+    let counts = counts
+        .into_iter()
+        .filter_map(|(name, count)| Some((name.to_owned(), count?)));
     Record {
-        counts: counts.into_iter().collect(),
+        counts: counts.collect(),
         failures: Vec::new(),
     }
 }
@@ -197,6 +201,15 @@ fn images(text: &str) -> Option<u64> {
         before.split_whitespace().next_back()?.parse::<u64>().ok()
     });
     Some(counts.sum()).filter(|&images| images > 0)
+}
+
+/// The operations that the mutation runner did.
+fn operations(text: &str) -> Option<u64> {
+    let counts = text.lines().filter_map(|line| {
+        let (_, count) = line.strip_suffix(" operations")?.rsplit_once(' ')?;
+        count.parse::<u64>().ok()
+    });
+    Some(counts.sum()).filter(|&operations| operations > 0)
 }
 
 /// The last lines of a log.
@@ -233,6 +246,12 @@ mod tests {
             Some(20_000)
         );
         assert_eq!(images("no such line"), None);
+        let done = "30 images, 9 with checksums put right: 300 operations\nslowest: 5 ms";
+        assert_eq!(operations(done), Some(300));
+        assert_eq!(
+            operations("30 images, 9 with checksums put right: 3 opened"),
+            None
+        );
     }
 
     #[test]

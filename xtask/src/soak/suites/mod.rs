@@ -6,6 +6,7 @@ mod dbench;
 mod fio;
 mod build;
 mod kill;
+mod unmount;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -71,6 +72,7 @@ pub(super) const SUITES: &[Suite] = &[
     on_all("dbench", dbench::dbench),
     on_all("fio", fio::fio),
     on_all("build", build::build),
+    on_all("unmount", unmount::unmount),
     Suite {
         name: "kill",
         needs_journal: true,

@@ -34,6 +34,8 @@ const FSX_PORTION_SECONDS: u64 = 60;
 const FSX_SEEDS: u64 = 10_000;
 /// Kills of a server with a writer, in each portion of `kill`.
 const KILLS: u64 = 20;
+/// Unmounts in each portion of `unmount`.
+const UNMOUNTS: u64 = 100;
 
 /// All steps. What may not run beside others of its kind comes first.
 pub(super) fn all(scenes: &[Scene]) -> Vec<Step> {
@@ -112,6 +114,11 @@ fn suites() -> Vec<Step> {
                 60.0,
                 false,
             ),
+            "unmount" => (
+                "60 MB written, unmounted, and the image copied at once",
+                100.0,
+                false,
+            ),
             _ => (
                 "a server killed while files are synced and removed",
                 60.0,
@@ -122,17 +129,32 @@ fn suites() -> Vec<Step> {
             .iter()
             .filter(|cell| suite.fits(cell) && (is_on_all || cell.name == cell.generation()));
         let portions = cells.map(|cell| {
-            let seeds = [("--seeds", format!("0..{KILLS}"))];
-            let seeds = if suite.name == "kill" {
-                &seeds[..]
-            } else {
-                &[]
-            };
-            Portion::suite(suite.name, cell.name, cell.name.to_owned(), seeds)
+            let rounds = rounds(suite.name).map(|(_, rounds)| ("--seeds", format!("0..{rounds}")));
+            Portion::suite(
+                suite.name,
+                cell.name,
+                cell.name.to_owned(),
+                rounds.as_slice(),
+            )
         });
-        steps.push(Step::new(suite.name, title, seconds, portions.collect()));
+        let portions: Vec<_> = portions.collect();
+        let count = portions.len() as u64;
+        let mut step = Step::new(suite.name, title, seconds, portions);
+        if let Some((name, rounds)) = rounds(suite.name) {
+            step = step.demanding(name, count * rounds);
+        }
+        steps.push(step);
     }
     steps
+}
+
+/// What a suite counts, and how much of it there is in a portion.
+fn rounds(suite: &str) -> Option<(&'static str, u64)> {
+    match suite {
+        "kill" => Some(("kills", KILLS)),
+        "unmount" => Some(("unmounts", UNMOUNTS)),
+        _ => None,
+    }
 }
 
 /// What is run on every filesystem of the testkit.
@@ -215,16 +237,51 @@ fn crashes(scenes: &[Scene]) -> Vec<Step> {
     steps
 }
 
-/// Mutated images.
-fn mutations() -> Vec<Step> {
+/// Mutated images: read and checked, and changed.
+fn mutations() -> [Step; 2] {
     const IMAGES: u64 = 1_000_000;
     const IMAGES_PER_PORTION: u64 = 20_000;
     const SEED: u64 = 1000;
-    let portions = (0..IMAGES / IMAGES_PER_PORTION).map(|number| {
-        let (images, seed) = (IMAGES_PER_PORTION.to_string(), (SEED + number).to_string());
-        let words = ["--images", &images, "--seed", &seed, "--processes", "1"];
-        Portion::new(seed.clone(), Program::Fuzz, words)
-    });
-    let title = "mutated images opened, read and checked";
-    vec![Step::new("mutations", title, 20.0, portions.collect()).demanding("images", IMAGES)]
+    const CHANGED: u64 = 40_000;
+    const CHANGED_PER_PORTION: u64 = 1000;
+    const CHANGED_SEED: u64 = 5000;
+    let portions = |first: u64, count: u64, each: u64, words: [&str; 2]| {
+        let numbers = (0..count / each).map(|number| first + number);
+        let portions = numbers.map(|seed| {
+            let (each, seed) = (each.to_string(), seed.to_string());
+            let what = [words[0], &each, words[1], "0"];
+            let words = ["--seed", &seed, "--processes", "1"];
+            Portion::new(seed.clone(), Program::Fuzz, what.into_iter().chain(words))
+        });
+        portions.collect::<Vec<_>>()
+    };
+    let read = portions(
+        SEED,
+        IMAGES,
+        IMAGES_PER_PORTION,
+        ["--images", "--operations"],
+    );
+    let changed = portions(
+        CHANGED_SEED,
+        CHANGED,
+        CHANGED_PER_PORTION,
+        ["--operations", "--images"],
+    );
+    [
+        Step::new(
+            "mutations",
+            "mutated images opened, read and checked, each in 20 s and 256 MiB",
+            20.0,
+            read,
+        )
+        .demanding("images", IMAGES),
+        Step::new(
+            "mutated-edits",
+            "mutated images edited, grown, mounted and copied out, each in 20 s and 256 MiB",
+            30.0,
+            changed,
+        )
+        .demanding("images", CHANGED)
+        .demanding("operations", CHANGED),
+    ]
 }
