@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use platter::{ImageSpec, OpenOptions};
+use platter::{ImageSpec, OpenOptions, Volume};
 use platter_fuse::{MountError, MountOptions, Session};
 
 /// Between two tries to unmount, and how many there are.
@@ -21,6 +21,11 @@ pub fn mount(
     options: &str,
 ) -> Result<Session> {
     let volume = open.open(&ImageSpec::parse(image)?)?;
+    mount_volume(&volume, mountpoint, options)
+}
+
+/// Mounts what is open here, too.
+pub fn mount_volume(volume: &Volume, mountpoint: &Path, options: &str) -> Result<Session> {
     let mut mounting = MountOptions::default();
     let rest = mounting.parse(options)?;
     ensure!(rest.is_empty(), "{rest:?} is not about mounting");

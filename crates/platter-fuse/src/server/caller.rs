@@ -19,9 +19,11 @@ const NOT_SENT: u32 = u32::MAX;
 const SYS_ADMIN: u32 = 21;
 
 /// What `/proc` says of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Status {
     fs_uid: u32,
+    /// That of the filesystem first.
+    groups: Vec<u32>,
     effective_capabilities: u64,
 }
 
@@ -39,6 +41,14 @@ impl Caller {
     /// Whether set-id bits outlive what this caller does to contents (`CAP_FSETID`).
     pub(crate) fn keeps_set_ids(self) -> bool {
         self.is_superuser()
+    }
+
+    /// Whether a group is one of its groups, as those are without the mount's mapping of ids.
+    pub(crate) fn is_in_group(self, gid: u32) -> bool {
+        self.gid == gid
+            || self
+                .status()
+                .is_some_and(|status| status.groups.contains(&gid))
     }
 
     /// Whether it may do what takes `CAP_SYS_ADMIN` in the kernel: the superuser, and the uid that serves
@@ -79,9 +89,13 @@ impl Status {
         let value = |name| status.lines().find_map(|line| line.strip_prefix(name));
         // Real, effective, saved, and that of the filesystem.
         let fs_uid = value("Uid:")?.split_whitespace().nth(3)?;
+        let fs_gid = value("Gid:")?.split_whitespace().nth(3)?;
+        let groups = value("Groups:")?.split_whitespace();
+        let groups = std::iter::once(fs_gid).chain(groups);
         let effective = value("CapEff:")?.trim();
         Some(Self {
             fs_uid: fs_uid.parse().ok()?,
+            groups: groups.map(|gid| gid.parse().ok()).collect::<Option<_>>()?,
             effective_capabilities: u64::from_str_radix(effective, 16).ok()?,
         })
     }
@@ -93,17 +107,19 @@ mod tests {
 
     #[test]
     fn ids_and_capabilities_are_those_in_effect() {
-        let status =
-            "Name:\tUid:\nUid:\t0\t1\t2\t3\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000200000\n";
+        let status = "Name:\tUid:\nUid:\t0\t1\t2\t3\nGid:\t4\t5\t6\t7\nGroups:\t8 9 \n\
+                      CapPrm:\t000001ffffffffff\nCapEff:\t0000000000200000\n";
         let expected = Status {
             fs_uid: 3,
+            groups: vec![7, 8, 9],
             effective_capabilities: 1 << SYS_ADMIN,
         };
         assert_eq!(Status::decode(status), Some(expected));
         for broken in [
             "",
             "Uid:\t0\t1\t2\nCapEff:\t0\n",
-            "Uid:\t0\t1\t2\t3\nCapEff:\tx\n",
+            "Uid:\t0\t1\t2\t3\nCapEff:\t0\n",
+            "Uid:\t0\t1\t2\t3\nGid:\t0\t0\t0\t0\nGroups:\t\nCapEff:\tx\n",
         ] {
             assert_eq!(Status::decode(broken), None);
         }

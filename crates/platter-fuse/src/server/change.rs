@@ -179,19 +179,19 @@ impl Server {
             }
         }
         let inode = self.inode(node)?;
-        // A time of writing that the kernel kept was allowed when it was set.
+        // A time of writing that the kernel gathered was allowed when it was set.
         let kept = Changes {
             modified: changes.modified,
             changed: changes.changed,
             ..Changes::default()
         };
-        if changes != kept {
+        if !self.options.writeback || changes != kept {
             let attr = self.check(inode.attr())?;
             self.check(check_frozen(&attr, &changes))?;
         }
         let new_owner = changes.uid.is_some() || changes.gid.is_some();
         if (new_owner || changes.size_bytes.is_some())
-            && let Some(kept) = self.permissions_kept(&*inode)?
+            && let Some(kept) = self.permissions_kept(caller, &*inode)?
             && (new_owner || !caller.keeps_set_ids())
         {
             changes.permissions.get_or_insert(kept);
@@ -241,7 +241,7 @@ impl Server {
         if mode != only_takes_space && mode != (FallocateMode::Allocate { keep_size: false }) {
             self.refuse_frozen(&*inode)?;
         }
-        if self.permissions_kept(&*inode)?.is_some()
+        if self.permissions_kept(caller, &*inode)?.is_some()
             && !caller.keeps_set_ids()
             && self.drop_set_ids(caller, &*inode)?
         {
@@ -261,7 +261,7 @@ impl Server {
 
     /// Takes the set-id bits from a file whose contents change. Whether it had any.
     fn drop_set_ids(&self, caller: Caller, inode: &dyn Inode) -> Answer<bool> {
-        let Some(permissions) = self.permissions_kept(inode)? else {
+        let Some(permissions) = self.permissions_kept(caller, inode)? else {
             return Ok(false);
         };
         let changes = Changes {
@@ -272,10 +272,15 @@ impl Server {
         Ok(true)
     }
 
-    /// The permission bits that a change of contents or owner leaves a file, if not all.
-    fn permissions_kept(&self, inode: &dyn Inode) -> Answer<Option<u32>> {
+    /// The permission bits that a change of contents leaves a file, if not all. Where the group may not
+    /// run it, the set-group-id bit stays for members of the group.
+    fn permissions_kept(&self, caller: Caller, inode: &dyn Inode) -> Answer<Option<u32>> {
         let attr = self.check(inode.attr())?;
-        let kept = without_set_ids(attr.permissions);
+        let mut kept = without_set_ids(attr.permissions);
+        let is_allowed = || caller.is_superuser() || caller.is_in_group(attr.gid);
+        if kept & SET_GROUP_ID != 0 && !is_allowed() {
+            kept &= !SET_GROUP_ID;
+        }
         let changes = kept != attr.permissions && attr.kind != FileKind::Directory;
         Ok(changes.then_some(kept))
     }
