@@ -1,14 +1,14 @@
 //! `platter mkfs`: a new filesystem.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::anyhow;
 use platter::make::{Generation, MkfsOptions};
-use platter::populate::{Content, IdMap, IdRange};
+use platter::populate::{Content, ContentLayers, IdMap, IdRange};
 use platter::vfs::{Clock, FixedClock, SystemClock, Timestamp};
 use platter::{ImageSpec, Maker, MemoryBudget};
 
@@ -43,10 +43,14 @@ pub(crate) struct Mkfs {
     ///
     /// An archive may be compressed by gzip, zstd or xz; it is unpacked into a temporary file.
     ///
-    /// Without --size, a new image file is made that has room for it. An image that lies in the
-    /// directory is left out.
-    #[arg(long, value_name = "DIR|TAR|-")]
-    from: Option<PathBuf>,
+    /// oci:DIR[:TAG] is a container image in an OCI image layout, layer:FILE one layer: whiteouts in
+    /// layers remove files of lower ones. Several sources are applied in order: a later file replaces an
+    /// earlier one, and directories are merged.
+    ///
+    /// Without --size, the size of a new image file is chosen. An image that lies in the source directory
+    /// is left out.
+    #[arg(long, value_name = "DIR|TAR|oci:DIR[:TAG]|layer:FILE|-")]
+    from: Vec<OsString>,
     /// Make the new image file as short as its content allows
     #[arg(long, requires = "from", conflicts_with = "size")]
     minimize: bool,
@@ -143,14 +147,14 @@ impl Mkfs {
             .overwrite(self.force)
             .clock(self.clock()?)
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));
-        if let Some(from) = &self.from {
-            maker = maker.content(self.content(from, &spec.image)?);
+        if self.has_content() {
+            maker = maker.content(self.content(&spec.image)?);
         }
         if let Some(size) = self.size {
             maker = maker.size_bytes(size);
         } else if self.minimize {
             maker = maker.minimal_size();
-        } else if self.from.is_some() && spec.partition.is_none() && !spec.image.exists() {
+        } else if self.has_content() && spec.partition.is_none() && !spec.image.exists() {
             maker = maker.size_of_content();
         }
         maker
@@ -177,7 +181,7 @@ impl Mkfs {
         let is_full = error.errno() == rustix::io::Errno::NOSPC;
         let is_said = matches!(error.cause, platter::Cause::TooSmall { .. });
         match self.size {
-            Some(size) if is_full && !is_said && self.from.is_some() => anyhow!(
+            Some(size) if is_full && !is_said && self.has_content() => anyhow!(
                 "{}: the content does not fit into {size} bytes; without --size, a size is chosen \
                  that is enough",
                 platter::Escaped(self.image.as_encoded_bytes())
@@ -194,15 +198,36 @@ impl Mkfs {
             .saturating_add(SPOOL_BYTES)
     }
 
-    fn content(&self, from: &Path, image: &Path) -> anyhow::Result<Content> {
-        let mut content = if from == Path::new("-") {
-            let input = std::io::stdin().lock();
-            Content::of_stream("standard input", input, self.spool_bytes_max())?
-        } else if from.is_dir() {
-            Content::of_folder_without(from, image)?
-        } else {
-            Content::of_archive_within(from, self.spool_bytes_max())?
-        };
+    fn has_content(&self) -> bool {
+        !self.from.is_empty()
+    }
+
+    fn content(&self, image: &Path) -> anyhow::Result<Content> {
+        let sources: Vec<_> = self.from.iter().map(|from| Source::parse(from)).collect();
+        let streams = sources.iter().filter(|source| **source == Source::Stream);
+        if streams.count() > 1 {
+            misuse!("--from - can be given once");
+        }
+        let mut layers = ContentLayers::new(self.spool_bytes_max());
+        for source in &sources {
+            match source {
+                Source::Stream => layers.add_stream("standard input", std::io::stdin().lock())?,
+                Source::Directory(path) => {
+                    if path.join("oci-layout").is_file() {
+                        let path = platter::Escaped(path.as_os_str().as_bytes());
+                        console::complain(format_args!(
+                            "{path}: note: the files of an OCI image layout are copied as they are; \
+                             --from oci:{path} takes the image in it"
+                        ));
+                    }
+                    layers.add_directory(path, Some(image))?;
+                }
+                Source::Archive(path) => layers.add_archive(path)?,
+                Source::Layer(path) => layers.add_layer(path)?,
+                Source::Image(layout, tag) => layers.add_image(layout, tag.as_deref())?,
+            }
+        }
+        let mut content = layers.finish();
         if let Some((uid, gid)) = self.owner {
             content.owned_by(uid, gid);
         }
@@ -259,7 +284,7 @@ impl Mkfs {
     /// there, that user could not write to the new filesystem. `None` with `--from`, whose root
     /// directory gives the owner.
     fn callers_root(&self) -> Option<(u32, u32)> {
-        if self.root_owner.is_some() || self.from.is_some() {
+        if self.root_owner.is_some() || self.has_content() {
             return None;
         }
         let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -324,6 +349,48 @@ fn parse_id_range(text: &str) -> Result<IdRange, String> {
     };
     let range = range.map(|(from, to, count)| IdRange { from, to, count });
     range.ok_or_else(|| "a range of ids is two or three numbers, as in 0:100000:65536".into())
+}
+
+/// What an operand of --from names.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    Stream,
+    Directory(PathBuf),
+    Archive(PathBuf),
+    /// One layer of a container image.
+    Layer(PathBuf),
+    /// An image in an OCI image layout, and its tag.
+    Image(PathBuf, Option<String>),
+}
+
+impl Source {
+    /// A file whose name begins like a kind of source is `./oci:name`.
+    fn parse(from: &OsStr) -> Self {
+        let bytes = from.as_bytes();
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        if let Some(layer) = bytes.strip_prefix(b"layer:") {
+            return Self::Layer(path(layer));
+        }
+        if let Some(layout) = bytes.strip_prefix(b"oci:") {
+            let colon = layout.iter().rposition(|&byte| byte == b':');
+            return match colon {
+                Some(colon) if !path(layout).exists() => {
+                    let tag = String::from_utf8_lossy(&layout[colon + 1..]).into_owned();
+                    Self::Image(path(&layout[..colon]), Some(tag))
+                }
+                _ => Self::Image(path(layout), None),
+            };
+        }
+        if from == "-" {
+            return Self::Stream;
+        }
+        let path = path(bytes);
+        if path.is_dir() {
+            Self::Directory(path)
+        } else {
+            Self::Archive(path)
+        }
+    }
 }
 
 #[cfg(test)]

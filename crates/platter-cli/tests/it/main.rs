@@ -9,6 +9,7 @@ mod info;
 mod json;
 mod schema;
 mod kept;
+mod layers;
 mod list;
 mod mkfs;
 mod mount;

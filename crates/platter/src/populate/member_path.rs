@@ -68,6 +68,25 @@ impl MemberPath {
         names(&self.0[..self.name_start()])
     }
 
+    /// All names down to it.
+    pub(super) fn components(&self) -> impl Iterator<Item = &[u8]> {
+        names(&self.0)
+    }
+
+    /// The directory that it lies in; the root is its own.
+    pub(super) fn parent(&self) -> Self {
+        Self(self.0[..self.name_start().saturating_sub(1)].into())
+    }
+
+    /// Whether it lies in `directory`, or deeper.
+    pub(super) fn is_below(&self, directory: &Self) -> bool {
+        match self.0.strip_prefix(&*directory.0) {
+            Some(rest) if directory.is_root() => !rest.is_empty(),
+            Some(rest) => rest.first() == Some(&SEPARATOR),
+            None => false,
+        }
+    }
+
     /// As users write it.
     pub(super) fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(1 + self.0.len());

@@ -7,7 +7,9 @@ mod ahead;
 mod contents;
 mod filler;
 mod folder;
+mod layers;
 mod member_path;
+mod oci;
 mod owners;
 mod tape;
 mod unpack;
@@ -29,6 +31,7 @@ pub(crate) use contents::Contents;
 use contents::{HOLE_BYTES, HostPlace};
 use filler::Filler;
 pub(crate) use folder::{host_error, xattrs as host_xattrs};
+pub use layers::ContentLayers;
 use member_path::MemberPath;
 pub use owners::{IdMap, IdRange};
 
@@ -44,8 +47,8 @@ pub struct Content {
     /// Owner of directories that members lie in, but that no member names, as in archives;
     /// the superuser's otherwise.
     implied_owner: Option<(u32, u32)>,
-    /// The archive that it is read from.
-    source: Option<FileId>,
+    /// The archives that it is read from.
+    sources: Vec<FileId>,
     /// Bytes of data, once they were counted.
     data_bytes: OnceLock<u64>,
 }
@@ -168,13 +171,17 @@ impl Content {
     /// As [`of_archive`](Self::of_archive), with no more than so many bytes in the temporary file, zeros
     /// left out.
     pub fn of_archive_within(archive: &Path, data_bytes_max: u64) -> Result<Self> {
-        tape::index(archive, data_bytes_max)
+        let mut layers = ContentLayers::new(data_bytes_max);
+        layers.add_archive(archive)?;
+        Ok(layers.finish())
     }
 
     /// As [`of_archive_within`](Self::of_archive_within), of an archive that comes through a pipe. Errors
     /// call it `name`.
     pub fn of_stream(name: &str, stream: impl Read, data_bytes_max: u64) -> Result<Self> {
-        tape::index_stream(name.into(), stream, data_bytes_max)
+        let mut layers = ContentLayers::new(data_bytes_max);
+        layers.add_stream(name, stream)?;
+        Ok(layers.finish())
     }
 
     fn new(name: Arc<str>) -> Self {
@@ -182,14 +189,14 @@ impl Content {
             members: Vec::new(),
             name,
             implied_owner: None,
-            source: None,
+            sources: Vec::new(),
             data_bytes: OnceLock::new(),
         }
     }
 
     /// Whether it is read from the file that `path` leads to.
     pub(crate) fn is_read_from(&self, path: &Path) -> bool {
-        self.source.is_some() && self.source == FileId::of(path)
+        FileId::of(path).is_some_and(|file| self.sources.contains(&file))
     }
 
     /// How many inodes it takes.

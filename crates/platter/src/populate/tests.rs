@@ -395,3 +395,129 @@ fn compressed_archives_give_what_is_in_them() {
     assert!(stream(&padded, u64::MAX).is_ok());
     assert!(stream(&[&padded[..], b"x"].concat(), u64::MAX).is_err());
 }
+
+/// Applies archives as layers, and lists what is left.
+fn layers(layers: &[&[Vec<u8>]]) -> Result<Vec<String>> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stack = ContentLayers::new(u64::MAX);
+    for members in layers {
+        let path = folder.path().join("layer.tar");
+        fs::write(&path, [&members.concat()[..], &[0; 1024]].concat()).unwrap();
+        stack.add_layer(&path)?;
+        fs::remove_file(&path).unwrap();
+    }
+    let content = stack.finish();
+    let lines = content.members.iter().map(|(path, member)| {
+        let what = match &member.kind {
+            MemberKind::Directory => "directory".to_owned(),
+            MemberKind::File(contents) => contents.size_bytes().to_string(),
+            MemberKind::Link(first) => format!("link {}", String::from_utf8(first.text()).unwrap()),
+            other @ (MemberKind::Symlink(_)
+            | MemberKind::CharDevice(_)
+            | MemberKind::BlockDevice(_)
+            | MemberKind::Fifo
+            | MemberKind::Socket) => format!("{other:?}"),
+        };
+        format!("{} {what}", String::from_utf8(path.text()).unwrap())
+    });
+    Ok(lines.collect())
+}
+
+fn file(name: &str, len: usize) -> Vec<u8> {
+    member(b'0', name, "", &vec![b'x'; len])
+}
+
+fn directory(name: &str) -> Vec<u8> {
+    member(b'5', name, "", b"")
+}
+
+#[test]
+fn whiteouts_remove_files_of_lower_layers_only() {
+    let base = [directory("d"), file("d/a", 1), file("d/b", 2), file("c", 3)];
+    let found = layers(&[
+        &base,
+        &[
+            file("d/new", 4),
+            file("d/.wh.a", 0),
+            file(".wh.c", 0),
+            file(".wh.missing", 0),
+        ],
+    ]);
+    assert_eq!(found.unwrap(), ["/d directory", "/d/b 2", "/d/new 4"]);
+    // Of a directory, with all below it; a later member of the same layer stays.
+    let found = layers(&[&base, &[file(".wh.d", 0), directory("d"), file("d/z", 1)]]);
+    assert_eq!(found.unwrap(), ["/c 3", "/d directory", "/d/z 1"]);
+    let found = layers(&[&base, &[file("d/z", 1), file(".wh.d", 0)]]);
+    assert_eq!(found.unwrap(), ["/c 3", "/d/z 1"]);
+}
+
+#[test]
+fn opaque_directories_keep_what_their_own_layer_has() {
+    let base = [
+        directory("d"),
+        directory("d/e"),
+        file("d/e/a", 1),
+        file("da", 2),
+    ];
+    for order in [
+        [file("d/.wh..wh..opq", 0), file("d/new", 3)],
+        [file("d/new", 3), file("d/.wh..wh..opq", 0)],
+    ] {
+        let found = layers(&[&base, &order]).unwrap();
+        assert_eq!(found, ["/d directory", "/d/new 3", "/da 2"]);
+    }
+    let found = layers(&[&base, &[file(".wh..wh..opq", 0), file("only", 1)]]);
+    assert_eq!(found.unwrap(), ["/only 1"]);
+    let found = layers(&[&base, &[file("d/.wh..wh.aufs", 0)]]).unwrap();
+    assert_eq!(found, layers(&[&base]).unwrap());
+}
+
+#[test]
+fn directories_merge_and_other_files_replace() {
+    let base = [directory("d"), file("d/a", 1), file("f", 2)];
+    let found = layers(&[&base, &[directory("d"), file("d/b", 3)]]);
+    assert_eq!(found.unwrap(), ["/d directory", "/d/a 1", "/d/b 3", "/f 2"]);
+    let found = layers(&[&base, &[file("d", 4), directory("f"), file("f/in", 5)]]);
+    assert_eq!(found.unwrap(), ["/d 4", "/f directory", "/f/in 5"]);
+}
+
+#[test]
+fn hard_links_reach_lower_layers() {
+    let base = [file("a", 1), member(b'1', "b", "a", b"")];
+    let found = layers(&[&base, &[member(b'1', "c", "a", b"")]]);
+    assert_eq!(found.unwrap(), ["/a 1", "/b link /a", "/c link /a"]);
+    // A replaced name leaves the other names with the old file.
+    let found = layers(&[&base, &[file("a", 2)]]);
+    assert_eq!(found.unwrap(), ["/a 2", "/b 1"]);
+    assert!(layers(&[&base, &[file(".wh.a", 0), member(b'1', "c", "a", b"")]]).is_err());
+}
+
+#[test]
+fn symbolic_links_of_lower_layers_are_followed_within_the_root() {
+    let base = [
+        directory("usr"),
+        directory("usr/lib"),
+        member(b'2', "lib", "usr/lib", b""),
+        member(b'2', "out", "../../etc", b""),
+        member(b'2', "loop", "loop", b""),
+    ];
+    let found = layers(&[&base, &[file("lib/x", 1), file("out/y", 2)]]).unwrap();
+    assert!(found.contains(&"/usr/lib/x 1".to_owned()), "{found:?}");
+    assert!(found.contains(&"/etc/y 2".to_owned()), "{found:?}");
+    assert!(layers(&[&base, &[file("loop/x", 1)]]).is_err());
+    let found = layers(&[&base, &[directory("lib"), file("lib/x", 1)]]).unwrap();
+    assert!(found.contains(&"/lib/x 1".to_owned()), "{found:?}");
+}
+
+#[test]
+fn whiteouts_without_a_valid_name_are_refused() {
+    for name in [".wh.", ".wh..", ".wh...", "d/.wh."] {
+        assert!(
+            layers(&[&[file("a", 1)], &[file(name, 0)]]).is_err(),
+            "{name}"
+        );
+    }
+    // In an archive that is no layer they are files.
+    let content = archive(&[file("a", 1), file(".wh.a", 0)]).unwrap();
+    assert_eq!(content.members.len(), 2);
+}

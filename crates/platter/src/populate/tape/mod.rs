@@ -5,11 +5,7 @@ mod records;
 mod sparse;
 mod walk;
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use platter_vfs::Timestamp;
@@ -17,81 +13,85 @@ use platter_vfs::attr::DeviceNumber;
 use tar::{EntryType, Header};
 
 use super::contents::Contents;
-use super::folder::host_error;
-use super::{Content, FileId, Member, MemberKind, MemberPath, unpack};
-use crate::{Cause, Escaped, Result};
-use walk::{Entry, Walk, broken};
+use super::layers::{Stack, is_whiteout};
+use super::{Member, MemberKind, MemberPath};
+use crate::{Cause, Result};
+pub(super) use walk::broken;
+use walk::{Entry, Walk};
 
-/// Finds the members of an archive, which may be compressed.
-pub(super) fn index(path: &Path, data_bytes_max: u64) -> Result<Content> {
-    let name: Arc<str> = Escaped(path.as_os_str().as_bytes()).to_string().into();
-    let host = |error| host_error(path, error);
-    let file = File::open(path).map_err(host)?;
-    let source = FileId::from(&file.metadata().map_err(host)?);
-    let plain = unpack::plain(file, data_bytes_max);
-    let plain = plain.map_err(|cause| crate::Error::new(&name, cause))?;
-    let mut content = index_plain(name, plain)?;
-    content.source = Some(source);
-    Ok(content)
+/// What members with the name of a whiteout are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whiteouts {
+    /// Ordinary files.
+    PlainFiles,
+    /// They hide files of lower layers.
+    Honoured,
 }
 
-/// Finds the members of an archive that comes through a pipe.
-pub(super) fn index_stream(
-    name: Arc<str>,
-    stream: impl Read,
-    data_bytes_max: u64,
-) -> Result<Content> {
-    let plain = unpack::unpack(stream, data_bytes_max);
-    let plain = plain.map_err(|cause| crate::Error::new(&name, cause))?;
-    index_plain(name, plain)
-}
-
-fn index_plain(name: Arc<str>, file: File) -> Result<Content> {
-    let host = |error: std::io::Error| crate::Error::new(&name, error);
-    let file = Arc::new(file);
-    let mut tape = Tape {
-        archive: Arc::clone(&file),
-        names: BTreeMap::new(),
-        inodes: Vec::new(),
-    };
-    let mut walk = Walk::new(&file).map_err(host)?;
-    while let Some(entry) = walk
-        .next()
-        .map_err(|cause| crate::Error::new(&name, cause))?
-    {
-        let path = entry.path.clone();
-        tape.add(entry)
-            .map_err(|cause| crate::Error::at_path(&name, &path, cause))?;
+/// Adds the members of an archive, which is not compressed, to the layers before.
+pub(super) fn add(
+    stack: &mut Stack,
+    name: &Arc<str>,
+    file: File,
+    whiteouts: Whiteouts,
+) -> Result<()> {
+    let honoured = whiteouts == Whiteouts::Honoured;
+    if honoured {
+        // They hide nothing of their own layer, in whatever order its members are.
+        each(name, &file, &mut |entry| {
+            stack.white_out(&MemberPath::parse(&entry.path)?)
+        })?;
     }
-    let mut content = Content::new(name);
-    content.members = tape.into_members();
-    Ok(content)
+    let mut tape = Tape {
+        archive: Arc::new(file),
+        stack,
+        honoured,
+    };
+    let archive = Arc::clone(&tape.archive);
+    each(name, &archive, &mut |entry| tape.add(entry))
 }
 
-/// What would be there if all so far had been unpacked, one member over the other.
-struct Tape {
+fn each(
+    name: &Arc<str>,
+    file: &File,
+    action: &mut dyn FnMut(Entry) -> Result<(), Cause>,
+) -> Result<()> {
+    let mut walk = Walk::new(file).map_err(|error| crate::Error::new(name, error))?;
+    loop {
+        let next = walk
+            .next()
+            .map_err(|cause| crate::Error::new(name, cause))?;
+        let Some(entry) = next else {
+            return Ok(());
+        };
+        let path = entry.path.clone();
+        action(entry).map_err(|cause| crate::Error::at_path(name, &path, cause))?;
+    }
+}
+
+/// An archive whose members are added.
+struct Tape<'s> {
     archive: Arc<File>,
-    /// Which of the inodes each name is for.
-    names: BTreeMap<MemberPath, usize>,
-    inodes: Vec<Member>,
+    stack: &'s mut Stack,
+    honoured: bool,
 }
 
-impl Tape {
+impl Tape<'_> {
     fn add(&mut self, mut entry: Entry) -> Result<(), Cause> {
         let path = match &entry.records.sparse.name {
             Some(name) => MemberPath::parse(name)?,
             None => MemberPath::parse(&entry.path)?,
         };
+        if self.honoured && is_whiteout(&path) {
+            return Ok(());
+        }
         if entry.header.entry_type() == EntryType::Link {
             let target = MemberPath::parse(&entry.target)?;
-            return self.add_link(path, &target);
+            return self.stack.link(path, &target);
         }
         let Some(kind) = self.kind(&mut entry)? else {
             return Ok(());
         };
-        if path.is_root() && !matches!(kind, MemberKind::Directory) {
-            return Err(broken("has a root that is no directory"));
-        }
         let header = &entry.header;
         let id = |number: u64| u32::try_from(number).map_err(std::io::Error::other);
         let member = Member {
@@ -114,9 +114,7 @@ impl Tape {
             xattrs: entry.records.take_xattrs(),
             kind,
         };
-        self.names.insert(path, self.inodes.len());
-        self.inodes.push(member);
-        Ok(())
+        self.stack.insert(path, member)
     }
 
     /// What is to be made; nothing of what only tells of the archive.
@@ -147,45 +145,6 @@ impl Tape {
             _ => return Err(unknown(kind).into()),
         }))
     }
-
-    /// A further name is for what its target is for now, whatever takes the target's name later.
-    fn add_link(&mut self, path: MemberPath, target: &MemberPath) -> Result<(), Cause> {
-        let inode = self.names.get(target).copied();
-        let inode =
-            inode.ok_or_else(|| broken("is a link to what the archive did not hold yet"))?;
-        if matches!(self.inodes[inode].kind, MemberKind::Directory) {
-            return Err(broken("is a link to a directory"));
-        }
-        if path.is_root() {
-            return Err(broken("has a root that is no directory"));
-        }
-        self.names.insert(path, inode);
-        Ok(())
-    }
-
-    /// Gives each inode to the first of its names.
-    fn into_members(self) -> Vec<(MemberPath, Member)> {
-        let mut places: Vec<_> = self.inodes.into_iter().map(Place::Free).collect();
-        let mut members = Vec::with_capacity(self.names.len());
-        for (path, inode) in self.names {
-            let place = std::mem::replace(&mut places[inode], Place::Given(path.clone()));
-            let member = match place {
-                Place::Free(member) => member,
-                Place::Given(first) => {
-                    places[inode] = Place::Given(first.clone());
-                    Member::link(first)
-                }
-            };
-            members.push((path, member));
-        }
-        members
-    }
-}
-
-/// Whether an inode has a name already.
-enum Place {
-    Free(Member),
-    Given(MemberPath),
 }
 
 fn unknown(kind: EntryType) -> std::io::Error {

@@ -210,6 +210,6 @@ fn until_nul(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-pub(super) fn broken(text: &'static str) -> Cause {
+pub(in crate::populate) fn broken(text: &'static str) -> Cause {
     std::io::Error::other(text).into()
 }
