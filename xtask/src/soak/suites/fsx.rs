@@ -7,9 +7,11 @@ use super::{Done, Load};
 use crate::clock;
 use crate::command::{self, command};
 
-/// What a file goes through in `fsx`.
+/// What a file goes through in `fsx`. No operation is empty: allocating no bytes fails on every filesystem.
 const FSX_TOML: &str = r"
 flen = 262144
+[opsize]
+min = 1
 [weights]
 close_open = 1
 read = 10
