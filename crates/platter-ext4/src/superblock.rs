@@ -5,11 +5,11 @@ use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::superblock::{
     DiskSuperblock, LOCUS, SUPERBLOCK_MAGIC, SuperblockRule, SuperblockVerifier,
 };
 use crate::txn::Handle;
+use platter_ondisk::Corrupt;
 
 /// Changes the superblock as part of a transaction, and seals it. Its copies elsewhere stay as they
 /// are. Takes one credit.

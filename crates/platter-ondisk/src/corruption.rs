@@ -3,89 +3,235 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// Where on the medium a rule was broken. Only what is known is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Locus {
-    /// Filesystem block number, in filesystem blocks from the start of the filesystem.
+/// A key of a btrfs tree: object id, item type, offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TreeKey {
+    /// The object id.
+    pub object: u64,
+    /// The item type.
+    pub kind: u8,
+    /// The offset; its meaning depends on the type.
+    pub offset: u64,
+}
+
+impl fmt::Display for TreeKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "({} {} {})", self.object, self.kind, self.offset)
+    }
+}
+
+/// The known parts of a [`Locus`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LocusParts {
+    /// Device of a filesystem on several devices, by the format's number for it.
+    pub member: Option<u64>,
+    /// Copy of a mirrored block, counted from zero.
+    pub copy: Option<u16>,
+    /// Object id of the btrfs tree.
+    pub tree: Option<u64>,
+    /// Key of the item in that tree.
+    pub key: Option<TreeKey>,
+    /// Block group or allocation group number.
+    pub group: Option<u64>,
+    /// Inode number.
+    pub inode: Option<u64>,
+    /// Block number: in filesystem blocks from the start of the filesystem (ext4, XFS), or the
+    /// logical address in bytes (btrfs).
     pub block: Option<u64>,
     /// Byte offset inside the structure or block.
     pub offset: Option<u64>,
-    /// Inode number.
-    pub inode: Option<u64>,
-    /// Block group or allocation group number.
-    pub group: Option<u64>,
+}
+
+/// Location of a broken rule. Small, since verifiers return it by value; [`parts`](Self::parts)
+/// lists what is known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Locus {
+    /// Which fields are known, one bit each; an unknown field is zero.
+    known: u8,
+    key_kind: u8,
+    copy: u16,
+    member: u64,
+    tree: u64,
+    key_object: u64,
+    key_offset: u64,
+    group: u64,
+    inode: u64,
+    block: u64,
+    offset: u64,
 }
 
 impl Locus {
-    /// A place known by its filesystem block.
+    const MEMBER: u8 = 1;
+    const COPY: u8 = 2;
+    const TREE: u8 = 4;
+    const KEY: u8 = 8;
+    const GROUP: u8 = 16;
+    const INODE: u8 = 32;
+    const BLOCK: u8 = 64;
+    const OFFSET: u8 = 128;
+
+    /// A location of which nothing is known.
+    pub const UNKNOWN: Self = Self {
+        known: 0,
+        key_kind: 0,
+        copy: 0,
+        member: 0,
+        tree: 0,
+        key_object: 0,
+        key_offset: 0,
+        group: 0,
+        inode: 0,
+        block: 0,
+        offset: 0,
+    };
+
+    /// A location known by its block.
     #[must_use]
-    pub fn block(block: u64) -> Self {
-        Self {
-            block: Some(block),
-            ..Self::default()
-        }
+    pub const fn block(block: u64) -> Self {
+        Self::UNKNOWN.at_block(block)
     }
 
-    /// A place known by its inode.
+    /// A location known by its inode.
     #[must_use]
-    pub fn inode(inode: u64) -> Self {
-        Self {
-            inode: Some(inode),
-            ..Self::default()
-        }
+    pub const fn inode(inode: u64) -> Self {
+        Self::UNKNOWN.of_inode(inode)
     }
 
-    /// A place known by its group.
+    /// A location known by its group.
     #[must_use]
-    pub fn group(group: u64) -> Self {
-        Self {
-            group: Some(group),
-            ..Self::default()
-        }
+    pub const fn group(group: u64) -> Self {
+        Self::UNKNOWN.in_group(group)
     }
 
-    /// The same place, with the filesystem block added.
+    /// A location known by its tree.
     #[must_use]
-    pub fn at_block(mut self, block: u64) -> Self {
-        self.block = Some(block);
+    pub const fn tree(tree: u64) -> Self {
+        Self::UNKNOWN.in_tree(tree)
+    }
+
+    /// The same location, with the block added.
+    #[must_use]
+    pub const fn at_block(mut self, block: u64) -> Self {
+        self.known |= Self::BLOCK;
+        self.block = block;
         self
     }
 
-    /// The same place, with the byte offset added.
+    /// The same location, with the byte offset added.
     #[must_use]
-    pub fn at_offset(mut self, offset: u64) -> Self {
-        self.offset = Some(offset);
+    pub const fn at_offset(mut self, offset: u64) -> Self {
+        self.known |= Self::OFFSET;
+        self.offset = offset;
         self
     }
 
-    /// The same place, with the inode added.
+    /// The same location, with the inode added.
     #[must_use]
-    pub fn of_inode(mut self, inode: u64) -> Self {
-        self.inode = Some(inode);
+    pub const fn of_inode(mut self, inode: u64) -> Self {
+        self.known |= Self::INODE;
+        self.inode = inode;
         self
+    }
+
+    /// The same location, with the block group or allocation group added.
+    #[must_use]
+    pub const fn in_group(mut self, group: u64) -> Self {
+        self.known |= Self::GROUP;
+        self.group = group;
+        self
+    }
+
+    /// The same location, with the tree added.
+    #[must_use]
+    pub const fn in_tree(mut self, tree: u64) -> Self {
+        self.known |= Self::TREE;
+        self.tree = tree;
+        self
+    }
+
+    /// The same location, with the key of the item added.
+    #[must_use]
+    pub const fn at_key(mut self, key: TreeKey) -> Self {
+        self.known |= Self::KEY;
+        self.key_object = key.object;
+        self.key_kind = key.kind;
+        self.key_offset = key.offset;
+        self
+    }
+
+    /// The same location, with the device added.
+    #[must_use]
+    pub const fn on_member(mut self, member: u64) -> Self {
+        self.known |= Self::MEMBER;
+        self.member = member;
+        self
+    }
+
+    /// The same location, with the copy added.
+    #[must_use]
+    pub const fn of_copy(mut self, copy: u16) -> Self {
+        self.known |= Self::COPY;
+        self.copy = copy;
+        self
+    }
+
+    /// The parts that are known.
+    #[must_use]
+    pub fn parts(&self) -> LocusParts {
+        let known = |bit| self.known & bit != 0;
+        LocusParts {
+            member: known(Self::MEMBER).then_some(self.member),
+            copy: known(Self::COPY).then_some(self.copy),
+            tree: known(Self::TREE).then_some(self.tree),
+            key: known(Self::KEY).then_some(TreeKey {
+                object: self.key_object,
+                kind: self.key_kind,
+                offset: self.key_offset,
+            }),
+            group: known(Self::GROUP).then_some(self.group),
+            inode: known(Self::INODE).then_some(self.inode),
+            block: known(Self::BLOCK).then_some(self.block),
+            offset: known(Self::OFFSET).then_some(self.offset),
+        }
+    }
+}
+
+impl fmt::Debug for Locus {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Locus({self})")
     }
 }
 
 impl fmt::Display for Locus {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            ("group", self.group),
-            ("inode", self.inode),
-            ("block", self.block),
-            ("byte", self.offset),
-        ];
-        let mut known = parts
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)));
-        let Some((name, value)) = known.next() else {
-            return write!(out, "unknown place");
+        let parts = self.parts();
+        let mut separator = "";
+        let mut part = |name: &str, value: Option<&dyn fmt::Display>| {
+            let Some(value) = value else { return Ok(()) };
+            write!(out, "{separator}{name} {value}")?;
+            separator = ", ";
+            Ok(())
         };
-        write!(out, "{name} {value}")?;
-        known.try_for_each(|(name, value)| write!(out, ", {name} {value}"))
+        part("device", displayed(parts.member.as_ref()))?;
+        part("copy", displayed(parts.copy.as_ref()))?;
+        part("tree", displayed(parts.tree.as_ref()))?;
+        part("key", displayed(parts.key.as_ref()))?;
+        part("group", displayed(parts.group.as_ref()))?;
+        part("inode", displayed(parts.inode.as_ref()))?;
+        part("block", displayed(parts.block.as_ref()))?;
+        part("byte", displayed(parts.offset.as_ref()))?;
+        if separator.is_empty() {
+            out.write_str("unknown location")?;
+        }
+        Ok(())
     }
 }
 
-/// Bytes on the medium that break a rule of their format: which structure, where, which rule.
+fn displayed<T: fmt::Display>(value: Option<&T>) -> Option<&dyn fmt::Display> {
+    value.map(|value| value as &dyn fmt::Display)
+}
+
+/// Bytes on the device that break a rule of their format: which structure, where, which rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 #[error("{structure} at {locus}: {rule}")]
 pub struct Corruption {
@@ -108,6 +254,46 @@ impl Corruption {
     }
 }
 
+/// The rules of one structure: an enum beside its decoder, one variant per rule.
+pub trait Rule: Copy + Eq + fmt::Debug + Send + Sync + 'static {
+    /// The structure's name, such as `extent node`.
+    const STRUCTURE: &'static str;
+
+    /// What was found, as a statement: `magic is not 0xf30a`.
+    fn text(self) -> &'static str;
+}
+
+/// A structure on the device that breaks a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Corrupt<R> {
+    /// Where the structure lies.
+    pub locus: Locus,
+    /// Which rule it breaks.
+    pub rule: R,
+}
+
+impl<R: Rule> Corrupt<R> {
+    /// A structure at `locus` that breaks `rule`.
+    #[must_use]
+    pub fn new(locus: Locus, rule: R) -> Self {
+        Self { locus, rule }
+    }
+}
+
+impl<R: Rule> fmt::Display for Corrupt<R> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Corruption::from(*self).fmt(out)
+    }
+}
+
+impl<R: Rule> std::error::Error for Corrupt<R> {}
+
+impl<R: Rule> From<Corrupt<R>> for Corruption {
+    fn from(corrupt: Corrupt<R>) -> Self {
+        Self::new(R::STRUCTURE, corrupt.locus, corrupt.rule.text())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +309,33 @@ mod tests {
             report.to_string(),
             "extent node at inode 12, block 99: magic is not 0xf30a"
         );
-        assert_eq!(Locus::default().to_string(), "unknown place");
+        assert_eq!(Locus::default().to_string(), "unknown location");
+        let key = TreeKey {
+            object: 257,
+            kind: 1,
+            offset: 0,
+        };
+        let locus = Locus::tree(5).at_key(key).on_member(2).of_copy(1);
+        assert_eq!(locus.to_string(), "device 2, copy 1, tree 5, key (257 1 0)");
+        assert_eq!((locus.parts().key, locus.parts().block), (Some(key), None));
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum SampleRule {
+        Magic,
+    }
+
+    impl Rule for SampleRule {
+        const STRUCTURE: &'static str = "sample";
+
+        fn text(self) -> &'static str {
+            "magic is wrong"
+        }
+    }
+
+    #[test]
+    fn corrupt_names_structure_place_and_rule() {
+        let corrupt = Corrupt::new(Locus::block(7), SampleRule::Magic);
+        assert_eq!(corrupt.to_string(), "sample at block 7: magic is wrong");
     }
 }

@@ -8,6 +8,6 @@ pub mod checksum;
 pub mod corruption;
 pub mod verify;
 
-pub use corruption::{Corruption, Locus};
+pub use corruption::{Corrupt, Corruption, Locus, LocusParts, Rule, TreeKey};
 pub use uuid::Uuid;
 pub use verify::{VerifierKey, Verify};

@@ -2,7 +2,7 @@
 
 use platter_block::IoError;
 use platter_cache::BufferError;
-use platter_ondisk::Corruption;
+use platter_ondisk::{Corrupt, Corruption, Rule};
 
 /// The result of a filesystem operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -27,6 +27,12 @@ pub enum Error {
 impl From<Corruption> for Error {
     fn from(corruption: Corruption) -> Self {
         Self::Corrupt(Box::new(corruption))
+    }
+}
+
+impl<R: Rule> From<Corrupt<R>> for Error {
+    fn from(corrupt: Corrupt<R>) -> Self {
+        Corruption::from(corrupt).into()
     }
 }
 

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use platter_ext4::ondisk::Inode;
 use platter_ext4::ondisk::xattr::{ValuePlace, XattrSpace};
-use platter_ext4::ondisk::{Inode, Rule};
 use platter_ext4::xattr::{self, ValueInodeRule};
+use platter_ondisk::Rule;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{Condition, Error};
 use rustix::fs::XattrFlags;

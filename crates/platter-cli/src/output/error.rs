@@ -117,16 +117,23 @@ pub(crate) fn put_corruption(object: &mut Map<String, Value>, corruption: &Corru
 }
 
 fn place(locus: Locus) -> Value {
+    let locus = locus.parts();
     let mut place = Map::new();
-    for (key, value) in [
+    for (name, value) in [
+        ("device", locus.member),
+        ("copy", locus.copy.map(u64::from)),
+        ("tree", locus.tree),
         ("group", locus.group),
         ("inode", locus.inode),
         ("block", locus.block),
         ("byte", locus.offset),
     ] {
         if let Some(value) = value {
-            place.insert(key.into(), json!(value));
+            place.insert(name.into(), json!(value));
         }
+    }
+    if let Some(key) = locus.key {
+        place.insert("key".into(), json!([key.object, key.kind, key.offset]));
     }
     Value::Object(place)
 }

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::SpaceRule;
 use crate::Volume;
 use crate::groups::layout;
 use crate::ondisk::features::Incompat;
-use crate::ondisk::{Corrupt, Geometry, GroupDesc, GroupNr};
+use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 
 /// The blocks of superblocks, descriptors, bitmaps and inode tables.
 ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
 use super::SpaceRule;
@@ -14,7 +14,7 @@ use crate::Volume;
 use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
-use crate::ondisk::{Corrupt, Geometry, GroupDesc, GroupNr};
+use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 
 /// A run at the goal is taken though it is shorter than asked for, if it has so many clusters.
 const GOAL_RUN_MIN: u32 = 16;

@@ -1,6 +1,6 @@
 //! The inodes of one group: what its bitmap says, and what counts it.
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
 use super::SpaceRule;
@@ -9,7 +9,7 @@ use crate::Volume;
 use crate::groups::{self, layout};
 use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
-use crate::ondisk::{BlockNr, Corrupt, Geometry, GroupDesc, GroupNr};
+use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
 /// The inodes of a group, as the running transaction has them.
 ///

@@ -1,13 +1,13 @@
 //! Taking and freeing inodes. Spec: `ext4/bitmaps`.
 
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::group_inodes::Inodes;
 use super::{Space, SpaceRule};
 use crate::Volume;
-use crate::ondisk::{Corrupt, GroupNr, Inode, InodeNr};
+use crate::ondisk::{GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
 /// Whether the bitmaps of a read-only volume mark an inode as in use.

@@ -32,10 +32,10 @@ use platter_vfs::{Condition, Error, FileKind, Result, Unsupported};
 
 use crate::Volume;
 use crate::groups::{self, GROUPS_SUMMED_MAX, layout};
-use crate::ondisk::corrupt::Rule;
 use crate::ondisk::{BlockNr, Geometry, GroupNr, InodeNr};
 use counters::{Counters, Floors};
 use fixed::{FixedBlocks, FixedBuilder};
+use platter_ondisk::Rule;
 use slot::Slot;
 
 pub use inodes::is_inode_in_use;

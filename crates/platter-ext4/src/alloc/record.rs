@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::group::{Clusters, count};
@@ -11,7 +11,7 @@ use super::{Space, SpaceRule, Taken};
 use crate::Volume;
 use crate::ondisk::bitmap;
 use crate::ondisk::superblock::SuperblockVerifier;
-use crate::ondisk::{BlockNr, Corrupt, GroupNr};
+use crate::ondisk::{BlockNr, GroupNr};
 use crate::txn::{CommitClient, Handle};
 
 impl Space {

@@ -1,12 +1,11 @@
 //! Attributes: their spaces, blocks that inodes share, and inodes that hold values.
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::FileKind;
 
 use super::{AttributeUseRule, Checker, Flow, InodeUseRule, locus_of};
 use crate::file::Contents;
 use crate::mapping::BlockMap;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::{Compat, Incompat};
 use crate::ondisk::xattr::{
     DiskXattrHeader, ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace, value_hash,

@@ -7,9 +7,9 @@ use super::{Checker, DirectoryUseRule, Flow, locus_of};
 use crate::directory::casefold;
 use crate::directory::hash::{HashSeed, HashVersion};
 use crate::mapping::BlockMap;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::htree::{HtreeRoot, HtreeRule, IndexEntries, decode_node};
 use crate::ondisk::{FileBlock, Inode, InodeFlags};
+use platter_ondisk::Corrupt;
 
 /// What an index says of its directory's blocks.
 #[derive(Debug)]

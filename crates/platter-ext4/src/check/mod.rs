@@ -27,11 +27,10 @@ mod tests;
 use std::collections::{BTreeSet, HashMap};
 
 use platter_ondisk::verify::Unverified;
-use platter_ondisk::{Corruption, Locus};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
 use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
 use platter_vfs::{Error, Result};
 
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeNr};
 use crate::{Ext4, Volume};
 use attributes::{AttributeBlock, ValueHolder};
@@ -164,8 +163,13 @@ impl Checker<'_> {
         let finding = match read {
             Ok(value) => return Ok(Some(value)),
             Err(Error::Corrupt(mut corruption)) => {
-                corruption.locus.inode = corruption.locus.inode.or(locus.inode);
-                corruption.locus.group = corruption.locus.group.or(locus.group);
+                let (known, around) = (corruption.locus.parts(), locus.parts());
+                if let (None, Some(inode)) = (known.inode, around.inode) {
+                    corruption.locus = corruption.locus.of_inode(inode);
+                }
+                if let (None, Some(group)) = (known.group, around.group) {
+                    corruption.locus = corruption.locus.in_group(group);
+                }
                 Finding::error(*corruption)
             }
             Err(Error::Io(error)) => Finding::unreadable(structure, locus, &error),

@@ -35,7 +35,7 @@ pub(super) struct Paths {
 impl Checker<'_> {
     /// Reports a finding with its path, or keeps it until there is one.
     pub(super) fn report_finding(&mut self, finding: Finding) -> Flow {
-        let number = finding.corruption.locus.inode;
+        let number = finding.corruption.locus.parts().inode;
         let inode = number.and_then(|number| InodeNr::new(u32::try_from(number).ok()?));
         let Some(inode) = inode else {
             return self.pass_on(finding);

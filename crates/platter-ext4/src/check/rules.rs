@@ -1,6 +1,6 @@
 //! The rules that hold across structures.
 
-use crate::ondisk::corrupt::Rule;
+use platter_ondisk::Rule;
 
 macro_rules! rules {
     ($(#[$doc:meta])* $name:ident of $structure:literal { $($(#[$rule_doc:meta])* $rule:ident => $text:literal,)+ }) => {

@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::ops::Deref;
 
 use platter_cache::Buffer;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::DirectoryRule;
 use crate::Volume;
 use crate::mapping::{Backing, BlockMap, InlineData};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::dir_entry::DirBlockVerifier;
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 

@@ -13,12 +13,11 @@ mod index;
 mod ordered;
 mod change;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, Error, FileKind, Name, Result};
 
 use crate::Volume;
 use crate::mapping::BlockMap;
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::dir_entry::{DirEntryRule, Entry, EntryFormat, Gap, TAIL_BYTES};
 use crate::ondisk::features::Compat;
 use crate::ondisk::htree::HtreeRule;

@@ -5,12 +5,12 @@ use zerocopy::IntoBytes;
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::ondisk::corrupt::Rule;
 use crate::ondisk::dir_entry::{DirBlockVerifier, DiskDirEntry};
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::inode::tests::sample;
 use crate::volume::tests::sample_volume;
+use platter_ondisk::Rule;
 
 const BLOCK: usize = 1024;
 /// Where a directory's blocks lie on the device.

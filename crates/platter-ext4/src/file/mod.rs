@@ -12,12 +12,11 @@ use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 
 use platter_cache::AddressSpace;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Error, Result};
 
 use crate::Volume;
 use crate::mapping::{Backing, BlockMap, InlineData, Run};
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 
 pub use block_set::BlockSet;

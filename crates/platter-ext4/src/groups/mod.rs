@@ -7,12 +7,11 @@ pub mod layout;
 pub(crate) mod backups;
 mod space;
 
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::group_desc::GroupDescRule;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, InodeNr};
 use crate::txn::Handle;

@@ -3,13 +3,12 @@
 mod attr;
 mod store;
 
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::Result;
 
 use crate::Volume;
 use crate::groups;
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::inode::InodeRule;
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 

@@ -1,12 +1,11 @@
 //! Inodes on their way into their table.
 
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 
 use crate::Volume;
 use crate::groups::{self, InodeSlot};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::inode::{InodeRule, put_deleted};
 use crate::ondisk::{Inode, InodeNr};

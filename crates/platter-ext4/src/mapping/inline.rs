@@ -1,9 +1,8 @@
 //! Contents that lie in the inode: 60 bytes in `i_block`, the rest as the value of an attribute.
 //! Spec: `ext4/inlinedata`.
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus, Rule};
 
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::xattr::{Attribute, AttributeValue, Attributes, ValuePlace, XattrSpace};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::BlockDevice;
-use platter_ondisk::Verify;
+use platter_ondisk::{Corrupt, Verify};
 use platter_vfs::{Clock, Condition, Result};
 use zerocopy::FromBytes;
 
@@ -16,7 +16,6 @@ use super::MountOptions;
 use super::ticker::{Next, Ticker};
 use crate::Volume;
 use crate::ondisk::BlockNr;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::mmp::{self, DiskMmp, MmpRule, MmpRules, MmpUse};
 use crate::ops::Tree;

@@ -27,7 +27,6 @@ use platter_vfs::{
 };
 
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{
     DiskSuperblock, ENCODING_UTF8_12_1, LOCUS, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES,
@@ -39,6 +38,7 @@ use crate::orphan::Orphans;
 use crate::recovery::RecoveryReport;
 use crate::volume::SharingStatistics;
 use lifetime::Lifetime;
+use platter_ondisk::Corrupt;
 use writing::Writing;
 
 pub(crate) use at_rest::AtRest;
@@ -243,7 +243,7 @@ impl Opened {
             if let Error::Corrupt(corruption) = &mut error
                 && corruption.locus == LOCUS
             {
-                corruption.locus.offset = Some(at);
+                corruption.locus = corruption.locus.at_offset(at);
             }
             error
         })

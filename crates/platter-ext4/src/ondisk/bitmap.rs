@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use platter_ondisk::checksum::crc32c;
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 
-use super::corrupt::{Corrupt, Rule, Structure};
 use super::geometry::{DESCRIPTOR_SIZE_MIN, Geometry};
 use super::group_desc::GroupDesc;
+use super::structure::Structure;
 use super::types::GroupNr;
 
 /// What a bitmap must hold to.

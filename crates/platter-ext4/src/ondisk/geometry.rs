@@ -1,10 +1,9 @@
 //! Sizes and counts of the whole filesystem: proven once at mount, never changed, freely shared.
 //! Spec: `ext4/super`, `ext4/blockgroup`.
 
-use platter_ondisk::Uuid;
 use platter_ondisk::endian::{Le32, join_u32};
+use platter_ondisk::{Corrupt, Uuid};
 
-use super::corrupt::Corrupt;
 use super::features::{Compat, Features, Incompat, RoCompat};
 use super::superblock::{
     DiskSuperblock, LOCUS, SUPERBLOCK_OFFSET_BYTES, Superblock, SuperblockRule,

@@ -4,12 +4,11 @@
 use std::mem::offset_of;
 
 use bitflags::bitflags;
-use platter_ondisk::Locus;
 use platter_ondisk::checksum::{crc16, crc32c};
 use platter_ondisk::endian::{Le16, Le32, join_u16, join_u32};
+use platter_ondisk::{Corrupt, Locus, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::{Corrupt, Rule};
 use super::features::Incompat;
 use super::geometry::Geometry;
 use super::types::{BlockNr, GroupNr};

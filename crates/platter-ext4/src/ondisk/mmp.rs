@@ -5,11 +5,11 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, Le64};
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 use platter_vfs::Timestamp;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::{Corrupt, Rule, Structure};
+use super::structure::Structure;
 
 /// `mmp_magic`.
 const MMP_MAGIC: u32 = 0x004d_4d50;

@@ -1,14 +1,14 @@
-//! The bytes on the medium: one file per structure of the format, with its rules.
+//! The bytes on the device: one file per structure of the format, with its rules.
 //!
 //! Nothing outside this folder knows an offset. Bytes here are hostile: they never panic, and
-//! what breaks a rule becomes [`corrupt::Corrupt`]. Spec: `ext4` (the kernel's format document).
+//! what breaks a rule becomes [`platter_ondisk::Corrupt`]. Spec: `ext4` (the kernel's format document).
 #![cfg_attr(
     not(test),
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)
 )]
 
 pub mod types;
-pub mod corrupt;
+pub mod structure;
 pub mod features;
 pub mod superblock;
 pub mod geometry;
@@ -24,10 +24,10 @@ pub mod htree;
 pub mod dir_entry;
 pub mod xattr;
 
-pub use corrupt::{Corrupt, Rule, Structure};
 pub use features::Features;
 pub use geometry::{Creator, Geometry};
 pub use group_desc::GroupDesc;
 pub use inode::{Inode, InodeFlags};
+pub use structure::Structure;
 pub use superblock::Superblock;
 pub use types::{BlockNr, FileBlock, GroupNr, InodeNr};

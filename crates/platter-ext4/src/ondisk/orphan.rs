@@ -3,10 +3,10 @@
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, Le64};
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::{Corrupt, Rule, Structure};
+use super::structure::Structure;
 use super::types::InodeNr;
 
 /// `ob_magic`.

@@ -2,11 +2,9 @@
 //! usage. No document states the layout; the test `undamaged_fixtures_are_clean_for_both` shows it
 //! on what mke2fs and e2fsck make.
 
-use platter_ondisk::Locus;
 use platter_ondisk::endian::{Le16, Le32, Le64};
+use platter_ondisk::{Corrupt, Locus, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-use super::corrupt::{Corrupt, Rule};
 
 /// Bytes of a block of a quota file, whatever the filesystem's are.
 pub const QUOTA_BLOCK_BYTES: usize = 1024;
@@ -189,8 +187,10 @@ pub fn entries(bytes: &[u8]) -> impl Iterator<Item = (u32, QuotaUsage)> + '_ {
 /// A quota file that breaks `rule`; its block `block`, where that is known.
 #[must_use]
 pub fn broken(inode: u32, block: Option<u32>, rule: QuotaRule) -> Corrupt<QuotaRule> {
-    let mut locus = Locus::inode(u64::from(inode));
-    locus.offset = block.map(|block| u64::from(block).saturating_mul(QUOTA_BLOCK_BYTES as u64));
+    let inode = Locus::inode(u64::from(inode));
+    let locus = block.map_or(inode, |block| {
+        inode.at_offset(u64::from(block).saturating_mul(QUOTA_BLOCK_BYTES as u64))
+    });
     Corrupt::new(locus, rule)
 }
 
@@ -242,6 +242,6 @@ mod tests {
         block[1020] = 9;
         assert_eq!(references(&block).collect::<Vec<_>>(), [5, 9]);
         let corrupt = broken(3, Some(5), QuotaRule::Reference);
-        assert_eq!(corrupt.locus.offset, Some(5 * 1024));
+        assert_eq!(corrupt.locus.parts().offset, Some(5 * 1024));
     }
 }

@@ -125,9 +125,11 @@ impl Tree {
                     ErrorCode::Corrupt
                 };
                 note.place = corruption.structure;
-                let inode = corruption.locus.inode;
-                note.inode = inode.and_then(|inode| InodeNr::new(u32::try_from(inode).ok()?));
-                note.block = corruption.locus.block;
+                let place = corruption.locus.parts();
+                note.inode = place
+                    .inode
+                    .and_then(|inode| InodeNr::new(u32::try_from(inode).ok()?));
+                note.block = place.block;
             }
             Error::Io(error) => {
                 note.code = ErrorCode::Io;
@@ -155,8 +157,8 @@ mod tests {
     use super::super::data::tests::mount;
     use crate::alloc::SpaceRule;
     use crate::alloc::tests::sample::{Sample, Shape};
-    use crate::ondisk::Corrupt;
     use crate::ondisk::superblock::DiskSuperblock;
+    use platter_ondisk::Corrupt;
 
     #[test]
     fn a_transaction_counts_all_damage_that_was_met() {

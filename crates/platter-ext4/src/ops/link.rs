@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Context, FileKind, InodeId, Name, Result};
 
 use super::names::{Cores, LINKS_MAX};
@@ -11,7 +11,6 @@ use super::{Core, Node, Tree};
 use crate::directory::insert_credits;
 use crate::inode::{self, STORE_CREDITS};
 use crate::ondisk::InodeNr;
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::orphan::ORPHAN_CREDITS;
 
 /// What a link with its target outside the inode must hold to.

@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use platter_cache::{Mapping, MemoryBudget};
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::{
@@ -43,7 +43,6 @@ use crate::alloc::{self, Space};
 use crate::file::Contents;
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::BlockMap;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, OrphanRegister, Orphans};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::RwLockWriteGuard;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::lock_rank::Ranked;
 use platter_vfs::{Condition, DirCursor, DirSink, Name, Result, Timestamp};
 
@@ -13,7 +13,6 @@ use crate::Volume;
 use crate::directory::{Directory, DirectoryMut, Slot, Vacancy};
 use crate::inode::InodeNumberRule;
 use crate::mapping::BlockSource;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::{Geometry, InodeFlags, InodeNr};
 use crate::txn::Handle;

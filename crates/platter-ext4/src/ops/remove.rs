@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Name, Result, Timestamp};
 
 use super::data::DELETE_CREDITS;
@@ -14,7 +14,6 @@ use crate::alloc::Space;
 use crate::directory::{CHANGE_CREDITS, Slot};
 use crate::inode::{self, InodeNumberRule, STORE_CREDITS};
 use crate::mapping::{BlockMap, MapChange, Progress};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::{FileBlock, InodeNr};
 use crate::orphan::{ORPHAN_CREDITS, OrphanRegister};
 use crate::txn::Handle;

@@ -4,14 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{FileKind, Result, Unsupported};
 
 use crate::Volume;
 use crate::file::BlockMapRule;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap, Piece, Run};
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::{BlockNr, FileBlock, Inode};
 use crate::txn::{Journal, JournalMap, JournalMapBuilder};

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
-use platter_ondisk::{Locus, Verify};
+use platter_ondisk::{Corrupt, Locus, Rule, Verify};
 use platter_vfs::{Condition, FileKind, Result};
 
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, Geometry, Inode, InodeFlags, Superblock};
 use crate::txn::{Handle, Log};
 

@@ -1,12 +1,11 @@
 //! Access control lists as ext4 stores them: entries that name nobody are cut short.
 //! Spec: `ext4/attributes` (POSIX ACLs).
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::acl::{AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{Condition, Result};
 
 use crate::ondisk::Inode;
-use crate::ondisk::corrupt::{Corrupt, Rule};
 
 /// `EXT4_ACL_VERSION`.
 const VERSION: u32 = 1;

@@ -9,11 +9,10 @@ mod sharing;
 mod value_inode;
 
 use platter_cache::Buffer;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::Inode;
 use crate::ondisk::xattr::{ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace};

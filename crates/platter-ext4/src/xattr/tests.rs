@@ -4,7 +4,6 @@ use platter_vfs::Error;
 use zerocopy::IntoBytes;
 
 use super::*;
-use crate::ondisk::corrupt::Rule;
 use crate::ondisk::extent::tests::leaf;
 use crate::ondisk::features::RoCompat;
 use crate::ondisk::inode::DiskInode;
@@ -12,6 +11,7 @@ use crate::ondisk::inode::tests::sample;
 use crate::ondisk::xattr::{DiskXattrEntry, DiskXattrHeader, XATTR_MAGIC, value_hash};
 use crate::ondisk::{InodeFlags, InodeNr};
 use crate::volume::tests::sample_volume;
+use platter_ondisk::Rule;
 
 /// The inode with attributes, and the one that holds a value.
 const OWNER: u32 = 12;

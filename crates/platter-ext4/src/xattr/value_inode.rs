@@ -1,15 +1,14 @@
 //! Values too large for an attribute block: each is the contents of an inode that no directory
 //! names. Spec: `ext4/attributes` (attribute value inodes).
 
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::{VALUE_BYTES_MAX, sharing};
 use crate::Volume;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap};
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::xattr::{XattrEntry, value_hash};
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 

@@ -5,9 +5,10 @@ use std::os::unix::fs::FileExt;
 
 use platter_ext4::MountOptions;
 use platter_ext4::inode::{self, InodeNumberRule};
+use platter_ext4::ondisk::InodeNr;
 use platter_ext4::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_OFFSET_BYTES, SuperblockRule};
-use platter_ext4::ondisk::{InodeNr, Rule};
 use platter_ext4::ops::LinkRule;
+use platter_ondisk::Rule;
 use platter_vfs::{Condition, Error, FileKind, Filesystem, InodeId};
 use zerocopy::{FromBytes, IntoBytes};
 

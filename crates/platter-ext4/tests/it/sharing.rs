@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use platter_block::Access;
 use platter_cache::mbcache::{EntryRef, Fingerprint, MbCache, Removal};
-use platter_ext4::ondisk::corrupt::Rule;
 use platter_ext4::ondisk::xattr::{
     XattrBlockVerifier, references, set_references, shared_hash, value_hash,
 };
@@ -14,6 +13,7 @@ use platter_ext4::ondisk::{BlockNr, Inode as StoredInode, InodeNr};
 use platter_ext4::volume::Sharing;
 use platter_ext4::xattr::ValueInodeRule;
 use platter_ext4::{Ext4, MountOptions};
+use platter_ondisk::Rule;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{
     Context, CreateKind, Error, Filesystem, Inode, Name, Result, SetAttr, Timestamp, XattrMode,

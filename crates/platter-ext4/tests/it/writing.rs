@@ -5,12 +5,12 @@ use std::os::unix::fs::FileExt;
 
 use platter_block::Access;
 use platter_ext4::inode::InodeNumberRule;
-use platter_ext4::ondisk::corrupt::Rule;
 use platter_ext4::ondisk::mmp::MmpRule;
 use platter_ext4::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES,
 };
 use platter_ext4::{Ext4, MountOptions, OnError};
+use platter_ondisk::Rule;
 use platter_vfs::{
     Condition, Context, CreateKind, Error, Filesystem, Name, RenameMode, Result, SetAttr, SetTime,
     Timestamp, XattrMode,

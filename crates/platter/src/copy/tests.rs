@@ -215,7 +215,7 @@ fn damaged_map_of_a_giant_costs_what_lies_behind_the_damage() {
     assert_eq!(
         problems,
         [format!(
-            "memory:/giant: test at unknown place: broken on purpose ({lost} bytes filled with zeros)"
+            "memory:/giant: test at unknown location: broken on purpose ({lost} bytes filled with zeros)"
         )]
     );
     let path = dir.path().join("copy/giant");
@@ -244,9 +244,9 @@ fn damage_costs_only_what_is_damaged() {
     assert_eq!(
         problems,
         [
-            "memory:/dir/a: test at unknown place: broken on purpose (left out)",
-            "memory:/dir/b: test at unknown place: broken on purpose (4096 bytes filled with zeros)",
-            "memory:/dir/c: test at unknown place: broken on purpose (some attributes left out)",
+            "memory:/dir/a: test at unknown location: broken on purpose (left out)",
+            "memory:/dir/b: test at unknown location: broken on purpose (4096 bytes filled with zeros)",
+            "memory:/dir/c: test at unknown location: broken on purpose (some attributes left out)",
             "memory:/dir/loop: directory at inode 1: more than one entry names it (left out)",
         ]
     );

@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use platter_ext4::ondisk::Rule;
 use platter_ext4::ondisk::jbd2::fast_commit::{FastCommitRule, continue_crc};
+use platter_ondisk::Rule;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, e2fsck};
 use testkit::prng::Prng;

@@ -566,7 +566,7 @@ fn broken_subtree_hides_no_other() {
         .iter()
         .filter(|finding| finding.corruption.structure == "extent node");
     let places: Vec<_> = nodes
-        .map(|finding| finding.corruption.locus.block)
+        .map(|finding| finding.corruption.locus.parts().block)
         .collect();
     assert_eq!(places, [Some(3900), Some(3902)]);
     // What the sound one holds is another file's.

@@ -11,14 +11,13 @@ mod index;
 #[cfg(test)]
 mod tests;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Name, Result};
 
 use super::contents::{Contents, verifier};
 use super::{DirEntryRule, Directory, Found, Slot, Vacancy};
 use crate::Volume;
 use crate::mapping::{BlockMap, BlockSource};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::dir_entry::{EntryFormat, TAIL_BYTES, split_new_tail};
 use crate::ondisk::htree::HtreeRule;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};

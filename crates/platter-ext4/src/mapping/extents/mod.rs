@@ -10,13 +10,12 @@ mod splice;
 use std::ops::ControlFlow;
 
 use platter_cache::Buffer;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::{Backing, Piece, Progress, Run, Visitor};
 
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::{Child, Extent, ExtentBlockRules, ExtentNode, ExtentRule, Found};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{FileBlock, Inode, InodeNr};
@@ -149,8 +148,8 @@ impl ExtentMap {
     }
 
     fn corrupt(&self, place: Option<Child>, rule: ExtentRule) -> Corrupt<ExtentRule> {
-        let mut locus = Locus::inode(u64::from(self.inode.get()));
-        locus.block = place.map(|child| child.block.0);
+        let inode = Locus::inode(u64::from(self.inode.get()));
+        let locus = place.map_or(inode, |child| inode.at_block(child.block.0));
         Corrupt::new(locus, rule)
     }
 }

@@ -5,16 +5,15 @@ mod change;
 
 use std::ops::{ControlFlow, Range};
 
-use platter_ondisk::Locus;
 use platter_ondisk::endian::Le32;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::Result;
 use zerocopy::{FromBytes, FromZeros};
 
 use super::{Backing, Piece, Run, Visitor};
 
 use crate::Volume;
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Geometry, InodeNr};
 pub(super) use change::STEP_CREDITS;
@@ -163,8 +162,8 @@ impl IndirectMap {
         if volume.geometry.contains(block, 1) {
             return Ok(block);
         }
-        let mut locus = Locus::inode(u64::from(self.inode.get()));
-        locus.block = place.map(|place| place.0);
+        let inode = Locus::inode(u64::from(self.inode.get()));
+        let locus = place.map_or(inode, |place| inode.at_block(place.0));
         Err(Corrupt::new(locus, IndirectRule::Outside).into())
     }
 

@@ -2,13 +2,12 @@
 
 mod model;
 
-use platter_ondisk::Verify;
+use platter_ondisk::{Rule, Verify};
 use platter_vfs::Error;
 
 use super::indirect::IndirectRule;
 use super::*;
 use crate::ondisk::InodeNr;
-use crate::ondisk::corrupt::Rule;
 use crate::ondisk::extent::tests::{inner, leaf};
 use crate::ondisk::extent::{ExtentBlockRules, ExtentRule};
 use crate::ondisk::geometry::tests::sample_geometry;

@@ -8,14 +8,14 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 use platter_vfs::FileKind;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::{Corrupt, Rule, Structure};
 use super::features::Incompat;
 use super::geometry::Geometry;
 use super::htree;
+use super::structure::Structure;
 use super::types::InodeNr;
 
 pub use edit::{Gap, split_new_tail, stored_len};

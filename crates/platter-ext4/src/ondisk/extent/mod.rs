@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, join_u32};
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::{Corrupt, Rule, Structure};
 use super::geometry::Geometry;
+use super::structure::Structure;
 use super::types::{BlockNr, FileBlock};
 
 /// `eh_magic`.

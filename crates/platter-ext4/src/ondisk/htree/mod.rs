@@ -9,11 +9,11 @@ use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::Rule;
 use super::dir_entry::{DiskDirEntry, decode_rec_len};
 use super::features::Incompat;
 use super::geometry::Geometry;
 use super::types::{FileBlock, InodeNr};
+use platter_ondisk::Rule;
 
 pub use edit::{IndexEntry, RootHead, add_level, set_entries, write_node, write_root};
 

@@ -2,15 +2,14 @@
 
 use std::mem::offset_of;
 
-use platter_ondisk::Locus;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::FromBytes;
 
 use super::disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
 use super::{Extra, Inode, InodeRule, checksum_seed, time};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::{Creator, Geometry, InodeNr};
 

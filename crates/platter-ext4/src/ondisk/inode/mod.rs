@@ -9,14 +9,13 @@ pub(crate) mod tests;
 
 use std::mem::offset_of;
 
-use platter_ondisk::Locus;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, join_u16, join_u32};
+use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{FileKind, Timestamp};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::corrupt::{Corrupt, Rule};
 use super::features::{Incompat, RoCompat};
 use super::geometry::{Creator, Geometry};
 use super::types::{BlockNr, InodeNr};

@@ -3,13 +3,12 @@
 
 use std::mem::offset_of;
 
-use platter_ondisk::Locus;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32, join_u32};
+use platter_ondisk::{Corrupt, Locus, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Sequence;
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::{BlockNr, FileBlock, InodeNr};
 
 /// Longest name of a directory entry in bytes.

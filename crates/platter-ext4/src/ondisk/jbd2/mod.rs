@@ -17,7 +17,7 @@ pub use format::{Checksums, LogFormat};
 pub use header::{BlockKind, Header, JBD2_MAGIC, LogBlock, Sequence};
 pub use superblock::JournalSuperblock;
 
-use super::corrupt::Rule;
+use platter_ondisk::Rule;
 
 /// What the blocks of the log must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,15 +1,14 @@
 //! The revoke block: blocks whose copies in this and earlier transactions must not be replayed.
 //! Spec: `ext4/journal`, revocation block.
 
-use platter_ondisk::Locus;
 use platter_ondisk::endian::{Be32, Be64};
+use platter_ondisk::{Corrupt, Locus};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::LogRule;
 use super::format::{LogFormat, take};
 use super::header::{BlockKind, DiskHeader, Header, Sequence};
 use crate::ondisk::BlockNr;
-use crate::ondisk::corrupt::Corrupt;
 
 /// The first bytes of a revoke block. Spec: `ext4/journal`, `struct jbd2_journal_revoke_header_s`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

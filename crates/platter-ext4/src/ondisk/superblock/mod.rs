@@ -10,10 +10,9 @@ pub(crate) mod tests;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, join_u16, join_u32};
-use platter_ondisk::{Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
 use platter_vfs::Timestamp;
 
-use super::corrupt::{Corrupt, Rule};
 use super::features::{Compat, Features, Incompat, RoCompat};
 use super::types::InodeNr;
 
@@ -327,13 +326,8 @@ impl Superblock {
     }
 }
 
-/// The place of every report about the primary superblock.
-pub(crate) const LOCUS: Locus = Locus {
-    block: None,
-    offset: Some(SUPERBLOCK_OFFSET_BYTES),
-    inode: None,
-    group: None,
-};
+/// The location of every report about the primary superblock.
+pub(crate) const LOCUS: Locus = Locus::UNKNOWN.at_offset(SUPERBLOCK_OFFSET_BYTES);
 
 /// What is asked for counts where inodes are that long; else all fields known here are in use.
 fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {

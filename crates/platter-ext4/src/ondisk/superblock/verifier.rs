@@ -1,11 +1,11 @@
 //! The block that the superblock in use lies in: alone, or behind the boot sector.
 
-use platter_ondisk::{Corruption, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, VerifierKey, Verify};
 use zerocopy::FromBytes;
 
 use super::{DiskSuperblock, LOCUS, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET_BYTES, SuperblockRule};
 use crate::ondisk::Geometry;
-use crate::ondisk::corrupt::{Corrupt, Structure};
+use crate::ondisk::structure::Structure;
 
 /// Proves and seals the superblock inside its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

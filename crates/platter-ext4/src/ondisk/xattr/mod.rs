@@ -8,10 +8,10 @@ use std::mem::offset_of;
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le16, Le32};
-use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule, VerifierKey, Verify};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::corrupt::{Corrupt, Rule, Structure};
+use super::structure::Structure;
 use super::types::InodeNr;
 
 pub use edit::{begin_in_inode, remove_from_inode, value_in_inode_mut, value_len_max_in_inode};

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 use zerocopy::FromBytes;
 
@@ -16,7 +16,6 @@ use super::inode_slot;
 use super::names::Names;
 use super::space::Space;
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::Extent;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::inode::DiskInode;
@@ -452,9 +451,9 @@ mod tests {
     use platter_vfs::Error;
 
     use super::*;
-    use crate::ondisk::corrupt::Rule;
     use crate::ondisk::inode::tests::sample;
     use crate::volume::tests::sample_volume;
+    use platter_ondisk::Rule;
 
     fn number(number: u32) -> InodeNr {
         InodeNr::new(number).unwrap()

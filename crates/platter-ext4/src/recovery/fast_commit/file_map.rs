@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
@@ -14,7 +14,6 @@ use super::space::Space;
 use crate::Volume;
 use crate::file::BlockMapRule;
 use crate::mapping::{Backing, BlockMap, Piece};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::{
     DiskExtentHeader, EXTENT_LEN_MAX, Extent, ExtentBlockRules, ExtentRule, encode_node,
 };

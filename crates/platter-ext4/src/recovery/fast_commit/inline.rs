@@ -1,7 +1,7 @@
 //! A directory whose names lie in its inode gets blocks of its own, so that names can come and go
 //! as in any other. That is always valid, and a kernel does so, too, when an inode is full.
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 use zerocopy::FromBytes;
 
@@ -10,7 +10,6 @@ use super::names::Names;
 use super::space::Space;
 use crate::Volume;
 use crate::mapping::InlineData;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::dir_entry::EntryFormat;
 use crate::ondisk::inode::{DiskInode, DiskInodeExtra};
 use crate::ondisk::jbd2::fast_commit::FastCommitRule;

@@ -1,14 +1,13 @@
 //! The bytes of one inode in its table, read and written whole.
 
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 use zerocopy::FromBytes;
 
 use crate::Volume;
 use crate::groups;
 use crate::inode;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::extent::encode_node;
 use crate::ondisk::inode::{self as ondisk_inode, BLOCK_AREA_BYTES, DiskInode};
 use crate::ondisk::jbd2::fast_commit::FastCommitRule;

@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, FileKind, Result, Unsupported};
 
 use super::file_map::FileMap;
@@ -16,7 +16,6 @@ use crate::Volume;
 use crate::directory::casefold;
 use crate::directory::hash::{HashSeed, HashVersion};
 use crate::mapping::{Backing, BlockMap, Piece};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::dir_entry::{DirBlockVerifier, EntryFormat, TAIL_BYTES, split_new_tail};
 use crate::ondisk::extent::Extent;
 use crate::ondisk::htree::{self, HtreeRoot};
@@ -450,10 +449,10 @@ mod tests {
 
     use super::*;
     use crate::file::BlockMapRule;
-    use crate::ondisk::corrupt::Rule;
     use crate::ondisk::extent::encode_node;
     use crate::ondisk::inode::tests::sample;
     use crate::volume::tests::sample_volume;
+    use platter_ondisk::Rule;
 
     #[test]
     fn extent_before_the_first_cluster_has_no_cluster() {

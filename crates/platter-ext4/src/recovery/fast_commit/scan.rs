@@ -7,12 +7,11 @@
 
 use std::ops::{ControlFlow, Range};
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result, Unsupported};
 
 use super::{FastCommitReport, for_each_block};
 use crate::ondisk::Geometry;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::Sequence;
 use crate::ondisk::jbd2::fast_commit::{FastCommitRule, Record, Records, continue_crc};
 use crate::txn::Journal;
@@ -137,7 +136,7 @@ fn merged(mut regions: Vec<Range<u64>>) -> Vec<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ondisk::corrupt::Rule;
+    use platter_ondisk::Rule;
 
     fn scan() -> Scan {
         Scan {

@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
 use platter_vfs::Result;
 use zerocopy::FromZeros;
 use zerocopy::IntoBytes;
 
 use super::{Journal, JournalMapBuilder};
-use crate::ondisk::corrupt::{Corrupt, Rule};
 use crate::ondisk::features::Incompat;
 use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::superblock::{

@@ -5,11 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use crate::ondisk::BlockNr;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::{LogBlock, LogRule};
 
 /// Journal blocks that follow each other on the device, too.
@@ -166,7 +165,7 @@ mod tests {
     use platter_vfs::Error;
 
     use super::*;
-    use crate::ondisk::corrupt::Rule;
+    use platter_ondisk::Rule;
 
     fn builder() -> JournalMapBuilder {
         let device = MemoryDevice::new("disk", vec![0; 64 * 1024]);

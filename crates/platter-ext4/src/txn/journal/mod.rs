@@ -8,12 +8,11 @@ pub use external::ExternalJournalRule;
 pub use map::{JournalMap, JournalMapBuilder};
 pub(crate) use slot::SuperblockSlot;
 
-use platter_ondisk::{Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::{Condition, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::ondisk::Features;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::jbd2::superblock::{DiskJournalSuperblock, JOURNAL_SUPERBLOCK_LEN_BYTES};
 use crate::ondisk::jbd2::{JournalSuperblock, LogBlock, Sequence};

@@ -9,11 +9,10 @@ mod revoke;
 mod write_home;
 
 use platter_block::BlockDevice;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::journal::Journal;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::{LogRule, Sequence};
 
 /// What a replay did.

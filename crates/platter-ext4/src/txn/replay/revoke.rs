@@ -6,11 +6,11 @@ use platter_vfs::Result;
 
 use super::walk::LogWalk;
 use crate::ondisk::BlockNr;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::descriptor::Tags;
 use crate::ondisk::jbd2::revoke::RevokedBlocks;
 use crate::ondisk::jbd2::{BlockKind, Sequence};
 use crate::txn::journal::Journal;
+use platter_ondisk::Corrupt;
 
 /// The last transaction that revoked each block.
 #[derive(Debug, Default)]

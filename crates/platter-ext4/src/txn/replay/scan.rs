@@ -5,13 +5,12 @@
 //! may be one of those, so what it means is decided by the commit block that follows. Its time
 //! tells whether it belongs to this log.
 
-use platter_ondisk::Locus;
 use platter_ondisk::checksum::crc32_be;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::LogEnd;
 use super::walk::LogWalk;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::commit::Commit;
 use crate::ondisk::jbd2::descriptor::Tags;
 use crate::ondisk::jbd2::{BlockKind, Checksums, LogFormat, LogRule, Sequence};

@@ -3,13 +3,12 @@
 use std::ops::Range;
 
 use platter_block::BlockDevice;
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
 
 use super::ReplayReport;
 use super::revoke::RevokeTable;
 use super::walk::LogWalk;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::jbd2::descriptor::{Tag, TagFlags, Tags};
 use crate::ondisk::jbd2::{BlockKind, JBD2_MAGIC, LogRule, Sequence};
 use crate::txn::journal::Journal;

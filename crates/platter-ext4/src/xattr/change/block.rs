@@ -3,7 +3,7 @@
 
 use platter_cache::Buffer;
 use platter_cache::mbcache::{Fingerprint, Removal};
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result};
 
 use super::XattrChange;
@@ -11,7 +11,6 @@ use super::places::Places;
 use super::share::Left;
 use super::value::Taken;
 use crate::Volume;
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::xattr::{
     Attributes, XATTR_REFERENCES_MAX, XattrRule, references, set_references, shared_hash,
 };

@@ -3,13 +3,12 @@
 
 use std::ops::{ControlFlow, Range};
 
-use platter_ondisk::Locus;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result, Timestamp};
 
 use crate::Volume;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap, Piece};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
 use crate::xattr::value_inode::ValueInodeRule;
 

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use platter_cache::mbcache::Removal;
-use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::XattrChange;
@@ -18,7 +18,6 @@ use crate::Volume;
 use crate::alloc::{FREE_INODE_CREDITS, RECORD_CREDITS};
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, BlockMap, MapChange, Run};
-use crate::ondisk::corrupt::Corrupt;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::{AttributeValue, entry_hash_of_inode, value_hash};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};

@@ -7,13 +7,12 @@ use std::ops::Range;
 use bitflags::bitflags;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::Be32;
-use platter_ondisk::{Locus, Uuid};
+use platter_ondisk::{Corrupt, Locus, Rule, Uuid};
 use platter_vfs::Unsupported;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::format::{Checksums, LogFormat};
 use super::header::{BlockKind, DiskHeader, Header, LogBlock, Sequence};
-use crate::ondisk::corrupt::{Corrupt, Rule};
 
 /// Length of the journal superblock in bytes.
 pub const JOURNAL_SUPERBLOCK_LEN_BYTES: usize = 1024;
