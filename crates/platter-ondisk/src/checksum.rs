@@ -1,11 +1,12 @@
-//! The checksums of the on-disk formats, in their seeded ("continue from this value") forms.
+//! Checksums of the on-disk formats in their seeded form, which continues from a given value.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// CRC-32C (Castagnoli) continued from `seed`, with neither initial nor final inversion.
+/// Returns the CRC-32C (Castagnoli) of `bytes` continued from `seed`, with neither initial nor
+/// final inversion.
 ///
-/// This is the form of ext4's and JBD2's checksums: start from `!0`, or from the checksum of
-/// what came before (the filesystem UUID, the inode number), and store the result as it is.
+/// The form of ext4's and JBD2's checksums: start from `!0`, or from the checksum of the preceding
+/// input (the filesystem UUID, the inode number), and store the result as it is.
 #[must_use]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     if bytes.is_empty() {
@@ -17,7 +18,8 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !(u32::try_from(digest.finalize() & 0xffff_ffff).unwrap_or_default())
 }
 
-/// CRC-32 (IEEE 802.3, most significant bit first) continued from `seed`, without inversions.
+/// Returns the CRC-32 (IEEE 802.3, most significant bit first) of `bytes` continued from `seed`,
+/// without inversions.
 ///
 /// The form of JBD2's version 1 commit block checksum, which starts from `!0`.
 #[must_use]
@@ -31,7 +33,8 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-/// CRC-16 (polynomial 0x8005 reflected) continued from `seed`, without inversions.
+/// Returns the CRC-16 (polynomial 0x8005 reflected) of `bytes` continued from `seed`, without
+/// inversions.
 ///
 /// The form of ext4's `gdt_csum` group descriptor checksum, which starts from `!0`.
 #[must_use]

@@ -1,4 +1,4 @@
-//! The report that a broken rule becomes once it leaves its driver.
+//! Corruption reports: the form in which a broken rule leaves its driver.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -70,7 +70,7 @@ impl Locus {
     const BLOCK: u8 = 64;
     const OFFSET: u8 = 128;
 
-    /// A location of which nothing is known.
+    /// A location with no known part.
     pub const UNKNOWN: Self = Self {
         known: 0,
         key_kind: 0,
@@ -231,13 +231,13 @@ fn displayed<T: fmt::Display>(value: Option<&T>) -> Option<&dyn fmt::Display> {
     value.map(|value| value as &dyn fmt::Display)
 }
 
-/// Bytes on the device that break a rule of their format: which structure, where, which rule.
+/// A structure on the device that breaks a rule of its format: which structure, where, which rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 #[error("{structure} at {locus}: {rule}")]
 pub struct Corruption {
     /// The structure's name in its specification, such as `extent node`.
     pub structure: &'static str,
-    /// Where it lies.
+    /// Its location.
     pub locus: Locus,
     /// The rule that does not hold, as a statement about what was found.
     pub rule: Cow<'static, str>,
@@ -266,7 +266,7 @@ pub trait Rule: Copy + Eq + fmt::Debug + Send + Sync + 'static {
 /// A structure on the device that breaks a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt<R> {
-    /// Where the structure lies.
+    /// Location of the structure.
     pub locus: Locus,
     /// Which rule it breaks.
     pub rule: R,
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_names_structure_place_and_rule() {
+    fn report_names_structure_location_and_rule() {
         let report = Corruption::new(
             "extent node",
             Locus::inode(12).at_block(99),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupt_names_structure_place_and_rule() {
+    fn corrupt_names_structure_location_and_rule() {
         let corrupt = Corrupt::new(Locus::block(7), SampleRule::Magic);
         assert_eq!(corrupt.to_string(), "sample at block 7: magic is wrong");
     }

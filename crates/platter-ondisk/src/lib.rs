@@ -1,5 +1,5 @@
-//! What every on-disk format needs before it has a format: integers that know their byte
-//! order, seeded checksums, UUIDs, and the report that is given when bytes break a rule.
+//! The common base of all on-disk formats: integers with a byte order, seeded checksums, UUIDs, and
+//! the corruption report for bytes that break a rule.
 #![forbid(unsafe_code)]
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 

@@ -1,43 +1,46 @@
-//! Verification of one metadata block at the border between memory and disk.
+//! Verification of one metadata block when it is read from the device or written to it.
 
 use crate::Corruption;
 
-/// Names what a verifier proves, so that a block proven as one thing is not taken for another.
+/// Identifies the rules and parameters of a verifier, so that a block validated as one structure is
+/// not used as another.
 ///
-/// Two verifiers with equal keys prove the same rules with the same parameters: a hostile image
-/// that uses one block both as a directory and as an extent node is verified once as each.
+/// Two verifiers with equal keys check the same rules with the same parameters: a hostile image
+/// that uses one block both as a directory block and as an extent node has it verified once as
+/// each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct VerifierKey {
     /// A number of the structure, unique within its driver.
     pub structure: u32,
-    /// What the checksum is seeded with beside the filesystem, such as an inode number.
+    /// Checksum seed besides the filesystem's, such as an inode number.
     pub seed: u64,
 }
 
-/// The rules of one metadata block, stateless and without I/O.
+/// The rules of one metadata block, checked without state and without I/O.
 ///
 /// The same rules hold after every read and before every write. `block` is the filesystem block
-/// number, which some formats store in the block or mix into its checksum.
+/// number, which some formats store in the block or include in its checksum.
 pub trait Verify: Send + Sync {
-    /// What this verifier proves.
+    /// Returns the identity of the rules that this verifier checks.
     fn key(&self) -> VerifierKey;
 
-    /// Checks every rule that can be decided from these bytes alone, the checksum included.
+    /// Checks every rule that can be decided from these bytes alone, including the checksum.
     fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption>;
 
-    /// Puts the checksum in place before a write. The default is for structures without one.
+    /// Stores the checksum in the block before a write. The default is for structures without one.
     fn seal(&self, block: u64, bytes: &mut [u8]) {
         let _ = (block, bytes);
     }
 
-    /// The same rules, for whoever keeps them: so a block that changes again and again is sealed and
-    /// verified once, when it is written. The default is for rules that are cheaper applied at once.
+    /// Returns the verifier for blocks whose verification is deferred to the write, so that a block
+    /// that is modified many times gets its checksum and is verified once. `None`, the default, is
+    /// for structures that are cheaper to verify after each change.
     fn kept(&self) -> Option<Box<dyn Verify>> {
         None
     }
 }
 
-/// Accepts any bytes: for blocks whose content has no rules, such as bitmaps without checksums.
+/// Accepts any bytes: for blocks without rules, such as bitmaps without checksums.
 #[derive(Debug, Clone, Copy)]
 pub struct Unverified;
 
