@@ -1,4 +1,4 @@
-//! The device trait and what a device says about itself.
+//! The block device trait and the geometry of a device.
 
 use std::fmt::Debug;
 use std::io::{IoSlice, IoSliceMut};
@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use crate::{IoError, Operation};
 
-/// The shape of a device. Fixed while the device is open.
+/// Size and block sizes of a device, fixed while it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Capacity in bytes.
     pub len_bytes: u64,
     /// The smallest addressable unit in bytes: partition tables count in it.
     pub logical_block_bytes: u32,
-    /// The unit in bytes that the medium writes without reading first; at least the logical one.
+    /// The unit in bytes that the disk writes without reading it first; at least the logical block
+    /// size.
     pub physical_block_bytes: u32,
     /// Writes, flushes and discards are refused.
     pub read_only: bool,
@@ -25,18 +26,18 @@ pub struct Geometry {
 /// # Ordering
 /// A write is durable only once a [`flush`](Self::flush) that began after the write returned has
 /// returned `Ok`. Between two flushes, writes may become durable in any order, wholly, in part
-/// (whole logical blocks), or not at all. A flush that failed leaves all writes since the last
-/// good one undecided; a later good flush does not vouch for them.
+/// (whole logical blocks), or not at all. After a failed flush, the durability of all writes since
+/// the last successful one is undefined; a later successful flush does not cover them.
 ///
-/// Overlapping requests that run at the same time have no defined order.
+/// Overlapping requests that run concurrently have no defined order.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// The name that errors and messages give the device: a path, or a description.
+    /// Returns the device's name in errors and messages: a path, or a description.
     fn name(&self) -> &Arc<str>;
 
-    /// Size and block sizes.
+    /// Returns the size and the block sizes.
     fn geometry(&self) -> Geometry;
 
-    /// Fills `buf` from `offset`. Fails when any byte lies beyond the end of the device.
+    /// Fills `buf` from `offset`. Fails if any byte is beyond the end of the device.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
 
     /// Fills `bufs` one after the other from `offset`, as one request where the backend can.
@@ -52,22 +53,23 @@ pub trait BlockDevice: Send + Sync + Debug {
         write_in_turn(self, offset, bufs)
     }
 
-    /// Makes every write that returned before this call durable. See the trait's ordering promise.
+    /// Makes every write that returned before this call durable, as defined in the trait's ordering
+    /// section.
     fn flush(&self) -> Result<(), IoError>;
 
-    /// Tells the device that a range holds nothing of value. Its bytes are unspecified afterwards.
+    /// Discards a range: its contents are no longer needed, and unspecified afterwards.
     ///
-    /// A hint: a device that cannot discard does nothing and succeeds.
+    /// This is a hint: a device without discard support does nothing and succeeds.
     fn discard(&self, range: Range<u64>) -> Result<(), IoError>;
 
-    /// The first range at or after `offset` that may hold bytes other than zero, where the backend
-    /// knows its holes; `None` when only zeros follow. The default knows of no holes.
+    /// Returns the first range at or after `offset` that may hold bytes other than zero
+    /// (`SEEK_DATA`), or `None` if only zeros follow. The default reports no holes.
     fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, IoError> {
         let end = self.geometry().len_bytes;
         Ok((offset < end).then_some(offset..end))
     }
 
-    /// Announces that a range will be read soon. A hint, without effect on what is read.
+    /// Requests readahead of a range. A hint, without effect on the bytes read.
     fn will_need(&self, range: Range<u64>) {
         let _ = range;
     }
@@ -101,7 +103,7 @@ pub(crate) fn write_in_turn<D: BlockDevice + ?Sized>(
     Ok(())
 }
 
-/// Checks that a request lies within a device, for backends.
+/// Checks that a request is within the device; for backends.
 pub fn check_range(
     device: &dyn BlockDevice,
     operation: Operation,
@@ -117,7 +119,7 @@ pub fn check_range(
     Ok(())
 }
 
-/// Checks that a vectored request lies within a device, for backends.
+/// Checks that a vectored request is within the device; for backends.
 pub fn check_range_vectored<B: Deref<Target = [u8]>>(
     device: &dyn BlockDevice,
     operation: Operation,
@@ -127,7 +129,7 @@ pub fn check_range_vectored<B: Deref<Target = [u8]>>(
     check_range(device, operation, offset, total_len(bufs))
 }
 
-/// Checks that a range of bytes runs forward and lies within a device, for backends.
+/// Checks that a range of bytes is not reversed and is within the device; for backends.
 pub fn check_span(
     device: &dyn BlockDevice,
     operation: Operation,
@@ -141,7 +143,7 @@ pub fn check_span(
     Ok(())
 }
 
-/// How many bytes the buffers of a vectored request hold together.
+/// Returns the total length in bytes of the buffers of a vectored request.
 pub(crate) fn total_len<B: Deref<Target = [u8]>>(bufs: &[B]) -> usize {
     bufs.iter()
         .fold(0usize, |sum, buf| sum.saturating_add(buf.len()))

@@ -1,8 +1,8 @@
-//! An I/O error with the device, the operation and the place it happened at.
+//! I/O errors with device, operation and location.
 
 use std::{fmt, io, sync::Arc};
 
-/// What was asked of the device.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Finding or opening the device itself.
@@ -11,9 +11,9 @@ pub enum Operation {
     Read,
     /// Writing bytes.
     Write,
-    /// Making earlier writes durable.
+    /// Making completed writes durable.
     Flush,
-    /// Giving a range back.
+    /// Discarding a range.
     Discard,
 }
 
@@ -29,24 +29,24 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A device that could not do what it was asked for.
+/// A failed request to a device.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{device}: {}: {source}", self.request())]
 pub struct IoError {
-    /// The device's name, as its [`name`](crate::BlockDevice::name) gives it.
+    /// The device's name, see [`name`](crate::BlockDevice::name).
     pub device: Arc<str>,
-    /// What was asked.
+    /// The operation that failed.
     pub operation: Operation,
     /// First byte of the request on the device.
     pub offset: u64,
     /// Length of the request in bytes.
     pub length: u64,
-    /// What the layer below said.
+    /// The error of the layer below.
     pub source: Arc<io::Error>,
 }
 
 impl IoError {
-    /// Wraps the answer of the layer below.
+    /// Wraps an error of the layer below.
     #[must_use]
     pub fn new(
         device: &Arc<str>,
@@ -65,7 +65,7 @@ impl IoError {
         }
     }
 
-    /// The request in words: what, and where it has a place.
+    /// Formats the request: the operation, and its location if it has one.
     fn request(&self) -> impl fmt::Display {
         fmt::from_fn(|out| {
             let Self {
@@ -83,14 +83,14 @@ impl IoError {
         })
     }
 
-    /// The request does not lie within the device.
+    /// The error for a request that is not within the device.
     #[must_use]
     pub fn out_of_range(device: &Arc<str>, operation: Operation, offset: u64, length: u64) -> Self {
         let source = io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the device");
         Self::new(device, operation, offset, length, source)
     }
 
-    /// The device does not take writes.
+    /// The error for a write to a read-only device.
     #[must_use]
     pub fn read_only(device: &Arc<str>, operation: Operation, offset: u64, length: u64) -> Self {
         let source = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);

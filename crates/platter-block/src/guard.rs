@@ -1,4 +1,4 @@
-//! A guard that lets no change through to the device below.
+//! A device that refuses every change.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
-/// A device whose bytes can be read and not changed: writes, flushes and discards are refused.
+/// A read-only view of a device: writes, flushes and discards are refused.
 #[derive(Debug)]
 pub struct ReadOnlyDevice {
     base: Arc<dyn BlockDevice>,
 }
 
 impl ReadOnlyDevice {
-    /// Guards `base`.
+    /// Creates a read-only view of `base`.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         Self { base }
@@ -81,7 +81,7 @@ mod tests {
     use crate::MemoryDevice;
 
     #[test]
-    fn nothing_passes_but_reads() {
+    fn read_only_device_passes_only_reads() {
         let base = Arc::new(MemoryDevice::new("memory", vec![7; 1024]));
         let guard = ReadOnlyDevice::new(base.clone());
         assert!(guard.geometry().read_only);

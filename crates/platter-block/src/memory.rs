@@ -8,10 +8,10 @@ use parking_lot::RwLock;
 use crate::device::check_range;
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
-/// Zeros of this length, at a multiple of it, are a hole.
+/// Granularity of hole detection: an aligned chunk of this length that is all zeros is a hole.
 const HOLE_BYTES: usize = 4096;
 
-/// Bytes in memory as a device. A flush has nothing to do.
+/// A device in memory. A flush does nothing.
 #[derive(Debug)]
 pub struct MemoryDevice {
     name: Arc<str>,
@@ -36,8 +36,8 @@ impl MemoryDevice {
         }
     }
 
-    /// The same device with logical and physical blocks of another size, which is a power of two:
-    /// what a power cut leaves whole or not at all.
+    /// Sets the logical and physical block size, a power of two: the unit that survives a power
+    /// failure wholly or not at all.
     #[must_use]
     pub fn with_blocks(mut self, block_bytes: u32) -> Self {
         self.geometry.logical_block_bytes = block_bytes;
@@ -45,7 +45,7 @@ impl MemoryDevice {
         self
     }
 
-    /// A copy of what the device holds now.
+    /// Returns a copy of the current contents.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         self.bytes.read().clone()

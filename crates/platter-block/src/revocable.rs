@@ -1,4 +1,4 @@
-//! A device that can be revoked while others still hold references to it.
+//! A device that can be revoked while other references to it exist.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -9,8 +9,8 @@ use parking_lot::RwLock;
 use crate::device::total_len;
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
-/// Passes every request on to the device below until that is [revoked](Self::revoke). From then on
-/// all requests fail, and the device below is held no longer.
+/// Passes requests to the device below until it is [revoked](Self::revoke). After that all requests
+/// fail, and the device below is released.
 #[derive(Debug)]
 pub struct RevocableDevice {
     name: Arc<str>,
@@ -19,7 +19,7 @@ pub struct RevocableDevice {
 }
 
 impl RevocableDevice {
-    /// Passes on what goes to `base`.
+    /// Creates a device that passes requests to `base`.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         Self {
@@ -29,12 +29,12 @@ impl RevocableDevice {
         }
     }
 
-    /// Drops the device below, once the requests under way have ended.
+    /// Releases the device below once the requests in flight have ended.
     pub fn revoke(&self) {
         drop(self.base.write().take());
     }
 
-    /// The device below. No lock is held over its requests.
+    /// Returns the device below. No lock is held over its requests.
     fn base(
         &self,
         operation: Operation,
@@ -42,7 +42,7 @@ impl RevocableDevice {
         length: usize,
     ) -> Result<Arc<dyn BlockDevice>, IoError> {
         self.base.read().clone().ok_or_else(|| {
-            let closed = io::Error::other("was closed");
+            let closed = io::Error::other("device was closed");
             IoError::new(&self.name, operation, offset, length as u64, closed)
         })
     }
@@ -103,7 +103,7 @@ mod tests {
     use crate::MemoryDevice;
 
     #[test]
-    fn what_was_revoked_is_held_no_longer() {
+    fn revoked_device_is_released() {
         let base = Arc::new(MemoryDevice::new("memory", vec![7; 1024]));
         let device = RevocableDevice::new(base.clone());
         let mut buf = [0; 8];
@@ -118,7 +118,7 @@ mod tests {
         ] {
             let error = refused.unwrap_err().to_string();
             assert!(
-                error.contains("memory") && error.contains("was closed"),
+                error.contains("memory") && error.contains("device was closed"),
                 "{error}"
             );
         }

@@ -1,5 +1,5 @@
-//! Writes kept on a second device, above one where nobody sees them: for changes that may come to
-//! nothing, of any size.
+//! Writes redirected to a second device, for changes of any size that are applied or discarded as a
+//! whole.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,30 +12,30 @@ use parking_lot::{Mutex, RwLock};
 use crate::device::{check_range, check_range_vectored, check_span};
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
-/// Bytes of the unit in which written places are remembered.
+/// Granularity in bytes in which written ranges are recorded.
 const UNIT_BYTES: u64 = 1024;
 const UNIT_LEN: usize = 1024;
 
-/// Whether nobody misses what a place of the device below holds.
-type Spare = dyn Fn(&Range<u64>) -> bool + Send + Sync;
+/// Whether the contents of a range of the device below are unused.
+type Unused = dyn Fn(&Range<u64>) -> bool + Send + Sync;
 
-/// A writable device whose writes go to the same places of a store. The device below is only read,
-/// but for its holes in places that are [spare](Self::with_spare).
+/// A writable device whose writes are redirected to the same offsets of a store. The device below
+/// is only read, except for its holes in ranges that are [unused](Self::with_unused).
 ///
-/// A flush succeeds without doing anything, and a discard has no effect: what is written here is for
-/// somebody to [take over](Self::written), or to be dropped.
+/// A flush does nothing and succeeds, and a discard has no effect: the [written
+/// ranges](Self::written) are to be applied by the caller, or dropped.
 pub struct ScratchDevice {
     base: Arc<dyn BlockDevice>,
     store: Arc<dyn BlockDevice>,
     written: RwLock<RangeSet>,
-    spare: Option<Box<Spare>>,
-    /// Places that were holes below, and are written there.
+    unused: Option<Box<Unused>>,
+    /// Holes of the device below that were written there directly.
     through: RwLock<RangeSet>,
-    /// Held while a unit that is written in part is filled from below.
+    /// Held while a partly written unit is filled from the device below.
     fills: Mutex<()>,
 }
 
-/// Ranges that do not touch each other, by their starts.
+/// Disjoint, non-adjacent ranges: start to end.
 #[derive(Debug, Default)]
 struct RangeSet(BTreeMap<u64, u64>);
 
@@ -68,7 +68,8 @@ impl RangeSet {
         before.is_some_and(|(_, &end)| end > at)
     }
 
-    /// Where what begins at `at` ends, being in the set or not.
+    /// Returns the end of the run that begins at `at`, whether it is in the set or between two
+    /// ranges.
     fn piece_end(&self, at: u64) -> u64 {
         match self.0.range(..=at).next_back() {
             Some((_, &end)) if end > at => end,
@@ -82,49 +83,51 @@ impl RangeSet {
 }
 
 impl ScratchDevice {
-    /// A scratch device above `base` that holds nothing yet. What `store` holds has no meaning.
+    /// Creates a scratch device over `base` with nothing written. The contents of `store` are
+    /// ignored.
     ///
     /// # Panics
-    /// When the store is shorter than the device.
+    /// If the store is shorter than the device.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>, store: Arc<dyn BlockDevice>) -> Self {
         assert!(
             store.geometry().len_bytes >= base.geometry().len_bytes,
-            "a store has a place for every byte"
+            "the store is as long as the device"
         );
         Self {
             base,
             store,
             written: RwLock::default(),
-            spare: None,
+            unused: None,
             through: RwLock::default(),
             fills: Mutex::new(()),
         }
     }
 
-    /// Writes places that `spare` names to the device below, where that has holes: then they need
-    /// not be taken over. With the same answers for the same places as long as this is used.
+    /// Lets writes to holes in ranges for which `unused` returns true go to the device below, so
+    /// that they need not be copied later. `unused` must return the same answer for the same range
+    /// during the life of the device.
     #[must_use]
-    pub fn with_spare(
+    pub fn with_unused(
         mut self,
-        spare: impl Fn(&Range<u64>) -> bool + Send + Sync + 'static,
+        unused: impl Fn(&Range<u64>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.spare = Some(Box::new(spare));
+        self.unused = Some(Box::new(unused));
         self
     }
 
-    /// Makes holes again of what was written to the device below, for changes that come to nothing.
-    pub fn take_back(&self) {
+    /// Punches out again the holes that were written on the device below; for discarded changes.
+    pub fn revert_holes(&self) {
         let through = std::mem::take(&mut *self.through.write());
         for (start, end) in through.0 {
-            // What stays is where nobody misses anything.
+            // If a discard fails, the bytes stay in ranges that are unused anyway.
             let _ = self.base.discard(start..end);
         }
     }
 
-    /// Whether a range is written to the device below; it is noted then.
+    /// Whether a range is written to the device below; records it if so.
     fn goes_through(&self, range: &Range<u64>) -> Result<bool, IoError> {
-        let Some(spare) = &self.spare else {
+        let Some(unused) = &self.unused else {
             return Ok(false);
         };
         if self.written.read().overlaps(range) {
@@ -134,7 +137,7 @@ impl ScratchDevice {
             let through = self.through.read();
             (through.covers(range), through.overlaps(range))
         };
-        if covers || overlaps || !spare(range) {
+        if covers || overlaps || !unused(range) {
             return Ok(covers);
         }
         let data = self.base.next_data(range.start)?;
@@ -145,7 +148,7 @@ impl ScratchDevice {
         Ok(is_hole)
     }
 
-    /// Writes a range, which lies within the device, by `write`.
+    /// Redirects a write to a range, which is within the device, to `write`.
     fn write(
         &self,
         range: Range<u64>,
@@ -168,21 +171,20 @@ impl ScratchDevice {
         Ok(())
     }
 
-    /// The places that were written, in ascending order; around them up to a unit of 1 KiB that was
-    /// not.
+    /// Returns the written ranges in ascending order, rounded out to units of 1 KiB.
     #[must_use]
     pub fn written(&self) -> Vec<Range<u64>> {
         let written = self.written.read();
         written.0.iter().map(|(&start, &end)| start..end).collect()
     }
 
-    /// The unit that a byte lies in.
+    /// Returns the unit that contains a byte.
     fn unit(&self, at: u64) -> Range<u64> {
         let start = at - at % UNIT_BYTES;
         start..(start + UNIT_BYTES).min(self.base.geometry().len_bytes)
     }
 
-    /// Brings in what the device below holds in a unit, unless it was written already.
+    /// Copies a unit from the device below into the store, unless it was written before.
     fn fill(&self, unit: &Range<u64>) -> Result<(), IoError> {
         if self.written.read().contains(unit.start) {
             return Ok(());
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn adjacent_ranges_are_merged() {
         let mut set = RangeSet::default();
         for range in [10..20, 30..40, 50..60, 20..30, 45..46, 5..55] {
             set.insert(range);
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_seen_and_leave_the_device_below_alone() {
+    fn writes_are_read_back_and_base_is_unchanged() {
         let (base, scratch) = scratch();
         let mut expected = vec![1; LEN];
         for (offset, len, byte) in [
@@ -326,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn holes_in_spare_places_are_written_through_and_come_back() {
+    fn unused_holes_are_written_through_and_reverted() {
         let mut bytes = vec![0; 16 * 4096];
         bytes[4 * 4096] = 1;
         let base = Arc::new(MemoryDevice::new("base", bytes.clone()));
         let store = Arc::new(MemoryDevice::new("store", vec![9; bytes.len()]));
         let scratch = ScratchDevice::new(Arc::<MemoryDevice>::clone(&base), store)
-            .with_spare(|range| range.start >= 4096);
+            .with_unused(|range| range.start >= 4096);
         let mut expected = bytes.clone();
         for (offset, len, byte) in [
             (0, 4096, 2),
@@ -359,7 +361,7 @@ mod tests {
                 .iter()
                 .any(|range| range.contains(&(8 * 4096)))
         );
-        scratch.take_back();
+        scratch.revert_holes();
         assert!(base.snapshot() == bytes);
     }
 }

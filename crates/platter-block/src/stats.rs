@@ -1,4 +1,4 @@
-//! A layer that counts requests exactly, to prove how many a piece of work issues.
+//! A layer that counts requests exactly.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::{Range, Sub};
@@ -8,31 +8,31 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::device::total_len;
 use crate::{BlockDevice, Geometry, IoError};
 
-/// Requests a device was asked for, whether they succeeded or not. A vectored request is one.
+/// Number of requests issued to a device, successful or not. A vectored request counts as one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Read requests.
     pub reads: u64,
-    /// Bytes asked for by the read requests.
+    /// Bytes requested by the read requests.
     pub read_bytes: u64,
     /// Write requests.
     pub writes: u64,
-    /// Bytes handed over by the write requests.
+    /// Bytes passed with the write requests.
     pub write_bytes: u64,
     /// Flushes.
     pub flushes: u64,
     /// Discards.
     pub discards: u64,
-    /// Bytes given back by the discards.
+    /// Bytes of the discards.
     pub discard_bytes: u64,
-    /// Announcements of reads to come.
+    /// Readahead hints.
     pub hints: u64,
 }
 
 impl Sub for Counts {
     type Output = Self;
 
-    /// What was counted since `earlier`.
+    /// Returns the difference to the `earlier` counts.
     fn sub(self, earlier: Self) -> Self {
         Self {
             reads: self.reads.wrapping_sub(earlier.reads),
@@ -59,7 +59,7 @@ struct Counters {
     hints: AtomicU64,
 }
 
-/// Passes every request on to the device below and counts it.
+/// Passes every request to the device below and counts it.
 #[derive(Debug)]
 pub struct CountingDevice {
     base: Arc<dyn BlockDevice>,
@@ -67,7 +67,7 @@ pub struct CountingDevice {
 }
 
 impl CountingDevice {
-    /// Counts what goes to `base`, from zero.
+    /// Counts the requests to `base`, from zero.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl CountingDevice {
         }
     }
 
-    /// What has been counted so far. Exact when no request is under way.
+    /// Returns the current counts. Exact when no request is in flight.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let counters = &self.counters;

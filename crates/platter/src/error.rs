@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use platter_block::partition::{Damage, Fault};
+use platter_block::partition::{Corruption, Fault};
 use platter_block::{IoError, Operation};
 use platter_vfs::error::code_of_errno;
 use rustix::io::Errno;
@@ -84,10 +84,10 @@ pub enum Cause {
         partitions: String,
     },
     /// The partition table is damaged beyond use.
-    #[error("{}", .damage.iter().map(Damage::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("{}", .damage.iter().map(Corruption::to_string).collect::<Vec<_>>().join("; "))]
     DamagedTable {
         /// Everything that is wrong with it.
-        damage: Vec<Damage>,
+        damage: Vec<Corruption>,
     },
     /// The entry of a partition does not describe a part of the disk.
     #[error("partition {number} {fault}")]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use platter_block::partition::{Fault, read_table};
 use platter_block::{
-    Access, BlockDevice, FileDevice, IoError, OpenError, PartitionTable, TableError, WindowDevice,
+    Access, BlockDevice, FileDevice, IoError, OpenError, PartitionTable, PartitionView, TableError,
 };
 
 use crate::signature::SIGNATURE_LEN_BYTES;
@@ -127,7 +127,7 @@ impl Image {
         });
         let device = Arc::clone(&self.device);
         let window = match cut_off {
-            Some(partition) => WindowDevice::new(&name, device, partition.range.start..end)
+            Some(partition) => PartitionView::new(&name, device, partition.range.start..end)
                 .map_err(|error| Error::new(&self.name, error))?,
             None => table
                 .open(device, number)
@@ -150,7 +150,7 @@ impl Image {
             };
             return Err(Error::new(&self.name, cause));
         }
-        let window = WindowDevice::new(&self.name, Arc::clone(&self.device), range)
+        let window = PartitionView::new(&self.name, Arc::clone(&self.device), range)
             .map_err(|error| Error::new(&self.name, error))?;
         Ok(self.on(Arc::new(window)))
     }
@@ -174,7 +174,9 @@ impl Image {
     pub(crate) fn table_error(&self, error: TableError) -> Error {
         let cause = match error {
             TableError::Io(error) => Cause::from(error),
-            TableError::Damaged { damage, .. } => Cause::DamagedTable { damage },
+            TableError::Corrupt {
+                corruption: damage, ..
+            } => Cause::DamagedTable { damage },
             TableError::NoSuchPartition { .. } => {
                 let partitions = String::new();
                 Cause::NoSuchPartition { partitions }

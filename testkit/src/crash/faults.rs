@@ -146,9 +146,9 @@ impl Faults {
             for fault in self.faults(&counted) {
                 let label = format!(
                     "{} seed {}, mount after cut {}, {fault:?}",
-                    self.scene.name, self.seed, state.cut
+                    self.scene.name, self.seed, state.position
                 );
-                let cut = (state.cut, &recorded.history);
+                let cut = (state.position, &recorded.history);
                 let found = self.run_mount(&overlay(&image), fault, cut, &mut counts);
                 counts.note(&label, &found.with_context(|| label.clone())?);
             }

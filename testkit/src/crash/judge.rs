@@ -45,7 +45,7 @@ impl Judged {
 impl Judge<'_> {
     /// Where what was found is not what the history allows.
     pub(super) fn compare(&self, judged: &Judged) -> Vec<String> {
-        let (history, cut) = (&self.recorded.history, self.state.cut);
+        let (history, cut) = (&self.recorded.history, self.state.position);
         let mut found = Vec::new();
         for (who, tree) in &judged.trees {
             let lines = history.judge(cut, tree, self.scene.durability());

@@ -218,7 +218,7 @@ impl Matrix {
         counts.syncs = recorded.history.syncs();
         let options = CrashOptions {
             seed,
-            mixes_per_cut: MIXES_PER_CUT,
+            mixes_per_position: MIXES_PER_CUT,
             ..CrashOptions::default()
         };
         let mut remembered: VecDeque<(u128, Judged)> = VecDeque::new();
@@ -255,7 +255,7 @@ impl Matrix {
             }
             let head = format!(
                 "{} seed {seed}, state {number}, cut {} after {} flushes:",
-                self.scene.name, state.cut, state.flushes
+                self.scene.name, state.position, state.flushes
             );
             self.keep(&recorded, &state, seed, &head)?;
             let text = std::iter::once(head).chain(lines).collect::<Vec<_>>();
@@ -294,7 +294,7 @@ impl Matrix {
             return Ok(());
         };
         std::fs::create_dir_all(folder)?;
-        let name = format!("{}-{seed}-{}", self.scene.name, state.cut);
+        let name = format!("{}-{seed}-{}", self.scene.name, state.position);
         ImageFile::of(&state.device()?)?.keep(&folder.join(format!("{name}.img")))?;
         let text = recorded.history.listing().join("\n");
         let text = format!("{text}\n{head}\n{:?}\n", state.losses);

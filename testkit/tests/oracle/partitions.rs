@@ -186,7 +186,7 @@ fn gpt_reads_as_partx_reads_it() -> Result<()> {
         assert_eq!(copy(&table), Some(GptCopy::Primary));
         assert_eq!(table.partitions[1].name, "größer 根".as_bytes());
         assert_eq!(table.partitions[0].kind.to_string(), "EFI system");
-        assert_eq!(table.damage, []);
+        assert_eq!(table.corruption, []);
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ fn mbr_with_logical_partitions_reads_as_partx_reads_it() -> Result<()> {
         let table = Disk::new(LOGICAL, sector_bytes)?.agree()?;
         let numbers: Vec<u32> = table.partitions.iter().map(|p| p.number).collect();
         assert_eq!(numbers, [1, 3, 5, 6, 7]);
-        assert_eq!(table.damage, []);
+        assert_eq!(table.corruption, []);
     }
     Ok(())
 }
@@ -244,7 +244,7 @@ fn zeroed_primary_gpt_is_read_from_its_backup() -> Result<()> {
             let table = disk.agree()?;
             assert_eq!(copy(&table), Some(GptCopy::Backup));
             assert_eq!(table.partitions, whole.partitions);
-            assert_eq!(table.damage.len(), 1, "{table:?}");
+            assert_eq!(table.corruption.len(), 1, "{table:?}");
         }
         // Without the record nothing at the beginning promises a table.
         disk.wipe(0..sector)?;
@@ -261,7 +261,7 @@ fn damaged_in_both_copies_is_an_error_that_names_them() -> Result<()> {
     let disk = Disk::new(GPT, 512)?;
     disk.flip(512 + 60)?;
     disk.flip(64 * MIB - 512 + 60)?;
-    let Err(error @ TableError::Damaged { .. }) = read_table(&*disk.device()?) else {
+    let Err(error @ TableError::Corrupt { .. }) = read_table(&*disk.device()?) else {
         panic!("{:?}", disk.table());
     };
     let message = error.to_string();

@@ -377,7 +377,7 @@ fn cut(image: &Path, case: &Case, option: &str, code_max: i32) -> [u64; 2] {
     let grown = grow(&device, case.after_kib << 10, &budget(), &clock()).unwrap();
     let recording = recorder.recording();
     let options = CrashOptions {
-        mixes_per_cut: 0,
+        mixes_per_position: 0,
         subset_writes_max: 2,
         ..CrashOptions::default()
     };

@@ -1,5 +1,5 @@
-//! What lies below a loop device. The kernel takes no lock on it, so a process that uses the device locks it
-//! as well.
+//! Backing files of loop devices. The kernel does not lock them, so a process that uses a loop
+//! device locks its backing file as well.
 
 use std::fs;
 use std::ops::Range;
@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Stat, major, minor};
 
-/// The unit of the numbers that sysfs has.
+/// The unit of sizes and offsets in sysfs, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// The file or device below a loop device, or below one of its partitions.
+/// The backing file or device of a loop device, or of one of its partitions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Backing {
     pub(super) path: PathBuf,
-    /// The bytes of it that the device shows.
+    /// The byte range of it that the device exposes.
     pub(super) range: Range<u64>,
 }
 
 impl Backing {
-    /// What lies below `device`, if it is a loop device that has something.
+    /// Returns the backing file of `device`; `None` unless it is a loop device that has one.
     pub(super) fn of(device: &Stat) -> Option<Self> {
         let (major, minor) = (major(device.st_rdev), minor(device.st_rdev));
         let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         Self::read(&folder)
     }
 
-    /// From the folder of the device in sysfs.
+    /// Reads the attributes in the device's sysfs directory.
     fn read(folder: &Path) -> Option<Self> {
         let is_partition = folder.join("partition").exists();
         let whole = if is_partition {

@@ -1,4 +1,4 @@
-//! Transfers that bypass the page cache of the host (`O_DIRECT`).
+//! Direct I/O: transfers that bypass the host's page cache (`O_DIRECT`).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem;
@@ -12,32 +12,33 @@ use crate::device::total_len;
 
 /// The size of a bounce buffer, and so of the largest request that needs one.
 const BOUNCE_BYTES: usize = 1 << 20;
-/// How many bounce buffers are kept for later requests.
+/// Number of bounce buffers kept for later requests.
 const BOUNCE_KEPT_MAX: usize = 4;
-/// The coarsest alignment that is served. Real devices ask for 512 bytes to 64 KiB.
+/// The largest supported alignment in bytes. Real devices require 512 bytes to 64 KiB.
 pub(super) const ALIGN_BYTES_MAX: u32 = 1 << 20;
 
-/// The descriptor for direct transfers, and what they need.
+/// The descriptor for direct I/O and its alignment.
 ///
-/// The kernel takes only aligned places, lengths and memory. A read is widened to the alignment
-/// and passes through an aligned buffer where the caller's is not. A write cannot be widened
-/// without racing against its neighbours, so one of partial blocks goes through the page cache.
+/// The kernel accepts only aligned offsets, lengths and memory. A read is widened to the alignment
+/// and uses an aligned bounce buffer if the caller's is not aligned. A write cannot be widened
+/// without racing against writes to adjacent bytes, so a write of partial blocks goes through the
+/// page cache.
 #[derive(Debug)]
 pub(super) struct DirectFile {
     file: OwnedFd,
     /// A power of two.
     align: usize,
-    /// Held shared by direct writes, and alone by a write through the page cache: the kernel keeps
-    /// the two coherent only when they do not run at once on one page.
+    /// Shared by direct writes, exclusive for a write through the page cache: the kernel keeps the
+    /// two coherent only if they do not run concurrently on one page.
     pages: RwLock<()>,
     spare: Mutex<Vec<AlignedBuffer>>,
 }
 
 impl DirectFile {
-    /// Direct transfers on `file`, whose places and memory must be aligned to `align_bytes`.
+    /// Sets up direct I/O on `file`, whose offsets and memory must be aligned to `align_bytes`.
     ///
     /// # Panics
-    /// When the alignment is not a power of two, or above [`ALIGN_BYTES_MAX`].
+    /// If the alignment is not a power of two, or above [`ALIGN_BYTES_MAX`].
     pub(super) fn new(file: OwnedFd, align_bytes: u32) -> Self {
         assert!(align_bytes.is_power_of_two(), "alignment {align_bytes}");
         assert!(align_bytes <= ALIGN_BYTES_MAX, "alignment {align_bytes}");
@@ -57,8 +58,8 @@ impl DirectFile {
         self.with_bounce(|bounce| self.read_bounced(offset, bufs, bounce))
     }
 
-    /// Writes `bufs` one after the other at `offset`; `cached` is the same file through the page
-    /// cache.
+    /// Writes `bufs` one after the other at `offset`; `cached` is a descriptor of the same file
+    /// that uses the page cache.
     pub(super) fn write(
         &self,
         cached: impl AsFd,
@@ -131,13 +132,13 @@ impl DirectFile {
         transfer::write(&self.file, offset, &bounce[..used])
     }
 
-    /// Reads at least the first `needed` bytes of `bounce` from the aligned place `offset`.
+    /// Reads at least the first `needed` bytes of `bounce` from the aligned offset `offset`.
     fn fill(&self, offset: u64, needed: usize, bounce: &mut [u8]) -> io::Result<()> {
         let widened = needed.next_multiple_of(self.align);
         let mut done = 0;
         while done < needed {
-            // A transfer stops short at the end of the file, and may elsewhere; the next has to
-            // begin at an aligned place again.
+            // A transfer ends early at the end of the file, and may elsewhere; the next one must
+            // begin at an aligned offset again.
             done -= done % self.align;
             match pread(&self.file, &mut bounce[done..widened], offset + done as u64) {
                 Ok(count) if count < self.align && done + count < needed => {

@@ -1,15 +1,15 @@
-//! A flush whose failure is not forgotten.
+//! A flush whose first failure is reported forever.
 
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Runs flushes one at a time and repeats the first failure for ever.
+/// Serialises flushes and reports the first failure again on every later call.
 ///
 /// Linux reports a failed writeback once and marks the lost pages clean, so the next `fdatasync`
-/// succeeds without the data. A success after a failure would vouch for writes that are gone. One
-/// at a time, because of two flushes that run together only one is told.
+/// succeeds without the data: a success after a failure would confirm writes that are lost. Flushes
+/// are serialised because the kernel reports the failure to only one of two concurrent calls.
 #[derive(Debug, Default)]
 pub(super) struct StickyFlush {
     failure: Mutex<Option<Arc<io::Error>>>,

@@ -1,4 +1,4 @@
-//! Who else uses an image.
+//! Finding the process or device that has an image in use.
 
 use std::fmt;
 use std::fs;
@@ -9,37 +9,37 @@ use std::sync::Arc;
 
 use rustix::fs::Stat;
 
-/// The longest name of a process or a directory that a message shows.
+/// Maximum length of a process name or a directory in a message, in characters.
 const NAME_CHARS_MAX: usize = 256;
 
-/// Somebody who uses an image already.
+/// The current user of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A program that locked it exclusively, where it can be found out which.
+    /// A process with an exclusive lock; `None` if it cannot be determined.
     Writer(Option<Process>),
-    /// Programs that locked it shared; one of them, where it can be found out.
+    /// Processes with a shared lock; one of them, if it can be determined.
     Reader(Option<Process>),
-    /// The block device is mounted, or a program or a device above it claimed it.
+    /// The block device is mounted, or claimed by a program or a stacked device (`O_EXCL`).
     Claim,
     /// The file is attached to the loop device of this name, which takes no lock.
     Loop(Arc<str>),
     /// Another process uses the backing file of the loop device.
     Backing {
-        /// The file.
+        /// The backing file.
         file: Arc<str>,
-        /// Who uses it.
+        /// Its user.
         holder: Box<Holder>,
     },
 }
 
-/// A process that uses an image.
+/// A process that has an image open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub id: u32,
-    /// The name of its program, without characters that a terminal acts upon.
+    /// Program name, without control characters.
     pub name: Arc<str>,
-    /// Where the image is mounted, if it is mounted just once.
+    /// The image's mount point, if it is mounted exactly once.
     pub mountpoint: Option<Arc<str>>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// The loop device that a file is attached to, where the kernel tells.
+/// Returns the loop device that a file is attached to, if sysfs shows it.
 pub(super) fn attached_loop_device(file: &Stat) -> Option<Arc<str>> {
     let devices = fs::read_dir("/sys/block").ok()?;
     devices.flatten().find_map(|device| {
@@ -83,14 +83,14 @@ pub(super) fn attached_loop_device(file: &Stat) -> Option<Arc<str>> {
     })
 }
 
-/// A process that has a lock on the file, one to write where `writes` says so, as far as the kernel
-/// tells this user. The file is open as `path`.
+/// Returns a process that has a lock on the file, an exclusive one if `writes`, as far as this user
+/// may see it in `/proc`. The file is open as `path`.
 pub(super) fn lock_holder(path: &Path, file: &Stat, writes: bool) -> Option<Process> {
     let table = fs::read_to_string("/proc/locks").ok()?;
     let own = std::process::id();
     let mut locks: Vec<Lock> = table.lines().filter_map(Lock::parse).collect();
     locks.retain(|lock| lock.inode == file.st_ino);
-    // Ranges have no process there. Who has locked one has locked the file shared as well.
+    // For range locks, `/proc/locks` shows no process; their owners hold a shared `flock` too.
     let mut found = locks.iter().filter_map(|lock| {
         let id = lock.process?;
         let seen = locks_of(id, file);
@@ -101,7 +101,7 @@ pub(super) fn lock_holder(path: &Path, file: &Stat, writes: bool) -> Option<Proc
         has_lock.then_some(id)
     });
     let first = found.next()?;
-    // This process itself is asked last: it may have opened the file twice.
+    // This process is considered last: it may have opened the file twice.
     let id = [first].into_iter().chain(found).find(|id| *id != own);
     let id = id.unwrap_or(first);
     let name = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
@@ -112,7 +112,7 @@ pub(super) fn lock_holder(path: &Path, file: &Stat, writes: bool) -> Option<Proc
     })
 }
 
-/// A line of `/proc/locks`, or of a descriptor in `fdinfo`.
+/// A line of `/proc/locks`, or a `lock:` line in `fdinfo`.
 #[derive(Debug, PartialEq, Eq)]
 struct Lock {
     writes: bool,
@@ -121,7 +121,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// A lock that this library takes: of a file, or of a range for its open file.
+    /// Parses a lock of the kinds that this library takes: `flock` and open file description locks.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let kind = words.by_ref().find(|word| !word.ends_with(':'))?;
@@ -139,7 +139,7 @@ impl Lock {
     }
 }
 
-/// The locks that a process has on the file; `None` where this user may not see them.
+/// Returns the locks of a process on the file; `None` if this user may not see them.
 fn locks_of(process: u32, file: &Stat) -> Option<Vec<Lock>> {
     let mut locks = Vec::new();
     for descriptor in fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten() {
@@ -158,8 +158,8 @@ fn locks_of(process: u32, file: &Stat) -> Option<Vec<Lock>> {
     Some(locks)
 }
 
-/// Where the image at `path`, or a part of it, is mounted, if it is so once. The source of such a
-/// mount is the path from the root, and `@` with the partition after it.
+/// Returns the mount point of the image at `path`, or of a part of it, if there is exactly one. The
+/// source of such a mount is the absolute path, followed by `@` and the partition.
 fn mountpoint_of(path: &Path) -> Option<Arc<str>> {
     let path = path.canonicalize().ok()?;
     let table = fs::read("/proc/self/mountinfo").ok()?;
@@ -178,7 +178,7 @@ fn mountpoint_of(path: &Path) -> Option<Arc<str>> {
         .then(|| shown(&String::from_utf8_lossy(&first)))
 }
 
-/// A word of the table of mounts, where blanks and the like are octal numbers.
+/// Decodes a field of the mount table, where blanks and the like are octal escapes.
 fn unescaped(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_are_read_as_the_kernel_shows_them() {
+    fn proc_locks_lines_are_parsed() {
         let lock = |writes, process| {
             Some(Lock {
                 writes,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_printable() {
+    fn process_names_are_printable() {
         assert_eq!(&*shown("a\u{1b}[31m\nb"), "a?[31m?b");
     }
 }

@@ -1,4 +1,4 @@
-//! The lease of an image: a process that opens it waits until the owner gives the lease up.
+//! The lease of an image: a process that opens it waits until the owner releases the lease.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,19 +7,20 @@ use super::FileDevice;
 use crate::sys::fcntl::set_lease;
 
 impl FileDevice {
-    /// Has others wait who open the file, for `/proc/sys/fs/lease-break-time` at most, until the lease
-    /// is given up or this is closed; who does not want to wait gets `EAGAIN`. When one waits, the
-    /// process gets `SIGIO`, for which it needs a handler before.
+    /// Makes other processes that open the file wait for `/proc/sys/fs/lease-break-time` at most,
+    /// until the lease is released or this device is closed; non-blocking opens get `EAGAIN`. When
+    /// another process waits, this process gets `SIGIO`, for which it must have installed a
+    /// handler.
     ///
     /// # Errors
-    /// `WouldBlock` while another process has it open. Others mean that there is no lease to be had:
-    /// for who neither owns the file nor is the superuser, for a block device, and on filesystems
-    /// that have none.
+    /// `WouldBlock` while another process has the file open. Other errors mean that the lease is
+    /// not available: for a caller that neither owns the file nor is the superuser, for a block
+    /// device, and on filesystems without leases.
     pub fn take_lease(&self) -> io::Result<()> {
         set_lease(self.file.as_fd(), true)
     }
 
-    /// Gives up the lease: who waits goes on.
+    /// Releases the lease, which wakes waiting opens.
     pub fn release_lease(&self) -> io::Result<()> {
         set_lease(self.file.as_fd(), false)
     }

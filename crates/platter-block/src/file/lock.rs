@@ -1,9 +1,8 @@
-//! Locks that keep users of one image apart.
+//! Locks that exclude conflicting users of one image.
 //!
-//! A user of a whole image locks it with `flock(2)`, exclusively to write. A user of a
-//! part of it, a partition, has it locked shared that way, and the bytes of that part with a lock of
-//! the open file description. Readers of the whole have its bytes locked, too, so that they meet the
-//! writers of parts.
+//! A user of a whole image locks it with `flock(2)`, exclusively to write. A user of one partition
+//! takes a shared `flock` and an open file description lock on the partition's bytes. Readers of
+//! the whole image lock its bytes as well, so that they conflict with writers of partitions.
 
 use std::io;
 use std::ops::Range;
@@ -16,40 +15,40 @@ use rustix::io::Errno;
 
 use crate::sys::fcntl::{self, RangeLock};
 
-/// How often a lock that another process holds is tried again.
+/// How many times a lock held by another process is retried.
 ///
-/// udev locks a block device shared while it looks what is on it, which it does whenever a writer
-/// has closed it, and what a killed writer had begun to write may be finished by another process;
-/// that takes some ten milliseconds and is not worth an error.
+/// udev takes a shared lock while it probes a block device, which it does whenever a writer has
+/// closed it, and the writes of a killed process may still be finished by another one; both take
+/// some ten milliseconds and are not worth an error.
 const TRIES_MAX: u32 = 10;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes at the start that readers leave alone: QEMU has its own locks there, and no partition
-/// begins before their end and ends there, too.
+/// First byte that readers lock: QEMU has its own locks in the bytes before, and no partition lies
+/// entirely within them.
 const READERS_FROM: u64 = 1024;
-/// The end of all that can be locked.
+/// The end of the lockable range.
 const END: u64 = i64::MAX.unsigned_abs();
 
-/// How much of an image is locked.
+/// Which part of an image is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
     /// All of it.
     Whole,
-    /// Parts that are named later; until then no process may lock all of it for writing.
+    /// Parts that are locked later; until then no process may lock the whole image for writing.
     Parts,
 }
 
-/// What became of a lock.
+/// Outcome of an attempt to lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Locked {
     Yes,
     /// Another process holds a conflicting lock.
     InUse,
-    /// The filesystem has no such locks.
+    /// The filesystem does not support such locks.
     NotPossible,
 }
 
-/// Locks as much of a file as `share` says, to write or only to read.
+/// Locks the part of a file that `share` selects, exclusively if `writes`.
 pub(super) fn lock(file: impl AsFd, share: Share, writes: bool) -> io::Result<Locked> {
     let is_alone = writes && share == Share::Whole;
     let locked = lock_file(&file, is_alone)?;
@@ -59,7 +58,7 @@ pub(super) fn lock(file: impl AsFd, share: Share, writes: bool) -> io::Result<Lo
     let start = if writes { 0 } else { READERS_FROM };
     Ok(match lock_bytes(&file, &(start..END), writes)? {
         Locked::InUse => Locked::InUse,
-        // Without locks of ranges, who writes a part has locked it all.
+        // Without range locks, a writer of a part has locked the whole file.
         Locked::Yes | Locked::NotPossible => Locked::Yes,
     })
 }
@@ -78,15 +77,15 @@ pub(super) fn lock_part(file: impl AsFd, part: &Range<u64>, writes: bool) -> io:
     }
 }
 
-/// Gives up all locks of an open file.
+/// Releases all locks of an open file.
 pub(super) fn unlock(file: impl AsFd) {
-    // Closing does it as well, but later where a child shares the open file.
+    // Closing releases them too, but later if a child process shares the open file.
     let _ = fcntl::unlock_range(file.as_fd(), &(0..END));
     let _ = flock(&file, FlockOperation::Unlock);
 }
 
-/// Whether readers, and they alone, keep the whole file from being locked exclusively. Gives up the
-/// locks there are.
+/// Whether readers are all that prevents an exclusive lock of the whole file. Releases the locks of
+/// this open file.
 pub(super) fn is_shared_with_readers(file: impl AsFd) -> bool {
     let whole = READERS_FROM..END;
     let is_shared = flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
@@ -124,7 +123,7 @@ fn again_while_in_use(lock: impl Fn() -> io::Result<()>) -> io::Result<Locked> {
             Some(Errno::INTR) => tries -= 1,
             Some(Errno::WOULDBLOCK | Errno::ACCESS) if tries < TRIES_MAX => sleep(TRY_PAUSE),
             Some(Errno::WOULDBLOCK | Errno::ACCESS) => return Ok(Locked::InUse),
-            // `EBADF` is of a file that is open for reading only.
+            // `EBADF`: the file is open for reading only.
             Some(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::BADF) => {
                 return Ok(Locked::NotPossible);
             }

@@ -28,9 +28,9 @@ use flush::StickyFlush;
 pub use in_use::{Holder, Process};
 pub use open::{Access, OpenError, OpenOptions, Refusal};
 
-/// A regular file or a block device that is open. Closing it releases its lock.
+/// An open regular file or block device. Closing it releases its locks.
 ///
-/// The capacity is the one the file had when it was opened: a write never makes a file longer.
+/// The capacity is the size at the time of opening: a write never extends the file.
 #[derive(Debug)]
 pub struct FileDevice {
     name: Arc<str>,
@@ -41,11 +41,11 @@ pub struct FileDevice {
     flush: StickyFlush,
     locked: bool,
     writes: bool,
-    /// The file below a loop device, locked as well, and where the device begins in it.
+    /// The backing file of a loop device, locked too, and the offset of the device in it.
     backing: Option<(Box<FileDevice>, u64)>,
 }
 
-/// What a device can be made of.
+/// The kind of file behind a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileKind {
     Regular,
@@ -55,29 +55,29 @@ enum FileKind {
 impl FileDevice {
     /// Opens a regular file or a block device.
     ///
-    /// A writer locks it exclusively, and a block device is claimed too, so that one that is
-    /// mounted is refused. A reader locks it shared unless told not to, writes nothing, and leaves
-    /// the access time alone where it may.
+    /// A writer locks it exclusively, and claims a block device (`O_EXCL`), so that a mounted one
+    /// is refused. A reader takes a shared lock unless told otherwise, writes nothing, and does not
+    /// update the access time where it may avoid it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
         open::open(path, options, lock::Share::Whole)
     }
 
-    /// Opens an image of which only parts are going to be used, each of which is then locked with
-    /// [`lock_part`](Self::lock_part). Others may use other parts, even to write.
+    /// Opens an image of which only parts will be used, each locked with
+    /// [`lock_part`](Self::lock_part). Other processes may use other parts, for writing too.
     ///
-    /// A block device is claimed as a whole all the same.
+    /// A block device is still claimed as a whole.
     pub fn open_parts(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
         open::open(path, options, lock::Share::Parts)
     }
 
-    /// Locks a part of an image that was opened with [`open_parts`](Self::open_parts), as its access
-    /// asks for. Where its filesystem has no locks of ranges, a writer locks all of it.
+    /// Locks a part of an image that was opened with [`open_parts`](Self::open_parts), as its
+    /// access requires. If the filesystem has no range locks, a writer locks the whole file.
     pub fn lock_part(&self, part: &Range<u64>) -> Result<(), OpenError> {
         open::lock_part(self, part)
     }
 
-    /// Whether the image is locked: not for a reader that wants no lock, nor for one on a
-    /// filesystem that has none.
+    /// Whether the image is locked: not with [`Access::ReadUnlocked`], nor for a reader on a
+    /// filesystem without locks.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.locked
@@ -95,7 +95,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Gives whole blocks inside `range` back to the device. Sub-block ends are left as they are.
+    /// Discards the whole blocks inside `range`. Partial blocks at its ends are left unchanged.
     fn discard_block_device(&self, range: &Range<u64>) -> rustix::io::Result<()> {
         let block = u64::from(self.geometry.logical_block_bytes);
         let start = range.start.next_multiple_of(block);
@@ -118,7 +118,7 @@ impl FileDevice {
     }
 }
 
-/// The open file, with its lock.
+/// Returns the open file, with its lock.
 impl AsFd for FileDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -128,8 +128,8 @@ impl AsFd for FileDevice {
 impl Drop for FileDevice {
     fn drop(&mut self) {
         if self.locked {
-            // A child that is being started shares the open file, and with it the lock, until it
-            // executes its program; so closing alone may release the lock late.
+            // A child process shares the open file, and with it the lock, until it calls exec;
+            // closing alone may release the lock late.
             lock::unlock(&self.file);
         }
     }
@@ -243,14 +243,14 @@ impl BlockDevice for FileDevice {
                 Ok(Some(start..hole.clamp(start, end)))
             }
             Err(Errno::NXIO) => Ok(None),
-            // The filesystem below does not tell.
+            // The filesystem does not report holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset..end)),
             Err(source) => Err(error(source)),
         }
     }
 
     fn will_need(&self, range: Range<u64>) {
-        // Direct reads do not come from the page cache, which this would fill.
+        // Direct reads do not use the page cache, which this would fill.
         if self.direct.is_some() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Opening an image: what it may be, its size and blocks, and its locks.
+//! Opening an image: accepted file types, size and block sizes, and locks.
 
 use std::fmt;
 use std::io;
@@ -22,24 +22,24 @@ use super::{FileDevice, FileKind};
 use crate::sys::blkdev;
 use crate::{Geometry, IoError, Operation};
 
-/// How an image is opened.
+/// Options for opening an image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// What will be done with it.
+    /// The intended use.
     pub access: Access,
-    /// Bypass the page cache of the host.
+    /// Bypass the host's page cache (`O_DIRECT`).
     pub direct: bool,
 }
 
-/// What an image is opened for, and with it how it is locked.
+/// The intended use of an image, which selects the lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Reading, with a lock that other readers share and no writer gets past.
+    /// Reading, with a lock shared with other readers and exclusive of writers.
     #[default]
     Read,
-    /// Reading without a lock: what is read may change meanwhile.
+    /// Reading without a lock: the contents may change meanwhile.
     ReadUnlocked,
-    /// Reading and writing, with a lock that is shared with nobody.
+    /// Reading and writing, with an exclusive lock.
     Write,
 }
 
@@ -49,18 +49,18 @@ impl Access {
     }
 }
 
-/// An image that cannot be opened.
+/// The reason why opening an image failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum OpenError {
-    /// It is there, and is not opened all the same.
+    /// It exists and is refused.
     #[error("{device}: {refusal}")]
     Refused {
         /// The path.
         device: Arc<str>,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
-    /// The host failed.
+    /// The host returned an error.
     #[error(transparent)]
     Io(#[from] IoError),
 }
@@ -83,18 +83,18 @@ impl From<OpenError> for IoError {
     }
 }
 
-/// Why an image that is there is not opened.
+/// The reason why an existing image is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody else uses it in a way that does not go together with this one.
+    /// Another process or device uses it in a conflicting way.
     InUse(Holder),
     /// It is a directory.
     Directory,
-    /// It is neither a regular file nor a block device, but this.
+    /// It is neither a regular file nor a block device, but of the named type.
     NotAnImage(&'static str),
-    /// It cannot be read or written past the page cache.
+    /// It does not support direct I/O.
     NoDirect,
-    /// Its filesystem has no locks, and it was to be written to.
+    /// Its filesystem has no locks, and it was to be written.
     NoLock,
 }
 
@@ -104,18 +104,20 @@ impl fmt::Display for Refusal {
             Self::InUse(holder) => write!(out, "in use by {holder}"),
             Self::Directory => out.write_str("a directory, not an image or a block device"),
             Self::NotAnImage(kind) => write!(out, "a {kind}, not an image or a block device"),
-            Self::NoDirect => out.write_str("direct I/O is not possible on it"),
-            Self::NoLock => out.write_str("its filesystem has no locks, so it is not written to"),
+            Self::NoDirect => out.write_str("direct I/O is not supported"),
+            Self::NoLock => {
+                out.write_str("its filesystem does not support locks, refusing to write")
+            }
         }
     }
 }
 
 impl std::error::Error for Refusal {}
 
-/// How deep loop devices are looked through that lie on one another.
+/// Maximum number of stacked loop devices that are followed to their backing files.
 const BACKING_DEPTH_MAX: u32 = 8;
 
-/// Bounds for the block size of a file, which is the one its filesystem prefers.
+/// Bounds for the block size of a file, which is the preferred I/O size of its filesystem.
 const FILE_BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=65536;
 
 pub(super) fn open(
@@ -126,7 +128,7 @@ pub(super) fn open(
     open_above(path, options, share, 0)
 }
 
-/// Opens what lies below so many loop devices.
+/// Opens the file below `depth` loop devices.
 fn open_above(
     path: &Path,
     options: OpenOptions,
@@ -140,7 +142,7 @@ fn open_above(
         share,
         depth,
     };
-    // Looked at before it is opened: opening a FIFO waits for its other end, and opening a tape
+    // Checked before it is opened: opening a FIFO waits for its other end, and opening a tape
     // rewinds it.
     let before = stat(path).map_err(|source| opening.io(source))?;
     let kind = opening.kind(&before)?;
@@ -180,7 +182,7 @@ fn open_above(
     })
 }
 
-/// Locks a part of an image of which only parts are locked.
+/// Locks a part of an image that was opened for parts.
 pub(super) fn lock_part(device: &FileDevice, part: &Range<u64>) -> Result<(), OpenError> {
     if !device.locked {
         return Ok(());
@@ -218,7 +220,7 @@ pub(super) fn lock_part(device: &FileDevice, part: &Range<u64>) -> Result<(), Op
     Ok(())
 }
 
-/// An error of the file below a loop device, as one of the device.
+/// Converts an error of a loop device's backing file into one of the device.
 fn of_backing(name: &Arc<str>, error: OpenError) -> OpenError {
     match error {
         OpenError::Refused {
@@ -235,13 +237,13 @@ fn of_backing(name: &Arc<str>, error: OpenError) -> OpenError {
     }
 }
 
-/// An image on its way to being open.
+/// An image that is being opened.
 struct Opening<'a> {
     path: &'a Path,
     name: Arc<str>,
     options: OpenOptions,
     share: Share,
-    /// How many loop devices lie above it.
+    /// Number of loop devices above it.
     depth: u32,
 }
 
@@ -273,16 +275,16 @@ impl Opening<'_> {
         let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY | extra;
         flags |= if writes { OFlags::RDWR } else { OFlags::RDONLY };
         match kind {
-            // Without effect on a regular file, and no wait if it has become a FIFO.
+            // Without effect on a regular file, and does not block if it was replaced by a FIFO.
             FileKind::Regular => flags |= OFlags::NONBLOCK,
-            // Claims the device; a descriptor for direct transfers is opened under that claim.
+            // Claims the device; the descriptor for direct I/O is opened under that claim.
             FileKind::Block if writes && extra.is_empty() && self.depth == 0 => {
                 flags |= OFlags::EXCL;
             }
             FileKind::Block => {}
         }
         if !writes {
-            // Only the owner may leave the access time alone.
+            // Only the owner may open a file without updating its access time.
             match self.open_waiting(flags | OFlags::NOATIME) {
                 Err(Errno::PERM) => {}
                 opened => return opened.map_err(|source| self.open_failed(source, extra)),
@@ -292,7 +294,7 @@ impl Opening<'_> {
             .map_err(|source| self.open_failed(source, extra))
     }
 
-    /// Opens it, and waits where a mount that ends has a lease on it until that is done.
+    /// Opens the file, and waits for the end of an unmount that holds a lease on it.
     fn open_waiting(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         match open_fd(self.path, flags, Mode::empty()) {
             Err(Errno::WOULDBLOCK) if flags.contains(OFlags::NONBLOCK) => {
@@ -310,7 +312,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Takes the lock that the access asks for. Says whether there is one now.
+    /// Takes the lock for the access. Returns whether the file is locked now.
     fn lock(&self, file: &OwnedFd, found: &Stat) -> Result<bool, OpenError> {
         let writes = match self.options.access {
             Access::ReadUnlocked => return Ok(false),
@@ -326,7 +328,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Who holds a lock that could not be had: only readers share theirs with one more.
+    /// Returns the user that holds the conflicting lock.
     fn lock_holder(&self, file: &OwnedFd, found: &Stat) -> Holder {
         lock::unlock(file);
         if self.options.access.writes() && lock::is_shared_with_readers(file) {
@@ -336,7 +338,7 @@ impl Opening<'_> {
         }
     }
 
-    /// What lies below a loop device, locked as the device is, and where the device begins in it.
+    /// Opens and locks the backing file of a loop device; returns it with the offset of the device.
     fn backing(&self, found: &Stat) -> Result<Option<(Box<FileDevice>, u64)>, OpenError> {
         let Some(backing) = Backing::of(found) else {
             return Ok(None);
@@ -349,7 +351,7 @@ impl Opening<'_> {
             ..self.options
         };
         let below = match open_above(&backing.path, options, Share::Parts, self.depth + 1) {
-            // It is out of reach, and so cannot be opened by this path for anything else either.
+            // It cannot be opened here, and so not by another process through this path either.
             Err(OpenError::Io(_)) => return Ok(None),
             below => below.map_err(|error| of_backing(&self.name, error))?,
         };
@@ -397,7 +399,7 @@ impl Opening<'_> {
     ) -> Result<DirectFile, OpenError> {
         let file = self.open_descriptor(kind, OFlags::DIRECT)?;
         let again = fstat(&file).map_err(|source| self.io(source))?;
-        // The path may lead elsewhere by now.
+        // The path may refer to another file by now.
         if (again.st_dev, again.st_ino, again.st_rdev)
             != (found.st_dev, found.st_ino, found.st_rdev)
         {
@@ -410,7 +412,8 @@ impl Opening<'_> {
             }
             Ok(_) | Err(_) => match kind {
                 FileKind::Block => geometry.logical_block_bytes,
-                // Of the disk below nothing is known; no logical block is larger than this.
+                // The block size of the disk below is unknown; no logical block is larger than
+                // this.
                 FileKind::Regular => geometry.physical_block_bytes.max(4096),
             },
         };

@@ -1,4 +1,4 @@
-//! Files: sizes, holes, locks, direct transfers, and what is refused.
+//! Files: sizes, holes, locks, direct I/O, and refusals.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -42,7 +42,7 @@ fn refusal(result: Result<FileDevice, OpenError>) -> Refusal {
 }
 
 #[test]
-fn a_file_of_any_size_is_read_and_written() {
+fn file_of_any_size_is_read_and_written() {
     for length in [0, 1, 511, 4095, 10_001] {
         let (_dir, path) = image(&pattern(length));
         let device = FileDevice::open(&path, WRITE).unwrap();
@@ -84,7 +84,7 @@ fn vectored_requests_keep_their_order() {
 }
 
 #[test]
-fn a_file_that_shrank_gives_an_error() {
+fn shrunken_file_returns_an_error() {
     let (_dir, path) = image(&pattern(10_000));
     let device = FileDevice::open(&path, READ_UNLOCKED).unwrap();
     fs::OpenOptions::new()
@@ -104,7 +104,7 @@ fn a_file_that_shrank_gives_an_error() {
 }
 
 #[test]
-fn a_reader_changes_nothing() {
+fn reader_changes_nothing() {
     let (_dir, path) = image(&pattern(10_000));
     let old = rustix::fs::Timestamps {
         last_access: rustix::fs::Timespec {
@@ -136,7 +136,7 @@ fn a_reader_changes_nothing() {
 }
 
 #[test]
-fn holes_are_known() {
+fn holes_are_reported() {
     const MIB: u64 = 1 << 20;
     let (_dir, path) = image(&[]);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -163,7 +163,7 @@ fn holes_are_known() {
 }
 
 #[test]
-fn one_writer_or_many_readers() {
+fn writer_excludes_readers_and_writers() {
     let (_dir, path) = image(&pattern(1000));
     let reader = FileDevice::open(&path, READ).unwrap();
     let second = FileDevice::open(&path, READ).unwrap();
@@ -199,7 +199,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn locked_parts_exclude_a_lock_of_the_whole() {
+fn locked_part_excludes_lock_of_whole_file() {
     let (_dir, path) = image(&pattern(30_000));
     let part = |options, range: Range<u64>| -> Result<FileDevice, OpenError> {
         let device = FileDevice::open_parts(&path, options)?;
@@ -239,8 +239,8 @@ fn locked_parts_exclude_a_lock_of_the_whole() {
 }
 
 #[test]
-fn who_opens_a_leased_file_waits_until_the_lease_is_given_up() {
-    // Without a handler the notice would end the process; it is not needed here.
+fn open_of_leased_file_waits_for_its_release() {
+    // Without a handler SIGIO would end the process.
     let ignoring = "trap '' IO; exec \"$0\" \"$@\"";
     let (_dir, path) = image(&pattern(1000));
     if std::env::var_os("LEASE_HELD").is_none() {
@@ -272,7 +272,7 @@ fn who_opens_a_leased_file_waits_until_the_lease_is_given_up() {
 }
 
 #[test]
-fn a_lock_is_released_even_when_a_child_inherited_it() {
+fn lock_is_released_although_a_child_inherited_it() {
     let (_dir, path) = image(&pattern(1000));
     let writer = FileDevice::open(&path, WRITE).unwrap();
     let inherited = rustix::io::dup(&writer.file).unwrap();
@@ -282,7 +282,7 @@ fn a_lock_is_released_even_when_a_child_inherited_it() {
 }
 
 #[test]
-fn what_is_no_image_is_refused() {
+fn open_refuses_other_file_types() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("fifo");
     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -311,7 +311,7 @@ fn what_is_no_image_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_read_directly_says_so() {
+fn missing_direct_io_support_is_reported() {
     let options = OpenOptions {
         direct: true,
         ..READ
@@ -321,7 +321,7 @@ fn what_cannot_be_read_directly_says_so() {
 }
 
 #[test]
-fn direct_reads_and_writes_take_any_place_and_memory() {
+fn direct_io_takes_any_offset_and_memory() {
     const LENGTH: usize = (3 << 20) + 123;
     let (_dir, path) = image(&pattern(LENGTH));
     let mut model = pattern(LENGTH);
@@ -357,7 +357,7 @@ fn direct_reads_and_writes_take_any_place_and_memory() {
 }
 
 #[test]
-fn direct_writers_of_one_page_do_not_lose_bytes() {
+fn concurrent_direct_writes_lose_no_bytes() {
     const LANES: u8 = 4;
     let (_dir, path) = image(&vec![0; 64 << 10]);
     let options = OpenOptions {
@@ -390,7 +390,7 @@ fn direct_writers_of_one_page_do_not_lose_bytes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
-    fn direct_vectored_requests_agree_with_the_file(
+    fn direct_vectored_io_matches_the_file(
         at in 0usize..9000, lengths in proptest::collection::vec(0usize..5000, 0..6)
     ) {
         const LENGTH: usize = 50_001;

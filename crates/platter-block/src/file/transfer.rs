@@ -1,11 +1,11 @@
-//! Whole transfers out of system calls that may be interrupted or stop short.
+//! Complete transfers from system calls that may be interrupted or return early.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
 use rustix::io::{Errno, pread, preadv, pwrite, pwritev};
 
-/// How many buffers the kernel takes in one call (`IOV_MAX`).
+/// Maximum number of buffers in one call (`IOV_MAX`).
 const BUFFERS_MAX: usize = 1024;
 
 /// Fills `buf` from `offset`.
@@ -82,7 +82,7 @@ pub(super) fn write_vectored(
     Ok(())
 }
 
-/// Makes what was written durable, with the metadata needed to reach it.
+/// Makes completed writes durable, with the metadata needed to read them (`fdatasync`).
 pub(super) fn sync_data(file: impl AsFd) -> io::Result<()> {
     loop {
         match rustix::fs::fdatasync(&file) {
@@ -92,7 +92,7 @@ pub(super) fn sync_data(file: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// The file ends before the capacity it was opened with.
+/// The error for a file that ends before the capacity it was opened with.
 pub(super) fn shrunk() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,

@@ -1,6 +1,6 @@
-//! Writes kept in memory above a device that is never written to.
+//! Writes kept in memory over a device that is never written.
 //!
-//! This is how a dirty journal is replayed into an image that was opened for reading.
+//! A dirty journal is replayed into such an overlay when an image is opened read-only.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,14 +17,14 @@ use crate::{BlockDevice, Geometry, IoError, Operation};
 /// How an overlay uses memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverlayOptions {
-    /// The unit in bytes in which written places are held; a power of two.
+    /// Granularity of held writes in bytes; a power of two.
     pub chunk_bytes: u32,
-    /// How many bytes may be held. A write that needs more fails and changes nothing.
+    /// Maximum number of bytes held. A write that needs more fails and changes nothing.
     pub limit_bytes: u64,
 }
 
 impl Default for OverlayOptions {
-    /// Chunks of 4 KiB, and room for the largest journal that `mke2fs` makes: 1 GiB.
+    /// Chunks of 4 KiB, and a limit above the largest journal that `mke2fs` makes: 1 GiB.
     fn default() -> Self {
         Self {
             chunk_bytes: 4096,
@@ -33,7 +33,7 @@ impl Default for OverlayOptions {
     }
 }
 
-/// The write does not fit into what an overlay may hold.
+/// The write exceeds the overlay's memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OverlayFull {
     limit_bytes: u64,
@@ -42,22 +42,19 @@ struct OverlayFull {
 impl fmt::Display for OverlayFull {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limit = self.limit_bytes;
-        write!(
-            out,
-            "more than the {limit} bytes that may be held in memory"
-        )
+        write!(out, "overlay limit of {limit} bytes of memory exceeded")
     }
 }
 
 impl std::error::Error for OverlayFull {}
 
-/// A writable device whose writes stay in memory; the device below is only ever read.
+/// A writable device whose writes stay in memory; the device below is only read.
 ///
-/// A flush succeeds without doing anything: nothing here survives the process. A discard forgets
-/// what was written to the whole chunks inside its range, and so frees their memory.
+/// A flush does nothing and succeeds: the writes end with the process. A discard drops the held
+/// chunks inside its range, which frees their memory.
 ///
 /// # Invariants
-/// - A chunk is held whole: its length is the chunk size, cut at the end of the device.
+/// - A held chunk is complete: its length is the chunk size, truncated at the end of the device.
 /// - `held_bytes` is the sum of the lengths of the chunks, and at most the limit.
 #[derive(Debug)]
 pub struct OverlayDevice {
@@ -65,16 +62,16 @@ pub struct OverlayDevice {
     options: OverlayOptions,
     len_bytes: u64,
     chunks: RwLock<BTreeMap<u64, Arc<[u8]>>>,
-    /// Written under the lock of `chunks`; read without it, so that reads of an overlay that
-    /// holds nothing take no lock.
+    /// Written under the lock of `chunks`; read without it, so that reads of an empty overlay take
+    /// no lock.
     held_bytes: AtomicU64,
 }
 
 impl OverlayDevice {
-    /// An overlay over `base` that holds nothing yet.
+    /// Creates an empty overlay over `base`.
     ///
     /// # Panics
-    /// When the chunk size is not a power of two.
+    /// If the chunk size is not a power of two.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>, options: OverlayOptions) -> Self {
         assert!(
@@ -91,13 +88,13 @@ impl OverlayDevice {
         }
     }
 
-    /// How many bytes are held in memory.
+    /// Returns the number of bytes held in memory.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Acquire)
     }
 
-    /// What is held: each chunk, and where it lies, in ascending order.
+    /// Returns the held chunks with their offsets, in ascending order.
     #[must_use]
     pub fn held(&self) -> Vec<(u64, Arc<[u8]>)> {
         let chunks = self.chunks.read();
@@ -106,9 +103,9 @@ impl OverlayDevice {
             .collect()
     }
 
-    /// A second overlay over the same base that starts with what this one holds now.
+    /// Creates a second overlay over the same base, with the current contents of this one.
     ///
-    /// From then on the two are independent; chunks that neither changes are shared.
+    /// From then on the two are independent; unmodified chunks are shared.
     #[must_use]
     pub fn fork(&self) -> Self {
         let chunks = self.chunks.read();
@@ -125,18 +122,18 @@ impl OverlayDevice {
         u64::from(self.options.chunk_bytes)
     }
 
-    /// The bytes of the device that a chunk holds.
+    /// Returns the byte range of a chunk, truncated at the end of the device.
     fn chunk_range(&self, index: u64) -> Range<u64> {
         let start = index * self.chunk_bytes();
         start..start.saturating_add(self.chunk_bytes()).min(self.len_bytes)
     }
 
-    /// The indexes of the chunks that a range of bytes, which lies within the device, touches.
+    /// Returns the indexes of the chunks that overlap a byte range within the device.
     fn touched(&self, range: &Range<u64>) -> Range<u64> {
         range.start / self.chunk_bytes()..range.end.div_ceil(self.chunk_bytes())
     }
 
-    /// Whether any chunk that the range touches is held.
+    /// Whether any chunk that overlaps the range is held.
     fn holds_any(&self, range: &Range<u64>) -> bool {
         self.held_bytes() > 0
             && self
@@ -147,7 +144,7 @@ impl OverlayDevice {
                 .is_some()
     }
 
-    /// Copies the held parts of the range at `offset` into `buf` and returns the other parts.
+    /// Copies the held parts of the range at `offset` into `buf` and returns the parts not held.
     fn copy_held(&self, offset: u64, buf: &mut [u8]) -> Vec<Range<usize>> {
         let range = offset..offset + buf.len() as u64;
         let mut gaps = Vec::new();
@@ -167,8 +164,8 @@ impl OverlayDevice {
         gaps
     }
 
-    /// Writes `buf` at `offset` if every chunk that it covers in part is held or in `fresh`.
-    /// Otherwise changes nothing and returns a chunk that is neither.
+    /// Writes `buf` at `offset` if every chunk that it covers partially is held or in `fresh`.
+    /// Otherwise changes nothing and returns a missing chunk.
     fn apply(
         &self,
         offset: u64,
@@ -213,7 +210,7 @@ impl OverlayDevice {
         Ok(None)
     }
 
-    /// What the device below holds at the place of a chunk.
+    /// Reads a chunk from the device below.
     fn read_base_chunk(&self, index: u64) -> Result<Arc<[u8]>, IoError> {
         let range = self.chunk_range(index);
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
@@ -223,7 +220,7 @@ impl OverlayDevice {
     }
 }
 
-/// Where a request and a chunk that it touches meet, counted from the start of each.
+/// The intersection of a request and a chunk, relative to the start of each.
 struct Overlap {
     in_request: Range<usize>,
     in_chunk: Range<usize>,
@@ -279,8 +276,8 @@ impl BlockDevice for OverlayDevice {
         if buf.is_empty() {
             return Ok(());
         }
-        // The device below is read outside the lock. A discard that runs meanwhile can take a
-        // chunk away again, so it takes another round then.
+        // The device below is read outside the lock. A concurrent discard can drop a chunk again,
+        // in which case the loop runs once more.
         let mut fresh = BTreeMap::new();
         loop {
             let missing = self.apply(offset, buf, &mut fresh).map_err(|full| {

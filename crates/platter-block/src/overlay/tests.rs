@@ -1,4 +1,4 @@
-//! The overlay against a plain array, and its own rules.
+//! The overlay compared with a plain array, and its own rules.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn contents(device: &OverlayDevice) -> Vec<u8> {
 }
 
 #[test]
-fn writes_stay_above_a_read_only_device() {
+fn writes_do_not_reach_the_base() {
     let (memory, device) = overlay(10_000, 4096, 1 << 20);
     assert!(!device.geometry().read_only);
     device.write_at(4090, &[1; 12]).unwrap();
@@ -44,7 +44,7 @@ fn writes_stay_above_a_read_only_device() {
 }
 
 #[test]
-fn a_write_beyond_the_limit_changes_nothing() {
+fn write_beyond_the_limit_changes_nothing() {
     let (_, device) = overlay(100_000, 4096, 8192);
     device.write_at(0, &[1; 8192]).unwrap();
     let before = contents(&device);
@@ -57,7 +57,7 @@ fn a_write_beyond_the_limit_changes_nothing() {
 }
 
 #[test]
-fn a_discard_frees_whole_chunks_only() {
+fn discard_frees_whole_chunks_only() {
     let (_, device) = overlay(10_000, 4096, 1 << 20);
     device.write_at(0, &vec![1; 10_000]).unwrap();
     assert_eq!(device.held_bytes(), 10_000);
@@ -71,7 +71,7 @@ fn a_discard_frees_whole_chunks_only() {
 }
 
 #[test]
-fn untouched_places_cost_one_request_below() {
+fn unwritten_ranges_cost_one_request_below() {
     let memory = Arc::new(MemoryDevice::new("memory", base(1 << 20)));
     let counting = Arc::new(CountingDevice::new(memory));
     let device = OverlayDevice::new(counting.clone(), OverlayOptions::default());
@@ -91,7 +91,7 @@ fn untouched_places_cost_one_request_below() {
 }
 
 #[test]
-fn a_fork_goes_its_own_way() {
+fn fork_is_independent() {
     let (_, device) = overlay(10_000, 512, 1 << 20);
     device.write_at(0, &[1; 1024]).unwrap();
     let fork = device.fork();
@@ -105,7 +105,7 @@ fn a_fork_goes_its_own_way() {
 }
 
 #[test]
-fn written_places_count_as_data() {
+fn written_ranges_are_reported_as_data() {
     #[derive(Debug)]
     struct Hole(MemoryDevice);
     impl BlockDevice for Hole {
@@ -145,13 +145,13 @@ fn written_places_count_as_data() {
 }
 
 #[test]
-fn writers_and_readers_run_at_once() {
+fn concurrent_writers_and_readers_agree() {
     const LANES: u8 = 4;
     let (_, device) = overlay(65_536, 512, 1 << 20);
     let device = &device;
     std::thread::scope(|scope| {
         for lane in 0..LANES {
-            // Lanes interleave every 100 bytes, so that neighbours share chunks.
+            // Lanes interleave every 100 bytes, so that adjacent writes share chunks.
             scope.spawn(move || {
                 for round in 0..20u8 {
                     for start in (u64::from(lane) * 100..65_000).step_by(400) {
@@ -194,7 +194,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn an_overlay_reads_like_an_array(steps in steps(), chunk_log in 0u32..13, length in 0usize..6000) {
+    fn overlay_reads_like_an_array(steps in steps(), chunk_log in 0u32..13, length in 0usize..6000) {
         let (memory, device) = overlay(length, 1 << chunk_log, u64::MAX);
         let mut model = base(length);
         for step in steps {

@@ -10,12 +10,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{
-    Damage, Fault, GptCopy, Partition, PartitionTable, PartitionType, Rule, Scheme, Structure,
+    Corruption, Fault, GptCopy, Partition, PartitionTable, PartitionType, Rule, Scheme, Structure,
     TableError, byte_range, read_bytes,
 };
 use crate::{BlockDevice, IoError};
 
-/// The first bytes of the sector of a header.
+/// The beginning of a header's sector.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskHeader {
@@ -51,7 +51,7 @@ struct DiskHeader {
 const _: () = assert!(size_of::<DiskHeader>() == 92);
 const _: () = assert!(offset_of!(DiskHeader, disk_guid) == 56);
 
-/// The part of an entry that has a meaning.
+/// The defined part of an entry.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskEntry {
@@ -61,58 +61,58 @@ struct DiskEntry {
     guid: [u8; 16],
     /// `StartingLBA`.
     first: U64,
-    /// `EndingLBA`, which belongs to the partition.
+    /// `EndingLBA`, inclusive.
     last: U64,
     /// `Attributes`.
     attributes: U64,
-    /// `PartitionName`, UTF-16 that a zero ends.
+    /// `PartitionName`, zero-terminated UTF-16.
     name: [U16; 36],
 }
 const _: () = assert!(size_of::<DiskEntry>() == 128);
 
 const SIGNATURE: [u8; 8] = *b"EFI PART";
-/// The major revision that every header has.
+/// The major revision of all known headers.
 const REVISION_MAJOR: u32 = 1;
-/// The entry sizes that are served: 128 times a power of two, by the specification.
+/// The supported entry sizes in bytes; the specification demands 128 times a power of two.
 const ENTRY_BYTES: std::ops::RangeInclusive<u32> = 128..=4096;
-/// The bytes of entries that are served; Linux stops here too. Real tables have 16 KiB.
+/// Maximum size of the entry array in bytes, as in Linux. Real tables have 16 KiB.
 const ENTRIES_BYTES_MAX: u64 = 4 << 20;
 
-/// What became of reading one copy.
+/// Outcome of reading one copy.
 pub(super) enum Attempt {
-    /// There is none: no signature.
+    /// No signature.
     Absent,
-    /// A table that can be believed.
+    /// A valid table.
     Found(PartitionTable),
-    /// There is one, and it is damaged.
-    Damaged(Broken),
+    /// A signature, but the table is corrupt.
+    Corrupt(Broken),
 }
 
-/// A copy that cannot be believed.
+/// A corrupt copy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Broken {
-    damage: Damage,
-    /// Where a header that can be believed itself says that the other copy is.
+    corruption: Corruption,
+    /// The `AlternateLBA` of a header that is itself valid.
     other_sector: Option<u64>,
 }
 
-/// Reads the copy at the beginning.
+/// Reads the primary copy.
 pub(super) fn read_primary(device: &dyn BlockDevice, sector_bytes: u32) -> Attempt {
     match read_copy(device, sector_bytes, 1, GptCopy::Primary) {
         Ok(table) => Attempt::Found(table),
-        Err(Broken { damage, .. })
-            if damage.structure == Structure::PrimaryHeader
-                && matches!(damage.rule, Rule::NoSignature | Rule::Outside) =>
+        Err(Broken { corruption, .. })
+            if corruption.structure == Structure::PrimaryHeader
+                && matches!(corruption.rule, Rule::NoSignature | Rule::Outside) =>
         {
             Attempt::Absent
         }
-        Err(broken) => Attempt::Damaged(broken),
+        Err(broken) => Attempt::Corrupt(broken),
     }
 }
 
-/// The damage of a disk that should have a primary header and has none.
+/// Reports the missing primary header of a disk that should have one.
 pub(super) fn missing(sector_bytes: u32) -> Broken {
-    Damage {
+    Corruption {
         structure: Structure::PrimaryHeader,
         offset: u64::from(sector_bytes),
         rule: Rule::NoSignature,
@@ -120,44 +120,44 @@ pub(super) fn missing(sector_bytes: u32) -> Broken {
     .into()
 }
 
-/// Reads the copy at the end in place of primary copies that are damaged: in the last sector, or
-/// where an intact primary header says.
+/// Reads the backup copy in place of a corrupt primary one: in the last sector, or at the
+/// `AlternateLBA` of a valid primary header.
 pub(super) fn read_backup(
     device: &dyn BlockDevice,
     primaries: Vec<(u32, Broken)>,
 ) -> Result<PartitionTable, TableError> {
-    let mut damage = Vec::new();
+    let mut corruption = Vec::new();
     for (sector_bytes, primary) in primaries {
-        damage.push(primary.damage);
+        corruption.push(primary.corruption);
         let sectors = device.geometry().len_bytes.checked_div(sector_bytes.into());
         let last = sectors.unwrap_or(0).saturating_sub(1);
         let other = primary.other_sector.filter(|&other| other != last);
         for sector in std::iter::once(last).chain(other) {
             match read_copy(device, sector_bytes, sector, GptCopy::Backup) {
                 Ok(mut table) => {
-                    table.damage.insert(0, primary.damage);
+                    table.corruption.insert(0, primary.corruption);
                     return Ok(table);
                 }
-                Err(backup) => damage.push(backup.damage),
+                Err(backup) => corruption.push(backup.corruption),
             }
         }
     }
-    Err(TableError::Damaged {
+    Err(TableError::Corrupt {
         device: device.name().clone(),
-        damage,
+        corruption,
     })
 }
 
-impl From<Damage> for Broken {
-    fn from(damage: Damage) -> Self {
+impl From<Corruption> for Broken {
+    fn from(corruption: Corruption) -> Self {
         Self {
-            damage,
+            corruption,
             other_sector: None,
         }
     }
 }
 
-/// A header whose own checksum and bounds hold.
+/// A header with valid checksum and bounds.
 struct Header {
     other_sector: u64,
     last_usable: u64,
@@ -179,7 +179,7 @@ fn read_copy(
         GptCopy::Backup => (Structure::BackupHeader, Structure::BackupEntries),
     };
     let offset = sector.saturating_mul(u64::from(sector_bytes));
-    let broken = |rule| Damage {
+    let broken = |rule| Corruption {
         structure,
         offset,
         rule,
@@ -187,7 +187,7 @@ fn read_copy(
     let bytes = read(device, offset, sector_bytes as usize).map_err(broken)?;
     let header = decode_header(&bytes, sector, sector_bytes).map_err(broken)?;
     let broken = |rule| Broken {
-        damage: Damage {
+        corruption: Corruption {
             structure: entries_structure,
             offset: header.entries_offset,
             rule,
@@ -203,9 +203,9 @@ fn read_copy(
         .zip(bytes.chunks_exact(header.entry_bytes))
         .filter_map(|(number, bytes)| decode_entry(number, bytes, sector_bytes, device_bytes))
         .collect();
-    let mut damage = Vec::new();
+    let mut corruption = Vec::new();
     if byte_range(header.last_usable, 1, sector_bytes).end > device_bytes {
-        damage.push(Damage {
+        corruption.push(Corruption {
             structure,
             offset,
             rule: Rule::UsableBeyondEnd,
@@ -219,7 +219,7 @@ fn read_copy(
         scheme,
         sector_bytes,
         partitions,
-        damage,
+        corruption,
     ))
 }
 
@@ -230,7 +230,7 @@ fn read(device: &dyn BlockDevice, offset: u64, length: usize) -> Result<Vec<u8>,
         .ok_or(Rule::Outside)
 }
 
-/// Decodes the header in the sector `sector`, whose bytes these are.
+/// Validates the header in the sector `sector`, whose contents are `bytes`.
 fn decode_header(bytes: &[u8], sector: u64, sector_bytes: u32) -> Result<Header, Rule> {
     let (disk, _) = DiskHeader::ref_from_prefix(bytes).map_err(|_| Rule::Outside)?;
     if disk.signature != SIGNATURE {
@@ -281,7 +281,7 @@ fn decode_header(bytes: &[u8], sector: u64, sector_bytes: u32) -> Result<Header,
     })
 }
 
-/// Decodes one entry, `None` when it is not used.
+/// Decodes one entry; `None` if it is unused.
 fn decode_entry(
     number: u32,
     bytes: &[u8],
@@ -314,7 +314,7 @@ fn decode_entry(
     })
 }
 
-/// CRC-32 as Ethernet has it.
+/// Returns the CRC-32 (IEEE 802.3).
 fn crc32(bytes: &[u8]) -> u32 {
     let sum = checksum(CrcAlgorithm::Crc32IsoHdlc, bytes);
     u32::try_from(sum & 0xffff_ffff).unwrap_or_default()

@@ -1,7 +1,7 @@
-//! What a partition says it holds. Names of those that are met often.
+//! Partition types and the names of common ones.
 //!
-//! Sources: UEFI 2.10 table 5.7; the Discoverable Partitions Specification; for MBR types the
-//! list that Linux tools print.
+//! Sources: UEFI 2.10 table 5.7; the Discoverable Partitions Specification; for MBR types the list
+//! that Linux tools print.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use uuid::{Uuid, uuid};
 /// The type of a partition: a GUID in a GPT, a byte in an MBR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PartitionType {
-    /// Of a GPT.
+    /// Of a GPT entry.
     Guid(Uuid),
-    /// Of an MBR.
+    /// Of an MBR entry.
     Byte(u8),
 }
 
 impl PartitionType {
-    /// Stands in an MBR for the whole GPT.
+    /// The MBR type that covers a whole GPT disk.
     pub(super) const PROTECTIVE: Self = Self::Byte(0xee);
 
-    /// Its name, where it is well known.
+    /// Returns its name, if it is a common one.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         match self {
@@ -35,7 +35,7 @@ impl PartitionType {
         }
     }
 
-    /// Whether it holds logical partitions and nothing else.
+    /// Whether it is an extended partition, which holds only logical partitions.
     #[must_use]
     pub fn is_container(self) -> bool {
         matches!(self, Self::Byte(0x05 | 0x0f | 0x85))
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// The types that sfdisk knows, by their first column.
+    /// Returns the types that sfdisk knows, by their first column.
     fn listed(label: &str) -> BTreeMap<String, String> {
         let path = std::env::var("PATH").unwrap_or_default();
         let output = Command::new("sfdisk")
@@ -188,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_one_that_sfdisk_knows() {
-        /// Younger than the sfdisk of Debian 12.
+    fn partition_types_match_sfdisk() {
+        /// Newer than the sfdisk of Debian 12.
         const LUKS: Uuid = uuid!("ca7d7ccb-63ed-4c53-861c-1742536059cc");
         let listed_guids = listed("gpt");
         for (guid, name) in GUIDS.iter().filter(|(guid, _)| *guid != LUKS) {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_without_name_shows_its_number() {
+    fn unnamed_type_shows_its_number() {
         assert_eq!(PartitionType::Byte(0x83).to_string(), "Linux");
         assert_eq!(PartitionType::Byte(0x42).to_string(), "0x42");
         let guid = Uuid::from_bytes([1; 16]);

@@ -7,8 +7,8 @@ use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{
-    Damage, Fault, Partition, PartitionTable, PartitionType, Rule, Scheme, Structure, TableError,
-    byte_range, read_bytes,
+    Corruption, Fault, Partition, PartitionTable, PartitionType, Rule, Scheme, Structure,
+    TableError, byte_range, read_bytes,
 };
 use crate::{BlockDevice, IoError};
 
@@ -29,7 +29,7 @@ struct DiskRecord {
 }
 const _: () = assert!(size_of::<DiskRecord>() == RECORD_BYTES);
 
-/// One entry. Cylinders, heads and sectors are of no use any more.
+/// One entry. The CHS fields are ignored.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskEntry {
@@ -39,8 +39,8 @@ struct DiskEntry {
     /// The type; zero in an entry that is not used.
     kind: u8,
     last_chs: [u8; 3],
-    /// First sector: of the disk, of the record that a logical partition belongs to, or of the
-    /// extended partition that the next record belongs to.
+    /// First sector, relative to: the disk (primary), the containing record (logical), or the
+    /// extended partition (link to the next record).
     first: U32,
     /// Number of sectors.
     count: U32,
@@ -49,12 +49,12 @@ const _: () = assert!(size_of::<DiskEntry>() == 16);
 
 const RECORD_BYTES: usize = 512;
 const SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// How many extended boot records are followed; Linux has no more partitions on a disk.
+/// Maximum number of extended boot records; Linux has no more partitions on a disk.
 const RECORD_COUNT_MAX: usize = 256;
-/// What partitioning tools align to, in whatever sectors.
+/// The alignment of partitioning tools in bytes, whatever the sector size.
 const ALIGN_BYTES: u64 = 1 << 20;
 
-/// A boot record that ends with its signature.
+/// A boot record with a valid signature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BootRecord {
     disk_signature: u32,
@@ -116,20 +116,20 @@ impl BootRecord {
     }
 
     /// Whether the entries can be a partition table: the boot sector of a filesystem has the same
-    /// signature, and boot code or nothing where the entries would be.
+    /// signature, with boot code or zeros in place of entries.
     pub(super) fn is_partition_table(&self) -> bool {
         let plain = |entry: &Entry| matches!(entry.boot_indicator, 0 | 0x80);
         self.entries.iter().all(plain) && self.used().next().is_some()
     }
 
-    /// Whether the record stands guard for a GPT, alone or beside entries of its own (hybrid).
+    /// Whether the record is a protective MBR of a GPT, alone or with other entries (hybrid MBR).
     pub(super) fn is_protective(&self) -> bool {
         self.used()
             .any(|entry| entry.kind == PartitionType::PROTECTIVE)
     }
 }
 
-/// Reads the boot record at a byte offset, `None` when the bytes are not one or beyond the end.
+/// Reads the boot record at a byte offset; `None` if it has no signature or is beyond the end.
 pub(super) fn read_record(
     device: &dyn BlockDevice,
     offset: u64,
@@ -138,7 +138,7 @@ pub(super) fn read_record(
     Ok(bytes.and_then(|bytes| BootRecord::decode(&bytes)))
 }
 
-/// Reads the table that begins with `mbr`.
+/// Reads the table whose first record is `mbr`.
 pub(super) fn read_table(
     device: &dyn BlockDevice,
     mbr: &BootRecord,
@@ -152,9 +152,9 @@ pub(super) fn read_table(
     }
     let begins_inside = |partition: &Partition| partition.range.start < device.geometry().len_bytes;
     if !partitions.iter().any(begins_inside) {
-        return Err(TableError::Damaged {
+        return Err(TableError::Corrupt {
             device: device.name().clone(),
-            damage: vec![Damage {
+            corruption: vec![Corruption {
                 structure: Structure::MasterBootRecord,
                 offset: 0,
                 rule: Rule::NothingInside,
@@ -165,7 +165,7 @@ pub(super) fn read_table(
         device,
         sector_bytes,
         partitions,
-        damage: Vec::new(),
+        corruption: Vec::new(),
         number: 5,
         seen: HashSet::new(),
     };
@@ -179,24 +179,24 @@ pub(super) fn read_table(
         scheme,
         sector_bytes,
         logical.partitions,
-        logical.damage,
+        logical.corruption,
     ))
 }
 
-/// The logical partitions of a disk, while their chain is followed.
+/// The logical partitions found while their chain is followed.
 struct Logical<'a> {
     device: &'a dyn BlockDevice,
     sector_bytes: u32,
     partitions: Vec<Partition>,
-    damage: Vec<Damage>,
-    /// The number of the next one.
+    corruption: Vec<Corruption>,
+    /// Number of the next partition.
     number: u32,
-    /// The records read so far, by their sector.
+    /// Sectors of the records read so far.
     seen: HashSet<u64>,
 }
 
 impl Logical<'_> {
-    /// Follows the chain in an extended partition to its end or to the first damaged record.
+    /// Follows the chain in an extended partition to its end or to the first corrupt record.
     fn follow(&mut self, extended: &Entry) {
         let end = extended.first.saturating_add(extended.count);
         let mut sector = extended.first;
@@ -204,14 +204,14 @@ impl Logical<'_> {
         loop {
             let record = match self.read(sector) {
                 Ok(Some(record)) => record,
-                // An extended partition without logical ones needs no record.
+                // An extended partition without logical partitions needs no record.
                 Ok(None) => {
                     if self.seen.len() == first_record.saturating_add(1) {
                         return;
                     }
-                    return self.damaged(sector, Rule::NoSignature);
+                    return self.corrupt(sector, Rule::NoSignature);
                 }
-                Err(rule) => return self.damaged(sector, rule),
+                Err(rule) => return self.corrupt(sector, rule),
             };
             self.add(&record, sector, extended);
             let Some(link) = record.used().find(|entry| entry.kind.is_container()) else {
@@ -219,7 +219,7 @@ impl Logical<'_> {
             };
             sector = extended.first.saturating_add(link.first);
             if sector >= end {
-                return self.damaged(sector, Rule::Outside);
+                return self.corrupt(sector, Rule::Outside);
             }
         }
     }
@@ -238,8 +238,8 @@ impl Logical<'_> {
         Ok(BootRecord::decode(&bytes))
     }
 
-    /// Adds the logical partitions of one record: the first in it, and rarely more, which count
-    /// only when they lie within the extended partition.
+    /// Adds the logical partitions of one record: its first entry, and further ones, which are
+    /// rare, only if they are within the extended partition.
     fn add(&mut self, record: &BootRecord, sector: u64, extended: &Entry) {
         let end = extended.first.saturating_add(extended.count);
         for (slot, entry) in record.entries.iter().enumerate() {
@@ -256,8 +256,8 @@ impl Logical<'_> {
         }
     }
 
-    fn damaged(&mut self, sector: u64, rule: Rule) {
-        self.damage.push(Damage {
+    fn corrupt(&mut self, sector: u64, rule: Rule) {
+        self.corruption.push(Corruption {
             structure: Structure::ExtendedBootRecord,
             offset: self.offset(sector),
             rule,
@@ -269,8 +269,8 @@ impl Logical<'_> {
     }
 }
 
-/// The sector size that the entries count in: the device's own, unless the entries make sense only
-/// in the other one of 512 and 4096 bytes. An MBR does not say it.
+/// Returns the sector size that the entries use: the device's own, unless the entries are plausible
+/// only with the other one of 512 and 4096 bytes. An MBR does not store it.
 fn sector_bytes(device: &dyn BlockDevice, mbr: &BootRecord) -> Result<u32, IoError> {
     let own = device.geometry().logical_block_bytes;
     let other = match own {

@@ -1,10 +1,10 @@
-//! Partition tables: which parts of a disk hold something, and what.
+//! Partition tables: GPT and MBR.
 //!
 //! Specs: UEFI 2.10 chapter 5 (GPT and the protective MBR); the MBR and its extended boot records
 //! have none and are read as Linux reads them.
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
-mod damage;
+mod corruption;
 mod gpt;
 mod kind;
 mod mbr;
@@ -14,38 +14,38 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::{BlockDevice, IoError, WindowDevice};
+use crate::{BlockDevice, IoError, PartitionView};
 
-pub use damage::{Damage, Fault, Rule, Structure, TableError};
+pub use corruption::{Corruption, Fault, Rule, Structure, TableError};
 pub use kind::PartitionType;
 
-/// A partition table, as far as it can be believed.
+/// The valid part of a partition table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionTable {
-    /// Which kind of table it is.
+    /// The kind of table.
     pub scheme: Scheme,
-    /// The sector size in bytes that the table counts in. A table in a plain file can have been
-    /// written for a disk of another sector size than the file's device has.
+    /// The sector size in bytes that the table uses. A table in a regular file can have been
+    /// written for a disk with another sector size than the file's device.
     pub sector_bytes: u32,
-    /// The partitions, in the order of their numbers.
+    /// The partitions in ascending order of their numbers.
     pub partitions: Vec<Partition>,
-    /// What is broken and was worked around, such as the primary GPT when its backup is used.
-    pub damage: Vec<Damage>,
+    /// Corruption that was worked around, such as in the primary GPT when the backup is used.
+    pub corruption: Vec<Corruption>,
 }
 
-/// The kinds of tables.
+/// The kinds of partition tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
     /// GUID partition table.
     Gpt {
         /// The GUID of the disk.
         disk: Uuid,
-        /// Which of its two copies was read.
+        /// The copy that was read.
         copy: GptCopy,
     },
     /// Master boot record with its extended boot records.
     Mbr {
-        /// The disk signature; zero where there is none.
+        /// The disk signature; zero if there is none.
         disk_signature: u32,
     },
 }
@@ -62,26 +62,26 @@ pub enum GptCopy {
 /// One entry of a partition table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Its number, as Linux numbers it.
+    /// Its number, as in Linux device names.
     pub number: u32,
-    /// The bytes of the disk that the entry says it takes, possibly beyond the end of the disk.
+    /// The byte range in its entry, possibly beyond the end of the disk.
     pub range: Range<u64>,
-    /// What it says it holds.
+    /// Its type.
     pub kind: PartitionType,
-    /// Its name in UTF-8, empty where there is none; an MBR has no names.
+    /// Its name in UTF-8, empty if it has none; an MBR has no names.
     pub name: Vec<u8>,
     /// Its own GUID, in a GPT.
     pub guid: Option<Uuid>,
-    /// What is wrong with the entry.
+    /// The fault of the entry, if any.
     pub fault: Option<Fault>,
 }
 
 /// Reads the partition table of a device.
 ///
-/// `None` means that there is no table, or an MBR without a single partition, which cannot be told
-/// from the boot sector of a bare filesystem; an error that there was one, and that it is damaged
-/// beyond use. A backup GPT at the end is consulted only where the beginning promises a GPT: else
-/// it is more likely a leftover, for which there is [`read_backup_table`].
+/// Returns `None` if there is no table, or an MBR without partitions, which cannot be distinguished
+/// from the boot sector of a bare filesystem; an error if there is a table that is corrupt beyond
+/// use. A backup GPT at the end is read only if the beginning has a primary GPT or a protective
+/// MBR: otherwise it is more likely a leftover, for which there is [`read_backup_table`].
 pub fn read_table(device: &dyn BlockDevice) -> Result<Option<PartitionTable>, TableError> {
     let mbr = mbr::read_record(device, 0)?.filter(mbr::BootRecord::is_partition_table);
     if let Some(mbr) = &mbr
@@ -89,63 +89,63 @@ pub fn read_table(device: &dyn BlockDevice) -> Result<Option<PartitionTable>, Ta
     {
         return mbr::read_table(device, mbr).map(Some);
     }
-    let mut damage = Vec::new();
+    let mut corruption = Vec::new();
     for sector_bytes in sector_sizes(device) {
         match gpt::read_primary(device, sector_bytes) {
             gpt::Attempt::Absent => {}
             gpt::Attempt::Found(table) => return Ok(Some(table)),
-            gpt::Attempt::Damaged(found) => damage.push((sector_bytes, found)),
+            gpt::Attempt::Corrupt(found) => corruption.push((sector_bytes, found)),
         }
     }
-    if damage.is_empty() {
+    if corruption.is_empty() {
         if mbr.is_none() {
             return Ok(None);
         }
-        damage = sector_sizes(device)
+        corruption = sector_sizes(device)
             .map(|sector_bytes| (sector_bytes, gpt::missing(sector_bytes)))
             .collect();
     }
-    gpt::read_backup(device, damage).map(Some)
+    gpt::read_backup(device, corruption).map(Some)
 }
 
-/// Reads the backup GPT at the end of a device, whatever its beginning holds.
+/// Reads the backup GPT at the end of a device, regardless of its beginning.
 ///
-/// For a disk whose beginning was overwritten. Where a filesystem was found at the beginning, the
-/// backup is a leftover of what was there before.
+/// This is for a disk whose beginning was overwritten. If there is a filesystem at the beginning,
+/// the backup is a leftover of an earlier table.
 pub fn read_backup_table(device: &dyn BlockDevice) -> Result<Option<PartitionTable>, TableError> {
-    let damage = sector_sizes(device)
+    let corruption = sector_sizes(device)
         .map(|sector_bytes| (sector_bytes, gpt::missing(sector_bytes)))
         .collect();
-    match gpt::read_backup(device, damage) {
+    match gpt::read_backup(device, corruption) {
         Ok(table) => Ok(Some(table)),
-        Err(TableError::Damaged { .. }) => Ok(None),
+        Err(TableError::Corrupt { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 impl PartitionTable {
-    /// The partition of this number.
+    /// Returns the partition of this number.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<&Partition> {
         let found = self.partitions.binary_search_by_key(&number, |p| p.number);
         found.ok().and_then(|index| self.partitions.get(index))
     }
 
-    /// The partition of this number as a device, named after the disk: `disk.img@2`.
+    /// Opens the partition of this number as a device, named after the disk: `disk.img@2`.
     ///
-    /// Refused where the entry reaches beyond the end of the device. One that overlaps another can
-    /// be opened; whoever wants to write to it should look at its fault first.
+    /// Refused if the entry extends beyond the end of the device. A partition that overlaps another
+    /// one can be opened; callers that write to it should check its fault first.
     pub fn open(
         &self,
         device: Arc<dyn BlockDevice>,
         number: u32,
-    ) -> Result<WindowDevice, TableError> {
+    ) -> Result<PartitionView, TableError> {
         let partition = self
             .get(number)
             .ok_or_else(|| TableError::NoSuchPartition {
                 device: Arc::clone(device.name()),
                 number,
-                damage: self.damage.first().copied(),
+                corruption: self.corruption.first().copied(),
             })?;
         match partition.fault {
             Some(fault @ (Fault::Backwards | Fault::BeyondEnd)) => Err(TableError::Unusable {
@@ -155,19 +155,19 @@ impl PartitionTable {
             }),
             None | Some(Fault::Overlaps(_)) => {
                 let name = format!("{}@{number}", device.name());
-                let window = WindowDevice::new(&name, device, partition.range.clone());
-                window.map_err(TableError::Io)
+                let view = PartitionView::new(&name, device, partition.range.clone());
+                view.map_err(TableError::Io)
             }
         }
     }
 
-    /// Builds a table out of entries that were decoded one by one: orders them, and finds the
-    /// faults that show only in the whole.
+    /// Builds a table from decoded entries: sorts them, and finds the faults that involve several
+    /// entries.
     fn new(
         scheme: Scheme,
         sector_bytes: u32,
         mut partitions: Vec<Partition>,
-        damage: Vec<Damage>,
+        corruption: Vec<Corruption>,
     ) -> Self {
         mark_overlaps(&mut partitions);
         partitions.sort_by_key(|partition| partition.number);
@@ -175,12 +175,12 @@ impl PartitionTable {
             scheme,
             sector_bytes,
             partitions,
-            damage,
+            corruption,
         }
     }
 }
 
-/// Marks partitions that share bytes with another one. Extended partitions are meant to.
+/// Marks partitions that overlap another one. Extended partitions overlap by design.
 fn mark_overlaps(partitions: &mut [Partition]) {
     partitions.sort_by_key(|partition| (partition.range.start, partition.number));
     let mut widest: Option<usize> = None;
@@ -203,7 +203,7 @@ fn mark_overlaps(partitions: &mut [Partition]) {
     }
 }
 
-/// The sector sizes a table may have been written for, the device's own first.
+/// Returns the sector sizes that a table may have been written for, the device's own first.
 fn sector_sizes(device: &dyn BlockDevice) -> impl Iterator<Item = u32> {
     /// No disk has larger sectors.
     const SECTOR_BYTES_MAX: u32 = 65536;
@@ -212,14 +212,14 @@ fn sector_sizes(device: &dyn BlockDevice) -> impl Iterator<Item = u32> {
     std::iter::once(own).chain([512, 4096].into_iter().filter(move |&size| size != own))
 }
 
-/// The bytes of `count` sectors from `first`, as far as numbers go.
+/// Returns the byte range of `count` sectors from `first`, saturating.
 fn byte_range(first: u64, count: u64, sector_bytes: u32) -> Range<u64> {
     let scale = u64::from(sector_bytes);
     let end = first.saturating_add(count);
     first.saturating_mul(scale)..end.saturating_mul(scale)
 }
 
-/// Reads one sector or less, or says that it does not lie on the device.
+/// Reads one sector or less, or reports that it is beyond the end of the device.
 fn read_bytes(
     device: &dyn BlockDevice,
     offset: u64,

@@ -1,9 +1,9 @@
-//! Chance that a seed repeats: the `SplitMix64` sequence.
+//! Reproducible pseudo-random numbers: the `SplitMix64` sequence.
 
-/// The steps of the sequence, and the mixing of one number.
+/// The increment of the sequence, and the mixing of one number.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Draws numbers from a seed.
+/// A seeded pseudo-random number generator.
 #[derive(Debug, Clone)]
 pub(super) struct Dice(u64);
 
@@ -20,13 +20,13 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `sides`, which is not zero.
+    /// Returns a number below `sides`, which is not zero.
     pub(super) fn roll(&mut self, sides: u64) -> u64 {
         self.next() % sides
     }
 }
 
-/// A coin that falls the same way for the same seed and place, in any order of asking.
+/// Returns a bit that depends only on seed and `place`, in any order of calls.
 pub(super) fn coin(seed: u64, place: u64) -> bool {
     Dice::new(seed ^ place.wrapping_mul(STEP)).next() & 1 == 1
 }
@@ -36,14 +36,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_splitmix64() {
+    fn sequence_is_splitmix64() {
         let mut dice = Dice::new(1_234_567);
         assert_eq!(dice.next(), 6_457_827_717_110_365_317);
         assert_eq!(dice.next(), 3_203_168_211_198_807_973);
     }
 
     #[test]
-    fn coins_fall_on_both_sides() {
+    fn coin_returns_both_values() {
         let heads = (0..1000).filter(|&place| coin(7, place)).count();
         assert!((400..600).contains(&heads), "{heads}");
     }

@@ -1,8 +1,8 @@
-//! Devices that go wrong on purpose, repeatably: recorded writes, power cuts, I/O errors.
+//! Devices that fail on purpose, reproducibly: recorded writes, power failures, I/O errors.
 //!
-//! [`RecordingDevice`] logs what a workload does, [`CrashStates`] walks through what a power cut
-//! can leave of it, and [`FaultDevice`] fails requests or swallows them. All chance comes from a
-//! seed.
+//! [`RecordingDevice`] logs the requests of a workload, [`CrashStates`] enumerates the states that
+//! a power failure can leave, and [`FaultDevice`] fails or drops requests. All randomness comes
+//! from a seed.
 
 mod crash;
 mod dice;

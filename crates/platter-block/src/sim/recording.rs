@@ -11,8 +11,8 @@ use super::{CrashOptions, CrashStates};
 use crate::device::{check_range, check_range_vectored, check_span};
 use crate::{BlockDevice, Geometry, IoError, Operation, OverlayDevice, OverlayOptions};
 
-/// Takes writes in memory and logs them. The device below is only read, and must not change: it is
-/// what the log starts from.
+/// Keeps writes in memory and logs them. The device below is only read, and must not change: it is
+/// the initial state of the log.
 #[derive(Debug)]
 pub struct RecordingDevice {
     initial: Arc<dyn BlockDevice>,
@@ -26,34 +26,34 @@ struct Log {
     marks: BTreeSet<usize>,
 }
 
-/// Something that changes a device or makes changes durable.
+/// A request that changes a device or makes changes durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Bytes were written.
+    /// A write.
     Write {
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
-        /// What.
+        /// The bytes written.
         data: Arc<[u8]>,
     },
-    /// Earlier writes were made durable.
+    /// A flush.
     Flush,
-    /// A range was given back. What it holds afterwards is played as zeros.
+    /// A discard. Its range reads as zeros afterwards.
     Discard(Range<u64>),
 }
 
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// How many entries the log had when the request returned successfully; `None` while it has
-    /// not. Entries in between ran at the same time.
+    /// Length of the log when the request returned successfully; `None` if it has not. Entries in
+    /// between ran concurrently.
     pub returned: Option<usize>,
 }
 
 impl RecordingDevice {
-    /// Records what is done to a device that holds what `initial` holds.
+    /// Records the requests to a device with the contents of `initial`.
     #[must_use]
     pub fn new(initial: Arc<dyn BlockDevice>) -> Self {
         let current = unbounded_overlay(&initial);
@@ -64,9 +64,9 @@ impl RecordingDevice {
         }
     }
 
-    /// Marks the point at which a workload was promised something, such as by an `fsync` that has
-    /// returned, and gives it as a position in the log: the promise holds at every power cut there
-    /// or later.
+    /// Marks the point at which the workload received a durability guarantee, such as the return of
+    /// an `fsync`, and returns its position in the log: the guarantee holds after a crash at that
+    /// position or later.
     pub fn mark(&self) -> usize {
         let mut log = self.log.lock();
         let position = log.events.len();
@@ -74,13 +74,13 @@ impl RecordingDevice {
         position
     }
 
-    /// How many entries the log has.
+    /// Returns the number of entries in the log.
     #[must_use]
     pub fn position(&self) -> usize {
         self.log.lock().events.len()
     }
 
-    /// The log up to now.
+    /// Returns the log so far.
     #[must_use]
     pub fn recording(&self) -> Recording {
         let Log { events, marks } = self.log.lock().clone();
@@ -91,7 +91,7 @@ impl RecordingDevice {
         }
     }
 
-    /// Logs a request, runs it, and notes its return.
+    /// Logs a request, executes it, and logs its return.
     fn run(
         &self,
         request: Request,
@@ -161,7 +161,7 @@ impl BlockDevice for RecordingDevice {
     }
 }
 
-/// A finished log, and what the device held before it.
+/// A complete log and the initial contents of the device.
 #[derive(Debug, Clone)]
 pub struct Recording {
     initial: Arc<dyn BlockDevice>,
@@ -170,28 +170,28 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The entries, in the order in which they began.
+    /// Returns the entries in the order in which they began.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// The positions at which something was promised.
+    /// Returns the marked positions.
     #[must_use]
     pub fn marks(&self) -> &BTreeSet<usize> {
         &self.marks
     }
 
-    /// The device as it was before the first entry, as an overlay that holds nothing.
+    /// Returns the device as it was before the first entry, as an empty overlay.
     #[must_use]
     pub fn initial(&self) -> OverlayDevice {
         unbounded_overlay(&self.initial)
     }
 
-    /// The device after the first `cut` entries, all of which reached it whole and in order.
-    pub fn replay(&self, cut: usize) -> Result<OverlayDevice, IoError> {
+    /// Returns the device after the first `position` entries, all applied completely and in order.
+    pub fn replay(&self, position: usize) -> Result<OverlayDevice, IoError> {
         let device = self.initial();
-        for event in &self.events[..cut.min(self.events.len())] {
+        for event in &self.events[..position.min(self.events.len())] {
             match &event.request {
                 Request::Write { offset, data } => device.write_at(*offset, data)?,
                 Request::Discard(range) => write_zeros(&device, range)?,
@@ -201,7 +201,7 @@ impl Recording {
         Ok(device)
     }
 
-    /// What power cuts can leave of the device.
+    /// Returns an iterator over the states that power failures can leave.
     #[must_use]
     pub fn crash_states(&self, options: CrashOptions) -> CrashStates<'_> {
         CrashStates::new(self, options)
@@ -216,7 +216,7 @@ fn unbounded_overlay(base: &Arc<dyn BlockDevice>) -> OverlayDevice {
     OverlayDevice::new(Arc::clone(base), options)
 }
 
-/// Writes zeros in pieces.
+/// Writes zeros in chunks.
 pub(super) fn write_zeros(device: &dyn BlockDevice, range: &Range<u64>) -> Result<(), IoError> {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let mut at = range.start;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_logged_and_the_device_below_untouched() {
+    fn changes_are_logged_and_base_is_unchanged() {
         let (memory, device) = device();
         device.write_at(10, &[1, 2]).unwrap();
         let bufs = [IoSlice::new(&[3]), IoSlice::new(&[4, 5])];
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_run_at_once_are_all_logged() {
+    fn concurrent_requests_are_all_logged() {
         let (_, device) = device();
         let device = &device;
         std::thread::scope(|scope| {
@@ -303,13 +303,13 @@ mod tests {
             assert!(event.returned.is_some_and(|returned| returned > index));
         }
         assert_eq!(contents(&recording.replay(800).unwrap()), vec![99; 8192]);
-        let end = |state: CrashState<'_>| (state.cut == 800).then(|| state.device().unwrap());
+        let end = |state: CrashState<'_>| (state.position == 800).then(|| state.device().unwrap());
         let states = recording.crash_states(CrashOptions::default());
         let ends: Vec<_> = states.filter_map(|state| end(state.unwrap())).collect();
         assert_eq!(
             ends.len(),
             1,
-            "every write is vouched for by a flush of its own lane"
+            "every write is covered by a flush of its own lane"
         );
         assert_eq!(contents(&ends[0]), vec![99; 8192]);
     }

@@ -11,7 +11,7 @@ const BLKROGET: Opcode = opcode::none(GROUP, 94);
 const BLKGETSIZE64: Opcode = opcode::read::<usize>(GROUP, 114);
 const BLKDISCARD: Opcode = opcode::none(GROUP, 119);
 
-/// The capacity of a block device in bytes.
+/// Returns the capacity of a block device in bytes.
 pub(crate) fn capacity_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: BLKGETSIZE64 writes one u64 through its argument, whatever the word size that is
     // encoded in its number.

@@ -1,24 +1,24 @@
-//! Locks of `fcntl(2)` that rustix does not have: byte ranges that belong to the open file
-//! description (`F_OFD_SETLK`), and leases.
+//! Functions of `fcntl(2)` that rustix does not have: byte-range locks of the open file description
+//! (`F_OFD_SETLK`), and leases.
 
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What others may do with a range that is locked.
+/// What other open files may do with a locked range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeLock {
-    /// Lock it shared, too.
+    /// Take a shared lock.
     Shared,
     /// Nothing.
     Exclusive,
 }
 
-/// Locks the bytes of `range` of a file without waiting, or changes the lock it has on them.
+/// Locks the bytes of `range` of a file without waiting, or changes the kind of its lock.
 ///
 /// # Errors
-/// `EAGAIN` or `EACCES` where another open file has a lock that excludes this one; `EBADF` for an
-/// exclusive lock of a descriptor that cannot write.
+/// `EAGAIN` or `EACCES` if another open file has a conflicting lock; `EBADF` for an exclusive lock
+/// through a descriptor that is not writable.
 pub(crate) fn lock_range(
     fd: BorrowedFd<'_>,
     range: &Range<u64>,
@@ -31,13 +31,13 @@ pub(crate) fn lock_range(
     set_range(fd, range, kind)
 }
 
-/// Gives up every lock on the bytes of `range` that the open file has.
+/// Releases every lock of the open file on the bytes of `range`.
 pub(crate) fn unlock_range(fd: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<()> {
     set_range(fd, range, libc::F_UNLCK)
 }
 
 fn set_range(fd: BorrowedFd<'_>, range: &Range<u64>, kind: libc::c_int) -> io::Result<()> {
-    // Length 0 is up to the largest offset there is; what lies above it cannot be addressed anyway.
+    // Length 0 extends to the largest possible offset; bytes above it cannot be addressed anyway.
     let start = i64::try_from(range.start).map_err(|_| io::ErrorKind::InvalidInput)?;
     let length = i64::try_from(range.end - range.start)
         .ok()
@@ -54,11 +54,11 @@ fn set_range(fd: BorrowedFd<'_>, range: &Range<u64>, kind: libc::c_int) -> io::R
     outcome(done)
 }
 
-/// Takes the write lease of a regular file, or gives it up.
+/// Takes or releases the write lease of a regular file.
 ///
 /// # Errors
-/// `EAGAIN` while another process has the file open, `EACCES` for a caller that neither owns it nor may take any
-/// lease, `EINVAL` where the filesystem has none.
+/// `EAGAIN` while another process has the file open, `EACCES` for a caller that neither owns it nor
+/// has `CAP_LEASE`, `EINVAL` on a filesystem without leases.
 pub(crate) fn set_lease(fd: BorrowedFd<'_>, is_held: bool) -> io::Result<()> {
     let kind = if is_held {
         libc::F_WRLCK

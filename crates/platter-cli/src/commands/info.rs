@@ -172,7 +172,7 @@ fn write_table(out: &mut dyn Write, image: &str, table: &ProbedTable) -> io::Res
         "Partition table",
         &format!("{scheme}, sectors of {sector_bytes} bytes"),
     )?;
-    for damage in &table.table.damage {
+    for damage in &table.table.corruption {
         field(out, "Damaged", &damage.to_string())?;
     }
     for (partition, signature) in table.iter() {
@@ -272,7 +272,7 @@ fn table_json(table: &ProbedTable) -> Value {
         .map(|(partition, contents)| partition_json(partition, contents))
         .collect();
     let damage: Vec<Value> = found
-        .damage
+        .corruption
         .iter()
         .map(|damage| {
             json!({

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::{
-    Access, BatchWriter, BlockDevice, BurstDevice, CountingDevice, FileDevice, IoError,
-    JoinedDevice, Operation, OverlayDevice, OverlayOptions, RevocableDevice, ScratchDevice,
+    Access, BatchDevice, BatchWriter, BlockDevice, ConcatDevice, CountingDevice, FileDevice,
+    IoError, Operation, OverlayDevice, OverlayOptions, RevocableDevice, ScratchDevice,
 };
 use platter_vfs::{Context, Credentials};
 
@@ -85,7 +85,7 @@ impl OpenOptions {
         let mut together = whole.clone();
         if let Some(file) = whole.file() {
             let device = Arc::clone(whole.device());
-            together = whole.on(Arc::new(BurstDevice::new(device, writer(file))));
+            together = whole.on(Arc::new(BatchDevice::new(device, writer(file))));
         }
         let image = self.part(spec, &whole)?;
         Edit::begin(self, image, self.part(spec, &together)?)
@@ -137,7 +137,7 @@ impl Edit {
         let looked = options.request(base)?;
         // What keeps it from being told keeps the filesystem from being opened, below.
         if let Ok(Some(unused)) = (driver.unused)(&looked) {
-            scratch = scratch.with_spare(unused);
+            scratch = scratch.with_unused(unused);
         }
         let scratch = Arc::new(scratch);
         let device: Arc<dyn BlockDevice> = Arc::<ScratchDevice>::clone(&scratch);
@@ -221,7 +221,7 @@ impl Edit {
 impl Drop for Edit {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.scratch.take_back();
+            self.scratch.revert_holes();
         }
         self.ended.store(true, Ordering::Relaxed);
         for device in &self.revocable {
@@ -239,7 +239,7 @@ fn store_for(base: &dyn BlockDevice) -> Result<Arc<dyn BlockDevice>, IoError> {
         parts.push(temporary_file(part)?);
         left -= part;
     }
-    Ok(Arc::new(JoinedDevice::new(STORE_NAME, parts)))
+    Ok(Arc::new(ConcatDevice::new(STORE_NAME, parts)))
 }
 
 fn temporary_file(len_bytes: u64) -> Result<Arc<dyn BlockDevice>, IoError> {

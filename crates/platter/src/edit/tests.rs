@@ -251,7 +251,7 @@ fn between_batches_the_image_is_sound_without_a_replay() {
             seen: Mutex::default(),
         });
         let base: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&memory);
-        let burst = Arc::new(BurstDevice::new(base, Arc::<Witness>::clone(&witness)));
+        let burst = Arc::new(BatchDevice::new(base, Arc::<Witness>::clone(&witness)));
         let edit = Edit::begin(&options(), image(&memory), image(&burst)).unwrap();
         change(&edit);
         edit.commit().unwrap();

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter_block::{Access, WindowDevice};
+use platter_block::{Access, PartitionView};
 use platter_cache::MemoryBudget;
 use platter_ext4::mkfs::random_uuid;
 use platter_vfs::{
@@ -205,7 +205,7 @@ impl Maker {
             Size::AsItIs | Size::OfContent => {}
             Size::Bytes(size_bytes) if size_bytes <= len_bytes => {
                 let device = Arc::clone(image.device());
-                let window = WindowDevice::new(image.name(), device, 0..size_bytes)
+                let window = PartitionView::new(image.name(), device, 0..size_bytes)
                     .map_err(|error| Error::new(image.name(), error))?;
                 image = Image::new(Arc::clone(image.name()), Arc::new(window));
             }

@@ -8,7 +8,7 @@ use crate::{Geometry, Operation};
 
 const DISK_BYTES: usize = 1 << 20;
 
-/// What a GPT says, to be broken before it is written out.
+/// The fields of a GPT, to be modified before it is written.
 #[derive(Clone)]
 pub(super) struct Gpt {
     sector: usize,
@@ -106,7 +106,7 @@ impl Gpt {
         disk
     }
 
-    /// The disk with its backup overwritten, so that the primary has to be believed or not.
+    /// The disk with its backup overwritten, so that only the primary copy can be used.
     fn primary_only(&self) -> Disk {
         let mut disk = self.disk();
         disk.0[DISK_BYTES - self.sector..].fill(0);
@@ -114,7 +114,7 @@ impl Gpt {
     }
 }
 
-/// CRC-32 bit by bit, apart from the implementation that is tested.
+/// A bitwise CRC-32, independent of the tested implementation.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
@@ -123,7 +123,7 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Puts the checksum into a header, over as many bytes as it says it has.
+/// Stores the checksum in a header, computed over its `HeaderSize`.
 fn seal(header: &mut [u8]) {
     let length = u32::from_le_bytes(header[12..16].try_into().unwrap());
     let length = usize::try_from(length).unwrap().min(header.len());
@@ -132,7 +132,7 @@ fn seal(header: &mut [u8]) {
     header[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Puts both checksums into the primary header, as far as it makes sense.
+/// Stores both checksums in the primary header, as far as its fields allow.
 pub(super) fn seal_primary(disk: &mut Disk, sector: usize) {
     let field = |disk: &Disk, at: usize| {
         u32::from_le_bytes(disk.0[sector + at..sector + at + 4].try_into().unwrap())
@@ -149,7 +149,7 @@ pub(super) fn seal_primary(disk: &mut Disk, sector: usize) {
     seal(&mut disk.0[sector..2 * sector]);
 }
 
-/// A device that cannot read some of its bytes.
+/// A device with unreadable bytes.
 #[derive(Debug)]
 pub(super) struct BadSectors {
     device: Arc<MemoryDevice>,
@@ -203,12 +203,12 @@ fn copy(table: &PartitionTable) -> GptCopy {
 }
 
 #[test]
-fn both_sector_sizes_are_found_in_a_plain_file() {
+fn both_sector_sizes_are_found_in_a_regular_file() {
     for sector in [512, 4096] {
         let table = Gpt::new(sector).disk().table();
         assert_eq!(u64::from(table.sector_bytes), sector as u64);
         assert_eq!(copy(&table), GptCopy::Primary);
-        assert_eq!(table.damage, []);
+        assert_eq!(table.corruption, []);
         let scale = sector as u64;
         let [boot, kebab] = &table.partitions[..] else {
             panic!("{table:?}");
@@ -231,7 +231,7 @@ fn both_sector_sizes_are_found_in_a_plain_file() {
 }
 
 #[test]
-fn a_damaged_primary_is_replaced_by_its_backup() {
+fn backup_replaces_corrupt_primary() {
     for sector in [512, 4096] {
         for wiped in [sector, 2 * sector + 32] {
             let mut disk = Gpt::new(sector).disk();
@@ -244,23 +244,23 @@ fn a_damaged_primary_is_replaced_by_its_backup() {
             } else {
                 (Structure::PrimaryEntries, Rule::Checksum)
             };
-            assert_eq!(rules(&table.damage), [rule]);
+            assert_eq!(rules(&table.corruption), [rule]);
         }
     }
 }
 
 #[test]
-fn an_unreadable_primary_is_replaced_by_its_backup() {
+fn backup_replaces_unreadable_primary() {
     let device = BadSectors::new(&Gpt::new(512).disk(), 512..1024);
     let table = read_table(&device).unwrap().unwrap();
     assert_eq!(copy(&table), GptCopy::Backup);
-    let Rule::Unreadable(_) = table.damage[0].rule else {
+    let Rule::Unreadable(_) = table.corruption[0].rule else {
         panic!("{table:?}");
     };
 }
 
 #[test]
-fn a_backup_inside_a_disk_that_has_grown_is_found() {
+fn backup_inside_a_grown_disk_is_found() {
     let mut disk = Gpt::new(512).disk();
     disk.0.resize(2 * DISK_BYTES, 0);
     assert_eq!(copy(&disk.table()), GptCopy::Primary);
@@ -269,7 +269,7 @@ fn a_backup_inside_a_disk_that_has_grown_is_found() {
 }
 
 #[test]
-fn a_leftover_backup_is_not_mistaken_for_a_table() {
+fn leftover_backup_is_ignored() {
     let mut disk = Gpt::new(512).disk();
     disk.0[..4096].fill(0);
     assert_eq!(disk.read().unwrap(), None);
@@ -279,23 +279,23 @@ fn a_leftover_backup_is_not_mistaken_for_a_table() {
 }
 
 #[test]
-fn a_table_without_protective_record_is_found() {
+fn gpt_without_protective_mbr_is_found() {
     let mut disk = Gpt::new(512).disk();
     disk.0[..512].fill(0);
     assert_eq!(copy(&disk.table()), GptCopy::Primary);
     disk.0[512 + 40] ^= 1;
     assert_eq!(copy(&disk.table()), GptCopy::Backup);
     disk.0[DISK_BYTES - 512..].fill(0);
-    let damage = rules(&disk.damage());
+    let corruption = rules(&disk.corruption());
     let expected = [
         (Structure::PrimaryHeader, Rule::Checksum),
         (Structure::BackupHeader, Rule::NoSignature),
     ];
-    assert_eq!(damage, expected);
+    assert_eq!(corruption, expected);
 }
 
 #[test]
-fn a_hybrid_record_stands_back_behind_the_table() {
+fn gpt_has_precedence_over_hybrid_mbr() {
     let mut disk = Gpt::new(512).disk();
     let linux = [0x80, 0, 2, 0, 0x83, 255, 255, 255, 40, 0, 0, 0, 10, 0, 0, 0];
     disk.put(446 + 16, &linux);
@@ -303,33 +303,33 @@ fn a_hybrid_record_stands_back_behind_the_table() {
 }
 
 #[test]
-fn a_protective_record_without_any_table_is_damage() {
+fn protective_mbr_without_gpt_is_corrupt() {
     let mut disk = Gpt::new(512).primary_only();
     disk.0[512..2048].fill(0);
-    let damage = disk.damage();
-    assert_eq!(damage[0].offset, 512);
+    let corruption = disk.corruption();
+    assert_eq!(corruption[0].offset, 512);
     let header = (Structure::PrimaryHeader, Rule::NoSignature);
     let backup = (Structure::BackupHeader, Rule::NoSignature);
-    assert_eq!(rules(&damage), [header, backup, header, backup]);
+    assert_eq!(rules(&corruption), [header, backup, header, backup]);
     let message = disk.read().unwrap_err().to_string();
-    let first = "disk: primary GPT header at byte 512: has no signature; ";
+    let first = "disk: primary GPT header at byte 512: signature missing; ";
     assert!(message.starts_with(first), "{message}");
 }
 
 fn primary_header_rule(change: impl FnOnce(&mut Gpt)) -> Rule {
-    let damage = Gpt::new(512).with(change).primary_only().damage();
-    assert_eq!(damage[0].structure, Structure::PrimaryHeader);
-    damage[0].rule
+    let corruption = Gpt::new(512).with(change).primary_only().corruption();
+    assert_eq!(corruption[0].structure, Structure::PrimaryHeader);
+    corruption[0].rule
 }
 
 #[test]
-fn header_of_unknown_revision_is_damage() {
+fn header_of_unknown_revision_is_corrupt() {
     let rule = primary_header_rule(|gpt| gpt.revision = 0x20000);
     assert_eq!(rule, Rule::Revision(0x20000));
 }
 
 #[test]
-fn header_of_impossible_size_is_damage() {
+fn header_of_invalid_size_is_corrupt() {
     for size in [0, 91, 513, u32::MAX] {
         let rule = primary_header_rule(|gpt| gpt.header_bytes = size);
         assert_eq!(rule, Rule::HeaderSize(size));
@@ -342,26 +342,26 @@ fn header_of_impossible_size_is_damage() {
 }
 
 #[test]
-fn header_with_a_flipped_bit_is_damage() {
+fn header_with_flipped_bit_is_corrupt() {
     let mut disk = Gpt::new(512).primary_only();
     disk.0[512 + 60] ^= 4;
-    assert_eq!(disk.damage()[0].rule, Rule::Checksum);
+    assert_eq!(disk.corruption()[0].rule, Rule::Checksum);
 }
 
 #[test]
-fn header_that_names_another_place_is_damage() {
+fn header_with_wrong_my_lba_is_corrupt() {
     let rule = primary_header_rule(|gpt| gpt.primary_sector = 7);
     assert_eq!(rule, Rule::Misplaced(7));
 }
 
 #[test]
-fn usable_range_that_runs_backwards_is_damage() {
+fn reversed_usable_range_is_corrupt() {
     let rule = primary_header_rule(|gpt| gpt.last_usable = gpt.first_usable - 1);
     assert_eq!(rule, Rule::UsableBackwards);
 }
 
 #[test]
-fn entry_size_that_is_not_allowed_is_damage() {
+fn invalid_entry_size_is_corrupt() {
     for size in [0, 1, 64, 127, 129, 192, 8192, u32::MAX] {
         let rule = primary_header_rule(|gpt| {
             gpt.entries.clear();
@@ -381,40 +381,40 @@ fn entry_size_that_is_not_allowed_is_damage() {
 }
 
 #[test]
-fn entry_count_without_bound_is_damage() {
+fn excessive_entry_count_is_corrupt() {
     let rule = primary_header_rule(|gpt| gpt.entry_count = u32::MAX);
     assert_eq!(rule, Rule::TooLarge(u64::from(u32::MAX) * 128));
 }
 
 #[test]
-fn entries_outside_the_device_are_damage() {
+fn entries_outside_the_device_are_corrupt() {
     for (sector, count) in [(u64::MAX, 128), (2047, 128), (1 << 55, 128), (2, 8192)] {
         let gpt = Gpt::new(512).with(|gpt| {
             gpt.entries_sector = sector;
             gpt.entry_count = count;
         });
-        let damage = gpt.primary_only().damage();
+        let corruption = gpt.primary_only().corruption();
         assert_eq!(
-            rules(&damage)[0],
+            rules(&corruption)[0],
             (Structure::PrimaryEntries, Rule::Outside)
         );
     }
 }
 
 #[test]
-fn a_table_for_a_longer_disk_is_used_as_far_as_it_goes() {
+fn table_of_a_longer_disk_is_used_partially() {
     let mut disk = Gpt::new(512).disk();
     disk.0.truncate(90 * 512);
     let table = disk.table();
     assert_eq!(
-        rules(&table.damage),
+        rules(&table.corruption),
         [(Structure::PrimaryHeader, Rule::UsableBeyondEnd)]
     );
     assert_eq!(faults(&table), [(1, None), (5, Some(Fault::BeyondEnd))]);
 }
 
 #[test]
-fn faulty_entries_are_marked_and_the_others_kept() {
+fn faulty_entries_are_marked_and_others_kept() {
     let gpt = Gpt::new(512).with(|gpt| {
         gpt.entries = vec![
             (0, 40, 49, "good"),
@@ -445,7 +445,7 @@ fn faulty_entries_are_marked_and_the_others_kept() {
 }
 
 #[test]
-fn a_name_that_is_no_utf16_is_still_a_name() {
+fn invalid_utf16_name_is_converted() {
     let mut disk = Gpt::new(512).disk();
     disk.put(1024 + 56, &[0x00, 0xd8, b'x', 0]);
     seal_primary(&mut disk, 512);

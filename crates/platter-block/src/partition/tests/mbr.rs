@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A boot record with entries of type, first sector and number of sectors.
+/// Builds a boot record from entries of type, first sector and number of sectors.
 fn record(entries: &[(u8, u32, u32)]) -> [u8; 512] {
     let mut record = [0; 512];
     for (slot, (kind, first, count)) in entries.iter().enumerate() {
@@ -15,15 +15,15 @@ fn record(entries: &[(u8, u32, u32)]) -> [u8; 512] {
     record
 }
 
-/// A disk of 1 MiB with primary partitions.
+/// Builds a disk of 1 MiB with primary partitions.
 pub(super) fn disk(entries: &[(u8, u32, u32)]) -> Disk {
     let mut disk = Disk::new(1 << 20);
     disk.put(0, &record(entries));
     disk
 }
 
-/// A disk with one primary and `count` logical partitions: the extended one begins in sector 100,
-/// each record is followed by its partition of 8 sectors at a distance of 10.
+/// Builds a disk with one primary and `count` logical partitions: the extended partition begins in
+/// sector 100, each record is followed by its partition of 8 sectors at a distance of 10.
 pub(super) fn logical_disk(count: u32) -> Disk {
     let mut disk = disk(&[(0x83, 8, 8), (0x05, 100, 1000)]);
     for index in 0..count {
@@ -50,7 +50,7 @@ fn numbers(table: &PartitionTable) -> Vec<(u32, u64)> {
 }
 
 #[test]
-fn primary_partitions_keep_their_slots() {
+fn primary_partitions_are_numbered_by_slot() {
     let mut disk = disk(&[(0, 0, 0), (0x83, 8, 8), (0, 0, 0), (0x82, 16, 32)]);
     disk.put(440, &[1, 2, 3, 4]);
     let table = disk.table();
@@ -74,7 +74,7 @@ fn logical_partitions_are_numbered_from_five() {
         numbers(&table),
         [(1, 8), (2, 100), (5, 101), (6, 111), (7, 121)]
     );
-    assert_eq!(table.damage, []);
+    assert_eq!(table.corruption, []);
     assert!(
         table
             .partitions
@@ -84,14 +84,14 @@ fn logical_partitions_are_numbered_from_five() {
 }
 
 #[test]
-fn an_extended_partition_without_records_is_empty() {
+fn extended_partition_without_records_is_empty() {
     let table = logical_disk(0).table();
     assert_eq!(numbers(&table), [(1, 8), (2, 100)]);
-    assert_eq!(table.damage, []);
+    assert_eq!(table.corruption, []);
 }
 
 #[test]
-fn an_empty_record_in_the_chain_takes_no_number() {
+fn empty_record_in_the_chain_takes_no_number() {
     let mut disk = logical_disk(3);
     disk.put(sector(110), &record(&[(0, 0, 0), (0x05, 20, 10)]));
     assert_eq!(
@@ -112,18 +112,18 @@ fn more_partitions_in_one_record_count_when_inside() {
 }
 
 #[test]
-fn a_chain_that_bites_its_tail_ends() {
+fn cyclic_chain_is_corrupt() {
     let mut disk = logical_disk(3);
     disk.put(sector(120), &record(&[(0x83, 1, 8), (0x05, 10, 10)]));
     let table = disk.table();
     assert_eq!(numbers(&table).len(), 5);
     assert_eq!(
-        rules(&table.damage),
+        rules(&table.corruption),
         [(Structure::ExtendedBootRecord, Rule::Cycle)]
     );
-    assert_eq!(table.damage[0].offset, 110 * 512);
+    assert_eq!(table.corruption[0].offset, 110 * 512);
     let error = table.open(disk.device(), 8).unwrap_err();
-    let reason = "extended boot record at byte 56320: comes twice in the chain";
+    let reason = "extended boot record at byte 56320: occurs twice in the chain";
     assert_eq!(
         error.to_string(),
         format!("disk: no partition 8 ({reason})")
@@ -131,7 +131,7 @@ fn a_chain_that_bites_its_tail_ends() {
 }
 
 #[test]
-fn a_chain_without_end_is_cut() {
+fn overlong_chain_is_limited() {
     let mut disk = disk(&[(0x0f, 10, 2000)]);
     for index in 0..400 {
         let entries = [(0x83, 1, 1), (0x05, (index + 1) * 4, 4)];
@@ -140,13 +140,13 @@ fn a_chain_without_end_is_cut() {
     let table = disk.table();
     assert_eq!(table.partitions.len(), 257);
     assert_eq!(
-        rules(&table.damage),
+        rules(&table.corruption),
         [(Structure::ExtendedBootRecord, Rule::TooLong)]
     );
 }
 
 #[test]
-fn a_broken_link_keeps_what_comes_before() {
+fn corrupt_record_keeps_earlier_partitions() {
     for (link, rule) in [
         ((0x05, 500, 10), Rule::NoSignature),
         ((0x05, 1000, 10), Rule::Outside),
@@ -157,29 +157,29 @@ fn a_broken_link_keeps_what_comes_before() {
         let table = disk.table();
         assert_eq!(numbers(&table), [(1, 8), (2, 100), (5, 101), (6, 111)]);
         assert_eq!(
-            rules(&table.damage),
+            rules(&table.corruption),
             [(Structure::ExtendedBootRecord, rule)]
         );
     }
 }
 
 #[test]
-fn an_unreadable_link_keeps_what_comes_before() {
+fn unreadable_record_keeps_earlier_partitions() {
     let bad = 110 * 512..111 * 512;
     let device = super::gpt::BadSectors::new(&logical_disk(3), bad);
     let table = read_table(&device).unwrap().unwrap();
     assert_eq!(numbers(&table), [(1, 8), (2, 100), (5, 101)]);
     assert!(
-        matches!(table.damage[0].rule, Rule::Unreadable(_)),
+        matches!(table.corruption[0].rule, Rule::Unreadable(_)),
         "{table:?}"
     );
 }
 
 #[test]
-fn a_table_with_nothing_inside_the_device_is_damage() {
-    let damage = disk(&[(0x83, 2048, 4096), (0x83, 8192, 100)]).damage();
+fn table_entirely_beyond_the_device_is_corrupt() {
+    let corruption = disk(&[(0x83, 2048, 4096), (0x83, 8192, 100)]).corruption();
     assert_eq!(
-        rules(&damage),
+        rules(&corruption),
         [(Structure::MasterBootRecord, Rule::NothingInside)]
     );
 }
@@ -196,8 +196,8 @@ fn overlapping_primaries_are_marked() {
 }
 
 #[test]
-fn the_boot_sector_of_a_bare_filesystem_is_no_table() {
-    // Boot code right up to the signature, as syslinux leaves it before an ext superblock.
+fn boot_sector_of_a_filesystem_is_no_table() {
+    // Boot code up to the signature, as syslinux leaves it before an ext superblock.
     let mut boot = Disk::new(1 << 20);
     let code: Vec<u8> = (0..510u32)
         .map(|i| (i * 37 % 251).to_le_bytes()[0] | 1)
@@ -214,7 +214,7 @@ fn the_boot_sector_of_a_bare_filesystem_is_no_table() {
         .put(510, &[0x55, 0xaa]);
     assert_eq!(boot.read().unwrap(), None);
 
-    // Message text where the entries would be.
+    // Message text in place of the entries.
     let text = b"This is not a bootable disk.  Please insert a bootable floppy and";
     boot.put(440, text).put(510, &[0x55, 0xaa]);
     assert_eq!(boot.read().unwrap(), None);
@@ -226,14 +226,14 @@ fn the_boot_sector_of_a_bare_filesystem_is_no_table() {
 }
 
 #[test]
-fn a_table_for_sectors_of_4096_bytes_is_recognized() {
+fn table_for_4096_byte_sectors_is_recognized() {
     // Aligned to 1 MiB only in sectors of 4096 bytes.
     let mut aligned = Disk::new(64 << 20);
     aligned.put(0, &record(&[(0x83, 256, 256), (0x83, 512, 1024)]));
     assert_eq!(aligned.table().sector_bytes, 4096);
     assert_eq!(aligned.table().partitions[1].range, 2 << 20..6 << 20);
 
-    // The extended boot record tells.
+    // The extended boot record determines the sector size.
     let mut logical = Disk::new(16 << 20);
     logical.put(0, &record(&[(0x05, 300, 1000)]));
     logical.put(300 * 4096, &record(&[(0x83, 1, 100)]));

@@ -1,4 +1,4 @@
-//! Partition tables built byte by byte, sound and hostile.
+//! Partition tables built byte by byte, valid and hostile.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "the tests build the bytes themselves"
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::MemoryDevice;
 
-/// A disk of 64-bit numbers and bytes put where the test wants them.
+/// A disk of zeros with bytes set by the test.
 #[derive(Clone)]
 struct Disk(Vec<u8>);
 
@@ -38,18 +38,18 @@ impl Disk {
         self.read().unwrap().expect("there is a table")
     }
 
-    fn damage(&self) -> Vec<Damage> {
+    fn corruption(&self) -> Vec<Corruption> {
         match self.read() {
-            Err(TableError::Damaged { damage, .. }) => damage,
-            other => panic!("not damaged beyond use: {other:?}"),
+            Err(TableError::Corrupt { corruption, .. }) => corruption,
+            other => panic!("not corrupt beyond use: {other:?}"),
         }
     }
 }
 
-fn rules(damage: &[Damage]) -> Vec<(Structure, Rule)> {
-    damage
+fn rules(corruption: &[Corruption]) -> Vec<(Structure, Rule)> {
+    corruption
         .iter()
-        .map(|damage| (damage.structure, damage.rule))
+        .map(|corruption| (corruption.structure, corruption.rule))
         .collect()
 }
 
@@ -62,7 +62,7 @@ fn faults(table: &PartitionTable) -> Vec<(u32, Option<Fault>)> {
 }
 
 #[test]
-fn a_device_without_a_table_has_none() {
+fn device_without_table_has_none() {
     for length in [0, 1, 511, 512, 1023, 1024, 4096, 1 << 20] {
         assert_eq!(Disk::new(length).read().unwrap(), None);
         assert_eq!(
@@ -73,26 +73,26 @@ fn a_device_without_a_table_has_none() {
 }
 
 #[test]
-fn a_device_that_cannot_be_read_is_not_a_device_without_a_table() {
+fn unreadable_device_is_an_error() {
     let device = gpt::BadSectors::new(&Disk::new(1 << 20), 0..512);
     assert!(matches!(read_table(&device), Err(TableError::Io(_))));
 }
 
 #[test]
-fn a_partition_opens_as_a_window() {
+fn partition_opens_as_a_view() {
     let mut disk = mbr::disk(&[(0x83, 8, 8), (0x83, 16, 1 << 20)]);
     disk.put(4096, b"hello");
     let device = disk.device();
     let table = read_table(&*device).unwrap().unwrap();
-    let window = table.open(device.clone(), 1).unwrap();
-    assert_eq!(&**window.name(), "disk@1");
-    assert_eq!(window.range(), 4096..8192);
+    let view = table.open(device.clone(), 1).unwrap();
+    assert_eq!(&**view.name(), "disk@1");
+    assert_eq!(view.range(), 4096..8192);
     let mut buf = [0; 5];
-    window.read_at(0, &mut buf).unwrap();
+    view.read_at(0, &mut buf).unwrap();
     assert_eq!(&buf, b"hello");
 
     let error = table.open(device.clone(), 2).unwrap_err();
-    let message = "disk: partition 2 reaches beyond the end of the device";
+    let message = "disk: partition 2 extends beyond the end of the device";
     assert_eq!(error.to_string(), message);
     let error = table.open(device, 3).unwrap_err();
     assert_eq!(error.to_string(), "disk: no partition 3");
@@ -101,7 +101,7 @@ fn a_partition_opens_as_a_window() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever the bytes are, there is an answer, and windows stay within the device.
+    /// Any mutated table is read or refused, and partition views stay within the device.
     #[test]
     fn mutated_tables_are_read_or_refused(
         scheme in 0..3,
@@ -113,7 +113,7 @@ proptest! {
             1 => gpt::Gpt::new(4096).disk(),
             _ => mbr::logical_disk(3),
         };
-        // Places where structures lie: the beginning, and the second sector of 4096 bytes.
+        // Offsets of structures: the beginning, and the second sector of 4096 bytes.
         for (place, byte) in changes {
             let place = if scheme == 1 { place + 4096 } else { place };
             disk.0[place] = byte;
@@ -124,8 +124,8 @@ proptest! {
         let device = disk.device();
         if let Ok(Some(table)) = read_table(&*device) {
             for partition in &table.partitions {
-                if let Ok(window) = table.open(device.clone(), partition.number) {
-                    prop_assert!(window.range().end <= device.geometry().len_bytes);
+                if let Ok(view) = table.open(device.clone(), partition.number) {
+                    prop_assert!(view.range().end <= device.geometry().len_bytes);
                 }
             }
         }

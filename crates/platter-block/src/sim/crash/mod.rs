@@ -1,8 +1,8 @@
-//! What power cuts can leave on a device.
+//! The states that power failures can leave on a device.
 //!
-//! The model is the ordering promise of [`BlockDevice`](crate::BlockDevice): a write is durable
-//! once a flush that began after it had returned has itself returned. Of every other write, each
-//! logical block may have reached the medium or not, whatever became of the other blocks.
+//! The model is the ordering rule of [`BlockDevice`](crate::BlockDevice): a write is durable once a
+//! flush that began after it had returned has itself returned. Each logical block of any other
+//! write may have reached the disk or not, independently of the other blocks.
 
 mod pending;
 mod state;
@@ -18,17 +18,17 @@ use pending::PendingWrites;
 
 pub use state::{CrashState, Loss};
 
-/// How thoroughly crash states are searched.
+/// The extent of the search for crash states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CrashOptions {
-    /// What chooses where chance decides.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Power cuts before this position of the log are left out.
-    pub first_cut: usize,
-    /// How many random mixes of dropped, torn and whole writes are tried at each cut.
-    pub mixes_per_cut: u32,
-    /// Up to so many writes between two flushes, every subset of them is tried; at most 16. With
-    /// more, each one is dropped alone and kept alone.
+    /// First log position at which a power failure is simulated.
+    pub first_position: usize,
+    /// Number of random combinations of dropped, torn and complete writes at each position.
+    pub mixes_per_position: u32,
+    /// Up to this number of writes between two flushes, every subset of them is enumerated; at most
+    /// 16. With more, each one is dropped alone and kept alone.
     pub subset_writes_max: u32,
 }
 
@@ -36,42 +36,42 @@ impl Default for CrashOptions {
     fn default() -> Self {
         Self {
             seed: 0,
-            first_cut: 0,
-            mixes_per_cut: 2,
+            first_position: 0,
+            mixes_per_position: 2,
             subset_writes_max: 5,
         }
     }
 }
 
-/// Walks through distinct crash states of a recording, in the order of their cuts.
+/// Enumerates the distinct crash states of a recording, in the order of their positions.
 ///
-/// At every cut: all that had begun reached the medium, and random mixes. Before every flush, at
-/// every mark and at the end of the log, where most is at stake, also: nothing did; every subset of
-/// few writes, or each write alone kept or lost of many; and each write of several blocks torn in
-/// two. Two states with equal contents are given once, unless a flush returned or something was
-/// promised between them.
+/// At every position: all requests that had begun are complete, and random combinations. Before
+/// every flush, at every mark and at the end of the log, also: no write since the last flush is
+/// kept; every subset of few writes, or each write of many kept alone or dropped alone; and each
+/// write of several blocks torn in two. Two states with equal contents are returned once, unless a
+/// flush returned or a mark was set between them.
 ///
-/// A newer write that is kept where an older one is lost is a reordering. Contents are put together
-/// only when a state is asked for its device, so that most can be passed over cheaply.
+/// A newer write that is kept while an older one is dropped is a reordering. Contents are assembled
+/// only when the device of a state is requested, so that skipping states is cheap.
 #[derive(Debug)]
 pub struct CrashStates<'a> {
     recording: &'a Recording,
     options: CrashOptions,
-    cut: usize,
-    /// How many flushes have returned at the cut, and which have begun and not returned.
+    position: usize,
+    /// Number of flushes that have returned at this position, and those in flight.
     flushes: usize,
     open_flushes: Vec<usize>,
-    /// The device with all durable writes and nothing else, and what stands for its contents.
+    /// The device with all durable writes and no others, and the fingerprint of its contents.
     durable: Arc<OverlayDevice>,
     durable_contents: u128,
     pending: PendingWrites,
     plans: vec::IntoIter<Plan>,
-    /// The states given since the last flush returned and the last mark.
+    /// Fingerprints of the states returned since the last flush and the last mark.
     seen: HashSet<u128>,
     done: bool,
 }
 
-/// How the losses of a state are chosen; numbers are places in the list of pending writes.
+/// How the losses of a state are chosen; numbers are indexes into the list of pending writes.
 #[derive(Debug, Clone, Copy)]
 enum Plan {
     Everything,
@@ -91,7 +91,7 @@ impl<'a> CrashStates<'a> {
         let mut states = Self {
             recording,
             options,
-            cut: 0,
+            position: 0,
             flushes: 0,
             open_flushes: Vec::new(),
             durable: Arc::new(durable),
@@ -109,32 +109,32 @@ impl<'a> CrashStates<'a> {
         self.recording.events().get(index)
     }
 
-    /// Takes one more entry of the log, and makes durable what the flushes that have returned by
-    /// then vouch for.
+    /// Processes one more entry of the log, and makes the writes durable that are covered by the
+    /// flushes that have returned by then.
     fn advance(&mut self) -> Result<(), IoError> {
-        let Some(event) = self.event(self.cut) else {
+        let Some(event) = self.event(self.position) else {
             self.done = true;
             return Ok(());
         };
         match (&event.request, event.returned) {
             (Request::Write { .. } | Request::Discard(_), _) => {
-                self.pending.add(self.cut, event);
+                self.pending.add(self.position, event);
             }
-            (Request::Flush, Some(_)) => self.open_flushes.push(self.cut),
-            (Request::Flush, None) => self.pending.leave_undecided(),
+            (Request::Flush, Some(_)) => self.open_flushes.push(self.position),
+            (Request::Flush, None) => self.pending.leave_undefined(),
         }
-        self.cut += 1;
+        self.position += 1;
         let events = self.recording.events();
         let (returning, open) = self
             .open_flushes
             .iter()
-            .partition(|&&flush| events[flush].returned == Some(self.cut));
+            .partition(|&&flush| events[flush].returned == Some(self.position));
         self.open_flushes = open;
         let returning: Vec<usize> = returning;
         for flush in returning {
             self.make_durable(flush)?;
         }
-        if self.recording.marks().contains(&self.cut) {
+        if self.recording.marks().contains(&self.position) {
             self.seen.clear();
         }
         self.plan();
@@ -143,7 +143,7 @@ impl<'a> CrashStates<'a> {
 
     fn make_durable(&mut self, flush: usize) -> Result<(), IoError> {
         let events = self.recording.events();
-        let losses = self.pending.vouched(events, flush);
+        let losses = self.pending.covered(events, flush);
         let added = self.pending.fingerprint(events, &self.durable, &losses)?;
         self.durable_contents = self.durable_contents.wrapping_add(added);
         let durable = self.durable.fork();
@@ -156,21 +156,21 @@ impl<'a> CrashStates<'a> {
         Ok(())
     }
 
-    /// Lists the states of this cut.
+    /// Lists the states of this position.
     fn plan(&mut self) {
         let mut plans = Vec::new();
-        if self.cut >= self.options.first_cut {
+        if self.position >= self.options.first_position {
             plans.push(Plan::Everything);
-            let next = self.event(self.cut).map(|event| &event.request);
-            let marked = self.recording.marks().contains(&self.cut);
+            let next = self.event(self.position).map(|event| &event.request);
+            let marked = self.recording.marks().contains(&self.position);
             if marked || matches!(next, None | Some(Request::Flush)) {
                 plans.push(Plan::Nothing);
                 self.plan_whole_writes(&mut plans);
                 let splits = self.pending.splits();
                 plans.extend(splits.map(|(which, loss)| Plan::Split(which, loss)));
             }
-            let mut dice = Dice::new(self.options.seed ^ self.cut as u64);
-            let mixes = (0..self.options.mixes_per_cut).map(|_| Plan::Mix(dice.next()));
+            let mut dice = Dice::new(self.options.seed ^ self.position as u64);
+            let mixes = (0..self.options.mixes_per_position).map(|_| Plan::Mix(dice.next()));
             plans.extend(mixes);
         }
         self.plans = plans.into_iter();
@@ -186,7 +186,7 @@ impl<'a> CrashStates<'a> {
         }
     }
 
-    /// What becomes of each pending write under a plan.
+    /// Returns the outcome of each pending write under a plan.
     fn losses(&self, plan: Plan) -> Vec<Loss> {
         let keep_if = |kept| if kept { Loss::Kept } else { Loss::Dropped };
         let count = self.pending.len();
@@ -203,7 +203,7 @@ impl<'a> CrashStates<'a> {
             }
             Plan::Mix(seed) => {
                 let mut dice = Dice::new(seed);
-                // From almost all lost to almost all kept.
+                // From almost all dropped to almost all kept.
                 let kept_of_16 = 1 + dice.roll(15);
                 let mut loss = || match dice.roll(16) {
                     roll if roll % 4 == 3 => Loss::Torn(dice.next()),
@@ -214,7 +214,7 @@ impl<'a> CrashStates<'a> {
         }
     }
 
-    /// The state that a plan makes, `None` when one of equal contents was given before.
+    /// Returns the state that a plan makes; `None` if one with equal contents was returned before.
     fn state(&mut self, plan: Plan) -> Result<Option<CrashState<'a>>, IoError> {
         let losses = self.losses(plan);
         let events = self.recording.events();
@@ -224,7 +224,7 @@ impl<'a> CrashStates<'a> {
             return Ok(None);
         }
         Ok(Some(CrashState {
-            cut: self.cut,
+            position: self.position,
             flushes: self.flushes,
             losses: self.pending.events().zip(losses).collect(),
             contents,

@@ -1,4 +1,4 @@
-//! The writes that no flush vouches for, block by block.
+//! The writes that are not durable, block by block.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,32 +8,32 @@ use super::state::{Loss, blocks, changed_range};
 use crate::sim::{Event, Request};
 use crate::{BlockDevice, IoError, OverlayDevice};
 
-/// A write or discard that no flush vouches for.
+/// A write or discard that no flush covers.
 #[derive(Debug, Clone)]
 pub(super) struct PendingWrite {
-    /// Its place in the log.
+    /// Its index in the log.
     pub(super) event: usize,
     pub(super) range: Range<u64>,
-    /// A flush failed after it: no later one can tell what became of it.
-    undecided: bool,
+    /// A flush failed after it: no later one can make it durable for certain.
+    undefined: bool,
 }
 
-/// All of them, in the order of the log.
+/// All pending writes, in the order of the log.
 #[derive(Debug)]
 pub(super) struct PendingWrites {
     block_bytes: u64,
     writes: Vec<PendingWrite>,
-    /// By the place of each block, its contents in every version.
+    /// The possible contents of each block, by its offset.
     blocks: BTreeMap<u64, Versions>,
 }
 
-/// What one block can hold.
+/// The possible contents of one block.
 #[derive(Debug, Default)]
 struct Versions {
-    /// The hash of its durable contents, once asked for.
+    /// Hash of its durable contents, once computed.
     durable: Option<u128>,
-    /// The pending writes that touch it, as places in the list, with the hash of the block after
-    /// one that covers it whole.
+    /// The pending writes that overlap it, as indexes into the list, with the hash of the block
+    /// after a write that covers it completely.
     writes: Vec<(usize, Option<u128>)>,
 }
 
@@ -50,7 +50,7 @@ impl PendingWrites {
         self.writes.len()
     }
 
-    /// The places of the pending writes in the log.
+    /// Returns the log indexes of the pending writes.
     pub(super) fn events(&self) -> impl Iterator<Item = usize> {
         self.writes.iter().map(|write| write.event)
     }
@@ -63,7 +63,7 @@ impl PendingWrites {
         let write = PendingWrite {
             event: index,
             range,
-            undecided: false,
+            undefined: false,
         };
         self.index_blocks(self.writes.len(), &write, event);
         self.writes.push(write);
@@ -84,22 +84,22 @@ impl PendingWrites {
         }
     }
 
-    /// A flush failed: it leaves all of them undecided for ever.
-    pub(super) fn leave_undecided(&mut self) {
+    /// Records a failed flush, after which the pending writes stay undefined forever.
+    pub(super) fn leave_undefined(&mut self) {
         for write in &mut self.writes {
-            write.undecided = true;
+            write.undefined = true;
         }
     }
 
-    /// What becomes of each when the flush at `flush` of the log returns: it vouches for those that
-    /// had returned when it began, and says nothing of the others.
-    pub(super) fn vouched(&self, events: &[Event], flush: usize) -> Vec<Loss> {
-        let vouched = |write: &PendingWrite| {
+    /// Returns the outcome of each when the flush at `flush` of the log returns: `Kept` for
+    /// writes that had returned when it began, `Dropped` for the others, which stay pending.
+    pub(super) fn covered(&self, events: &[Event], flush: usize) -> Vec<Loss> {
+        let covered = |write: &PendingWrite| {
             let returned = events[write.event].returned;
-            !write.undecided && returned.is_some_and(|returned| returned <= flush)
+            !write.undefined && returned.is_some_and(|returned| returned <= flush)
         };
         let loss = |write| {
-            if vouched(write) {
+            if covered(write) {
                 Loss::Kept
             } else {
                 Loss::Dropped
@@ -108,7 +108,7 @@ impl PendingWrites {
         self.writes.iter().map(loss).collect()
     }
 
-    /// Takes out those that are kept.
+    /// Removes and returns those that are kept.
     pub(super) fn take_kept(&mut self, events: &[Event], losses: &[Loss]) -> Vec<PendingWrite> {
         let mut kept = Vec::new();
         for (write, &loss) in std::mem::take(&mut self.writes).into_iter().zip(losses) {
@@ -126,7 +126,7 @@ impl PendingWrites {
         kept
     }
 
-    /// Each write of several blocks, torn in its middle in either way.
+    /// Returns each write of several blocks, torn in its middle in either way.
     pub(super) fn splits(&self) -> impl Iterator<Item = (usize, Loss)> {
         let block_bytes = self.block_bytes;
         let writes = self.writes.iter().enumerate();
@@ -141,7 +141,7 @@ impl PendingWrites {
         })
     }
 
-    /// What these losses add to the fingerprint of the durable device.
+    /// Returns what these losses add to the fingerprint of the durable device.
     pub(super) fn fingerprint(
         &mut self,
         events: &[Event],
@@ -180,7 +180,7 @@ impl PendingWrites {
     }
 }
 
-/// Puts what an event changes of a block into the block's bytes.
+/// Applies an event's change of a block to the block's bytes.
 fn overwrite(bytes: &mut [u8], block: &Range<u64>, write: &PendingWrite, event: &Event) {
     let part = write.range.start.max(block.start)..write.range.end.min(block.end);
     let target = &mut bytes[within(block.start, &part)];
@@ -191,7 +191,7 @@ fn overwrite(bytes: &mut [u8], block: &Range<u64>, write: &PendingWrite, event: 
     }
 }
 
-/// A range of the device as a range of a buffer that begins at `start` of it.
+/// Converts a range of the device into a range of a buffer that begins at `start` of it.
 fn within(start: u64, range: &Range<u64>) -> Range<usize> {
     let place = |at: u64| usize::try_from(at - start).unwrap_or(usize::MAX);
     place(range.start)..place(range.end)

@@ -1,4 +1,4 @@
-//! One crash state: what was kept of each write, and the device that this makes.
+//! One crash state: the outcome of each write, and the device that results.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use crate::sim::recording::write_zeros;
 use crate::sim::{Event, Recording, Request};
 use crate::{BlockDevice, IoError, OverlayDevice};
 
-/// The device as a power cut left it.
+/// The device after a simulated power failure.
 #[derive(Debug, Clone)]
 pub struct CrashState<'a> {
-    /// How many entries of the log had begun when the power went.
-    pub cut: usize,
-    /// How many flushes had returned by then.
+    /// Number of log entries that had begun at the power failure.
+    pub position: usize,
+    /// Number of flushes that had returned by then.
     pub flushes: usize,
-    /// What became of the writes that no flush vouches for: each by its place in the log.
+    /// Outcome of each write that no flush covers, by its index in the log.
     pub losses: Vec<(usize, Loss)>,
-    /// Stands for the contents of the device: equal for equal contents, and different otherwise,
-    /// among the states of all recordings that began with the same contents.
+    /// Fingerprint of the device's contents: equal if and only if the contents are equal, among the
+    /// states of all recordings with the same initial contents.
     pub contents: u128,
     pub(super) recording: &'a Recording,
     pub(super) durable: Arc<OverlayDevice>,
 }
 
 impl CrashState<'_> {
-    /// The device, to be opened and written to; each call gives one of its own.
+    /// Returns the device, writable; each call returns an independent one.
     pub fn device(&self) -> Result<OverlayDevice, IoError> {
         let device = self.durable.fork();
         let block_bytes = device.geometry().logical_block_bytes.into();
@@ -42,23 +42,23 @@ impl CrashState<'_> {
     }
 }
 
-/// What becomes of one write or discard that was not durable.
+/// The outcome of one write or discard that was not durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// All of it reached the medium.
+    /// It reached the disk completely.
     Kept,
-    /// Nothing of it did.
+    /// It did not reach the disk.
     Dropped,
-    /// Only its blocks before this byte of the device did.
+    /// Only its blocks before this byte of the device reached the disk.
     Before(u64),
-    /// Only its blocks from this byte of the device on did.
+    /// Only its blocks from this byte of the device on reached the disk.
     After(u64),
-    /// Only some of its blocks did, chosen by this seed.
+    /// Only some of its blocks reached the disk, chosen by this seed.
     Torn(u64),
 }
 
 impl Loss {
-    /// Whether the block that begins at `place` reached the medium.
+    /// Whether the block at byte offset `place` reached the disk.
     pub(super) fn keeps(self, place: u64) -> bool {
         match self {
             Self::Kept => true,
@@ -70,7 +70,7 @@ impl Loss {
     }
 }
 
-/// The bytes that an event changes.
+/// Returns the byte range that an event changes.
 pub(super) fn changed_range(event: &Event) -> Option<Range<u64>> {
     match &event.request {
         Request::Write { offset, data } => Some(*offset..*offset + data.len() as u64),
@@ -79,7 +79,7 @@ pub(super) fn changed_range(event: &Event) -> Option<Range<u64>> {
     }
 }
 
-/// Plays the part of an event that lies in `part`.
+/// Applies the part of an event that is within `part`.
 pub(super) fn apply(
     device: &OverlayDevice,
     event: &Event,
@@ -95,7 +95,7 @@ pub(super) fn apply(
     }
 }
 
-/// The places of the blocks that a range touches.
+/// Returns the offsets of the blocks that a range overlaps.
 pub(super) fn blocks(range: &Range<u64>, block_bytes: u64) -> impl Iterator<Item = u64> {
     let end = range.end;
     let first = range.start - range.start % block_bytes;
@@ -103,7 +103,7 @@ pub(super) fn blocks(range: &Range<u64>, block_bytes: u64) -> impl Iterator<Item
     std::iter::successors(Some(first), next).take_while(move |&place| place < end)
 }
 
-/// The parts of a range whose blocks reached the medium, neighbours joined.
+/// Returns the parts of a range whose blocks reached the disk, with adjacent ones merged.
 fn kept_runs(range: &Range<u64>, loss: Loss, block_bytes: u64) -> Vec<Range<u64>> {
     match loss {
         Loss::Kept => return vec![range.clone()],

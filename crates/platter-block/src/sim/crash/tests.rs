@@ -1,4 +1,4 @@
-//! Crash states against the promise of the device, decided block by block.
+//! Crash states compared with the ordering rule of the device, block by block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,12 +63,13 @@ fn first_bytes(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().step_by(BLOCK).copied().collect()
 }
 
-/// Every content that each block may have at a cut, by the promise of the device alone.
-fn allowed(steps: &[Step], cut: usize) -> Vec<BTreeSet<Vec<u8>>> {
+/// Returns every content that each block may have at a position, derived from the ordering rule
+/// alone.
+fn allowed(steps: &[Step], position: usize) -> Vec<BTreeSet<Vec<u8>>> {
     let initial = vec![0xee; BLOCK];
     let mut allowed = vec![BTreeSet::from([initial.clone()]); BLOCKS];
     let mut latest = vec![initial; BLOCKS];
-    for step in &steps[..cut] {
+    for step in &steps[..position] {
         let (at, len, byte) = match *step {
             Step::Write(at, len, byte) => (at, len, byte),
             Step::Discard(at, len) => (at, len, 0),
@@ -118,31 +119,32 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_state_keeps_the_promise_and_none_comes_twice(steps in steps(), seed: u64) {
+    fn states_obey_the_ordering_and_are_distinct(steps in steps(), seed: u64) {
         let recording = record(&steps);
-        let options = CrashOptions { seed, mixes_per_cut: 4, ..CrashOptions::default() };
+        let options = CrashOptions { seed, mixes_per_position: 4, ..CrashOptions::default() };
         let mut seen = BTreeSet::new();
         let mut whole = vec![false; steps.len() + 1];
         for (state, bytes) in states(&recording, options) {
-            let allowed = allowed(&steps, state.cut);
+            let allowed = allowed(&steps, state.position);
             for (block, versions) in bytes.chunks(BLOCK).zip(&allowed) {
                 prop_assert!(versions.contains(block), "{state:?}");
             }
-            let flushes = steps[..state.cut].iter().filter(|step| matches!(step, Step::Flush));
+            let flushes = steps[..state.position].iter().filter(|step| matches!(step, Step::Flush));
             prop_assert_eq!(state.flushes, flushes.count());
             prop_assert!(seen.insert((state.flushes, bytes)), "{state:?}");
-            whole[state.cut] = true;
+            whole[state.position] = true;
         }
-        // Every cut has its plain prefix: given there, or as an equal state since the last flush.
-        for cut in 0..=steps.len() {
-            let flushes = steps[..cut].iter().filter(|step| matches!(step, Step::Flush)).count();
-            let prefix = contents(&recording.replay(cut).unwrap());
-            prop_assert!(seen.contains(&(flushes, prefix)), "cut {cut}");
+        // Every position has its complete prefix: returned there, or as an equal state since the
+        // last flush.
+        for position in 0..=steps.len() {
+            let flushes = steps[..position].iter().filter(|step| matches!(step, Step::Flush)).count();
+            let prefix = contents(&recording.replay(position).unwrap());
+            prop_assert!(seen.contains(&(flushes, prefix)), "position {position}");
         }
     }
 
     #[test]
-    fn what_stands_for_contents_is_equal_for_equal_contents_and_no_others(
+    fn fingerprints_are_equal_only_for_equal_contents(
         one in steps(),
         other in steps(),
     ) {
@@ -157,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn a_seed_repeats_its_states(steps in steps(), seed: u64) {
+    fn seed_reproduces_its_states(steps in steps(), seed: u64) {
         let recording = record(&steps);
         let options = CrashOptions { seed, ..CrashOptions::default() };
         let bytes = || states(&recording, options).into_iter().map(|(_, bytes)| bytes);
@@ -166,7 +168,7 @@ proptest! {
 }
 
 #[test]
-fn few_writes_are_lost_in_every_combination() {
+fn few_writes_are_dropped_in_all_subsets() {
     let steps = [
         block_write(0, 1),
         block_write(1, 2),
@@ -183,7 +185,7 @@ fn few_writes_are_lost_in_every_combination() {
 }
 
 #[test]
-fn an_older_write_can_outlive_a_newer_one() {
+fn newer_write_can_be_lost_before_an_older_one() {
     let recording = record(&[block_write(0, 1), block_write(1, 2), block_write(0, 3)]);
     let states = states(&recording, CrashOptions::default());
     let found = |want: [u8; 2]| {
@@ -197,7 +199,7 @@ fn an_older_write_can_outlive_a_newer_one() {
 }
 
 #[test]
-fn many_writes_are_lost_and_kept_one_by_one() {
+fn many_writes_are_dropped_and_kept_singly() {
     let device = recording_device(40);
     for block in 0..40u8 {
         device
@@ -207,7 +209,7 @@ fn many_writes_are_lost_and_kept_one_by_one() {
     device.flush().unwrap();
     let recording = device.recording();
     let options = CrashOptions {
-        mixes_per_cut: 0,
+        mixes_per_position: 0,
         ..CrashOptions::default()
     };
     let states = states(&recording, options);
@@ -224,10 +226,10 @@ fn many_writes_are_lost_and_kept_one_by_one() {
 }
 
 #[test]
-fn a_long_write_is_torn() {
+fn long_write_is_torn() {
     let recording = record(&[Step::Write(0, BLOCKS * BLOCK, 1)]);
     let options = CrashOptions {
-        mixes_per_cut: 50,
+        mixes_per_position: 50,
         ..CrashOptions::default()
     };
     let states = states(&recording, options);
@@ -242,17 +244,20 @@ fn a_long_write_is_torn() {
 }
 
 #[test]
-fn nothing_is_lost_behind_a_flush() {
+fn flushed_writes_are_never_lost() {
     let recording = record(&[block_write(0, 1), Step::Flush]);
     let states = states(&recording, CrashOptions::default());
-    let after: Vec<_> = states.iter().filter(|(state, _)| state.cut == 2).collect();
+    let after: Vec<_> = states
+        .iter()
+        .filter(|(state, _)| state.position == 2)
+        .collect();
     assert_eq!(after.len(), 1);
     assert_eq!(first_bytes(&after[0].1)[0], 1);
     assert_eq!(after[0].0.losses, []);
 }
 
 #[test]
-fn a_swallowed_flush_vouches_for_nothing() {
+fn skipped_flush_makes_nothing_durable() {
     let below = Arc::new(recording_device(BLOCKS));
     let device = FaultDevice::new(below.clone());
     device.arm(Fault {
@@ -267,13 +272,13 @@ fn a_swallowed_flush_vouches_for_nothing() {
     let recording = below.recording();
     let states = states(&recording, CrashOptions::default());
     let broken = |(state, bytes): &&(CrashState<'_>, Vec<u8>)| {
-        state.cut >= promised && first_bytes(bytes)[0] != 1
+        state.position >= promised && first_bytes(bytes)[0] != 1
     };
     assert_eq!(states.iter().filter(broken).count(), 2);
 }
 
 #[test]
-fn a_failed_flush_leaves_writes_undecided_for_ever() {
+fn failed_flush_leaves_writes_undefined() {
     let mut recording = record(&[
         block_write(0, 1),
         Step::Flush,
@@ -284,55 +289,59 @@ fn a_failed_flush_leaves_writes_undecided_for_ever() {
     let states = states(&recording, CrashOptions::default());
     let end: BTreeSet<Vec<u8>> = states
         .iter()
-        .filter(|(state, _)| state.cut == 4)
+        .filter(|(state, _)| state.position == 4)
         .map(|(_, bytes)| first_bytes(bytes)[..2].to_vec())
         .collect();
     assert_eq!(end, BTreeSet::from([vec![1, 2], vec![0xee, 2]]));
 }
 
 #[test]
-fn a_flush_does_not_vouch_for_writes_under_way() {
+fn flush_does_not_cover_writes_in_flight() {
     let mut recording = record(&[block_write(0, 1), block_write(1, 2), Step::Flush]);
     // The second write returned only after the flush had.
     recording.events[1].returned = Some(3);
     let states = states(&recording, CrashOptions::default());
     let end: BTreeSet<Vec<u8>> = states
         .iter()
-        .filter(|(state, _)| state.cut == 3)
+        .filter(|(state, _)| state.position == 3)
         .map(|(_, bytes)| first_bytes(bytes)[..2].to_vec())
         .collect();
     assert_eq!(end, BTreeSet::from([vec![1, 2], vec![1, 0xee]]));
 }
 
 #[test]
-fn a_cut_inside_a_flush_that_runs_beside_a_write_promises_nothing() {
+fn crash_during_a_flush_makes_nothing_durable() {
     let mut recording = record(&[block_write(0, 1), Step::Flush, block_write(1, 2)]);
     recording.events[1].returned = Some(3);
     let states = states(&recording, CrashOptions::default());
-    let at = |cut| states.iter().filter(move |(state, _)| state.cut == cut);
+    let at = |position| {
+        states
+            .iter()
+            .filter(move |(state, _)| state.position == position)
+    };
     assert!(at(2).all(|(state, _)| state.flushes == 0));
     assert!(at(3).all(|(state, bytes)| state.flushes == 1 && bytes[0] == 1));
     assert_eq!(at(3).count(), 2);
 }
 
 #[test]
-fn early_cuts_are_left_out_on_request() {
+fn positions_before_the_first_are_skipped() {
     let recording = record(&[block_write(0, 1), Step::Flush, block_write(1, 2)]);
     let options = CrashOptions {
-        first_cut: 2,
+        first_position: 2,
         ..CrashOptions::default()
     };
     let states = states(&recording, options);
     assert!(
         states
             .iter()
-            .all(|(state, bytes)| state.cut >= 2 && bytes[0] == 1)
+            .all(|(state, bytes)| state.position >= 2 && bytes[0] == 1)
     );
     assert_eq!(states.len(), 2);
 }
 
 #[test]
-fn hundreds_of_writes_between_flushes_are_searched_lazily() {
+fn hundreds_of_pending_writes_are_searched_lazily() {
     let device = recording_device(8000);
     for block in 0..400u64 {
         device.write_at(block * 4096, &[1; 4096]).unwrap();
@@ -347,6 +356,7 @@ fn hundreds_of_writes_between_flushes_are_searched_lazily() {
         }
         states += 1;
     }
-    // Everything and two mixes at each of four hundred cuts, and four at the end for each write.
+    // Everything and two mixes at each of four hundred positions, and four at the end for each
+    // write.
     assert!(states > 2400, "{states}");
 }

@@ -1,4 +1,4 @@
-//! A device that fails chosen requests, or says it did what it did not.
+//! A device that fails selected requests, or reports success without executing them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -11,18 +11,18 @@ use super::dice::coin;
 use crate::device::{check_range, check_range_vectored, total_len};
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
-/// Requests to be met, and what becomes of them.
+/// Selects requests, and what happens to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of request.
     pub operation: Operation,
     /// Which of that kind.
     pub when: When,
-    /// What happens to them.
+    /// The effect on them.
     pub effect: Effect,
 }
 
-/// Which requests of one kind a fault meets.
+/// Selects requests of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum When {
     /// All of them.
@@ -31,22 +31,22 @@ pub enum When {
     Nth(u64),
     /// The n-th after the fault was armed, and all that follow.
     From(u64),
-    /// Those that touch a byte of the range. Flushes touch none.
+    /// Those that overlap the range. Flushes overlap none.
     Touching(Range<u64>),
 }
 
-/// What happens to a request that a fault meets.
+/// The effect of a fault on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// It fails and does nothing.
     Fail(Errno),
-    /// It does part of its work, some whole logical blocks chosen by the seed, and fails with EIO.
+    /// It executes in part, for some whole logical blocks chosen by the seed, and fails with EIO.
     /// The other blocks of a read are filled with 0xa5.
     Tear {
-        /// What chooses the blocks.
+        /// Seed of the choice of blocks.
         seed: u64,
     },
-    /// It succeeds and does nothing: a flush or write that is lost. A read gives zeros.
+    /// It succeeds and does nothing: a lost flush or write. A read returns zeros.
     Skip,
 }
 
@@ -57,7 +57,7 @@ struct Armed {
     seen: u64,
 }
 
-/// Passes requests on to the device below, except those that a fault meets.
+/// Passes requests to the device below, except those that a fault selects.
 #[derive(Debug)]
 pub struct FaultDevice {
     base: Arc<dyn BlockDevice>,
@@ -67,11 +67,11 @@ pub struct FaultDevice {
 #[derive(Debug, Default)]
 struct State {
     armed: Vec<Armed>,
-    met: u64,
+    hits: u64,
 }
 
 impl FaultDevice {
-    /// A device without faults yet.
+    /// Creates a device without faults.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>) -> Self {
         Self {
@@ -80,23 +80,23 @@ impl FaultDevice {
         }
     }
 
-    /// Adds a fault. Where several meet a request, the one that was armed first decides.
+    /// Adds a fault. If several select a request, the one that was armed first applies.
     pub fn arm(&self, fault: Fault) {
         self.state.lock().armed.push(Armed { fault, seen: 0 });
     }
 
-    /// Removes all faults: the device is sound again.
+    /// Removes all faults.
     pub fn disarm(&self) {
         self.state.lock().armed.clear();
     }
 
-    /// How many requests faults have met.
+    /// Returns the number of requests that faults were applied to.
     #[must_use]
-    pub fn met(&self) -> u64 {
-        self.state.lock().met
+    pub fn hits(&self) -> u64 {
+        self.state.lock().hits
     }
 
-    /// Counts a request, and finds what becomes of it.
+    /// Counts a request, and returns the effect on it.
     fn effect(&self, operation: Operation, range: &Range<u64>) -> Option<Effect> {
         let mut state = self.state.lock();
         let mut effect = None;
@@ -115,7 +115,7 @@ impl FaultDevice {
                 effect = effect.or(Some(armed.fault.effect));
             }
         }
-        state.met += u64::from(effect.is_some());
+        state.hits += u64::from(effect.is_some());
         effect
     }
 
@@ -124,7 +124,7 @@ impl FaultDevice {
         IoError::new(self.name(), operation, range.start, length, errno)
     }
 
-    /// The pieces of a range at the borders of logical blocks, each with its side of the coin.
+    /// Splits a range at logical block boundaries, each piece with its outcome.
     fn torn(&self, range: Range<u64>, seed: u64) -> impl Iterator<Item = (Range<u64>, bool)> {
         let block = u64::from(self.base.geometry().logical_block_bytes);
         let mut at = range.start;
@@ -140,7 +140,7 @@ impl FaultDevice {
     }
 }
 
-/// The places of a piece of a request in the request's buffer.
+/// Converts a piece of a request into a range of the request's buffer.
 fn within(request: &Range<u64>, piece: &Range<u64>) -> Range<usize> {
     let place = |at: u64| usize::try_from(at - request.start).unwrap_or(usize::MAX);
     place(piece.start)..place(piece.end)

@@ -1,4 +1,4 @@
-//! Faults meet the requests they are armed for, and no others.
+//! Faults apply to the requests they select, and to no others.
 
 use super::*;
 use crate::MemoryDevice;
@@ -18,7 +18,7 @@ fn fail(operation: Operation, when: When) -> Fault {
 }
 
 #[test]
-fn the_nth_request_of_its_kind_fails() {
+fn nth_request_of_its_kind_fails() {
     let (memory, device) = device();
     device.write_at(0, &[0]).unwrap();
     device.arm(fail(Operation::Write, When::Nth(2)));
@@ -43,11 +43,11 @@ fn the_nth_request_of_its_kind_fails() {
     device.flush().unwrap();
     assert!(device.discard(0..512).is_err());
     device.discard(0..512).unwrap();
-    assert_eq!(device.met(), 3);
+    assert_eq!(device.hits(), 3);
 }
 
 #[test]
-fn from_the_nth_request_on_all_fail_until_disarmed() {
+fn requests_from_the_nth_fail_until_disarmed() {
     let (_, device) = device();
     device.arm(fail(Operation::Read, When::From(2)));
     device.read_at(0, &mut [0]).unwrap();
@@ -68,7 +68,7 @@ fn from_the_nth_request_on_all_fail_until_disarmed() {
 }
 
 #[test]
-fn a_bad_range_fails_whatever_touches_it() {
+fn requests_that_overlap_a_bad_range_fail() {
     let (_, device) = device();
     device.arm(fail(Operation::Read, When::Touching(1000..1001)));
     device.read_at(0, &mut [0; 1000]).unwrap();
@@ -79,7 +79,7 @@ fn a_bad_range_fails_whatever_touches_it() {
 }
 
 #[test]
-fn a_torn_write_leaves_whole_blocks() {
+fn torn_write_leaves_whole_blocks() {
     let (memory, device) = device();
     device.arm(Fault {
         operation: Operation::Write,
@@ -101,7 +101,7 @@ fn a_torn_write_leaves_whole_blocks() {
 }
 
 #[test]
-fn a_skipped_request_succeeds_without_effect() {
+fn skipped_request_succeeds_without_effect() {
     let (memory, device) = device();
     for operation in [
         Operation::Write,
@@ -129,7 +129,7 @@ fn a_skipped_request_succeeds_without_effect() {
 }
 
 #[test]
-fn a_torn_read_fails_and_leaves_garbage() {
+fn torn_read_fails_and_leaves_garbage() {
     let (_, device) = device();
     device.arm(Fault {
         operation: Operation::Read,

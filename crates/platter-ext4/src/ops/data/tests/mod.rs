@@ -701,7 +701,7 @@ fn a_failed_writeback_is_told_once_and_made_up_for() {
                 effect: Effect::Tear { seed: nth },
             });
             let written = file.node.write_back();
-            assert_eq!(written.is_err(), faults.met() > 0);
+            assert_eq!(written.is_err(), faults.hits() > 0);
             faults.disarm();
             file.check_bytes();
             if written.is_err() {
@@ -729,7 +729,7 @@ fn a_long_write_that_fails_leaves_old_bytes_or_new_ones() {
             });
             let (start, new) = (16_384, vec![0xee; 300_000]);
             let written = file.node.write_at(start, &new);
-            assert_eq!(written.is_err(), faults.met() > 0);
+            assert_eq!(written.is_err(), faults.hits() > 0);
             faults.disarm();
             let size = usize::try_from(file.node.size_bytes()).unwrap();
             let mut found = vec![0; size];

@@ -83,7 +83,7 @@ fn fail_each(operation: Operation) {
         let scene = Scene::new(LAYOUTS[7], &[fault]);
         let worked = Actor::new(&scene, 3).run(200).and_then(|()| scene.close());
         let last_cut = CrashOptions {
-            first_cut: scene.device.recording().events().len(),
+            first_position: scene.device.recording().events().len(),
             ..seeded(nth)
         };
         let (count, broken) = scene.examine(last_cut);

@@ -126,7 +126,10 @@ impl Scene {
             let state = state.unwrap();
             count += 1;
             if let Err(problem) = self.check(&state) {
-                broken.push(format!("cut {}, {:?}: {problem}", state.cut, state.losses));
+                broken.push(format!(
+                    "cut {}, {:?}: {problem}",
+                    state.position, state.losses
+                ));
             }
         }
         (count, broken)
@@ -139,7 +142,7 @@ impl Scene {
         let report = report.map_err(|error| error.to_string())?;
         let last = Sequence(report.end.0.wrapping_sub(1));
         for (from, promised) in self.promises.lock().iter() {
-            if *from <= state.cut && last.is_before(*promised) {
+            if *from <= state.position && last.is_before(*promised) {
                 return Err(format!("{promised} was promised, {last} is there"));
             }
         }

@@ -1,4 +1,4 @@
-//! Writes held back until the next flush, and then written together by somebody else.
+//! A device that holds writes back until the next flush and then submits them as one batch.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -9,33 +9,32 @@ use parking_lot::RwLock;
 use crate::device::check_span;
 use crate::{BlockDevice, Geometry, IoError, Operation, OverlayDevice, OverlayOptions};
 
-/// Bytes of the unit in which writes are held back: the smallest that a filesystem writes.
+/// Granularity of held writes in bytes: the smallest block size of a filesystem.
 const CHUNK_BYTES: u32 = 1024;
 
-/// One run of bytes and where it goes.
+/// One contiguous run: its byte offset on the device and its bytes.
 pub type BatchPiece = (u64, Vec<u8>);
 
-/// Writes a batch of places so that nobody finds some of them written and others not for longer
-/// than it takes: whoever ends this process does not end it.
+/// Writes a batch in such a way that killing this process does not interrupt it.
 pub trait BatchWriter: Send + Sync + std::fmt::Debug {
     /// Writes all pieces, which are in ascending order and do not overlap.
     fn write(&self, pieces: &[BatchPiece]) -> Result<(), IoError>;
 }
 
-/// A device whose writes reach the one below at a flush, all that came since the last one together.
+/// A device that passes the writes since the last flush to the device below together, at the flush.
 ///
-/// So whenever this process is ended, the device below is found as it was at one of the flushes.
+/// When this process is killed, the device below holds the state of one of the flushes.
 #[derive(Debug)]
-pub struct BurstDevice {
+pub struct BatchDevice {
     base: Arc<dyn BlockDevice>,
     held: OverlayDevice,
     writer: Arc<dyn BatchWriter>,
-    /// Shared by who writes; alone for who flushes, over the flush.
+    /// Shared by writers; exclusive for the duration of a flush.
     turns: RwLock<()>,
 }
 
-impl BurstDevice {
-    /// Holds back writes to `base`, which `writer` then writes there.
+impl BatchDevice {
+    /// Creates a device over `base` whose batches are written by `writer`.
     #[must_use]
     pub fn new(base: Arc<dyn BlockDevice>, writer: Arc<dyn BatchWriter>) -> Self {
         let options = OverlayOptions {
@@ -50,7 +49,7 @@ impl BurstDevice {
         }
     }
 
-    /// What is held, neighbours in one piece.
+    /// Returns the held writes, with adjacent chunks merged.
     fn batch(&self) -> Vec<BatchPiece> {
         let mut pieces: Vec<BatchPiece> = Vec::new();
         for (offset, chunk) in self.held.held() {
@@ -65,7 +64,7 @@ impl BurstDevice {
     }
 }
 
-impl BlockDevice for BurstDevice {
+impl BlockDevice for BatchDevice {
     fn name(&self) -> &Arc<str> {
         self.base.name()
     }
@@ -103,7 +102,7 @@ impl BlockDevice for BurstDevice {
     }
 
     fn discard(&self, range: Range<u64>) -> Result<(), IoError> {
-        // What was held for it is still written: a discard is a hint.
+        // Held writes of the range are still submitted: a discard is a hint.
         check_span(self, Operation::Discard, &range)
     }
 
@@ -147,7 +146,7 @@ mod tests {
             device: Arc::clone(&device),
             batches: Mutex::default(),
         });
-        let burst = BurstDevice::new(
+        let burst = BatchDevice::new(
             Arc::<MemoryDevice>::clone(&device),
             Arc::<Writer>::clone(&writer),
         );

@@ -1,4 +1,4 @@
-//! Devices one behind the other as one device.
+//! Several devices concatenated into one.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -9,14 +9,14 @@ use crate::device::{
 };
 use crate::{BlockDevice, Geometry, IoError, Operation};
 
-/// The bytes of several devices in a row.
+/// A linear concatenation of devices.
 ///
-/// Errors of a device below name that device and the place on it.
+/// Errors of a device below name that device and the offset on it.
 #[derive(Debug)]
-pub struct JoinedDevice {
+pub struct ConcatDevice {
     name: Arc<str>,
     geometry: Geometry,
-    /// In ascending order, none empty, from 0 to the length without a gap.
+    /// Ascending, none empty, contiguous from 0 to the length.
     parts: Vec<Part>,
 }
 
@@ -27,21 +27,21 @@ struct Part {
     device: Arc<dyn BlockDevice>,
 }
 
-/// Bytes of a request that lie in one part.
+/// The bytes of a request that are in one part.
 struct Piece<'a> {
     device: &'a dyn BlockDevice,
-    /// On that device.
+    /// Byte range on that device.
     place: Range<u64>,
-    /// In the request.
+    /// Byte range in the request's buffer.
     bytes: Range<usize>,
 }
 
-impl JoinedDevice {
-    /// The devices of `parts`, the first one first: all can be written, or none. Without any, it has no
-    /// bytes.
+impl ConcatDevice {
+    /// Concatenates `parts` in the given order. The device is read-only unless all parts are
+    /// writable. Without parts its length is zero.
     ///
     /// # Panics
-    /// When they have more bytes together than can be counted.
+    /// If the total length exceeds `u64::MAX`.
     #[must_use]
     pub fn new(name: &str, parts: Vec<Arc<dyn BlockDevice>>) -> Self {
         let mut geometry = Geometry {
@@ -55,7 +55,7 @@ impl JoinedDevice {
             let part = device.geometry();
             let start = geometry.len_bytes;
             let end = start.checked_add(part.len_bytes);
-            let end = end.expect("all bytes of a device have a number");
+            let end = end.expect("the total length fits in 64 bits");
             geometry = Geometry {
                 len_bytes: end,
                 logical_block_bytes: geometry.logical_block_bytes.max(part.logical_block_bytes),
@@ -73,14 +73,14 @@ impl JoinedDevice {
         }
     }
 
-    /// The parts that a range, which lies within the device, touches.
+    /// Returns the parts that overlap a range, which is within the device.
     fn touched(&self, range: &Range<u64>) -> &[Part] {
         let first = self.parts.partition_point(|part| part.end <= range.start);
         let end = self.parts.partition_point(|part| part.start < range.end);
         self.parts.get(first..end).unwrap_or_default()
     }
 
-    /// The part that all of a request lies in, and where it lies there.
+    /// Returns the part that contains the whole request, and the offset on it.
     fn part_of(&self, offset: u64, len: usize) -> Option<(&dyn BlockDevice, u64)> {
         match self.touched(&(offset..offset + len as u64)) {
             [part] => Some((&*part.device, offset - part.start)),
@@ -88,7 +88,7 @@ impl JoinedDevice {
         }
     }
 
-    /// A request, which lies within the device, part by part.
+    /// Splits a request, which is within the device, into its parts.
     fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece<'_>> {
         let range = offset..offset + len as u64;
         let in_request = move |at: u64| usize::try_from(at.saturating_sub(offset)).unwrap_or(len);
@@ -103,7 +103,7 @@ impl JoinedDevice {
     }
 }
 
-impl BlockDevice for JoinedDevice {
+impl BlockDevice for ConcatDevice {
     fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -184,19 +184,19 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
 
-    fn device() -> (Vec<Arc<MemoryDevice>>, JoinedDevice) {
+    fn device() -> (Vec<Arc<MemoryDevice>>, ConcatDevice) {
         let part = |len| Arc::new(MemoryDevice::new("part", vec![0; len]));
         let parts: Vec<_> = [1000, 0, 512, 3000].map(part).into();
         let devices = parts.iter().map(|part| {
             let part: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(part);
             part
         });
-        let joined = JoinedDevice::new("joined", devices.collect());
+        let joined = ConcatDevice::new("joined", devices.collect());
         (parts, joined)
     }
 
     #[test]
-    fn parts_follow_each_other() {
+    fn parts_are_concatenated_in_order() {
         let (parts, joined) = device();
         assert_eq!(joined.geometry().len_bytes, 4512);
         let mut expected = vec![0; 4512];
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_buffers_go_over_the_seams() {
+    fn vectored_requests_cross_part_boundaries() {
         let (_, joined) = device();
         let (one, two) = ([1; 700], [2; 900]);
         for offset in [0, 500, 1512, 2912] {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_behind_the_end_is_reached() {
+    fn requests_beyond_the_end_are_refused() {
         let (_, joined) = device();
         let mut buf = [0; 2];
         assert!(joined.read_at(4511, &mut buf).is_err());
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_of_each_part_are_known() {
+    fn holes_of_each_part_are_reported() {
         let (_, joined) = device();
         joined.write_at(0, &[1; 4512]).unwrap();
         let data = joined.next_data(1200).unwrap().unwrap();
