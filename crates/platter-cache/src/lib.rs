@@ -8,6 +8,7 @@ mod hash;
 pub mod layout;
 pub mod budget;
 pub mod buffer;
+pub mod commit;
 pub mod mbcache;
 pub mod xarray;
 pub mod page;

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use platter_block::BlockDevice;
+use platter_cache::commit::{BackgroundWorker, NextRun};
 use platter_ondisk::{Corrupt, Verify};
 use platter_vfs::{Clock, Condition, Result};
 use zerocopy::FromBytes;
 
 use super::MountOptions;
-use super::ticker::{Next, Ticker};
 use crate::Volume;
 use crate::ondisk::BlockNr;
 use crate::ondisk::features::Incompat;
@@ -34,7 +34,7 @@ pub(super) struct Guard {
     place: Place,
     /// The number that was written last: as long as it is there, the right is this mount's.
     sequence: Arc<AtomicU32>,
-    ticker: Option<Ticker>,
+    worker: Option<BackgroundWorker>,
     is_given_up: bool,
 }
 
@@ -92,7 +92,7 @@ impl Guard {
         Self {
             place,
             sequence: Arc::new(AtomicU32::new(sequence)),
-            ticker: None,
+            worker: None,
             is_given_up: false,
         }
     }
@@ -103,10 +103,8 @@ impl Guard {
         let (place, tree) = (self.place.clone(), Arc::downgrade(tree));
         let mut last = place.clock.monotonic();
         let sequence = Arc::clone(&self.sequence);
-        self.ticker = Some(Ticker::start(
-            "ext4-mmp",
-            Next::In(place.update_interval),
-            move || {
+        self.worker = Some(
+            BackgroundWorker::start("ext4-mmp", NextRun::In(place.update_interval), move || {
                 let now = place.clock.monotonic();
                 let is_late = now.saturating_sub(last) > place.check_interval();
                 let expected = sequence.load(Ordering::Acquire);
@@ -115,16 +113,17 @@ impl Guard {
                     (Ok(disk), Some(_)) => {
                         last = now;
                         sequence.store(disk.sequence.get(), Ordering::Release);
-                        Next::In(place.update_interval)
+                        NextRun::In(place.update_interval)
                     }
                     (Err(error), Some(tree)) => {
                         tree.end_writing(&error);
-                        Next::Never
+                        NextRun::Never
                     }
-                    (_, None) => Next::Never,
+                    (_, None) => NextRun::Never,
                 }
-            },
-        )?);
+            })
+            .map_err(|_| Condition::WouldBlock)?,
+        );
         Ok(())
     }
 
@@ -138,7 +137,7 @@ impl Guard {
 
     fn give_up(&mut self) -> Result<()> {
         self.is_given_up = true;
-        self.ticker = None;
+        self.worker = None;
         let own = self.sequence.load(Ordering::Acquire);
         self.place.refuse_changed(own)?;
         self.place.change(DiskMmp::mark_clean)?;

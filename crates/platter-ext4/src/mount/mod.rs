@@ -3,7 +3,6 @@
 
 mod at_rest;
 mod changeover;
-mod committer;
 mod copies;
 mod describe;
 mod flusher;
@@ -13,7 +12,6 @@ mod mmp;
 mod options;
 mod recovery;
 mod statfs;
-mod ticker;
 mod trim;
 mod unused;
 mod writing;

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
+use platter_cache::commit::{BackgroundWorker, CommitThread};
 use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Clock, Condition, Result};
 
-use super::committer::Committer;
 use super::lifetime::Lifetime;
-use super::ticker::Ticker;
 use super::{DataMode, MountOptions, OnError, Opened, Recovery, flusher, mmp, unsupported};
 use crate::Volume;
 use crate::alloc::Space;
@@ -40,14 +39,14 @@ pub(super) struct Writing {
 
 #[derive(Debug)]
 struct Running {
-    flusher: Option<Ticker>,
-    committer: Option<Committer>,
+    flusher: Option<BackgroundWorker>,
+    commit_thread: Option<CommitThread<Log>>,
     guard: Option<mmp::Guard>,
 }
 
 impl Running {
-    fn take_threads(&mut self) -> (Option<Ticker>, Option<Committer>) {
-        (self.flusher.take(), self.committer.take())
+    fn take_threads(&mut self) -> (Option<BackgroundWorker>, Option<CommitThread<Log>>) {
+        (self.flusher.take(), self.commit_thread.take())
     }
 }
 
@@ -153,19 +152,23 @@ impl Writing {
         if let Some(guard) = &mut guard {
             guard.keep(tree)?;
         }
-        let (flusher, committer) = match options.commit_interval {
-            Some(interval) => (
-                Some(flusher::start(tree, &lifetime, interval)?),
-                Some(Committer::start(tree)?),
-            ),
-            None => (None, None),
+        let (flusher, commit_thread) = match (options.commit_interval, tree.volume.shared_log()) {
+            (Some(interval), Some(log)) => {
+                let flusher = flusher::start(tree, &lifetime, interval)?;
+                let thread = CommitThread::start("ext4-journal", log);
+                (
+                    Some(flusher),
+                    Some(thread.map_err(|_| Condition::WouldBlock)?),
+                )
+            }
+            _ => (None, None),
         };
         Ok(Self {
             tree: Arc::clone(tree),
             lifetime,
             running: Mutex::new(Some(Running {
                 flusher,
-                committer,
+                commit_thread,
                 guard,
             })),
             ending: Mutex::default(),
@@ -181,7 +184,7 @@ impl Writing {
             return Ok(());
         };
         drop(running.flusher);
-        drop(running.committer);
+        drop(running.commit_thread);
         if self.is_shut_down.load(Ordering::Acquire) {
             return running.guard.map_or(Ok(()), mmp::Guard::release);
         }

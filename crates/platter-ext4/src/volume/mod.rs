@@ -27,7 +27,7 @@ pub struct Volume {
     buffers: Arc<BufferCache>,
     inode_tables: InodeTables,
     /// Absent where nothing may be changed.
-    log: Option<Log>,
+    log: Option<Arc<Log>>,
     data_mode: DataMode,
     /// Absent where nothing is shared anew.
     sharing: Option<Sharing>,
@@ -36,8 +36,8 @@ pub struct Volume {
 platter_cache::layout!(
     /// Of the volume.
     pub LAYOUT: Volume {
-        ReadOnly: geometry, superblock, buffers, inode_tables, data_mode;
-        Apart: log, sharing;
+        ReadOnly: geometry, superblock, buffers, inode_tables, data_mode, log;
+        Apart: sharing;
     }
 );
 
@@ -140,14 +140,14 @@ impl Volume {
     #[must_use]
     pub fn journals_contents(&self, flags: InodeFlags) -> bool {
         let asks = flags.contains(InodeFlags::JOURNAL_DATA);
-        let has_journal = self.log.as_ref().is_some_and(Log::has_journal);
+        let has_journal = self.log.as_ref().is_some_and(|log| log.has_journal());
         has_journal && (asks || self.data_mode == DataMode::Journal)
     }
 
     /// The same volume, to be changed through transactions that `log` makes for its buffers.
     #[must_use]
     pub fn writable(mut self, log: impl FnOnce(Arc<BufferCache>) -> Log) -> Self {
-        self.log = Some(log(Arc::clone(&self.buffers)));
+        self.log = Some(Arc::new(log(Arc::clone(&self.buffers))));
         self
     }
 
@@ -156,14 +156,20 @@ impl Volume {
         mut self,
         log: impl FnOnce(Arc<BufferCache>) -> Result<Log>,
     ) -> Result<Self> {
-        self.log = Some(log(Arc::clone(&self.buffers))?);
+        self.log = Some(Arc::new(log(Arc::clone(&self.buffers))?));
         Ok(self)
     }
 
     /// The transactions of a volume that may be changed.
     #[must_use]
     pub fn log(&self) -> Option<&Log> {
-        self.log.as_ref()
+        self.log.as_deref()
+    }
+
+    /// As [`log`](Self::log), to be kept.
+    #[must_use]
+    pub fn shared_log(&self) -> Option<Arc<Log>> {
+        self.log.clone()
     }
 
     /// Takes part in the running transaction; see [`Log::begin`].

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use platter_cache::commit::TransactionId;
 use platter_ondisk::endian::Be32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -54,6 +55,20 @@ impl Sequence {
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         if self.is_before(other) { other } else { self }
+    }
+}
+
+impl From<Sequence> for TransactionId {
+    fn from(sequence: Sequence) -> Self {
+        Self(sequence.0.into())
+    }
+}
+
+impl From<TransactionId> for Sequence {
+    /// The sequence of a transaction of the journal, which counts modulo 2^32.
+    fn from(id: TransactionId) -> Self {
+        let [b0, b1, b2, b3, ..] = id.0.to_le_bytes();
+        Self(u32::from_le_bytes([b0, b1, b2, b3]))
     }
 }
 

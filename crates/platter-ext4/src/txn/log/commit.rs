@@ -179,7 +179,7 @@ impl Log {
             journaled.live.lock().close(&mut closed);
         }
         state.is_closing = false;
-        self.gate.renew(next, state.is_closed);
+        self.gate.renew(next.into(), state.is_closed);
         let callers = std::mem::take(&mut state.callers);
         drop(state);
         self.changed.notify_all();

@@ -3,11 +3,9 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use platter_cache::commit::{CommitCounters, DeviceFlushes};
 use platter_cache::{Buffer, BufferCache};
 use platter_vfs::Result;
-
-use super::flushes::Flushes;
-use super::statistics::Counters;
 
 /// Blocks in one request: well under what a vectored system call takes.
 const RUN_BLOCKS_MAX: usize = 512;
@@ -16,16 +14,16 @@ const RUN_BLOCKS_MAX: usize = 512;
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) buffers: Arc<BufferCache>,
-    pub(super) flushes: Flushes,
-    counters: Arc<Counters>,
+    pub(super) flushes: DeviceFlushes,
+    counters: Arc<CommitCounters>,
 }
 
 impl Home {
-    pub(super) fn new(buffers: Arc<BufferCache>, counters: Arc<Counters>) -> Self {
+    pub(super) fn new(buffers: Arc<BufferCache>, counters: Arc<CommitCounters>) -> Self {
         let device = Arc::clone(buffers.device());
         Self {
             buffers,
-            flushes: Flushes::of(device, Arc::clone(&counters)),
+            flushes: DeviceFlushes::of(device, Arc::clone(&counters)),
             counters,
         }
     }
@@ -40,7 +38,7 @@ impl Home {
                 let offset = run[0].0.saturating_mul(block_bytes);
                 self.counters.writes.add(1);
                 self.buffers.device().write_vectored_at(offset, &bufs)?;
-                self.counters.home_blocks.add(run.len());
+                self.counters.checkpoint_blocks.add(run.len());
                 for (block, buffer) in run {
                     self.buffers.written(*block, buffer);
                 }

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use platter_cache::commit::{CommitCounters, DeviceFlushes};
 use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Error, Result, Timestamp};
 
-use super::flushes::Flushes;
 use super::home::Home;
 use super::live::Live;
 use super::record::{Piece, Record};
 use super::ring::Ring;
-use super::statistics::Counters;
 use super::transaction::Closed;
 use crate::ondisk::Features;
 use crate::ondisk::jbd2::{LogBlock, LogFormat, Sequence};
@@ -32,7 +31,7 @@ pub(super) struct Journaled {
     format: LogFormat,
     uuid: Uuid,
     /// Of the device that it has for itself, if it does not lie in the filesystem.
-    own_flushes: Option<Flushes>,
+    own_flushes: Option<DeviceFlushes>,
     /// The superblock says that there is something to replay.
     is_started: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
@@ -40,7 +39,7 @@ pub(super) struct Journaled {
     pub(super) live: Mutex<Live>,
     /// Rung when blocks in flight have landed, and when a checkpoint ends.
     pub(super) settled: Condvar,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<CommitCounters>,
 }
 
 impl Journaled {
@@ -49,14 +48,14 @@ impl Journaled {
         journal: Journal,
         features: &Features,
         clock: Arc<dyn Clock>,
-        counters: Arc<Counters>,
+        counters: Arc<CommitCounters>,
     ) -> Result<Self> {
         let is_external = !journal.is_internal();
         let (superblock, slot) = journal.into_writable(features)?;
         let ring = Ring::of(&superblock);
         let own_flushes = is_external.then(|| {
             let device = Arc::clone(slot.map().device());
-            Flushes::of(device, Arc::clone(&counters))
+            DeviceFlushes::of(device, Arc::clone(&counters))
         });
         Ok(Self {
             home,

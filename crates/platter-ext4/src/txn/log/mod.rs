@@ -5,16 +5,12 @@
 //! later handles publish newer ones. A commit writes them to the journal, from where a checkpoint
 //! brings them home; without a journal, it writes them home itself.
 
-mod statistics;
 mod transaction;
 mod held;
 mod changed;
 mod handle;
-mod gate;
-mod requests;
 mod running;
 mod commit;
-mod flushes;
 mod home;
 mod in_place;
 mod ring;
@@ -34,6 +30,9 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
+use platter_cache::commit::{
+    self as service, CommitCounters, CommitRequests, FullCommits, HandleGate, TransactionId,
+};
 use platter_cache::{Buffer, BufferCache};
 use platter_ondisk::Verify;
 use platter_vfs::{Clock, Condition, Error, Result};
@@ -41,17 +40,14 @@ use platter_vfs::{Clock, Condition, Error, Result};
 use super::journal::Journal;
 use crate::ondisk::jbd2::{Sequence, revoke};
 use crate::ondisk::{BlockNr, Features};
-use gate::Gate;
 use home::Home;
 use journaled::Journaled;
-use requests::Requests;
 use running::Limits;
-use statistics::Counters;
 use transaction::Transaction;
 
 pub use handle::Handle;
 pub use platter_cache::Edit;
-pub use statistics::LogStatistics;
+pub use platter_cache::commit::CommitStatistics;
 
 /// Blocks that a transaction may have however long the journal is: memory holds them all.
 const TRANSACTION_BLOCKS_MAX: u32 = 8192;
@@ -88,16 +84,16 @@ pub struct Log {
     home: Arc<Home>,
     durability: Durability,
     limits: Limits,
-    gate: CachePadded<Gate>,
+    gate: CachePadded<HandleGate>,
     state: CachePadded<Mutex<State>>,
     /// The log has failed; see [`State::failure`].
     has_failed: AtomicBool,
     /// Rung when a transaction closes, a commit ends, and a handle ends that somebody waits for.
     changed: CachePadded<Condvar>,
-    requests: CachePadded<Requests>,
+    requests: CachePadded<CommitRequests>,
     client: OnceLock<Weak<dyn CommitClient>>,
     first_change: OnceLock<FirstChange>,
-    counters: Arc<Counters>,
+    counters: Arc<CommitCounters>,
 }
 
 platter_cache::layout!(
@@ -142,7 +138,7 @@ impl Log {
     /// Transactions without a journal: a commit writes the blocks to their places.
     #[must_use]
     pub fn without_journal(buffers: Arc<BufferCache>) -> Self {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(CommitCounters::default());
         let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
         let limits = Limits {
             blocks_max: memory_blocks_max(&home),
@@ -167,7 +163,7 @@ impl Log {
         features: &Features,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(CommitCounters::default());
         let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
         let journaled = Journaled::new(
             Arc::clone(&home),
@@ -201,13 +197,13 @@ impl Log {
         durability: Durability,
         limits: Limits,
         first: Sequence,
-        counters: Arc<Counters>,
+        counters: Arc<CommitCounters>,
     ) -> Self {
         Self {
             home,
             durability,
             limits,
-            gate: CachePadded::new(Gate::new(first)),
+            gate: CachePadded::new(HandleGate::new(first.into())),
             state: CachePadded::new(Mutex::new(State {
                 running: Transaction::new(first),
                 is_closing: false,
@@ -357,6 +353,18 @@ impl Log {
         }
     }
 
+    /// Commits transactions that are full, until [`end_service`](Self::end_service): for a thread of
+    /// its own, which has no handle and holds no lock.
+    pub fn serve(&self) {
+        service::serve(self);
+    }
+
+    /// Has [`serve`](Self::serve) return when it is done with its commit, now or as soon as it is
+    /// called. From then on the handles that find a full transaction commit it.
+    pub fn end_service(&self) {
+        service::end(self);
+    }
+
     /// Why nothing is written any more, if so.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
@@ -368,7 +376,7 @@ impl Log {
 
     /// What it has cost so far.
     #[must_use]
-    pub fn statistics(&self) -> LogStatistics {
+    pub fn statistics(&self) -> CommitStatistics {
         self.counters.read()
     }
 
@@ -378,6 +386,23 @@ impl Log {
 
     fn client(&self) -> Option<Arc<dyn CommitClient>> {
         self.client.get().and_then(Weak::upgrade)
+    }
+}
+
+impl FullCommits for Log {
+    fn requests(&self) -> &CommitRequests {
+        &self.requests
+    }
+
+    fn commit_full(&self, full: TransactionId) {
+        // Why it failed is kept for all callers.
+        let _ = self.commit(full.into());
+    }
+
+    fn ended(&self) {
+        // Threads that wait for the commit thread commit themselves now.
+        drop(self.state.lock());
+        self.changed.notify_all();
     }
 }
 

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use parking_lot::MutexGuard;
+use platter_cache::commit::Blocked;
 use platter_vfs::{Condition, Result};
 
-use super::gate::Refused;
 use super::transaction::Transaction;
 use super::{Durability, Handle, Log, State, held};
 use crate::ondisk::jbd2::Sequence;
@@ -48,7 +48,7 @@ impl Log {
             return Err(Condition::NoSpace.into());
         }
         match self.gate.enter(credits, self.limits.blocks_max) {
-            Some(transaction) => Ok(transaction),
+            Some(transaction) => Ok(transaction.into()),
             None => self.wait_and_join(credits),
         }
     }
@@ -63,10 +63,10 @@ impl Log {
                 self.changed.wait(&mut state);
                 continue;
             }
-            let Refused { handles } =
+            let Blocked { handles } =
                 match self.gate.enter_or_await(credits, self.limits.blocks_max) {
-                    Ok(transaction) => return Ok(transaction),
-                    Err(refused) => refused,
+                    Ok(transaction) => return Ok(transaction.into()),
+                    Err(blocked) => blocked,
                 };
             if handles > 0 && self.is_worth_waiting(&state.running, credits) {
                 // Handles that end give back what they did not need.
@@ -74,7 +74,7 @@ impl Log {
                 continue;
             }
             let full = state.running.sequence;
-            if self.requests.ask(full) {
+            if self.requests.ask(full.into()) {
                 // Until it is closed.
                 self.changed.wait(&mut state);
             } else {
@@ -159,7 +159,7 @@ impl Log {
         }
         // Who waits is waiting by now: each looks at the gate under this lock before.
         let state = self.state.lock();
-        self.gate.note_ring();
+        self.gate.note_wake();
         drop(state);
         self.changed.notify_all();
     }

@@ -110,7 +110,7 @@ fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
 /// Returns when another thread serves, who then is asked to commit what runs.
 fn await_service(log: &Log) {
     let is_served = |_| {
-        log.requests.ask(log.running()) || {
+        log.requests.ask(log.running().into()) || {
             thread::sleep(Duration::from_millis(1));
             false
         }

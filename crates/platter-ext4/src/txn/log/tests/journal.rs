@@ -313,7 +313,7 @@ fn idle_log_writes_nothing() {
     scene.log.commit_all().unwrap();
     scene.log.tend().unwrap();
     scene.log.close().unwrap();
-    assert_eq!(scene.log.statistics(), LogStatistics::default());
+    assert_eq!(scene.log.statistics(), CommitStatistics::default());
     assert!(scene.disk.snapshot() == before);
 }
 

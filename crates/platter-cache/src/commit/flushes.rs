@@ -1,32 +1,35 @@
-//! Flushes of one device, which vouch for what was written before them.
+//! Flushes of one device, and which of them made a write durable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use platter_block::{BlockDevice, IoError};
 
-use super::statistics::Counters;
+use super::CommitCounters;
 
 /// The flushes of a device.
 ///
 /// # Invariants
-/// Once one has failed, none succeeds: no later one vouches for what was written before.
+/// Once one has failed, none succeeds: no later one makes durable what was written before it.
 #[derive(Debug)]
-pub(super) struct Flushes {
+pub struct DeviceFlushes {
     device: Arc<dyn BlockDevice>,
-    counters: Arc<Counters>,
+    counters: Arc<CommitCounters>,
     begun: AtomicU64,
     /// The last of those that succeeded, by when they began.
     done: AtomicU64,
     failure: OnceLock<IoError>,
 }
 
-/// A moment, as told by the flushes that began before.
+/// A moment between two flushes: writes that had ended by then are durable once a flush that
+/// [began later](DeviceFlushes::succeeded_since) has succeeded.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FlushTicket(u64);
+pub struct FlushTicket(u64);
 
-impl Flushes {
-    pub(super) fn of(device: Arc<dyn BlockDevice>, counters: Arc<Counters>) -> Self {
+impl DeviceFlushes {
+    /// The flushes of `device`, counted in `counters`.
+    #[must_use]
+    pub fn of(device: Arc<dyn BlockDevice>, counters: Arc<CommitCounters>) -> Self {
         Self {
             device,
             counters,
@@ -37,7 +40,10 @@ impl Flushes {
     }
 
     /// Makes everything that was written before durable.
-    pub(super) fn flush(&self) -> Result<(), IoError> {
+    ///
+    /// # Errors
+    /// The device's, and then and from then on the same one.
+    pub fn flush(&self) -> Result<(), IoError> {
         let ticket = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         self.counters.flushes.add(1);
         if let Err(error) = self.device.flush() {
@@ -50,13 +56,13 @@ impl Flushes {
         Ok(())
     }
 
-    /// Now.
-    pub(super) fn ticket(&self) -> FlushTicket {
+    /// The present moment.
+    pub fn ticket(&self) -> FlushTicket {
         FlushTicket(self.begun.load(Ordering::SeqCst))
     }
 
     /// Whether a flush that began after `ticket` has succeeded.
-    pub(super) fn succeeded_since(&self, ticket: FlushTicket) -> bool {
+    pub fn succeeded_since(&self, ticket: FlushTicket) -> bool {
         self.done.load(Ordering::SeqCst) > ticket.0
     }
 }
@@ -70,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_flush_vouches_after_one_that_failed() {
+    fn no_flush_succeeds_after_one_that_failed() {
         let memory = Arc::new(MemoryDevice::new("memory", vec![0; 512]));
         let device = Arc::new(FaultDevice::new(memory));
         device.arm(Fault {
@@ -78,7 +84,7 @@ mod tests {
             when: When::Nth(2),
             effect: Effect::Tear { seed: 0 },
         });
-        let flushes = Flushes::of(device, Arc::default());
+        let flushes = DeviceFlushes::of(device, Arc::default());
         let before = flushes.ticket();
         assert!(!flushes.succeeded_since(before));
         flushes.flush().unwrap();
