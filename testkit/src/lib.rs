@@ -6,8 +6,9 @@
 
 pub mod tool;
 pub mod program;
-pub mod oracle;
+pub mod fs_type;
 pub mod loopdev;
+pub mod oracle;
 pub mod attributes;
 pub mod prng;
 pub mod fixtures;

@@ -92,6 +92,18 @@ pub fn succeed(command: &mut Command) -> Result<Finished> {
     Ok(finished)
 }
 
+/// A recorded run: the exit code in the first line, the outputs after it.
+#[cfg(test)]
+pub(crate) fn finished(report: &str) -> Finished {
+    let (code, text) = report.split_once('\n').unwrap();
+    let code: i32 = code.strip_prefix("exit ").unwrap().parse().unwrap();
+    Finished {
+        status: ExitStatus::from_raw(code << 8),
+        stdout: text.as_bytes().to_vec(),
+        stderr: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

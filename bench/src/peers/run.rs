@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use testkit::oracle::e2fsck::{self, Verdict};
-use testkit::oracle::mke2fs;
+use testkit::oracle::{Verdict, e2fsck, mke2fs};
 
 use crate::measure::{self, Latencies};
 use crate::side::{Asked, Ground, Live, Medium, Side};

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use platter_block::{FileDevice, OpenError, OpenOptions, Refusal};
 use platter_vfs::clock::{Clock, SystemClock};
 
-use crate::oracle::e2fsck::{self, Verdict};
 use crate::oracle::mke2fs;
+use crate::oracle::{Verdict, e2fsck};
 use crate::prng::Prng;
 use crate::{program, tool};
 use command::Edit;

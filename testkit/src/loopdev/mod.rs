@@ -5,10 +5,13 @@
 //! device is told to go with its last user, so it follows the mount.
 
 mod device;
+mod members;
 mod mount;
+mod rest;
 
 pub use device::LoopDevice;
 pub use mount::{Access, Mount};
+pub use rest::is_clean;
 
 #[cfg(test)]
 mod tests;

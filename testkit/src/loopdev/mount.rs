@@ -1,18 +1,15 @@
 //! A kernel mount held by a descriptor.
 
-use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use platter_ext4::ondisk::features::Incompat;
-use platter_ext4::ondisk::superblock::{
-    DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES, State,
-};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
+use super::members::Members;
+use super::rest;
+use crate::fs_type::FsType;
 use crate::loopdev::LoopDevice;
 
 /// How often an image is looked at until it is at rest.
@@ -31,33 +28,78 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A mounted filesystem that nobody else sees.
+/// A mounted filesystem that no other process sees.
 #[derive(Debug)]
 pub struct Mount {
+    fs_type: FsType,
     root: PathBuf,
     descriptor: OwnedFd,
     /// Held until the mount is gone, so that the image is complete when this is.
-    _device: Option<LoopDevice>,
+    _devices: Vec<LoopDevice>,
+    /// Those of a btrfs of several devices.
+    _members: Option<Members>,
 }
 
 impl Mount {
-    /// Mounts an image over a loop device of its own, with options such as `data=journal,acl`. Reading
-    /// changes times of access only where they say so, with `relatime`, `strictatime` or `nodiratime`.
+    /// Mounts an ext2, ext3 or ext4 image over a loop device of its own, with options such as
+    /// `data=journal,acl`. Reading changes times of access only where they say so, with `relatime`,
+    /// `strictatime` or `nodiratime`.
     pub fn image(image: &Path, options: &str, access: Access) -> Result<Self> {
-        let device = LoopDevice::attach(image, access)?;
-        let mount = Self::device(device.path(), options, access)
-            .with_context(|| format!("kernel mount of {} with '{options}'", image.display()))?;
+        Self::images(FsType::Ext4, &[image], options, access)
+    }
+
+    /// Mounts a block device with an ext2, ext3 or ext4.
+    pub fn device(device: &Path, options: &str, access: Access) -> Result<Self> {
+        Self::devices(FsType::Ext4, &[device], options, access)
+    }
+
+    /// Mounts the images of one filesystem over loop devices of their own: all members of a btrfs; of
+    /// an XFS the data device, then the external log if there is one.
+    ///
+    /// Copies of one btrfs of several members are mounted one after the other, since the kernel tells
+    /// members apart by the UUID of the filesystem and their number alone: a call waits until other
+    /// mounts of it are gone.
+    pub fn images(
+        fs_type: FsType,
+        images: &[&Path],
+        options: &str,
+        access: Access,
+    ) -> Result<Self> {
+        let attach = |image: &&Path| LoopDevice::attach(image, access);
+        let devices = images.iter().map(attach).collect::<Result<Vec<_>>>()?;
+        let described = || {
+            let images: Vec<_> = images.iter().map(|image| image.display()).collect();
+            format!("kernel mount of {images:?} with '{options}'")
+        };
+        if fs_type == FsType::Btrfs && devices.len() > 1 {
+            let members = Members::claim(devices)?;
+            let paths: Vec<&Path> = members.paths().collect();
+            let mount = Self::devices(fs_type, &paths, options, access);
+            drop(paths);
+            return Ok(Self {
+                _members: Some(members),
+                ..mount.with_context(described)?
+            });
+        }
+        let paths: Vec<&Path> = devices.iter().map(LoopDevice::path).collect();
+        let mount = Self::devices(fs_type, &paths, options, access).with_context(described)?;
+        drop(paths);
         Ok(Self {
-            _device: Some(device),
+            _devices: devices,
             ..mount
         })
     }
 
-    /// Mounts a block device.
-    pub fn device(device: &Path, options: &str, access: Access) -> Result<Self> {
-        let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)
+    /// Mounts the block devices of one filesystem, in the order of [`images`](Self::images).
+    pub fn devices(
+        fs_type: FsType,
+        devices: &[&Path],
+        options: &str,
+        access: Access,
+    ) -> Result<Self> {
+        let context = rustix::mount::fsopen(fs_type.kernel_name(), FsOpenFlags::FSOPEN_CLOEXEC)
             .context("fsopen; mounting takes root")?;
-        let configured = configure(&context, device, options, access)
+        let configured = configure(&context, fs_type, devices, options, access)
             .and_then(|()| Ok(rustix::mount::fsconfig_create(&context)?));
         if let Err(error) = configured {
             bail!("{error}: {}", complaints(&context));
@@ -71,9 +113,11 @@ impl Mount {
         let process = rustix::process::getpid().as_raw_nonzero();
         let root = format!("/proc/{process}/fd/{}", descriptor.as_raw_fd());
         Ok(Self {
+            fs_type,
             root: root.into(),
             descriptor,
-            _device: None,
+            _devices: Vec::new(),
+            _members: None,
         })
     }
 
@@ -89,20 +133,27 @@ impl Mount {
         &self.descriptor
     }
 
-    /// Gives the mount of an image up, and returns when the image is at rest.
+    /// Unmounts an image, and returns when it is offline.
     ///
     /// Another thread that is about to start a program holds a copy of the descriptor until the
     /// program runs, and the kernel unmounts with the last copy: after a mere drop, the image may
     /// still be changing.
     pub fn unmount(self, image: &Path) -> Result<()> {
+        self.unmount_all(&[image])
+    }
+
+    /// Unmounts a filesystem of several images, and returns when they are offline.
+    pub fn unmount_all(self, images: &[&Path]) -> Result<()> {
+        let fs_type = self.fs_type;
         drop(self);
         for _ in 0..REST_CHECKS_MAX {
-            if is_at_rest(image)? && is_free(image) {
+            let are_free = images.iter().all(|image| is_free(image));
+            if are_free && rest::is_clean(fs_type, images)? {
                 return Ok(());
             }
             std::thread::sleep(REST_CHECK_INTERVAL);
         }
-        bail!("{} is not at rest after its unmount", image.display())
+        bail!("{images:?} are in use or not clean after their unmount")
     }
 
     /// Writes everything out to the device.
@@ -112,16 +163,7 @@ impl Mount {
     }
 }
 
-/// The kernel writes the superblock last: with its state clean, and no journal to replay.
-fn is_at_rest(image: &Path) -> Result<bool> {
-    let mut bytes = [0; SUPERBLOCK_LEN_BYTES];
-    File::open(image)?.read_exact_at(&mut bytes, SUPERBLOCK_OFFSET_BYTES)?;
-    let disk: DiskSuperblock = zerocopy::transmute!(bytes);
-    let incompat = Incompat::from_bits_retain(disk.feature_incompat.get());
-    Ok(State(disk.state.get()).is_clean() && !incompat.contains(Incompat::RECOVER))
-}
-
-/// Nobody has the image open for writing, and no loop device is attached to it.
+/// Whether no process has the image open for writing, and no loop device is attached to it.
 fn is_free(image: &Path) -> bool {
     let options = platter::block::OpenOptions {
         access: platter::block::Access::Write,
@@ -146,8 +188,27 @@ fn access_times(options: &str) -> MountAttrFlags {
         .unwrap_or(MountAttrFlags::MOUNT_ATTR_NOATIME)
 }
 
-fn configure(context: &OwnedFd, device: &Path, options: &str, access: Access) -> Result<()> {
-    rustix::mount::fsconfig_set_string(context, "source", device)?;
+fn configure(
+    context: &OwnedFd,
+    fs_type: FsType,
+    devices: &[&Path],
+    options: &str,
+    access: Access,
+) -> Result<()> {
+    let (first, others) = devices.split_first().context("no device")?;
+    rustix::mount::fsconfig_set_string(context, "source", *first)?;
+    let key = match fs_type {
+        FsType::Btrfs => "device",
+        FsType::Xfs => "logdev",
+        FsType::Ext4 => "journal_path",
+    };
+    for other in others {
+        rustix::mount::fsconfig_set_string(context, key, *other)?;
+    }
+    if fs_type == FsType::Xfs {
+        // Copies of one filesystem may be mounted at the same time.
+        rustix::mount::fsconfig_set_flag(context, "nouuid")?;
+    }
     if access != Access::ReadWrite {
         rustix::mount::fsconfig_set_flag(context, "ro")?;
     }

@@ -4,7 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use super::*;
-use crate::oracle::{Verdict, e2fsck, mke2fs};
+use crate::fs_type::FsType;
+use crate::oracle::{self, Verdict, e2fsck, mke2fs};
 use crate::tool;
 
 fn image(folder: &Path) -> std::path::PathBuf {
@@ -67,4 +68,95 @@ fn refused_mount_says_why() {
     std::fs::write(&image, vec![0; 1 << 20]).unwrap();
     assert!(Mount::image(&image, "", Access::ReadOnly).is_err());
     assert!(is_let_go(&image));
+}
+
+/// Mounts a copy of `images`, writes `contents` into a file of it, and unmounts.
+fn written(fs_type: FsType, images: &[&Path], contents: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let copies = copies(images, folder.path());
+    let copies: Vec<&Path> = copies.iter().map(|copy| &**copy).collect();
+    let mount = Mount::images(fs_type, &copies, "", Access::ReadWrite).unwrap();
+    std::fs::write(mount.root().join("file"), contents).unwrap();
+    mount.unmount_all(&copies).unwrap();
+    folder
+}
+
+fn copies(images: &[&Path], folder: &Path) -> Vec<std::path::PathBuf> {
+    let copy = |image: &&Path| {
+        let copy = folder.join(image.file_name().unwrap());
+        tool::succeed(
+            tool::command("cp")
+                .arg("--sparse=always")
+                .arg(image)
+                .arg(&copy),
+        )
+        .unwrap();
+        copy
+    };
+    images.iter().map(copy).collect()
+}
+
+/// Two copies of one filesystem hold what was written to each, and pass the checker.
+fn examine_copies(fs_type: FsType, images: &[&Path]) {
+    let written =
+        ["first", "second"].map(|contents| (contents, written(fs_type, images, contents)));
+    for (contents, folder) in &written {
+        let paths: Vec<_> = images
+            .iter()
+            .map(|image| folder.path().join(image.file_name().unwrap()))
+            .collect();
+        let paths: Vec<&Path> = paths.iter().map(|path| &**path).collect();
+        assert!(is_clean(fs_type, &paths).unwrap());
+        assert_eq!(oracle::fsck(fs_type, &paths).unwrap(), Verdict::Clean);
+        let mount = Mount::images(fs_type, &paths, "", Access::ReadOnly).unwrap();
+        let found = std::fs::read_to_string(mount.root().join("file")).unwrap();
+        assert_eq!(found, *contents);
+    }
+}
+
+#[test]
+fn kernel_does_not_mix_copies_of_a_btrfs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    oracle::btrfs::make(&[&one, &two], 160 << 10, &["-d", "raid1", "-m", "raid1"]).unwrap();
+    examine_copies(FsType::Btrfs, &[&one, &two]);
+    oracle::btrfs::make(&[&one], 160 << 10, &[]).unwrap();
+    examine_copies(FsType::Btrfs, &[&one]);
+}
+
+#[test]
+fn kernel_mounts_copies_of_an_xfs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, log) = (folder.path().join("data"), folder.path().join("log"));
+    oracle::xfs::make(&data, 32 << 10, &[]).unwrap();
+    examine_copies(FsType::Xfs, &[&data]);
+    std::fs::File::create(&log)
+        .unwrap()
+        .set_len(16 << 20)
+        .unwrap();
+    let log_option = format!("logdev={},size=16m", log.display());
+    oracle::xfs::make(&data, 32 << 10, &["-l", &log_option]).unwrap();
+    examine_copies(FsType::Xfs, &[&data, &log]);
+}
+
+#[test]
+fn mounted_xfs_and_synced_btrfs_are_not_clean() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    oracle::xfs::make(&image, 32 << 10, &[]).unwrap();
+    assert!(is_clean(FsType::Xfs, &[&image]).unwrap());
+    let fsync = |mount: &Mount| {
+        let file = std::fs::File::create(mount.root().join("file")).unwrap();
+        file.sync_all().unwrap();
+    };
+    let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
+    fsync(&mount);
+    assert!(!is_clean(FsType::Xfs, &[&image]).unwrap());
+    mount.unmount_all(&[&image]).unwrap();
+    oracle::btrfs::make(&[&image], 160 << 10, &[]).unwrap();
+    let mount = Mount::images(FsType::Btrfs, &[&image], "", Access::ReadWrite).unwrap();
+    fsync(&mount);
+    assert!(!is_clean(FsType::Btrfs, &[&image]).unwrap());
+    mount.unmount_all(&[&image]).unwrap();
+    assert!(is_clean(FsType::Btrfs, &[&image]).unwrap());
 }

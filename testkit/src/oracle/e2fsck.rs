@@ -5,26 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use super::Verdict;
 use crate::tool::{self, Finished};
-
-/// What `e2fsck` found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing to mend.
-    Clean,
-    /// Errors are left; the lines that name them.
-    NotClean(Vec<String>),
-    /// What is there gives nothing to check: `e2fsck` would not begin, or gave up.
-    Refused(String),
-}
-
-impl Verdict {
-    /// Whether there is nothing to mend.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        *self == Self::Clean
-    }
-}
 
 /// Errors were corrected.
 const CORRECTED: i32 = 1;
@@ -212,19 +194,7 @@ fn refusal(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
-
-    /// A recorded run: the code in the first line, the outputs after it.
-    fn recorded(report: &str) -> Finished {
-        let (code, text) = report.split_once('\n').unwrap();
-        let code: i32 = code.strip_prefix("exit ").unwrap().parse().unwrap();
-        Finished {
-            status: ExitStatus::from_raw(code << 8),
-            stdout: text.as_bytes().to_vec(),
-            stderr: Vec::new(),
-        }
-    }
+    use crate::tool::finished as recorded;
 
     #[test]
     fn recorded_clean_report_is_clean() {

@@ -12,7 +12,7 @@ use platter_ext4::ondisk::{BlockNr, Geometry, Inode, InodeNr, Superblock};
 use platter_ext4::txn::{CommitClient, Log};
 use platter_ext4::{Volume, inode};
 use platter_vfs::FileKind;
-use testkit::oracle::e2fsck::Verdict;
+use testkit::oracle::Verdict;
 use testkit::oracle::{e2fsck, mke2fs};
 use testkit::prng::Prng;
 use zerocopy::{FromZeros, IntoBytes};
