@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use platter::block::Access;
-use platter::{Image, OpenOptions, PartitionSelector, Volume};
+use platter::{DeviceRole, Image, OpenOptions, PartitionSelector, Volume};
 
 use crate::fixtures::Built;
 
@@ -26,7 +26,7 @@ pub fn image(built: &Built) -> Result<Image> {
 pub fn options(built: &Built) -> OpenOptions {
     let options = OpenOptions::new();
     match &built.journal {
-        Some(journal) => options.journal(journal),
+        Some(journal) => options.device(DeviceRole::Log, journal),
         None => options,
     }
 }

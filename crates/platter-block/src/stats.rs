@@ -1,6 +1,7 @@
 //! A layer that counts requests exactly.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::iter::Sum;
 use std::ops::{Range, Sub};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,6 +28,21 @@ pub struct Counts {
     pub discard_bytes: u64,
     /// Readahead hints.
     pub hints: u64,
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, counts| Self {
+            reads: sum.reads.wrapping_add(counts.reads),
+            read_bytes: sum.read_bytes.wrapping_add(counts.read_bytes),
+            writes: sum.writes.wrapping_add(counts.writes),
+            write_bytes: sum.write_bytes.wrapping_add(counts.write_bytes),
+            flushes: sum.flushes.wrapping_add(counts.flushes),
+            discards: sum.discards.wrapping_add(counts.discards),
+            discard_bytes: sum.discard_bytes.wrapping_add(counts.discard_bytes),
+            hints: sum.hints.wrapping_add(counts.hints),
+        })
+    }
 }
 
 impl Sub for Counts {

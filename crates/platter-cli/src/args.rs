@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use platter::MemoryBudget;
 use platter::vfs::Timestamp;
-use platter::{OpenOptions, Recovery};
+use platter::{DeviceRole, OpenOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
@@ -109,9 +109,15 @@ pub(crate) struct ImageOptions {
     /// Leave a dirty journal alone instead of replaying it, in memory or for who writes in the image
     #[arg(long, global = true)]
     pub(crate) norecovery: bool,
-    /// The image or device of an external journal
-    #[arg(long, global = true, value_name = "IMAGE")]
+    /// Another device of the filesystem, as IMAGE[@PARTITION]; can be given several times
+    #[arg(long = "device", global = true, value_name = "IMAGE")]
+    pub(crate) devices: Vec<PathBuf>,
+    /// The device of an external journal or log, as IMAGE[@PARTITION]
+    #[arg(long, global = true, value_name = "IMAGE", visible_alias = "logdev")]
     pub(crate) journal: Option<PathBuf>,
+    /// The device of a realtime section, as IMAGE[@PARTITION]
+    #[arg(long, global = true, value_name = "IMAGE")]
+    pub(crate) rtdev: Option<PathBuf>,
     /// Use the copy of the superblock at this place, in units of 1 KiB
     #[arg(long, global = true, value_name = "KIB")]
     pub(crate) superblock: Option<u64>,
@@ -136,8 +142,14 @@ impl ImageOptions {
         if self.norecovery {
             options = options.recovery(Recovery::Skip);
         }
+        for device in &self.devices {
+            options = options.device(DeviceRole::Data, device);
+        }
         if let Some(journal) = &self.journal {
-            options = options.journal(journal);
+            options = options.device(DeviceRole::Log, journal);
+        }
+        if let Some(rtdev) = &self.rtdev {
+            options = options.device(DeviceRole::Realtime, rtdev);
         }
         if let Some(superblock) = self.superblock {
             options = options.superblock_kib(superblock);

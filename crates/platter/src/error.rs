@@ -9,6 +9,7 @@ use platter_block::{IoError, Operation};
 use platter_vfs::error::code_of_errno;
 use rustix::io::Errno;
 
+use crate::options::{MountOption, OptionError};
 use crate::spec::SpecError;
 use crate::{Escaped, Format};
 
@@ -123,6 +124,19 @@ pub enum Cause {
         /// The length of the image in bytes.
         len_bytes: u64,
     },
+    /// A name of a file in an image was given for a device.
+    #[error("names a file in an image, where a device is asked for")]
+    NotADevice,
+    /// The filesystem does not have a mount option, or not with this value.
+    #[error("mount option {option} {error}{}", if *error == OptionError::Unknown { format!(" for {format}") } else { String::new() })]
+    Option {
+        /// The option.
+        option: Box<MountOption>,
+        /// The filesystem.
+        format: Format,
+        /// Why.
+        error: OptionError,
+    },
     /// The edit that a file or volume is of was committed or dropped.
     #[error("the edit that it belongs to has ended")]
     Ended,
@@ -169,6 +183,8 @@ impl Error {
             Cause::Spec(_)
             | Cause::NoSuchPartition { .. }
             | Cause::OffsetBeyondEnd { .. }
+            | Cause::NotADevice
+            | Cause::Option { .. }
             | Cause::SameFile
             | Cause::IntoItself
             | Cause::NoSuchUser(_)
@@ -206,6 +222,8 @@ impl Error {
             Cause::TooSmall { .. } => "too_small",
             Cause::Ended => "edit_ended",
             Cause::OffsetBeyondEnd { .. } => "offset_beyond_end",
+            Cause::NotADevice => "not_a_device",
+            Cause::Option { .. } => "bad_option",
             Cause::SameFile => "same_file",
             Cause::IntoItself => "into_itself",
             Cause::NoSuchUser(_) => "no_such_user",

@@ -23,8 +23,11 @@
 pub mod escape;
 pub mod spec;
 pub mod signature;
+pub mod options;
 pub mod error;
 pub mod image;
+pub mod devices;
+mod counting;
 pub mod problem;
 mod data_map;
 mod salvage;
@@ -46,12 +49,14 @@ pub mod edit;
 mod sample;
 
 pub use accounts::Accounts;
+pub use devices::DeviceRole;
 pub use edit::Edit;
 pub use error::{Cause, Error, Result};
 pub use escape::Escaped;
 pub use image::Image;
 pub use make::Maker;
-pub use open::{DataMode, OnError, OpenOptions, Recovery, WriteOptions};
+pub use open::OpenOptions;
+pub use options::{MountOption, OnError, OptionError, Recovery, WriteOptions};
 pub use platter_block as block;
 pub use platter_cache::MemoryBudget;
 pub use platter_vfs as vfs;

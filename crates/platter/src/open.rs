@@ -1,86 +1,24 @@
 //! From the name of an image to an open filesystem.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use platter_block::{Access, BlockDevice, CountingDevice};
+use platter_block::Access;
 use platter_cache::MemoryBudget;
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::clock::{FixedClock, SystemClock};
 use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding, Timestamp};
 
+use crate::counting::Counting;
+use crate::devices::{DeviceRole, Devices, NamedDevice};
 use crate::driver::{self, Driver, MountRequest};
-use crate::{Cause, Error};
-use crate::{Format, Image, ImageSpec, Result, Volume};
+use crate::options::{MountOption, Recovery, WriteOptions};
+use crate::{Cause, Error, Image, ImageSpec, Probe, Result, Volume};
+
+pub use crate::driver::check_option;
 
 /// What the caches of one volume may take unless told otherwise, in bytes.
 pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
-
-/// What to do about a journal or log that holds changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Recovery {
-    /// Replay it in memory. The image is not written.
-    #[default]
-    Replay,
-    /// Leave it alone: what is read may be inconsistent (`norecovery`).
-    Skip,
-}
-
-/// How a filesystem is kept up while it may be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteOptions {
-    /// What to do about damage that is met; `None` for what the filesystem asks for itself.
-    pub on_error: Option<OnError>,
-    /// How contents of files become durable; `None` for what the filesystem asks for itself.
-    pub data_mode: Option<DataMode>,
-    /// How often changes are made durable by themselves, by a thread of the volume's own. `None` for
-    /// never: then only syncing and unmounting does it, in the caller's thread.
-    pub commit_interval: Option<Duration>,
-    /// Whether contents of files may take the blocks that the filesystem reserves for the superuser:
-    /// true where everybody who writes is the superuser.
-    pub uses_reserve: bool,
-    /// Whether files get to share metadata of equal contents: on ext2, ext3 and ext4, blocks of
-    /// attributes (`-o no_mbcache` for not).
-    pub mbcache: bool,
-}
-
-impl Default for WriteOptions {
-    /// What the filesystem asks for, every five seconds, for anybody, sharing what can be shared.
-    fn default() -> Self {
-        Self {
-            on_error: None,
-            data_mode: None,
-            commit_interval: Some(Duration::from_secs(5)),
-            uses_reserve: false,
-            mbcache: true,
-        }
-    }
-}
-
-/// Structures that other groups have copies of.
-const SUPERBLOCK: &str = "superblock";
-const GROUP_DESCRIPTOR: &str = "group descriptor";
-
-/// How contents of files become durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataMode {
-    /// Through the journal, as metadata does.
-    Journal,
-    /// Straight to their places, before what names them.
-    Ordered,
-    /// Straight to their places, in no order that is promised.
-    Writeback,
-}
-
-/// What to do about damage that is met while a filesystem may be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnError {
-    /// Note it in the filesystem and go on.
-    Continue,
-    /// Note it and change nothing any more.
-    ReadOnly,
-}
 
 /// How to open a filesystem. Unless it is opened for [writing](Self::writing), nothing is written to
 /// the image.
@@ -94,7 +32,9 @@ pub enum OnError {
 pub struct OpenOptions {
     recovery: Recovery,
     offset: Option<u64>,
-    journal: Option<PathBuf>,
+    /// Devices beside the image.
+    devices: Vec<(DeviceRole, PathBuf)>,
+    options: Vec<MountOption>,
     superblock_kib: Option<u64>,
     access: Access,
     writing: Option<WriteOptions>,
@@ -110,7 +50,8 @@ impl Default for OpenOptions {
         Self {
             recovery: Recovery::default(),
             offset: None,
-            journal: None,
+            devices: Vec::new(),
+            options: Vec::new(),
             superblock_kib: None,
             access: Access::Read,
             writing: None,
@@ -143,10 +84,19 @@ impl OpenOptions {
         self
     }
 
-    /// The image or device of an external journal.
+    /// Another device of the filesystem: `IMAGE[@PARTITION]` of a further one that holds data, or of an
+    /// external journal. Devices are never searched for.
     #[must_use]
-    pub fn journal(mut self, path: impl Into<PathBuf>) -> Self {
-        self.journal = Some(path.into());
+    pub fn device(mut self, role: DeviceRole, path: impl Into<PathBuf>) -> Self {
+        self.devices.push((role, path.into()));
+        self
+    }
+
+    /// A mount option that not all filesystems have. Opening fails where the filesystem does not have
+    /// it, or not with this value.
+    #[must_use]
+    pub fn option(mut self, option: MountOption) -> Self {
+        self.options.push(option);
         self
     }
 
@@ -235,21 +185,24 @@ impl OpenOptions {
     /// Opens the filesystem that an image holds.
     pub fn mount(&self, image: &Image) -> Result<Volume> {
         let driver = self.driver(image)?;
-        let mut device = Arc::clone(image.device());
-        let counting = self.count_requests.then(|| {
-            let counting = Arc::new(CountingDevice::new(Arc::clone(&device)));
-            device = Arc::clone(&counting) as Arc<dyn BlockDevice>;
-            counting
-        });
-        let request = self.request(Arc::clone(&device))?;
-        let fs = (driver.mount)(request).map_err(|error| self.explain(image, driver, error))?;
+        let mut devices = self.devices(image)?;
+        let counting = self.count_requests.then(|| Counting::below(&mut devices));
+        let request = self.request(driver, image, devices.clone())?;
+        let fs = driver
+            .mount(request)
+            .map_err(|error| self.explain(image, driver, error))?;
         let mut volume = Volume::new(Arc::clone(image.name()), fs)
-            .on_device(device)
+            .on_devices(&devices)
             .on_file(image.file().cloned());
         if let Some(counting) = counting {
             volume = volume.counting(counting);
         }
         Ok(volume)
+    }
+
+    /// Looks at the image with its devices, and at its partitions if it has any.
+    pub fn probe(&self, image: &Image) -> Result<Probe> {
+        image.probe_with(&self.devices(image)?)
     }
 
     /// Reads all metadata of the filesystem that an image holds, and tells `sink` what breaks a
@@ -259,9 +212,9 @@ impl OpenOptions {
     /// opened is a finding, too.
     pub fn check(&self, image: &Image, sink: &mut dyn CheckSink) -> Result<CheckReport> {
         let driver = self.driver(image)?;
-        let mut request = self.request(Arc::clone(image.device()))?;
+        let mut request = self.request(driver, image, self.devices(image)?)?;
         request.writing = None;
-        match (driver.check)(request, sink) {
+        match driver.check(request, sink) {
             Ok(report) => Ok(report),
             Err(platter_vfs::Error::Corrupt(corruption)) => {
                 let mut reporter = CheckReporter::new(sink);
@@ -271,7 +224,7 @@ impl OpenOptions {
                 if let Some(kib) = copy {
                     let locus = Locus::default().at_offset(kib.saturating_mul(1024));
                     let hint = format!("is a valid copy: try --superblock {kib}");
-                    let copy = Corruption::new(SUPERBLOCK, locus, hint);
+                    let copy = Corruption::new("superblock", locus, hint);
                     let _ = reporter.finding(Finding::notice(copy));
                 }
                 Ok(reporter.finish())
@@ -280,11 +233,24 @@ impl OpenOptions {
         }
     }
 
+    /// Reads all data of the filesystem that an image holds, and every copy of it, and reports to `sink`
+    /// what does not match its checksum.
+    ///
+    /// # Errors
+    /// `Unsupported` where data has no checksums.
+    pub fn verify_data(&self, image: &Image, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        let driver = self.driver(image)?;
+        let mut request = self.request(driver, image, self.devices(image)?)?;
+        request.writing = None;
+        let verified = driver.verify_data(request, sink);
+        verified.map_err(|error| self.explain(image, driver, error))
+    }
+
     /// Why a filesystem cannot be opened, and which copy of its superblock may do.
     pub(crate) fn explain(
         &self,
         image: &Image,
-        driver: &Driver,
+        driver: &dyn Driver,
         error: platter_vfs::Error,
     ) -> Error {
         let corruption = match &error {
@@ -306,54 +272,76 @@ impl OpenOptions {
     fn superblock_copy(
         &self,
         image: &Image,
-        driver: &Driver,
+        driver: &dyn Driver,
         corruption: &Corruption,
     ) -> Option<u64> {
-        let has_copies = [SUPERBLOCK, GROUP_DESCRIPTOR].contains(&corruption.structure);
-        if !has_copies || self.superblock_kib.is_some() {
+        if self.superblock_kib.is_some() {
             return None;
         }
-        (driver.superblock_copy)(&**image.device())
+        driver.superblock_copy(&**image.device(), Some(corruption))
     }
 
-    pub(crate) fn driver(&self, image: &Image) -> Result<&'static Driver> {
-        let format = match image.format()? {
+    pub(crate) fn driver(&self, image: &Image) -> Result<&'static dyn Driver> {
+        let format = image.format()?;
+        let driver = match (format, self.superblock_kib) {
             // A driver that is told where to look needs no magic in the usual place.
-            None if self.superblock_kib.is_some() => Some(Format::Ext),
-            format => format,
+            (None, Some(kib)) => driver::with_superblock_at(&**image.device(), kib),
+            (format, _) => format.and_then(driver::serving),
         };
-        let driver = format.and_then(driver::serving);
         driver.ok_or_else(|| image.not_a_filesystem(format))
     }
 
-    pub(crate) fn request(&self, device: Arc<dyn BlockDevice>) -> Result<MountRequest> {
-        let journal = match &self.journal {
-            Some(path) => Some(self.open_journal(path)?),
-            None => None,
-        };
+    /// Opens the devices of the filesystem on `image`, and locks them.
+    pub(crate) fn devices(&self, image: &Image) -> Result<Devices> {
+        let mut others = Vec::new();
+        for (role, path) in &self.devices {
+            let spec = ImageSpec::parse(path).map_err(|error| Error {
+                image: Image::name_of(path),
+                path: None,
+                cause: Cause::Spec(error),
+            })?;
+            if spec.path.is_some() {
+                return Err(Error::new(&Image::name_of(path), Cause::NotADevice));
+            }
+            others.push(NamedDevice::new(
+                *role,
+                &Image::open_spec(&spec, self.access)?,
+            ));
+        }
+        Ok(Devices::new(image, others))
+    }
+
+    pub(crate) fn request(
+        &self,
+        driver: &dyn Driver,
+        image: &Image,
+        devices: Devices,
+    ) -> Result<MountRequest> {
+        for option in &self.options {
+            driver.check_option(option).map_err(|error| {
+                let (option, format) = (Box::new(option.clone()), driver.format());
+                let cause = Cause::Option {
+                    option,
+                    format,
+                    error,
+                };
+                Error::new(image.name(), cause)
+            })?;
+        }
         let clock: Arc<dyn Clock> = match (&self.clock, self.date) {
             (Some(clock), _) => Arc::clone(clock),
-            (None, Some(date)) => Arc::new(FixedClock::new(date, driver::seed(&*device))),
+            (None, Some(date)) => Arc::new(FixedClock::new(date, driver::seed(&**devices.first()))),
             (None, None) => Arc::new(SystemClock::new()),
         };
         Ok(MountRequest {
-            device,
-            journal,
+            devices,
             recovery: self.recovery,
             superblock_kib: self.superblock_kib,
+            options: self.options.clone(),
             writing: self.writing,
             on_scratch: false,
             budget: Arc::clone(&self.budget),
             clock,
         })
-    }
-
-    fn open_journal(&self, path: &Path) -> Result<Arc<dyn BlockDevice>> {
-        let spec = ImageSpec::parse(path).map_err(|error| Error {
-            image: "journal".into(),
-            path: None,
-            cause: Cause::Spec(error),
-        })?;
-        Ok(Arc::clone(Image::open_spec(&spec, self.access)?.device()))
     }
 }

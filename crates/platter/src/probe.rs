@@ -5,6 +5,7 @@ use std::fmt;
 use platter_block::{Partition, PartitionTable};
 use platter_ondisk::Uuid;
 
+use crate::devices::{Devices, Members};
 use crate::driver::{self, Identity};
 use crate::{Cause, Error, Format, Image, Result};
 
@@ -19,6 +20,8 @@ pub struct Signature {
     pub label: Option<Vec<u8>>,
     /// The UUID, where the driver knows it.
     pub uuid: Option<Uuid>,
+    /// The devices of a filesystem of several, as far as those that were given tell.
+    pub members: Option<Members>,
     /// Whether there is a driver for it.
     pub supported: bool,
     /// Why the driver could not make out more.
@@ -84,7 +87,11 @@ impl Image {
     ///
     /// A boot sector of a bare filesystem is not taken for a partition table.
     pub fn probe(&self) -> Result<Probe> {
-        let signature = self.signature()?;
+        self.probe_with(&Devices::single(self))
+    }
+
+    pub(crate) fn probe_with(&self, devices: &Devices) -> Result<Probe> {
+        let signature = self.signature_with(devices)?;
         let (table, table_problem) = if signature.as_ref().is_some_and(owns_boot_sector) {
             (None, None)
         } else {
@@ -104,6 +111,10 @@ impl Image {
 
     /// What the whole of it is.
     pub fn signature(&self) -> Result<Option<Signature>> {
+        self.signature_with(&Devices::single(self))
+    }
+
+    fn signature_with(&self, devices: &Devices) -> Result<Option<Signature>> {
         let Some(format) = self.format()? else {
             return Ok(None);
         };
@@ -112,16 +123,23 @@ impl Image {
             kind: format.name(),
             label: None,
             uuid: None,
+            members: None,
             supported: false,
             problem: None,
         };
         if let Some(driver) = driver::serving(format) {
             signature.supported = true;
-            match (driver.identify)(&**self.device()) {
-                Ok(Identity { kind, label, uuid }) => {
+            match driver.identify(devices) {
+                Ok(Identity {
+                    kind,
+                    label,
+                    uuid,
+                    members,
+                }) => {
                     signature.kind = kind;
                     signature.label = Some(label);
                     signature.uuid = Some(uuid);
+                    signature.members = members;
                 }
                 Err(error) => signature.problem = Some(Error::new(self.name(), error)),
             }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use platter_block::{Access, BlockDevice};
 use platter_cache::MemoryBudget;
-use platter_ext4::resize;
 use platter_vfs::{Clock, Condition};
 
+use crate::driver::{self, Resize, ResizeRequest, unsupported};
 use crate::make::Draft;
 use crate::populate::host_error;
-use crate::{Cause, Error, Format, Image, ImageSpec, Result};
+use crate::{Cause, Error, Image, ImageSpec, Result};
 
-pub use platter_ext4::resize::Grown;
+pub use crate::driver::Resized;
 
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -43,63 +43,75 @@ pub fn grow(
     size: NewSize,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
-) -> Result<Grown> {
+) -> Result<Resized> {
     let image = Image::open_spec(spec, Access::Write)?;
     let format = image.format()?;
-    if format != Some(Format::Ext) {
-        return Err(image.not_a_filesystem(format));
-    }
+    let driver = format.and_then(driver::serving);
+    let driver = driver.ok_or_else(|| image.not_a_filesystem(format))?;
+    let resize = driver.resize().ok_or_else(|| {
+        let error = unsupported(driver.format(), "changing the size");
+        Error::new(image.name(), error)
+    })?;
     let len_bytes = image.device().geometry().len_bytes;
     let named = |error| Error::new(image.name(), error);
     let size_bytes = match size {
         NewSize::Whole => len_bytes,
         NewSize::Bytes(size_bytes) => size_bytes,
         NewSize::Larger(bytes) => {
-            let now = platter_ext4::mkfs::len_bytes(&**image.device()).map_err(named)?;
+            let now = resize.len_bytes(&**image.device()).map_err(named)?;
             now.saturating_add(bytes)
         }
     };
     let metadata = fs::metadata(&spec.image).map_err(|error| host_error(&spec.image, error))?;
     let is_whole_file = spec.partition.is_none() && !metadata.file_type().is_block_device();
     if !is_whole_file {
-        return grow_on(&image, size_bytes, budget, clock);
+        return grow_on(resize, &image, size_bytes, budget, clock);
     }
     let device = &**image.device();
-    let has_length = platter_ext4::mkfs::len_bytes(device).map_err(named)? >= size_bytes;
-    if has_length || resize::is_journaled(device).map_err(named)? {
-        return grow_file(spec, image, size_bytes, budget, clock);
+    let has_length = resize.len_bytes(device).map_err(named)? >= size_bytes;
+    if has_length || resize.is_atomic(device).map_err(named)? {
+        return grow_file(resize, spec, image, size_bytes, budget, clock);
     }
     let name = Arc::clone(image.name());
     let draft = Draft::begin(&spec.image, None)?;
     let copy = draft.clear(size_bytes.max(len_bytes))?;
     copy_data(&**image.device(), &**copy.device()).map_err(|cause| Error::new(&name, cause))?;
-    let grown = grow_on(&copy, size_bytes, budget, clock)?;
+    let grown = grow_on(resize, &copy, size_bytes, budget, clock)?;
     drop(copy);
     draft.finish_over(image)?;
     Ok(grown)
 }
 
 fn grow_on(
+    resize: &dyn Resize,
     image: &Image,
     size_bytes: u64,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
-) -> Result<Grown> {
-    resize::grow(image.device(), size_bytes, budget, clock)
+) -> Result<Resized> {
+    let request = ResizeRequest {
+        device: image.device(),
+        len_bytes: size_bytes,
+        budget,
+        clock,
+    };
+    resize
+        .resize(request)
         .map_err(|error| Error::new(image.name(), error))
 }
 
 /// The file is made longer first, which changes nothing of the filesystem.
 fn grow_file(
+    resize: &dyn Resize,
     spec: &ImageSpec,
     image: Image,
     size_bytes: u64,
     budget: &Arc<MemoryBudget>,
     clock: &Arc<dyn Clock>,
-) -> Result<Grown> {
+) -> Result<Resized> {
     let before_bytes = image.device().geometry().len_bytes;
     if size_bytes <= before_bytes {
-        return grow_on(&image, size_bytes, budget, clock);
+        return grow_on(resize, &image, size_bytes, budget, clock);
     }
     let host = |error| host_error(&spec.image, error);
     let file = File::options()
@@ -110,9 +122,9 @@ fn grow_file(
     // Its length is looked at once.
     drop(image);
     let grown = Image::open(&spec.image, Access::Write).and_then(|image| {
-        let grown = grow_on(&image, size_bytes, budget, clock);
+        let grown = grow_on(resize, &image, size_bytes, budget, clock);
         // Where nothing became of it, the file is as it was.
-        let is_longer = platter_ext4::mkfs::len_bytes(&**image.device());
+        let is_longer = resize.len_bytes(&**image.device());
         if grown.is_err() && is_longer.is_ok_and(|len| len <= before_bytes) {
             file.set_len(before_bytes).map_err(host)?;
         }
@@ -164,7 +176,7 @@ mod tests {
         }
     }
 
-    fn grown(path: &std::path::Path, size_bytes: u64) -> Result<Grown> {
+    fn grown(path: &std::path::Path, size_bytes: u64) -> Result<Resized> {
         let spec = ImageSpec::parse(path).unwrap();
         let budget = Arc::new(MemoryBudget::new(8 << 20));
         let clock: Arc<dyn Clock> = Arc::new(FixedClock::new(Timestamp::default(), 1));

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use platter::block::Partition;
 use platter::block::partition::{Fault, GptCopy, PartitionType, Scheme};
+use platter::devices::{Member, Members};
 use platter::escape::unescape;
 use platter::probe::ProbedTable;
 use platter::vfs::{Description, StatFs};
@@ -82,12 +83,15 @@ impl Info {
 
 impl Found {
     fn look(image: Image, options: &ImageOptions) -> platter::Result<Self> {
-        let probe = image.probe()?;
+        let probe = options.open_options().probe(&image)?;
         let mut problems = Vec::new();
         problems.extend(probe.table_problem.clone());
         let mut volume = None;
-        let signature = probe.signature.as_ref();
-        if signature.is_some_and(|signature| signature.supported) || options.superblock.is_some() {
+        let can_open = |signature: &Signature| {
+            let members = signature.members.as_ref();
+            signature.supported && !members.is_some_and(Members::is_incomplete)
+        };
+        if probe.signature.as_ref().is_some_and(can_open) || options.superblock.is_some() {
             match options.open_options().mount(&image) {
                 Ok(mounted) => volume = Some(describe(&mounted, &mut problems)),
                 Err(error) => problems.push(error),
@@ -111,7 +115,9 @@ impl Found {
         if let Some(table) = &self.probe.table {
             write_table(out, name, table)?;
         }
-        match (&self.volume, &self.probe.signature) {
+        let signature = self.probe.signature.as_ref();
+        let members = signature.and_then(|signature| signature.members.as_ref());
+        match (&self.volume, signature) {
             (Some((description, space)), _) => {
                 write_description(out, description)?;
                 space.iter().try_for_each(|space| write_space(out, space))
@@ -123,7 +129,8 @@ impl Found {
                 "no filesystem and no partition table was recognised",
             ),
             (None, None) => Ok(()),
-        }
+        }?;
+        members.map_or(Ok(()), |members| write_members(out, members))
     }
 
     fn to_json(&self) -> Value {
@@ -219,6 +226,43 @@ fn write_signature(out: &mut dyn Write, signature: &Signature) -> io::Result<()>
         field(out, "UUID", &uuid.to_string())?;
     }
     Ok(())
+}
+
+fn write_members(out: &mut dyn Write, members: &Members) -> io::Result<()> {
+    let (given, count) = (members.present.len(), members.count);
+    field(out, "Devices", &format!("{given} of {count}"))?;
+    let all = [("", &members.present), (", missing", &members.missing)];
+    for (state, members) in all {
+        for Member { role, id, uuid } in members {
+            write!(out, "  {role} device")?;
+            if let Some(id) = id {
+                write!(out, " {id}")?;
+            }
+            if let Some(uuid) = uuid {
+                write!(out, ", UUID {uuid}")?;
+            }
+            writeln!(out, "{state}")?;
+        }
+    }
+    Ok(())
+}
+
+fn members_json(members: &Members) -> Value {
+    let list = |members: &[Member]| -> Vec<Value> {
+        let object = |member: &Member| {
+            json!({
+                "role": member.role.to_string(),
+                "id": member.id,
+                "uuid": member.uuid.map(|uuid| uuid.to_string()),
+            })
+        };
+        members.iter().map(object).collect()
+    };
+    json!({
+        "count": members.count,
+        "present": list(&members.present),
+        "missing": list(&members.missing),
+    })
 }
 
 fn write_description(out: &mut dyn Write, description: &Description) -> io::Result<()> {
@@ -345,6 +389,9 @@ fn signature_json(signature: &Signature) -> Value {
     );
     if let Some(label) = &signature.label {
         put_name(&mut object, "label", label);
+    }
+    if let Some(members) = &signature.members {
+        object.insert("devices".into(), members_json(members));
     }
     if let Some(problem) = &signature.problem {
         let problem = anyhow::Error::from(problem.clone());

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use platter::make::{Generation, MkfsOptions};
+use clap::builder::PossibleValuesParser;
+use platter::make::{self, NewFilesystem};
 use platter::populate::{Content, ContentLayers, IdMap, IdRange};
 use platter::vfs::{Clock, FixedClock, SystemClock, Timestamp};
 use platter::{ImageSpec, Maker, MemoryBudget};
@@ -31,7 +32,7 @@ const SPOOL_BYTES: u64 = 64 << 20;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mkfs {
     /// The type
-    #[arg(value_name = "TYPE", value_parser = ["ext2", "ext3", "ext4"])]
+    #[arg(value_name = "TYPE", value_parser = types())]
     kind: String,
     /// The image, as IMAGE[@PARTITION]
     #[arg(value_name = "IMAGE")]
@@ -143,7 +144,7 @@ impl Mkfs {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             misuse!("{image}: --minimize makes a new file, no partition or device");
         }
-        let mut maker = Maker::new(self.options()?)
+        let mut maker = Maker::new(self.new_filesystem()?)
             .overwrite(self.force)
             .clock(self.clock()?)
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));
@@ -245,39 +246,49 @@ impl Mkfs {
         Ok(spec)
     }
 
-    fn options(&self) -> anyhow::Result<MkfsOptions> {
-        let generation = match &*self.kind {
-            "ext2" => Generation::Ext2,
-            "ext3" => Generation::Ext3,
-            _ => Generation::Ext4,
+    fn new_filesystem(&self) -> anyhow::Result<NewFilesystem> {
+        let Some(mut new) = NewFilesystem::of_type(&self.kind) else {
+            misuse!("{}: no such type of filesystem", self.kind);
         };
-        let mut options = MkfsOptions::new(generation);
         for word in &self.features {
             match word.strip_prefix('^') {
-                Some(name) => options.set_feature(name, false)?,
-                None => options.set_feature(word, true)?,
+                Some(name) => new.set_feature(name, false)?,
+                None => new.set_feature(word, true)?,
             }
         }
-        self.refuse_idle_options(&options)?;
-        options.block_bytes = self.block_size;
-        options.cluster_bytes = self.cluster_size;
-        options.inode_bytes = self.inode_size;
-        options.bytes_per_inode = self.bytes_per_inode;
-        options.inodes = self.inodes;
-        options.uuid = self.uuid;
-        options.journal_bytes = self.journal_size;
-        options.reserved = self.reserved.unwrap_or(options.reserved);
-        options.zero_inode_tables = self.no_lazy_init;
-        options.stripe = (self.stride.unwrap_or(0), self.stripe_width.unwrap_or(0));
-        options.groups_per_flex = self.groups_per_flex.unwrap_or(options.groups_per_flex);
-        options.root_owner = self.root_owner.or(self.callers_root());
-        if let Some(label) = &self.label {
-            options.label = label.clone().into_vec();
-            if options.label.len() > 16 {
-                misuse!("the label is longer than 16 bytes");
+        for (name, value) in [
+            ("block-size", self.block_size.map(u64::from)),
+            ("cluster-size", self.cluster_size.map(u64::from)),
+            ("inode-size", self.inode_size.map(u64::from)),
+            ("bytes-per-inode", self.bytes_per_inode.map(u64::from)),
+            ("inodes", self.inodes.map(u64::from)),
+            ("reserved", self.reserved.map(u64::from)),
+            ("journal-size", self.journal_size),
+            ("groups-per-flex", self.groups_per_flex.map(u64::from)),
+            ("no-lazy-init", self.no_lazy_init.then_some(1)),
+            ("stride", self.stride.map(u64::from)),
+            ("stripe-width", self.stripe_width.map(u64::from)),
+        ] {
+            let Some(value) = value else { continue };
+            if let Err(error) = new.set_number(name, value) {
+                misuse!("--{name} {error} for {}", self.kind);
             }
         }
-        Ok(options)
+        if let Some(idle) = new.idle_option() {
+            misuse!("{idle}");
+        }
+        if let Some(uuid) = self.uuid {
+            new.set_uuid(uuid);
+        }
+        if let Some((uid, gid)) = self.root_owner.or(self.callers_root()) {
+            new.set_root_owner(uid, gid);
+        }
+        if let Some(label) = &self.label
+            && let Err(error) = new.set_label(label.clone().into_vec())
+        {
+            misuse!("the label {error}");
+        }
+        Ok(new)
     }
 
     /// The ids of a caller that is an ordinary user and gives no owner of the root directory: with 0:0
@@ -291,21 +302,6 @@ impl Mkfs {
         (!user.is_root()).then(|| (user.as_raw(), group.as_raw()))
     }
 
-    /// Refuses options that would change nothing.
-    fn refuse_idle_options(&self, options: &MkfsOptions) -> anyhow::Result<()> {
-        let features = &options.features;
-        if self.journal_size.is_some() && !features.has_journal() {
-            misuse!("-J is the size of a journal, and there is none; add -O has_journal");
-        }
-        if self.cluster_size.is_some() && !features.has_bigalloc() {
-            misuse!("-C is the size of clusters, and there are none; add -O bigalloc");
-        }
-        if self.groups_per_flex.is_some() && !features.has_flex_bg() {
-            misuse!("-G is the size of flexible groups, and there are none; add -O flex_bg");
-        }
-        Ok(())
-    }
-
     /// The machine's clock, or one that makes the same bytes each time.
     fn clock(&self) -> anyhow::Result<Arc<dyn Clock>> {
         let now = source_date()?.or(self.seed.map(|_| Timestamp::default()));
@@ -314,6 +310,11 @@ impl Mkfs {
             None => Arc::new(SystemClock::new()),
         })
     }
+}
+
+/// The types that can be made.
+fn types() -> PossibleValuesParser {
+    PossibleValuesParser::new(make::types())
 }
 
 /// A percentage with up to two places, in hundredths.

@@ -1,51 +1,120 @@
 //! The seam between the facade and the drivers: one line for each.
 
 mod ext4;
+mod mkfs;
+mod resize;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, ScratchDevice};
 use platter_cache::MemoryBudget;
-use platter_ondisk::Uuid;
 use platter_ondisk::checksum::crc32c;
-use platter_vfs::{CheckReport, CheckSink, Clock, Filesystem, Result};
+use platter_ondisk::{Corruption, Uuid};
+use platter_vfs::{
+    CheckReport, CheckSink, Clock, Condition, Error, Filesystem, Result, Unsupported,
+};
 
 use crate::Format;
-use crate::open::{Recovery, WriteOptions};
+use crate::devices::{Devices, Members};
+use crate::options::{MountOption, OptionError, Recovery, WriteOptions};
 
-/// All drivers.
-const DRIVERS: &[Driver] = &[ext4::DRIVER];
+pub(crate) use mkfs::{FillRequest, Mkfs, MkfsRequest, OnDevice};
+pub(crate) use resize::{Resize, ResizeRequest};
+
+pub use ext4::{Generation, MkfsOptions};
+pub use mkfs::NewFilesystem;
+pub use resize::Resized;
+
+/// All drivers, in the order in which they are asked.
+const DRIVERS: &[&dyn Driver] = &[&ext4::Ext];
 
 /// What a driver can do.
-pub(crate) struct Driver {
+pub(crate) trait Driver: Sync {
     /// The format it serves.
-    pub(crate) format: Format,
-    /// Reads what the filesystem calls itself, without mounting it.
-    pub(crate) identify: fn(&dyn BlockDevice) -> Result<Identity>,
-    /// Where a valid copy of a superblock lies, in units of 1 KiB, if the first one is broken.
-    pub(crate) superblock_copy: fn(&dyn BlockDevice) -> Option<u64>,
+    fn format(&self) -> Format;
+
+    /// Reads what the filesystem calls itself, without mounting it. That devices are missing is no
+    /// error.
+    fn identify(&self, devices: &Devices) -> Result<Identity>;
+
+    /// Where a valid copy of the superblock lies, in units of 1 KiB: for `corruption` that a copy
+    /// avoids, or where no driver recognises the device.
+    fn superblock_copy(
+        &self,
+        _device: &dyn BlockDevice,
+        _corruption: Option<&Corruption>,
+    ) -> Option<u64> {
+        None
+    }
+
+    /// Whether the driver can begin with a superblock so many KiB into a device on which no format
+    /// was recognised.
+    fn accepts_superblock_at(&self, _device: &dyn BlockDevice, _kib: u64) -> bool {
+        false
+    }
+
+    /// Validates a mount option that not all filesystems have. [`MountRequest::options`] has only
+    /// those that were accepted here.
+    ///
+    /// # Errors
+    /// The reason for refusing it.
+    fn check_option(&self, _option: &MountOption) -> Result<(), OptionError> {
+        Err(OptionError::Unknown)
+    }
+
     /// Mounts it.
-    pub(crate) mount: fn(MountRequest) -> Result<Arc<dyn Filesystem>>,
-    /// Checks all of it, as it is when its journal was replayed. An error is one that kept the
+    fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>>;
+
+    /// Checks all metadata, as it is once its journal was replayed. An error is one that kept the
     /// check from starting.
-    pub(crate) check: fn(MountRequest, &mut dyn CheckSink) -> Result<CheckReport>,
-    /// Finds out what nothing uses, if that is known before a replay.
-    pub(crate) unused: fn(&MountRequest) -> Result<Option<Box<UnusedPlaces>>>,
-    /// Makes the device hold, at once, what was made of it on a scratch device.
-    pub(crate) change_over: fn(ChangeoverRequest<'_>) -> Result<()>,
+    fn check(&self, request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport>;
+
+    /// Reads all data and every copy of it, and reports what does not match its checksum.
+    fn verify_data(
+        &self,
+        _request: MountRequest,
+        _sink: &mut dyn CheckSink,
+    ) -> Result<CheckReport> {
+        Err(unsupported(self.format(), "verifying data"))
+    }
+
+    /// The free ranges of the first device, if they are known before a replay.
+    fn free_ranges(&self, _request: &MountRequest) -> Result<Option<Box<FreeRanges>>> {
+        Ok(None)
+    }
+
+    /// Makes the device hold, in one transaction, what was changed on a scratch device above it.
+    fn commit_image(&self, _commit: ImageCommit<'_>) -> Result<()> {
+        Err(Condition::ReadOnly.into())
+    }
+
+    /// The types of filesystems it makes, by the names that `mkfs -t` takes.
+    fn mkfs_types(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The defaults of a new filesystem of one of [these types](Self::mkfs_types).
+    fn mkfs(&self, _kind: &str) -> Option<Box<dyn Mkfs>> {
+        None
+    }
+
+    /// How its filesystems become larger and smaller, if they can.
+    fn resize(&self) -> Option<&dyn Resize> {
+        None
+    }
 }
 
-/// Whether nothing uses some bytes of a device, as long as nobody writes its filesystem.
-pub(crate) type UnusedPlaces = dyn Fn(&Range<u64>) -> bool + Send + Sync;
+/// Whether a range of bytes of a device is free, as long as the filesystem is not written.
+pub(crate) type FreeRanges = dyn Fn(&Range<u64>) -> bool + Send + Sync;
 
-/// What a device is to hold.
-pub(crate) struct ChangeoverRequest<'c> {
-    /// The device that holds the filesystem, and how it was opened.
+/// An edit that is to be committed to its image.
+pub(crate) struct ImageCommit<'c> {
+    /// The devices that hold the filesystem, and how it was opened.
     pub(crate) mount: MountRequest,
-    /// The same device, for what nobody sees.
-    pub(crate) unseen: Arc<dyn BlockDevice>,
-    /// What it is to hold.
+    /// The first device again, for blocks that are free before.
+    pub(crate) unbatched: Arc<dyn BlockDevice>,
+    /// What the first device is to hold.
     pub(crate) new: &'c ScratchDevice,
 }
 
@@ -55,34 +124,84 @@ pub(crate) struct Identity {
     pub(crate) kind: &'static str,
     pub(crate) label: Vec<u8>,
     pub(crate) uuid: Uuid,
+    /// Its devices, where it has several.
+    pub(crate) members: Option<Members>,
 }
 
 /// What to mount, and how.
 #[derive(Debug)]
 pub(crate) struct MountRequest {
-    pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) journal: Option<Arc<dyn BlockDevice>>,
+    pub(crate) devices: Devices,
     pub(crate) recovery: Recovery,
     pub(crate) superblock_kib: Option<u64>,
+    /// Options that this driver has accepted.
+    pub(crate) options: Vec<MountOption>,
     /// `None` for reading only.
     pub(crate) writing: Option<WriteOptions>,
-    /// The device does not outlive the mount, so a power cut matters to nobody.
+    /// The devices do not outlive the mount, so that a power failure does not matter.
     pub(crate) on_scratch: bool,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// Where a filesystem whose superblock is gone has a copy of it, in units of 1 KiB.
+/// Where a filesystem whose superblock is not recognised has a copy of it, in units of 1 KiB.
 pub(crate) fn superblock_copy(device: &dyn BlockDevice) -> Option<u64> {
-    let mut copies = DRIVERS
+    DRIVERS
         .iter()
-        .map(|driver| (driver.superblock_copy)(device));
-    copies.find_map(|copy| copy)
+        .find_map(|driver| driver.superblock_copy(device, None))
 }
 
 /// The driver that serves `format`.
-pub(crate) fn serving(format: Format) -> Option<&'static Driver> {
-    DRIVERS.iter().find(|driver| driver.format == format)
+pub(crate) fn serving(format: Format) -> Option<&'static dyn Driver> {
+    DRIVERS
+        .iter()
+        .copied()
+        .find(|driver| driver.format() == format)
+}
+
+/// The driver of a device on which no format was recognised, with a superblock so many KiB into it.
+pub(crate) fn with_superblock_at(
+    device: &dyn BlockDevice,
+    kib: u64,
+) -> Option<&'static dyn Driver> {
+    DRIVERS
+        .iter()
+        .copied()
+        .find(|driver| driver.accepts_superblock_at(device, kib))
+}
+
+/// The types of filesystems that can be made.
+pub fn mkfs_types() -> impl Iterator<Item = &'static str> {
+    DRIVERS
+        .iter()
+        .flat_map(|driver| driver.mkfs_types())
+        .copied()
+}
+
+/// Refuses a mount option that no driver accepts.
+///
+/// # Errors
+/// The reason of the driver that knows it best.
+pub fn check_option(option: &MountOption) -> Result<(), OptionError> {
+    let mut refused = OptionError::Unknown;
+    for driver in DRIVERS {
+        match driver.check_option(option) {
+            Err(OptionError::Unknown) => {}
+            Err(error) => refused = error,
+            Ok(()) => return Ok(()),
+        }
+    }
+    Err(refused)
+}
+
+/// The error of what a driver cannot do.
+pub(crate) fn unsupported(format: Format, feature: &str) -> Error {
+    Unsupported {
+        filesystem: format.name(),
+        feature: feature.to_owned(),
+        reason: None,
+    }
+    .into()
 }
 
 /// Where the superblocks of all formats lie that drivers serve.

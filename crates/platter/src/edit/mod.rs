@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::{
-    Access, BatchDevice, BatchWriter, BlockDevice, ConcatDevice, CountingDevice, FileDevice,
-    IoError, Operation, OverlayDevice, OverlayOptions, RevocableDevice, ScratchDevice,
+    Access, BatchDevice, BatchWriter, BlockDevice, ConcatDevice, FileDevice, IoError, Operation,
+    OverlayDevice, OverlayOptions, RevocableDevice, ScratchDevice,
 };
 use platter_vfs::{Context, Credentials};
 
-use crate::driver::{ChangeoverRequest, Driver, MountRequest};
-use crate::{
-    Cause, DataMode, Error, Image, ImageSpec, OnError, OpenOptions, Result, Volume, WriteOptions,
-};
+use crate::counting::Counting;
+use crate::devices::{DeviceRole, Devices};
+use crate::driver::ImageCommit;
+use crate::{Cause, Error, Image, ImageSpec, OnError, OpenOptions, Result, Volume, WriteOptions};
 
 pub use attributes::{SizeChange, Times};
 pub use copy_in::{CopyIn, CopyInEvent, CopySource};
@@ -56,6 +56,8 @@ pub struct Edit {
     /// The image, and the same for writes that are to arrive together.
     image: Image,
     together: Image,
+    /// The devices of the filesystem, with the image.
+    devices: Devices,
     options: OpenOptions,
     context: Context,
     /// What files that outlive the edit would keep open.
@@ -113,11 +115,9 @@ impl Edit {
         // The journal is written once at the end, and an error must not lead to a half of it.
         let options = options.clone().writing(WriteOptions {
             on_error: Some(OnError::ReadOnly),
-            data_mode: Some(DataMode::Ordered),
             commit_interval: None,
             // Whoever may write the image may do all that the superuser may in it.
             uses_reserve: true,
-            mbcache: true,
         });
         let driver = options.driver(&image)?;
         let mut revocable = Vec::new();
@@ -126,30 +126,33 @@ impl Edit {
             revocable.push(Arc::clone(&device));
             device
         };
-        let mut base = revoked_later(Arc::clone(image.device()));
-        let counting = options.count_requests.then(|| {
-            let counting = Arc::new(CountingDevice::new(Arc::clone(&base)));
-            base = Arc::<CountingDevice>::clone(&counting);
-            counting
-        });
-        let store = store_for(&*base).map_err(|error| Error::new(image.name(), error))?;
-        let mut scratch = ScratchDevice::new(Arc::clone(&base), store);
-        let looked = options.request(base)?;
-        // What keeps it from being told keeps the filesystem from being opened, below.
-        if let Ok(Some(unused)) = (driver.unused)(&looked) {
-            scratch = scratch.with_unused(unused);
+        let devices = options.devices(&image)?;
+        let mut bases = devices.map(|device| revoked_later(Arc::clone(&device.device)));
+        let counting = options.count_requests.then(|| Counting::below(&mut bases));
+        let base = bases.first();
+        let store = store_for(&**base).map_err(|error| Error::new(image.name(), error))?;
+        let mut scratch = ScratchDevice::new(Arc::clone(base), store);
+        // What keeps the driver from finding them keeps the filesystem from being opened, below.
+        let looked = options.request(driver, &image, bases.clone())?;
+        if let Ok(Some(free)) = driver.free_ranges(&looked) {
+            scratch = scratch.with_unused(free);
         }
         let scratch = Arc::new(scratch);
         let device: Arc<dyn BlockDevice> = Arc::<ScratchDevice>::clone(&scratch);
-        let mut request = options.request(Arc::clone(&device))?;
+        let layers = bases
+            .map(|other| match other.role {
+                DeviceRole::Data => Arc::clone(&other.device),
+                DeviceRole::Log | DeviceRole::Realtime => in_memory(Arc::clone(&other.device)),
+            })
+            .with_first(device);
+        let mut request = options.request(driver, &image, layers.clone())?;
         request.on_scratch = true;
-        request.journal = request
-            .journal
-            .map(|journal| in_memory(revoked_later(journal)));
-        let fs = (driver.mount)(request).map_err(|error| Error::new(image.name(), error))?;
+        let fs = driver
+            .mount(request)
+            .map_err(|error| Error::new(image.name(), error))?;
         let ended = Arc::new(AtomicBool::new(false));
         let mut volume = Volume::new(Arc::clone(image.name()), fs)
-            .on_device(device)
+            .on_devices(&layers)
             .ending_with(Arc::clone(&ended));
         if let Some(counting) = counting {
             volume = volume.counting(counting);
@@ -159,6 +162,7 @@ impl Edit {
             scratch,
             image,
             together,
+            devices,
             options,
             context: Context::root(),
             revocable,
@@ -198,15 +202,16 @@ impl Edit {
         let name = Arc::clone(self.image.name());
         let named = |error: platter_vfs::Error| Error::new(&name, error);
         self.volume.filesystem().unmount().map_err(named)?;
-        let driver: &Driver = self.options.driver(&self.image)?;
-        let mount: MountRequest = self.options.request(Arc::clone(self.together.device()))?;
-        let request = ChangeoverRequest {
-            mount,
-            unseen: Arc::clone(self.image.device()),
+        let driver = self.options.driver(&self.image)?;
+        let together = Arc::clone(self.together.device());
+        let devices = self.devices.with_first(together);
+        let commit = ImageCommit {
+            mount: self.options.request(driver, &self.image, devices)?,
+            unbatched: Arc::clone(self.image.device()),
             new: &self.scratch,
         };
         self.is_kept = true;
-        (driver.change_over)(request).map_err(named)
+        driver.commit_image(commit).map_err(named)
     }
 
     fn error(&self, path: &[u8], cause: impl Into<Cause>) -> Error {

@@ -7,6 +7,7 @@ use platter_block::{Access, BlockDevice, FileDevice, IoError};
 use platter_vfs::Condition;
 
 use super::{Maker, is_full};
+use crate::driver::OnDevice;
 use crate::{Cause, Error, Image, Result};
 
 /// Longer filesystems have space for the files they begin with, wherever there is space for their
@@ -31,7 +32,7 @@ impl Maker {
             .map_err(|error| Error::new(name, IoError::from(error)))?;
         let device: Arc<dyn BlockDevice> = Arc::new(device);
         let image = Image::new(Arc::clone(name), device);
-        self.make_empty(&image, true, &*self.fresh_clock())
+        self.make_empty(&image, OnDevice::Zeros, &*self.fresh_clock())
     }
 
     /// Says how long an image has to be, where that is what was wrong.

@@ -12,11 +12,10 @@ use std::sync::Arc;
 
 use platter_block::{Access, PartitionView};
 use platter_cache::MemoryBudget;
-use platter_ext4::mkfs::random_uuid;
-use platter_vfs::{
-    Clock, Condition, Context, Filesystem, FixedClock, SetAttr, SystemClock, Timestamp,
-};
+use platter_vfs::{Clock, Condition, Context, FixedClock, SetAttr, SystemClock, Timestamp};
 
+use crate::devices::Devices;
+use crate::driver::{FillRequest, MkfsRequest, OnDevice};
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
@@ -24,7 +23,7 @@ use crate::{Error, Image, ImageSpec, Result};
 pub(crate) use draft::Draft;
 use enough::TRIED_BYTES_MAX;
 
-pub use platter_ext4::mkfs::{Generation, MkfsOptions};
+pub use crate::driver::{Generation, MkfsOptions, NewFilesystem, mkfs_types as types};
 pub use platter_ondisk::Uuid;
 
 /// Inodes beside those of the content: the filesystem's own, and a few more.
@@ -51,7 +50,7 @@ enum Size {
 /// What to make a filesystem of, and where its time and randomness come from.
 #[derive(Debug, Clone)]
 pub struct Maker {
-    options: MkfsOptions,
+    new: NewFilesystem,
     size: Size,
     content: Option<Arc<Content>>,
     overwrite: bool,
@@ -62,11 +61,11 @@ pub struct Maker {
 }
 
 impl Maker {
-    /// A filesystem with these options, on all of an image that is there.
+    /// A new filesystem on all of an image that is there.
     #[must_use]
-    pub fn new(options: MkfsOptions) -> Self {
+    pub fn new(new: impl Into<NewFilesystem>) -> Self {
         Self {
-            options,
+            new: new.into(),
             size: Size::AsItIs,
             content: None,
             overwrite: false,
@@ -104,7 +103,7 @@ impl Maker {
     pub fn content(mut self, content: Content) -> Self {
         let inodes = content.inodes().saturating_add(INODES_SPARE);
         let inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
-        self.options.inodes_min = self.options.inodes_min.max(inodes);
+        self.new.driver_mut().require_inodes(inodes);
         self.content = Some(Arc::new(content));
         self
     }
@@ -186,13 +185,7 @@ impl Maker {
     /// The same, with all that is random chosen: however often a size is tried, it is the same.
     fn settled(&self) -> Self {
         let mut settled = self.clone();
-        let options = &mut settled.options;
-        options
-            .uuid
-            .get_or_insert_with(|| random_uuid(&*self.clock));
-        options
-            .hash_seed
-            .get_or_insert_with(|| random_uuid(&*self.clock));
+        settled.new.driver_mut().choose_random(&*self.clock);
         settled.moment = Some((self.clock.now(), self.clock.random_u64()));
         settled
     }
@@ -219,11 +212,11 @@ impl Maker {
         let len_bytes = image.device().geometry().len_bytes;
         self.refuse_unfit(&image)
             .map_err(|error| self.explain_too_small(error, len_bytes))?;
-        self.make_on(&image, false, tell)
+        self.make_on(&image, OnDevice::Anything, tell)
     }
 
     fn try_size(&self, draft: &Draft, size_bytes: u64, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        self.make_on(&draft.clear(size_bytes)?, true, tell)
+        self.make_on(&draft.clear(size_bytes)?, OnDevice::Zeros, tell)
     }
 
     /// Makes it with some room to spare.
@@ -253,24 +246,22 @@ impl Maker {
     }
 
     /// Makes it on an image: of a draft, which holds nothing but zeros, or in place.
-    fn make_on(&self, image: &Image, is_draft: bool, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    fn make_on(&self, image: &Image, before: OnDevice, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let clock = self.fresh_clock();
-        self.make_empty(image, is_draft, &*clock)?;
+        self.make_empty(image, before, &*clock)?;
         let Some(content) = &self.content else {
             return Ok(());
         };
         let named = |error: platter_vfs::Error| Error::new(image.name(), error);
-        let options = platter_ext4::MountOptions {
-            read_only: false,
-            share: platter_ext4::ContentsShare::Everything,
-            // Nobody finds a draft that is not finished.
-            unjournaled: is_draft,
-            ..platter_ext4::MountOptions::default()
+        let request = FillRequest {
+            targets: &Devices::single(image),
+            before,
+            budget: Arc::clone(&self.budget),
+            clock,
         };
-        let (device, budget) = (Arc::clone(image.device()), Arc::clone(&self.budget));
-        let fs = platter_ext4::Ext4::mount(device, &options, budget, clock).map_err(named)?;
-        content.fill(&fs, tell)?;
-        if let Some((uid, gid)) = self.options.root_owner {
+        let fs = self.new.driver().mount(request).map_err(named)?;
+        content.fill(&*fs, tell)?;
+        if let Some((uid, gid)) = self.new.driver().root_owner() {
             // Before that of what the root directory is copied from.
             let owner = SetAttr {
                 uid: Some(uid),
@@ -283,10 +274,15 @@ impl Maker {
         fs.unmount().map_err(named)
     }
 
-    fn make_empty(&self, image: &Image, is_zero: bool, clock: &dyn Clock) -> Result<()> {
-        let budget = Arc::clone(&self.budget);
-        platter_ext4::mkfs::mkfs(image.device(), &self.options, is_zero, budget, clock)
-            .map_err(|error| Error::new(image.name(), error))
+    fn make_empty(&self, image: &Image, before: OnDevice, clock: &dyn Clock) -> Result<()> {
+        let request = MkfsRequest {
+            targets: &Devices::single(image),
+            before,
+            budget: Arc::clone(&self.budget),
+            clock,
+        };
+        let made = self.new.driver().make(request);
+        made.map_err(|error| Error::new(image.name(), error))
     }
 
     /// A clock that begins anew each time it is asked for.
@@ -304,8 +300,8 @@ impl Maker {
         if len_bytes < TRIED_BYTES_MAX {
             return self.try_elsewhere(image.name(), len_bytes);
         }
-        platter_ext4::mkfs::check(len_bytes, &self.options, &*self.fresh_clock())
-            .map_err(|error| Error::new(image.name(), error))
+        let checked = self.new.driver().check(&[len_bytes], &*self.fresh_clock());
+        checked.map_err(|error| Error::new(image.name(), error))
     }
 
     /// Opens a file that is to be replaced. One that holds something is refused, unless it may be

@@ -8,10 +8,9 @@
 
 use std::ops::Range;
 
-use platter_ext4::mkfs::{SMALL_BLOCKS_END_BYTES, free_bytes};
-
 use super::draft::Draft;
 use super::{Maker, SIZES_MAX, is_full};
+use crate::driver::OnDevice;
 use crate::{Error, Image, Result};
 
 /// What lengths are multiples of, and the smallest step between two.
@@ -31,14 +30,8 @@ const STEPS_MAX: u32 = 50;
 impl Maker {
     /// Makes the shortest image of those that are longer than another by a hundredth, or by 4 KiB.
     pub(super) fn make_smallest(&self, draft: &Draft, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        let any = 0..i64::MAX.unsigned_abs();
-        let classes = match self.options.block_bytes {
-            Some(_) => vec![any],
-            // With each block size, content takes other space.
-            None => vec![0..SMALL_BLOCKS_END_BYTES, SMALL_BLOCKS_END_BYTES..any.end],
-        };
         let mut full = None;
-        for class in classes {
+        for class in self.new.driver().length_classes() {
             match self.make_smallest_of(draft, &class, tell) {
                 Err(error) if is_full(&error) => full = Some(error),
                 made => return made,
@@ -118,7 +111,7 @@ impl Maker {
                 }
                 made => {
                     made?;
-                    let left = free_bytes_of(&draft.open()?)?;
+                    let left = self.free_bytes_of(&draft.open()?)?;
                     return Ok(before.unwrap_or(0).saturating_sub(left));
                 }
             }
@@ -128,7 +121,7 @@ impl Maker {
 
     /// The first length in `class` at which `needed` bytes are free.
     fn first_with(&self, draft: &Draft, needed: u64, class: &Range<u64>) -> Result<u64> {
-        let unit = UNIT_BYTES.max(u64::from(self.options.cluster_bytes.unwrap_or(0)));
+        let unit = UNIT_BYTES.max(self.new.driver().length_unit_bytes());
         let mut len = needed.max(class.start).next_multiple_of(unit);
         for _ in 0..LENGTHS_MAX {
             let free = self.free_bytes(draft, len)?;
@@ -149,21 +142,22 @@ impl Maker {
     /// What is free in an empty image; `None` where it is too short for one.
     fn free_bytes(&self, draft: &Draft, len: u64) -> Result<Option<u64>> {
         let image = draft.clear(len)?;
-        match self.make_empty(&image, true, &*self.fresh_clock()) {
+        match self.make_empty(&image, OnDevice::Zeros, &*self.fresh_clock()) {
             Err(error) if is_full(&error) => Ok(None),
             made => {
                 made?;
-                free_bytes_of(&image).map(Some)
+                self.free_bytes_of(&image).map(Some)
             }
         }
+    }
+
+    fn free_bytes_of(&self, image: &Image) -> Result<u64> {
+        let free = self.new.driver().free_bytes(&**image.device());
+        free.map_err(|error| Error::new(image.name(), error))
     }
 }
 
 fn step(len: u64) -> u64 {
     let part = len / STEP_PART;
     (part - part % UNIT_BYTES).max(UNIT_BYTES)
-}
-
-fn free_bytes_of(image: &Image) -> Result<u64> {
-    free_bytes(&**image.device()).map_err(|error| Error::new(image.name(), error))
 }

@@ -8,7 +8,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter_block::{BlockDevice, CountingDevice, Counts, FileDevice};
+use platter_block::{BlockDevice, Counts, FileDevice};
 use platter_vfs::inode::{OwnedDirEntry, read_dir_all};
 use platter_vfs::path::PathWalk;
 use platter_vfs::{Attr, Description, Filesystem, Inode, StatFs};
@@ -16,6 +16,8 @@ use platter_vfs::{Attr, Description, Filesystem, Inode, StatFs};
 pub use file::{File, FileReader};
 pub use listing::{Entries, LoadedEntries, LoadedEntry};
 
+use crate::counting::Counting;
+use crate::devices::Devices;
 use crate::entries::EntrySource;
 use crate::{Cause, Error, Result};
 
@@ -30,7 +32,7 @@ pub struct Volume {
     fs: Arc<dyn Filesystem>,
     device: Option<Arc<dyn BlockDevice>>,
     file: Option<Arc<FileDevice>>,
-    counting: Option<Arc<CountingDevice>>,
+    counting: Option<Counting>,
     /// Set once the edit that it is of has ended.
     ended: Option<Arc<AtomicBool>>,
 }
@@ -48,10 +50,10 @@ impl Volume {
         }
     }
 
-    /// The same volume, which knows the device below for announcing what will be read.
+    /// The same volume, which knows the devices below for announcing what will be read.
     #[must_use]
-    pub fn on_device(mut self, device: Arc<dyn BlockDevice>) -> Self {
-        self.device = Some(device);
+    pub(crate) fn on_devices(mut self, devices: &Devices) -> Self {
+        self.device = Some(Arc::clone(devices.first()));
         self
     }
 
@@ -64,7 +66,7 @@ impl Volume {
 
     /// The same volume, whose requests `counting` counts.
     #[must_use]
-    pub(crate) fn counting(mut self, counting: Arc<CountingDevice>) -> Self {
+    pub(crate) fn counting(mut self, counting: Counting) -> Self {
         self.counting = Some(counting);
         self
     }
@@ -87,7 +89,7 @@ impl Volume {
     /// How many requests have reached the image, if it was opened to count them.
     #[must_use]
     pub fn request_counts(&self) -> Option<Counts> {
-        self.counting.as_ref().map(|counting| counting.counts())
+        self.counting.as_ref().map(Counting::counts)
     }
 
     /// What errors call it: the image and the partition, escaped.

@@ -142,3 +142,48 @@ fn a_copy_of_the_superblock_serves_where_the_first_is_gone() {
     let volume = options.open(&spec(&image, "")).unwrap();
     assert_eq!(volume.read("dir/file", 100).unwrap(), b"contents\n");
 }
+
+#[test]
+fn further_devices_are_opened_locked_and_refused_by_name() {
+    let workshop = Workshop::new();
+    let image = workshop.ext4("disk.img");
+    let disk = workshop.disk("other.img");
+    let partition = format!("{}@2", disk.display());
+    let with = |role, device: &str| {
+        let options = OpenOptions::new().device(role, device);
+        refusal(&workshop, options.open(&spec(&image, "")))
+    };
+    let several = "disk.img: ext: a filesystem on several devices is not supported";
+    assert_eq!(with(DeviceRole::Data, &partition), several);
+    assert_eq!(with(DeviceRole::Realtime, &partition), several);
+    let inside = format!("{partition}:/dir/file");
+    assert_eq!(
+        with(DeviceRole::Data, &inside),
+        "other.img@2:/dir/file: names a file in an image, where a device is asked for"
+    );
+    let writer = OpenOptions::new().writing(WriteOptions::default());
+    let held = writer.open(&spec(&disk, "@2")).unwrap();
+    let refused = with(DeviceRole::Data, &partition);
+    assert!(refused.starts_with("other.img"), "{refused}");
+    assert!(refused.contains("in use by another writer"), "{refused}");
+    held.filesystem().unmount().unwrap();
+}
+
+#[test]
+fn option_of_another_filesystem_is_refused_with_its_name() {
+    let workshop = Workshop::new();
+    let image = workshop.ext4("disk.img");
+    let with = |option| {
+        let options = OpenOptions::new().option(MountOption::parse(option));
+        options.open(&spec(&image, ""))
+    };
+    assert!(with("data=journal").is_ok());
+    assert_eq!(
+        refusal(&workshop, with("subvol=home")),
+        "disk.img: mount option subvol=home is not known for ext"
+    );
+    assert_eq!(
+        refusal(&workshop, with("data=none")),
+        "disk.img: mount option data=none takes journal, ordered or writeback"
+    );
+}

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use platter::block::Access;
-use platter::{Image, ImageSpec, OpenOptions, WriteOptions};
+use platter::{DeviceRole, Image, ImageSpec, OpenOptions, WriteOptions};
 use platter_vfs::check::{CheckSink, Finding};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
@@ -147,7 +147,7 @@ impl Course<'_> {
 
     fn open_options(&self) -> OpenOptions {
         match &self.journal {
-            Some(journal) => OpenOptions::new().journal(journal.path()),
+            Some(journal) => OpenOptions::new().device(DeviceRole::Log, journal.path()),
             None => OpenOptions::new(),
         }
     }

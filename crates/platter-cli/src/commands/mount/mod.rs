@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use platter::vfs::{Condition, Error};
-use platter::{Cause, Escaped, ImageSpec, Volume};
+use platter::{Cause, Escaped, ImageSpec, MountOption, OpenOptions, Volume};
 use platter_fuse::{ErrorSink, MountError};
 use rustix::io::Errno;
 
@@ -38,8 +38,8 @@ be. Errors of a mount in the background go to syslog, or to the file of --log.
 Options of -o are ro, rw, allow_other, noperm, uid=, gid=, dev, suid, noexec, fsname=, relatime (the \
 default), noatime, nodiratime and strictatime, io_uring=off and writeback=on, with which small writes \
 are gathered; for the image offset=, norecovery, \
-journal_path=, sb=, cachesize= and workers=; for writing errors=continue, errors=remount-ro, data= \
-and commit=SECONDS.
+device=, journal_path=, logdev=, rtdev=, sb=, cachesize= and workers=; for writing errors=continue, \
+errors=remount-ro and commit=SECONDS. Others are those of the filesystem, such as data= of ext3 and ext4.
 
 In fstab, with this program in the path of mount(8): /srv/disk.img@2 /mnt fuse.platter ro 0 0";
 
@@ -165,6 +165,8 @@ fn named(volume: &Volume, error: MountError) -> anyhow::Error {
 fn open(words: &MountWords, given: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Volume> {
     let image_options = words.image_options(given);
     let options = image_options.open_options();
+    let with = |options: OpenOptions, option: &MountOption| options.option(option.clone());
+    let options = words.driver.iter().fold(options, with);
     if words.fuse.read_only {
         return Ok(options.open(spec)?);
     }

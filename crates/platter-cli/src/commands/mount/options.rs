@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use platter::{DataMode, OnError, WriteOptions};
+use platter::open::check_option;
+use platter::{MountOption, OnError, OptionError, WriteOptions};
 use platter_fuse::MountOptions;
 
 use crate::args::{ImageOptions, parse_size};
@@ -17,6 +18,8 @@ pub(super) struct MountWords {
     pub(super) fuse: MountOptions,
     /// `rw` was asked for in so many words.
     pub(super) insists_on_writing: bool,
+    /// Those that only some filesystems have.
+    pub(super) driver: Vec<MountOption>,
     image: ImageWords,
     writing: WriteOptions,
 }
@@ -25,7 +28,9 @@ pub(super) struct MountWords {
 struct ImageWords {
     offset: Option<u64>,
     norecovery: bool,
+    devices: Vec<PathBuf>,
     journal: Option<PathBuf>,
+    rtdev: Option<PathBuf>,
     superblock: Option<u64>,
     cache: Option<u64>,
 }
@@ -54,7 +59,9 @@ impl MountWords {
         match name {
             "offset" => self.image.offset = Some(size()?),
             "norecovery" | "noload" => self.image.norecovery = true,
-            "journal_path" => self.image.journal = Some(value.into()),
+            "device" => self.image.devices.push(value.into()),
+            "journal_path" | "logdev" => self.image.journal = Some(value.into()),
+            "rtdev" => self.image.rtdev = Some(value.into()),
             "sb" => self.image.superblock = Some(size()?),
             "cachesize" => self.image.cache = Some(size()?),
             "workers" => {
@@ -65,11 +72,15 @@ impl MountWords {
             }
             "errors" => self.writing.on_error = Some(on_error(value)?),
             "commit" => self.writing.commit_interval = Some(interval(value)?),
-            "data" => self.writing.data_mode = Some(data_mode(value)?),
-            "no_mbcache" => self.writing.mbcache = false,
-            "acl" | "user_xattr" | "barrier" | "delalloc" => {}
-            _ if UNSUPPORTED.contains(&name) => misuse!("mount option {word} is not supported"),
-            _ => misuse!("mount option {word} is not known"),
+            "sync" | "dirsync" => misuse!("mount option {word} is not supported"),
+            _ => {
+                let option = MountOption::parse(word);
+                match check_option(&option) {
+                    Err(error @ OptionError::Invalid(_)) => misuse!("mount option {name}= {error}"),
+                    Err(error) => misuse!("mount option {word} {error}"),
+                    Ok(()) => self.driver.push(option),
+                }
+            }
         }
         Ok(())
     }
@@ -90,7 +101,9 @@ impl MountWords {
         ImageOptions {
             offset: image.offset.or(given.offset),
             norecovery: image.norecovery || given.norecovery,
+            devices: [&*given.devices, &*image.devices].concat(),
             journal: image.journal.clone().or_else(|| given.journal.clone()),
+            rtdev: image.rtdev.clone().or_else(|| given.rtdev.clone()),
             superblock: image.superblock.or(given.superblock),
             cache: image.cache.unwrap_or(given.cache),
             ..given.clone()
@@ -98,49 +111,12 @@ impl MountWords {
     }
 }
 
-/// Options of mount(8) for these filesystems that would change what is durable, or who may do what.
-const UNSUPPORTED: &[&str] = &[
-    "sync",
-    "dirsync",
-    "nodelalloc",
-    "nobarrier",
-    "noacl",
-    "nouser_xattr",
-    "journal_checksum",
-    "journal_async_commit",
-    "data_err",
-    "discard",
-    "quota",
-    "usrquota",
-    "grpquota",
-    "prjquota",
-    "usrjquota",
-    "grpjquota",
-    "jqfmt",
-    "test_dummy_encryption",
-    "dax",
-    "stripe",
-    "resuid",
-    "resgid",
-    "grpid",
-    "bsdgroups",
-];
-
 fn on_error(value: &str) -> anyhow::Result<OnError> {
     match value {
         "continue" => Ok(OnError::Continue),
         "remount-ro" => Ok(OnError::ReadOnly),
         "panic" => misuse!("mount option errors=panic is not supported"),
         _ => misuse!("mount option errors= takes continue or remount-ro"),
-    }
-}
-
-fn data_mode(value: &str) -> anyhow::Result<DataMode> {
-    match value {
-        "journal" => Ok(DataMode::Journal),
-        "ordered" => Ok(DataMode::Ordered),
-        "writeback" => Ok(DataMode::Writeback),
-        _ => misuse!("mount option data= takes journal, ordered or writeback"),
     }
 }
 
@@ -167,13 +143,19 @@ mod tests {
 
     #[test]
     fn words_reach_the_mount_and_the_image() {
-        let words = parse(&["ro,allow_other,offset=1M", "noload,sb=32768,workers=3"]).unwrap();
+        let words = parse(&[
+            "ro,allow_other,offset=1M,device=a,device=b",
+            "noload,sb=32768,workers=3,logdev=c",
+        ])
+        .unwrap();
         assert!(words.fuse.read_only && words.fuse.allow_other);
         assert_eq!(words.fuse.threads, Some(3));
         let expected = ImageWords {
             offset: Some(1 << 20),
             norecovery: true,
             superblock: Some(32768),
+            devices: vec!["a".into(), "b".into()],
+            journal: Some("c".into()),
             ..ImageWords::default()
         };
         assert_eq!(words.image, expected);
@@ -181,7 +163,14 @@ mod tests {
 
     #[test]
     fn words_nobody_knows_are_refused() {
-        for list in ["nonsense", "offset=x", "workers=many", "uid=me", "commit=x"] {
+        for list in [
+            "nonsense",
+            "offset=x",
+            "workers=many",
+            "uid=me",
+            "commit=x",
+            "data=none",
+        ] {
             assert!(parse(&[list]).is_err(), "{list}");
         }
         for list in ["sync", "errors=panic", "nodelalloc"] {
@@ -200,12 +189,12 @@ mod tests {
         assert!(words.insists_on_writing && !words.fuse.read_only);
         let expected = WriteOptions {
             on_error: Some(OnError::ReadOnly),
-            data_mode: Some(DataMode::Ordered),
             commit_interval: Some(Duration::from_secs(30)),
             uses_reserve: false,
-            mbcache: false,
         };
         assert_eq!(words.writing, expected);
+        let driver = ["data=ordered", "acl", "no_mbcache"].map(MountOption::parse);
+        assert_eq!(words.driver, driver);
         let words = parse(&["rw", "ro", "commit=0"]).unwrap();
         assert!(!words.insists_on_writing && words.fuse.read_only);
         assert_eq!(words.writing, WriteOptions::default());
