@@ -149,7 +149,7 @@ impl fmt::Display for Rule {
             Self::NoSignature => out.write_str("signature missing"),
             Self::Revision(found) => write!(out, "unknown revision {found:#010x}"),
             Self::HeaderSize(found) => write!(out, "invalid header size of {found} bytes"),
-            Self::Checksum => out.write_str("checksum mismatch"),
+            Self::Checksum => out.write_str("checksum does not match"),
             Self::Misplaced(sector) => write!(out, "MyLBA is {sector}"),
             Self::UsableBackwards => out.write_str("first usable LBA is after the last"),
             Self::UsableBeyondEnd => out.write_str("last usable LBA is beyond the end of the disk"),
