@@ -177,7 +177,7 @@ fn what_an_image_that_was_cut_off_still_holds_can_be_read() {
         let info = workshop.read(&["info", image]);
         assert!(info.contains("Truncated:             the last 5242880 bytes are missing"));
         let ran = workshop.run(&["check", image]);
-        let rule = "block count is beyond the end of the device";
+        let rule = "bad geometry: block count exceeds size of device";
         let finding = format!("{image}: error: superblock at byte 1024: {rule}\n");
         assert_eq!(ran.status, 4);
         assert!(ran.out.starts_with(&finding), "{}", ran.out);

@@ -250,7 +250,7 @@ impl<'a, 'b> Walker<'a, 'b> {
     }
 
     fn entries<'f>(&self, frame: &'f Frame) -> Result<IndexEntries<'f>> {
-        IndexEntries::decode_proven(&frame.buffer, &self.directory.volume.geometry)
+        IndexEntries::decode_validated(&frame.buffer, &self.directory.volume.geometry)
             .map_err(|rule| self.directory.broken_index(frame.block, rule))
     }
 }

@@ -1,5 +1,5 @@
-//! Block and inode bitmaps: one bit for each cluster or inode of a group, checksummed as far as
-//! the group goes. Spec: `ext4/bitmaps`.
+//! Block and inode bitmaps: one bit for each cluster or inode of a group, with a checksum over the
+//! bits of the group. Spec: `ext4/bitmaps`.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use super::group_desc::GroupDesc;
 use super::structure::Structure;
 use super::types::GroupNr;
 
-/// What a bitmap must hold to.
+/// The rules of a bitmap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BitmapRule {
-    /// The checksum in the group's descriptor.
+    /// The checksum matches the one in the group descriptor.
     Checksum,
 }
 
@@ -23,30 +23,30 @@ impl Rule for BitmapRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Checksum => "checksum does not match the group descriptor's",
+            Self::Checksum => "checksum does not match bitmap",
         }
     }
 }
 
-/// Proves a bitmap against the checksum in its group's descriptor.
+/// Validates a bitmap against the checksum in its group descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BitmapVerifier {
-    /// The group whose bitmap it is.
+    /// The group of the bitmap.
     pub group: GroupNr,
     covered_bytes: usize,
-    /// What the checksum starts from, what it should be, and which of its bits are kept.
+    /// The checksum's seed, its expected value, and a mask of the stored bits.
     expected: Option<(u32, u32, u32)>,
 }
 
 impl BitmapVerifier {
-    /// For the block bitmap of a group.
+    /// Creates the verifier of a group's block bitmap.
     #[must_use]
     pub fn of_blocks(group: GroupNr, desc: &GroupDesc, geometry: &Geometry) -> Self {
         let bits = geometry.clusters_per_group;
         Self::new(group, bits, desc.block_bitmap_checksum, geometry)
     }
 
-    /// For the inode bitmap of a group.
+    /// Creates the verifier of a group's inode bitmap.
     #[must_use]
     pub fn of_inodes(group: GroupNr, desc: &GroupDesc, geometry: &Geometry) -> Self {
         let bits = geometry.inodes_per_group;
@@ -95,7 +95,7 @@ impl Verify for BitmapVerifier {
     }
 }
 
-/// The checksum of the first `bits` bits, a multiple of 8; `None` without `metadata_csum`.
+/// Returns the checksum of the first `bits` bits, a multiple of 8; `None` without `metadata_csum`.
 #[must_use]
 pub fn expected_checksum(bitmap: &[u8], bits: u32, geometry: &Geometry) -> Option<u32> {
     if !geometry.features.has_metadata_csum() {
@@ -105,14 +105,14 @@ pub fn expected_checksum(bitmap: &[u8], bits: u32, geometry: &Geometry) -> Optio
     Some(crc32c(geometry.checksum_seed, covered))
 }
 
-/// Whether a bit is set; bits behind the end count as set.
+/// Whether a bit is set; bits beyond the end count as set.
 #[must_use]
 pub fn is_set(bitmap: &[u8], bit: u32) -> bool {
     let byte = bitmap.get(bit as usize / 8);
     byte.is_none_or(|byte| byte & mask(bit) != 0)
 }
 
-/// Sets or clears a bit, and tells whether that changed it.
+/// Sets or clears a bit, and returns whether that changed it.
 pub fn assign(bitmap: &mut [u8], bit: u32, set: bool) -> bool {
     let Some(byte) = bitmap.get_mut(bit as usize / 8) else {
         return false;
@@ -126,7 +126,7 @@ pub fn assign(bitmap: &mut [u8], bit: u32, set: bool) -> bool {
     *byte != before
 }
 
-/// Sets or clears the bits of a range, as far as the bitmap goes.
+/// Sets or clears the bits of a range; bits beyond the end of the bitmap are ignored.
 pub fn assign_range(bitmap: &mut [u8], range: Range<u32>, set: bool) {
     let (whole, edges) = whole_bytes(range);
     let end = whole.end.min(bitmap.len());
@@ -141,7 +141,7 @@ pub fn assign_range(bitmap: &mut [u8], range: Range<u32>, set: bool) {
     }
 }
 
-/// Whether the bits of a range are all set, or all clear; bits behind the end count as set.
+/// Whether the bits of a range are all set, or all clear; bits beyond the end count as set.
 #[must_use]
 pub fn has_range(bitmap: &[u8], range: Range<u32>, set: bool) -> bool {
     let wanted = |mask| if set { mask } else { 0 };
@@ -151,7 +151,7 @@ pub fn has_range(bitmap: &[u8], range: Range<u32>, set: bool) -> bool {
     })
 }
 
-/// The first clear bit of a range.
+/// Returns the first clear bit of a range.
 #[must_use]
 pub fn first_clear(bitmap: &[u8], range: Range<u32>) -> Option<u32> {
     let (index, free) = masks(range).find_map(|(index, mask)| {
@@ -162,12 +162,12 @@ pub fn first_clear(bitmap: &[u8], range: Range<u32>) -> Option<u32> {
     first.checked_add(free.trailing_zeros())
 }
 
-/// How many of the first `bits` bits are clear.
+/// Returns the number of clear bits among the first `bits`.
 #[must_use]
 pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
     let whole = bits as usize / 8;
     let bytes = bitmap.get(..whole).unwrap_or(bitmap);
-    // Without the checks of other sums, many bytes are counted at once. No block has 2^32 bits.
+    // Unlike a checked sum, this form is vectorised. No block has 2^32 bits.
     let clear = bytes
         .iter()
         .fold(0u32, |sum, byte| sum.wrapping_add(byte.count_zeros()));
@@ -175,7 +175,7 @@ pub fn count_clear(bitmap: &[u8], bits: u32) -> u32 {
     rest.fold(clear, |sum, _| sum.saturating_add(1))
 }
 
-/// The bytes that a range covers wholly, and the bits of it before and behind them.
+/// Splits a range of bits into the whole bytes it covers and the bits before and after them.
 fn whole_bytes(range: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
     let (first, end) = (range.start.div_ceil(8), range.end / 8);
     if first >= end {
@@ -186,7 +186,7 @@ fn whole_bytes(range: Range<u32>) -> (Range<usize>, [Range<u32>; 2]) {
     (first as usize..end as usize, [before, behind])
 }
 
-/// The bytes that hold the bits of a range, each with the mask of those bits.
+/// Returns the bytes that hold the bits of a range, each with the mask of those bits.
 fn masks(range: Range<u32>) -> impl Iterator<Item = (usize, u8)> {
     let bytes = range.start / 8..range.end.div_ceil(8);
     bytes.map(move |index| {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_count_from_the_low_end_of_each_byte() {
+    fn bits_are_numbered_from_the_low_end_of_a_byte() {
         let mut bitmap = [0; 2];
         assert!(assign(&mut bitmap, 9, true));
         assert!(!assign(&mut bitmap, 9, true));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_bits_one_by_one() {
+    fn range_operations_equal_single_bit_operations() {
         for start in 0..30 {
             for end in start..34 {
                 for set in [true, false] {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn clear_bits_are_counted_to_the_bit() {
+    fn clear_bits_are_counted_exactly() {
         let bitmap = [0xf0, 0x01, 0xff];
         let counts = [0, 3, 8, 9, 12, 16, 24].map(|bits| count_clear(&bitmap, bits));
         assert_eq!(counts, [0, 3, 4, 4, 7, 11, 11]);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum_covers_the_bits_of_the_group_alone() {
+    fn checksum_covers_only_the_bits_of_the_group() {
         let mut geometry = sample_geometry();
         geometry.features.ro_compat = RoCompat::METADATA_CSUM;
         let sum = |bitmap: &[u8]| expected_checksum(bitmap, 16, &geometry);

@@ -5,18 +5,18 @@ use bitflags::bitflags;
 use platter_vfs::{Feature, FeatureClass};
 
 bitflags! {
-    /// `s_feature_compat`: not knowing one does no harm.
+    /// `s_feature_compat`: an unknown bit is ignored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Compat: u32 {
         /// Directories preallocate blocks.
         const DIR_PREALLOC = 0x1;
         /// Inodes of AFS.
         const IMAGIC_INODES = 0x2;
-        /// There is a journal.
+        /// The filesystem has a journal.
         const HAS_JOURNAL = 0x4;
-        /// There are extended attributes.
+        /// The filesystem has extended attributes.
         const EXT_ATTR = 0x8;
-        /// The group descriptor table has room to grow.
+        /// Blocks are reserved for growing the group descriptor table.
         const RESIZE_INODE = 0x10;
         /// Directories may be hashed.
         const DIR_INDEX = 0x20;
@@ -36,16 +36,16 @@ bitflags! {
         const ORPHAN_FILE = 0x1000;
     }
 
-    /// `s_feature_incompat`: not knowing one forbids mounting.
+    /// `s_feature_incompat`: an unknown bit prevents mounting.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Incompat: u32 {
         /// Files may be compressed. Never implemented.
         const COMPRESSION = 0x1;
-        /// Directory entries tell the file type.
+        /// Directory entries store the file type.
         const FILETYPE = 0x2;
-        /// The journal holds changes to replay.
+        /// The journal needs recovery.
         const RECOVER = 0x4;
-        /// This is not a filesystem but a journal.
+        /// The device is an external journal, not a filesystem.
         const JOURNAL_DEV = 0x8;
         /// Group descriptors are spread over the groups they describe.
         const META_BG = 0x10;
@@ -53,19 +53,19 @@ bitflags! {
         const EXTENTS = 0x40;
         /// Block numbers are wider than 32 bits.
         const BIT64 = 0x80;
-        /// A block tells who has the filesystem mounted.
+        /// Multiple mount protection: a block records the host that has the filesystem mounted.
         const MMP = 0x100;
-        /// Groups share the place of their bitmaps and inode tables.
+        /// The bitmaps and inode tables of several groups are stored together.
         const FLEX_BG = 0x200;
-        /// Large attribute values live in inodes.
+        /// Large attribute values are stored in EA inodes.
         const EA_INODE = 0x400;
-        /// Directory entries carry data.
+        /// Directory entries carry additional data.
         const DIRDATA = 0x1000;
         /// The checksum seed is stored, not derived from the UUID.
         const CSUM_SEED = 0x2000;
         /// Hashed directories may be three levels deep.
         const LARGE_DIR = 0x4000;
-        /// Small files live in their inode.
+        /// Small files are stored in their inode.
         const INLINE_DATA = 0x8000;
         /// Files may be encrypted.
         const ENCRYPT = 0x1_0000;
@@ -73,7 +73,7 @@ bitflags! {
         const CASEFOLD = 0x2_0000;
     }
 
-    /// `s_feature_ro_compat`: not knowing one forbids writing.
+    /// `s_feature_ro_compat`: an unknown bit prevents writing.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct RoCompat: u32 {
         /// Only groups 0, 1 and powers of 3, 5 and 7 hold a superblock backup.
@@ -82,19 +82,19 @@ bitflags! {
         const LARGE_FILE = 0x2;
         /// Directories of an early experiment.
         const BTREE_DIR = 0x4;
-        /// Files may be larger than 2 TiB, and count their space in blocks.
+        /// Files may be larger than 2 TiB; `i_blocks` may count filesystem blocks.
         const HUGE_FILE = 0x8;
         /// Group descriptors have a CRC-16 and groups may be uninitialized.
         const GDT_CSUM = 0x10;
-        /// A directory with more links than can be counted has one link.
+        /// A directory with too many subdirectories to count has a link count of one.
         const DIR_NLINK = 0x20;
-        /// Inodes keep a number of bytes behind the first 128.
+        /// Inodes have fields after the first 128 bytes.
         const EXTRA_ISIZE = 0x40;
         /// An early snapshot format.
         const HAS_SNAPSHOT = 0x80;
-        /// Quota files are kept by the filesystem.
+        /// The filesystem maintains quota files.
         const QUOTA = 0x100;
-        /// Space is taken in clusters of blocks.
+        /// Space is allocated in clusters of blocks.
         const BIGALLOC = 0x200;
         /// All metadata has a CRC-32C.
         const METADATA_CSUM = 0x400;
@@ -114,7 +114,7 @@ bitflags! {
 }
 
 impl Incompat {
-    /// What this driver reads.
+    /// Features that this driver reads.
     pub const SUPPORTED: Self = Self::FILETYPE
         .union(Self::RECOVER)
         .union(Self::META_BG)
@@ -131,7 +131,7 @@ impl Incompat {
 }
 
 impl RoCompat {
-    /// With these, and no others, an image may be written.
+    /// Features with which this driver writes.
     pub const SUPPORTED: Self = Self::SPARSE_SUPER
         .union(Self::LARGE_FILE)
         .union(Self::BTREE_DIR)
@@ -147,19 +147,19 @@ impl RoCompat {
         .union(Self::ORPHAN_PRESENT);
 }
 
-/// The three feature words together, unknown bits included.
+/// The three feature words, including unknown bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Features {
-    /// May be ignored.
+    /// Unknown bits are ignored.
     pub compat: Compat,
-    /// Forbids mounting where unknown.
+    /// Unknown bits prevent mounting.
     pub incompat: Incompat,
-    /// Forbids writing where unknown.
+    /// Unknown bits prevent writing.
     pub ro_compat: RoCompat,
 }
 
 impl Features {
-    /// Takes the words as they are stored.
+    /// Creates the set from the stored words.
     #[must_use]
     pub fn from_bits(compat: u32, incompat: u32, ro_compat: u32) -> Self {
         Self {
@@ -169,7 +169,7 @@ impl Features {
         }
     }
 
-    /// The feature that e2fsprogs calls `name`.
+    /// Returns the feature that e2fsprogs calls `name`.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let bits = |class| {
@@ -184,45 +184,45 @@ impl Features {
         (found != Self::default()).then_some(found)
     }
 
-    /// Whether all metadata carries CRC-32C.
+    /// Whether all metadata has CRC-32C checksums.
     #[must_use]
     pub fn has_metadata_csum(&self) -> bool {
         self.ro_compat.contains(RoCompat::METADATA_CSUM)
     }
 
-    /// Whether group descriptors carry a checksum and groups may be uninitialized.
+    /// Whether group descriptors have a checksum and groups may be uninitialized.
     #[must_use]
     pub fn has_group_csum(&self) -> bool {
         self.ro_compat
             .intersects(RoCompat::METADATA_CSUM.union(RoCompat::GDT_CSUM))
     }
 
-    /// Whether there is a journal.
+    /// Whether the filesystem has a journal.
     #[must_use]
     pub fn has_journal(&self) -> bool {
         self.compat.contains(Compat::HAS_JOURNAL)
     }
 
-    /// Groups keep the metadata of several of them together.
+    /// Whether the metadata of several groups is stored together.
     #[must_use]
     pub fn has_flex_bg(&self) -> bool {
         self.incompat.contains(Incompat::FLEX_BG)
     }
 
-    /// Whether space is taken in clusters.
+    /// Whether space is allocated in clusters.
     #[must_use]
     pub fn has_bigalloc(&self) -> bool {
         self.ro_compat.contains(RoCompat::BIGALLOC)
     }
 
-    /// The incompatible features that this driver does not read, by name or bit.
+    /// Returns the incompatible features that this driver does not read, by name or bit.
     #[must_use]
     pub fn unreadable(&self) -> Vec<String> {
         let bits = self.incompat.difference(Incompat::SUPPORTED).bits();
         names(FeatureClass::Incompatible, bits).collect()
     }
 
-    /// The features that keep this driver from writing, by name or bit.
+    /// Returns the features with which this driver does not write, by name or bit.
     #[must_use]
     pub fn unwritable(&self) -> Vec<String> {
         let bits = self.ro_compat.difference(RoCompat::SUPPORTED).bits();
@@ -230,7 +230,7 @@ impl Features {
         self.unreadable().into_iter().chain(ro_compat).collect()
     }
 
-    /// The features that are on and have a name, in the order of e2fsprogs.
+    /// Returns the features that are set and have a name, in the order of e2fsprogs.
     #[must_use]
     pub fn describe(&self) -> Vec<Feature> {
         let words = [

@@ -1,5 +1,5 @@
-//! Sizes and counts of the whole filesystem: proven once at mount, never changed, freely shared.
-//! Spec: `ext4/super`, `ext4/blockgroup`.
+//! Sizes and counts of the whole filesystem: validated once at mount and constant afterwards. Spec:
+//! `ext4/super`, `ext4/blockgroup`.
 
 use platter_ondisk::endian::{Le32, join_u32};
 use platter_ondisk::{Corrupt, Uuid};
@@ -10,71 +10,72 @@ use super::superblock::{
 };
 use super::types::{BlockNr, GroupNr, InodeNr};
 
-/// Largest `s_log_block_size`: 64 KiB.
+/// Maximum `s_log_block_size`: 64 KiB.
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
-/// Largest `s_log_cluster_size`: 1 GiB.
+/// Maximum `s_log_cluster_size`: 1 GiB.
 const LOG_CLUSTER_SIZE_MAX: u32 = 20;
-/// An inode of revision 0, and the fixed part of every inode, in bytes.
+/// Size of an inode of revision 0, and of the fixed part of every inode, in bytes.
 pub const INODE_SIZE_MIN: u16 = 128;
-/// A group descriptor without the 64bit feature, in bytes.
+/// Size of a group descriptor without the 64bit feature, in bytes.
 pub const DESCRIPTOR_SIZE_MIN: u16 = 32;
 
-/// The shape of a filesystem.
+/// Sizes and counts of a filesystem.
 ///
 /// # Invariants
-/// Divisors are not zero; every group, block and inode number below the counts converts to byte
-/// offsets without overflow; one bitmap block covers a group.
+/// Divisors are not zero; every group, block and inode number below the counts converts to a byte
+/// offset without overflow; one bitmap block covers a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a block: a power of two between 1 KiB and 64 KiB.
+    /// Block size in bytes: a power of two between 1 KiB and 64 KiB.
     pub block_bytes: u32,
     /// Binary logarithm of `block_bytes`.
     pub block_bits: u32,
-    /// Blocks of a cluster, the unit of allocation: a power of two, 1 without bigalloc.
+    /// Blocks per cluster, the unit of allocation: a power of two, 1 without bigalloc.
     pub cluster_blocks: u32,
-    /// Blocks of the filesystem, the boot block included.
+    /// Number of blocks, including the boot block.
     pub blocks_count: u64,
-    /// The first block of group 0: 1 with 1 KiB blocks and no bigalloc, else 0.
+    /// First block of group 0: 1 with 1 KiB blocks and no bigalloc, else 0.
     pub first_data_block: BlockNr,
-    /// Blocks of a group; the last one may be shorter.
+    /// Blocks per group; the last group may be shorter.
     pub blocks_per_group: u32,
-    /// Clusters of a group.
+    /// Clusters per group.
     pub clusters_per_group: u32,
     /// Number of groups, at least 1.
     pub groups_count: u32,
-    /// Inodes of the filesystem.
+    /// Number of inodes.
     pub inodes_count: u32,
-    /// Inodes of a group.
+    /// Inodes per group.
     pub inodes_per_group: u32,
-    /// Bytes of an inode: a power of two from 128 to the block size.
+    /// Inode size in bytes: a power of two from 128 to the block size.
     pub inode_bytes: u16,
-    /// Inodes of a block.
+    /// Inodes per block.
     pub inodes_per_block: u32,
-    /// Blocks of a group's inode table.
+    /// Blocks per inode table.
     pub inode_table_blocks: u32,
     /// The first inode that is not reserved.
     pub first_inode: u32,
-    /// Bytes of a group descriptor: 32, or a power of two from 64 to 1024.
+    /// Size of a group descriptor in bytes: 32, or a power of two from 64 to 1024.
     pub descriptor_bytes: u16,
-    /// Group descriptors of a block.
+    /// Group descriptors per block.
     pub descriptors_per_block: u32,
-    /// The first descriptor block that lies with the groups it describes, with `meta_bg`.
+    /// The first block of the descriptor table that is stored in the groups it describes, with
+    /// `meta_bg`.
     pub first_meta_block_group: u32,
-    /// Blocks kept behind the group descriptor table for its growth.
+    /// Blocks reserved after the group descriptor table for its growth.
     pub reserved_gdt_blocks: u16,
-    /// Where `sparse_super2` keeps its backups.
+    /// The groups with a superblock backup under `sparse_super2`.
     pub backup_groups: [u32; 2],
-    /// Groups that share the place of their metadata, with `flex_bg`; else 1.
+    /// Groups per flex group, with `flex_bg`; else 1.
     pub groups_per_flex: u32,
-    /// Which operating system's form the inodes have.
+    /// The creator, which selects the operating-system dependent inode fields.
     pub creator: Creator,
     /// The features.
     pub features: Features,
-    /// What all metadata checksums start from.
+    /// Seed of all metadata checksums.
     pub checksum_seed: u32,
-    /// The volume's UUID, which the older checksums start from.
+    /// The volume's UUID, which seeds the older checksums.
     pub uuid: Uuid,
-    /// The block of the superblock in use: descriptors follow it.
+    /// The block of the superblock in use; the descriptors follow it.
     pub superblock_block: BlockNr,
 }
 
@@ -84,14 +85,14 @@ fn broken(rule: SuperblockRule) -> Corrupt<SuperblockRule> {
     Corrupt::new(LOCUS, rule)
 }
 
-/// `s_creator_os`: who made the filesystem, as far as inodes differ by it.
+/// `s_creator_os`, as far as inode formats depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Creator {
     /// Linux.
     Linux,
-    /// GNU/Hurd, whose inodes have a translator's block where those of Linux have a version.
+    /// GNU/Hurd, whose inodes store a translator's block in place of the Linux inode version.
     Hurd,
-    /// Masix, FreeBSD, Lites, and what comes later.
+    /// Masix, FreeBSD, Lites, and others.
     Other,
 }
 
@@ -106,7 +107,7 @@ impl Creator {
 }
 
 impl Geometry {
-    /// Proves the sizes and counts of a superblock.
+    /// Validates the sizes and counts of a superblock.
     pub fn decode(disk: &DiskSuperblock, superblock: &Superblock) -> Result<Self> {
         let features = superblock.features;
         let wide = features.incompat.contains(Incompat::BIT64);
@@ -158,11 +159,11 @@ impl Geometry {
             uuid: superblock.uuid,
             superblock_block: BlockNr(SUPERBLOCK_OFFSET_BYTES.checked_shr(block_bits).unwrap_or(0)),
         };
-        geometry.prove_descriptor_table()?;
+        geometry.validate_descriptor_table()?;
         Ok(geometry)
     }
 
-    fn prove_descriptor_table(&self) -> Result<()> {
+    fn validate_descriptor_table(&self) -> Result<()> {
         if u32::from(self.reserved_gdt_blocks) > self.block_bytes / 4 {
             return Err(broken(SuperblockRule::ReservedGdtBlocks));
         }
@@ -173,35 +174,35 @@ impl Geometry {
         Ok(())
     }
 
-    /// Length of the group descriptor table in blocks.
+    /// Returns the length of the group descriptor table in blocks.
     #[must_use]
     pub fn descriptor_blocks(&self) -> u32 {
         self.groups_count
             .div_ceil(self.descriptors_per_block.max(1))
     }
 
-    /// The length of the filesystem in bytes.
+    /// Returns the length of the filesystem in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.blocks_count
             .saturating_mul(u64::from(self.block_bytes))
     }
 
-    /// Whether `count` blocks from `first` lie within the filesystem, behind its first block,
-    /// which is never anything's but the superblock's.
+    /// Whether `count` blocks from `first` are within the filesystem and after its first block,
+    /// which only the superblock uses.
     #[must_use]
     pub fn contains(&self, first: BlockNr, count: u64) -> bool {
         let end = first.checked_add(count);
         first > self.first_data_block && end.is_some_and(|end| end.0 <= self.blocks_count)
     }
 
-    /// The device offset of a block in bytes.
+    /// Returns the device offset of a block in bytes.
     #[must_use]
     pub fn offset_bytes(&self, block: BlockNr) -> u64 {
         block.0.saturating_mul(u64::from(self.block_bytes))
     }
 
-    /// Where a block of the group descriptor table lies, counted from the table's start.
+    /// Returns the location of block `index` of the group descriptor table.
     #[must_use]
     pub fn descriptor_block(&self, index: u32) -> BlockNr {
         let meta = self.features.incompat.contains(Incompat::META_BG);
@@ -209,7 +210,7 @@ impl Geometry {
             let skipped = u64::from(index).saturating_add(1);
             return BlockNr(self.superblock_block.0.saturating_add(skipped));
         }
-        // A meta block group starts with the block of its descriptors, behind a superblock.
+        // A meta block group begins with its descriptor block, after a superblock if it has one.
         let group = GroupNr(index.saturating_mul(self.descriptors_per_block));
         let first = self.group_first_block(group);
         let boot_block = group.0 == 0 && first.0 == 0 && self.block_bytes == 1024;
@@ -217,14 +218,14 @@ impl Geometry {
         BlockNr(first.0.saturating_add(skipped))
     }
 
-    /// The first block of a group.
+    /// Returns the first block of a group.
     #[must_use]
     pub fn group_first_block(&self, group: GroupNr) -> BlockNr {
         let skipped = u64::from(group.0).saturating_mul(u64::from(self.blocks_per_group));
         BlockNr(self.first_data_block.0.saturating_add(skipped))
     }
 
-    /// The number of blocks of a group.
+    /// Returns the number of blocks of a group.
     #[must_use]
     pub fn group_blocks(&self, group: GroupNr) -> u32 {
         let rest = self
@@ -235,7 +236,7 @@ impl Geometry {
             .min(self.blocks_per_group)
     }
 
-    /// The group a block lies in, unless it lies outside of all.
+    /// Returns the group of a block; `None` outside all groups.
     #[must_use]
     pub fn group_of_block(&self, block: BlockNr) -> Option<GroupNr> {
         let skipped = block.checked_since(self.first_data_block)?;
@@ -243,7 +244,8 @@ impl Geometry {
         (block.0 < self.blocks_count).then_some(GroupNr(group))
     }
 
-    /// The group of an inode and its index there; `None` for a number beyond the last inode.
+    /// Returns the group of an inode and its index there; `None` for a number beyond the last
+    /// inode.
     #[must_use]
     pub fn group_of_inode(&self, inode: InodeNr) -> Option<(GroupNr, u32)> {
         let index = inode.get().saturating_sub(1);
@@ -252,7 +254,7 @@ impl Geometry {
         (inode.get() <= self.inodes_count).then_some((GroupNr(group), in_group))
     }
 
-    /// Whether a group holds a copy of the superblock.
+    /// Whether a group has a copy of the superblock.
     #[must_use]
     pub fn has_superblock(&self, group: GroupNr) -> bool {
         if group.0 == 0 {
@@ -267,7 +269,7 @@ impl Geometry {
         [3, 5, 7].into_iter().any(|base| is_power_of(base, group.0))
     }
 
-    /// Whether this is an inode of the filesystem's own that no directory names.
+    /// Whether an inode is reserved for the filesystem's own use and has no directory entry.
     #[must_use]
     pub fn is_reserved(&self, inode: InodeNr) -> bool {
         inode != InodeNr::ROOT && inode.get() < self.first_inode
@@ -356,7 +358,7 @@ fn group_size(
 fn blocks_count(disk: &DiskSuperblock, wide: bool, block_bits: u32) -> Result<u64> {
     let high = if wide { disk.blocks_count_hi.get() } else { 0 };
     let count = join_u32(high, disk.blocks_count_lo.get());
-    // Byte offsets stay below 2^63, the largest file offset of the system below.
+    // Byte offsets stay below 2^63, the largest file offset of the host.
     let limit = i64::MAX.unsigned_abs().checked_shr(block_bits).unwrap_or(0);
     if count == 0 || count > limit {
         return Err(broken(SuperblockRule::BlocksCount));
@@ -391,7 +393,7 @@ pub(crate) mod tests {
     use super::super::superblock::tests::{sample, seal};
     use super::*;
 
-    /// The geometry of the sample superblock.
+    /// Returns the geometry of the sample superblock.
     pub(crate) fn sample_geometry() -> Geometry {
         decode(&sample()).unwrap()
     }
@@ -503,7 +505,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn backups_are_where_the_features_say() {
+    fn backup_groups_follow_the_features() {
         let mut geometry = sample_geometry();
         geometry.features.ro_compat = RoCompat::SPARSE_SUPER;
         let with_backup: Vec<_> = (0..130)
@@ -513,13 +515,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn descriptors_lie_with_their_groups_under_meta_bg() {
+    fn meta_bg_stores_descriptors_in_their_groups() {
         let mut geometry = sample_geometry();
         assert_eq!(geometry.descriptor_block(3), BlockNr(5));
         geometry.features.incompat = Incompat::META_BG;
         geometry.first_meta_block_group = 1;
         assert_eq!(geometry.descriptor_block(0), BlockNr(2));
-        // Group 32, behind its superblock copy.
+        // Group 32, after its superblock copy.
         assert_eq!(geometry.descriptor_block(1), BlockNr(1 + 32 * 8192 + 1));
         geometry.features.ro_compat = RoCompat::SPARSE_SUPER;
         assert_eq!(geometry.descriptor_block(1), BlockNr(1 + 32 * 8192));

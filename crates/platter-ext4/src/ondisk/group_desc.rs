@@ -1,5 +1,5 @@
-//! A group descriptor: where a group's bitmaps and inode table lie, and what is free in it.
-//! Spec: `ext4/group_descr`.
+//! Group descriptors: locations of a group's bitmaps and inode table, and its free counts. Spec:
+//! `ext4/group_descr`.
 
 use std::mem::offset_of;
 
@@ -43,7 +43,7 @@ pub struct DiskGroupDesc {
     pub checksum: Le16,
 }
 
-/// What follows with the 64bit feature.
+/// The second half of a descriptor, with the 64bit feature.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskGroupDescHigh {
@@ -80,27 +80,27 @@ bitflags! {
     /// `bg_flags`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct GroupFlags: u16 {
-        /// No inode of the group was ever used; its bitmap is not there.
+        /// No inode of the group was ever used; its bitmap is not initialized.
         const INODE_UNINIT = 0x1;
-        /// No block of the group is used but for metadata; its bitmap is not there.
+        /// Only metadata uses blocks of the group; its bitmap is not initialized.
         const BLOCK_UNINIT = 0x2;
         /// The inode table was zeroed.
         const INODE_ZEROED = 0x4;
     }
 }
 
-/// What a group descriptor must hold to.
+/// The rules of a group descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupDescRule {
-    /// It lies within its block.
+    /// It is within its block.
     Truncated,
     /// `bg_checksum`.
     Checksum,
-    /// The block bitmap lies in the group, or with `flex_bg` in the filesystem.
+    /// The block bitmap is in the group, or with `flex_bg` in the filesystem.
     BlockBitmap,
-    /// The inode bitmap lies in the group, or with `flex_bg` in the filesystem.
+    /// The inode bitmap is in the group, or with `flex_bg` in the filesystem.
     InodeBitmap,
-    /// The inode table lies in the group, or with `flex_bg` in the filesystem.
+    /// The inode table is in the group, or with `flex_bg` in the filesystem.
     InodeTable,
 }
 
@@ -109,44 +109,44 @@ impl Rule for GroupDescRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Truncated => "is cut off",
+            Self::Truncated => "is truncated",
             Self::Checksum => "checksum does not match",
-            Self::BlockBitmap => "block bitmap lies outside the group or filesystem",
-            Self::InodeBitmap => "inode bitmap lies outside the group or filesystem",
-            Self::InodeTable => "inode table lies outside the group or filesystem",
+            Self::BlockBitmap => "block bitmap is not in group",
+            Self::InodeBitmap => "inode bitmap is not in group",
+            Self::InodeTable => "inode table is not in group",
         }
     }
 }
 
-/// A proven group descriptor.
+/// A validated group descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupDesc {
-    /// Where the block bitmap lies.
+    /// Location of the block bitmap.
     pub block_bitmap: BlockNr,
-    /// Where the inode bitmap lies.
+    /// Location of the inode bitmap.
     pub inode_bitmap: BlockNr,
-    /// Where the inode table begins.
+    /// First block of the inode table.
     pub inode_table: BlockNr,
-    /// Free clusters.
+    /// Number of free clusters.
     pub free_clusters: u32,
-    /// Free inodes.
+    /// Number of free inodes.
     pub free_inodes: u32,
-    /// Directories.
+    /// Number of directories.
     pub used_dirs: u32,
-    /// Inodes at the end of the table that were never used.
+    /// Number of inodes at the end of the table that were never used.
     pub unused_inodes: u32,
-    /// What of the group is not initialized.
+    /// The uninitialized parts of the group.
     pub flags: GroupFlags,
-    /// What is said to be not initialized, also where that means nothing: without checksums.
+    /// `bg_flags` as stored, also where they are ignored: without group checksums.
     pub stored_flags: GroupFlags,
-    /// CRC-32C of the block bitmap; its lower half alone where descriptors are short.
+    /// CRC-32C of the block bitmap; only its lower half in 32-byte descriptors.
     pub block_bitmap_checksum: u32,
-    /// CRC-32C of the inode bitmap; its lower half alone where descriptors are short.
+    /// CRC-32C of the inode bitmap; only its lower half in 32-byte descriptors.
     pub inode_bitmap_checksum: u32,
 }
 
 impl GroupDesc {
-    /// Proves the descriptor that `bytes` start with.
+    /// Validates the descriptor at the start of `bytes`.
     pub fn decode(
         bytes: &[u8],
         group: GroupNr,
@@ -165,8 +165,8 @@ impl GroupDesc {
         desc
     }
 
-    /// As [`decode`](Self::decode), but for the checksum: what a check can still say of a group
-    /// whose checksum is wrong.
+    /// Like [`decode`](Self::decode), without verifying the checksum: for the check of a group
+    /// whose checksum does not match.
     pub fn decode_unsummed(
         bytes: &[u8],
         group: GroupNr,
@@ -182,7 +182,7 @@ impl GroupDesc {
             .ok()
             .map(|(high, _)| high);
         let desc = Self::join(low, high, geometry);
-        desc.prove_places(group, geometry).map_err(broken)?;
+        desc.validate_locations(group, geometry).map_err(broken)?;
         Ok(desc)
     }
 
@@ -212,7 +212,7 @@ impl GroupDesc {
         }
     }
 
-    fn prove_places(&self, group: GroupNr, geometry: &Geometry) -> Result<(), GroupDescRule> {
+    fn validate_locations(&self, group: GroupNr, geometry: &Geometry) -> Result<(), GroupDescRule> {
         let anywhere = geometry.features.incompat.contains(Incompat::FLEX_BG);
         let first = geometry.group_first_block(group);
         let end = first.checked_add(u64::from(geometry.group_blocks(group)));
@@ -239,7 +239,8 @@ impl DiskGroupDescHigh {
     }
 }
 
-/// What the checksum of a descriptor is over first: with zeros in its own place.
+/// The group number and the descriptor with its checksum field zero, over which its checksum is
+/// computed first.
 #[derive(IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 struct NumberedDesc {
@@ -247,7 +248,7 @@ struct NumberedDesc {
     desc: DiskGroupDesc,
 }
 
-/// The checksum a descriptor should have. `bytes` is all of it.
+/// Returns the expected checksum of a descriptor. `bytes` is the whole descriptor.
 #[must_use]
 pub fn expected_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u16 {
     let at = offset_of!(DiskGroupDesc, checksum);
@@ -268,7 +269,7 @@ pub fn expected_checksum(bytes: &[u8], group: GroupNr, geometry: &Geometry) -> u
     crc16(crc16(crc16(seed, number.as_bytes()), head), tail)
 }
 
-/// Puts the checksum into a descriptor. `bytes` is all of it.
+/// Stores the checksum in a descriptor. `bytes` is the whole descriptor.
 pub fn seal(bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
     if !geometry.features.has_group_csum() {
         return;
@@ -280,7 +281,7 @@ pub fn seal(bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
 }
 
 impl GroupDesc {
-    /// Writes all of a new descriptor, and seals it.
+    /// Encodes a new descriptor, with its checksum.
     pub fn encode(&self, bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
         if let Ok((low, rest)) = DiskGroupDesc::mut_from_prefix(bytes) {
             let mut none = DiskGroupDescHigh::new_zeroed_high();
@@ -305,8 +306,8 @@ impl GroupDesc {
         self.encode_into(bytes, group, geometry);
     }
 
-    /// Writes what changes in the life of a group into the bytes of its descriptor, and seals
-    /// them: counts, flags and the checksums of the bitmaps.
+    /// Encodes the mutable fields of a group into its descriptor, with its checksum: counts, flags
+    /// and the checksums of the bitmaps.
     pub fn encode_into(&self, bytes: &mut [u8], group: GroupNr, geometry: &Geometry) {
         let len = usize::from(geometry.descriptor_bytes).min(bytes.len());
         let Some(bytes) = bytes.get_mut(..len) else {
@@ -327,7 +328,7 @@ impl GroupDesc {
                 &mut high.free_inodes,
             );
             split(self.used_dirs, &mut low.used_dirs_lo, &mut high.used_dirs);
-            // Without checksums of groups, all inodes and bitmaps are in use.
+            // Without group checksums, all inodes and bitmaps are initialized.
             let has_unused = geometry.features.has_group_csum();
             split(
                 if has_unused { self.unused_inodes } else { 0 },
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_that_points_outside_is_corrupt() {
+    fn descriptor_pointing_outside_is_corrupt() {
         use GroupDescRule as Rule;
         let geometry = sample_geometry();
         assert_eq!(
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_leaves_its_group_only_under_flex_bg() {
+    fn only_flex_bg_stores_metadata_in_other_groups() {
         let mut geometry = sample_geometry();
         geometry.blocks_count = 16384;
         geometry.groups_count = 2;
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_that_is_cut_off_is_corrupt() {
+    fn truncated_descriptor_is_corrupt() {
         let geometry = sample_geometry();
         let corrupt = GroupDesc::decode(&[0; 31], GroupNr(0), &geometry).unwrap_err();
         assert_eq!(corrupt.rule, GroupDescRule::Truncated);

@@ -1,5 +1,5 @@
-//! The block of multiple mount protection: who has the filesystem mounted for writing.
-//! Spec: `ext4/mmp`.
+//! The multiple mount protection block, which records the host that has the filesystem mounted for
+//! writing. Spec: `ext4/mmp`.
 
 use std::mem::offset_of;
 
@@ -13,11 +13,11 @@ use super::structure::Structure;
 
 /// `mmp_magic`.
 const MMP_MAGIC: u32 = 0x004d_4d50;
-/// `mmp_seq` of a filesystem that nobody has mounted.
+/// `mmp_seq` of an unmounted filesystem.
 const SEQUENCE_CLEAN: u32 = 0xff4d_4d50;
 /// `mmp_seq` while a check runs.
 const SEQUENCE_CHECKING: u32 = 0xe24d_4d50;
-/// The largest `mmp_seq` of a mount.
+/// The largest `mmp_seq` of a mounted filesystem.
 const SEQUENCE_MOUNTED_MAX: u32 = 0xe24d_4d4f;
 
 /// The block as stored. Spec: `struct mmp_struct`.
@@ -32,7 +32,7 @@ pub struct DiskMmp {
     pub time: Le64,
     /// `mmp_nodename`: the host that updated it last.
     pub node_name: [u8; 64],
-    /// `mmp_bdevname`: the device as that host called it.
+    /// `mmp_bdevname`: the device name on that host.
     pub device_name: [u8; 32],
     /// `mmp_check_interval`: seconds.
     pub check_interval: Le16,
@@ -48,14 +48,14 @@ const _: () = assert!(size_of::<DiskMmp>() == 1024);
 const _: () = assert!(offset_of!(DiskMmp, check_interval) == 0x70);
 const _: () = assert!(offset_of!(DiskMmp, checksum) == 0x3fc);
 
-/// What the block must hold to.
+/// The rules of the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MmpRule {
     /// `mmp_magic`.
     Magic,
     /// `mmp_checksum`.
     Checksum,
-    /// `s_mmp_block` lies within the filesystem.
+    /// `s_mmp_block` is within the filesystem.
     Place,
 }
 
@@ -64,25 +64,25 @@ impl Rule for MmpRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Magic => "magic is not 0x004d4d50",
+            Self::Magic => "MMP magic is not 0x004d4d50",
             Self::Checksum => "checksum does not match",
-            Self::Place => "lies outside the filesystem",
+            Self::Place => "invalid MMP block in superblock",
         }
     }
 }
 
-/// Who uses the filesystem.
+/// The use of the filesystem that the block records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MmpUse {
-    /// Nobody.
+    /// Not in use.
     Clean,
-    /// A check.
+    /// Being checked.
     Checking,
-    /// A mount, or one that was lost in a crash.
+    /// Mounted, or mounted when its host crashed.
     Mounted,
 }
 
-/// What a verified block says.
+/// Returns the use that a verified block records.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> MmpUse {
     let sequence = DiskMmp::ref_from_prefix(bytes).map_or(0, |(disk, _)| disk.sequence.get());
@@ -94,14 +94,14 @@ pub fn decode(bytes: &[u8]) -> MmpUse {
 }
 
 impl DiskMmp {
-    /// Says that the filesystem is mounted, with a number drawn by `random`.
+    /// Marks the filesystem as mounted, with a sequence number derived from `random`.
     pub fn mark_mounted(&mut self, random: u64) {
         let number = random.checked_rem(u64::from(SEQUENCE_MOUNTED_MAX));
         let number = u32::try_from(number.unwrap_or(0)).unwrap_or(0);
         self.sequence = number.saturating_add(1).into();
     }
 
-    /// Says that it still is.
+    /// Increments the sequence number of a mounted filesystem.
     pub fn mark_again(&mut self) {
         let next = self.sequence.get().saturating_add(1);
         self.sequence = if next > SEQUENCE_MOUNTED_MAX {
@@ -111,12 +111,12 @@ impl DiskMmp {
         };
     }
 
-    /// Says that nobody has it mounted.
+    /// Marks the filesystem as unmounted.
     pub fn mark_clean(&mut self) {
         self.sequence = SEQUENCE_CLEAN.into();
     }
 
-    /// Says who writes this, and when.
+    /// Stores host, device and time of the update.
     pub fn sign(&mut self, node_name: &[u8], device_name: &[u8], now: Timestamp) {
         self.time = u64::try_from(now.seconds).unwrap_or(0).into();
         fill(&mut self.node_name, node_name);
@@ -124,7 +124,7 @@ impl DiskMmp {
     }
 }
 
-/// Puts a name into its field, cut off where it is too long, with zeros behind it.
+/// Copies a name into its field, truncated or padded with zeros.
 fn fill(field: &mut [u8], name: &[u8]) {
     field.fill(0);
     for (to, &from) in field.iter_mut().zip(name) {
@@ -132,10 +132,10 @@ fn fill(field: &mut [u8], name: &[u8]) {
     }
 }
 
-/// The rules of the block.
+/// The verifier of the block.
 #[derive(Debug, Clone, Copy)]
 pub struct MmpRules {
-    /// What metadata checksums start from; `None` without `metadata_csum`.
+    /// Seed of metadata checksums; `None` without `metadata_csum`.
     pub checksum_seed: Option<u32>,
 }
 
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_mount_are_none_of_the_others() {
+    fn mount_sequence_differs_from_clean_and_checking() {
         let mut bytes = block(1);
         for random in [0, u64::from(SEQUENCE_MOUNTED_MAX) - 1, u64::MAX] {
             let (disk, _) = DiskMmp::mut_from_prefix(&mut bytes).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_tells_who_uses_the_filesystem() {
+    fn sequence_determines_the_use() {
         SEALED.verify(9, &block(1)).unwrap();
         assert_eq!(decode(&block(SEQUENCE_CLEAN)), MmpUse::Clean);
         assert_eq!(decode(&block(SEQUENCE_CHECKING)), MmpUse::Checking);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_protection_block_is_corrupt() {
+    fn invalid_mmp_block_is_corrupt() {
         let mut bytes = block(1);
         bytes[4] ^= 1;
         assert_eq!(SEALED.check(&bytes), Err(MmpRule::Checksum));

@@ -1,7 +1,7 @@
-//! The bytes on the device: one file per structure of the format, with its rules.
+//! The on-disk format: one file per structure, with its rules.
 //!
-//! Nothing outside this folder knows an offset. Bytes here are hostile: they never panic, and
-//! what breaks a rule becomes [`platter_ondisk::Corrupt`]. Spec: `ext4` (the kernel's format document).
+//! No code outside this directory uses an offset. Bytes are hostile: they never panic, and a broken
+//! rule becomes [`platter_ondisk::Corrupt`]. Spec: `ext4` (the kernel's format document).
 #![cfg_attr(
     not(test),
     deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)

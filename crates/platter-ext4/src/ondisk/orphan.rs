@@ -1,5 +1,5 @@
-//! A block of the orphan file: numbers of inodes to truncate or delete after a crash.
-//! Spec: `ext4/orphan`, orphan file.
+//! Blocks of the orphan file: numbers of inodes to truncate or delete after a crash. Spec:
+//! `ext4/orphan`, orphan file.
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::{Le32, Le64};
@@ -24,7 +24,7 @@ pub struct DiskOrphanTail {
 
 const _: () = assert!(size_of::<DiskOrphanTail>() == 8);
 
-/// What a block of the orphan file must hold to.
+/// The rules of a block of the orphan file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OrphanRule {
     /// `ob_magic`.
@@ -44,7 +44,7 @@ impl Rule for OrphanRule {
     }
 }
 
-/// The rules of a block of the orphan file.
+/// The verifier of a block of the orphan file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrphanBlockRules {
     /// The checksum seed of the orphan file's inode; `None` without `metadata_csum`.
@@ -94,19 +94,19 @@ impl Verify for OrphanBlockRules {
     }
 }
 
-/// The orphaned inodes of a verified block, in the order of their places.
+/// Returns the orphaned inodes of a verified block, in the order of its slots.
 pub fn orphans(bytes: &[u8]) -> impl Iterator<Item = InodeNr> + '_ {
     places(bytes).flatten()
 }
 
-/// The places of a verified block in order: the orphan in each, if there is one.
+/// Returns the slots of a verified block in order: each an orphan, or `None`.
 pub fn places(bytes: &[u8]) -> impl Iterator<Item = Option<InodeNr>> + '_ {
     let entries = split(bytes).map_or(&[][..], |(entries, _)| entries);
     let numbers = entries.chunks_exact(size_of::<Le32>());
     numbers.map(|number| InodeNr::new(Le32::read_from_bytes(number).ok()?.get()))
 }
 
-/// Puts an orphan into a place of a block, or takes it out.
+/// Stores an orphan in a slot of a block, or clears it.
 pub fn set_place(bytes: &mut [u8], place: u32, orphan: Option<InodeNr>) {
     let (places, _) = bytes.as_chunks_mut::<{ size_of::<Le32>() }>();
     let place = usize::try_from(place)
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_block_gives_its_orphans() {
+    fn sealed_block_returns_its_orphans() {
         let block = block();
         SEALED.verify(5, &block).unwrap();
         PLAIN.verify(5, &block).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn orphan_comes_to_a_place_and_goes() {
+    fn orphan_slot_is_set_and_cleared() {
         let mut block = block();
         assert_eq!(places(&block).count(), 254);
         set_place(&mut block, 7, InodeNr::new(99));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn checksum_covers_entries_and_place() {
+    fn checksum_covers_entries_and_block_number() {
         let mut block = block();
         assert_eq!(SEALED.check(6, &block), Err(OrphanRule::Checksum));
         block[4] = 11;

@@ -1,33 +1,33 @@
-//! A quota file: a tree of 1 KiB blocks, by the four bytes of an id, to entries with limits and
-//! usage. No document states the layout; the test `undamaged_fixtures_are_clean_for_both` shows it
-//! on what mke2fs and e2fsck make.
+//! Quota files: a tree of 1 KiB blocks, keyed by the four bytes of an id, with limits and usage in
+//! its leaves. No document states the layout; the test `undamaged_fixtures_are_clean_for_both`
+//! shows it on files that mke2fs and e2fsck make.
 
 use platter_ondisk::endian::{Le16, Le32, Le64};
 use platter_ondisk::{Corrupt, Locus, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a block of a quota file, whatever the filesystem's are.
+/// Block size of a quota file in bytes, independent of the filesystem's.
 pub const QUOTA_BLOCK_BYTES: usize = 1024;
-/// The block of the tree's root.
+/// Block number of the tree's root.
 pub const QUOTA_ROOT_BLOCK: u32 = 1;
-/// Levels of the tree above the blocks of entries: one for each byte of an id.
+/// Levels of the tree above the leaves: one for each byte of an id.
 pub const QUOTA_TREE_LEVELS: u32 = 4;
-/// `dqh_version` of 64-bit limits.
+/// `dqh_version` with 64-bit limits.
 const VERSION: u32 = 1;
 
-/// Whose usage a quota file tells, in the order of the superblock's three inodes.
+/// The kinds of quota files, in the order of the superblock's three inode numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaKind {
-    /// Of users.
+    /// Usage of users.
     User,
-    /// Of groups.
+    /// Usage of groups.
     Group,
-    /// Of projects.
+    /// Usage of projects.
     Project,
 }
 
 impl QuotaKind {
-    /// All, in order.
+    /// All kinds, in order.
     pub const ALL: [Self; 3] = [Self::User, Self::Group, Self::Project];
 
     fn magic(self) -> u32 {
@@ -39,7 +39,7 @@ impl QuotaKind {
     }
 }
 
-/// The head of a quota file as stored: `v2_disk_dqheader` and `v2_disk_dqinfo`.
+/// The header of a quota file as stored: `v2_disk_dqheader` and `v2_disk_dqinfo`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskQuotaHead {
@@ -53,7 +53,7 @@ pub struct DiskQuotaHead {
     pub inode_grace: Le32,
     /// `dqi_flags`.
     pub flags: Le32,
-    /// `dqi_blocks`: of the file.
+    /// `dqi_blocks`: length of the file in blocks.
     pub blocks: Le32,
     /// `dqi_free_blk`: head of the list of free blocks.
     pub free_block: Le32,
@@ -63,7 +63,7 @@ pub struct DiskQuotaHead {
 
 const _: () = assert!(size_of::<DiskQuotaHead>() == 32);
 
-/// The head of a block of entries as stored: `qt_disk_dqdbheader`.
+/// The header of a leaf as stored: `qt_disk_dqdbheader`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskQuotaLeafHead {
@@ -79,7 +79,7 @@ pub struct DiskQuotaLeafHead {
 
 const _: () = assert!(size_of::<DiskQuotaLeafHead>() == 16);
 
-/// An entry as stored: `v2r1_disk_dqblk`. One that is not in use is all zeros.
+/// An entry as stored: `v2r1_disk_dqblk`. An unused one is all zeros.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskQuotaEntry {
@@ -107,16 +107,16 @@ pub struct DiskQuotaEntry {
 
 const _: () = assert!(size_of::<DiskQuotaEntry>() == 72);
 
-/// What a quota file must hold to.
+/// The rules of a quota file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuotaRule {
-    /// `dqh_magic` is that of its kind.
+    /// `dqh_magic` matches the kind.
     Magic,
     /// `dqh_version` is 1.
     Version,
-    /// The file has the blocks it tells of, and a root.
+    /// The file is at least `dqi_blocks` long and has a root.
     Length,
-    /// A reference of the tree points into the file, and to no block twice.
+    /// References of the tree are within the file, and no block is referenced twice.
     Reference,
 }
 
@@ -125,15 +125,15 @@ impl Rule for QuotaRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Magic => "magic is not that of its kind",
-            Self::Version => "version is not 1",
-            Self::Length => "is shorter than it says",
-            Self::Reference => "tree points outside the file or to a block twice",
+            Self::Magic => "invalid dqh_magic",
+            Self::Version => "dqh_version is not 1",
+            Self::Length => "shorter than dqi_blocks",
+            Self::Reference => "tree block is outside the file or multiply claimed",
         }
     }
 }
 
-/// What an id uses.
+/// The usage of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaUsage {
     /// Bytes.
@@ -142,7 +142,7 @@ pub struct QuotaUsage {
     pub inodes: u64,
 }
 
-/// Proves the head of a quota file of `len_bytes`.
+/// Validates the header of a quota file of `len_bytes`.
 pub fn decode_head(bytes: &[u8], kind: QuotaKind, len_bytes: u64) -> Result<(), QuotaRule> {
     let (head, _) = DiskQuotaHead::ref_from_prefix(bytes).map_err(|_| QuotaRule::Length)?;
     if head.magic.get() != kind.magic() {
@@ -158,7 +158,7 @@ pub fn decode_head(bytes: &[u8], kind: QuotaKind, len_bytes: u64) -> Result<(), 
     Ok(())
 }
 
-/// The blocks that a block of the tree refers to.
+/// Returns the blocks that a tree block references.
 pub fn references(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     let references = <[Le32]>::ref_from_bytes(bytes).unwrap_or_default();
     references
@@ -167,7 +167,7 @@ pub fn references(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
         .filter(|&block| block != 0)
 }
 
-/// The ids of a block of entries, and what they are said to use.
+/// Returns the ids in a leaf with their recorded usage.
 pub fn entries(bytes: &[u8]) -> impl Iterator<Item = (u32, QuotaUsage)> + '_ {
     let rest = bytes
         .get(size_of::<DiskQuotaLeafHead>()..)
@@ -184,7 +184,7 @@ pub fn entries(bytes: &[u8]) -> impl Iterator<Item = (u32, QuotaUsage)> + '_ {
     })
 }
 
-/// A quota file that breaks `rule`; its block `block`, where that is known.
+/// Returns the report of a quota file that breaks `rule`, in its block `block` if known.
 #[must_use]
 pub fn broken(inode: u32, block: Option<u32>, rule: QuotaRule) -> Corrupt<QuotaRule> {
     let inode = Locus::inode(u64::from(inode));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn head_tells_kind_version_and_length() {
+    fn header_is_validated_by_kind_version_and_length() {
         let len_bytes = 6 * 1024;
         assert_eq!(decode_head(&head(6), QuotaKind::Group, len_bytes), Ok(()));
         let wrong = |bytes: &[u8], kind| decode_head(bytes, kind, len_bytes).unwrap_err();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_not_in_use_are_left_out() {
+    fn unused_entries_are_skipped() {
         let mut block = vec![0; QUOTA_BLOCK_BYTES];
         let (entry, _) = DiskQuotaEntry::mut_from_prefix(&mut block[16 + 72..]).unwrap();
         entry.id.set(1000);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_the_numbers_that_are_not_zero() {
+    fn references_are_the_nonzero_numbers() {
         let mut block = vec![0; QUOTA_BLOCK_BYTES];
         block[8] = 5;
         block[1020] = 9;

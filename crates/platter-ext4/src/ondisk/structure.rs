@@ -1,6 +1,6 @@
-//! Numbers of the structures that have a verifier of whole blocks.
+//! Numbers of the structures with a verifier of whole blocks.
 
-/// A structure that has a verifier of whole blocks; the number goes into its
+/// A structure with a verifier of whole blocks; its number is part of the
 /// [`platter_ondisk::VerifierKey`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -21,6 +21,6 @@ pub enum Structure {
     OrphanBlock,
     /// The multiple mount protection block.
     Mmp,
-    /// The block that the superblock in use lies in.
+    /// The block that contains the superblock in use.
     Superblock,
 }

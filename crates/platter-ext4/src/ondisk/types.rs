@@ -1,34 +1,34 @@
-//! Numbers of things: device blocks, blocks of a file, groups, inodes. Never mixed, never wrapping.
+//! Types for block, group and inode numbers, with checked arithmetic.
 
 use std::fmt;
 use std::num::NonZero;
 
 use platter_vfs::InodeId;
 
-/// A block of the filesystem, counted from its start; the boot block has number 0.
+/// Number of a filesystem block; the boot block has number 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BlockNr(pub u64);
 
-/// A block of a file, counted from the file's start.
+/// Logical block number in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct FileBlock(pub u32);
 
-/// A block group.
+/// Number of a block group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GroupNr(pub u32);
 
-/// An inode. Zero means "none" on the medium and is ruled out here.
+/// Number of an inode. Zero, which means "none" on disk, is excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeNr(NonZero<u32>);
 
 impl BlockNr {
-    /// The block `count` further on, unless that leaves the number range.
+    /// Returns the block `count` blocks later; `None` on overflow.
     #[must_use]
     pub fn checked_add(self, count: u64) -> Option<Self> {
         self.0.checked_add(count).map(Self)
     }
 
-    /// The distance from `earlier` in blocks, unless that lies after this block.
+    /// Returns the distance from `earlier` in blocks; `None` if that is after this block.
     #[must_use]
     pub fn checked_since(self, earlier: Self) -> Option<u64> {
         self.0.checked_sub(earlier.0)
@@ -39,13 +39,13 @@ impl FileBlock {
     /// The last block a file can have.
     pub const MAX: Self = Self(u32::MAX);
 
-    /// The block `count` further on, unless that leaves the number range.
+    /// Returns the block `count` blocks later; `None` on overflow.
     #[must_use]
     pub fn checked_add(self, count: u32) -> Option<Self> {
         self.0.checked_add(count).map(Self)
     }
 
-    /// The distance from `earlier` in blocks, unless that lies after this block.
+    /// Returns the distance from `earlier` in blocks; `None` if that is after this block.
     #[must_use]
     pub fn checked_since(self, earlier: Self) -> Option<u32> {
         self.0.checked_sub(earlier.0)
@@ -53,17 +53,17 @@ impl FileBlock {
 }
 
 impl InodeNr {
-    /// Where blocks found bad are kept.
+    /// The bad blocks inode.
     pub const BAD_BLOCKS: Self = Self::reserved(1);
     /// The root directory.
     pub const ROOT: Self = Self::reserved(2);
-    /// User quota, when the superblock names no other.
+    /// User quota, unless the superblock names another inode.
     pub const USER_QUOTA: Self = Self::reserved(3);
-    /// Group quota, when the superblock names no other.
+    /// Group quota, unless the superblock names another inode.
     pub const GROUP_QUOTA: Self = Self::reserved(4);
-    /// Blocks kept for growing the group descriptor table.
+    /// The resize inode, which reserves blocks for growing the group descriptor table.
     pub const RESIZE: Self = Self::reserved(7);
-    /// The journal, when the superblock names no other.
+    /// The journal, unless the superblock names another inode.
     pub const JOURNAL: Self = Self::reserved(8);
 
     const fn reserved(number: u32) -> Self {
@@ -73,19 +73,19 @@ impl InodeNr {
         }
     }
 
-    /// The inode with this number; `None` for zero.
+    /// Returns the inode with this number; `None` for zero.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         NonZero::new(number).map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.get()
     }
 
-    /// Its identity among mounted inodes.
+    /// Returns the inode's id in the VFS.
     #[must_use]
     pub fn id(self) -> InodeId {
         InodeId {

@@ -1,6 +1,6 @@
-//! Changing a directory block in place: entries come, go, and fill the block as before.
+//! Modifying a directory block in place: inserting, replacing and removing entries.
 //!
-//! `bytes` is what entries may fill: the block without its tail.
+//! `bytes` is the space for entries: the block without its tail.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -12,8 +12,8 @@ use super::{
 };
 
 impl EntryFormat {
-    /// Puts an entry into the first gap that holds it; false when there is none, or an entry is
-    /// broken. `name` has 1 to 255 bytes, and no hash goes with it.
+    /// Inserts an entry into the first gap that fits; returns false if there is none, or an entry
+    /// is corrupt. `name` has 1 to 255 bytes, and no hash is stored with it.
     pub fn insert(self, bytes: &mut [u8], name: &[u8], inode: InodeNr, kind: FileKind) -> bool {
         let Some(gap) = self.gap(bytes, name.len()) else {
             return false;
@@ -22,7 +22,7 @@ impl EntryFormat {
         true
     }
 
-    /// Puts an entry into a gap that was found to hold it.
+    /// Inserts an entry into a gap known to fit.
     pub fn insert_at(
         self,
         bytes: &mut [u8],
@@ -50,7 +50,7 @@ impl EntryFormat {
         }
     }
 
-    /// Makes the entry at `offset` name another inode.
+    /// Changes the inode of the entry at `offset`.
     pub fn replace(self, bytes: &mut [u8], offset: usize, inode: InodeNr, kind: FileKind) {
         if let Some((disk, _)) = disk_at(bytes, offset) {
             disk.inode = inode.get().into();
@@ -60,8 +60,9 @@ impl EntryFormat {
         }
     }
 
-    /// Makes `bytes` hold these entries in this order and nothing else. Each is what an entry in use
-    /// [stores](Self::stored); together they fit, and the last takes what is left.
+    /// Replaces the contents of `bytes` with these entries in this order. Each is the [stored
+    /// form](Self::stored) of an entry in use; together they fit, and the last one extends to the
+    /// end.
     pub fn fill<'e>(self, bytes: &mut [u8], entries: impl IntoIterator<Item = &'e [u8]>) {
         self.clear(bytes);
         let (mut at, mut last) = (0usize, 0);
@@ -78,14 +79,14 @@ impl EntryFormat {
         self.set_len(bytes, last, bytes.len().saturating_sub(last));
     }
 
-    /// The bytes of an entry in use, without the gap behind its name.
+    /// Returns the stored form of an entry in use, without the gap after its name.
     #[must_use]
     pub fn stored<'b>(self, bytes: &'b [u8], entry: &Entry<'_>) -> &'b [u8] {
         let end = entry.offset.saturating_add(stored_len(entry.name.len()));
         bytes.get(entry.offset..end).unwrap_or_default()
     }
 
-    /// Makes the entries that filled the first `filled` of `bytes` fill all of them.
+    /// Extends the entries in the first `filled` bytes to all of `bytes`.
     pub fn stretch(self, bytes: &mut [u8], filled: usize) {
         let content = bytes.get(..filled).unwrap_or_default();
         let last = self.entries(content).map_while(Result::ok).last();
@@ -95,7 +96,7 @@ impl EntryFormat {
         }
     }
 
-    /// Takes the entry at `offset` out: the entry before it takes over its place.
+    /// Removes the entry at `offset`: the preceding entry absorbs its space.
     pub fn remove(self, bytes: &mut [u8], offset: usize) {
         let entries = self.entries(bytes).map_while(Result::ok);
         let before = entries.take_while(|entry| entry.offset < offset).last();
@@ -103,8 +104,8 @@ impl EntryFormat {
         self.remove_after(bytes, before, offset);
     }
 
-    /// As [`remove`](Self::remove), where the entry before is known to begin at `before`. Nothing of
-    /// the name stays behind.
+    /// Like [`remove`](Self::remove), with the offset of the preceding entry, `before`. The name is
+    /// overwritten with zeros.
     pub fn remove_after(self, bytes: &mut [u8], before: Option<usize>, offset: usize) {
         let Ok(Entry { end, .. }) = self.decode(bytes, offset) else {
             return;
@@ -116,13 +117,13 @@ impl EntryFormat {
         self.set_len(bytes, from, end.saturating_sub(from));
     }
 
-    /// Makes `bytes` hold no names.
+    /// Makes `bytes` an empty list of entries.
     pub fn clear(self, bytes: &mut [u8]) {
         bytes.fill(0);
         self.set_len(bytes, 0, bytes.len());
     }
 
-    /// Makes `bytes` the first ones of the directory `inode`, which holds no names.
+    /// Makes `bytes` the first entries of the new, empty directory `inode`.
     pub fn begin(self, bytes: &mut [u8], inode: InodeNr, parent: InodeNr) {
         bytes.fill(0);
         let (end, dot_end) = (bytes.len(), stored_len(1));
@@ -168,17 +169,17 @@ impl EntryFormat {
     }
 }
 
-/// A place for a new entry.
+/// Space for a new entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Gap {
-    /// The entry that has the place now: in use before `start`, if that lies behind it.
+    /// The entry that owns the space: in use if it begins before `start`.
     offset: usize,
     start: usize,
     end: usize,
 }
 
 impl Gap {
-    /// What the entry at `offset` leaves up to `end`.
+    /// Returns the space between the entry at `offset` and `end`.
     #[inline]
     pub(super) fn behind(offset: usize, head: Head, end: usize) -> Self {
         let start = offset.saturating_add(head.used());
@@ -186,7 +187,7 @@ impl Gap {
     }
 }
 
-/// Splits off the tail from a block of entries and makes it a valid one without a checksum.
+/// Splits the tail from a block of entries and initializes it, without a checksum.
 pub fn split_new_tail(block: &mut [u8]) -> &mut [u8] {
     let tail = DiskDirTail {
         inode: 0.into(),
@@ -202,7 +203,7 @@ pub fn split_new_tail(block: &mut [u8]) -> &mut [u8] {
     content
 }
 
-/// Bytes of an entry with a name of this length.
+/// Returns the bytes of an entry with a name of this length.
 #[must_use]
 pub fn stored_len(name_len: usize) -> usize {
     aligned(name_len)
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_and_go_until_the_block_is_full() {
+    fn names_are_inserted_and_removed_until_full() {
         for block_bytes in [1024, 4096, 0x1_0000] {
             let format = format(block_bytes);
             let mut bytes = vec![0xff; block_bytes as usize];
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn first_entry_that_goes_leaves_an_unused_one() {
+    fn removed_first_entry_becomes_unused() {
         let format = format(1024);
         let mut block = vec![0xff; 1024];
         let content = split_new_tail(&mut block);
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_entry_keeps_its_name_and_place() {
+    fn replaced_entry_keeps_name_and_offset() {
         let format = format(1024);
         let mut block = vec![0; 1024];
         format.clear(&mut block);
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn filled_block_has_just_the_entries_it_was_given() {
+    fn filled_block_has_exactly_the_given_entries() {
         let format = format(1024);
         let mut old = vec![0; 1024];
         format.begin(&mut old, number(12), InodeNr::ROOT);
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn stretched_entries_fill_what_was_added() {
+    fn extended_entries_fill_the_added_space() {
         let format = format(1024);
         let mut bytes = vec![0; 24];
         format.clear(&mut bytes);
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stays_behind_of_a_removed_name() {
+    fn removed_name_is_zeroed() {
         let format = format(1024);
         let mut bytes = vec![0; 64];
         format.clear(&mut bytes);

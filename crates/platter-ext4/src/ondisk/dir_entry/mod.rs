@@ -29,29 +29,29 @@ pub const ENTRY_LEN_MIN: usize = 12;
 const ENTRY_ALIGN: usize = 4;
 /// Bytes of the hash that follows the name in an encrypted and casefolded directory.
 const ENTRY_HASH_BYTES: usize = 8;
-/// `det_reserved_ft`: what tells a tail from an entry.
+/// `det_reserved_ft`: distinguishes a tail from an entry.
 const TAIL_FILE_TYPE: u8 = 0xde;
 /// Length of the tail in bytes.
 pub const TAIL_BYTES: usize = 12;
 
-/// The head of an entry as stored. Spec: `ext4/directory`, `struct ext4_dir_entry_2`.
+/// The header of an entry as stored. Spec: `ext4/directory`, `struct ext4_dir_entry_2`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskDirEntry {
-    /// `inode`: zero in an entry that is not in use.
+    /// `inode`: zero in an unused entry.
     pub inode: Le32,
     /// `rec_len`: distance to the next entry; see [`decode_rec_len`].
     pub rec_len: Le16,
     /// `name_len`.
     pub name_len: u8,
-    /// `file_type`; without the `filetype` feature, the high half of the name's length, always 0.
+    /// `file_type`; without the `filetype` feature, the high half of `name_len`, always 0.
     pub file_type: u8,
 }
 
 const _: () = assert!(size_of::<DiskDirEntry>() == ENTRY_HEADER_BYTES);
 
-/// The tail of a directory block as stored, shaped like an entry that is not in use.
-/// Spec: `ext4/directory`, `struct ext4_dir_entry_tail`.
+/// The tail of a directory block as stored, in the form of an unused entry. Spec: `ext4/directory`,
+/// `struct ext4_dir_entry_tail`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskDirTail {
@@ -70,28 +70,28 @@ pub struct DiskDirTail {
 const _: () = assert!(size_of::<DiskDirTail>() == TAIL_BYTES);
 const _: () = assert!(offset_of!(DiskDirTail, checksum) == 8);
 
-/// What an entry must hold to.
+/// The rules of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DirEntryRule {
-    /// The head lies within the block.
+    /// The header is within the block.
     Truncated,
-    /// `rec_len` holds at least a name of one byte.
+    /// `rec_len` fits at least a name of one byte.
     LengthMin,
     /// `rec_len` is a multiple of four.
     LengthAlign,
-    /// `rec_len` holds the name.
+    /// `rec_len` fits the name.
     LengthName,
     /// The entry ends within the block.
     Overrun,
-    /// What is left of the block behind the entry holds another one.
+    /// The space after the entry fits another one.
     Remainder,
-    /// `inode` is one the filesystem has.
+    /// `inode` is at most the number of inodes.
     Inode,
     /// An entry in use has a name.
     NameEmpty,
-    /// A name has neither a slash nor a NUL.
+    /// A name contains neither a slash nor NUL.
     NameBytes,
-    /// The first two entries are `.`, naming the directory, and `..`.
+    /// The first two entries are `.`, with the directory's own inode, and `..`.
     Dots,
 }
 
@@ -100,24 +100,24 @@ impl Rule for DirEntryRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Truncated => "block ends within the entry's head",
-            Self::LengthMin => "length is below 12",
-            Self::LengthAlign => "length is not a multiple of 4",
-            Self::LengthName => "length does not hold the name",
-            Self::Overrun => "ends beyond the block",
-            Self::Remainder => "leaves less than an entry at the end of the block",
-            Self::Inode => "inode number is beyond the last inode",
-            Self::NameEmpty => "name is empty",
-            Self::NameBytes => "name holds a slash or a NUL",
-            Self::Dots => "directory does not begin with . and ..",
+            Self::Truncated => "entry header exceeds the block",
+            Self::LengthMin => "rec_len is smaller than minimal",
+            Self::LengthAlign => "rec_len % 4 != 0",
+            Self::LengthName => "rec_len is too small for name_len",
+            Self::Overrun => "directory entry overrun",
+            Self::Remainder => "directory entry too close to block end",
+            Self::Inode => "inode out of bounds",
+            Self::NameEmpty => "zero-length name",
+            Self::NameBytes => "illegal characters in the name",
+            Self::Dots => "first entries should be '.' and '..'",
         }
     }
 }
 
-/// What a directory block must hold to as a whole.
+/// The rules of a directory block as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DirBlockRule {
-    /// There is a tail at the end.
+    /// The block ends with a tail.
     Tail,
     /// `det_checksum`.
     Checksum,
@@ -134,35 +134,35 @@ impl Rule for DirBlockRule {
     }
 }
 
-/// What decoding entries depends on.
+/// The parameters for decoding entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryFormat {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_bytes: u32,
-    /// Inodes of the filesystem.
+    /// Number of inodes of the filesystem.
     pub inodes_count: u32,
-    /// Entries tell the type of the file (`filetype`).
+    /// Entries store the file type (`filetype`).
     pub has_file_type: bool,
     /// Names are followed by their hash, as in encrypted and casefolded directories.
     pub has_hash: bool,
 }
 
-/// One entry, in use or not.
+/// One entry, used or unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Where it begins in its block, in bytes.
+    /// Its byte offset in the block.
     pub offset: usize,
-    /// Where the next one begins, or the block ends.
+    /// Byte offset of the next entry, or of the end of the block.
     pub end: usize,
-    /// What it names; `None` in an entry that is not in use.
+    /// Its inode; `None` in an unused entry.
     pub inode: Option<InodeNr>,
-    /// The type of the file, where entries tell it.
+    /// The file type, if entries store it.
     pub kind: Option<FileKind>,
-    /// The name as stored: encrypted names are any bytes. Not empty in an entry in use.
+    /// The name as stored; encrypted names are arbitrary bytes. Not empty in an entry in use.
     pub name: &'a [u8],
 }
 
-/// The entries of one block or inline region in order. Ends after the first broken one.
+/// Iterates over the entries of a block or inline region. Ends after the first corrupt one.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
     bytes: &'a [u8],
@@ -171,7 +171,7 @@ pub struct Entries<'a> {
 }
 
 impl EntryFormat {
-    /// The format of the directories of a filesystem. `has_hash` is for the one at hand.
+    /// Returns the entry format of a filesystem. `has_hash` depends on the directory.
     #[must_use]
     pub fn new(geometry: &Geometry, has_hash: bool) -> Self {
         Self {
@@ -182,7 +182,7 @@ impl EntryFormat {
         }
     }
 
-    /// The entries in `bytes`: a block, or one of the two regions of an inline directory.
+    /// Returns the entries in `bytes`: a block, or one of the two regions of an inline directory.
     #[must_use]
     pub fn entries(self, bytes: &[u8]) -> Entries<'_> {
         Entries {
@@ -206,8 +206,8 @@ impl EntryFormat {
         })
     }
 
-    /// The head of the entry that `rest` begins with, if it holds to every rule. Loops over hundreds of
-    /// entries need no more of most of them.
+    /// Returns the header of the entry at the start of `rest` if it breaks no rule. Loops over many
+    /// entries use this fast path.
     #[inline]
     fn head(self, rest: &[u8]) -> Option<Head> {
         let head = Head::read(rest, self.block_bytes)?;
@@ -216,7 +216,7 @@ impl EntryFormat {
         } else {
             aligned(head.name_len)
         };
-        // More than there is where the entry goes beyond the end.
+        // Wraps to more than the block holds if the entry ends beyond it.
         let left = rest.len().wrapping_sub(head.length);
         let is_sound = head.length >= needed
             && head.length >= ENTRY_LEN_MIN
@@ -227,7 +227,7 @@ impl EntryFormat {
         is_sound.then_some(head)
     }
 
-    /// The rule that the entry breaks that `rest` begins with.
+    /// Returns the rule that the entry at the start of `rest` breaks.
     #[cold]
     fn broken_rule(self, rest: &[u8]) -> DirEntryRule {
         let Some(head) = Head::read(rest, self.block_bytes) else {
@@ -251,7 +251,7 @@ impl EntryFormat {
         }
     }
 
-    /// What the name needs: its head, itself, and the hash behind it where there is one.
+    /// Returns the minimum length for the name: header, name, and hash if there is one.
     fn length_min(self, head: Head, rest: &[u8]) -> usize {
         let is_dot = || matches!(head.name(rest), b"." | b"..");
         let hash = if self.has_hash && head.inode != 0 && !is_dot() {
@@ -263,10 +263,10 @@ impl EntryFormat {
     }
 }
 
-/// The head of an entry.
+/// The header of an entry.
 #[derive(Debug, Clone, Copy)]
 struct Head {
-    /// Zero in an entry that is not in use.
+    /// Zero in an unused entry.
     inode: u32,
     length: usize,
     name_len: usize,
@@ -274,7 +274,7 @@ struct Head {
 }
 
 impl Head {
-    /// The head that `rest` begins with, sound or not.
+    /// Reads the header at the start of `rest` without validating it.
     #[inline]
     fn read(rest: &[u8], block_bytes: u32) -> Option<Self> {
         let disk: &DiskDirEntry =
@@ -287,7 +287,7 @@ impl Head {
         })
     }
 
-    /// Bytes behind the name, or all where there is none.
+    /// Bytes after the name, or the whole entry if it is unused.
     #[inline]
     fn room(self) -> usize {
         self.length.saturating_sub(self.used())
@@ -302,7 +302,7 @@ impl Head {
         aligned(self.name_len)
     }
 
-    /// The name, where `rest` begins with the entry.
+    /// Returns the name, with the entry at the start of `rest`.
     #[inline]
     fn name(self, rest: &[u8]) -> &[u8] {
         let end = ENTRY_HEADER_BYTES.saturating_add(self.name_len);
@@ -310,7 +310,7 @@ impl Head {
     }
 }
 
-/// Bytes of an entry with so many behind its head.
+/// Returns the length of an entry with this many bytes after its header, rounded up.
 #[inline]
 fn aligned(behind: usize) -> usize {
     const ROUND: usize = ENTRY_HEADER_BYTES + ENTRY_ALIGN - 1;
@@ -318,7 +318,7 @@ fn aligned(behind: usize) -> usize {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    /// An entry, or the rule the entry at this offset breaks.
+    /// An entry, or the rule that the entry at this offset breaks.
     type Item = Result<Entry<'a>, (usize, DirEntryRule)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -332,8 +332,8 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// The distance to the next entry in bytes. In 64 KiB blocks the two lowest bits are bits 16 and
-/// 17, and both 0 and 65535 mean the whole block.
+/// Decodes `rec_len`, the distance to the next entry in bytes. In 64 KiB blocks the two lowest bits
+/// are bits 16 and 17, and both 0 and 65535 mean the whole block.
 #[must_use]
 #[inline]
 pub fn decode_rec_len(stored: u16, block_bytes: u32) -> usize {
@@ -360,7 +360,7 @@ fn decode_kind(file_type: u8) -> Option<FileKind> {
     })
 }
 
-/// Proves the checksum of a block of entries.
+/// Validates the checksum of a block of entries.
 pub fn verify_checksum(seed: u32, bytes: &[u8]) -> Result<(), DirBlockRule> {
     let (content, tail) = split_tail(bytes).ok_or(DirBlockRule::Tail)?;
     if crc32c(seed, content) != tail.checksum.get() {
@@ -378,22 +378,22 @@ fn split_tail(bytes: &[u8]) -> Option<(&[u8], &DiskDirTail)> {
     is_tail.then_some((content, tail))
 }
 
-/// Proves the checksum of any block of one directory: of entries, or of its index.
+/// Validates the checksum of any block of one directory: of entries, or of its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirBlockVerifier {
     /// The directory.
     pub inode: InodeNr,
-    /// What its checksums start from; `None` without `metadata_csum`.
+    /// Seed of its checksums; `None` without `metadata_csum`.
     pub checksum_seed: Option<u32>,
-    /// The directory has an index.
+    /// The directory is indexed (`EXT4_INDEX_FL`).
     pub is_indexed: bool,
-    /// The block is the directory's first one, where an index has its root.
+    /// The block is the first one, which holds the root of an index.
     pub is_first: bool,
 }
 
 impl DirBlockVerifier {
-    /// Whether these bytes are a part of the index: an inner block of one hides behind one unused
-    /// entry as long as the block.
+    /// Whether these bytes are an index block: an interior node begins with one unused entry as
+    /// long as the block.
     #[must_use]
     pub fn is_index_block(&self, bytes: &[u8]) -> bool {
         self.is_indexed && (self.is_first || htree::is_node(bytes))

@@ -1,28 +1,28 @@
-//! One look through the entries of a block or region: is a name there, and where could it go?
+//! A single pass over the entries of a block or region that looks up a name and space for it.
 
 use super::edit::{Gap, stored_len};
 use super::{DirEntryRule, Entry, EntryFormat};
 
-/// What a look for a name came to.
+/// Result of looking up a name.
 #[derive(Debug, Clone, Copy)]
 pub enum Surveyed<'b> {
-    /// It is there.
+    /// The name exists.
     There {
         /// Its entry.
         entry: Entry<'b>,
-        /// Where the entry before it begins.
+        /// Offset of the preceding entry.
         before: Option<usize>,
     },
-    /// It is not there.
+    /// The name does not exist.
     Missing {
-        /// The first place that holds it.
+        /// The first gap that fits the name.
         gap: Option<Gap>,
     },
 }
 
 impl EntryFormat {
-    /// Looks for an entry in use whose name `is_wanted`, and for a gap for a name of `name_len` bytes
-    /// that ends by `gaps_end`.
+    /// Looks up an entry in use whose name satisfies `is_wanted`, and a gap for a name of
+    /// `name_len` bytes that ends by `gaps_end`.
     ///
     /// # Errors
     /// The rule that the entry at an offset breaks.

@@ -1,4 +1,4 @@
-//! One test per rule of a directory block, on blocks built here.
+//! One test per rule of a directory block, on blocks built in memory.
 
 use zerocopy::IntoBytes;
 
@@ -37,7 +37,7 @@ fn verifier(is_indexed: bool) -> DirBlockVerifier {
 }
 
 #[test]
-fn entries_come_in_order_with_those_not_in_use() {
+fn entries_are_listed_in_order_with_unused_ones() {
     let block = [
         entry(3, 12, b"abc"),
         entry(0, 12, b"old"),
@@ -73,7 +73,7 @@ fn entries_come_in_order_with_those_not_in_use() {
 }
 
 #[test]
-fn entry_that_breaks_a_rule_is_corrupt_and_the_last() {
+fn corrupt_entry_ends_the_list() {
     use DirEntryRule as Rule;
     assert_eq!(first_rule(&entry(3, 12, b"a")[..7]), Rule::Truncated);
     assert_eq!(first_rule(&entry(3, 8, b"")), Rule::LengthMin);
@@ -90,7 +90,7 @@ fn entry_that_breaks_a_rule_is_corrupt_and_the_last() {
 }
 
 #[test]
-fn hashed_entries_hold_their_hash_but_for_the_dots() {
+fn hash_follows_every_name_but_the_dots() {
     let format = EntryFormat {
         has_hash: true,
         ..FORMAT
@@ -106,7 +106,7 @@ fn hashed_entries_hold_their_hash_but_for_the_dots() {
 }
 
 #[test]
-fn lengths_in_blocks_of_64_kib_use_the_two_low_bits() {
+fn rec_len_in_64_kib_blocks_uses_the_two_low_bits() {
     assert_eq!(decode_rec_len(0, 0x1_0000), 0x1_0000);
     assert_eq!(decode_rec_len(0xffff, 0x1_0000), 0x1_0000);
     assert_eq!(decode_rec_len(0xfff4, 0x1_0000), 0xfff4);
@@ -116,7 +116,7 @@ fn lengths_in_blocks_of_64_kib_use_the_two_low_bits() {
 }
 
 #[test]
-fn sealed_block_verifies_and_a_changed_one_does_not() {
+fn sealed_block_verifies_and_changed_one_fails() {
     let mut block = [entry(3, 1012, b"abc"), entry(0, 12, b"")].concat();
     let rule = |block: &[u8]| verifier(false).verify(9, block).unwrap_err().rule;
     assert_eq!(rule(&block), DirBlockRule::Tail.text());

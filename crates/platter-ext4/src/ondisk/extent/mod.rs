@@ -1,5 +1,5 @@
-//! A node of an extent tree: the root in the inode, or a block of its own with a checksum.
-//! Spec: `ext4/ifork`, "Extent Tree".
+//! Extent tree nodes: the root in the inode, or a block with a checksum. Spec: `ext4/ifork`,
+//! "Extent Tree".
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -18,9 +18,9 @@ use super::types::{BlockNr, FileBlock};
 
 /// `eh_magic`.
 pub const EXTENT_MAGIC: u16 = 0xf30a;
-/// The most levels of nodes below the root.
+/// Maximum number of levels below the root.
 pub const EXTENT_DEPTH_MAX: u16 = 5;
-/// The most blocks of an extent; what exceeds it in the length marks the extent as unwritten.
+/// Maximum length of an extent in blocks; a greater `ee_len` marks an unwritten extent.
 pub const EXTENT_LEN_MAX: u16 = 0x8000;
 
 /// The first 12 bytes of a node. Spec: `struct ext4_extent_header`.
@@ -31,7 +31,7 @@ pub struct DiskExtentHeader {
     pub magic: Le16,
     /// `eh_entries`.
     pub entries: Le16,
-    /// `eh_max`: the most entries that fit.
+    /// `eh_max`: capacity of the node in entries.
     pub max: Le16,
     /// `eh_depth`: levels below this node.
     pub depth: Le16,
@@ -39,7 +39,7 @@ pub struct DiskExtentHeader {
     pub generation: Le32,
 }
 
-/// An entry of an inner node. Spec: `struct ext4_extent_idx`.
+/// An entry of an index node. Spec: `struct ext4_extent_idx`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskExtentIndex {
@@ -72,28 +72,28 @@ const _: () = assert!(size_of::<DiskExtentIndex>() == 12);
 const _: () = assert!(size_of::<DiskExtent>() == 12);
 const _: () = assert!(offset_of!(DiskExtent, start_lo) == 8);
 
-/// What a node of an extent tree must hold to.
+/// The rules of an extent tree node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExtentRule {
     /// `eh_magic`.
     Magic,
-    /// `eh_max` is not zero and fits the node.
+    /// `eh_max` is not zero and does not exceed the node.
     Capacity,
-    /// `eh_entries` is at most `eh_max`, and not zero in an inner node.
+    /// `eh_entries` is at most `eh_max`, and not zero in an index node.
     Entries,
-    /// `eh_depth` is at most five, and one less than the parent's.
+    /// `eh_depth` is at most 5, and one less than the parent's.
     Depth,
     /// `et_checksum`.
     Checksum,
-    /// The node's first entry is at the file block its parent names.
+    /// The node's first entry has the file block that its parent names.
     FirstBlock,
     /// Entries ascend and do not overlap.
     Order,
-    /// An extent has at least one block and ends below the last file block.
+    /// An extent has at least one block and ends at or before the last file block.
     Length,
-    /// An extent lies within the filesystem.
+    /// An extent is within the filesystem.
     Target,
-    /// A child lies within the filesystem.
+    /// A child is within the filesystem.
     Child,
 }
 
@@ -103,20 +103,20 @@ impl Rule for ExtentRule {
     fn text(self) -> &'static str {
         match self {
             Self::Magic => "magic is not 0xf30a",
-            Self::Capacity => "room for entries is zero or beyond the node",
-            Self::Entries => "number of entries is beyond their room, or zero above leaves",
-            Self::Depth => "depth is not what the level above says, or beyond 5",
+            Self::Capacity => "eh_max is zero or exceeds the node",
+            Self::Entries => "eh_entries exceeds eh_max, or is zero in an index node",
+            Self::Depth => "unexpected eh_depth",
             Self::Checksum => "checksum does not match",
-            Self::FirstBlock => "first file block is not what the parent says",
-            Self::Order => "entries overlap or do not ascend",
-            Self::Length => "extent is empty or ends beyond the last file block",
-            Self::Target => "extent lies outside the filesystem",
-            Self::Child => "child lies outside the filesystem",
+            Self::FirstBlock => "logical start does not match the parent's",
+            Self::Order => "extents overlap or are out of order",
+            Self::Length => "extent has an invalid length",
+            Self::Target => "extent has an invalid physical block",
+            Self::Child => "index has an invalid physical block",
         }
     }
 }
 
-/// A node whose header holds. Its entries hold once [`verify`](Self::verify) said so.
+/// A node with a validated header. Its entries are validated by [`verify`](Self::verify).
 #[derive(Debug, Clone, Copy)]
 pub struct ExtentNode<'a> {
     /// Levels below this node: 0 for a leaf.
@@ -130,41 +130,41 @@ enum Entries<'a> {
     Leaf(&'a [DiskExtent]),
 }
 
-/// File blocks and the device blocks that back them.
+/// A run of file blocks and the physical blocks they are mapped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// The first file block.
     pub first: FileBlock,
     /// Number of blocks, at least 1.
     pub count: u32,
-    /// The first block on the device.
+    /// The first physical block.
     pub start: BlockNr,
-    /// Space is taken, but reads as zeros.
+    /// Unwritten: allocated, but reads as zeros.
     pub unwritten: bool,
 }
 
-/// A node below another.
+/// A reference to a child node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child {
-    /// The first file block below it.
+    /// The first file block of the child.
     pub first: FileBlock,
-    /// Where it lies.
+    /// Block number of the child.
     pub block: BlockNr,
 }
 
-/// What a node has for a file block.
+/// Result of looking up a file block in a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// The extent that holds the block.
+    /// The extent that contains the block.
     Extent(Extent),
-    /// The node that may know more, and the first block of its right neighbour.
+    /// The child to search next, and the first file block of its right sibling.
     Child(Child, Option<FileBlock>),
-    /// Nothing, up to the next entry of this node.
+    /// A hole, up to the next entry of this node.
     Hole(Option<FileBlock>),
 }
 
 impl<'a> ExtentNode<'a> {
-    /// Proves the header of the node that fills `bytes`.
+    /// Validates the header of the node in `bytes`.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, ExtentRule> {
         let (header, rest) =
             DiskExtentHeader::ref_from_prefix(bytes).map_err(|_| ExtentRule::Magic)?;
@@ -196,7 +196,7 @@ impl<'a> ExtentNode<'a> {
         Ok(Self { depth, entries })
     }
 
-    /// Proves every entry.
+    /// Validates every entry.
     pub fn verify(&self, geometry: &Geometry) -> Result<(), ExtentRule> {
         match self.entries {
             Entries::Inner(entries) => {
@@ -229,7 +229,7 @@ impl<'a> ExtentNode<'a> {
         Ok(())
     }
 
-    /// The file block of the first entry.
+    /// Returns the file block of the first entry.
     #[must_use]
     pub fn first(&self) -> Option<FileBlock> {
         match self.entries {
@@ -238,7 +238,7 @@ impl<'a> ExtentNode<'a> {
         }
     }
 
-    /// What this node has for a file block.
+    /// Looks up a file block in this node.
     #[must_use]
     pub fn lookup(&self, block: FileBlock) -> Found {
         match self.entries {
@@ -261,7 +261,7 @@ impl<'a> ExtentNode<'a> {
         }
     }
 
-    /// The children of an inner node; none of a leaf.
+    /// Returns the children of an index node; none for a leaf.
     pub fn children(&self) -> impl Iterator<Item = Child> + 'a {
         let entries = match self.entries {
             Entries::Inner(entries) => entries,
@@ -270,7 +270,7 @@ impl<'a> ExtentNode<'a> {
         entries.iter().map(DiskExtentIndex::child)
     }
 
-    /// The extents of a leaf; none of an inner node.
+    /// Returns the extents of a leaf; none for an index node.
     pub fn extents(&self) -> impl Iterator<Item = Extent> + 'a {
         let entries = match self.entries {
             Entries::Inner(_) => &[],
@@ -310,19 +310,19 @@ impl DiskExtent {
 }
 
 impl Extent {
-    /// The first file block behind it, or the last one there is.
+    /// Returns the first file block after it, saturating at the last possible one.
     #[must_use]
     pub fn end(&self) -> FileBlock {
         FileBlock(self.first.0.saturating_add(self.count))
     }
 
-    /// The most blocks that an extent of this kind can have.
+    /// Returns the maximum length of an extent in blocks.
     #[must_use]
     pub fn count_max(unwritten: bool) -> u32 {
         u32::from(EXTENT_LEN_MAX).saturating_sub(u32::from(unwritten))
     }
 
-    /// The part of it within `range`, if there is one.
+    /// Returns the part within `range`, if any.
     #[must_use]
     pub fn within(&self, range: &Range<FileBlock>) -> Option<Self> {
         let first = self.first.max(range.start);
@@ -336,8 +336,8 @@ impl Extent {
         })
     }
 
-    /// Both as one, if `next` goes on where this one ends, in the file and on the device, and one
-    /// extent has room for them.
+    /// Merges two extents if `next` continues this one in the file and on the device, and the sum
+    /// is a valid length.
     #[must_use]
     pub fn joined(&self, next: &Self) -> Option<Self> {
         let follows = self.first.checked_add(self.count) == Some(next.first)
@@ -348,7 +348,7 @@ impl Extent {
         (follows && fits).then_some(Self { count, ..*self })
     }
 
-    /// The stored form. An extent is at most [`EXTENT_LEN_MAX`] blocks long, one less if
+    /// Returns the stored form. An extent is at most [`EXTENT_LEN_MAX`] blocks long, one less if
     /// unwritten.
     #[must_use]
     pub fn encode(&self) -> DiskExtent {
@@ -369,7 +369,7 @@ impl Extent {
 }
 
 impl Child {
-    /// The stored form.
+    /// Returns the stored form.
     #[must_use]
     pub fn encode(&self) -> DiskExtentIndex {
         let (high, low) = split_block(self.block);
@@ -382,14 +382,14 @@ impl Child {
     }
 }
 
-/// Entries that a node of `size_bytes` has room for.
+/// Returns the capacity of a node of `size_bytes` in entries.
 #[must_use]
 pub fn node_room(size_bytes: usize) -> usize {
     let rest = size_bytes.saturating_sub(size_of::<DiskExtentHeader>());
     rest.checked_div(size_of::<DiskExtent>()).unwrap_or(0)
 }
 
-/// The 48 bits that an entry has for a block.
+/// Splits a block number into the 48 bits that an entry stores.
 fn split_block(block: BlockNr) -> (Le16, Le32) {
     let [b0, b1, b2, b3, b4, b5, ..] = block.0.to_le_bytes();
     (
@@ -398,7 +398,7 @@ fn split_block(block: BlockNr) -> (Le16, Le32) {
     )
 }
 
-/// Writes a node with these encoded entries into zeroed `bytes`, which have room for `room`.
+/// Encodes a node with these encoded entries into zeroed `bytes`, with capacity `room`.
 pub fn encode_node(bytes: &mut [u8], depth: u16, room: usize, entries: &[u8]) {
     let count = entries.chunks(size_of::<DiskExtent>()).len();
     let header = DiskExtentHeader {
@@ -415,7 +415,7 @@ pub fn encode_node(bytes: &mut [u8], depth: u16, room: usize, entries: &[u8]) {
         .for_each(|(to, from)| *to = *from);
 }
 
-/// The rules of a node in a block of its own, but for those that need its parent.
+/// The verifier of a node in its own block, except for the rules that depend on its parent.
 #[derive(Debug, Clone, Copy)]
 pub struct ExtentBlockRules<'a> {
     /// The filesystem.
@@ -464,7 +464,7 @@ impl Verify for ExtentBlockRules<'_> {
     }
 }
 
-/// The checksum lies behind the room for entries.
+/// Returns the offset of the checksum, after the space for entries.
 fn checksum_offset(bytes: &[u8]) -> Option<usize> {
     let (header, _) = DiskExtentHeader::ref_from_prefix(bytes).ok()?;
     let room = usize::from(header.max.get()).checked_mul(size_of::<DiskExtent>())?;

@@ -1,9 +1,9 @@
-//! Nodes made in memory, one broken rule at a time.
+//! Nodes built in memory, one broken rule at a time.
 
 use super::super::geometry::tests::sample_geometry;
 use super::*;
 
-/// A node of `size` bytes with these leaf entries: first file block, length, start.
+/// Builds a node of `size` bytes with these leaf entries: first file block, length, start.
 pub(crate) fn leaf(size: usize, extents: &[(u32, u16, u32)]) -> Vec<u8> {
     let mut bytes = header(size, extents.len(), 0);
     for &(first, length, start) in extents {
@@ -19,7 +19,7 @@ pub(crate) fn leaf(size: usize, extents: &[(u32, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// A node of `size` bytes with these children: first file block, block.
+/// Builds a node of `size` bytes with these children: first file block, block.
 pub(crate) fn inner(size: usize, depth: u16, children: &[(u32, u32)]) -> Vec<u8> {
     let mut bytes = header(size, children.len(), depth);
     for &(first, child) in children {
@@ -85,7 +85,7 @@ fn sealed_nodes_pass() {
 }
 
 #[test]
-fn header_outside_its_range_is_corrupt() {
+fn invalid_header_is_corrupt() {
     let mut bytes = leaf(1024, &[]);
     bytes[0] ^= 1;
     assert_eq!(broken(bytes), ExtentRule::Magic);
@@ -103,7 +103,7 @@ fn header_outside_its_range_is_corrupt() {
 }
 
 #[test]
-fn entries_that_overlap_are_corrupt() {
+fn overlapping_extents_are_corrupt() {
     assert_eq!(
         broken(leaf(1024, &[(0, 2, 100), (1, 1, 200)])),
         ExtentRule::Order
@@ -119,7 +119,7 @@ fn entries_that_overlap_are_corrupt() {
 }
 
 #[test]
-fn extents_without_sense_are_corrupt() {
+fn invalid_extents_are_corrupt() {
     assert_eq!(broken(leaf(1024, &[(0, 0, 100)])), ExtentRule::Length);
     assert_eq!(
         broken(leaf(1024, &[(u32::MAX, 1, 100)])),

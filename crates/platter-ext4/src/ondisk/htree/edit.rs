@@ -1,4 +1,4 @@
-//! Changing and making index blocks. What is written here is proven again when it is read.
+//! Creating and modifying index blocks. They are validated again when they are read.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -8,30 +8,30 @@ use super::{
 };
 use crate::ondisk::dir_entry::EntryFormat;
 
-/// An entry of an index.
+/// An index entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// The least hash of the block, with the mark that the block before it has that, too. Of no
-    /// meaning in the first entry.
+    /// The lowest hash of the block; the lowest bit is set if the preceding block has names of that
+    /// hash, too. Ignored in the first entry.
     pub hash: u32,
     /// The block of the directory.
     pub block: FileBlock,
 }
 
-/// What the root of an index tells beside its entries.
+/// The fields of an index root besides its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RootHead {
     /// The directory.
     pub number: InodeNr,
     /// Its parent.
     pub parent: InodeNr,
-    /// The hash function's number.
+    /// Number of the hash function.
     pub hash_version: u8,
-    /// Levels of inner blocks.
+    /// Levels of interior nodes.
     pub levels: u8,
 }
 
-/// Makes `bytes` the root of an index.
+/// Initializes `bytes` as the root of an index.
 pub fn write_root(bytes: &mut [u8], head: RootHead, entries: &[IndexEntry], geometry: &Geometry) {
     EntryFormat::new(geometry, false).begin(bytes, head.number, head.parent);
     if let Ok((disk, _)) = DiskHtreeRoot::mut_from_prefix(bytes) {
@@ -45,14 +45,14 @@ pub fn write_root(bytes: &mut [u8], head: RootHead, entries: &[IndexEntry], geom
     set_entries(bytes, entries);
 }
 
-/// Makes `bytes` an inner block of an index.
+/// Initializes `bytes` as an interior node of an index.
 pub fn write_node(bytes: &mut [u8], entries: &[IndexEntry], geometry: &Geometry) {
     EntryFormat::new(geometry, false).clear(bytes);
     begin_entries(bytes, size_of::<DiskDirEntry>(), geometry);
     set_entries(bytes, entries);
 }
 
-/// Puts a level below a root, all of whose entries moved to `block`.
+/// Adds a level below a root, all of whose entries moved to `block`.
 pub fn add_level(bytes: &mut [u8], block: FileBlock) {
     if let Ok((disk, _)) = DiskHtreeRoot::mut_from_prefix(bytes) {
         disk.indirect_levels = disk.indirect_levels.saturating_add(1);
@@ -60,7 +60,7 @@ pub fn add_level(bytes: &mut [u8], block: FileBlock) {
     set_entries(bytes, &[IndexEntry { hash: 0, block }]);
 }
 
-/// Makes an index block have these entries, at least one and at most as many as it holds.
+/// Replaces the entries of an index block; at least one and at most its limit.
 pub fn set_entries(bytes: &mut [u8], entries: &[IndexEntry]) {
     let Ok(at) = entries_offset(bytes) else {
         return;
@@ -91,7 +91,7 @@ pub fn set_entries(bytes: &mut [u8], entries: &[IndexEntry]) {
     }
 }
 
-/// How many entries a block holds in which they begin at byte `at`.
+/// Initializes the entry array at byte `at` and returns its limit.
 fn begin_entries(bytes: &mut [u8], at: usize, geometry: &Geometry) {
     let tail = if geometry.features.has_metadata_csum() {
         size_of::<DiskHtreeTail>()
@@ -107,7 +107,7 @@ fn begin_entries(bytes: &mut [u8], at: usize, geometry: &Geometry) {
 }
 
 impl IndexEntries<'_> {
-    /// The entries, to change them.
+    /// Returns a copy of the entries, for modification.
     #[must_use]
     pub fn to_vec(self) -> Vec<IndexEntry> {
         let entry = |index| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn written_root_is_proven_and_takes_entries_to_its_limit() {
+    fn encoded_root_is_valid_up_to_its_limit() {
         let mut geometry = sample_geometry();
         geometry.features.incompat |= Incompat::LARGE_DIR;
         for (has_csum, limit) in [(false, 124), (true, 123)] {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn written_node_is_proven() {
+    fn encoded_node_is_valid() {
         let geometry = sample_geometry();
         let mut block = vec![0xff; 1024];
         write_node(&mut block, &entries([0, 2, 4]), &geometry);

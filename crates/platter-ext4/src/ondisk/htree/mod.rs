@@ -1,5 +1,6 @@
 //! The index of a hashed directory: a root in the directory's first block and up to two levels of
-//! inner blocks, each an array of hash and block. Spec: `ext4/directory` (hash tree directories).
+//! interior nodes, each an array of hashes and blocks. Spec: `ext4/directory` (hash tree
+//! directories).
 
 mod edit;
 
@@ -17,21 +18,21 @@ use platter_ondisk::Rule;
 
 pub use edit::{IndexEntry, RootHead, add_level, set_entries, write_node, write_root};
 
-/// Levels of blocks below the root with `large_dir`: inner blocks, then entries.
+/// Maximum levels below the root with `large_dir`: interior nodes, then entry blocks.
 pub const HTREE_LEVELS_MAX: u8 = 3;
-/// Levels of blocks below the root without `large_dir`.
+/// Maximum levels below the root without `large_dir`.
 const HTREE_LEVELS_MAX_SMALL: u8 = 2;
 /// `info_length`.
 const ROOT_INFO_BYTES: u8 = 8;
-/// `unused_flags`, of which a set lowest bit stands for a hash nobody implements.
+/// `unused_flags`: the lowest bit marks a hash that no implementation supports.
 const ROOT_FLAG_UNKNOWN_HASH: u8 = 1;
-/// The block number's upper four bits are reserved.
+/// The upper four bits of a block number are reserved.
 const BLOCK_MASK: u32 = 0x0fff_ffff;
 /// Bytes of an index entry.
 const ENTRY_BYTES: usize = size_of::<DiskHtreeEntry>();
 
-/// The root block before its index entries, as stored: `.` and `..`, whose length hides the
-/// rest of the block, and how the index is made. Spec: `ext4/directory`, `struct dx_root`.
+/// The root block before its index entries, as stored: `.` and `..`, whose `rec_len` covers the
+/// rest of the block, and the parameters of the index. Spec: `ext4/directory`, `struct dx_root`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskHtreeRoot {
@@ -49,7 +50,7 @@ pub struct DiskHtreeRoot {
     pub hash_version: u8,
     /// `info_length`: 8.
     pub info_length: u8,
-    /// `indirect_levels`: levels of inner blocks.
+    /// `indirect_levels`: levels of interior nodes.
     pub indirect_levels: u8,
     /// `unused_flags`.
     pub unused_flags: u8,
@@ -58,19 +59,19 @@ pub struct DiskHtreeRoot {
 const _: () = assert!(size_of::<DiskHtreeRoot>() == 0x20);
 const _: () = assert!(offset_of!(DiskHtreeRoot, hash_version) == 0x1c);
 
-/// One index entry as stored. The first one of a block has the entries' limit and count in the
-/// place of a hash. Spec: `ext4/directory`, `struct dx_entry`.
+/// One index entry as stored. The first one of a block stores limit and count in place of its hash.
+/// Spec: `ext4/directory`, `struct dx_entry`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskHtreeEntry {
-    /// `hash`: the least of the block.
+    /// `hash`: the lowest of the block.
     pub hash: Le32,
-    /// `block`: of the directory.
+    /// `block`: number in the directory.
     pub block: Le32,
 }
 
-/// How many index entries a block can and does hold, as stored in the first one's hash.
-/// Spec: `ext4/directory`, `struct dx_countlimit`.
+/// Limit and count of the index entries of a block, stored in place of the first hash. Spec:
+/// `ext4/directory`, `struct dx_countlimit`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskHtreeCount {
@@ -80,44 +81,44 @@ pub struct DiskHtreeCount {
     pub count: Le16,
 }
 
-/// The tail of an index block as stored, behind the last entry it could hold.
-/// Spec: `ext4/directory`, `struct dx_tail`.
+/// The tail of an index block as stored, after the last possible entry. Spec: `ext4/directory`,
+/// `struct dx_tail`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskHtreeTail {
     /// `dt_reserved`.
     pub reserved: Le32,
-    /// `dt_checksum`: of the entries in use and what is before them, `dt_reserved`, and four
-    /// zeros, from the inode's seed.
+    /// `dt_checksum`: of the block up to the last entry in use, `dt_reserved`, and four zeros, from
+    /// the inode's seed.
     pub checksum: Le32,
 }
 
-/// What the index must hold to.
+/// The rules of a directory index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HtreeRule {
     /// The root begins with `.` and `..` whose lengths fill the block.
     Dots,
     /// `reserved_zero` and `info_length`.
     Info,
-    /// `hash_version` is one that exists.
+    /// `hash_version` is known.
     HashVersion,
-    /// `indirect_levels` is within the format.
+    /// `indirect_levels` is within the format's limit.
     Levels,
-    /// An inner block begins with one unused entry as long as the block.
+    /// An interior node begins with one unused entry as long as the block.
     Node,
-    /// `limit` is what the block has room for.
+    /// `limit` is the capacity of the block.
     Limit,
     /// `count` is between 1 and the limit.
     Count,
-    /// Hashes do not descend.
+    /// Hashes ascend; equal ones are adjacent.
     Order,
     /// `dt_checksum`.
     Checksum,
-    /// A block number lies within the directory, and is not the root.
+    /// A block number is within the directory, and is not the root.
     Block,
-    /// Names lie in the block whose hashes they have.
+    /// Names are in the block of their hash.
     Placement,
-    /// As many names have one hash as can be told apart.
+    /// The names of one hash do not exceed the number of distinct positions.
     Collisions,
 }
 
@@ -126,18 +127,18 @@ impl Rule for HtreeRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Dots => "root does not begin with . and .. that fill the block",
-            Self::Info => "root has no valid description of the index",
-            Self::HashVersion => "hash version is unknown",
-            Self::Levels => "more levels than the format has",
-            Self::Node => "inner block does not begin with an unused entry",
-            Self::Limit => "limit is not what the block has room for",
-            Self::Count => "count is zero or above the limit",
-            Self::Order => "hashes descend",
+            Self::Dots => "root node is invalid: no . and .. that fill the block",
+            Self::Info => "root node is invalid: reserved_zero or info_length",
+            Self::HashVersion => "unsupported hash version",
+            Self::Levels => "tree depth is too big",
+            Self::Node => "node is invalid: no unused entry that fills the block",
+            Self::Limit => "invalid limit",
+            Self::Count => "invalid count",
+            Self::Order => "hashes not ascending",
             Self::Checksum => "checksum does not match",
-            Self::Block => "points outside the directory",
-            Self::Placement => "name lies in a block of other hashes",
-            Self::Collisions => "more names of one hash than can be told apart",
+            Self::Block => "invalid block number",
+            Self::Placement => "bad min/max hash: name in the wrong block",
+            Self::Collisions => "too many names with the same hash",
         }
     }
 }
@@ -152,20 +153,20 @@ pub struct IndexEntries<'a>(&'a [DiskHtreeEntry]);
 /// The root of an index.
 #[derive(Debug, Clone, Copy)]
 pub struct HtreeRoot<'a> {
-    /// The directory itself, by the entry `.`.
+    /// The directory's own inode, from the entry `.`.
     pub dot: Option<InodeNr>,
-    /// Its parent, by the entry `..`.
+    /// Its parent, from the entry `..`.
     pub parent: Option<InodeNr>,
-    /// The hash function's number.
+    /// Number of the hash function.
     pub hash_version: u8,
-    /// Levels of inner blocks between root and entries.
+    /// Levels of interior nodes between the root and the entry blocks.
     pub levels: u8,
     /// The entries.
     pub entries: IndexEntries<'a>,
 }
 
 impl<'a> HtreeRoot<'a> {
-    /// Proves the root of an index.
+    /// Validates the root of an index.
     pub fn decode(bytes: &'a [u8], geometry: &Geometry) -> Result<Self, HtreeRule> {
         let (disk, _) = DiskHtreeRoot::ref_from_prefix(bytes).map_err(|_| HtreeRule::Dots)?;
         if !begins_with_dots(disk, bytes.len()) {
@@ -187,12 +188,12 @@ impl<'a> HtreeRoot<'a> {
             hash_version: disk.hash_version,
             levels: disk.indirect_levels,
             entries: IndexEntries::decode(bytes, size_of::<DiskHtreeRoot>(), has_checksum)?
-                .prove_order()?,
+                .validate_order()?,
         })
     }
 }
 
-/// Levels of index blocks that an index of this filesystem has at most, the root being one.
+/// Returns the maximum number of levels of index blocks in this filesystem, including the root.
 #[must_use]
 pub fn levels_max(geometry: &Geometry) -> usize {
     usize::from(
@@ -204,7 +205,7 @@ pub fn levels_max(geometry: &Geometry) -> usize {
     )
 }
 
-/// Proves an inner block of an index.
+/// Validates an interior node of an index.
 pub fn decode_node<'a>(
     bytes: &'a [u8],
     geometry: &Geometry,
@@ -213,10 +214,10 @@ pub fn decode_node<'a>(
         return Err(HtreeRule::Node);
     }
     let has_checksum = geometry.features.has_metadata_csum();
-    IndexEntries::decode(bytes, size_of::<DiskDirEntry>(), has_checksum)?.prove_order()
+    IndexEntries::decode(bytes, size_of::<DiskDirEntry>(), has_checksum)?.validate_order()
 }
 
-/// Whether a block begins as an inner block of an index does.
+/// Whether a block has the form of an interior node.
 #[must_use]
 pub fn is_node(bytes: &[u8]) -> bool {
     DiskDirEntry::ref_from_prefix(bytes).is_ok_and(|(head, _)| {
@@ -246,10 +247,10 @@ impl<'a> IndexEntries<'a> {
         Ok(Self(entries))
     }
 
-    fn prove_order(self) -> Result<Self, HtreeRule> {
+    fn validate_order(self) -> Result<Self, HtreeRule> {
         let behind = self.0.get(1..).unwrap_or_default();
         let pairs = behind.iter().zip(behind.get(1..).unwrap_or_default());
-        // Each lookup of a name does this: the signs of all steps are gathered, without a branch.
+        // On the path of each name lookup: the order of all pairs is combined without a branch.
         let signs = pairs.fold(0, |signs, (left, right)| {
             let (left, right) = (u64::from(left.hash.get()), u64::from(right.hash.get()));
             signs | right.wrapping_sub(left)
@@ -261,21 +262,21 @@ impl<'a> IndexEntries<'a> {
         }
     }
 
-    /// The entries of a block, root or inner, that was proven before.
-    pub fn decode_proven(bytes: &'a [u8], geometry: &Geometry) -> Result<Self, HtreeRule> {
+    /// Decodes the entries of a block, root or interior, that was validated before.
+    pub fn decode_validated(bytes: &'a [u8], geometry: &Geometry) -> Result<Self, HtreeRule> {
         let has_checksum = geometry.features.has_metadata_csum();
         Self::decode(bytes, entries_offset(bytes)?, has_checksum)
     }
 
-    /// The number of entries, at least 1.
+    /// Returns the number of entries, at least 1.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(self) -> usize {
         self.0.len()
     }
 
-    /// The least hash of an entry's block; the lowest bit says that the block before it holds
-    /// names of that hash, too. The first block begins with 0.
+    /// Returns the lowest hash of an entry's block; its lowest bit is set if the preceding block
+    /// has names of that hash, too. The first block begins with 0.
     #[must_use]
     pub fn hash(self, index: usize) -> u32 {
         match index {
@@ -284,21 +285,21 @@ impl<'a> IndexEntries<'a> {
         }
     }
 
-    /// The most entries that the block holds.
+    /// Returns the capacity of the block in entries.
     #[must_use]
     pub fn limit(self) -> usize {
         let header = self.0.first().map(|first| first.hash.get() & 0xffff);
         header.map_or(0, |limit| limit as usize)
     }
 
-    /// The block of the directory that an entry points to.
+    /// Returns the directory block that an entry points to.
     #[must_use]
     pub fn block(self, index: usize) -> Option<FileBlock> {
         let entry = self.0.get(index)?;
         Some(FileBlock(entry.block.get() & BLOCK_MASK))
     }
 
-    /// The entry whose block holds names of hash `major`, or the first such.
+    /// Returns the first entry whose block may hold names of hash `major`.
     #[must_use]
     pub fn position(self, major: u32) -> usize {
         let behind = self.0.get(1..).unwrap_or_default();
@@ -321,7 +322,7 @@ fn begins_with_dots(disk: &DiskHtreeRoot, block_len: usize) -> bool {
     named && spelled && fills
 }
 
-/// Where an index block's entries begin, by how the block begins.
+/// Returns the offset of an index block's entries, which depends on how the block begins.
 fn entries_offset(bytes: &[u8]) -> Result<usize, HtreeRule> {
     if is_node(bytes) {
         return Ok(size_of::<DiskDirEntry>());
@@ -333,7 +334,7 @@ fn entries_offset(bytes: &[u8]) -> Result<usize, HtreeRule> {
     Ok(size_of::<DiskHtreeRoot>())
 }
 
-/// What is checksummed before the tail, and where the tail lies.
+/// Returns the length of the checksummed part before the tail, and the offset of the tail.
 fn checksum_ranges(bytes: &[u8]) -> Result<(usize, usize), HtreeRule> {
     let at = entries_offset(bytes)?;
     let rest = bytes.get(at..).unwrap_or_default();
@@ -358,7 +359,7 @@ fn checksum(seed: u32, bytes: &[u8]) -> Result<(u32, usize), HtreeRule> {
     Ok((crc32c(sum, &[0; 4]), tail_at))
 }
 
-/// Proves the checksum of an index block, root or inner.
+/// Validates the checksum of an index block, root or interior.
 pub fn verify_checksum(seed: u32, bytes: &[u8]) -> Result<(), HtreeRule> {
     let (expected, tail_at) = checksum(seed, bytes)?;
     let tail = bytes.get(tail_at..).unwrap_or_default();
@@ -369,7 +370,7 @@ pub fn verify_checksum(seed: u32, bytes: &[u8]) -> Result<(), HtreeRule> {
     Ok(())
 }
 
-/// Puts the checksum into an index block.
+/// Stores the checksum in an index block.
 pub fn seal(seed: u32, bytes: &mut [u8]) {
     let Ok((sum, tail_at)) = checksum(seed, bytes) else {
         return;

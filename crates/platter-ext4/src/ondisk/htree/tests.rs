@@ -1,4 +1,4 @@
-//! One test per rule of an index block, on blocks built here.
+//! One test per rule of an index block, on blocks built in memory.
 
 use zerocopy::IntoBytes;
 
@@ -62,7 +62,7 @@ fn root_rule(at: usize, value: u8) -> HtreeRule {
 }
 
 #[test]
-fn root_tells_hash_levels_parent_and_blocks() {
+fn root_has_hash_levels_parent_and_blocks() {
     let block = root(&[(0, 1), (10, 2), (11, 0xf000_0003)]);
     let root = HtreeRoot::decode(&block, &sample_geometry()).unwrap();
     assert_eq!((root.hash_version, root.levels), (1, 0));
@@ -78,7 +78,7 @@ fn root_tells_hash_levels_parent_and_blocks() {
 }
 
 #[test]
-fn root_that_breaks_a_rule_is_corrupt() {
+fn invalid_root_is_corrupt() {
     assert_eq!(root_rule(4, 16), HtreeRule::Dots);
     assert_eq!(root_rule(8, b'x'), HtreeRule::Dots);
     assert_eq!(root_rule(16, 0), HtreeRule::Dots);
@@ -96,7 +96,7 @@ fn root_that_breaks_a_rule_is_corrupt() {
 }
 
 #[test]
-fn large_dir_has_one_level_more() {
+fn large_dir_allows_one_more_level() {
     let mut block = root(&[(0, 1)]);
     block[30] = 2;
     let mut geometry = sample_geometry();
@@ -108,7 +108,7 @@ fn large_dir_has_one_level_more() {
 }
 
 #[test]
-fn node_that_breaks_a_rule_is_corrupt() {
+fn invalid_node_is_corrupt() {
     let geometry = sample_geometry();
     let rule = |block: &[u8]| decode_node(block, &geometry).unwrap_err();
     assert!(decode_node(&node(&[(0, 1), (2, 2), (2, 3)]), &geometry).is_ok());
@@ -120,7 +120,7 @@ fn node_that_breaks_a_rule_is_corrupt() {
 }
 
 #[test]
-fn sealed_blocks_verify_and_changed_ones_do_not() {
+fn sealed_blocks_verify_and_changed_ones_fail() {
     for mut block in [root(&[(0, 1), (10, 2)]), node(&[(0, 1), (10, 2)])] {
         let at = if is_node(&block) { 8 } else { 32 };
         assert_eq!(verify_checksum(5, &block), Err(HtreeRule::Checksum));

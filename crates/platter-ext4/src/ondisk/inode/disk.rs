@@ -41,7 +41,7 @@ pub struct DiskInode {
     pub block: [u8; BLOCK_AREA_BYTES],
     /// `i_generation`.
     pub generation: Le32,
-    /// `i_file_acl_lo`: the block of attributes.
+    /// `i_file_acl_lo`: the extended attribute block.
     pub xattr_block_lo: Le32,
     /// `i_size_high`.
     pub size_hi: Le32,
@@ -61,7 +61,7 @@ pub struct DiskInode {
     pub reserved: Le16,
 }
 
-/// What an inode of more than 128 bytes goes on with; `extra_size` says how much of it is there.
+/// The fields of an inode of more than 128 bytes; `extra_size` is the length of those in use.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskInodeExtra {
@@ -97,44 +97,45 @@ bitflags! {
     pub struct InodeFlags: u32 {
         /// Writes are synchronous.
         const SYNC = 0x8;
-        /// Nothing may change.
+        /// The file cannot be changed.
         const IMMUTABLE = 0x10;
-        /// Only appending is allowed.
+        /// The file can only be appended to.
         const APPEND = 0x20;
-        /// Reading leaves the time of access as it is.
+        /// Reading does not update the access time.
         const NOATIME = 0x80;
         /// Contents and names are encrypted.
         const ENCRYPT = 0x800;
-        /// The directory is hashed.
+        /// The directory is indexed.
         const INDEX = 0x1000;
-        /// Contents are journaled.
+        /// Data is journaled.
         const JOURNAL_DATA = 0x4000;
-        /// `EXT4_TOPDIR_FL`: the directories in it begin trees of their own.
+        /// `EXT4_TOPDIR_FL`: its subdirectories are spread over the groups (Orlov allocator).
         const TOP_DIR = 0x2_0000;
         /// `i_blocks` counts filesystem blocks, not sectors.
         const HUGE_FILE = 0x4_0000;
         /// Mapped by extents.
         const EXTENTS = 0x8_0000;
-        /// Sealed; a Merkle tree follows the contents.
+        /// Verity-protected; a Merkle tree follows the data.
         const VERITY = 0x10_0000;
-        /// Holds the value of an attribute.
+        /// An EA inode, which holds an attribute value.
         const EA_INODE = 0x20_0000;
-        /// Contents lie in the inode.
+        /// Data is stored in the inode.
         const INLINE_DATA = 0x1000_0000;
-        /// New files inherit the project.
+        /// New files inherit the project ID.
         const PROJECT_INHERIT = 0x2000_0000;
         /// Names ignore case.
         const CASEFOLD = 0x4000_0000;
-        /// What `FS_IOC_SETFLAGS` changes, of what this driver can: `s`, `u`, `c`, `S`, `i`, `a`,
-        /// `d`, `A`, `t`, `D`, `T`, `P` and `F` of `chattr(1)`.
+        /// The flags that `FS_IOC_SETFLAGS` changes, as far as this driver supports them: `s`, `u`,
+        /// `c`, `S`, `i`, `a`, `d`, `A`, `t`, `D`, `T`, `P` and `F` of `chattr(1)`.
         const USER_MODIFIABLE = 0x6003_80ff;
-        /// Flags of which `FS_IOC_SETFLAGS` changes more than the flag: `j` and `e` of `chattr(1)`.
+        /// The flags whose change by `FS_IOC_SETFLAGS` converts the file: `j` and `e` of
+        /// `chattr(1)`.
         const USER_CONVERTIBLE = 0x8_4000;
-        /// Flags that only directories have: `D`, `T`, `P` and `F`.
+        /// The flags that only directories have: `D`, `T`, `P` and `F`.
         const OF_DIRECTORIES = 0x6003_0000;
-        /// Flags that devices, links and the like may have: `d` and `A`.
+        /// The flags that every other type may have: `d` and `A`.
         const OF_ANY_FILE = 0xc0;
-        /// What `FS_IOC_GETFLAGS` shows.
+        /// The flags that `FS_IOC_GETFLAGS` returns.
         const USER_VISIBLE = 0x725b_dfff;
     }
 }

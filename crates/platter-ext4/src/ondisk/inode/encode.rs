@@ -1,4 +1,4 @@
-//! An inode's way back to the bytes of its slot. What this driver does not know stays as it was.
+//! Encoding an inode into its slot of the inode table. Fields unknown to this driver are preserved.
 
 use std::mem::offset_of;
 
@@ -18,8 +18,8 @@ const MODIFIED_EXTRA: usize = offset_of!(DiskInodeExtra, modified_extra);
 const ACCESSED_EXTRA: usize = offset_of!(DiskInodeExtra, accessed_extra);
 
 impl Inode {
-    /// A new inode without contents, links or times: `extra_bytes` of its fields behind the first
-    /// 128 bytes are in use, as far as inodes are long enough.
+    /// Creates an inode without contents, links or times; `extra_bytes` is the length of its fields
+    /// after the first 128 bytes, limited by the inode size.
     #[must_use]
     pub fn new(
         number: InodeNr,
@@ -56,22 +56,22 @@ impl Inode {
         }
     }
 
-    /// Writes the inode into `slot`, its bytes in the inode table, and seals it: all but
-    /// [`deleted`](Self::deleted), which changes when other inodes do ([`put_deleted`]).
+    /// Encodes the inode into `slot`, its bytes in the inode table, with its checksum: all but
+    /// [`deleted`](Self::deleted), which links the orphan list and is set by [`put_deleted`].
     ///
     /// # Errors
-    /// [`InodeRule::Truncated`] and [`InodeRule::ExtraSize`] for a slot that this inode does not
-    /// fit; [`InodeRule::Sectors`] where the space it takes cannot be told. The slot is left alone then.
+    /// [`InodeRule::Truncated`] and [`InodeRule::ExtraSize`] if the inode does not fit the slot;
+    /// [`InodeRule::Sectors`] if `i_blocks` cannot represent its space. The slot is unchanged then.
     pub fn encode(&self, slot: &mut [u8], geometry: &Geometry) -> Result<(), Corrupt<InodeRule>> {
         let slot = self.fill(slot, geometry)?;
         seal(slot, self.number, geometry);
         Ok(())
     }
 
-    /// As [`encode`](Self::encode), of an inode that is deleted at `time`, in seconds.
+    /// Like [`encode`](Self::encode), for an inode that is deleted at `time`, in seconds.
     ///
     /// # Errors
-    /// As of [`encode`](Self::encode).
+    /// Those of [`encode`](Self::encode).
     pub fn encode_deletion(
         &self,
         slot: &mut [u8],
@@ -84,7 +84,7 @@ impl Inode {
         Ok(())
     }
 
-    /// All of its slot but the seal.
+    /// Encodes all but the checksum.
     fn fill<'s>(
         &self,
         slot: &'s mut [u8],
@@ -134,7 +134,7 @@ impl Inode {
         }
     }
 
-    /// The space taken, and the flags, of which one tells its unit.
+    /// Returns `i_blocks` and the flags, one of which selects its unit.
     fn encode_sectors(&self, geometry: &Geometry) -> Result<Sectors, InodeRule> {
         let has_huge = geometry.features.ro_compat.contains(RoCompat::HUGE_FILE);
         if !has_huge {
@@ -209,13 +209,13 @@ impl Inode {
         Ok(())
     }
 
-    /// The nearest time that this inode can hold, for access, modification and change.
+    /// Returns the nearest time that this inode can store, for access, modification and change.
     #[must_use]
     pub fn storable(&self, time: Timestamp) -> Timestamp {
         time::storable(time, self.holds(ACCESSED_EXTRA))
     }
 
-    /// The time of creation as the inode can hold it, where it has a place for that.
+    /// Returns the creation time as the inode can store it; `None` if it has no field for that.
     #[must_use]
     pub fn storable_creation(&self, time: Timestamp) -> Option<Timestamp> {
         let has_place = self.holds(offset_of!(DiskInodeExtra, created));
@@ -223,29 +223,29 @@ impl Inode {
         has_place.then(|| time::storable(time, is_long))
     }
 
-    /// Whether there is a place for the number of a project.
+    /// Whether the inode has a field for the project ID.
     #[must_use]
     pub fn holds_project(&self) -> bool {
         self.holds(offset_of!(DiskInodeExtra, project))
     }
 
-    /// Whether the 32-bit field at `offset` behind the first 128 bytes is in use.
+    /// Whether the 32-bit field at `offset` after the first 128 bytes is in use.
     fn holds(&self, offset: usize) -> bool {
         offset.saturating_add(size_of::<Le32>()) <= usize::from(self.extra_bytes)
     }
 
-    /// The words of a time whose second one has its place at `extra_offset`.
+    /// Returns the two words of a time, the second one at `extra_offset`.
     fn words_of(&self, time: Timestamp, extra_offset: usize) -> (Le32, Le32) {
         let (seconds, extra) = time::encode(time, self.holds(extra_offset));
         (seconds.into(), extra.into())
     }
 }
 
-/// The space that an inode takes, as it is stored.
+/// The encoded space of an inode.
 #[derive(Clone, Copy)]
 struct Sectors {
     low: Le32,
-    /// Where files may be huge.
+    /// With the `huge_file` feature.
     high: Option<Le16>,
     flags: InodeFlags,
 }
@@ -263,8 +263,8 @@ fn words(value: u64) -> (Le32, Le32) {
     )
 }
 
-/// Puts `i_dtime`, the time of deletion or the next inode of the orphan list, into the bytes of an
-/// inode, and seals them.
+/// Stores `i_dtime`, the time of deletion or the next inode of the orphan list, in the bytes of an
+/// inode, and updates its checksum.
 pub fn put_deleted(
     slot: &mut [u8],
     number: InodeNr,
@@ -286,7 +286,7 @@ fn disk_mut(slot: &mut [u8], number: InodeNr) -> Result<&mut DiskInode, Corrupt<
     Ok(disk)
 }
 
-/// Puts the checksum into the bytes of an inode, one slot of the inode table.
+/// Stores the checksum in the bytes of an inode, one slot of the inode table.
 pub fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
     if !geometry.features.has_metadata_csum() {
         return;
@@ -296,7 +296,7 @@ pub fn seal(bytes: &mut [u8], number: InodeNr, geometry: &Geometry) {
     };
     let has_high = Extra::decode(rest).is_some_and(|extra| extra.has_checksum());
     let seed = checksum_seed(number, disk.generation, geometry);
-    // With zeros in their place, all is summed in one go.
+    // With zeros in the checksum fields, one pass covers all bytes.
     put_checksum(disk, rest, 0, has_high);
     let sum = crc32c(seed, bytes);
     if let Ok((disk, rest)) = DiskInode::mut_from_prefix(bytes) {

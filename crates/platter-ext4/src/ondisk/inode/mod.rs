@@ -1,5 +1,5 @@
-//! An inode: 128 bytes that every filesystem has, and as many more as its inodes are long.
-//! Spec: `ext4/inodes`.
+//! Inodes: 128 bytes that every filesystem has, and further fields as the inode size allows. Spec:
+//! `ext4/inodes`.
 
 mod disk;
 mod encode;
@@ -22,10 +22,10 @@ use super::types::{BlockNr, InodeNr};
 pub use disk::{BLOCK_AREA_BYTES, DiskInode, DiskInodeExtra, InodeFlags};
 pub use encode::{put_deleted, seal};
 
-/// What an inode must hold to.
+/// The rules of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InodeRule {
-    /// It lies within its block.
+    /// It is within its block.
     Truncated,
     /// It is in use.
     Unused,
@@ -33,15 +33,15 @@ pub enum InodeRule {
     ExtraSize,
     /// Its checksum.
     Checksum,
-    /// `i_mode` tells a type.
+    /// `i_mode` has a known file type.
     Mode,
-    /// `i_size` is no negative number.
+    /// `i_size` is not negative.
     Size,
-    /// `i_file_acl` lies within the filesystem.
+    /// `i_file_acl` is within the filesystem.
     XattrBlock,
-    /// A link target in the inode is as long as `i_size` says.
+    /// The length of a fast symbolic link's target equals `i_size`.
     LinkTarget,
-    /// The space it takes can be told in `i_blocks`.
+    /// `i_blocks` can represent its space.
     Sectors,
 }
 
@@ -50,20 +50,20 @@ impl Rule for InodeRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Truncated => "is cut off",
+            Self::Truncated => "is truncated",
             Self::Unused => "is not in use",
-            Self::ExtraSize => "extra size is no multiple of 4 or beyond the inode size",
+            Self::ExtraSize => "bad extra_isize",
             Self::Checksum => "checksum does not match",
-            Self::Mode => "mode tells no file type",
-            Self::Size => "size is negative",
-            Self::XattrBlock => "attribute block lies outside the filesystem",
-            Self::LinkTarget => "link target is not as long as the size",
-            Self::Sectors => "takes more space than can be told",
+            Self::Mode => "bogus i_mode",
+            Self::Size => "bad i_size",
+            Self::XattrBlock => "bad extended attribute block",
+            Self::LinkTarget => "invalid symlink: target length is not i_size",
+            Self::Sectors => "i_blocks overflow",
         }
     }
 }
 
-/// A proven inode.
+/// A validated inode.
 #[derive(Debug, Clone)]
 pub struct Inode {
     /// Its number.
@@ -74,15 +74,15 @@ pub struct Inode {
     pub permissions: u32,
     /// Owner.
     pub uid: u32,
-    /// Group.
+    /// Owner's group.
     pub gid: u32,
-    /// Project; 0 without the feature.
+    /// Project ID; 0 without the feature.
     pub project: u32,
-    /// Number of names; 1 for a directory with more than can be counted.
+    /// Link count; 1 for a directory with too many subdirectories to count.
     pub links: u32,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Space taken in units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub sectors: u64,
     /// Flags.
     pub flags: InodeFlags,
@@ -94,27 +94,27 @@ pub struct Inode {
     pub modified: Timestamp,
     /// Last change of contents or attributes.
     pub changed: Timestamp,
-    /// Creation, where the inode is long enough to tell.
+    /// Creation time, if the inode has the field.
     pub created: Option<Timestamp>,
     /// `i_dtime` when the inode was read: time of deletion, or the next inode of the orphan list.
     pub deleted: u32,
-    /// The block of attributes.
+    /// The extended attribute block.
     pub xattr_block: Option<BlockNr>,
     /// `i_block`.
     pub block: [u8; BLOCK_AREA_BYTES],
-    /// `i_version`: moves on with every change, where the filesystem counts them. What is read of an inode
-    /// of GNU/Hurd is a [translator](Self::translator), and is never written.
+    /// `i_version`, incremented by every change if the filesystem maintains it. In an inode of
+    /// GNU/Hurd it is a [translator](Self::translator), and is never written.
     pub version: u64,
-    /// How many of the bytes behind the first 128 hold fields; 0 in inodes of 128 bytes.
+    /// Length of the fields in use after the first 128 bytes; 0 in inodes of 128 bytes.
     pub extra_bytes: u16,
-    /// Bytes behind the fields of the inode, where attributes may lie; empty if there are none.
+    /// Bytes after the fields of the inode, for in-inode attributes; empty if there are none.
     pub tail: Box<[u8]>,
-    /// What the checksums of this inode's blocks start from.
+    /// Seed of the checksums of this inode's blocks.
     pub checksum_seed: u32,
 }
 
 impl Inode {
-    /// Proves the inode that `bytes`, one slot of the inode table, hold.
+    /// Validates the inode in `bytes`, one slot of the inode table.
     pub fn decode(
         bytes: &[u8],
         number: InodeNr,
@@ -123,8 +123,8 @@ impl Inode {
         Self::decode_with(bytes, number, geometry, true)
     }
 
-    /// As [`decode`](Self::decode), but for the checksum: what a check can still say of an inode
-    /// whose checksum is wrong.
+    /// Like [`decode`](Self::decode), without verifying the checksum: for the check of an inode
+    /// whose checksum does not match.
     pub fn decode_unsummed(
         bytes: &[u8],
         number: InodeNr,
@@ -137,7 +137,7 @@ impl Inode {
         bytes: &[u8],
         number: InodeNr,
         geometry: &Geometry,
-        proves_checksum: bool,
+        verifies_checksum: bool,
     ) -> Result<Self, Corrupt<InodeRule>> {
         let broken = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
         let bytes = bytes
@@ -150,9 +150,9 @@ impl Inode {
         }
         let extra = Extra::decode(rest).ok_or(broken(InodeRule::ExtraSize))?;
         let seed = checksum_seed(number, disk.generation, geometry);
-        // Linux neither looks at checksums of inodes in what others made, nor writes them.
+        // Linux neither verifies nor writes inode checksums if the creator is another system.
         let is_sealed = geometry.creator == Creator::Linux && geometry.features.has_metadata_csum();
-        let has_checksum = is_sealed && proves_checksum;
+        let has_checksum = is_sealed && verifies_checksum;
         if has_checksum && !checksum_holds(bytes, disk, &extra, seed) {
             return Err(broken(InodeRule::Checksum));
         }
@@ -161,7 +161,7 @@ impl Inode {
         Ok(inode)
     }
 
-    /// Proves the checksum alone, of a slot that need not be in use. A slot of zeros has none.
+    /// Validates only the checksum, of a slot that may be unused. A slot of zeros has none.
     pub fn verify_checksum(
         bytes: &[u8],
         number: InodeNr,
@@ -200,7 +200,7 @@ impl Inode {
         let wide_size =
             kind == FileKind::Regular || features.incompat.contains(Incompat::LARGE_DIR);
         let size_hi = if wide_size { disk.size_hi.get() } else { 0 };
-        // There, GNU/Hurd has more bits of the mode.
+        // GNU/Hurd stores further mode bits there.
         let is_hurd = geometry.creator == Creator::Hurd;
         let wide = features.incompat.contains(Incompat::BIT64) && !is_hurd;
         let xattr_hi = if wide { disk.xattr_block_hi.get() } else { 0 };
@@ -247,7 +247,7 @@ impl Inode {
         {
             return Err(InodeRule::XattrBlock);
         }
-        // One that is deleted may have lost its target already.
+        // A deleted symbolic link may have lost its target already.
         let has_plain_target = !self.flags.contains(InodeFlags::ENCRYPT) && self.links > 0;
         if has_plain_target && self.has_target_inside(geometry) && self.target_inside().is_none() {
             return Err(InodeRule::LinkTarget);
@@ -255,22 +255,22 @@ impl Inode {
         Ok(())
     }
 
-    /// `h_i_translator`: the block of a passive translator, in what GNU/Hurd made.
+    /// `h_i_translator`: the block of a passive translator, if the creator is GNU/Hurd.
     #[must_use]
     pub fn translator(&self, geometry: &Geometry) -> Option<BlockNr> {
         let block = self.version & u64::from(u32::MAX);
         (geometry.creator == Creator::Hurd && block != 0).then_some(BlockNr(block))
     }
 
-    /// Whether there may be extended attributes, or data in their place.
+    /// Whether it may have extended attributes or inline data.
     #[must_use]
     pub fn has_attributes(&self) -> bool {
         self.xattr_block.is_some() || self.tail.iter().fold(0, |all, byte| all | byte) != 0
     }
 
-    /// Whether this is a symbolic link whose target lies in `block`: it has no blocks but for
-    /// attributes. Where attribute values may lie in inodes, which count as space of their owner,
-    /// the length of the target decides.
+    /// Whether this is a fast symbolic link, whose target is in `block`: it has no blocks except
+    /// for attributes. With `ea_inode`, whose values count as blocks of their owner, the length of
+    /// the target decides.
     #[must_use]
     pub fn has_target_inside(&self, geometry: &Geometry) -> bool {
         if self.kind != FileKind::Symlink || self.flags.contains(InodeFlags::INLINE_DATA) {
@@ -288,7 +288,7 @@ impl Inode {
         self.sectors == xattr_sectors
     }
 
-    /// The link target in `block`, if it is as long as the size says and has no NUL in it.
+    /// Returns the link target in `block` if its length is the size and it has no NUL.
     #[must_use]
     pub fn target_inside(&self) -> Option<&[u8]> {
         let length = usize::try_from(self.size_bytes).ok()?;
@@ -297,7 +297,7 @@ impl Inode {
         (length > 0 && ends && !target.contains(&0)).then_some(target)
     }
 
-    /// The device number in `block`, in the old 16-bit or the newer 32-bit form.
+    /// Returns the device number in `block`, in the old 16-bit or the new 32-bit form.
     #[must_use]
     pub fn device(&self) -> DeviceNumber {
         if !matches!(self.kind, FileKind::CharDevice | FileKind::BlockDevice) {
@@ -319,7 +319,7 @@ impl Inode {
         }
     }
 
-    /// Puts a device number into `block`: in the old form if it fits that.
+    /// Stores a device number in `block`: in the old form if it fits.
     pub fn set_device(&mut self, device: DeviceNumber) {
         let DeviceNumber { major, minor } = device;
         let (old, new) = if major < 1 << 8 && minor < 1 << 8 {
@@ -335,14 +335,14 @@ impl Inode {
         }
     }
 
-    /// Whether contents (of a directory: names) are encrypted.
+    /// Whether the contents (of a directory: names) are encrypted.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.flags.contains(InodeFlags::ENCRYPT)
     }
 }
 
-/// The second part of an inode: what of its fields is in use, and what follows them.
+/// The part of an inode after the first 128 bytes: fields in use, and the rest.
 struct Extra<'a> {
     fields: Option<&'a DiskInodeExtra>,
     in_use: usize,
@@ -350,7 +350,7 @@ struct Extra<'a> {
 }
 
 impl<'a> Extra<'a> {
-    /// `rest` is what follows the first 128 bytes. `None` if the size in use is impossible.
+    /// Decodes the bytes after the first 128. Returns `None` if `i_extra_isize` is invalid.
     fn decode(rest: &'a [u8]) -> Option<Self> {
         let Ok((fields, _)) = DiskInodeExtra::ref_from_prefix(rest) else {
             return Some(Self {
@@ -363,7 +363,7 @@ impl<'a> Extra<'a> {
         if stored > rest.len() || stored % 4 != 0 {
             return None;
         }
-        // An inode written by a system that knew no extra fields: they are there, and zero.
+        // Written by a system without extra fields: they exist and are zero.
         let in_use = if stored == 0 {
             size_of::<DiskInodeExtra>()
         } else {
@@ -376,7 +376,7 @@ impl<'a> Extra<'a> {
         })
     }
 
-    /// A 32-bit field at `offset`, if it is in use and `wanted`.
+    /// Returns a 32-bit field at `offset` if it is in use and `wanted`.
     fn field(
         &self,
         wanted: bool,
@@ -388,7 +388,7 @@ impl<'a> Extra<'a> {
         Some(field(fields).get())
     }
 
-    /// What lies behind the fields; nothing was ever put there where they are not known to be fields.
+    /// Returns the bytes after the fields; empty if their start is unknown.
     fn tail(&self) -> Box<[u8]> {
         match self.fields {
             Some(fields) if fields.extra_size.get() == 0 => vec![0; self.tail.len()].into(),
@@ -436,18 +436,18 @@ impl<'a> Extra<'a> {
     }
 }
 
-/// What the checksums of an inode and of its blocks start from.
+/// Returns the seed of the checksums of an inode and its blocks.
 #[must_use]
 pub fn checksum_seed(number: InodeNr, generation: Le32, geometry: &Geometry) -> u32 {
     let both = [Le32::new(number.get()), generation];
     crc32c(geometry.checksum_seed, both.as_bytes())
 }
 
-/// The checksum of an inode's bytes, with the checksum fields taken as zero.
+/// Returns the checksum of an inode's bytes, with the checksum fields taken as zero.
 fn expected_checksum(bytes: &[u8], seed: u32, has_high: bool) -> u32 {
     const LOW_AT: usize = offset_of!(DiskInode, checksum_lo);
     const HIGH_AT: usize = size_of::<DiskInode>() + offset_of!(DiskInodeExtra, checksum_hi);
-    // All that the fields are in is summed in one go, from a copy.
+    // The part with the checksum fields is summed in one pass, from a copy.
     let mut head = [0; HIGH_AT + 2];
     let len = if has_high { head.len() } else { LOW_AT + 2 };
     let (Some(copy), Some((bytes, rest))) = (head.get_mut(..len), bytes.split_at_checked(len))

@@ -1,9 +1,9 @@
-//! Inodes made in memory, one broken rule at a time.
+//! Inodes built in memory, one broken rule at a time.
 
 use super::super::geometry::tests::sample_geometry;
 use super::*;
 
-/// A regular file of 256 bytes of inode with checksums, as `change` leaves it.
+/// Builds a regular file with a 256-byte inode and checksums, modified by `change`.
 pub(crate) fn sample(
     geometry: &Geometry,
     number: InodeNr,
@@ -39,7 +39,7 @@ fn broken(change: impl FnOnce(&mut DiskInode, &mut DiskInodeExtra)) -> InodeRule
 }
 
 #[test]
-fn inode_of_zeros_is_not_in_use() {
+fn zeroed_inode_is_unused() {
     let geometry = sample_geometry();
     let corrupt = Inode::decode(&[0; 256], number(), &geometry).unwrap_err();
     assert_eq!(corrupt.rule, InodeRule::Unused);
@@ -63,7 +63,7 @@ fn inode_with_a_wrong_checksum_is_corrupt() {
 }
 
 #[test]
-fn inode_fields_outside_their_range_are_corrupt() {
+fn invalid_inode_fields_are_corrupt() {
     assert_eq!(
         broken(|_, extra| extra.extra_size.set(132)),
         InodeRule::ExtraSize
@@ -88,7 +88,7 @@ fn inode_fields_outside_their_range_are_corrupt() {
 }
 
 #[test]
-fn short_link_whose_length_is_wrong_is_corrupt() {
+fn fast_symlink_of_wrong_length_is_corrupt() {
     let link = |size: u32, target: &'static [u8]| {
         decode(move |disk, _| {
             disk.mode.set(0o12_0777);
@@ -105,7 +105,7 @@ fn short_link_whose_length_is_wrong_is_corrupt() {
 }
 
 #[test]
-fn attribute_block_does_not_make_a_short_link_long() {
+fn attribute_block_leaves_fast_symlink_fast() {
     let geometry = sample_geometry();
     let inode = decode(|disk, _| {
         disk.mode.set(0o12_0777);
@@ -118,7 +118,7 @@ fn attribute_block_does_not_make_a_short_link_long() {
 }
 
 #[test]
-fn attribute_value_in_an_inode_does_not_make_a_short_link_long() {
+fn ea_inode_leaves_fast_symlink_fast() {
     let mut geometry = sample_geometry();
     geometry.features.incompat |= Incompat::EA_INODE;
     let link = |size: u32, sectors: u32| {
@@ -152,7 +152,7 @@ fn device_numbers_have_two_forms() {
 }
 
 #[test]
-fn space_is_counted_in_sectors_or_blocks() {
+fn i_blocks_counts_sectors_or_blocks() {
     let mut geometry = sample_geometry();
     let huge = |disk: &mut DiskInode, _: &mut DiskInodeExtra| {
         disk.blocks_lo.set(6);
@@ -169,7 +169,7 @@ fn space_is_counted_in_sectors_or_blocks() {
 }
 
 #[test]
-fn fields_behind_the_extra_size_are_not_there() {
+fn fields_beyond_extra_isize_are_absent() {
     let inode = decode(|_, extra| {
         extra.extra_size.set(16);
         extra.created.set(7);
@@ -182,7 +182,7 @@ fn fields_behind_the_extra_size_are_not_there() {
 }
 
 #[test]
-fn what_is_encoded_is_decoded_again() {
+fn encoded_inode_decodes_equal() {
     for (size, extra_size) in [
         (128, 0),
         (256, 0),
@@ -217,7 +217,7 @@ fn what_is_encoded_is_decoded_again() {
 }
 
 #[test]
-fn space_is_told_in_blocks_where_sectors_are_too_many() {
+fn huge_file_counts_blocks_on_sector_overflow() {
     let mut geometry = sample_geometry();
     let mut inode = decode(|_, _| ()).unwrap();
     let mut slot = vec![0; 256];
@@ -239,7 +239,7 @@ fn space_is_told_in_blocks_where_sectors_are_too_many() {
 }
 
 #[test]
-fn device_numbers_are_found_as_they_were_put() {
+fn device_numbers_round_trip() {
     let mut inode = decode(|disk, _| disk.mode.set(0o02_0644)).unwrap();
     for (major, minor) in [
         (0, 0),

@@ -3,7 +3,8 @@
 
 use platter_vfs::Timestamp;
 
-/// A time from its two words; without the second one it is a signed 32-bit number of seconds.
+/// Decodes a time from its two words; without the second one it is a signed 32-bit number of
+/// seconds.
 pub(super) fn decode(seconds: u32, extra: Option<u32>) -> Timestamp {
     const NANOSECONDS_MAX: u32 = 999_999_999;
     let low = i64::from(seconds.cast_signed());
@@ -20,8 +21,8 @@ pub(super) fn decode(seconds: u32, extra: Option<u32>) -> Timestamp {
     }
 }
 
-/// The two words of a time; without the second one only what a signed 32-bit number of seconds
-/// can tell. Times beyond become the nearest.
+/// Encodes a time in two words; without the second one, as a signed 32-bit number of seconds. Times
+/// out of range are clamped.
 pub(super) fn encode(time: Timestamp, has_extra: bool) -> (u32, u32) {
     let Timestamp {
         seconds,
@@ -34,7 +35,7 @@ pub(super) fn encode(time: Timestamp, has_extra: bool) -> (u32, u32) {
     (low, epoch | nanoseconds << 2)
 }
 
-/// The nearest time that can be stored.
+/// Returns the nearest time that can be stored.
 pub(super) fn storable(time: Timestamp, has_extra: bool) -> Timestamp {
     const EARLIEST: i64 = i32::MIN as i64;
     const LATEST: i64 = i32::MAX as i64;
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_again() {
+    fn encoded_times_decode_equal() {
         for seconds in [
             i64::from(i32::MIN),
             -1,
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_cannot_be_stored_become_the_nearest() {
+    fn times_out_of_range_are_clamped() {
         let at = |seconds, nanoseconds| Timestamp {
             seconds,
             nanoseconds,

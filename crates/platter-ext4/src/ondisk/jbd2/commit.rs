@@ -1,5 +1,5 @@
-//! The commit block: the end of a transaction, its time, and perhaps checksums.
-//! Spec: `ext4/journal`, commit block.
+//! The commit block: the end of a transaction, its time, and possibly checksums. Spec:
+//! `ext4/journal`, commit block.
 
 use std::mem::offset_of;
 
@@ -27,7 +27,8 @@ pub struct DiskCommit {
     pub checksum_size: u8,
     /// `h_padding`.
     pub padding: [u8; 2],
-    /// `h_chksum`: the first holds the transaction's (version 1) or the block's (2 and 3).
+    /// `h_chksum`: the first one is the transaction's checksum (version 1) or the block's (2 and
+    /// 3).
     pub checksums: [Be32; 8],
     /// `h_commit_sec`: seconds since 1970.
     pub seconds: Be64,
@@ -43,15 +44,15 @@ const _: () = assert!(offset_of!(DiskCommit, seconds) == 48);
 /// A decoded commit block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// When the transaction was committed, in seconds since 1970.
+    /// Commit time in seconds since 1970.
     pub seconds: u64,
-    /// Whether the checksum holds; true where the log has none.
+    /// Whether the checksum matches; true if the log has none.
     pub checksum_matches: bool,
 }
 
 impl Commit {
-    /// Decodes a commit block. `transaction_crc` is the CRC-32 of the transaction's descriptor
-    /// and logged blocks, which only version 1 asks for.
+    /// Decodes a commit block. `transaction_crc` is the CRC-32 of the transaction's descriptor and
+    /// logged blocks, used only by version 1.
     #[must_use]
     pub fn decode(block: &[u8], format: &LogFormat, transaction_crc: u32) -> Option<Self> {
         let (disk, rest) = DiskCommit::ref_from_prefix(block).ok()?;
@@ -69,8 +70,8 @@ impl Commit {
     }
 }
 
-/// The commit block of transaction `sequence`, committed at this time. `transaction_crc` is what
-/// [`Commit::decode`] asks for.
+/// Encodes the commit block of transaction `sequence`. `transaction_crc` is as in
+/// [`Commit::decode`].
 #[must_use]
 pub fn encode(
     sequence: Sequence,
@@ -99,7 +100,7 @@ pub fn encode(
     block
 }
 
-/// A version 1 commit block without any checksum is one of a time when they were off.
+/// Whether a version 1 checksum matches; a block without one was written while checksums were off.
 fn matches_transaction(disk: &DiskCommit, transaction_crc: u32) -> bool {
     let [found, ..] = disk.checksums;
     match (disk.checksum_type, disk.checksum_size) {
@@ -109,8 +110,8 @@ fn matches_transaction(disk: &DiskCommit, transaction_crc: u32) -> bool {
     }
 }
 
-/// A writer that zeroed only the header, not the block, computed the checksum as if it had
-/// zeroed all: both forms hold.
+/// Whether a version 2 or 3 checksum matches. A writer that zeroed only the header, not the block,
+/// computed the checksum over a zeroed block: both forms are valid.
 fn matches_block(disk: &DiskCommit, rest: &[u8], seed: u32) -> bool {
     let mut copy = *disk;
     let [found, ..] = disk.checksums;
@@ -125,7 +126,7 @@ fn matches_block(disk: &DiskCommit, rest: &[u8], seed: u32) -> bool {
 
 static ZEROS: [u8; 1024] = [0; 1024];
 
-/// Puts the checksum of version 2 or 3 into a commit block.
+/// Stores the checksum of version 2 or 3 in a commit block.
 pub fn seal(block: &mut [u8], format: &LogFormat) {
     let Some(seed) = format.seed() else {
         return;
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_block_matches_whole_or_with_a_stale_rest() {
+    fn sealed_block_matches_zeroed_or_with_stale_rest() {
         let format = format(Checksums::Tag32 { seed: 5 });
         let mut block = vec![0; 1024];
         seal(&mut block, &format);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_block_matches_its_checksums_and_keeps_its_time() {
+    fn encoded_block_has_matching_checksum_and_time() {
         for checksums in [
             Checksums::None,
             Checksums::Commit,
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_accepts_its_crc_or_none_at_all() {
+    fn version_1_accepts_its_crc_or_none() {
         let format = format(Checksums::Commit);
         let mut block = vec![0; 1024];
         let matches = |block: &[u8]| Commit::decode(block, &format, 9).unwrap().checksum_matches;

@@ -12,7 +12,7 @@ use crate::ondisk::BlockNr;
 /// A tag without version 3 checksums. Spec: `ext4/journal`, `struct journal_block_tag_s`.
 ///
 /// `t_blocknr_high` follows with 64-bit block numbers; with version 2 checksums the tag is two
-/// bytes longer still, without a meaning.
+/// bytes longer, which are unused.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskTag {
@@ -41,7 +41,7 @@ pub struct DiskTag3 {
 const _: () = assert!(size_of::<DiskTag>() == 8);
 const _: () = assert!(size_of::<DiskTag3>() == 16);
 
-/// Bytes of the UUID behind a tag that does not share its predecessor's.
+/// Bytes of the UUID after a tag without `SAME_UUID`.
 const UUID_BYTES: usize = 16;
 
 bitflags! {
@@ -50,7 +50,7 @@ bitflags! {
     pub struct TagFlags: u16 {
         /// The block began with the journal's magic, which was replaced by zeros.
         const ESCAPE = 0x1;
-        /// No UUID follows: it is the one of the tag before.
+        /// No UUID follows: it is that of the preceding tag.
         const SAME_UUID = 0x2;
         /// The block was deleted in this transaction; never written.
         const DELETED = 0x4;
@@ -62,15 +62,15 @@ bitflags! {
 /// One logged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
-    /// Where the block belongs.
+    /// The block's location in the filesystem.
     pub block: BlockNr,
     /// Its flags.
     pub flags: TagFlags,
-    /// The checksum of the logged bytes; zero where tags have none.
+    /// Checksum of the logged block; zero if tags have none.
     pub checksum: u32,
 }
 
-/// The tags of a descriptor block, at least those that are whole.
+/// Iterates over the complete tags of a descriptor block.
 #[derive(Debug, Clone)]
 pub struct Tags<'a> {
     rest: &'a [u8],
@@ -78,7 +78,7 @@ pub struct Tags<'a> {
 }
 
 impl<'a> Tags<'a> {
-    /// The tags of `block`. There are at most as many as fit the block.
+    /// Decodes the tags of `block`, at most as many as fit.
     #[must_use]
     pub fn decode(block: &'a [u8], format: &'a LogFormat) -> Self {
         let rest = block.get(size_of::<DiskHeader>()..format.records_end());
@@ -140,7 +140,7 @@ fn join(format: &LogFormat, high: Be32, low: Be32) -> BlockNr {
     BlockNr(join_u32(high, low.get()))
 }
 
-/// Bytes of a tag's stored form.
+/// Returns the size of a stored tag in bytes.
 fn tag_bytes(format: &LogFormat) -> usize {
     let wide = if format.wide { 4 } else { 0 };
     match format.checksums {
@@ -150,7 +150,7 @@ fn tag_bytes(format: &LogFormat) -> usize {
     }
 }
 
-/// How many tags a descriptor block of ours holds.
+/// Returns the capacity of a descriptor block in tags, as written by [`encode`].
 #[must_use]
 pub fn tags_max(format: &LogFormat) -> usize {
     let fixed = size_of::<DiskHeader>().saturating_add(UUID_BYTES);
@@ -158,8 +158,8 @@ pub fn tags_max(format: &LogFormat) -> usize {
     room.checked_div(tag_bytes(format)).unwrap_or_default()
 }
 
-/// A descriptor block of transaction `sequence` with these tags, at most [`tags_max`], in a journal
-/// of this UUID. Which tag shares the UUID and which is the last, it marks itself.
+/// Encodes a descriptor block of transaction `sequence` with these tags, at most [`tags_max`], in a
+/// journal of this UUID. Sets the `SAME_UUID` and `LAST_TAG` flags itself.
 #[must_use]
 pub fn encode(
     sequence: Sequence,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_survive_encoding_in_every_layout() {
+    fn tags_round_trip_in_every_layout() {
         let layouts = [
             (false, Checksums::None, 8),
             (true, Checksums::None, 12),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn full_descriptor_gives_its_tags_back_in_every_layout() {
+    fn full_descriptor_round_trips_in_every_layout() {
         let checksums = [
             Checksums::None,
             Checksums::Commit,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn block_without_a_last_tag_ends_with_its_last_whole_tag() {
+    fn block_without_last_tag_ends_at_last_complete_tag() {
         let format = format(false, Checksums::Tag32 { seed: 0 });
         let mut block = vec![0; size_of::<DiskHeader>()];
         let plain = tag(5, TagFlags::SAME_UUID, 0);

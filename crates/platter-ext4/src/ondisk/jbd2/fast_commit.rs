@@ -1,5 +1,5 @@
-//! Fast commit records: little-endian tag, length and value, packed into the blocks behind the
-//! log. No record crosses a block. Spec: `ext4/journal`, fast commits.
+//! Fast commit records: little-endian tag, length and value, packed into the blocks after the log.
+//! No record crosses a block boundary. Spec: `ext4/journal`, fast commits.
 
 use std::mem::offset_of;
 
@@ -11,20 +11,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Sequence;
 use crate::ondisk::{BlockNr, FileBlock, InodeNr};
 
-/// Longest name of a directory entry in bytes.
+/// Maximum length of a directory entry name in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// Bytes of an inode in a record: at least the part every inode has.
+/// Minimum length of an inode in a record in bytes: the part every inode has.
 const INODE_BYTES_MIN: usize = 128;
-/// Longest initialised extent in blocks; a longer one is unwritten by that many fewer blocks.
+/// Maximum length of an initialized extent in blocks; a greater one is unwritten, by that many
+/// fewer blocks.
 const WRITTEN_LEN_MAX: u16 = 32768;
 
-/// Before each value. Spec: `ext4/journal`, `struct ext4_fc_tl`.
+/// The header of each record. Spec: `ext4/journal`, `struct ext4_fc_tl`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskTagLength {
     /// `fc_tag`.
     tag: Le16,
-    /// `fc_len`: bytes of the value.
+    /// `fc_len`: length of the value in bytes.
     len: Le16,
 }
 
@@ -38,7 +39,7 @@ struct DiskHead {
     sequence: Le32,
 }
 
-/// Blocks given to a file. Spec: `ext4/journal`, `struct ext4_fc_add_range`.
+/// Blocks mapped in a file. Spec: `ext4/journal`, `struct ext4_fc_add_range`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskAddRange {
@@ -54,7 +55,7 @@ struct DiskAddRange {
     start_lo: Le32,
 }
 
-/// Blocks taken from a file. Spec: `ext4/journal`, `struct ext4_fc_del_range`.
+/// Blocks unmapped from a file. Spec: `ext4/journal`, `struct ext4_fc_del_range`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskDelRange {
@@ -66,7 +67,7 @@ struct DiskDelRange {
     len: Le32,
 }
 
-/// Before the name of an entry. Spec: `ext4/journal`, `struct ext4_fc_dentry_info`.
+/// The fields before the name of an entry. Spec: `ext4/journal`, `struct ext4_fc_dentry_info`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct DiskEntry {
@@ -89,28 +90,28 @@ struct DiskTail {
 const _: () = assert!(size_of::<DiskAddRange>() == 16);
 const _: () = assert!(offset_of!(DiskTail, crc) == 4);
 
-/// What a fast commit record must hold to.
+/// The rules of a fast commit record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FastCommitRule {
     /// `fc_tag` is known.
     Tag,
-    /// `fc_len` stays within the block and fits the tag.
+    /// `fc_len` is within the block and valid for the tag.
     Length,
-    /// Of the fast commits behind a transaction, the first one is whole.
+    /// The first fast commit after a transaction is complete.
     First,
     /// `fc_ino` is an inode of the filesystem.
     Inode,
-    /// `fc_ex` is an extent of blocks of the filesystem.
+    /// `fc_ex` is an extent within the filesystem.
     Range,
-    /// Records of block ranges name files that are mapped by extents.
+    /// Records of block ranges refer to files mapped by extents.
     NoExtents,
-    /// A name is one that a directory can hold.
+    /// A name is valid for a directory entry.
     Name,
-    /// A directory that must lose its index begins with `.` and `..`.
+    /// A directory whose index is removed begins with `.` and `..`.
     Parent,
-    /// A created inode is there when it gets its name.
+    /// A created inode is in use when it is linked.
     Missing,
-    /// A directory has at most as many blocks as the filesystem.
+    /// A directory does not have more blocks than the filesystem.
     DirectorySize,
 }
 
@@ -119,15 +120,13 @@ impl Rule for FastCommitRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Tag => "tag is unknown",
-            Self::Length => "length does not fit the tag or the block",
-            Self::First => {
-                "the first fast commit is not whole, which keeps the kernel from a mount"
-            }
-            Self::Inode => "inode number is outside the filesystem",
-            Self::Range => "block range is empty or outside the filesystem",
-            Self::NoExtents => "block range belongs to a file without extents",
-            Self::Name => "name is not one of a directory entry",
+            Self::Tag => "unknown tag",
+            Self::Length => "invalid length",
+            Self::First => "first fast commit is incomplete, which fails a kernel mount",
+            Self::Inode => "inode out of bounds",
+            Self::Range => "invalid block range",
+            Self::NoExtents => "block range of a file without extents",
+            Self::Name => "invalid directory entry name",
             Self::Parent => "directory does not begin with . and ..",
             Self::Missing => "created inode is not in use",
             Self::DirectorySize => "directory has more blocks than the filesystem",
@@ -135,27 +134,27 @@ impl Rule for FastCommitRule {
     }
 }
 
-/// An extent given to a file.
+/// An extent mapped in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddRange {
-    /// The file.
+    /// The file's inode.
     pub inode: InodeNr,
-    /// First block of the file.
+    /// First logical block.
     pub first: FileBlock,
     /// Number of blocks, not zero.
     pub len: u32,
-    /// First block of the filesystem.
+    /// First physical block.
     pub start: BlockNr,
-    /// Allocated, but reads as zeros.
+    /// Unwritten: allocated, but reads as zeros.
     pub unwritten: bool,
 }
 
-/// A name in a directory.
+/// A directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The directory.
     pub parent: InodeNr,
-    /// What the name names.
+    /// The inode that the name refers to.
     pub inode: InodeNr,
     /// The name, 1 to 255 bytes.
     pub name: &'a [u8],
@@ -164,49 +163,49 @@ pub struct Entry<'a> {
 /// One decoded record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// Opens the first fast commit behind a transaction.
+    /// Begins the first fast commit after a transaction.
     Head {
         /// Features of the records; none is known.
         features: u32,
-        /// The transaction that these fast commits would have become part of.
+        /// The transaction that these fast commits belong to.
         sequence: Sequence,
     },
-    /// Blocks were given to a file.
+    /// Blocks were mapped in a file.
     AddRange(AddRange),
-    /// Blocks were taken from a file.
+    /// Blocks were unmapped from a file.
     DelRange {
-        /// The file.
+        /// The file's inode.
         inode: InodeNr,
-        /// First block of the file.
+        /// First logical block.
         first: FileBlock,
         /// Number of blocks.
         len: u32,
     },
-    /// An inode was created under a name.
+    /// An inode was created and linked.
     Create(Entry<'a>),
-    /// An inode was given a name.
+    /// An inode was linked.
     Link(Entry<'a>),
-    /// An inode lost a name.
+    /// An inode was unlinked.
     Unlink(Entry<'a>),
-    /// An inode as it was, its block map excepted.
+    /// The contents of an inode, except its block mapping.
     Inode {
         /// The inode.
         inode: InodeNr,
-        /// Its bytes: 128 up to the size of an inode.
+        /// Its bytes: from 128 to the inode size.
         raw: &'a [u8],
     },
-    /// Nothing, up to the end of the block.
+    /// Padding up to the end of the block.
     Pad,
-    /// Closes a fast commit: all up to here is valid when the CRC is.
+    /// Ends a fast commit: all records so far are valid if the CRC matches.
     Tail {
-        /// As in the head.
+        /// The same as in the head.
         sequence: Sequence,
         /// CRC-32C of the fast commit's records.
         crc: u32,
     },
 }
 
-/// The records of one block, in order. Ends after the first error.
+/// Iterates over the records of one block. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Records<'a> {
     rest: &'a [u8],
@@ -214,7 +213,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records of `block`, of a filesystem with inodes of `inode_bytes`.
+    /// Decodes the records of `block`, in a filesystem with an inode size of `inode_bytes`.
     #[must_use]
     pub fn decode(block: &'a [u8], inode_bytes: u16) -> Self {
         Self {
@@ -250,7 +249,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// The CRC of a fast commit, continued over the covered bytes of one more record.
+/// Continues the CRC of a fast commit over the covered bytes of one more record.
 #[must_use]
 pub fn continue_crc(crc: u32, covered: &[u8]) -> u32 {
     crc32c(crc, covered)
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_record_is_read() {
+    fn every_kind_of_record_is_decoded() {
         let (parent, inode) = (InodeNr::ROOT, InodeNr::new(12).unwrap());
         let entry = Entry {
             parent,
@@ -483,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn length_that_does_not_fit_is_refused() {
+    fn invalid_length_is_refused() {
         assert_eq!(refused(1, &[0; 15]), FastCommitRule::Length);
         assert_eq!(refused(2, &[1; 13]), FastCommitRule::Length);
         assert_eq!(refused(3, &[1; 8]), FastCommitRule::Length);
@@ -506,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_block_without_room_for_a_record_ends_quietly() {
+    fn short_block_end_is_no_error() {
         assert_eq!(decode(&[1, 2, 3]), []);
     }
 }

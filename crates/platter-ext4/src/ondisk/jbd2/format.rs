@@ -1,5 +1,5 @@
-//! How the features of a journal shape its blocks: widths of numbers, and checksums.
-//! Spec: `ext4/journal`, feature flags and block checksums.
+//! Parameters of the log's blocks that depend on the journal's features: block number width and
+//! checksums. Spec: `ext4/journal`, feature flags and block checksums.
 
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::endian::Be32;
@@ -7,40 +7,41 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::header::Sequence;
 
-/// Which checksums the log has. Seeds are the CRC-32C of the journal's UUID.
+/// The checksums of the log. Seeds are the CRC-32C of the journal's UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Checksums {
     /// None.
     None,
     /// Version 1: a CRC-32 over a transaction's descriptor and logged blocks, in its commit block.
     Commit,
-    /// Version 2: each block of the log has one, logged blocks 16 bits of it in their tag.
+    /// Version 2: each block of the log has a checksum; that of a logged block is the low 16 bits
+    /// in its tag.
     Tag16 {
-        /// What each checksum starts from.
+        /// Seed of each checksum.
         seed: u32,
     },
     /// Version 3: as version 2, with all 32 bits in the tag.
     Tag32 {
-        /// What each checksum starts from.
+        /// Seed of each checksum.
         seed: u32,
     },
 }
 
-/// The shape of the blocks of one log.
+/// The format of the blocks of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogFormat {
-    /// Bytes of a block: a power of two from 1 KiB to 64 KiB.
+    /// Block size in bytes: a power of two from 1 KiB to 64 KiB.
     pub block_bytes: u32,
     /// Block numbers have 64 bits.
     pub wide: bool,
-    /// The checksums.
+    /// The checksums in use.
     pub checksums: Checksums,
     /// A commit block may reach the disk before the blocks it commits.
     pub async_commit: bool,
 }
 
 impl LogFormat {
-    /// The seed of per-block checksums, where the log has them.
+    /// Returns the seed of per-block checksums, if the log has them.
     #[must_use]
     pub fn seed(&self) -> Option<u32> {
         match self.checksums {
@@ -49,14 +50,14 @@ impl LogFormat {
         }
     }
 
-    /// Bytes of a block that records may take: all before the checksum at its end.
+    /// Returns the end of the space for records: the start of the checksum at the end of the block.
     #[must_use]
     pub fn records_end(&self) -> usize {
         let tail = if self.seed().is_some() { TAIL_BYTES } else { 0 };
         (self.block_bytes as usize).saturating_sub(tail)
     }
 
-    /// Whether a descriptor or revoke block has its checksum; true where the log has none.
+    /// Whether the checksum of a descriptor or revoke block matches; true if the log has none.
     #[must_use]
     pub fn tail_matches(&self, block: &[u8]) -> bool {
         let Some(seed) = self.seed() else {
@@ -68,7 +69,7 @@ impl LogFormat {
         Be32::from_bytes(*tail).get() == tail_checksum(seed, body)
     }
 
-    /// Puts the checksum of a descriptor or revoke block in place.
+    /// Stores the checksum of a descriptor or revoke block.
     pub fn seal_tail(&self, block: &mut [u8]) {
         let Some(seed) = self.seed() else {
             return;
@@ -78,7 +79,7 @@ impl LogFormat {
         }
     }
 
-    /// The checksum of a logged block as its tag stores it; `None` where tags have none.
+    /// Returns the checksum of a logged block as stored in its tag; `None` if tags have none.
     #[must_use]
     pub fn data_checksum(&self, sequence: Sequence, logged: &[u8]) -> Option<u32> {
         let full = |seed| crc32c(crc32c(seed, Be32::new(sequence.0).as_bytes()), logged);
@@ -97,7 +98,7 @@ fn tail_checksum(seed: u32, body: &[u8]) -> u32 {
     crc32c(crc32c(seed, body), &[0; TAIL_BYTES])
 }
 
-/// The big-endian number at the start of `bytes`, and what follows it.
+/// Splits the big-endian number at the start of `bytes` from the rest.
 pub(super) fn take<T: FromBytes + Copy>(bytes: &[u8]) -> Option<(T, &[u8])> {
     T::read_from_prefix(bytes).ok()
 }
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn sealed_tail_matches_and_a_flip_does_not() {
+    fn sealed_tail_matches_and_flipped_bit_fails() {
         let format = format(Checksums::Tag16 { seed: 7 });
         let mut block = vec![0x5a; 1024];
         format.seal_tail(&mut block);

@@ -1,4 +1,4 @@
-//! What every block of the log but the logged ones begins with. Spec: `ext4/journal`, block header.
+//! The header of every block of the log except logged blocks. Spec: `ext4/journal`, block header.
 
 use std::fmt;
 
@@ -6,7 +6,8 @@ use platter_cache::commit::TransactionId;
 use platter_ondisk::endian::Be32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// `h_magic`. A logged block that begins with it is stored with zeros there, and marked escaped.
+/// `h_magic`. A logged block that begins with it is stored with zeros in its place, and marked as
+/// escaped.
 pub const JBD2_MAGIC: u32 = 0xc03b_3998;
 
 /// The first 12 bytes of a block. Spec: `ext4/journal`, `struct journal_header_s`.
@@ -23,8 +24,7 @@ pub struct DiskHeader {
 
 const _: () = assert!(size_of::<DiskHeader>() == 12);
 
-/// A block of the journal, counted from its start; block 0 of an internal journal is its
-/// superblock.
+/// Number of a journal block; block 0 of an internal journal is its superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LogBlock(pub u32);
 
@@ -34,12 +34,13 @@ impl fmt::Display for LogBlock {
     }
 }
 
-/// The number of a transaction. It wraps around, so that order is by the shorter way.
+/// Sequence number (tid) of a transaction. It wraps around, so comparison uses the signed
+/// difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Sequence(pub u32);
 
 impl Sequence {
-    /// The number of the transaction after this one.
+    /// Returns the sequence number of the next transaction.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
@@ -51,7 +52,7 @@ impl Sequence {
         self.0.wrapping_sub(other.0).cast_signed() < 0
     }
 
-    /// The later one of two transactions.
+    /// Returns the later one of two transactions.
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         if self.is_before(other) { other } else { self }
@@ -94,7 +95,7 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// The stored number.
+    /// Returns the stored number.
     #[must_use]
     pub fn encode(self) -> u32 {
         match self {
@@ -118,7 +119,7 @@ impl BlockKind {
     }
 }
 
-/// What a block of the log says it is.
+/// A decoded block header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Header {
     /// The kind of block.
@@ -128,8 +129,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of `block`, or `None` when it has none or one of an unknown kind: the log ends
-    /// at such a block, which is how it ends when nothing is wrong.
+    /// Decodes the header of `block`. Returns `None` without a magic or with an unknown kind: such
+    /// a block is the regular end of the log.
     #[must_use]
     pub fn decode(block: &[u8]) -> Option<Self> {
         let (disk, _) = DiskHeader::ref_from_prefix(block).ok()?;
@@ -142,7 +143,7 @@ impl Header {
         })
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     #[must_use]
     pub fn encode(self) -> DiskHeader {
         DiskHeader {
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn header_survives_encoding() {
+    fn header_round_trips() {
         let header = Header {
             kind: BlockKind::Revoke,
             sequence: Sequence(0x0102_0304),

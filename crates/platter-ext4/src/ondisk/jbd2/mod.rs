@@ -1,9 +1,9 @@
-//! The journal's own format, JBD2: big-endian, shared by ext3 and ext4 (and OCFS2).
+//! The on-disk format of the journal, JBD2: big-endian, shared by ext3 and ext4 (and OCFS2).
 //!
-//! A log of transactions in blocks of the filesystem's size. A transaction is descriptor blocks,
-//! each followed by the blocks it describes, revoke blocks, and one commit block; all carry its
-//! sequence number. Behind the log may lie an area of fast commits, whose records are ext4's own
-//! and little-endian. Spec: `ext4/journal`.
+//! The log is a sequence of transactions in blocks of the filesystem's size. A transaction consists
+//! of descriptor blocks, each followed by the blocks it describes, revoke blocks, and one commit
+//! block; all have its sequence number. An area of fast commits may follow the log, whose records
+//! are specific to ext4 and little-endian. Spec: `ext4/journal`.
 
 pub mod header;
 pub mod format;
@@ -19,26 +19,26 @@ pub use superblock::JournalSuperblock;
 
 use platter_ondisk::Rule;
 
-/// What the blocks of the log must hold to.
+/// The rules of the blocks of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LogRule {
     /// The journal inode maps every block of the log.
     Hole,
-    /// The blocks of the log lie within the device.
+    /// The blocks of the log are within the device.
     OutsideDevice,
-    /// The runs of the log's map follow each other.
+    /// The runs of the journal's block mapping are contiguous.
     MapOrder,
-    /// A descriptor or revoke block of a committed transaction has its checksum.
+    /// The checksum of a descriptor or revoke block of a committed transaction.
     BlockChecksum,
-    /// A commit block has its checksum.
+    /// The checksum of a commit block.
     CommitChecksum,
-    /// A logged block has the checksum of its tag.
+    /// The checksum of a logged block in its tag.
     DataChecksum,
-    /// `t_blocknr`: a logged block belongs to the filesystem.
+    /// `t_blocknr`: a logged block is within the filesystem.
     TargetOutside,
-    /// `t_blocknr`: a logged block is not one of the log itself.
+    /// `t_blocknr`: a logged block is not part of the log.
     TargetInsideLog,
-    /// `r_count` stays within the revoke block.
+    /// `r_count` is within the revoke block.
     RevokeCount,
 }
 
@@ -47,15 +47,15 @@ impl Rule for LogRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Hole => "the log has a hole",
-            Self::OutsideDevice => "the log lies outside the device",
-            Self::MapOrder => "the map of the log is not in order",
+            Self::Hole => "journal inode has a hole",
+            Self::OutsideDevice => "journal block is outside the device",
+            Self::MapOrder => "journal block mapping is out of order",
             Self::BlockChecksum => "checksum of a descriptor or revoke block does not match",
             Self::CommitChecksum => "checksum of a commit block does not match",
             Self::DataChecksum => "checksum of a logged block does not match",
-            Self::TargetOutside => "a logged block belongs outside the filesystem",
-            Self::TargetInsideLog => "a logged block belongs inside the log",
-            Self::RevokeCount => "a revoke block claims more records than it holds",
+            Self::TargetOutside => "logged block number is outside the filesystem",
+            Self::TargetInsideLog => "logged block number is inside the journal",
+            Self::RevokeCount => "r_count exceeds the revoke block",
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct RevokedBlocks<'a> {
 }
 
 impl<'a> RevokedBlocks<'a> {
-    /// The records of `block`.
+    /// Decodes the records of `block`.
     pub fn decode(block: &'a [u8], format: &LogFormat) -> Result<Self, Corrupt<LogRule>> {
         let broken = || Corrupt::new(Locus::default(), LogRule::RevokeCount);
         let (disk, _) = DiskRevoke::ref_from_prefix(block).map_err(|_| broken())?;
@@ -64,14 +64,14 @@ fn record_bytes(format: &LogFormat) -> usize {
     if format.wide { 8 } else { 4 }
 }
 
-/// How many records a revoke block holds.
+/// Returns the capacity of a revoke block in records.
 #[must_use]
 pub fn records_max(format: &LogFormat) -> usize {
     let room = format.records_end().saturating_sub(size_of::<DiskRevoke>());
     room.checked_div(record_bytes(format)).unwrap_or_default()
 }
 
-/// A revoke block of transaction `sequence` with these records, at most [`records_max`].
+/// Encodes a revoke block of transaction `sequence` with these records, at most [`records_max`].
 #[must_use]
 pub fn encode(sequence: Sequence, revoked: &[BlockNr], format: &LogFormat) -> Vec<u8> {
     let header = Header {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn records_have_the_width_of_the_log() {
+    fn record_width_depends_on_the_format() {
         let narrow = format(false, Checksums::None);
         let found: Vec<_> = RevokedBlocks::decode(&block(24), &narrow)
             .unwrap()
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_record_and_an_empty_block_give_none() {
+    fn partial_record_and_empty_block_yield_none() {
         let narrow = format(false, Checksums::None);
         for used in [0, 15, 16, 19] {
             assert_eq!(
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn full_block_gives_its_records_back_in_every_layout() {
+    fn full_block_round_trips_in_every_layout() {
         for checksums in [Checksums::None, Checksums::Tag32 { seed: 3 }] {
             for wide in [false, true] {
                 let format = format(wide, checksums);

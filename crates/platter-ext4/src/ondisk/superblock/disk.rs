@@ -180,7 +180,7 @@ pub struct DiskSuperblock {
     pub user_quota_inode: Le32,
     /// `s_grp_quota_inum`.
     pub group_quota_inode: Le32,
-    /// `s_overhead_blocks`: clusters taken by the filesystem itself; zero if not computed.
+    /// `s_overhead_blocks`: clusters of metadata; zero if not computed.
     pub overhead_clusters: Le32,
     /// `s_backup_bgs`: with `sparse_super2`, the groups with backups.
     pub backup_groups: [Le32; 2],
@@ -243,7 +243,7 @@ const _: () = assert!(offset_of!(DiskSuperblock, orphan_file_inode) == 0x280);
 const _: () = assert!(offset_of!(DiskSuperblock, checksum) == 0x3fc);
 
 impl DiskSuperblock {
-    /// The checksum these bytes should have.
+    /// Returns the expected checksum.
     #[must_use]
     pub fn expected_checksum(&self) -> u32 {
         let bytes = self.as_bytes();
@@ -251,14 +251,14 @@ impl DiskSuperblock {
         crc32c(!0, covered)
     }
 
-    /// Puts the checksum in place, where there is one.
+    /// Stores the checksum, if there is one.
     pub fn seal(&mut self) {
         if self.features().has_metadata_csum() {
             self.checksum.set(self.expected_checksum());
         }
     }
 
-    /// Sets the time of the last write; times the format cannot hold become the nearest.
+    /// Sets the time of the last write, clamped to the format's range.
     pub fn set_write_time(&mut self, now: Timestamp) {
         (self.write_time_lo, self.write_time_hi) = split_time(now);
     }
@@ -285,7 +285,7 @@ impl DiskSuperblock {
     }
 }
 
-/// The two fields of a time; times the format cannot hold become the nearest.
+/// Returns the two fields of a time, clamped to the format's range.
 pub(super) fn split_time(time: Timestamp) -> (Le32, u8) {
     let seconds = u64::try_from(time.seconds).unwrap_or(0).min(0xff_ffff_ffff);
     let [b0, b1, b2, b3, high, ..] = seconds.to_le_bytes();

@@ -1,4 +1,5 @@
-//! What the superblock keeps of errors: how many, the first and the last. Spec: `ext4/super`.
+//! Error information in the superblock: the count, the first and the last error. Spec:
+//! `ext4/super`.
 
 use platter_ondisk::endian::{Le32, Le64};
 use platter_vfs::Timestamp;
@@ -7,21 +8,21 @@ use super::DiskSuperblock;
 use super::disk::split_time;
 use crate::ondisk::InodeNr;
 
-/// `s_state`: errors were found.
+/// `s_state`: errors were detected.
 const STATE_ERRORS: u16 = 0x2;
 
-/// An error to be kept in the superblock.
+/// An error to be recorded in the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorNote {
-    /// When it was met.
+    /// Time of the error.
     pub time: Timestamp,
-    /// What it was.
+    /// Kind of the error.
     pub code: ErrorCode,
-    /// What it was met in; at most 32 bytes are kept.
+    /// Function or structure of the error; at most 32 bytes are stored.
     pub place: &'static str,
-    /// The inode, where one is known.
+    /// The inode, if known.
     pub inode: Option<InodeNr>,
-    /// The block, where one is known.
+    /// The block, if known.
     pub block: Option<u64>,
 }
 
@@ -29,9 +30,9 @@ pub struct ErrorNote {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ErrorCode {
-    /// Something else.
+    /// Any other error.
     Unknown = 1,
-    /// The device failed.
+    /// An I/O error of the device.
     Io = 2,
     /// A checksum does not match.
     Checksum = 4,
@@ -40,12 +41,12 @@ pub enum ErrorCode {
 }
 
 impl DiskSuperblock {
-    /// Counts an error, and marks the filesystem as one with errors.
+    /// Counts an error, and sets the error flag in `s_state`.
     pub fn note_error(&mut self, note: &ErrorNote) {
         self.note_errors(note, 1);
     }
 
-    /// As [`note_error`](Self::note_error), for `count` errors of which `note` is the last.
+    /// Like [`note_error`](Self::note_error), for `count` errors of which `note` is the last.
     pub fn note_errors(&mut self, note: &ErrorNote, count: u32) {
         self.mark_errors();
         let (time_lo, time_hi) = split_time(note.time);
@@ -74,13 +75,13 @@ impl DiskSuperblock {
         self.error_count = self.error_count.get().saturating_add(count).into();
     }
 
-    /// Marks the filesystem as one with errors.
+    /// Sets the error flag in `s_state`.
     pub fn mark_errors(&mut self) {
         self.state = (self.state.get() | STATE_ERRORS).into();
     }
 
-    /// Takes over the errors that `earlier`, an earlier state of this superblock, knows of, where
-    /// it knows of more: they are noted without a transaction, so a replay does not know them.
+    /// Copies the errors of `earlier`, an earlier state of this superblock, if it has recorded
+    /// more: errors are recorded outside transactions, so the replayed superblock may lack them.
     pub fn keep_errors(&mut self, earlier: &Self) {
         if earlier.state.get() & STATE_ERRORS != 0 {
             self.mark_errors();
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_and_the_last_error_are_kept() {
+    fn first_and_last_error_are_recorded() {
         let mut disk = sample();
         for seconds in [5, 6, 1 << 33] {
             disk.note_error(&note(seconds));
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_outlive_a_replay() {
+    fn errors_survive_a_replay() {
         let before = sample();
         let mut noted = before;
         noted.note_error(&note(5));

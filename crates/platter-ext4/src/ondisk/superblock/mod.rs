@@ -23,7 +23,7 @@ pub use verifier::SuperblockVerifier;
 
 /// `s_magic`.
 pub const SUPERBLOCK_MAGIC: u16 = 0xef53;
-/// Where the primary superblock lies on the device, in bytes.
+/// Offset of the primary superblock on the device in bytes.
 pub const SUPERBLOCK_OFFSET_BYTES: u64 = 1024;
 /// Length of the superblock in bytes.
 pub const SUPERBLOCK_LEN_BYTES: usize = 1024;
@@ -34,13 +34,13 @@ const FIRST_INODE_REVISION_0: u32 = 11;
 /// `s_checksum_type`: CRC-32C.
 const CHECKSUM_TYPE_CRC32C: u8 = 1;
 
-/// What a superblock must hold to. The last ones are proven with the
+/// The rules of a superblock. The sizes and counts are validated with the
 /// [`Geometry`](super::geometry::Geometry).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SuperblockRule {
     /// `s_magic`.
     Magic,
-    /// `s_checksum_type` is one that exists.
+    /// `s_checksum_type` is known.
     ChecksumType,
     /// `s_checksum`.
     Checksum,
@@ -50,25 +50,25 @@ pub enum SuperblockRule {
     ClusterSize,
     /// `s_inode_size` is a power of two between 128 and the block size.
     InodeSize,
-    /// `s_first_ino` lies behind the reserved inodes.
+    /// `s_first_ino` is after the reserved inodes.
     FirstInode,
     /// `s_desc_size` is a power of two between 64 and 1024.
     DescriptorSize,
     /// `s_blocks_per_group` fits one bitmap block, and is not zero.
     BlocksPerGroup,
-    /// `s_clusters_per_group` agrees with the blocks per group.
+    /// `s_clusters_per_group` matches `s_blocks_per_group`.
     ClustersPerGroup,
-    /// `s_inodes_per_group` fits one bitmap block, and fills a block of inodes.
+    /// `s_inodes_per_group` fits one bitmap block, and is at least one block of inodes.
     InodesPerGroup,
-    /// `s_first_data_block` agrees with the block size and lies within the filesystem.
+    /// `s_first_data_block` matches the block size and is within the filesystem.
     FirstDataBlock,
-    /// `s_blocks_count` stays within what the format can address.
+    /// `s_blocks_count` is within the addressable range.
     BlocksCount,
-    /// `s_inodes_count` is the groups' inodes together.
+    /// `s_inodes_count` is the number of groups times `s_inodes_per_group`.
     InodesCount,
     /// `s_reserved_gdt_blocks` is at most a quarter of the block size.
     ReservedGdtBlocks,
-    /// `s_first_meta_bg` lies within the group descriptor table.
+    /// `s_first_meta_bg` is within the group descriptor table.
     FirstMetaBlockGroup,
     /// The device is as long as the filesystem.
     DeviceTooShort,
@@ -80,59 +80,59 @@ impl Rule for SuperblockRule {
     fn text(self) -> &'static str {
         match self {
             Self::Magic => "magic is not 0xef53",
-            Self::ChecksumType => "checksum type is unknown",
+            Self::ChecksumType => "unknown checksum algorithm",
             Self::Checksum => "checksum does not match",
-            Self::BlockSize => "block size is not between 1 KiB and 64 KiB",
-            Self::ClusterSize => "cluster size does not fit the block size",
-            Self::InodeSize => "inode size is not a power of two between 128 and the block size",
-            Self::FirstInode => "first inode is below 11",
-            Self::DescriptorSize => "descriptor size is not a power of two between 64 and 1024",
-            Self::BlocksPerGroup => "blocks per group do not fit a bitmap block",
-            Self::ClustersPerGroup => "clusters per group disagree with the blocks per group",
-            Self::InodesPerGroup => "inodes per group do not fit a bitmap block",
-            Self::FirstDataBlock => "first data block disagrees with the block size or count",
-            Self::BlocksCount => "block count is beyond what can be addressed",
-            Self::InodesCount => "inode count is not the number of groups times inodes per group",
-            Self::ReservedGdtBlocks => "more reserved descriptor blocks than a quarter of a block",
-            Self::DeviceTooShort => "block count is beyond the end of the device",
-            Self::FirstMetaBlockGroup => "first meta block group is beyond the descriptor table",
+            Self::BlockSize => "bad block size",
+            Self::ClusterSize => "bad cluster size",
+            Self::InodeSize => "unsupported inode size",
+            Self::FirstInode => "invalid first ino: below 11",
+            Self::DescriptorSize => "unsupported descriptor size",
+            Self::BlocksPerGroup => "invalid blocks per group",
+            Self::ClustersPerGroup => "blocks per group and clusters per group inconsistent",
+            Self::InodesPerGroup => "invalid inodes per group",
+            Self::FirstDataBlock => "bad geometry: first data block",
+            Self::BlocksCount => "bad geometry: block count is too large",
+            Self::InodesCount => "inodes count not valid: not groups times inodes per group",
+            Self::ReservedGdtBlocks => "number of reserved GDT blocks insanely large",
+            Self::DeviceTooShort => "bad geometry: block count exceeds size of device",
+            Self::FirstMetaBlockGroup => "first meta block group too large",
         }
     }
 }
 
-/// `s_state`, of a filesystem that is not mounted.
+/// `s_state`: the state of the filesystem when it was last unmounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State(pub u16);
 
 impl State {
-    /// It was unmounted, or has a journal that keeps it consistent.
+    /// Whether it was unmounted cleanly, or has a journal that keeps it consistent.
     #[must_use]
     pub fn is_clean(self) -> bool {
         self.0 & 0x1 != 0
     }
 
-    /// The kernel found errors in it.
+    /// Whether errors were detected.
     #[must_use]
     pub fn has_errors(self) -> bool {
         self.0 & 0x2 != 0
     }
 
-    /// The kernel was cleaning up orphaned inodes.
+    /// Whether orphan processing was in progress.
     #[must_use]
     pub fn is_cleaning_orphans(self) -> bool {
         self.0 & 0x4 != 0
     }
 
-    /// The journal ends with fast commits to replay.
+    /// Whether fast commit replay was in progress.
     #[must_use]
     pub fn is_replaying_fast_commits(self) -> bool {
         self.0 & 0x20 != 0
     }
 }
 
-/// A superblock whose magic, checksum and revision hold.
+/// A superblock with validated magic, checksum and revision.
 ///
-/// Its sizes and counts are proven with the [`Geometry`](super::geometry::Geometry).
+/// Its sizes and counts are validated with the [`Geometry`](super::geometry::Geometry).
 #[derive(Debug, Clone)]
 pub struct Superblock {
     /// The three feature words; none in revision 0.
@@ -143,19 +143,19 @@ pub struct Superblock {
     pub uuid: Uuid,
     /// The label without padding.
     pub label: Vec<u8>,
-    /// Where it was mounted last, without padding.
+    /// The last mount point without padding.
     pub last_mounted: Vec<u8>,
     /// Whether it was unmounted cleanly, and whether errors were found.
     pub state: State,
-    /// Blocks only the superuser may take.
+    /// Blocks reserved for the superuser.
     pub reserved_blocks: u64,
-    /// The user that may take them.
+    /// The user that may use them.
     pub reserved_uid: u32,
-    /// The group that may take them.
+    /// The group that may use them.
     pub reserved_gid: u32,
-    /// Free blocks, as of the last time somebody wrote them here.
+    /// Free blocks, as last stored in the superblock.
     pub free_blocks: u64,
-    /// Free inodes, as of the last time somebody wrote them here.
+    /// Free inodes, as last stored in the superblock.
     pub free_inodes: u32,
     /// Last mount.
     pub mounted: Timestamp,
@@ -169,11 +169,11 @@ pub struct Superblock {
     pub mount_count: u16,
     /// Mounts before a check is due; zero or `u16::MAX` for never.
     pub max_mount_count: u16,
-    /// `s_errors`: what to do about an error.
+    /// `s_errors`: behaviour when errors are detected.
     pub errors: u16,
-    /// Errors the kernel counted.
+    /// Number of recorded errors.
     pub error_count: u32,
-    /// How many bytes of fields behind the first 128 new inodes have.
+    /// Length of the fields after the first 128 bytes in new inodes.
     pub inode_extra_bytes: u16,
     /// `s_default_mount_opts`.
     pub default_mount_options: u32,
@@ -187,9 +187,9 @@ pub struct Superblock {
     pub journal_inode: Option<InodeNr>,
     /// The UUID of the external journal's superblock, when there is an external journal.
     pub journal_uuid: Uuid,
-    /// The device number of the external journal as it was last.
+    /// The last known device number of the external journal.
     pub journal_device: u32,
-    /// A copy of the journal inode's block map and size.
+    /// A copy of the journal inode's `i_block` and size.
     pub journal_backup: [u32; 17],
     /// Head of the list of orphaned inodes.
     pub last_orphan: Option<InodeNr>,
@@ -207,12 +207,12 @@ pub struct Superblock {
     pub encoding: u16,
     /// `s_encoding_flags`.
     pub encoding_flags: u16,
-    /// What all metadata checksums start from.
+    /// Seed of all metadata checksums.
     pub checksum_seed: u32,
 }
 
 impl Superblock {
-    /// Proves magic and checksum, and takes over what has no further rule.
+    /// Validates magic and checksum, and decodes the fields without further rules.
     pub fn decode(disk: &DiskSuperblock) -> Result<Self, Corrupt<SuperblockRule>> {
         let broken = |rule| Err(Corrupt::new(LOCUS, rule));
         if disk.magic.get() != SUPERBLOCK_MAGIC {
@@ -287,7 +287,7 @@ impl Superblock {
         }
     }
 
-    /// `ext2`, `ext3` or `ext4`: the oldest driver that knows all features in use.
+    /// Returns `ext2`, `ext3` or `ext4`: the oldest driver that supports all features in use.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         let ext2_incompat = Incompat::FILETYPE.union(Incompat::META_BG);
@@ -310,7 +310,7 @@ impl Superblock {
         }
     }
 
-    /// The number of the first inode that is not reserved.
+    /// Returns the number of the first inode that is not reserved.
     pub(super) fn first_inode(
         &self,
         disk: &DiskSuperblock,
@@ -329,7 +329,7 @@ impl Superblock {
 /// The location of every report about the primary superblock.
 pub(crate) const LOCUS: Locus = Locus::UNKNOWN.at_offset(SUPERBLOCK_OFFSET_BYTES);
 
-/// What is asked for counts where inodes are that long; else all fields known here are in use.
+/// Returns `s_want_extra_isize` if inodes are that long; else the length of all fields known here.
 fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {
     const KNOWN_BYTES: u16 = 32;
     let Some(behind @ 1..) = disk.inode_size.get().checked_sub(128) else {
@@ -354,7 +354,7 @@ fn inode_extra_bytes(disk: &DiskSuperblock, features: Features) -> u16 {
     }
 }
 
-/// The label without padding.
+/// Returns the label without padding.
 pub(crate) fn label_of(disk: &DiskSuperblock) -> Vec<u8> {
     until_nul(&disk.volume_name)
 }

@@ -1,4 +1,4 @@
-//! What a mount for writing leaves in the superblock, at its beginning and at its end.
+//! The superblock fields that a read-write mount sets at its beginning and at its end.
 
 use platter_vfs::Timestamp;
 
@@ -6,15 +6,15 @@ use super::DiskSuperblock;
 use super::disk::split_time;
 use crate::ondisk::features::Incompat;
 
-/// `s_state`: it was unmounted.
+/// `s_state`: cleanly unmounted.
 const STATE_CLEAN: u16 = 0x1;
 
-/// What a filesystem needs when it is found in the middle of a change.
+/// What a filesystem needs after a crash during a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Remedy {
-    /// The replay of its journal.
+    /// Replay of its journal.
     Replay,
-    /// A check.
+    /// A check with e2fsck.
     Check,
 }
 
@@ -23,8 +23,8 @@ const REVISION_0_FIRST_INODE: u32 = 11;
 const REVISION_0_INODE_BYTES: u16 = 128;
 
 impl DiskSuperblock {
-    /// Makes a filesystem of revision 0 one of revision 1, which alone has features: with the sizes
-    /// that the former is bound to.
+    /// Upgrades a filesystem from revision 0 to revision 1, which has features, with the sizes that
+    /// revision 0 implies.
     pub fn leave_revision_0(&mut self) {
         if self.revision.get() == 0 {
             self.revision.set(1);
@@ -33,8 +33,8 @@ impl DiskSuperblock {
         }
     }
 
-    /// Says that the filesystem is mounted for writing. Until it is unmounted it is not clean: its
-    /// journal may need a replay, and without one it may need a check.
+    /// Marks the filesystem as mounted for writing. Until it is unmounted it is not clean: it needs
+    /// recovery, or without a journal a check.
     pub fn begin_mount(&mut self, now: Timestamp) {
         (self.mount_time_lo, self.mount_time_hi) = split_time(now);
         self.set_write_time(now);
@@ -46,7 +46,7 @@ impl DiskSuperblock {
         });
     }
 
-    /// Says what the filesystem needs when a change that now begins is cut short.
+    /// Marks what the filesystem needs if the change that now begins is interrupted.
     pub fn begin_change(&mut self, remedy: Remedy) {
         match remedy {
             Remedy::Replay => {
@@ -57,18 +57,18 @@ impl DiskSuperblock {
         }
     }
 
-    /// Counts what was written to the filesystem.
+    /// Adds to `s_kbytes_written`.
     pub fn add_kbytes_written(&mut self, more: u64) {
         self.kbytes_written = self.kbytes_written.get().saturating_add(more).into();
     }
 
-    /// Says that the filesystem is at rest. It is as clean as it was before it was mounted.
+    /// Marks the filesystem as unmounted. It is as clean as it was before it was mounted.
     pub fn end_mount(&mut self, now: Timestamp, was_clean: bool) {
         self.set_write_time(now);
         self.end_change(was_clean);
     }
 
-    /// Says that a change is done. The filesystem is as clean as it was before.
+    /// Marks the end of a change. The filesystem is as clean as it was before.
     pub fn end_change(&mut self, was_clean: bool) {
         let incompat = self.feature_incompat.get() & !Incompat::RECOVER.bits();
         self.feature_incompat.set(incompat);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_without_a_journal_is_not_clean_until_its_end() {
+    fn mount_without_journal_clears_the_clean_flag() {
         for was_clean in [true, false] {
             let mut disk = sample();
             disk.state.set(u16::from(was_clean));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_with_a_journal_asks_for_its_replay_until_its_end() {
+    fn mount_with_journal_sets_needs_recovery() {
         let mut disk = sample();
         disk.feature_compat.set(Compat::HAS_JOURNAL.bits());
         disk.state.set(1);

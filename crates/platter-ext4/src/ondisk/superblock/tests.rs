@@ -1,10 +1,10 @@
-//! Superblocks made in memory, one broken rule at a time.
+//! Superblocks built in memory, one broken rule at a time.
 
 use zerocopy::FromBytes;
 
 use super::*;
 
-/// A small, valid superblock: 8192 blocks of 1 KiB in one group, metadata checksums on.
+/// Returns a small, valid superblock: 8192 blocks of 1 KiB in one group, metadata checksums on.
 pub(crate) fn sample() -> DiskSuperblock {
     let mut disk = DiskSuperblock::read_from_bytes(&[0; SUPERBLOCK_LEN_BYTES]).unwrap();
     disk.magic.set(SUPERBLOCK_MAGIC);
@@ -50,7 +50,7 @@ fn superblock_with_a_wrong_checksum_is_corrupt() {
 }
 
 #[test]
-fn checksum_is_not_asked_for_without_the_feature() {
+fn checksum_is_ignored_without_the_feature() {
     let mut disk = sample();
     disk.feature_ro_compat.set(0);
     disk.checksum.set(0);

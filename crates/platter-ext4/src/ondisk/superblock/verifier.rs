@@ -1,4 +1,4 @@
-//! The block that the superblock in use lies in: alone, or behind the boot sector.
+//! The verifier of the block that contains the superblock in use, alone or after the boot sector.
 
 use platter_ondisk::{Corrupt, Corruption, VerifierKey, Verify};
 use zerocopy::FromBytes;
@@ -7,15 +7,15 @@ use super::{DiskSuperblock, LOCUS, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET_BYTES, Su
 use crate::ondisk::Geometry;
 use crate::ondisk::structure::Structure;
 
-/// Proves and seals the superblock inside its block.
+/// Validates and seals the superblock inside its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuperblockVerifier {
-    /// Where it lies in the block.
+    /// Byte offset in the block.
     offset: usize,
 }
 
 impl SuperblockVerifier {
-    /// For the superblock that `geometry` was proven with.
+    /// Creates the verifier for the superblock of `geometry`.
     #[must_use]
     pub fn new(geometry: &Geometry) -> Self {
         let primary = SUPERBLOCK_OFFSET_BYTES >> geometry.block_bits;
@@ -27,20 +27,20 @@ impl SuperblockVerifier {
         }
     }
 
-    /// Where the superblock lies in its block.
+    /// Returns the byte offset of the superblock in its block.
     #[must_use]
     pub fn offset_bytes(&self) -> u64 {
         self.offset as u64
     }
 
-    /// The superblock in its block.
+    /// Returns the superblock in its block.
     #[must_use]
     pub fn find<'b>(&self, bytes: &'b [u8]) -> Option<&'b DiskSuperblock> {
         let (disk, _) = DiskSuperblock::ref_from_prefix(bytes.get(self.offset..)?).ok()?;
         Some(disk)
     }
 
-    /// The superblock in its block, to be changed.
+    /// Returns the superblock in its block, for modification.
     #[must_use]
     pub fn find_mut<'b>(&self, bytes: &'b mut [u8]) -> Option<&'b mut DiskSuperblock> {
         let (disk, _) = DiskSuperblock::mut_from_prefix(bytes.get_mut(self.offset..)?).ok()?;
@@ -89,7 +89,7 @@ mod tests {
     use crate::ondisk::geometry::tests::sample_geometry;
 
     #[test]
-    fn superblock_is_found_in_blocks_of_all_sizes_and_sealed() {
+    fn superblock_is_sealed_in_blocks_of_all_sizes() {
         for (block_bits, offset) in [(10, 0), (11, 1024), (12, 1024)] {
             let mut geometry = sample_geometry();
             geometry.block_bits = block_bits;

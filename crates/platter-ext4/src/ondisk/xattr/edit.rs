@@ -1,13 +1,13 @@
-//! Attributes in an inode's own space: taking one out, changing a value in place, making the first.
+//! Editing in-inode attributes: removing one, changing a value in place, adding the first.
 
 use zerocopy::IntoBytes;
 
 use super::{DiskXattrEntry, TERMINATOR_BYTES, XATTR_ALIGN, XATTR_MAGIC, decode_heads};
 
-/// Removes the attribute with this prefix number and name. `bytes` is all that follows the
-/// inode's fields; without such an attribute, or with broken ones, it stays as it is.
+/// Removes the attribute with this prefix number and name. `bytes` is the space after the inode's
+/// fields; without such an attribute, or with corrupt ones, it is unchanged.
 ///
-/// The value's bytes become zeros that belong to nothing; other values stay where they are.
+/// The value's bytes become unused zeros; other values are not moved.
 pub fn remove_from_inode(bytes: &mut [u8], name_index: u8, name: &[u8]) {
     let Some((_, space)) = bytes.split_at_mut_checked(size_of::<u32>()) else {
         return;
@@ -41,9 +41,9 @@ pub fn remove_from_inode(bytes: &mut [u8], name_index: u8, name: &[u8]) {
     }
 }
 
-/// The value of the attribute with this prefix number and name, to be changed in place. `bytes` is
-/// all that follows the inode's fields. `None` without such an attribute, and where its value lies
-/// elsewhere.
+/// Returns the value of the attribute with this prefix number and name, for modification in place.
+/// `bytes` is the space after the inode's fields. `None` without such an attribute, or if its value
+/// is stored elsewhere.
 #[must_use]
 pub fn value_in_inode_mut<'b>(
     bytes: &'b mut [u8],
@@ -66,8 +66,8 @@ pub fn value_in_inode_mut<'b>(
     }
 }
 
-/// The largest value that an attribute with a name of this length has in an inode's own space, if it
-/// is the only one there. `None` where there is no room for it.
+/// Returns the maximum value length of an attribute with a name of this length that is the only one
+/// in an inode. `None` if it does not fit.
 #[must_use]
 pub fn value_len_max_in_inode(space_len: usize, name_len: usize) -> Option<usize> {
     let entry = entry_len(name_len);
@@ -78,7 +78,7 @@ pub fn value_len_max_in_inode(space_len: usize, name_len: usize) -> Option<usize
     Some(len.saturating_sub(len % XATTR_ALIGN))
 }
 
-/// Makes an attribute with this value the only one in an inode's own space, where it has room.
+/// Stores an attribute with this value as the only one in an inode, if it fits.
 pub fn begin_in_inode(bytes: &mut [u8], name_index: u8, name: &[u8], value: &[u8]) {
     bytes.fill(0);
     let Some((magic, space)) = bytes.split_at_mut_checked(size_of::<u32>()) else {
@@ -108,7 +108,7 @@ pub fn begin_in_inode(bytes: &mut [u8], name_index: u8, name: &[u8], value: &[u8
     }
 }
 
-/// Bytes of an entry with its name.
+/// Returns the length of an entry with its name.
 pub(super) fn entry_len(name_len: usize) -> usize {
     size_of::<DiskXattrEntry>()
         .saturating_add(name_len)
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_attribute_leaves_the_others() {
+    fn removed_attribute_keeps_the_others() {
         let heads = [
             entry(1, b"before", 92, 6),
             entry(7, b"data", 80, 4),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_attributes_stay_as_they_are() {
+    fn corrupt_attributes_are_unchanged() {
         let mut bytes = vec![0xff; 50];
         remove_from_inode(&mut bytes, 7, b"data");
         remove_from_inode(&mut bytes[..3], 7, b"data");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn first_attribute_takes_all_the_space_there_is() {
+    fn first_attribute_may_fill_the_space() {
         for (space_len, value_len) in [(96, Some(68)), (30, Some(0)), (28, Some(0)), (27, None)] {
             assert_eq!(value_len_max_in_inode(space_len, 4), value_len);
             let Some(value_len) = value_len else { continue };

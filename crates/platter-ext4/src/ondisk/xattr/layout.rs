@@ -1,5 +1,5 @@
-//! Attributes taken out of their space, to be changed and laid out anew: entries from the front,
-//! values from the back, in a block in the order of their names.
+//! Attributes decoded into owned values, to be modified and encoded again: entries from the front,
+//! values from the end, in a block sorted by name.
 
 use platter_ondisk::endian::Le32;
 use zerocopy::{FromBytes, IntoBytes};
@@ -25,20 +25,20 @@ pub struct Attribute {
 /// An attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeValue {
-    /// Beside the entry.
+    /// Stored with the entry.
     Here(Vec<u8>),
-    /// In an inode of its own.
+    /// Stored in an EA inode.
     Inode {
-        /// The inode.
+        /// The EA inode.
         number: InodeNr,
-        /// Bytes of the value.
+        /// Length of the value in bytes.
         size_bytes: u32,
         /// The entry's hash.
         hash: u32,
     },
 }
 
-/// The attributes of one space, each name once.
+/// The attributes of one space, with distinct names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
     list: Vec<Attribute>,
@@ -60,7 +60,7 @@ impl Attribute {
         }
     }
 
-    /// What it takes in its space.
+    /// Bytes that it needs in its space.
     fn len_bytes(&self) -> usize {
         entry_len(self.name.len()).saturating_add(self.value_len_bytes())
     }
@@ -77,7 +77,7 @@ impl Attribute {
     }
 }
 
-/// The hash of an entry whose value has the hash `value_hash`, in an inode.
+/// Returns the hash of an entry whose value is in an EA inode and has the hash `value_hash`.
 #[must_use]
 pub fn entry_hash_of_inode(name: &[u8], value_hash: u32) -> u32 {
     let name = name.iter().map(|&byte| u32::from(byte));
@@ -85,7 +85,7 @@ pub fn entry_hash_of_inode(name: &[u8], value_hash: u32) -> u32 {
 }
 
 impl Attributes {
-    /// Takes the attributes out of a space.
+    /// Decodes the attributes of a space.
     #[must_use]
     pub fn of(space: &XattrSpace<'_>) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Attributes {
         }
     }
 
-    /// All of them.
+    /// Returns all attributes.
     #[must_use]
     pub fn list(&self) -> &[Attribute] {
         &self.list
@@ -105,7 +105,7 @@ impl Attributes {
         self.list.is_empty()
     }
 
-    /// The inodes that hold their values, one for each such attribute.
+    /// Returns the EA inodes of their values, one for each such attribute.
     pub fn holders(&self) -> impl Iterator<Item = InodeNr> {
         self.list
             .iter()
@@ -115,27 +115,27 @@ impl Attributes {
             })
     }
 
-    /// Takes the attribute with this prefix number and name out.
+    /// Removes and returns the attribute with this prefix number and name.
     pub fn remove(&mut self, name_index: u8, name: &[u8]) -> Option<Attribute> {
         let mut places = self.list.iter();
         let at = places.position(|attribute| attribute.is(name_index, name))?;
         Some(self.list.remove(at))
     }
 
-    /// Puts an attribute in whose name is not there.
+    /// Adds an attribute whose name does not exist yet.
     pub fn insert(&mut self, attribute: Attribute) {
         self.list.push(attribute);
     }
 
-    /// Whether `attribute` has room behind an inode with these, in `space_len` bytes.
+    /// Whether `attribute` and these fit the `space_len` bytes after an inode's fields.
     #[must_use]
     pub fn has_room_in_inode(&self, attribute: &Attribute, space_len: usize) -> bool {
         let header = size_of::<Le32>();
         self.len_bytes_with(attribute).saturating_add(header) <= space_len
     }
 
-    /// Whether `attribute` has room in a block with these, of whose end values may take all but the
-    /// first `reserved` bytes.
+    /// Whether `attribute` and these fit a block, of whose end values may use all but the first
+    /// `reserved` bytes.
     #[must_use]
     pub fn has_room_in_block(
         &self,
@@ -160,8 +160,8 @@ impl Attributes {
         lengths.fold(TERMINATOR_BYTES, usize::saturating_add)
     }
 
-    /// Lays the attributes out behind an inode: `bytes` is all that follows its fields. Without any,
-    /// it becomes zeros. Whether they had room; if not, `bytes` is undefined.
+    /// Encodes the attributes after an inode: `bytes` is the space after its fields. Without
+    /// attributes it becomes zeros. Returns whether they fit; if not, `bytes` is undefined.
     #[must_use]
     pub fn encode_inode(&self, bytes: &mut [u8]) -> bool {
         bytes.fill(0);
@@ -172,12 +172,12 @@ impl Attributes {
             return false;
         };
         magic.copy_from_slice(&XATTR_MAGIC.to_le_bytes());
-        // A value beside its entry needs no hash here.
+        // A value stored with its entry in an inode needs no hash.
         lay_out(self.list.iter(), space, 0, false).is_some()
     }
 
-    /// A block of so many bytes with the attributes, which `references` inodes share; `None` if they
-    /// have no room there. The checksum is the verifier's to put in.
+    /// Encodes the attributes as a block of this size, shared by `references` inodes; `None` if
+    /// they do not fit. The verifier stores the checksum.
     #[must_use]
     pub fn encode_block(&self, block_bytes: usize, references: u32) -> Option<Vec<u8>> {
         let mut bytes = vec![0; block_bytes];
@@ -197,8 +197,8 @@ impl Attributes {
     }
 }
 
-/// Lays attributes out in `space`, entries from `first` on. Gives the hash of all of them; zero if
-/// one of them has none.
+/// Encodes attributes in `space`, entries from `first` on. Returns the hash of all of them; zero if
+/// one has none.
 fn lay_out<'a>(
     attributes: impl Iterator<Item = &'a Attribute>,
     space: &mut [u8],
@@ -260,21 +260,21 @@ fn lay_out<'a>(
     Some(all.unwrap_or(0))
 }
 
-/// How many inodes share a block of attributes; `None` if it is none.
+/// Returns the reference count of an attribute block; `None` if it is not one.
 #[must_use]
 pub fn references(block: &[u8]) -> Option<u32> {
     let (header, _) = DiskXattrHeader::ref_from_prefix(block).ok()?;
     Some(header.references.get())
 }
 
-/// The hash that a block of attributes is known by; `None` of one that must not be shared.
+/// Returns the hash of an attribute block in the mbcache; `None` if it must not be shared.
 #[must_use]
 pub fn shared_hash(block: &[u8]) -> Option<u32> {
     let (header, _) = DiskXattrHeader::ref_from_prefix(block).ok()?;
     Some(header.hash.get()).filter(|&hash| hash != 0)
 }
 
-/// The bytes of a block of attributes behind its header.
+/// Returns the bytes of an attribute block after its header.
 #[must_use]
 pub fn attribute_bytes(block: &[u8]) -> &[u8] {
     block
@@ -282,7 +282,7 @@ pub fn attribute_bytes(block: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// Says that `references` inodes share a block of attributes.
+/// Sets the reference count of an attribute block.
 pub fn set_references(block: &mut [u8], references: u32) {
     if let Ok((header, _)) = DiskXattrHeader::mut_from_prefix(block) {
         header.references = references.into();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_laid_out_behind_an_inode_is_found_there_in_order() {
+    fn encoded_inode_attributes_are_found_in_order() {
         let mut bytes = [0xff; 4 + 24 + 24 + 20 + 20 + 4 + 8 + 8 + 4];
         assert!(sample().encode_inode(&mut bytes));
         let space = XattrSpace::decode_inode(&bytes, true).unwrap().unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_laid_out_in_a_block_is_sorted_and_hashed() {
+    fn encoded_block_is_sorted_and_hashed() {
         let mut attributes = sample();
         attributes.insert(Attribute {
             name_index: 1,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_told_exactly() {
+    fn free_space_is_computed_exactly() {
         let attribute = here(1, "name", &[7; 100]);
         let none = Attributes::default();
         let (inode, block) = (4 + 20 + 4 + 100, 32 + 20 + 4 + 100);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_removed_is_gone() {
+    fn removed_attribute_is_not_found() {
         let mut attributes = sample();
         assert_eq!(attributes.remove(1, b"b"), Some(here(1, "b", b"12345678")));
         assert_eq!(attributes.remove(1, b"b"), None);

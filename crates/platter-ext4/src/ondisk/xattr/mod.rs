@@ -1,5 +1,5 @@
-//! Extended attributes as stored: a list of entries from the front and values from the back, in
-//! the space behind an inode or in a block of its own. Spec: `ext4/attributes`.
+//! Extended attributes as stored: entries from the front and values from the end of the space,
+//! which is the end of an inode or a block. Spec: `ext4/attributes`.
 
 mod edit;
 mod layout;
@@ -22,9 +22,9 @@ pub use layout::{
 
 /// `h_magic` of both the block's and the inode's header.
 pub const XATTR_MAGIC: u32 = 0xea02_0000;
-/// `h_refcount` a block may reach.
+/// Maximum `h_refcount`.
 pub const XATTR_REFERENCES_MAX: u32 = 1024;
-/// The largest value in bytes that an entry may tell of.
+/// Maximum `e_value_size` in bytes.
 const VALUE_BYTES_MAX: u32 = 1 << 24;
 /// Entries and values begin at multiples of this many bytes.
 const XATTR_ALIGN: usize = 4;
@@ -63,17 +63,17 @@ pub struct DiskXattrEntry {
     pub name_index: u8,
     /// `e_value_offs`: from the block's start, or from the first entry in an inode.
     pub value_offset: Le16,
-    /// `e_value_inum`: the inode that holds the value, or zero.
+    /// `e_value_inum`: the EA inode of the value, or zero.
     pub value_inode: Le32,
     /// `e_value_size`.
     pub value_size: Le32,
-    /// `e_hash`: of name and value; zero in an inode's own space.
+    /// `e_hash`: of name and value; zero in an inode.
     pub hash: Le32,
 }
 
 const _: () = assert!(size_of::<DiskXattrEntry>() == 16);
 
-/// What attributes must hold to.
+/// The rules of extended attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum XattrRule {
     /// `h_magic`.
@@ -86,13 +86,13 @@ pub enum XattrRule {
     Checksum,
     /// Entries end within their space.
     Truncated,
-    /// A name holds no NUL.
+    /// A name contains no NUL.
     NameBytes,
     /// `e_value_size` is within the format.
     ValueSize,
-    /// A value lies behind the entries and within the space.
+    /// A value is after the entries and within the space.
     ValuePlace,
-    /// A value lies in another inode only with the `ea_inode` feature.
+    /// A value is in an EA inode only with the `ea_inode` feature.
     ValueInode,
     /// `e_hash`.
     Hash,
@@ -104,29 +104,29 @@ impl Rule for XattrRule {
     fn text(self) -> &'static str {
         match self {
             Self::Magic => "magic is not 0xea020000",
-            Self::Blocks => "block count is not 1",
-            Self::References => "reference count is not between 1 and 1024",
+            Self::Blocks => "h_blocks is not 1",
+            Self::References => "h_refcount is not between 1 and 1024",
             Self::Checksum => "checksum does not match",
-            Self::Truncated => "entries do not end within their space",
-            Self::NameBytes => "name holds a NUL",
-            Self::ValueSize => "value is larger than the format allows",
-            Self::ValuePlace => "value lies outside the space for values",
-            Self::ValueInode => "value lies in an inode without the ea_inode feature",
-            Self::Hash => "hash of name and value does not match",
+            Self::Truncated => "entries exceed the space",
+            Self::NameBytes => "name is invalid: contains NUL",
+            Self::ValueSize => "value size is invalid",
+            Self::ValuePlace => "value offset is invalid",
+            Self::ValueInode => "EA inode without the ea_inode feature",
+            Self::Hash => "hash is invalid",
         }
     }
 }
 
-/// Where an attribute's value is.
+/// Location of an attribute's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ValuePlace<'a> {
-    /// Beside the entry.
+    /// With the entry.
     Here(&'a [u8]),
-    /// In an inode of its own.
+    /// In an EA inode.
     Inode {
-        /// The inode.
+        /// The EA inode.
         number: InodeNr,
-        /// Bytes of the value.
+        /// Length of the value in bytes.
         size_bytes: u32,
     },
 }
@@ -134,7 +134,7 @@ pub enum ValuePlace<'a> {
 /// One attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct XattrEntry<'a> {
-    /// Where the entry begins in its space, in bytes.
+    /// Byte offset of the entry in its space.
     pub offset: usize,
     /// Number of the name's prefix.
     pub name_index: u8,
@@ -149,15 +149,15 @@ pub struct XattrEntry<'a> {
 /// The attributes of one space: of an inode, or of a block.
 ///
 /// # Invariants
-/// Names and values lie within the space, values behind the entries.
+/// Names and values are within the space, values after the entries.
 #[derive(Debug, Clone, Default)]
 pub struct XattrSpace<'a> {
     entries: Vec<XattrEntry<'a>>,
 }
 
 impl<'a> XattrSpace<'a> {
-    /// Proves the attributes behind an inode, `bytes` being all that follows its fields. `None`
-    /// without a header: there are no attributes.
+    /// Validates the attributes after an inode; `bytes` is the space after its fields. Returns
+    /// `None` without a header: there are no attributes.
     #[must_use]
     pub fn decode_inode(
         bytes: &'a [u8],
@@ -167,7 +167,7 @@ impl<'a> XattrSpace<'a> {
         (magic.get() == XATTR_MAGIC).then(|| Self::decode(space, 0, has_ea_inode))
     }
 
-    /// Proves the attributes of a block, but for its checksum.
+    /// Validates the attributes of a block, except for its checksum.
     pub fn decode_block(bytes: &'a [u8], has_ea_inode: bool) -> Result<Self, (usize, XattrRule)> {
         let (header, _) =
             DiskXattrHeader::ref_from_prefix(bytes).map_err(|_| (0, XattrRule::Truncated))?;
@@ -204,13 +204,13 @@ impl<'a> XattrSpace<'a> {
         Ok(Self { entries })
     }
 
-    /// The attributes in the order they are stored.
+    /// Returns the attributes in the order they are stored.
     #[must_use]
     pub fn entries(&self) -> &[XattrEntry<'a>] {
         &self.entries
     }
 
-    /// The attribute with this prefix number and name.
+    /// Returns the attribute with this prefix number and name.
     #[must_use]
     pub fn find(&self, name_index: u8, name: &[u8]) -> Option<&XattrEntry<'a>> {
         let mut entries = self.entries.iter();
@@ -218,10 +218,10 @@ impl<'a> XattrSpace<'a> {
     }
 }
 
-/// The list of entries before their values are looked at.
+/// The entries before their values are validated.
 struct Heads<'a> {
     entries: Vec<(usize, &'a DiskXattrEntry, &'a [u8])>,
-    /// Where values may begin.
+    /// Start of the space for values.
     end: usize,
 }
 
@@ -283,17 +283,18 @@ fn decode_value<'a>(
 }
 
 impl XattrEntry<'_> {
-    /// Proves the hash against a value that is beside the entry.
+    /// Validates the hash against a value stored with the entry.
     pub fn verify_hash(&self, value: &[u8]) -> Result<(), XattrRule> {
         self.verify_hash_of_words(value_words(value))
     }
 
-    /// Proves the hash against the hash of a value that is in an inode.
+    /// Validates the hash against the hash of a value in an EA inode.
     pub fn verify_hash_of_inode(&self, value_hash: u32) -> Result<(), XattrRule> {
         self.verify_hash_of_words(std::iter::once(value_hash))
     }
 
-    /// Names above ASCII were hashed as signed bytes on some machines and unsigned on others.
+    /// Validates the hash. Names with bytes above ASCII were hashed as signed or unsigned bytes,
+    /// depending on the machine.
     fn verify_hash_of_words(
         &self,
         words: impl Iterator<Item = u32> + Clone,
@@ -316,7 +317,7 @@ fn entry_hash(name: impl Iterator<Item = u32>, value: impl Iterator<Item = u32>)
     value.fold(hash, |hash, word| hash.rotate_left(16) ^ word)
 }
 
-/// A value as words, zeros behind its end.
+/// Returns a value as words, padded with zeros.
 fn value_words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     value.chunks(XATTR_ALIGN).map(|chunk| {
         let mut word = [0; XATTR_ALIGN];
@@ -327,18 +328,18 @@ fn value_words(value: &[u8]) -> impl Iterator<Item = u32> + Clone {
     })
 }
 
-/// What a value in an inode of its own hashes to. `seed` is the filesystem's.
+/// Returns the hash of a value in an EA inode. `seed` is the filesystem's.
 #[must_use]
 pub fn value_hash(seed: u32, value: &[u8]) -> u32 {
     crc32c(seed, value)
 }
 
-/// Proves a block of attributes.
+/// Validates an attribute block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XattrBlockVerifier {
-    /// What metadata checksums start from; `None` without `metadata_csum`.
+    /// Seed of metadata checksums; `None` without `metadata_csum`.
     pub checksum_seed: Option<u32>,
-    /// Values may lie in inodes.
+    /// Values may be in EA inodes.
     pub has_ea_inode: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One test per rule of attributes, on spaces built here.
+//! One test per rule of attributes, on spaces built in memory.
 
 use zerocopy::IntoBytes;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const SPACE: usize = 256;
 
-/// A space whose entries stand at its front and whose values are at the places they tell.
+/// Builds a space with its entries at the front and values at their offsets.
 fn space(entries: &[(DiskXattrEntry, &[u8], &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (disk, name, _) in entries {
@@ -74,7 +74,7 @@ fn space_without_magic_has_no_attributes() {
 }
 
 #[test]
-fn entries_that_break_a_rule_are_corrupt() {
+fn invalid_entries_are_corrupt() {
     use XattrRule as Rule;
     assert_eq!(rule(entry(b"name", 253, 4)), Rule::ValuePlace);
     assert_eq!(rule(entry(b"name", 254, 1)), Rule::ValuePlace);
@@ -95,7 +95,7 @@ fn entries_that_break_a_rule_are_corrupt() {
 }
 
 #[test]
-fn value_in_an_inode_needs_the_feature() {
+fn ea_inode_needs_the_feature() {
     let mut disk = entry(b"name", 0, 70_000);
     disk.value_inode.set(12);
     let bytes = space(&[(disk, b"name", b"")]);
@@ -108,7 +108,7 @@ fn value_in_an_inode_needs_the_feature() {
 }
 
 #[test]
-fn hash_is_proven_for_signed_and_unsigned_names() {
+fn hash_matches_signed_and_unsigned_names() {
     let hash_of = |name: &[u8], signed: bool| {
         let widen = |&byte: &u8| {
             if signed {
@@ -155,7 +155,7 @@ fn block() -> Vec<u8> {
 }
 
 #[test]
-fn block_header_that_breaks_a_rule_is_corrupt() {
+fn invalid_block_header_is_corrupt() {
     let verifier = XattrBlockVerifier {
         checksum_seed: None,
         has_ea_inode: false,
@@ -173,7 +173,7 @@ fn block_header_that_breaks_a_rule_is_corrupt() {
 }
 
 #[test]
-fn block_is_sealed_for_its_place() {
+fn checksum_covers_the_block_number() {
     let verifier = XattrBlockVerifier {
         checksum_seed: Some(3),
         has_ea_inode: false,

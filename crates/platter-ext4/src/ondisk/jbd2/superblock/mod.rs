@@ -1,5 +1,5 @@
-//! The journal superblock: where the live part of the log begins, and the journal's features.
-//! Spec: `ext4/journal`, super block.
+//! The journal superblock: the start of the live log, and the journal's features. Spec:
+//! `ext4/journal`, super block.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -20,14 +20,14 @@ pub const JOURNAL_SUPERBLOCK_LEN_BYTES: usize = 1024;
 const FAST_COMMIT_BLOCKS_DEFAULT: u32 = 256;
 /// `s_checksum_type`: CRC-32C.
 const CHECKSUM_TYPE_CRC32C: u8 = 4;
-/// Filesystems an external journal can serve.
+/// Maximum number of filesystems that share an external journal.
 const USERS_MAX: usize = 48;
 
 /// The journal superblock as stored. Spec: `ext4/journal`, `struct journal_superblock_s`.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DiskJournalSuperblock {
-    /// `s_header`: the sequence in it means nothing.
+    /// `s_header`: its sequence is unused.
     pub header: DiskHeader,
     /// `s_blocksize`: bytes of a block.
     pub block_bytes: Be32,
@@ -37,9 +37,9 @@ pub struct DiskJournalSuperblock {
     pub first: Be32,
     /// `s_sequence`: first transaction expected in the log.
     pub sequence: Be32,
-    /// `s_start`: block of that transaction; zero when there is nothing to replay.
+    /// `s_start`: block of that transaction; zero if there is nothing to replay.
     pub start: Be32,
-    /// `s_errno`: why the journal was aborted, as a negative errno.
+    /// `s_errno`: the reason for aborting the journal, as a negative errno.
     pub errno: Be32,
     /// `s_feature_compat`. From here on only in version 2.
     pub feature_compat: Be32,
@@ -63,7 +63,7 @@ pub struct DiskJournalSuperblock {
     pub padding2: [u8; 3],
     /// `s_num_fc_blks`: blocks of the fast commit area; zero for the default.
     pub fast_commit_blocks: Be32,
-    /// `s_head`: where the next transaction goes, when the log is empty.
+    /// `s_head`: location of the next transaction while the log is empty.
     pub head: Be32,
     /// `s_padding`.
     pub padding: [Be32; 40],
@@ -85,8 +85,7 @@ impl DiskJournalSuperblock {
         crc32c(!0, copy.as_bytes())
     }
 
-    /// Marks the log as having nothing to replay. No block of it may have a sequence of `next`
-    /// or later.
+    /// Marks the log as empty. No block of it may have a sequence of `next` or later.
     pub fn mark_empty(&mut self, next: Sequence) {
         self.start = 0.into();
         self.sequence = next.0.into();
@@ -94,21 +93,22 @@ impl DiskJournalSuperblock {
         self.seal();
     }
 
-    /// Says that the log has transactions from `start` on, the first of which is `sequence`.
+    /// Sets the tail: the log has transactions from `start` on, the first of which is `sequence`.
     pub fn set_tail(&mut self, start: LogBlock, sequence: Sequence) {
         self.start = start.0.into();
         self.sequence = sequence.0.into();
         self.seal();
     }
 
-    /// Notes why the journal was aborted, as a negative errno; zero if it was not.
+    /// Records the reason for aborting the journal, as a negative errno; zero if it was not
+    /// aborted.
     pub fn set_errno(&mut self, errno: i32) {
         self.errno = errno.cast_unsigned().into();
         self.seal();
     }
 
-    /// The superblock of a new journal of `len_blocks` blocks inside the filesystem `uuid`, with
-    /// nothing in it.
+    /// Creates the superblock of a new, empty journal of `len_blocks` blocks inside the filesystem
+    /// `uuid`.
     #[must_use]
     pub fn new(block_bytes: u32, len_blocks: u32, uuid: &Uuid) -> Self {
         let mut disk = Self::new_zeroed();
@@ -126,7 +126,7 @@ impl DiskJournalSuperblock {
         disk
     }
 
-    /// Makes a superblock of version 1 one of version 2, without features. The log must be empty.
+    /// Upgrades a superblock of version 1 to version 2, without features. The log must be empty.
     pub fn upgrade(&mut self) {
         let mut version2 = Self::new_zeroed();
         version2.header = Header {
@@ -143,9 +143,9 @@ impl DiskJournalSuperblock {
         *self = version2;
     }
 
-    /// Turns on what a filesystem wants of its journal: 64-bit block numbers, and checksums of
-    /// version 3 unless there are ones of version 2. Revoke blocks are always wanted; commit blocks
-    /// that overtake what they commit never. The log must be empty.
+    /// Sets the features that a filesystem needs: 64-bit block numbers, and checksums of version 3
+    /// unless those of version 2 are set. Revoke is always set, async commit never. The log must be
+    /// empty.
     pub fn adapt(&mut self, wide: bool, with_checksums: bool) {
         let mut compat = JournalCompat::from_bits_retain(self.feature_compat.get());
         let mut incompat = JournalIncompat::from_bits_retain(self.feature_incompat.get());
@@ -164,7 +164,7 @@ impl DiskJournalSuperblock {
         self.seal();
     }
 
-    /// Puts the checksum in place, where the journal has one.
+    /// Stores the checksum, if the journal has one.
     pub fn seal(&mut self) {
         let features = JournalIncompat::from_bits_retain(self.feature_incompat.get());
         if Header::decode(self.header.as_bytes())
@@ -189,17 +189,17 @@ bitflags! {
     /// `s_feature_incompat` of the journal.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct JournalIncompat: u32 {
-        /// There are revoke blocks.
+        /// Revoke blocks are used.
         const REVOKE = 0x1;
         /// Block numbers have 64 bits.
         const BIT64 = 0x2;
-        /// A commit block may reach the disk before what it commits.
+        /// A commit block may reach the disk before the blocks it commits.
         const ASYNC_COMMIT = 0x4;
         /// Checksums of version 2.
         const CSUM_V2 = 0x8;
         /// Checksums of version 3.
         const CSUM_V3 = 0x10;
-        /// Fast commits behind the log.
+        /// A fast commit area follows the log.
         const FAST_COMMIT = 0x20;
     }
 }
@@ -215,28 +215,28 @@ impl JournalIncompat {
     ];
 }
 
-/// What a journal superblock must hold to.
+/// The rules of a journal superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JournalSuperblockRule {
     /// `h_magic` and `h_blocktype`.
     Magic,
-    /// `s_blocksize` is the filesystem's.
+    /// `s_blocksize` is the filesystem's block size.
     BlockSize,
-    /// `s_maxlen` is at most what the journal inode or device holds.
+    /// `s_maxlen` does not exceed the journal inode or device.
     Length,
-    /// `s_first` lies behind the superblock, within the log.
+    /// `s_first` is after the superblock and within the log.
     First,
-    /// `s_start` lies within the log.
+    /// `s_start` is within the log.
     Start,
-    /// Versions 1, 2 and 3 of checksums exclude each other.
+    /// At most one version of checksums is set.
     ChecksumFeatures,
     /// `s_checksum_type`.
     ChecksumType,
     /// `s_checksum`.
     Checksum,
-    /// `s_num_fc_blks` leaves room for the log.
+    /// `s_num_fc_blks` leaves space for the log.
     FastCommitBlocks,
-    /// `s_nr_users` is within the table of users.
+    /// `s_nr_users` is at most the size of the table of users.
     Users,
 }
 
@@ -245,42 +245,42 @@ impl Rule for JournalSuperblockRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Magic => "magic or version is wrong",
-            Self::BlockSize => "block size is not the filesystem's",
-            Self::Length => "journal is longer than its inode or device",
-            Self::First => "first log block lies outside the journal",
-            Self::Start => "start of the log lies outside the journal",
-            Self::ChecksumFeatures => "more than one version of checksums is on",
-            Self::ChecksumType => "checksum type is unknown",
+            Self::Magic => "invalid magic or block type",
+            Self::BlockSize => "s_blocksize is not the filesystem's block size",
+            Self::Length => "journal file too short for s_maxlen",
+            Self::First => "s_first is outside the journal",
+            Self::Start => "invalid start block of the journal",
+            Self::ChecksumFeatures => "more than one checksum version is set",
+            Self::ChecksumType => "unknown checksum type",
             Self::Checksum => "checksum does not match",
-            Self::FastCommitBlocks => "fast commit area leaves no room for the log",
-            Self::Users => "more users than the superblock can hold",
+            Self::FastCommitBlocks => "s_num_fc_blks leaves no space for the log",
+            Self::Users => "s_nr_users exceeds the table of users",
         }
     }
 }
 
-/// A proven journal superblock.
+/// A validated journal superblock.
 ///
 /// # Invariants
 /// `superblock < first < end <= fast_commit.start <= fast_commit.end`, all at most the length of
-/// the journal; `start`, when given, lies in `first..end`.
+/// the journal; `start`, if present, is in `first..end`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalSuperblock {
-    /// 1 before there were features, else 2.
+    /// 1 for a superblock without features, else 2.
     pub version: u8,
-    /// Blocks of the journal.
+    /// Length of the journal in blocks.
     pub len_blocks: u32,
     /// First block of the log.
     pub first: LogBlock,
-    /// First block behind the log, where it wraps around to `first`.
+    /// First block after the log, which wraps around to `first`.
     pub end: LogBlock,
     /// The fast commit area; empty without the feature.
     pub fast_commit: Range<u32>,
     /// The first transaction expected in the log.
     pub sequence: Sequence,
-    /// Where that transaction begins; `None` when there is nothing to replay.
+    /// First block of that transaction; `None` if there is nothing to replay.
     pub start: Option<LogBlock>,
-    /// Why the journal was aborted, as a negative errno; zero if it was not.
+    /// The reason for aborting the journal, as a negative errno; zero if it was not aborted.
     pub errno: i32,
     /// `s_feature_compat`.
     pub compat: JournalCompat,
@@ -290,17 +290,17 @@ pub struct JournalSuperblock {
     pub ro_compat: u32,
     /// The journal's UUID.
     pub uuid: Uuid,
-    /// UUIDs of the filesystems that share the journal; of an internal one there may be none.
+    /// UUIDs of the filesystems that share the journal; may be empty for an internal one.
     pub users: Vec<Uuid>,
-    /// The shape of the log's blocks.
+    /// The format of the log's blocks.
     pub format: LogFormat,
 }
 
 type Result<T> = std::result::Result<T, Corrupt<JournalSuperblockRule>>;
 
 impl JournalSuperblock {
-    /// Proves a superblock read from block `place` of a journal that has room for
-    /// `capacity_blocks` blocks of `block_bytes`.
+    /// Validates a superblock read from block `place` of a journal with `capacity_blocks` blocks of
+    /// `block_bytes`.
     pub fn decode(
         disk: &DiskJournalSuperblock,
         place: LogBlock,
@@ -356,7 +356,7 @@ impl JournalSuperblock {
         })
     }
 
-    /// Refuses a journal with a feature that replay does not know.
+    /// Refuses a journal with a feature that replay does not support.
     pub fn check_supported(&self) -> std::result::Result<(), Unsupported> {
         let unknown = self.incompat.difference(JournalIncompat::all()).bits();
         let feature = if unknown != 0 {
@@ -373,7 +373,7 @@ impl JournalSuperblock {
         })
     }
 
-    /// The names of the journal's features, as the filesystem's own tools write them.
+    /// Returns the names of the journal's features, as printed by e2fsprogs.
     #[must_use]
     pub fn feature_names(&self) -> Vec<&'static str> {
         let checksum = self.compat.contains(JournalCompat::CHECKSUM);
@@ -430,8 +430,8 @@ fn checksums(
     Ok(checksums)
 }
 
-/// The end of the log, and the fast commit area: one unused block lies between them. That block
-/// is shown by the oracle test `fast_commits_replay_like_the_kernel`.
+/// Returns the end of the log, and the fast commit area: one unused block is between them. That
+/// block is shown by the oracle test `fast_commits_replay_like_the_kernel`.
 fn areas(
     disk: &DiskJournalSuperblock,
     incompat: JournalIncompat,

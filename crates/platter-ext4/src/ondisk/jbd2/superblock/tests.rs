@@ -135,7 +135,7 @@ fn flipped_bit_fails_the_checksum() {
 }
 
 #[test]
-fn fast_commit_area_lies_behind_the_log() {
+fn fast_commit_area_follows_the_log() {
     let mut disk = sample();
     disk.feature_incompat = JournalIncompat::FAST_COMMIT.bits().into();
     let journal = decode(&disk).unwrap();
@@ -169,7 +169,7 @@ fn unknown_feature_is_refused_by_its_bit() {
 }
 
 #[test]
-fn emptied_journal_keeps_its_checksum() {
+fn emptied_journal_has_a_valid_checksum() {
     let mut disk = with_v3(sample());
     disk.mark_empty(Sequence(12));
     let journal = decode(&disk).unwrap();
