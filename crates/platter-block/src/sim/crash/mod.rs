@@ -1,8 +1,8 @@
-//! The states that power failures can leave on a device.
+//! The states that power failures can leave on the devices of a filesystem.
 //!
 //! The model is the ordering rule of [`BlockDevice`](crate::BlockDevice): a write is durable once a
-//! flush that began after it had returned has itself returned. Each logical block of any other
-//! write may have reached the disk or not, independently of the other blocks.
+//! flush of its device that began after it had returned has itself returned. Each logical block of any
+//! other write may have reached the disk or not, independently of the other blocks and devices.
 
 mod pending;
 mod state;
@@ -47,8 +47,9 @@ impl Default for CrashOptions {
 ///
 /// At every position: all requests that had begun are complete, and random combinations. Before
 /// every flush, at every mark and at the end of the log, also: no write since the last flush is
-/// kept; every subset of few writes, or each write of many kept alone or dropped alone; and each
-/// write of several blocks torn in two. Two states with equal contents are returned once, unless a
+/// kept; every subset of few writes, or each write of many kept alone or dropped alone; each write of
+/// several blocks torn in two; and of several devices, each kept alone or dropped alone, as when one of
+/// them was flushed and the others were not. Two states with equal contents are returned once, unless a
 /// flush returned or a mark was set between them.
 ///
 /// A newer write that is kept while an older one is dropped is a reordering. Contents are assembled
@@ -61,8 +62,8 @@ pub struct CrashStates<'a> {
     /// Number of flushes that have returned at this position, and those in flight.
     flushes: usize,
     open_flushes: Vec<usize>,
-    /// The device with all durable writes and no others, and the fingerprint of its contents.
-    durable: Arc<OverlayDevice>,
+    /// The devices with all durable writes and no others, and the fingerprint of their contents.
+    durable: Vec<Arc<OverlayDevice>>,
     durable_contents: u128,
     pending: PendingWrites,
     plans: vec::IntoIter<Plan>,
@@ -81,20 +82,25 @@ enum Plan {
     Without(usize),
     Only(usize),
     Split(usize, Loss),
+    /// The writes of one device are dropped, and all others kept.
+    WithoutMember(usize),
+    /// The writes of one device are kept, and all others dropped.
+    OnlyMember(usize),
     Mix(u64),
 }
 
 impl<'a> CrashStates<'a> {
     pub(super) fn new(recording: &'a Recording, options: CrashOptions) -> Self {
         let durable = recording.initial();
-        let block_bytes = durable.geometry().logical_block_bytes;
+        let block_bytes = |device: &OverlayDevice| device.geometry().logical_block_bytes.into();
+        let block_bytes = durable.iter().map(block_bytes).collect();
         let mut states = Self {
             recording,
             options,
             position: 0,
             flushes: 0,
             open_flushes: Vec::new(),
-            durable: Arc::new(durable),
+            durable: durable.into_iter().map(Arc::new).collect(),
             durable_contents: 0,
             pending: PendingWrites::new(block_bytes),
             plans: Vec::new().into_iter(),
@@ -121,7 +127,7 @@ impl<'a> CrashStates<'a> {
                 self.pending.add(self.position, event);
             }
             (Request::Flush, Some(_)) => self.open_flushes.push(self.position),
-            (Request::Flush, None) => self.pending.leave_undefined(),
+            (Request::Flush, None) => self.pending.leave_undefined(event.member),
         }
         self.position += 1;
         let events = self.recording.events();
@@ -146,11 +152,12 @@ impl<'a> CrashStates<'a> {
         let losses = self.pending.covered(events, flush);
         let added = self.pending.fingerprint(events, &self.durable, &losses)?;
         self.durable_contents = self.durable_contents.wrapping_add(added);
-        let durable = self.durable.fork();
+        let member = events[flush].member;
+        let durable = self.durable[member].fork();
         for write in self.pending.take_kept(events, &losses) {
             state::apply(&durable, &events[write.event], &write.range)?;
         }
-        self.durable = Arc::new(durable);
+        self.durable[member] = Arc::new(durable);
         self.flushes += 1;
         self.seen.clear();
         Ok(())
@@ -166,6 +173,11 @@ impl<'a> CrashStates<'a> {
             if marked || matches!(next, None | Some(Request::Flush)) {
                 plans.push(Plan::Nothing);
                 self.plan_whole_writes(&mut plans);
+                let members = self.durable.len();
+                if members > 1 {
+                    plans.extend((0..members).map(Plan::WithoutMember));
+                    plans.extend((0..members).map(Plan::OnlyMember));
+                }
                 let splits = self.pending.splits();
                 plans.extend(splits.map(|(which, loss)| Plan::Split(which, loss)));
             }
@@ -201,15 +213,25 @@ impl<'a> CrashStates<'a> {
                 losses[torn] = loss;
                 losses
             }
+            Plan::WithoutMember(lost) => self
+                .pending
+                .members()
+                .map(|member| keep_if(member != lost))
+                .collect(),
+            Plan::OnlyMember(kept) => self
+                .pending
+                .members()
+                .map(|member| keep_if(member == kept))
+                .collect(),
             Plan::Mix(seed) => {
                 let mut dice = Dice::new(seed);
-                // From almost all dropped to almost all kept.
-                let kept_of_16 = 1 + dice.roll(15);
-                let mut loss = || match dice.roll(16) {
+                // From almost all dropped to almost all kept, on each device.
+                let kept_of_16: Vec<u64> = self.durable.iter().map(|_| 1 + dice.roll(15)).collect();
+                let mut loss = |member: usize| match dice.roll(16) {
                     roll if roll % 4 == 3 => Loss::Torn(dice.next()),
-                    roll => keep_if(roll < kept_of_16),
+                    roll => keep_if(roll < kept_of_16[member]),
                 };
-                (0..count).map(|_| loss()).collect()
+                self.pending.members().map(&mut loss).collect()
             }
         }
     }
@@ -229,7 +251,7 @@ impl<'a> CrashStates<'a> {
             losses: self.pending.events().zip(losses).collect(),
             contents,
             recording: self.recording,
-            durable: Arc::clone(&self.durable),
+            durable: self.durable.clone(),
         }))
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::state::{Loss, blocks, changed_range};
 use crate::sim::{Event, Request};
@@ -13,18 +14,20 @@ use crate::{BlockDevice, IoError, OverlayDevice};
 pub(super) struct PendingWrite {
     /// Its index in the log.
     pub(super) event: usize,
+    member: usize,
     pub(super) range: Range<u64>,
-    /// A flush failed after it: no later one can make it durable for certain.
+    /// A flush of its device failed after it: no later one can make it durable for certain.
     undefined: bool,
 }
 
 /// All pending writes, in the order of the log.
 #[derive(Debug)]
 pub(super) struct PendingWrites {
-    block_bytes: u64,
+    /// Of each device.
+    block_bytes: Vec<u64>,
     writes: Vec<PendingWrite>,
-    /// The possible contents of each block, by its offset.
-    blocks: BTreeMap<u64, Versions>,
+    /// The possible contents of each block, by its device and offset.
+    blocks: BTreeMap<(usize, u64), Versions>,
 }
 
 /// The possible contents of one block.
@@ -38,9 +41,9 @@ struct Versions {
 }
 
 impl PendingWrites {
-    pub(super) fn new(block_bytes: u32) -> Self {
+    pub(super) fn new(block_bytes: Vec<u64>) -> Self {
         Self {
-            block_bytes: block_bytes.into(),
+            block_bytes,
             writes: Vec::new(),
             blocks: BTreeMap::new(),
         }
@@ -55,6 +58,11 @@ impl PendingWrites {
         self.writes.iter().map(|write| write.event)
     }
 
+    /// Returns the devices of the pending writes.
+    pub(super) fn members(&self) -> impl Iterator<Item = usize> {
+        self.writes.iter().map(|write| write.member)
+    }
+
     /// Adds the event at `index` of the log.
     pub(super) fn add(&mut self, index: usize, event: &Event) {
         let Some(range) = changed_range(event) else {
@@ -62,6 +70,7 @@ impl PendingWrites {
         };
         let write = PendingWrite {
             event: index,
+            member: event.member,
             range,
             undefined: false,
         };
@@ -70,8 +79,9 @@ impl PendingWrites {
     }
 
     fn index_blocks(&mut self, which: usize, write: &PendingWrite, event: &Event) {
-        for place in blocks(&write.range, self.block_bytes) {
-            let block = place..place + self.block_bytes;
+        let block_bytes = self.block_bytes[write.member];
+        for place in blocks(&write.range, block_bytes) {
+            let block = place..place + block_bytes;
             let whole = write.range.start <= block.start && block.end <= write.range.end;
             let hash = whole.then(|| match &event.request {
                 Request::Write { offset, data } => hash(&data[within(*offset, &block)]),
@@ -79,24 +89,25 @@ impl PendingWrites {
                     hash(&vec![0u8; within(place, &block).len()][..])
                 }
             });
-            let versions = self.blocks.entry(place).or_default();
+            let versions = self.blocks.entry((write.member, place)).or_default();
             versions.writes.push((which, hash));
         }
     }
 
-    /// Records a failed flush, after which the pending writes stay undefined forever.
-    pub(super) fn leave_undefined(&mut self) {
+    /// Records a failed flush of a device, after which its pending writes stay undefined forever.
+    pub(super) fn leave_undefined(&mut self, member: usize) {
         for write in &mut self.writes {
-            write.undefined = true;
+            write.undefined |= write.member == member;
         }
     }
 
     /// Returns the outcome of each when the flush at `flush` of the log returns: `Kept` for
-    /// writes that had returned when it began, `Dropped` for the others, which stay pending.
+    /// writes of its device that had returned when it began, `Dropped` for the others, which stay pending.
     pub(super) fn covered(&self, events: &[Event], flush: usize) -> Vec<Loss> {
         let covered = |write: &PendingWrite| {
             let returned = events[write.event].returned;
-            !write.undefined && returned.is_some_and(|returned| returned <= flush)
+            let is_of_device = write.member == events[flush].member;
+            is_of_device && !write.undefined && returned.is_some_and(|returned| returned <= flush)
         };
         let loss = |write| {
             if covered(write) {
@@ -128,9 +139,9 @@ impl PendingWrites {
 
     /// Returns each write of several blocks, torn in its middle in either way.
     pub(super) fn splits(&self) -> impl Iterator<Item = (usize, Loss)> {
-        let block_bytes = self.block_bytes;
         let writes = self.writes.iter().enumerate();
         writes.flat_map(move |(which, write)| {
+            let block_bytes = self.block_bytes[write.member];
             let middle = write.range.start.midpoint(write.range.end);
             let middle = middle - middle % block_bytes;
             let torn = [Loss::Before(middle), Loss::After(middle)];
@@ -141,17 +152,18 @@ impl PendingWrites {
         })
     }
 
-    /// Returns what these losses add to the fingerprint of the durable device.
+    /// Returns what these losses add to the fingerprint of the durable devices.
     pub(super) fn fingerprint(
         &mut self,
         events: &[Event],
-        durable: &OverlayDevice,
+        durable: &[Arc<OverlayDevice>],
         losses: &[Loss],
     ) -> Result<u128, IoError> {
-        let end = durable.geometry().len_bytes;
         let mut sum = 0u128;
-        for (&place, versions) in &mut self.blocks {
-            let block = place..(place + self.block_bytes).min(end);
+        for (&(member, place), versions) in &mut self.blocks {
+            let durable = &durable[member];
+            let end = durable.geometry().len_bytes;
+            let block = place..(place + self.block_bytes[member]).min(end);
             let kept = |&&(which, _): &&(usize, _)| losses[which].keeps(place);
             let Some(&last) = versions.writes.iter().rfind(kept) else {
                 continue;
@@ -172,8 +184,8 @@ impl PendingWrites {
                 hash(&bytes[..])
             };
             if after != before {
-                sum = sum.wrapping_add(hash(&(place, after)));
-                sum = sum.wrapping_sub(hash(&(place, before)));
+                sum = sum.wrapping_add(hash(&(member, place, after)));
+                sum = sum.wrapping_sub(hash(&(member, place, before)));
             }
         }
         Ok(sum)

@@ -8,7 +8,7 @@ use crate::sim::recording::write_zeros;
 use crate::sim::{Event, Recording, Request};
 use crate::{BlockDevice, IoError, OverlayDevice};
 
-/// The device after a simulated power failure.
+/// The devices after a simulated power failure.
 #[derive(Debug, Clone)]
 pub struct CrashState<'a> {
     /// Number of log entries that had begun at the power failure.
@@ -17,28 +17,39 @@ pub struct CrashState<'a> {
     pub flushes: usize,
     /// Outcome of each write that no flush covers, by its index in the log.
     pub losses: Vec<(usize, Loss)>,
-    /// Fingerprint of the device's contents: equal if and only if the contents are equal, among the
+    /// Fingerprint of the devices' contents: equal if and only if the contents are equal, among the
     /// states of all recordings with the same initial contents.
     pub contents: u128,
     pub(super) recording: &'a Recording,
-    pub(super) durable: Arc<OverlayDevice>,
+    pub(super) durable: Vec<Arc<OverlayDevice>>,
 }
 
 impl CrashState<'_> {
-    /// Returns the device, writable; each call returns an independent one.
+    /// Returns the only device, writable; each call returns an independent one.
+    ///
+    /// # Panics
+    /// If several devices were recorded, which [`devices`](Self::devices) returns.
     pub fn device(&self) -> Result<OverlayDevice, IoError> {
-        let device = self.durable.fork();
-        let block_bytes = device.geometry().logical_block_bytes.into();
+        let mut devices = self.devices()?;
+        assert_eq!(devices.len(), 1, "one device was recorded");
+        Ok(devices.remove(0))
+    }
+
+    /// Returns the devices in the order of members, writable; each call returns independent ones.
+    pub fn devices(&self) -> Result<Vec<OverlayDevice>, IoError> {
+        let devices: Vec<_> = self.durable.iter().map(|durable| durable.fork()).collect();
         let events = self.recording.events();
         for &(index, loss) in &self.losses {
             let event = &events[index];
+            let device = &devices[event.member];
+            let block_bytes = device.geometry().logical_block_bytes.into();
             if let Some(range) = changed_range(event) {
                 for run in kept_runs(&range, loss, block_bytes) {
-                    apply(&device, event, &run)?;
+                    apply(device, event, &run)?;
                 }
             }
         }
-        Ok(device)
+        Ok(devices)
     }
 }
 

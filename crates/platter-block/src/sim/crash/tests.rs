@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::MemoryDevice;
-use crate::sim::{Effect, Fault, FaultDevice, RecordingDevice, When};
+use crate::sim::{Effect, Fault, FaultDevice, Recorder, RecordingDevice, When};
 use crate::{Operation, ReadOnlyDevice};
 
 const BLOCK: usize = 512;
@@ -138,7 +138,7 @@ proptest! {
         // last flush.
         for position in 0..=steps.len() {
             let flushes = steps[..position].iter().filter(|step| matches!(step, Step::Flush)).count();
-            let prefix = contents(&recording.replay(position).unwrap());
+            let prefix = contents(&recording.replay(position).unwrap()[0]);
             prop_assert!(seen.contains(&(flushes, prefix)), "position {position}");
         }
     }
@@ -359,4 +359,133 @@ fn hundreds_of_pending_writes_are_searched_lazily() {
     // Everything and two mixes at each of four hundred positions, and four at the end for each
     // write.
     assert!(states > 2400, "{states}");
+}
+
+/// Two devices of one log.
+fn pair() -> Recorder {
+    let memory = |name| -> Arc<dyn BlockDevice> {
+        let memory = MemoryDevice::new(name, vec![0xee; BLOCKS * BLOCK]);
+        Arc::new(ReadOnlyDevice::new(Arc::new(memory)))
+    };
+    Recorder::new(vec![memory("first"), memory("second")])
+}
+
+/// The first bytes of the first block of both devices in every state.
+fn pair_states(recording: &Recording) -> Vec<(CrashState<'_>, [u8; 2])> {
+    let states = recording.crash_states(CrashOptions::default());
+    let states = states.map(Result::unwrap);
+    states
+        .map(|state| {
+            let devices = state.devices().unwrap();
+            let first = |device| contents(device)[0];
+            let bytes = [first(&devices[0]), first(&devices[1])];
+            (state, bytes)
+        })
+        .collect()
+}
+
+#[test]
+fn flush_covers_its_own_device_only() {
+    let recorder = pair();
+    let [first, second] = recorder.devices() else {
+        panic!("two devices");
+    };
+    first.write_at(0, &[1; BLOCK]).unwrap();
+    second.write_at(0, &[2; BLOCK]).unwrap();
+    first.flush().unwrap();
+    second.flush().unwrap();
+    let recording = recorder.recording();
+    let members: Vec<_> = recording
+        .events()
+        .iter()
+        .map(|event| event.member)
+        .collect();
+    assert_eq!(members, [0, 1, 0, 1]);
+    let states = pair_states(&recording);
+    let at = |position: usize| -> BTreeSet<[u8; 2]> {
+        let at = states
+            .iter()
+            .filter(|(state, _)| state.position == position);
+        at.map(|(_, bytes)| *bytes).collect()
+    };
+    let undecided = BTreeSet::from([[1, 2], [1, 0xee], [0xee, 2], [0xee, 0xee]]);
+    assert_eq!(
+        at(2)
+            .union(&at(1))
+            .copied()
+            .chain(at(0))
+            .collect::<BTreeSet<_>>(),
+        undecided
+    );
+    assert_eq!(
+        at(3),
+        BTreeSet::from([[1, 2], [1, 0xee]]),
+        "between the flushes"
+    );
+    assert_eq!(at(4), BTreeSet::from([[1, 2]]));
+    assert_eq!(states.last().unwrap().0.flushes, 2);
+    let replayed = recording.replay(1).unwrap();
+    assert_eq!(
+        replayed
+            .iter()
+            .map(|device| contents(device)[0])
+            .collect::<Vec<_>>(),
+        [1, 0xee]
+    );
+}
+
+#[test]
+fn one_device_of_many_writes_is_lost() {
+    let recorder = pair();
+    for block in 0..40 {
+        for device in recorder.devices() {
+            device.write_at(block % 6 * 512, &[3; BLOCK]).unwrap();
+        }
+    }
+    let recording = recorder.recording();
+    let states = recording.crash_states(CrashOptions {
+        mixes_per_position: 0,
+        ..CrashOptions::default()
+    });
+    let held = |device: &OverlayDevice| {
+        let first = first_bytes(&contents(device));
+        first
+            .iter()
+            .all(|byte| *byte == first[0])
+            .then_some(first[0])
+    };
+    let end: BTreeSet<_> = states
+        .map(Result::unwrap)
+        .filter(|state| state.position == 80)
+        .map(|state| {
+            state
+                .devices()
+                .unwrap()
+                .iter()
+                .map(held)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(end.contains(&vec![Some(3), Some(0xee)]));
+    assert!(end.contains(&vec![Some(0xee), Some(3)]));
+}
+
+#[test]
+fn failed_flush_leaves_other_devices_defined() {
+    let recorder = pair();
+    for (device, byte) in recorder.devices().iter().zip([1, 2]) {
+        device.write_at(0, &[byte; BLOCK]).unwrap();
+        device.flush().unwrap();
+    }
+    for device in recorder.devices() {
+        device.flush().unwrap();
+    }
+    let mut recording = recorder.recording();
+    recording.events[1].returned = None;
+    let end: BTreeSet<[u8; 2]> = pair_states(&recording)
+        .iter()
+        .filter(|(state, _)| state.position == 6)
+        .map(|(_, bytes)| *bytes)
+        .collect();
+    assert_eq!(end, BTreeSet::from([[1, 2], [0xee, 2]]));
 }
