@@ -15,6 +15,7 @@ pub mod checksum;
 pub mod features;
 pub mod superblock;
 pub mod geometry;
+pub mod log;
 
 pub use features::Features;
 pub use geometry::{Geometry, InodeLocation};
