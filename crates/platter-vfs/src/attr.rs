@@ -71,7 +71,8 @@ pub struct DeviceNumber {
 /// The attributes of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attr {
-    /// The inode number to show; unique within the filesystem but for btrfs subvolumes.
+    /// The inode number to show, which is unique in the filesystem
+    /// ([`shown_number`](crate::Filesystem::shown_number)).
     pub inode: u64,
     /// Distinguishes an inode from earlier ones with its number.
     pub generation: u64,

@@ -47,6 +47,17 @@ pub trait Filesystem: Send + Sync + Debug {
         self.inode(id)
     }
 
+    /// The inode number shown for an inode, as [`Attr::inode`](crate::Attr::inode) has it: no other
+    /// inode has it while the filesystem is mounted.
+    fn shown_number(&self, id: InodeId) -> u64 {
+        id.number
+    }
+
+    /// The inode that is shown with this number, which need not exist; `None` where none can be.
+    fn inode_shown_as(&self, number: u64) -> Option<InodeId> {
+        Some(InodeId { tree: 0, number })
+    }
+
     /// Space and inodes.
     fn stat_fs(&self) -> Result<StatFs>;
 

@@ -157,7 +157,10 @@ impl Tree {
             put_name(&mut object, "path", &below);
             put_name(&mut object, "name", &entry.name);
             object.insert("depth".into(), json!(levels.len()));
-            object.insert("inode".into(), json!(entry.id.number));
+            object.insert(
+                "inode".into(),
+                json!(top.volume().filesystem().shown_number(entry.id)),
+            );
             let Looked {
                 kind,
                 target,

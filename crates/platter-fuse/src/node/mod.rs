@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use platter_vfs::lock_rank::{LockRank, RankedMutex};
-use platter_vfs::{Inode, InodeId};
+use platter_vfs::{Filesystem, Inode, InodeId, Result};
 
 use self::lookups::{Lookups, Node};
 
-/// The number by which the kernel names an inode. It also shows it as the inode number.
+/// The number by which the kernel names an inode: the number that the filesystem shows for it, where the
+/// kernel has no other use for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) u64);
 
@@ -18,8 +19,19 @@ impl NodeId {
     /// The root directory.
     pub(crate) const ROOT: Self = Self(1);
 
-    /// From here on up are the ids of inodes whose own number belongs to another inode already.
-    const FIRST_SPARE: u64 = 1 << 63;
+    /// From here on up are the ids of inodes whose shown number cannot be one.
+    const FIRST_SPARE: u64 = 3 << 62;
+
+    /// The node id that is the shown number of an inode, unless the number is reserved.
+    fn of_number(number: u64) -> Option<Self> {
+        (Self::ROOT.0 + 1..Self::FIRST_SPARE)
+            .contains(&number)
+            .then_some(Self(number))
+    }
+
+    fn is_spare(self) -> bool {
+        self.0 >= Self::FIRST_SPARE
+    }
 }
 
 /// Independent parts of the table. A power of two.
@@ -34,6 +46,7 @@ const SHARDS: usize = 16;
 /// - An inode has one node id as long as it is in the table.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
+    fs: Arc<dyn Filesystem>,
     root: Arc<dyn Inode>,
     shards: [RankedMutex<Shard>; SHARDS],
     spare: RankedMutex<SpareIds>,
@@ -42,8 +55,6 @@ pub(crate) struct NodeTable {
 #[derive(Debug, Default)]
 struct Shard {
     nodes: Lookups,
-    /// Of nodes that are not called after their inode in the first tree.
-    ids: HashMap<NodeId, InodeId>,
     nameless: HashMap<NodeId, Arc<dyn Inode>>,
 }
 
@@ -56,22 +67,24 @@ pub(crate) enum Known {
     Kept(Arc<dyn Inode>),
 }
 
-/// Ids of inodes whose own number belongs to another inode, as with two trees in one filesystem.
+/// Ids of inodes whose shown number cannot be one. Hardly any filesystem has such inodes.
 #[derive(Debug, Default)]
 struct SpareIds {
     given: u64,
     by_inode: HashMap<InodeId, NodeId>,
+    by_node: HashMap<NodeId, InodeId>,
 }
 
 impl NodeTable {
-    pub(crate) fn new(root: Arc<dyn Inode>) -> Self {
-        Self {
-            root,
+    pub(crate) fn new(fs: Arc<dyn Filesystem>) -> Result<Self> {
+        Ok(Self {
+            root: fs.root()?,
+            fs,
             shards: std::array::from_fn(|_| {
                 RankedMutex::new(LockRank::NodeTable, Shard::default())
             }),
             spare: RankedMutex::new(LockRank::NodeNumbers, SpareIds::default()),
-        }
+        })
     }
 
     /// What a node the kernel holds stands for.
@@ -79,20 +92,29 @@ impl NodeTable {
         if node == NodeId::ROOT {
             return Some(Known::Kept(Arc::clone(&self.root)));
         }
+        let id = self.id_of(node)?;
         let shard = self.shard(node).lock();
         shard.nodes.get(node)?;
         Some(match shard.nameless.get(&node) {
             Some(inode) => Known::Kept(Arc::clone(inode)),
-            None => Known::Named(shard.id_of(node)),
+            None => Known::Named(id),
         })
+    }
+
+    /// The inode that a node stands for, whether the kernel holds it or not.
+    pub(crate) fn id_of(&self, node: NodeId) -> Option<InodeId> {
+        if node.is_spare() {
+            return self.spare.lock().by_node.get(&node).copied();
+        }
+        self.fs.inode_shown_as(node.0)
     }
 
     /// The node of an inode, if the kernel holds it.
     pub(crate) fn held(&self, id: InodeId) -> Option<NodeId> {
-        let spare = self.spare.lock().by_inode.get(&id).copied();
-        let node = spare.unwrap_or(NodeId(id.number));
-        let shard = self.shard(node).lock();
-        (shard.nodes.get(node).is_some() && shard.id_of(node) == id).then_some(node)
+        let node = NodeId::of_number(self.fs.shown_number(id));
+        let node = node.or_else(|| self.spare.lock().by_inode.get(&id).copied())?;
+        let is_held = self.shard(node).lock().nodes.get(node).is_some();
+        is_held.then_some(node)
     }
 
     /// Keeps an inode that has lost its last name, or has none yet, until the kernel forgets it.
@@ -128,23 +150,18 @@ impl NodeTable {
         if id == self.root.id() {
             return NodeId::ROOT;
         }
-        let node = NodeId(id.number);
-        let own_number = node > NodeId::ROOT && node.0 < NodeId::FIRST_SPARE;
-        // An inode that has a spare id keeps it, though its own number may be free by now.
+        if let Some(node) = NodeId::of_number(self.fs.shown_number(id)) {
+            self.shard(node).lock().nodes.hold(node);
+            return node;
+        }
         let mut spare = self.spare.lock();
-        if let Some(&node) = spare.by_inode.get(&id) {
-            let held = self.try_hold(node, id);
-            assert!(held, "a spare id belongs to one inode");
-            return node;
+        let next = NodeId(NodeId::FIRST_SPARE + spare.given);
+        let node = *spare.by_inode.entry(id).or_insert(next);
+        if node == next {
+            spare.given += 1;
+            spare.by_node.insert(node, id);
         }
-        if own_number && self.try_hold(node, id) {
-            return node;
-        }
-        let node = NodeId(NodeId::FIRST_SPARE + spare.given);
-        spare.given += 1;
-        spare.by_inode.insert(id, node);
-        let held = self.try_hold(node, id);
-        assert!(held, "a spare id is given once");
+        self.shard(node).lock().nodes.hold(node);
         node
     }
 
@@ -154,12 +171,10 @@ impl NodeTable {
         if !shard.nodes.forget(node, lookups) {
             return;
         }
-        let id = shard.id_of(node);
-        shard.ids.remove(&node);
         let nameless = shard.nameless.remove(&node);
         drop(shard);
-        if node.0 >= NodeId::FIRST_SPARE {
-            self.forget_spare(id);
+        if node.is_spare() {
+            self.forget_spare(node);
         }
         // Dropping the last user of an unlinked file frees it, which must not happen under a lock.
         drop(nameless);
@@ -181,26 +196,13 @@ impl NodeTable {
         }
     }
 
-    /// Counts the inode in as `node`, unless that stands for another inode.
-    fn try_hold(&self, node: NodeId, id: InodeId) -> bool {
-        let mut shard = self.shard(node).lock();
-        let known = shard.id_of(node);
-        if known != id {
-            if shard.nodes.get(node).is_some() {
-                return false;
-            }
-            shard.ids.insert(node, id);
-        }
-        shard.nodes.hold(node);
-        true
-    }
-
-    fn forget_spare(&self, id: InodeId) {
+    /// Takes back a spare id, unless the kernel was told of it again.
+    fn forget_spare(&self, node: NodeId) {
         let mut spare = self.spare.lock();
-        let Some(&node) = spare.by_inode.get(&id) else {
+        if self.shard(node).lock().nodes.get(node).is_some() {
             return;
-        };
-        if self.shard(node).lock().nodes.get(node).is_none() {
+        }
+        if let Some(id) = spare.by_node.remove(&node) {
             spare.by_inode.remove(&id);
         }
     }
@@ -211,21 +213,10 @@ impl NodeTable {
     }
 }
 
-impl Shard {
-    /// The inode that a node stands for, if it stands for any.
-    fn id_of(&self, node: NodeId) -> InodeId {
-        let own = InodeId {
-            tree: 0,
-            number: node.0,
-        };
-        self.ids.get(&node).copied().unwrap_or(own)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use platter_vfs::memory::{MemFs, MemFsLimits};
-    use platter_vfs::{CreateKind, Filesystem, FixedClock, Timestamp};
+    use platter_vfs::{CreateKind, Description, FixedClock, ShownNumbers, StatFs, Timestamp};
 
     use super::*;
 
@@ -235,7 +226,49 @@ mod tests {
     }
 
     fn table() -> NodeTable {
-        NodeTable::new(fs().root().unwrap())
+        NodeTable::new(Arc::new(fs())).unwrap()
+    }
+
+    /// A filesystem of several trees, as far as its numbers go.
+    #[derive(Debug)]
+    struct Trees(MemFs, ShownNumbers);
+
+    impl Filesystem for Trees {
+        fn describe(&self) -> Description {
+            self.0.describe()
+        }
+
+        fn is_read_only(&self) -> bool {
+            true
+        }
+
+        fn root(&self) -> Result<Arc<dyn Inode>> {
+            self.0.root()
+        }
+
+        fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+            self.0.inode(id)
+        }
+
+        fn shown_number(&self, id: InodeId) -> u64 {
+            self.1.shown(id)
+        }
+
+        fn inode_shown_as(&self, number: u64) -> Option<InodeId> {
+            self.1.inode(number)
+        }
+
+        fn stat_fs(&self) -> Result<StatFs> {
+            self.0.stat_fs()
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn unmount(&self) -> Result<()> {
+            Ok(())
+        }
     }
 
     fn id(tree: u64, number: u64) -> InodeId {
@@ -277,45 +310,57 @@ mod tests {
 
     #[test]
     fn inodes_of_one_number_in_two_trees_have_two_nodes() {
-        let table = table();
+        let trees = Trees(fs(), ShownNumbers::new(0, [7]));
+        let table = NodeTable::new(Arc::new(trees)).unwrap();
         let first = table.hold(id(0, 12));
         let second = table.hold(id(7, 12));
-        assert_ne!(first, second);
+        let listed = table.hold(id(7, 1 << 50));
+        assert_eq!((first, second), (NodeId(12), NodeId((1 << 48) + 12)));
         assert_eq!(table.hold(id(7, 12)), second);
         assert_eq!(named(&table, first), Some(id(0, 12)));
         assert_eq!(named(&table, second), Some(id(7, 12)));
+        assert_eq!(named(&table, listed), Some(id(7, 1 << 50)));
         assert_eq!(table.held(id(7, 12)), Some(second));
         assert_eq!(table.held(id(8, 12)), None);
         table.forget(first, 1);
-        assert_eq!(
-            table.hold(id(7, 12)),
-            second,
-            "it keeps its node while it has one"
-        );
-        table.forget(second, 3);
-        assert_eq!(
-            table.hold(id(7, 12)),
-            NodeId(12),
-            "and gets the plain one when that is free"
-        );
+        assert_eq!(table.hold(id(7, 12)), second);
+        assert_eq!(table.id_of(first), Some(id(0, 12)), "a handle finds it");
     }
 
     #[test]
-    fn numbers_that_would_be_mistaken_get_another() {
+    fn numbers_that_the_kernel_reserves_get_spare_nodes() {
         let table = table();
-        for number in [0, 1, NodeId::FIRST_SPARE, u64::MAX] {
-            let node = table.hold(id(3, number));
-            assert!(node.0 >= NodeId::FIRST_SPARE);
-            assert_eq!(named(&table, node), Some(id(3, number)));
-        }
+        let numbers = [0, 1, NodeId::FIRST_SPARE, u64::MAX].map(|number| id(0, number));
+        // The root of this filesystem has number 1.
+        let numbers = numbers.map(|id| {
+            if id.number == 1 {
+                InodeId { tree: 3, ..id }
+            } else {
+                id
+            }
+        });
+        let nodes = numbers.map(|id| table.hold(id));
+        assert_eq!(nodes.map(NodeId::is_spare), [true; 4]);
+        assert_eq!(numbers.map(|id| table.hold(id)), nodes);
+        assert_eq!(nodes.map(|node| named(&table, node)), numbers.map(Some));
+        assert_eq!(numbers.map(|id| table.held(id)), nodes.map(Some));
         assert_eq!(table.len(), 4);
+        for node in nodes {
+            table.forget(node, 2);
+            assert_eq!(table.id_of(node), None);
+        }
+        assert_ne!(
+            table.hold(numbers[0]),
+            nodes[0],
+            "no spare id is given twice"
+        );
     }
 
     #[test]
     fn only_what_has_no_name_is_kept_and_only_until_it_is_forgotten() {
-        let fs = fs();
+        let fs = Arc::new(fs());
         let inode = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
-        let table = NodeTable::new(fs.root().unwrap());
+        let table = NodeTable::new(fs).unwrap();
         let nobody = NodeId(inode.id().number);
         table.keep(nobody, &inode);
         assert_eq!(Arc::strong_count(&inode), 1, "nobody holds it");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_vfs::{
-    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId, Name,
+    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, Name,
 };
 use rustix::io::Errno;
 
@@ -72,7 +72,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(fs: Arc<dyn Filesystem>, options: MountOptions) -> Result<Self, Error> {
-        let nodes = NodeTable::new(fs.root()?);
+        let nodes = NodeTable::new(Arc::clone(&fs))?;
         Ok(Self {
             fs,
             nodes,
@@ -141,15 +141,12 @@ impl Server {
     }
 
     /// Looks up a node that the kernel found in a file handle (`open_by_handle_at`) and does not hold:
-    /// only a node named after its inode can be found again. The kernel compares the generations.
+    /// only a node that is the shown number of its inode can be found again. The kernel compares the generations.
     fn lookup_handle(&self, node: NodeId) -> Answer<Told> {
         let inode = if let Some(known) = self.nodes.get(node) {
             self.known(known)?
         } else {
-            let id = InodeId {
-                tree: 0,
-                number: node.0,
-            };
+            let id = self.nodes.id_of(node).ok_or(Errno::STALE)?;
             let inode = self.check(self.fs.inode_of_handle(id))?;
             if self.check(inode.attr())?.links == 0 {
                 return Err(Errno::STALE);

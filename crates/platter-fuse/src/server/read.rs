@@ -169,7 +169,7 @@ impl Server {
             let kind = entry.kind.map_or_else(|| self.kind_of(entry.id), Ok);
             add(DirLine {
                 name: &entry.name,
-                inode: entry.id.number,
+                inode: self.fs.shown_number(entry.id),
                 kind: kind.unwrap_or(FileKind::Regular),
                 next: entry.next.0,
             })
@@ -260,7 +260,7 @@ impl Server {
                 FileKind::Regular
             };
             return line(PlusFile::Named {
-                inode: entry.id.number,
+                inode: self.fs.shown_number(entry.id),
                 kind: entry.kind.unwrap_or(unknown),
             });
         };

@@ -94,7 +94,7 @@ impl Layout {
 
     fn write_name(&self, out: &mut dyn Write, record: &Record, digits: usize) -> io::Result<()> {
         if self.inode {
-            write!(out, "{:>digits$} ", record.id.number)?;
+            write!(out, "{:>digits$} ", record.inode)?;
         }
         self.quoting.write(out, &record.name)
     }
@@ -124,7 +124,7 @@ impl Layout {
         let digits = if self.inode { inode_digits(records) } else { 0 };
         for (row, record) in rows.iter().zip(records) {
             if self.inode {
-                write!(out, "{:>digits$} ", record.id.number)?;
+                write!(out, "{:>digits$} ", record.inode)?;
             }
             write!(out, "{:mode$} {:>links$} ", row.mode, row.links)?;
             write!(out, "{:owner$} {:group$} ", row.owner, row.group)?;
@@ -176,7 +176,7 @@ impl Layout {
 }
 
 fn inode_digits(records: &[Record]) -> usize {
-    let largest = records.iter().map(|record| record.id.number).max();
+    let largest = records.iter().map(|record| record.inode).max();
     largest.unwrap_or(0).to_string().len()
 }
 

@@ -209,18 +209,19 @@ impl Ls {
             Vec::new()
         };
         let dots = dots.into_iter().map(Ok);
+        let volume = dir.volume().clone();
         if !self.needs_inodes() {
             let entries = dir.entries(WalkOrder::Driver);
             return Box::new(dots.chain(entries.filter_map(move |entry| match entry {
                 Ok(entry) if !is_listed(&entry.name) => None,
-                Ok(entry) => Some(Ok((Record::of_entry(&entry), None))),
+                Ok(entry) => Some(Ok((Record::of_entry(&entry, &volume), None))),
                 Err(error) => Some(Err(error)),
             })));
         }
         let entries = dir.loaded_entries(WalkOrder::Driver);
         Box::new(dots.chain(entries.filter_map(move |entry| match entry {
             Ok(entry) if !is_listed(&entry.name) => None,
-            Ok(entry) => Some(Ok(Record::of_loaded(entry))),
+            Ok(entry) => Some(Ok(Record::of_loaded(entry, &volume))),
             Err(error) => Some(Err(error)),
         })))
     }

@@ -5,13 +5,15 @@ use std::cmp::Ordering;
 use platter::vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter::vfs::inode::OwnedDirEntry;
 use platter::vfs::{Attr, FileKind, InodeId};
-use platter::{File, LoadedEntry};
+use platter::{File, LoadedEntry, Volume};
 
 /// What is listed of a file.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) name: Vec<u8>,
     pub(super) id: InodeId,
+    /// The inode number to show.
+    pub(super) inode: u64,
     pub(super) kind: Option<FileKind>,
     pub(super) detail: Detail,
 }
@@ -57,17 +59,18 @@ pub(super) enum Order {
 
 impl Record {
     /// An entry by its name alone.
-    pub(super) fn of_entry(entry: &OwnedDirEntry) -> Self {
+    pub(super) fn of_entry(entry: &OwnedDirEntry, volume: &Volume) -> Self {
         Self {
             name: entry.name.to_vec(),
             id: entry.id,
+            inode: volume.filesystem().shown_number(entry.id),
             kind: entry.kind,
             detail: Detail::Unasked,
         }
     }
 
     /// An entry with its inode; the error is of what could not be had besides.
-    pub(super) fn of_loaded(entry: LoadedEntry) -> (Self, Option<platter::Error>) {
+    pub(super) fn of_loaded(entry: LoadedEntry, volume: &Volume) -> (Self, Option<platter::Error>) {
         let LoadedEntry {
             name,
             id,
@@ -80,6 +83,7 @@ impl Record {
                 let record = Self {
                     name: name.to_vec(),
                     id,
+                    inode: volume.filesystem().shown_number(id),
                     kind,
                     detail: Detail::Lost,
                 };
@@ -109,6 +113,7 @@ impl Record {
         let record = Self {
             name,
             id: file.inode().id(),
+            inode: attr.inode,
             kind: Some(attr.kind),
             detail: Detail::Known(Box::new(Known { attr, target, mark })),
         };
