@@ -2,3 +2,5 @@
 //!
 //! Modules stand in the order of their dependencies: each uses only those above it.
 #![forbid(unsafe_code)]
+
+pub mod ondisk;
