@@ -28,6 +28,7 @@ pub mod path;
 pub mod check;
 pub mod creation;
 pub mod whole_file;
+pub mod writing;
 pub mod tree_walk;
 pub mod memory;
 

@@ -12,7 +12,6 @@ mod recording;
 mod group;
 mod group_inodes;
 mod slot;
-mod attempts;
 mod search;
 mod window;
 mod record;

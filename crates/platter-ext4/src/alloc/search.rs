@@ -91,7 +91,7 @@ impl Space {
     ///
     /// # Errors
     /// As for [`take`](Self::take). After `NoSpace`, dropping the handle and
-    /// [another try](Self::try_again) may help.
+    /// [another try](platter_vfs::writing::NoSpaceRetry) may help.
     pub fn alloc(
         &self,
         volume: &Volume,
@@ -165,9 +165,14 @@ impl Space {
         self.counters.pending.get() > 0
     }
 
+    /// How often freed space could be allocated again.
+    pub fn returned(&self) -> u64 {
+        self.counters.returned.get()
+    }
+
     /// Sees to it that what was freed so far may be used. The caller holds nothing, as for
     /// [`take`](Self::take).
-    pub(super) fn settle(&self, volume: &Volume) -> Result<()> {
+    pub fn settle(&self, volume: &Volume) -> Result<()> {
         match volume.log() {
             Some(log) if self.has_pending() => log.commit_all(),
             _ => Ok(()),

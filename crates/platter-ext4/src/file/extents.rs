@@ -2,9 +2,10 @@
 
 use std::ops::{ControlFlow, Range};
 
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Extent, ExtentSink, Result};
 
-use super::{BlockSet, Contents};
+use super::Contents;
 use crate::mapping::{Backing, Run};
 use crate::ondisk::{FileBlock, InodeFlags};
 
@@ -14,7 +15,7 @@ impl Contents<'_> {
     pub fn extents(
         &self,
         range: Range<u64>,
-        pending: &BlockSet,
+        pending: &RangeSet<u32>,
         sink: &mut ExtentSink<'_>,
     ) -> Result<()> {
         if range.is_empty() {

@@ -1,6 +1,5 @@
 //! Contents of files: filled from the device run by run, and described as data and holes.
 
-mod block_set;
 mod extents;
 mod limit;
 mod seek;
@@ -19,7 +18,6 @@ use crate::Volume;
 use crate::mapping::{Backing, BlockMap, InlineData, Run};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 
-pub use block_set::BlockSet;
 pub use limit::size_bytes_max;
 pub use sources::{Piece, Sources};
 

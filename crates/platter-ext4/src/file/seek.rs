@@ -1,8 +1,9 @@
 //! `SEEK_DATA` and `SEEK_HOLE`: what was never written is a hole, whether it takes space or not.
 
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result, SeekTarget};
 
-use super::{BlockSet, Contents, RunBudget};
+use super::{Contents, RunBudget};
 use crate::mapping::{Backing, Run};
 use crate::ondisk::{FileBlock, InodeFlags};
 
@@ -17,7 +18,7 @@ impl Contents<'_> {
         offset: u64,
         target: SeekTarget,
         size: u64,
-        pending: &BlockSet,
+        pending: &RangeSet<u32>,
     ) -> Result<u64> {
         if offset >= size {
             return Err(Condition::NoSuchAddress.into());
@@ -67,7 +68,7 @@ impl Contents<'_> {
 
 /// Whether the first blocks of a run without contents on the device are pending in the cache, and how
 /// many.
-fn pending_part(run: &Run, pending: &BlockSet) -> (bool, u32) {
+fn pending_part(run: &Run, pending: &RangeSet<u32>) -> (bool, u32) {
     let first = run.first.0;
     let Some(found) = pending.next(first) else {
         return (false, run.count);

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Extent, SeekTarget};
 
 use super::*;
@@ -52,7 +53,7 @@ impl File {
     fn seek(&self, offset: u64, target: SeekTarget) -> Option<u64> {
         match self
             .contents()
-            .seek(offset, target, self.inode.size_bytes, &BlockSet::default())
+            .seek(offset, target, self.inode.size_bytes, &RangeSet::default())
         {
             Ok(offset) => Some(offset),
             Err(Error::Condition(Condition::NoSuchAddress)) => None,
@@ -64,7 +65,7 @@ impl File {
         let mut found = Vec::new();
         let result = self
             .contents()
-            .extents(range, &BlockSet::default(), &mut |extent: Extent| {
+            .extents(range, &RangeSet::default(), &mut |extent: Extent| {
                 found.push((extent.file, extent.device_offset, extent.unwritten));
                 ControlFlow::Continue(())
             });
@@ -188,7 +189,7 @@ fn file_that_maps_one_block_again_and_again_is_corrupt() {
         map: &map,
     };
     let Error::Corrupt(corruption) = contents
-        .seek(0, SeekTarget::Hole, inode.size_bytes, &BlockSet::default())
+        .seek(0, SeekTarget::Hole, inode.size_bytes, &RangeSet::default())
         .unwrap_err()
     else {
         panic!("not found corrupt");
@@ -217,7 +218,7 @@ fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
     assert_eq!(
         rule(
             file.contents()
-                .extents(0..1 << 34, &BlockSet::default(), &mut sink)
+                .extents(0..1 << 34, &RangeSet::default(), &mut sink)
         ),
         too_many
     );
@@ -225,7 +226,7 @@ fn holes_of_a_map_that_leads_into_itself_come_to_an_end() {
         0,
         SeekTarget::Data,
         file.inode.size_bytes,
-        &BlockSet::default(),
+        &RangeSet::default(),
     );
     assert_eq!(rule(sought.map(drop)), too_many);
 }

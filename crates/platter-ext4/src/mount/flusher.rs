@@ -1,19 +1,51 @@
-//! The thread that makes changes durable by themselves: at the latest after the commit interval, and
-//! soon after the last change. `sync(2)` does not reach a FUSE filesystem, and
-//! `umount(8)` does not wait for one.
+//! The flusher thread of a mount.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use platter_cache::commit::{BackgroundWorker, CommitDue, CommitSchedule, NextRun};
-use platter_vfs::{Condition, Result};
+use platter_cache::commit::{BackgroundWorker, CommitDue};
+use platter_vfs::Result;
+use platter_vfs::writing::{Flushed, start_flusher};
 
 use super::lifetime::Lifetime;
 use crate::ops::Tree;
 use crate::txn::Log;
 
-/// How often the journal and the caches are looked after.
-const TICK: Duration = Duration::from_secs(1);
+struct Flusher {
+    tree: Weak<Tree>,
+    lifetime: Arc<Lifetime>,
+}
+
+impl Flushed for Flusher {
+    fn changes(&self) -> Option<u32> {
+        let tree = self.tree.upgrade()?;
+        Some(tree.volume.log().map_or(0, Log::handles_begun))
+    }
+
+    fn flush(&self, due: CommitDue) {
+        let Some(tree) = self.tree.upgrade() else {
+            return;
+        };
+        // An error is recorded in the filesystem, and the next sync returns it.
+        if due == CommitDue::Interval {
+            let now = tree.clock.monotonic();
+            let _ = self.lifetime.note_when_due(&tree.volume, now);
+        }
+        let _ = tree.sync();
+    }
+
+    fn maintain(&self) {
+        let Some(tree) = self.tree.upgrade() else {
+            return;
+        };
+        if let Some(log) = tree.volume.log() {
+            let _ = log.tend();
+        }
+        if let Some(sharing) = tree.volume.sharing() {
+            sharing.shrink();
+        }
+    }
+}
 
 /// Starts the thread, which makes changes durable at least once in every `interval`, and frees space in
 /// the journal meanwhile.
@@ -22,36 +54,11 @@ pub(super) fn start(
     lifetime: &Arc<Lifetime>,
     interval: Duration,
 ) -> Result<BackgroundWorker> {
-    let clock = Arc::clone(&tree.clock);
-    let first = clock.monotonic();
-    let (weak, lifetime) = (Arc::downgrade(tree), Arc::clone(lifetime));
-    let mut schedule = CommitSchedule::new(interval, first);
-    let mut tended = first;
-    let worker = BackgroundWorker::start("ext4-flusher", schedule.next(first), move || {
-        let Some(tree) = weak.upgrade() else {
-            return NextRun::Never;
-        };
-        let now = clock.monotonic();
-        let changes = || tree.volume.log().map_or(0, Log::handles_begun);
-        // An error is recorded in the filesystem, and the next sync returns it.
-        if let Some(due) = schedule.due(now, changes()) {
-            if due == CommitDue::Interval {
-                let _ = lifetime.note_when_due(&tree.volume, now);
-            }
-            let _ = tree.sync();
-        }
-        if now.saturating_sub(tended) >= TICK {
-            tended = now;
-            if let Some(log) = tree.volume.log() {
-                let _ = log.tend();
-            }
-            if let Some(sharing) = tree.volume.sharing() {
-                sharing.shrink();
-            }
-        }
-        schedule.next(clock.monotonic())
-    })
-    .map_err(|_| Condition::WouldBlock)?;
+    let flusher = Flusher {
+        tree: Arc::downgrade(tree),
+        lifetime: Arc::clone(lifetime),
+    };
+    let worker = start_flusher("ext4-flusher", flusher, Arc::clone(&tree.clock), interval)?;
     if let Some(log) = tree.volume.log() {
         let wake = worker.wake();
         log.on_first_change(move || wake.wake());

@@ -1,9 +1,8 @@
 //! The end of a mount: from then on nothing reaches the device, whoever still uses what it gave.
 
 use std::io::IoSlice;
-use std::sync::atomic::Ordering;
 
-use platter_vfs::{Condition, Result};
+use platter_vfs::Result;
 
 use super::Tree;
 use crate::txn::Log;
@@ -11,7 +10,7 @@ use crate::txn::Log;
 impl Tree {
     /// Whether its mount has ended: nothing is written any more.
     pub(super) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
+        self.writes.is_closed()
     }
 
     /// Writes data that no transaction has to `offset` of the device, in bytes.
@@ -20,21 +19,18 @@ impl Tree {
     /// `ReadOnly` when the mount has ended: its blocks may be another mount's by now. What ended all
     /// writing, if something did: that may be another host that mounted it.
     pub(super) fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        let _in_flight = self.data_in_flight.read();
-        if self.is_closed() {
-            return Err(Condition::ReadOnly.into());
-        }
-        if let Some(error) = self.volume.log().and_then(Log::failure) {
-            return Err(error);
-        }
-        Ok(self.volume.device().write_vectored_at(offset, bufs)?)
+        self.writes.write(|| {
+            if let Some(error) = self.volume.log().and_then(Log::failure) {
+                return Err(error);
+            }
+            Ok(self.volume.device().write_vectored_at(offset, bufs)?)
+        })
     }
 
     /// Ends all writing, and returns when neither data nor a commit is under way. What was not
     /// written is lost, as by a power cut.
     pub(crate) fn cut(&self) {
-        self.is_closed.store(true, Ordering::Relaxed);
-        drop(self.data_in_flight.write());
+        self.writes.close();
         if let Some(log) = self.volume.log() {
             log.cut();
         }
@@ -43,8 +39,8 @@ impl Tree {
     /// Ends all writing, and lets go of all inodes that nobody uses, now and from now on.
     pub fn close(&self) {
         self.cut();
-        drop(self.take_dirty());
-        self.drop_kept();
+        drop(self.dirty.take());
+        self.unstored.clear();
         self.nodes.release_all();
     }
 }

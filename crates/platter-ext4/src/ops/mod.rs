@@ -3,8 +3,6 @@
 //! Each family has a file; this one holds the object they work on.
 
 mod damage;
-mod dirty;
-mod unstored;
 mod sync;
 mod attr;
 mod closing;
@@ -27,11 +25,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
+use platter_vfs::writing::{
+    DirtyList, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
+};
 use platter_vfs::{
     AccessTimes, Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error,
     ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
@@ -49,8 +50,6 @@ use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::txn::{Handle, Log};
 use damage::DamageNotes;
 use data::{Delayed, FileState, WriteTo};
-use dirty::DirtyNodes;
-use unstored::Unstored;
 
 /// The part of the budget, and so many bytes beside it at most, that inodes take which are kept in
 /// memory though nobody uses them: their pages go with them.
@@ -77,24 +76,24 @@ pub struct Tree {
     budget: Arc<MemoryBudget>,
     nodes: CachePadded<InodeCache<Node>>,
     /// Inodes with contents that are not on the device yet.
-    dirty: CachePadded<DirtyNodes>,
+    dirty: CachePadded<DirtyList<Node>>,
+    /// Writes over blocks that were a file's before, of all files.
+    overwrites: CachePadded<UnflushedWrites>,
     /// Directories that the running transaction stores when it closes.
-    unstored: CachePadded<Unstored>,
+    unstored: CachePadded<UnstoredInodes<Node>>,
     on_error: OnError,
     damage: DamageNotes,
-    /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
-    is_closed: AtomicBool,
-    /// Held shared while data is written to the device, alone once to end that.
-    data_in_flight: CachePadded<RwLock<()>>,
+    /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
+    writes: WriteGate,
 }
 
 platter_cache::layout!(
     /// Of a mounted filesystem.
     pub LAYOUT: Tree {
         ReadOnly: space, clock, budget, on_error;
-        Rare: register, damage, is_closed;
-        Hot: orphans, renames, nodes, dirty, unstored, data_in_flight;
-        Apart: volume;
+        Rare: register, damage;
+        Hot: orphans, renames, nodes, dirty, overwrites, unstored;
+        Apart: volume, writes;
     }
 );
 
@@ -112,10 +111,8 @@ pub struct Node {
     data: FileState,
     /// A file's size as its readers see it: ahead of `core` while contents are only in the cache.
     size_bytes: AtomicU64,
-    /// Whether it is among the tree's dirty nodes.
-    is_dirty: AtomicBool,
-    /// Whether it is among those that the running transaction stores when it closes.
-    is_unstored: AtomicBool,
+    /// The lists of the tree that it is on.
+    lists: InodeLists,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
     /// Last, so that nobody loads the inode again before this object is gone.
@@ -157,11 +154,11 @@ impl Tree {
             nodes: InodeCache::sparing(recent_max(&budget), Node::is_cheap).into(),
             budget,
             dirty: CachePadded::default(),
+            overwrites: CachePadded::default(),
             unstored: CachePadded::default(),
             on_error,
             damage: DamageNotes::default(),
-            is_closed: AtomicBool::new(false),
-            data_in_flight: CachePadded::default(),
+            writes: WriteGate::default(),
         });
         if let Some(log) = tree.volume.log() {
             let client = Arc::downgrade(&tree);
@@ -256,7 +253,7 @@ impl Tree {
         // Changes of an earlier object of this inode may be among the latest.
         let latest = self.volume.log().map_or(Sequence(0), Log::latest);
         let is_journaled = self.volume.journals_data(&inode);
-        let may_be_unflushed = !self.dirty.is_all_flushed();
+        let may_be_unflushed = !self.overwrites.is_flushed();
         let register = self.register.get();
         let is_orphan = register.is_some_and(|register| register.contains(inode.number));
         let is_cut_left = is_orphan && inode.links > 0;
@@ -268,8 +265,7 @@ impl Tree {
             pages: Mapping::new(Arc::clone(&self.budget)),
             data: FileState::new(is_journaled, may_be_unflushed, is_cut_left),
             size_bytes: AtomicU64::new(inode.size_bytes),
-            is_dirty: AtomicBool::new(false),
-            is_unstored: AtomicBool::new(false),
+            lists: InodeLists::default(),
             is_deleted: AtomicBool::new(false),
             core: RankedRwLock::new(
                 LockRank::InodeState,
@@ -342,6 +338,16 @@ impl Node {
         let result = change(&mut handle, &mut core)?;
         core.store(volume, &mut handle)?;
         Ok(result)
+    }
+}
+
+impl ListedInode for Node {
+    fn id(&self) -> InodeId {
+        self.number.id()
+    }
+
+    fn lists(&self) -> &InodeLists {
+        &self.lists
     }
 }
 

@@ -99,7 +99,7 @@ impl Node {
         drop(cores);
         drop(handle);
         if is_gone {
-            tree.let_go(victim);
+            tree.drop_unnamed(victim);
         }
         Ok(())
     }

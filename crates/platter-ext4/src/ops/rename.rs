@@ -288,7 +288,7 @@ impl Move<'_> {
         drop(cores);
         drop(handle);
         if let (true, Some(there)) = (is_gone, &self.there) {
-            tree.let_go(there);
+            tree.drop_unnamed(there);
         }
         Ok(())
     }

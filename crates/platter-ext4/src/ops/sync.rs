@@ -1,11 +1,13 @@
 //! Making changes durable: of one inode, and of all.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
+use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, Error, Result};
 
-use super::{OnError, Tree};
+use super::{Core, Node, OnError, Tree};
+use crate::inode;
 use crate::ondisk::BlockNr;
 use crate::superblock;
 use crate::txn::{CommitClient, Handle};
@@ -19,17 +21,44 @@ impl Tree {
         };
         let written = self.write_dirty();
         // Data over blocks that were a file's before is in no transaction.
-        let overwrites = self.dirty.overwrites.load(Ordering::Acquire);
-        let is_flushed = self.dirty.flushed.load(Ordering::Acquire) >= overwrites;
-        let durable = if is_flushed {
-            log.commit_all()
-        } else {
-            log.sync_all()
-        };
-        if durable.is_ok() {
-            self.dirty.flushed.fetch_max(overwrites, Ordering::AcqRel);
-        }
+        let durable = self.overwrites.sync(|| log.commit_all(), || log.sync_all());
         self.noted(written.and(durable))
+    }
+
+    /// Writes the inodes back that are dirty now, and waits for those that others write.
+    ///
+    /// # Errors
+    /// That of any of them.
+    pub(super) fn write_dirty(&self) -> Result<()> {
+        self.dirty.write_back(|nodes| self.write_back_all(nodes))
+    }
+
+    /// Drops an inode that lost its last name once it has no user. Its contents need not be written any
+    /// more.
+    pub(super) fn drop_unnamed(&self, node: &Node) {
+        self.nodes.release(node.number.id());
+        self.unstored.remove(node);
+        self.dirty.remove(node);
+    }
+
+    /// Stores the directories that changed, as part of a transaction that closes.
+    fn store_unstored(&self, handle: &mut Handle<'_>) -> Result<()> {
+        let refuse_failed = || {
+            // Names must not become durable without the directories that were dropped.
+            if self.volume.log().is_some_and(|log| log.failure().is_some()) {
+                return Err(Condition::ReadOnly.into());
+            }
+            Ok(())
+        };
+        self.unstored.store_all(refuse_failed, |node| {
+            let mut core = node.core.write();
+            // Without a name it was stored, and its last user, who takes it off, will delete it.
+            if core.inode.links == 0 {
+                return Ok(false);
+            }
+            core.store_data(&self.volume, handle)?;
+            Ok(true)
+        })
     }
 
     /// Ends all writing because of `error`. Where that is another host, which took the filesystem, it
@@ -43,6 +72,74 @@ impl Tree {
         } else {
             log.abort(error);
         }
+    }
+}
+
+impl Node {
+    /// Says that the cache has contents that the device has not. Keeps the inode in memory, unless
+    /// nobody will find it after a crash.
+    ///
+    /// Said when they are there: before, whoever writes them back might come too early.
+    pub(super) fn note_dirty(&self) {
+        let (has_name, may_get_one) = {
+            let core = self.core.read();
+            (core.inode.links != 0, core.may_get_first_name)
+        };
+        if !has_name && !may_get_one || self.lists.is_dirty() {
+            return;
+        }
+        // Whoever calls this uses the inode, so it is there.
+        if let Some(node) = self.tree.nodes.get(self.number.id()) {
+            if has_name {
+                // Whoever closes the tree takes the list once, after saying so.
+                self.tree.dirty.add(node, || self.tree.is_closed());
+            } else {
+                self.tree.dirty.add_unnamed(&node);
+            }
+        }
+    }
+
+    /// What [`store_later`](Self::store_later) keeps in memory, if that is not kept already. The caller
+    /// has the inode lock exclusively, and no handle.
+    pub(super) fn keeper(&self) -> Option<Arc<Self>> {
+        if self.lists.is_unstored() {
+            return None;
+        }
+        self.tree.nodes.get(self.number.id())
+    }
+
+    /// As [`Core::store_data`], but the transaction may store the inode when it closes.
+    pub(super) fn store_later(
+        &self,
+        handle: &mut Handle<'_>,
+        core: &mut Core,
+        keeper: Option<Arc<Self>>,
+    ) -> Result<()> {
+        let is_unstored = self.lists.is_unstored();
+        if core.inode.links == 0 || !is_unstored && keeper.is_none() {
+            return core.store_data(self.volume(), handle);
+        }
+        core.sync = handle.transaction();
+        core.data_sync = handle.transaction();
+        let Some(keeper) = keeper.filter(|_| !is_unstored) else {
+            return Ok(());
+        };
+        let joined = inode::join_slot(self.volume(), handle, self.number);
+        joined.map_err(|error| handle.abort(error))?;
+        self.tree.unstored.add(keeper);
+        Ok(())
+    }
+}
+
+impl ReturnsSpace for Tree {
+    fn returned(&self) -> u64 {
+        self.space.as_ref().map_or(0, |space| space.returned())
+    }
+
+    fn return_freed(&self) -> Result<()> {
+        self.space
+            .as_ref()
+            .map_or(Ok(()), |space| space.settle(&self.volume))
     }
 }
 
@@ -60,7 +157,7 @@ impl CommitClient for Tree {
             }
         }
         self.note_the_rest(handle)?;
-        self.store_kept(handle)?;
+        self.store_unstored(handle)?;
         space.closing(handle)
     }
 

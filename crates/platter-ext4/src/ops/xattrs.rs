@@ -1,5 +1,6 @@
 //! Extended attributes.
 
+use platter_vfs::writing::retry_no_space;
 use platter_vfs::{Context, Result, XattrMode};
 
 use super::Node;
@@ -57,15 +58,9 @@ impl Node {
 
     /// Tries again what found no space, once what was freed before may be used. The caller has no
     /// handle.
-    pub(super) fn with_room<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
-        let space = self.tree.space()?;
-        let mut attempts = space.attempts();
-        loop {
-            match attempt() {
-                Err(error) if space.try_again(self.volume(), &mut attempts, &error)? => {}
-                result => return result,
-            }
-        }
+    pub(super) fn with_room<R>(&self, attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        self.tree.space()?;
+        retry_no_space(&*self.tree, attempt)
     }
 
     /// A change of the inode's attributes, on behalf of `context`.

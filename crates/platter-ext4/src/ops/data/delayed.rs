@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::file::BlockSet;
+use platter_vfs::writing::RangeSet;
+
 use crate::mapping::{blocks_of_row, row_of};
 use crate::ondisk::{FileBlock, Geometry};
 
@@ -16,16 +17,16 @@ use crate::ondisk::{FileBlock, Geometry};
 ///   will name the block.
 #[derive(Debug, Default)]
 pub(in crate::ops) struct Delayed {
-    dirty: BlockSet,
+    dirty: RangeSet<u32>,
     /// Clusters of the file with a promise.
-    clusters: BlockSet,
+    clusters: RangeSet<u32>,
     /// Promised blocks of numbers by row.
     rows: BTreeMap<u32, u32>,
 }
 
 impl Delayed {
     /// The dirty blocks.
-    pub(in crate::ops) fn dirty(&self) -> &BlockSet {
+    pub(in crate::ops) fn dirty(&self) -> &RangeSet<u32> {
         &self.dirty
     }
 

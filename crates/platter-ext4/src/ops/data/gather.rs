@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{MutexGuard, RwLockReadGuard};
 use platter_cache::page::{DirtyPages, LockedPages};
+use platter_vfs::writing::WRITEBACK_BATCH_MAX;
 use platter_vfs::{Error, FileKind, Result};
 
 use super::super::{Node, Tree};
@@ -16,8 +17,6 @@ use super::writeback::{Piece, Placement, Request, Target};
 use crate::mapping::Backing;
 use crate::ondisk::FileBlock;
 
-/// Files that are written together at most.
-pub(in crate::ops) const TOGETHER_MAX: usize = 64;
 /// Pages of a file that is short.
 const SHORT_PAGES_MAX: u64 = 16;
 
@@ -51,7 +50,7 @@ struct Placed<'n> {
 impl Tree {
     /// Writes files back. Errors are told to whoever syncs them, and noted.
     pub(in crate::ops) fn write_back_all(&self, nodes: &[Arc<Node>]) {
-        for nodes in nodes.chunks(TOGETHER_MAX) {
+        for nodes in nodes.chunks(WRITEBACK_BATCH_MAX) {
             for node in self.write_together(nodes) {
                 let _ = node.write_back();
             }

@@ -18,8 +18,8 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use platter_cache::page::ErrorCursor;
 use platter_cache::{AddressSpace, Buffer};
+use platter_vfs::writing::FileSync;
 use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget};
 
 use super::{Core, Node};
@@ -30,7 +30,6 @@ use writeback::Placement;
 
 pub(super) use delayed::Delayed;
 pub(super) use evict::DELETE_CREDITS;
-pub(super) use gather::TOGETHER_MAX;
 pub(super) use write::WriteTo;
 pub(super) use writeback::ZEROS;
 
@@ -47,9 +46,8 @@ pub(super) struct FileState {
     /// map: from then on they may become another file's. Behind locks of the page cache, and before
     /// the placement.
     places: RwLock<()>,
-    /// Writes over blocks that were the file's before, and those of them that were flushed.
-    written: AtomicU64,
-    flushed: AtomicU64,
+    /// Writes over blocks that were the file's before, and the errors that a sync reported.
+    sync: FileSync,
     /// Contents went through the journal, and may not be home yet.
     is_journaled: AtomicBool,
     /// How often the file was cut off.
@@ -60,8 +58,6 @@ pub(super) struct FileState {
     /// The file was cut off to be written anew: it is written as soon as it can be, since many
     /// programs expect to find its new contents after a crash.
     is_replaced: AtomicBool,
-    /// Up to which error of writing back whoever synced the file was told.
-    told: Mutex<Option<ErrorCursor>>,
 }
 
 /// Where a file ended at some moment: of no account once it was cut off since then.
@@ -85,7 +81,7 @@ impl FileState {
     pub(super) fn new(is_journaled: bool, may_be_unflushed: bool, is_cut_left: bool) -> Self {
         Self {
             is_journaled: AtomicBool::new(is_journaled),
-            written: AtomicU64::new(u64::from(may_be_unflushed)),
+            sync: FileSync::new(may_be_unflushed),
             is_cut_left: AtomicBool::new(is_cut_left),
             ..Self::default()
         }
@@ -99,11 +95,6 @@ impl FileState {
     /// Gives back what is kept for the file to grow into.
     pub(super) fn close(&self, space: &Space) {
         self.placement.lock().close(space);
-    }
-
-    /// Notes that data lies on the device that no transaction will have flushed.
-    fn note_written(&self) {
-        self.written.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use platter_vfs::Result;
+use platter_vfs::writing::NoSpaceRetry;
 
 use super::super::{Core, Node};
 use crate::alloc::Space;
@@ -21,7 +22,7 @@ impl Node {
     ) -> Result<()> {
         let volume = self.volume();
         let space = self.tree.space()?;
-        let mut attempts = space.attempts();
+        let mut retry = NoSpaceRetry::begin(&*self.tree);
         loop {
             inode::read_slot(volume, self.number)?;
             let needed = self.core.read().map.step_credits() + STORE_CREDITS;
@@ -35,7 +36,7 @@ impl Node {
             match result {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(error) if space.try_again(volume, &mut attempts, &error)? => {}
+                Err(error) if retry.is_due(&*self.tree, &error)? => {}
                 Err(error) => return Err(error),
             }
         }

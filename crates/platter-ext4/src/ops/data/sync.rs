@@ -25,7 +25,7 @@ impl Node {
             self.note_dirty();
         }
         if let Err(error) = &written {
-            self.tree.note_failure(error);
+            self.tree.dirty.record_failure(error);
         }
         written
     }
@@ -34,12 +34,9 @@ impl Node {
     /// `data_only`, all of the inode. Asks nothing of the device if that is so already.
     pub(in crate::ops) fn sync_contents(&self, data_only: bool) -> Result<()> {
         if self.kind == FileKind::Regular {
-            let mut told = self.data.told.lock();
-            let cursor = told.get_or_insert_with(|| self.pages.error_cursor());
-            let written = self.write_back();
-            self.pages.check_errors(cursor)?;
-            drop(told);
-            written?;
+            self.data
+                .sync
+                .write_back(&self.pages, || self.write_back())?;
         }
         let Some(log) = self.volume().log() else {
             return Ok(());
@@ -48,12 +45,7 @@ impl Node {
             let core = self.core.read();
             if data_only { core.data_sync } else { core.sync }
         };
-        let written = self.data.written.load(Ordering::Acquire);
-        if self.data.flushed.load(Ordering::Acquire) >= written {
-            return log.commit(transaction);
-        }
-        log.sync(transaction)?;
-        self.data.flushed.fetch_max(written, Ordering::AcqRel);
-        Ok(())
+        let writes = &self.data.sync.writes;
+        writes.sync(|| log.commit(transaction), || log.sync(transaction))
     }
 }

@@ -40,7 +40,9 @@ impl Node {
         if data.is_empty() {
             return Ok(());
         }
-        self.tree.relieve();
+        let tree = &self.tree;
+        tree.dirty
+            .throttle(&tree.budget, |nodes| tree.write_back_all(nodes));
         let end = offset.checked_add(data.len() as u64);
         let _order = self.order.write();
         let end = end.filter(|&end| end <= self.size_bytes_max());

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use platter_cache::page::WritableSpace;
 use platter_vfs::Result;
+use platter_vfs::writing::NoSpaceRetry;
 
 use super::super::{Core, Node};
 use super::FileEnd;
@@ -258,7 +259,7 @@ impl Node {
     ) -> Result<()> {
         let volume = self.volume();
         let space = self.tree.space()?;
-        let mut attempts = space.attempts();
+        let mut retry = NoSpaceRetry::begin(&*self.tree);
         loop {
             inode::read_slot(volume, self.number)?;
             let of_data = journaled.map_or(0, |_| piece.run.count);
@@ -272,7 +273,7 @@ impl Node {
             if let Err(error) = map.insert(&mut change, piece.run) {
                 drop(core);
                 drop(handle);
-                if space.try_again(volume, &mut attempts, &error)? {
+                if retry.is_due(&*self.tree, &error)? {
                     continue;
                 }
                 return Err(error);
@@ -343,8 +344,8 @@ impl Node {
         if !self.journals_data() {
             self.leave_journal()?;
             self.write_blocks(request, run)?;
-            self.data.note_written();
-            self.tree.dirty.overwrites.fetch_add(1, Ordering::AcqRel);
+            self.data.sync.writes.record();
+            self.tree.overwrites.record();
             return Ok(());
         }
         let volume = self.volume();

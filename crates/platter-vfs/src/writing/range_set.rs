@@ -1,20 +1,30 @@
-//! A set of numbers as ranges: blocks of a file, or clusters of it.
+//! A set of numbers as ranges: blocks of a file, or bytes of it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::iter::Sum;
+use std::ops::{Add, Range, Sub};
 
-/// Numbers in a row are one entry.
+/// A number that a [`RangeSet`] can hold.
+pub trait RangeNumber:
+    Copy + Ord + Default + Add<Output = Self> + Sub<Output = Self> + Sum<Self>
+{
+}
+
+impl RangeNumber for u32 {}
+impl RangeNumber for u64 {}
+
+/// A set of numbers; those that follow each other are one entry.
 ///
 /// # Invariants
 /// Ranges are not empty, and no two of them touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct BlockSet {
+pub struct RangeSet<N> {
     /// End by start.
-    ranges: BTreeMap<u32, u32>,
+    ranges: BTreeMap<N, N>,
 }
 
-impl BlockSet {
-    /// Whether nothing is in it.
+impl<N: RangeNumber> RangeSet<N> {
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -22,7 +32,7 @@ impl BlockSet {
 
     /// The first range that ends behind `at`, from `at` on.
     #[must_use]
-    pub fn next(&self, at: u32) -> Option<Range<u32>> {
+    pub fn next(&self, at: N) -> Option<Range<N>> {
         let before = self.ranges.range(..=at).next_back();
         let found = before.filter(|&(_, &end)| at < end);
         let found = found.or_else(|| self.ranges.range(at..).next());
@@ -31,12 +41,12 @@ impl BlockSet {
 
     /// Whether `at` is in it.
     #[must_use]
-    pub fn contains(&self, at: u32) -> bool {
+    pub fn contains(&self, at: N) -> bool {
         self.next(at).is_some_and(|range| range.start == at)
     }
 
     /// The parts of `range` that are in it.
-    pub fn within(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+    pub fn within(&self, range: Range<N>) -> impl Iterator<Item = Range<N>> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
             let found = self.next(at).filter(|found| found.start < range.end)?;
@@ -46,7 +56,7 @@ impl BlockSet {
     }
 
     /// The parts of `range` that are not in it.
-    pub fn gaps(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+    pub fn gaps(&self, range: Range<N>) -> impl Iterator<Item = Range<N>> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
             while at < range.end {
@@ -62,10 +72,10 @@ impl BlockSet {
         })
     }
 
-    /// Adds a range, of which parts may be in it. Gives how many numbers were not.
-    pub fn insert(&mut self, range: Range<u32>) -> u32 {
+    /// Adds a range, of which parts may be in it. Returns how many numbers were not.
+    pub fn insert(&mut self, range: Range<N>) -> N {
         if range.is_empty() {
-            return 0;
+            return N::default();
         }
         let new = self
             .gaps(range.clone())
@@ -85,9 +95,9 @@ impl BlockSet {
         new
     }
 
-    /// Takes a range out, of which parts may be missing. Gives how many numbers were in it.
-    pub fn remove(&mut self, range: Range<u32>) -> u32 {
-        let mut count = 0;
+    /// Takes a range out, of which parts may be missing. Returns how many numbers were in it.
+    pub fn remove(&mut self, range: Range<N>) -> N {
+        let mut count = N::default();
         if range.is_empty() {
             return count;
         }
@@ -96,7 +106,7 @@ impl BlockSet {
                 break;
             }
             self.ranges.remove(&start);
-            count += end.min(range.end) - start.max(range.start);
+            count = count + (end.min(range.end) - start.max(range.start));
             if range.end < end {
                 self.ranges.insert(range.end, end);
             }
@@ -116,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_ranges_is_a_set() {
+    fn range_set_equals_a_set_of_numbers() {
         let mut random = 1u32;
         let mut below = |bound: u32| {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (random >> 8) % bound
         };
         for _ in 0..300 {
-            let (mut set, mut model) = (BlockSet::default(), BTreeSet::new());
+            let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
             for _ in 0..60 {
                 let start = below(100);
                 let range = start..start + below(20);
