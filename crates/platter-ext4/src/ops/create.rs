@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use platter_vfs::{Context, CreateKind, FileKind, Name, Result};
+use platter_vfs::namei::NewInode;
+use platter_vfs::{FileKind, Name, Result};
 
-use super::new_inode::{Blueprint, file_kind};
+use super::new_inode::Blueprint;
 use super::{Core, Node};
 use crate::Volume;
 use crate::alloc::{ALLOC_INODE_CREDITS, Portion};
@@ -37,33 +38,17 @@ const FIRST_BLOCK_CREDITS: u32 = 16;
 type New = (Inode, BlockMap);
 
 impl Node {
-    pub(super) fn create_named(
+    /// Creates a file with a name. The caller holds the inode lock.
+    pub(super) fn create_at(
         &self,
-        context: &Context,
         name: Name<'_>,
-        kind: &CreateKind,
-        permissions: u32,
+        vacancy: Vacancy,
+        new: NewInode<'_>,
     ) -> Result<Arc<Self>> {
-        self.with_room(|| self.try_create(context, name, kind, permissions))
-    }
-
-    fn try_create(
-        &self,
-        context: &Context,
-        name: Name<'_>,
-        kind: &CreateKind,
-        permissions: u32,
-    ) -> Result<Arc<Self>> {
-        let _order = self.order.write();
-        let vacancy = self.vacancy(name)?;
         let volume = self.volume();
         inode::read_slot(volume, self.number)?;
-        if file_kind(kind) == FileKind::Directory {
-            let core = self.core.read();
-            core.prove_room_for_directory(&volume.geometry)?;
-        }
-        let space = self.tree.space()?.portion(self.reserve_of(context));
-        let blueprint = self.draw_up(space, context, kind, permissions)?;
+        let space = self.tree.space()?.portion(self.reserve_of(new.context));
+        let blueprint = self.draw_up(space, &new)?;
         let made = self.make(space, (name, vacancy), blueprint);
         self.tree.adopt(made?, false)
     }
@@ -150,32 +135,24 @@ impl Node {
         Ok((inode, map))
     }
 
-    /// Makes a file without a name, which is an orphan until it gets one.
-    pub(super) fn create_orphan(&self, context: &Context, permissions: u32) -> Result<Arc<Self>> {
-        self.with_room(|| self.try_create_orphan(context, permissions))
-    }
-
-    fn try_create_orphan(&self, context: &Context, permissions: u32) -> Result<Arc<Self>> {
+    /// Makes a file without a name, which is an orphan until it gets one. The caller holds the inode lock.
+    pub(super) fn create_orphan(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
         let tree = &self.tree;
         let volume = &tree.volume;
-        let space = tree.space()?.portion(self.reserve_of(context));
-        let made = {
-            let _order = self.order.read();
-            // It is a directory, and one whose files are not encrypted.
-            self.core.read().directory(volume)?.refuse_encrypted()?;
-            self.core.read().refuse_immutable()?;
-            let kind = CreateKind::Regular;
-            let blueprint = self.draw_up(space, context, &kind, permissions)?;
-            let credits = new_inode_credits(volume, &blueprint) + ORPHAN_CREDITS;
-            let mut handle = volume.begin(credits)?;
-            let core = self.core.read();
-            let (inode, map) = self.take_inode(space, &mut handle, &core, blueprint)?;
-            let stored = inode::initialize(volume, &mut handle, &inode);
-            stored.map_err(|error| handle.abort(error))?;
-            tree.register()?.add(volume, &mut handle, inode.number)?;
-            (inode, map)
-        };
-        tree.adopt(made, true)
+        let space = tree.space()?.portion(self.reserve_of(new.context));
+        // A directory whose files are not encrypted.
+        self.core.read().directory(volume)?.refuse_encrypted()?;
+        let blueprint = self.draw_up(space, &new)?;
+        let credits = new_inode_credits(volume, &blueprint) + ORPHAN_CREDITS;
+        let mut handle = volume.begin(credits)?;
+        let core = self.core.read();
+        let (inode, map) = self.take_inode(space, &mut handle, &core, blueprint)?;
+        drop(core);
+        let stored = inode::initialize(volume, &mut handle, &inode);
+        stored.map_err(|error| handle.abort(error))?;
+        tree.register()?.add(volume, &mut handle, inode.number)?;
+        drop(handle);
+        tree.adopt((inode, map), true)
     }
 }
 

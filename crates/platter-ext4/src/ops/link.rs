@@ -6,9 +6,9 @@ use std::sync::Arc;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Context, FileKind, InodeId, Name, Result};
 
-use super::names::{Cores, LINKS_MAX};
-use super::{Core, Node, Tree};
-use crate::directory::insert_credits;
+use super::names::Cores;
+use super::{Node, Tree};
+use crate::directory::{Vacancy, insert_credits};
 use crate::inode::{self, STORE_CREDITS};
 use crate::ondisk::InodeNr;
 use crate::orphan::ORPHAN_CREDITS;
@@ -34,33 +34,22 @@ impl Rule for LinkRule {
 }
 
 impl Node {
-    /// Gives the file `target` a further name in this directory.
+    /// Adds a name of `file` to this directory. The caller holds both inode locks.
     pub(super) fn add_link(
         &self,
         context: &Context,
         name: Name<'_>,
-        target: InodeId,
+        vacancy: Vacancy,
+        file: &Self,
     ) -> Result<()> {
-        self.with_room(|| self.try_add_link(context, name, target))
-    }
-
-    fn try_add_link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
         let tree = &self.tree;
         let volume = &tree.volume;
         let register = tree.register()?;
-        let _order = self.order.write();
-        let vacancy = self.vacancy(name)?;
-        let file = tree.in_use(target)?.ok_or(Condition::NotFound)?;
-        if file.kind == FileKind::Directory {
-            return Err(Condition::NotPermitted.into());
-        }
         inode::read_slot(volume, self.number)?;
         inode::read_slot(volume, file.number)?;
         let credits = insert_credits(&self.core.read().map) + 2 * STORE_CREDITS + ORPHAN_CREDITS;
         let mut handle = volume.begin(credits)?;
-        let mut cores = Cores::lock(&[self, &file]);
-        let (links, is_first) = cores.of(&file).prove_linkable()?;
-        cores.refuse_other_project(self, &file)?;
+        let mut cores = Cores::lock(&[self, file]);
         let space = tree.space()?.portion(self.reserve_of(context));
         let (number, kind) = (file.number, file.kind);
         let dir = cores.of(self);
@@ -68,8 +57,9 @@ impl Node {
             .insert_at(vacancy, name, number, kind)?;
         let now = tree.clock.now();
         dir.touch_names(now);
-        let core = cores.of(&file);
-        core.inode.links = links + 1;
+        let core = cores.of(file);
+        let is_first = core.inode.links == 0;
+        core.inode.links = core.inode.links.saturating_add(1);
         core.may_get_first_name = false;
         core.touch(now);
         if is_first && !file.data.is_cut_left() {
@@ -113,21 +103,6 @@ impl Node {
             return Err(broken(LinkRule::Target).into());
         }
         Ok(target)
-    }
-}
-
-impl Core {
-    /// Whether the inode may get another name: how many it has, and whether that is its first.
-    fn prove_linkable(&self) -> Result<(u32, bool)> {
-        self.refuse_append_only()?;
-        let links = self.inode.links;
-        if links == 0 && !self.may_get_first_name {
-            return Err(Condition::NotFound.into());
-        }
-        if links >= LINKS_MAX {
-            return Err(Condition::TooManyLinks.into());
-        }
-        Ok((links, links == 0))
     }
 }
 

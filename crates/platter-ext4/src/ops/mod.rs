@@ -30,6 +30,7 @@ use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
+use platter_vfs::namei::{self, NewInode};
 use platter_vfs::writing::{
     DirtyList, InodeLists, ListedInode, UnflushedWrites, UnstoredInodes, WriteGate,
 };
@@ -484,8 +485,12 @@ impl platter_vfs::Inode for Node {
         kind: CreateKind,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let made = self.create_named(context, name, &kind, permissions);
-        Ok(self.tree.noted(made)?)
+        let new = NewInode {
+            context,
+            kind: &kind,
+            permissions,
+        };
+        Ok(self.tree.noted(namei::create(self, name, new))?)
     }
 
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
@@ -497,20 +502,24 @@ impl platter_vfs::Inode for Node {
         context: &Context,
         permissions: u32,
     ) -> Result<Arc<dyn platter_vfs::Inode>> {
-        let made = self.create_orphan(context, permissions);
-        Ok(self.tree.noted(made)?)
+        let new = NewInode {
+            context,
+            kind: &CreateKind::Regular,
+            permissions,
+        };
+        Ok(self.tree.noted(namei::create_unnamed(self, new))?)
     }
 
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        self.tree.noted(self.add_link(context, name, target))
+        self.tree.noted(namei::link(self, context, name, target))
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        self.tree.noted(self.unlink_name(name))
+        self.tree.noted(namei::unlink(self, name))
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        self.tree.noted(self.remove_directory(name))
+        self.tree.noted(namei::remove_dir(self, name))
     }
 
     fn rename(
@@ -521,7 +530,7 @@ impl platter_vfs::Inode for Node {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        let moved = self.rename_name(context, name, new_parent, new_name, mode);
+        let moved = namei::rename(self, context, name, (new_parent, new_name), mode);
         self.tree.noted(moved)
     }
 }

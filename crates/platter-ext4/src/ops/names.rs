@@ -1,20 +1,22 @@
 //! Directories: looking a name up, listing names, and what all changes of names share.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
+use parking_lot::{Mutex, RwLockWriteGuard};
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::lock_rank::Ranked;
-use platter_vfs::{Condition, DirCursor, DirSink, Name, Result, Timestamp};
+use platter_vfs::lock_rank::{Ranked, RankedRwLock};
+use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
+use platter_vfs::{
+    Condition, Context, DirCursor, DirSink, Error, FileKind, InodeId, Name, Result, Timestamp,
+};
 
-use super::{Core, Node};
+use super::{Core, Node, Tree, rename};
 use crate::Volume;
 use crate::directory::{Directory, DirectoryMut, Slot, Vacancy};
 use crate::inode::InodeNumberRule;
 use crate::mapping::BlockSource;
 use crate::ondisk::features::RoCompat;
-use crate::ondisk::{Geometry, InodeFlags, InodeNr};
+use crate::ondisk::{InodeFlags, InodeNr};
 use crate::txn::Handle;
 
 /// The most names of one file, and the most links of a directory that are counted.
@@ -43,58 +45,118 @@ impl Node {
         directory.read(from, sink)
     }
 
-    /// What `name`, which is neither `.` nor `..`, names in this directory. The caller holds its
-    /// order lock.
-    pub(super) fn child(&self, name: Name<'_>) -> Result<Arc<Self>> {
-        Ok(self.child_at(name)?.0)
-    }
-
-    /// As [`child`](Self::child), with the place of the name.
-    pub(super) fn child_at(&self, name: Name<'_>) -> Result<(Arc<Self>, Slot)> {
+    /// What `name`, which is neither `.` nor `..`, names in this directory, and its slot.
+    fn child_at(&self, name: Name<'_>) -> Result<(Arc<Self>, Slot)> {
         let slot = self.core.read().directory(self.volume())?.locate(name)?;
         let number = slot.found().inode;
         if number == self.number {
-            let locus = Locus::inode(u64::from(self.number.get()));
-            return Err(Corrupt::new(locus, InodeNumberRule::Itself).into());
+            return Err(self.own_ancestor());
         }
         Ok((self.tree.named(number)?, slot))
     }
+}
 
-    /// Where `name` may be added to this directory. The caller holds its order lock.
-    ///
-    /// # Errors
-    /// `Exists`; `NotFound` for a directory that was removed; `NotPermitted` where nothing may be
-    /// changed; `NoKey` where names are encrypted.
-    pub(super) fn vacancy(&self, name: Name<'_>) -> Result<Vacancy> {
-        let core = self.core.read();
-        let vacancy = core.directory(self.volume())?.vacancy(name)?;
-        if core.inode.links == 0 {
-            return Err(Condition::NotFound.into());
-        }
-        core.refuse_immutable()?;
-        Ok(vacancy)
+impl NamedInode for Node {
+    type Slot = Slot;
+    type Vacancy = Vacancy;
+    type Space = Tree;
+
+    fn id(&self) -> InodeId {
+        self.number.id()
     }
 
-    /// This directory and those above it. The caller keeps directories where they are.
-    ///
-    /// # Errors
-    /// `NotFound` for a directory that was removed.
-    pub(super) fn ancestors(self: &Arc<Self>) -> Result<HashSet<InodeNr>> {
-        let mut all = HashSet::from([self.number]);
-        let mut at = Arc::clone(self);
-        let dotdot = Name::new(b"..")?;
-        while at.number != InodeNr::ROOT {
-            if at.core.read().inode.links == 0 {
-                return Err(Condition::NotFound.into());
-            }
-            let above = at.lookup_name(dotdot)?;
-            if !all.insert(above.number) {
-                let locus = Locus::inode(u64::from(above.number.get()));
-                return Err(Corrupt::new(locus, InodeNumberRule::Itself).into());
-            }
-            at = above;
-        }
-        Ok(all)
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    fn inode_lock(&self) -> &RankedRwLock<()> {
+        &self.order
+    }
+
+    fn rename_lock(&self) -> &Mutex<()> {
+        &self.tree.renames
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.core.read().link_state()
+    }
+
+    fn space(&self) -> Result<&Tree> {
+        self.tree.space()?;
+        Ok(&self.tree)
+    }
+
+    fn links_max(&self) -> u32 {
+        LINKS_MAX
+    }
+
+    /// With `dir_nlink`, a directory with an index may have more than can be counted.
+    fn takes_directory(&self) -> bool {
+        let core = self.core.read();
+        let ro_compat = self.volume().geometry.features.ro_compat;
+        let may_lose_count =
+            ro_compat.contains(RoCompat::DIR_NLINK) && core.inode.flags.contains(InodeFlags::INDEX);
+        core.inode.links < LINKS_MAX || may_lose_count
+    }
+
+    fn in_use(&self, id: InodeId) -> Result<Option<Arc<Self>>> {
+        self.tree.in_use(id)
+    }
+
+    fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, Slot)> {
+        self.child_at(name)
+    }
+
+    fn vacancy(&self, name: Name<'_>) -> Result<Vacancy> {
+        self.core.read().directory(self.volume())?.vacancy(name)
+    }
+
+    fn is_root(&self) -> bool {
+        self.number == InodeNr::ROOT
+    }
+
+    fn parent(&self) -> Result<Arc<Self>> {
+        self.lookup_name(Name::new(b"..")?)
+    }
+
+    fn own_ancestor(&self) -> Error {
+        let locus = Locus::inode(u64::from(self.number.get()));
+        Corrupt::new(locus, InodeNumberRule::Itself).into()
+    }
+
+    fn is_empty_directory(&self) -> Result<bool> {
+        self.core.read().directory(self.volume())?.is_empty()
+    }
+
+    fn create_child(
+        &self,
+        name: Name<'_>,
+        vacancy: Vacancy,
+        new: NewInode<'_>,
+    ) -> Result<Arc<Self>> {
+        self.create_at(name, vacancy, new)
+    }
+
+    fn create_without_name(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
+        self.create_orphan(new)
+    }
+
+    fn link_child(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        vacancy: Vacancy,
+        target: &Arc<Self>,
+    ) -> Result<()> {
+        self.add_link(context, name, vacancy, target)
+    }
+
+    fn remove_child(&self, slot: &Slot, victim: &Arc<Self>) -> Result<()> {
+        self.take_name(slot, victim)
+    }
+
+    fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {
+        rename::apply(rename)
     }
 }
 
@@ -112,21 +174,13 @@ impl Core {
         DirectoryMut::open(volume, space, handle, &mut self.inode, &mut self.map)
     }
 
-    /// Nothing of an immutable file changes.
-    pub(super) fn refuse_immutable(&self) -> Result<()> {
-        self.refuse_flags(InodeFlags::IMMUTABLE)
-    }
-
-    /// Nothing is taken from an immutable file, or from one that only grows.
-    pub(super) fn refuse_append_only(&self) -> Result<()> {
-        self.refuse_flags(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
-    }
-
-    fn refuse_flags(&self, flags: InodeFlags) -> Result<()> {
-        if self.inode.flags.intersects(flags) {
-            return Err(Condition::NotPermitted.into());
+    pub(super) fn link_state(&self) -> LinkState {
+        LinkState {
+            links: self.inode.links,
+            may_get_first_name: self.may_get_first_name,
+            flags: self.inode.flags.bits(),
+            project: self.inode.project,
         }
-        Ok(())
     }
 
     /// Notes that names of this directory changed.
@@ -140,17 +194,6 @@ impl Core {
     pub(super) fn touch(&mut self, now: Timestamp) {
         self.inode.changed = self.inode.storable(now);
         self.inode.version = self.inode.version.wrapping_add(1);
-    }
-
-    /// Whether one more directory may be in this one.
-    pub(super) fn prove_room_for_directory(&self, geometry: &Geometry) -> Result<()> {
-        let ro_compat = geometry.features.ro_compat;
-        let may_lose_count =
-            ro_compat.contains(RoCompat::DIR_NLINK) && self.inode.flags.contains(InodeFlags::INDEX);
-        if self.inode.links >= LINKS_MAX && !may_lose_count {
-            return Err(Condition::TooManyLinks.into());
-        }
-        Ok(())
     }
 
     /// Counts a directory that came into this one. More than can be counted are told as one link.
@@ -195,19 +238,6 @@ impl<'n> Cores<'n> {
         let mut found = held.filter(|(number, _)| *number == node.number);
         let (_, core) = found.next().expect("it was among those to lock");
         core
-    }
-
-    /// Files of other projects stay out of a directory that hands its own down.
-    pub(super) fn refuse_other_project(&mut self, dir: &Node, file: &Node) -> Result<()> {
-        let dir = &self.of(dir).inode;
-        let project = dir
-            .flags
-            .contains(InodeFlags::PROJECT_INHERIT)
-            .then_some(dir.project);
-        if project.is_some_and(|project| project != self.of(file).inode.project) {
-            return Err(Condition::CrossDevice.into());
-        }
-        Ok(())
     }
 
     /// Takes all of them into their tables.

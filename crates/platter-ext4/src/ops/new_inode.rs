@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use platter_vfs::acl::{ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::creation::NewFile;
+use platter_vfs::namei::NewInode;
 use platter_vfs::{Condition, Context, CreateKind, FileKind, Result};
 
 use super::Node;
@@ -78,10 +79,13 @@ impl Node {
     pub(super) fn draw_up<'a>(
         &self,
         space: Portion<'_>,
-        context: &'a Context,
-        kind: &'a CreateKind,
-        permissions: u32,
+        new: &NewInode<'a>,
     ) -> Result<Blueprint<'a>> {
+        let NewInode {
+            context,
+            kind,
+            permissions,
+        } = *new;
         let default_acl = {
             let core = self.core.read();
             xattr::acl(self.volume(), &core.inode, ACL_DEFAULT_NAME)?

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, Error, FileKind, Name, Result, Timestamp};
+use platter_vfs::{Error, FileKind, Result, Timestamp};
 
 use super::data::DELETE_CREDITS;
 use super::names::Cores;
@@ -22,49 +22,8 @@ use crate::txn::Handle;
 const REMOVE_CREDITS: u32 = CHANGE_CREDITS + 2 * STORE_CREDITS + DELETE_CREDITS;
 
 impl Node {
-    pub(super) fn unlink_name(&self, name: Name<'_>) -> Result<()> {
-        self.tree.space()?;
-        if name.is_dot_or_dotdot() {
-            return Err(Condition::IsDirectory.into());
-        }
-        let _order = self.order.write();
-        let (victim, slot) = self.child_at(name)?;
-        if victim.kind == FileKind::Directory {
-            return Err(Condition::IsDirectory.into());
-        }
-        self.take_name(&slot, &victim)
-    }
-
-    pub(super) fn remove_directory(&self, name: Name<'_>) -> Result<()> {
-        self.tree.space()?;
-        match name.as_bytes() {
-            b"." => return Err(Condition::InvalidArgument.into()),
-            b".." => return Err(Condition::NotEmpty.into()),
-            _ => {}
-        }
-        let _order = self.order.write();
-        let (victim, slot) = self.child_at(name)?;
-        if victim.kind != FileKind::Directory {
-            return Err(Condition::NotDirectory.into());
-        }
-        let _victims_order = victim.order.write_nth(1);
-        // As in Linux, what must not change is refused first.
-        self.core.read().refuse_append_only()?;
-        victim.core.read().refuse_append_only()?;
-        victim.prove_empty()?;
-        self.take_name(&slot, &victim)
-    }
-
-    /// Whether this directory has no names. The caller holds its order lock.
-    pub(super) fn prove_empty(&self) -> Result<()> {
-        if self.core.read().directory(self.volume())?.is_empty()? {
-            return Ok(());
-        }
-        Err(Condition::NotEmpty.into())
-    }
-
-    /// Takes the name of `victim` at `slot` out of this directory.
-    fn take_name(&self, slot: &Slot, victim: &Arc<Self>) -> Result<()> {
+    /// Takes the name of `victim` at `slot` out of this directory. The caller holds both inode locks.
+    pub(super) fn take_name(&self, slot: &Slot, victim: &Arc<Self>) -> Result<()> {
         let tree = &self.tree;
         let (volume, space) = (&tree.volume, tree.space()?);
         let register = tree.register()?;
@@ -76,8 +35,6 @@ impl Node {
         let keeper = self.keeper();
         let mut handle = volume.begin(REMOVE_CREDITS)?;
         let mut cores = Cores::lock(&[self, victim]);
-        cores.of(self).refuse_append_only()?;
-        cores.of(victim).refuse_append_only()?;
         let now = tree.clock.now();
         let dir = cores.of(self);
         dir.directory_mut(volume, &**space, &mut handle)?

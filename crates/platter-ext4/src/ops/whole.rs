@@ -3,6 +3,7 @@
 
 use std::io::IoSlice;
 
+use platter_vfs::namei::may_create;
 use platter_vfs::{CreateKind, FileKind, Result, Unmade, WholeFile};
 
 use super::data::ZEROS;
@@ -75,8 +76,7 @@ impl Node {
             && !has_inline
             && !volume.journals_contents(flags)
             && !core.inode.has_attributes()
-            && core.refuse_immutable().is_ok()
-            && core.inode.links > 0
+            && may_create(&core.link_state()).is_ok()
     }
 
     /// Takes a run of blocks for the first files, as many as find room in it.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::content::Content;
 use super::directory::Directory;
-use super::node::{Body, LINKS_MAX, Node, Nodes, Number};
+use super::node::{Body, Node, Nodes, Number};
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
 use crate::creation::NewFile;
@@ -48,10 +48,6 @@ impl Nodes {
         context: &Context,
         now: Timestamp,
     ) -> Result<()> {
-        match name {
-            Some(name) => self.must_be_free(dir, name)?,
-            None => drop(self.get(dir).directory()?),
-        }
         self.inodes_free = self.inodes_free.checked_sub(1).ok_or(Condition::NoSpace)?;
         let node = match self.new_node(dir, new.kind, new.permissions, context, now) {
             Ok(node) => node,
@@ -84,9 +80,6 @@ impl Nodes {
     ) -> Result<Node> {
         let body = match kind {
             CreateKind::Regular => Body::Regular(Content::default()),
-            CreateKind::Directory if self.get(dir).links >= LINKS_MAX => {
-                return Err(Condition::TooManyLinks.into());
-            }
             CreateKind::Directory => Body::Directory(Directory::new(dir)),
             CreateKind::Symlink(target) if target.is_empty() => {
                 return Err(Condition::NotFound.into());
@@ -116,66 +109,13 @@ impl Nodes {
         Ok(node)
     }
 
-    pub(super) fn link(
-        &mut self,
-        dir: Number,
-        name: Name<'_>,
-        target: Number,
-        now: Timestamp,
-    ) -> Result<()> {
-        self.must_be_free(dir, name)?;
-        let node = self.by_number.get_mut(&target).ok_or(Condition::NotFound)?;
-        if node.is_directory() {
-            return Err(Condition::NotPermitted.into());
-        }
-        if node.links == 0 && !node.may_get_first_name {
-            return Err(Condition::NotFound.into());
-        }
-        if node.links >= LINKS_MAX {
-            return Err(Condition::TooManyLinks.into());
-        }
-        node.may_get_first_name = false;
-        self.add_name(dir, name, target, now);
-        Ok(())
-    }
-
-    /// Removes a name; what lost its last name with it is returned.
-    pub(super) fn unlink(
-        &mut self,
-        dir: Number,
-        name: Name<'_>,
-        now: Timestamp,
-    ) -> Result<Option<Number>> {
-        if name.is_dot_or_dotdot() {
-            return Err(Condition::IsDirectory.into());
-        }
-        let target = self.named(dir, name)?;
+    /// Removes a name of `target`.
+    pub(super) fn unlink(&mut self, dir: Number, name: Name<'_>, target: Number, now: Timestamp) {
+        self.touch_names(dir, now).remove(name);
         if self.get(target).is_directory() {
-            return Err(Condition::IsDirectory.into());
+            self.get_mut(dir).links -= 1;
         }
-        self.remove_name(dir, name, now);
-        Ok(self.drop_link(target, now))
-    }
-
-    pub(super) fn remove_dir(
-        &mut self,
-        dir: Number,
-        name: Name<'_>,
-        now: Timestamp,
-    ) -> Result<Option<Number>> {
-        match name.as_bytes() {
-            b"." => return Err(Condition::InvalidArgument.into()),
-            b".." => return Err(Condition::NotEmpty.into()),
-            _ => {}
-        }
-        let target = self.named(dir, name)?;
-        if !self.get(target).directory()?.is_empty() {
-            return Err(Condition::NotEmpty.into());
-        }
-        self.remove_name(dir, name, now);
-        self.get_mut(dir).links -= 1;
-        self.get_mut(target).links -= 1;
-        Ok(self.drop_link(target, now))
+        self.drop_link(target, now);
     }
 
     pub(super) fn set_attr(
@@ -344,34 +284,11 @@ impl Nodes {
         Ok(())
     }
 
-    /// The file a name names.
-    pub(super) fn named(&self, dir: Number, name: Name<'_>) -> Result<Number> {
-        let found = self.get(dir).directory()?.get(name);
-        Ok(found.ok_or(Condition::NotFound)?)
-    }
-
-    /// A name may be added: the directory is still there, and has no such name.
-    pub(super) fn must_be_free(&self, dir: Number, name: Name<'_>) -> Result<()> {
-        let node = self.get(dir);
-        let directory = node.directory()?;
-        if name.is_dot_or_dotdot() || directory.get(name).is_some() {
-            return Err(Condition::Exists.into());
-        }
-        if node.links == 0 {
-            return Err(Condition::NotFound.into());
-        }
-        Ok(())
-    }
-
     pub(super) fn add_name(&mut self, dir: Number, name: Name<'_>, target: Number, now: Timestamp) {
         self.touch_names(dir, now).insert(name, target);
         let node = self.get_mut(target);
         node.links += 1;
         node.changed = now;
-    }
-
-    pub(super) fn remove_name(&mut self, dir: Number, name: Name<'_>, now: Timestamp) {
-        self.touch_names(dir, now).remove(name);
     }
 
     /// The names of a directory that is known to be one, which changes now.
@@ -381,12 +298,11 @@ impl Nodes {
         node.directory_mut().expect("names are only in directories")
     }
 
-    /// Takes one link from `target`, which is returned if it was the last.
-    pub(super) fn drop_link(&mut self, target: Number, now: Timestamp) -> Option<Number> {
+    /// Takes one link from `target`, and from a directory both.
+    pub(super) fn drop_link(&mut self, target: Number, now: Timestamp) {
         let node = self.get_mut(target);
-        node.links -= 1;
+        node.links -= if node.is_directory() { 2 } else { 1 };
         node.changed = now;
-        (node.links == 0).then_some(target)
     }
 
     /// Changes contents, and books the pages that came or went.

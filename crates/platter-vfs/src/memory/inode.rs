@@ -4,16 +4,18 @@ use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
+use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::Shared;
 use super::change::NewNode;
-use super::node::{Body, Node, Nodes, Number};
-use crate::lock_rank::Ranked;
+use super::node::{Body, LINKS_MAX, Node, Nodes, Number, ROOT};
+use crate::lock_rank::{LockRank, Ranked, RankedRwLock};
+use crate::namei::{self, LinkState, NamedInode, NewInode, Rename};
+use crate::writing::ReturnsSpace;
 use crate::{
-    AccessTimes, Attr, Condition, Context, CreateKind, DirCursor, DirEntry, DirSink, ExtentSink,
-    FallocateMode, FileTimes, Inode, InodeId, Name, RenameMode, Result, Seat, SeekTarget, SetAttr,
-    Timestamp, XattrMode,
+    AccessTimes, Attr, Condition, Context, CreateKind, DirCursor, DirEntry, DirSink, Error,
+    ExtentSink, FallocateMode, FileKind, FileTimes, Inode, InodeId, Name, NameBuf, RenameMode,
+    Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
 };
 
 /// Entries listed under one hold of the lock.
@@ -23,6 +25,7 @@ const LISTED_AT_ONCE: usize = 256;
 pub(super) struct MemInode {
     shared: Arc<Shared>,
     number: Number,
+    lock: RankedRwLock<()>,
     _seat: Seat<Self>,
 }
 
@@ -31,8 +34,13 @@ impl MemInode {
         Self {
             shared,
             number,
+            lock: RankedRwLock::new(LockRank::InodeOrder, ()),
             _seat: seat,
         }
+    }
+
+    pub(super) fn number(&self) -> Number {
+        self.number
     }
 
     fn read<T>(&self, read: impl FnOnce(&Node) -> Result<T>) -> Result<T> {
@@ -55,10 +63,10 @@ impl MemInode {
         name: Option<Name<'_>>,
         kind: CreateKind,
         permissions: u32,
-    ) -> Result<Arc<dyn Inode>> {
+    ) -> Result<Arc<Self>> {
         let now = self.now();
         let number = self.change()?.reserve_number();
-        let object = self.shared.in_use.get_or_load(number.id(), |seat| {
+        self.shared.in_use.get_or_load(number.id(), |seat| {
             let new = NewNode {
                 number,
                 kind,
@@ -66,15 +74,15 @@ impl MemInode {
             };
             self.change()?
                 .create(self.number, name, new, context, now)?;
-            Ok::<_, crate::Error>(MemInode::new(Arc::clone(&self.shared), number, seat))
-        })?;
-        Ok(object)
+            Ok(MemInode::new(Arc::clone(&self.shared), number, seat))
+        })
     }
 
-    /// Frees an inode that lost its last name, unless somebody holds it.
-    fn let_go(&self, gone: Option<Number>) {
-        if let Some(number) = gone {
-            drop(self.shared.object(number));
+    /// The object of an inode that a name names: that may go away right now, and leave nothing behind.
+    fn named(&self, number: Number) -> Result<Arc<Self>> {
+        match self.shared.object(number) {
+            Err(Error::Condition(Condition::Stale)) => Err(Condition::NotFound.into()),
+            object => object,
         }
     }
 
@@ -98,6 +106,122 @@ impl fmt::Debug for MemInode {
     }
 }
 
+impl NamedInode for MemInode {
+    type Slot = NameBuf;
+    type Vacancy = ();
+    type Space = Shared;
+
+    fn id(&self) -> InodeId {
+        self.number.id()
+    }
+
+    fn kind(&self) -> FileKind {
+        self.shared.nodes.read().get(self.number).kind()
+    }
+
+    fn inode_lock(&self) -> &RankedRwLock<()> {
+        &self.lock
+    }
+
+    fn rename_lock(&self) -> &Mutex<()> {
+        &self.shared.renames
+    }
+
+    fn link_state(&self) -> LinkState {
+        self.shared.nodes.read().get(self.number).link_state()
+    }
+
+    fn space(&self) -> Result<&Shared> {
+        if self.shared.nodes.read().read_only {
+            return Err(Condition::ReadOnly.into());
+        }
+        Ok(&self.shared)
+    }
+
+    fn links_max(&self) -> u32 {
+        LINKS_MAX
+    }
+
+    fn in_use(&self, id: InodeId) -> Result<Option<Arc<Self>>> {
+        match self.shared.object(Number(id.number)) {
+            Err(Error::Condition(Condition::Stale)) => Ok(None),
+            object => object.map(Some),
+        }
+    }
+
+    fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, NameBuf)> {
+        let found = self.read(|node| {
+            let found = node.directory()?.get(name);
+            Ok(found.ok_or(Condition::NotFound)?)
+        })?;
+        Ok((self.named(found)?, name.to_owned()))
+    }
+
+    fn vacancy(&self, name: Name<'_>) -> Result<()> {
+        let is_there = self.read(|node| Ok(node.directory()?.get(name).is_some()))?;
+        if is_there || name.is_dot_or_dotdot() {
+            return Err(Condition::Exists.into());
+        }
+        Ok(())
+    }
+
+    fn is_root(&self) -> bool {
+        self.number == ROOT
+    }
+
+    fn parent(&self) -> Result<Arc<Self>> {
+        let parent = self.read(|node| Ok(node.directory()?.parent))?;
+        self.named(parent)
+    }
+
+    fn own_ancestor(&self) -> Error {
+        Condition::InvalidArgument.into()
+    }
+
+    fn is_empty_directory(&self) -> Result<bool> {
+        self.read(|node| Ok(node.directory()?.is_empty()))
+    }
+
+    fn create_child(&self, name: Name<'_>, (): (), new: NewInode<'_>) -> Result<Arc<Self>> {
+        self.make(new.context, Some(name), new.kind.clone(), new.permissions)
+    }
+
+    fn create_without_name(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
+        self.make(new.context, None, new.kind.clone(), new.permissions)
+    }
+
+    fn link_child(&self, _: &Context, name: Name<'_>, (): (), target: &Arc<Self>) -> Result<()> {
+        let now = self.now();
+        let mut nodes = self.change()?;
+        nodes.get_mut(target.number).may_get_first_name = false;
+        nodes.add_name(self.number, name, target.number, now);
+        Ok(())
+    }
+
+    fn remove_child(&self, name: &NameBuf, victim: &Arc<Self>) -> Result<()> {
+        let now = self.now();
+        let mut nodes = self.change()?;
+        nodes.unlink(self.number, name.as_name(), victim.number, now);
+        Ok(())
+    }
+
+    fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {
+        let dir = rename.from.dir;
+        let now = dir.now();
+        dir.change()?.rename(rename, now)
+    }
+}
+
+impl ReturnsSpace for Shared {
+    fn returned(&self) -> u64 {
+        0
+    }
+
+    fn return_freed(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl Inode for MemInode {
     fn id(&self) -> InodeId {
         self.number.id()
@@ -116,11 +240,7 @@ impl Inode for MemInode {
                 _ => Ok(directory.get(name).ok_or(Condition::NotFound)?),
             }
         })?;
-        // A name that goes away right now may leave nothing behind.
-        match self.shared.object(found) {
-            Err(crate::Error::Condition(Condition::Stale)) => Err(Condition::NotFound.into()),
-            object => Ok(object?),
-        }
+        Ok(self.named(found)?)
     }
 
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
@@ -217,31 +337,33 @@ impl Inode for MemInode {
         kind: CreateKind,
         permissions: u32,
     ) -> Result<Arc<dyn Inode>> {
-        self.make(context, Some(name), kind, permissions)
+        let new = NewInode {
+            context,
+            kind: &kind,
+            permissions,
+        };
+        Ok(namei::create(self, name, new)?)
     }
 
     fn create_unnamed(&self, context: &Context, permissions: u32) -> Result<Arc<dyn Inode>> {
-        self.make(context, None, CreateKind::Regular, permissions)
+        let new = NewInode {
+            context,
+            kind: &CreateKind::Regular,
+            permissions,
+        };
+        Ok(namei::create_unnamed(self, new)?)
     }
 
-    fn link(&self, _: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
-        let now = self.now();
-        self.change()?
-            .link(self.number, name, Number(target.number), now)
+    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        namei::link(self, context, name, target)
     }
 
     fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let now = self.now();
-        let gone = self.change()?.unlink(self.number, name, now)?;
-        self.let_go(gone);
-        Ok(())
+        namei::unlink(self, name)
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
-        let now = self.now();
-        let gone = self.change()?.remove_dir(self.number, name, now)?;
-        self.let_go(gone);
-        Ok(())
+        namei::remove_dir(self, name)
     }
 
     fn rename(
@@ -252,11 +374,7 @@ impl Inode for MemInode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        let now = self.now();
-        let (from, to) = ((self.number, name), (Number(new_parent.number), new_name));
-        let gone = self.change()?.rename(context, from, to, mode, now)?;
-        self.let_go(gone);
-        Ok(())
+        namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {

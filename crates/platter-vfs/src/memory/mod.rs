@@ -13,6 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use parking_lot::Mutex;
 use platter_ondisk::Uuid;
 
 use self::content::BLOCK_BYTES;
@@ -58,6 +59,8 @@ struct Shared {
     limits: MemFsLimits,
     /// One lock for everything: this is a model, and plainly correct goes before fast.
     nodes: RankedRwLock<Nodes>,
+    /// Serialises cross-directory renames.
+    renames: Mutex<()>,
     in_use: InodeCache<MemInode>,
 }
 
@@ -80,6 +83,7 @@ impl MemFs {
                 clock,
                 limits,
                 nodes: RankedRwLock::new(LockRank::InodeState, nodes),
+                renames: Mutex::new(()),
                 in_use: InodeCache::new(0),
             }),
         }

@@ -8,6 +8,7 @@ use super::content::{BLOCK_BYTES, Content, PAGE};
 use super::directory::Directory;
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
+use crate::namei::LinkState;
 use crate::{Attr, Condition, FileKind, InodeId, PosixAcl, Result, Timestamp};
 
 /// An inode number.
@@ -110,6 +111,15 @@ impl Node {
 
     pub(super) fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory(_))
+    }
+
+    pub(super) fn link_state(&self) -> LinkState {
+        LinkState {
+            links: self.links,
+            may_get_first_name: self.may_get_first_name,
+            flags: self.flags,
+            project: self.project,
+        }
     }
 
     /// The directory it is.
