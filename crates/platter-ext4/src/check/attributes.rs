@@ -1,4 +1,4 @@
-//! Attributes: their spaces, blocks that inodes share, and inodes that hold values.
+//! Extended attributes: in-inode attributes, shared attribute blocks, and EA inodes.
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::FileKind;
@@ -14,32 +14,32 @@ use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
 use crate::xattr::{VALUE_BYTES_MAX, ValueInodeRule};
 use zerocopy::FromBytes;
 
-/// What is known of a block of attributes.
+/// What the check found about an attribute block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AttributeBlock {
-    /// `h_refcount`; `None` of a broken block.
+    /// `h_refcount`; `None` if the block is corrupt.
     stored: Option<u32>,
-    /// Inodes that share it.
+    /// Number of inodes that share it.
     found: u32,
 }
 
-/// A reference to an inode that holds a value.
+/// A reference to an EA inode.
 #[derive(Debug, Clone, Copy)]
 struct ValueReference {
     number: InodeNr,
     size_bytes: u32,
 }
 
-/// What is known of an inode that holds a value.
+/// What the check found about an EA inode.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueHolder {
     size_bytes: u64,
-    /// The hash of the value, if the inode knows it; one made by Lustre knows its owner instead.
+    /// Hash of the value, if the inode stores it; a Lustre EA inode stores its owner instead.
     hash: Option<u32>,
     owner: (u64, u32),
 }
 
-/// Values of an inode's attributes that lie in other inodes, and count as its own.
+/// Values of an inode's attributes in EA inodes, which count towards its own blocks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Values {
     pub(super) clusters: u64,
@@ -54,7 +54,7 @@ impl std::ops::AddAssign for Values {
 }
 
 impl Checker<'_> {
-    /// Checks the attributes of an inode and counts what they refer to.
+    /// Checks the attributes of an inode and counts their references.
     pub(super) fn check_attributes(&mut self, inode: &Inode) -> Flow<Values> {
         let locus = locus_of(inode.number);
         let has_ea_inode = self.has_ea_inode();
@@ -125,14 +125,14 @@ impl Checker<'_> {
         Ok(values)
     }
 
-    /// What the values of a block that was met before take of another inode that shares it. They are
-    /// used by the block, once.
+    /// Returns what the values of an attribute block add to a further inode that shares it. The
+    /// block references them once.
     fn values_again(&self, block: BlockNr) -> Values {
         if !self.has_ea_inode() {
             return Values::default();
         }
         let Ok(buffer) = self.volume.read_block(block, &self.block_verifier()) else {
-            return Values::default(); // Reported when it was first met.
+            return Values::default(); // Reported at its first reference.
         };
         let Ok(space) = XattrSpace::decode_block(&buffer, true) else {
             return Values::default();
@@ -167,7 +167,7 @@ impl Checker<'_> {
                 self.found(at, AttributeUseRule::NoPrefix)?;
             }
             match entry.value {
-                // Entries beside an inode need no hash; what is there is right, though.
+                // An in-inode attribute needs no hash, but one that is set must match.
                 ValuePlace::Here(value) if in_block || entry.hash != 0 => {
                     if entry.verify_hash(value).is_err() {
                         self.found(at, XattrRule::Hash)?;
@@ -202,7 +202,7 @@ impl Checker<'_> {
             holder
         };
         let Some(holder) = holder else {
-            return Ok(()); // Reported when it was first met.
+            return Ok(()); // Reported at its first reference.
         };
         let is_proven = match holder.hash {
             Some(hash) => entry.verify_hash_of_inode(hash).is_ok(),
@@ -216,7 +216,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Reads an inode that holds a value, and the value.
+    /// Reads an EA inode and its value.
     fn read_value_holder(&mut self, number: InodeNr, at: Locus) -> Flow<Option<ValueHolder>> {
         let volume = self.volume;
         let Some(inode) = self.inode(number) else {
@@ -241,7 +241,7 @@ impl Checker<'_> {
             self.found(at, ValueInodeRule::Flag)?;
             return Ok(None);
         }
-        // The hash stands in the place of the access time, the owner in that of the modification.
+        // The hash is stored in the access time, the owner in the modification time.
         let low_half = |seconds: i64| seconds.cast_unsigned() & u64::from(u32::MAX);
         let is_hashed = low_half(inode.accessed.seconds) == u64::from(hash);
         Ok(Some(ValueHolder {
@@ -251,7 +251,7 @@ impl Checker<'_> {
         }))
     }
 
-    /// Compares the references that were found with what blocks and inodes say of themselves.
+    /// Compares the references that were found with the stored reference counts.
     pub(super) fn check_attribute_counts(&mut self) -> Flow {
         let mut blocks: Vec<_> = self
             .attribute_blocks
@@ -290,7 +290,7 @@ fn value_reference(entry: &XattrEntry<'_>) -> Option<ValueReference> {
     }
 }
 
-/// First and last address of a value, for comparison with others of the same space.
+/// Returns start and end of a value, to find overlaps in its space.
 fn value_range(entry: &XattrEntry<'_>) -> Option<(usize, usize)> {
     match entry.value {
         ValuePlace::Here(value) if !value.is_empty() => {

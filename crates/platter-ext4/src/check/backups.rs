@@ -1,5 +1,5 @@
-//! The copies of superblock and descriptors. Nobody reads them while the first ones are sound, so
-//! what is wrong with them is worth knowing, but no error.
+//! Backup superblocks and descriptors. They are read only if the primary ones are corrupt, so a
+//! difference is a notice, not an error.
 
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
@@ -10,7 +10,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr, Superblock};
 
-/// Copies that are compared, from the first on.
+/// Maximum number of backups that are compared, from the first on.
 const COPIES_MAX: usize = 32;
 
 impl Checker<'_> {
@@ -22,7 +22,7 @@ impl Checker<'_> {
         for group in holders.take(COPIES_MAX) {
             let block = geometry.group_first_block(group);
             let locus = Locus::group(u64::from(group.0)).at_block(block.0);
-            // After the last group's few blocks, the filesystem may end.
+            // The filesystem may end within the few blocks of the last group.
             let Ok(buffer) = volume.read_block(block, &Unverified) else {
                 continue;
             };
@@ -37,7 +37,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What must be the same in every copy, since recovery goes by it.
+    /// Whether the fields that recovery needs are equal in the backup.
     fn is_copy(&self, bytes: &[u8], group: GroupNr) -> bool {
         let Ok((disk, _)) = DiskSuperblock::read_from_prefix(bytes) else {
             return false;
@@ -57,7 +57,7 @@ impl Checker<'_> {
         as_own == *own && is_number_of(disk.block_group.get(), group)
     }
 
-    /// Whether the places of all groups' metadata are the same in the copy.
+    /// Whether the metadata locations of all groups are equal in the backup.
     fn are_descriptors_copied(&self, group: GroupNr) -> bool {
         let volume = self.volume;
         let geometry = &volume.geometry;
@@ -69,7 +69,7 @@ impl Checker<'_> {
             let Ok(buffer) = volume.read_block(block, &Unverified) else {
                 return false;
             };
-            // The block's end ends the pairs before a group is taken for it.
+            // The end of the block ends the pairs before a group is consumed for it.
             let mut pairs = buffer.chunks_exact(size).zip(groups.by_ref());
             pairs.all(|(bytes, (number, own))| {
                 let copy = GroupDesc::decode_unsummed(bytes, number, geometry).ok();
@@ -81,8 +81,8 @@ impl Checker<'_> {
     }
 }
 
-/// `s_block_group_nr` has 16 bits: of larger numbers, Linux stores the lower ones, and mke2fs the
-/// largest that there is.
+/// Whether a backup has the number of its group. `s_block_group_nr` has 16 bits: Linux truncates
+/// larger numbers, and mke2fs stores the maximum.
 fn is_number_of(stored: u16, group: GroupNr) -> bool {
     u32::from(stored) == group.0 & 0xffff || u32::from(stored) == group.0.min(0xffff)
 }

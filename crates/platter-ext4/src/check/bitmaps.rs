@@ -1,4 +1,4 @@
-//! The bitmaps and the counts, compared with what was found in use.
+//! Bitmaps and counts, compared with the blocks and inodes found in use.
 
 use platter_ondisk::Locus;
 use platter_ondisk::verify::Unverified;
@@ -10,7 +10,7 @@ use crate::ondisk::bitmap::BitmapVerifier;
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
 
-/// What was found in one group.
+/// Blocks and inodes found in use in one group.
 #[derive(Debug, Default)]
 struct Tally {
     /// One bit for each inode in use.
@@ -65,7 +65,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Linux writes the totals when it unmounts; until then nobody relies on them.
+    /// Reports a wrong total. Linux updates the totals at unmount and ignores them at mount.
     fn wrong_total(&mut self, locus: Locus, rule: TotalsRule) -> Flow {
         if self.was_replayed {
             self.noticed(locus, rule)
@@ -84,7 +84,7 @@ impl Checker<'_> {
         let claims = self.claims.group(group);
         let used = claims.map_or(0, |claims| claims.count);
         let by_inodes = claims.is_some_and(|claims| claims.by_inodes);
-        // Where a map is broken, less is known to be in use than is.
+        // After a corrupt block mapping, the blocks found in use are incomplete.
         let free = clusters.saturating_sub(used);
         if desc.free_clusters != free && (!self.is_blind || desc.free_clusters > free) {
             self.found(locus, GroupUseRule::FreeBlocks)?;
@@ -154,7 +154,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The bitmap's bytes, also where its checksum is wrong.
+    /// Reads a bitmap, also if its checksum does not match.
     fn read_bitmap(
         &mut self,
         block: BlockNr,
@@ -183,7 +183,7 @@ impl Tally {
     }
 }
 
-/// The first bits that differ.
+/// The first differing bits.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Difference {
     marked_free: Option<u32>,

@@ -1,10 +1,10 @@
-//! Which clusters are in use, as found: by group, in the form the bitmaps have on the medium.
+//! The clusters found in use, by group, in the format of the on-disk bitmaps.
 
 use std::collections::HashMap;
 
 use crate::ondisk::{BlockNr, Geometry, GroupNr};
 
-/// The clusters that someone claimed. Takes memory only for groups with claims.
+/// The claimed clusters. Allocates memory only for groups with claims.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     groups: HashMap<u32, GroupClaims>,
@@ -17,21 +17,21 @@ pub(super) struct GroupClaims {
     pub(super) bits: Box<[u8]>,
     /// Number of bits set.
     pub(super) count: u32,
-    /// Someone else than the filesystem's own fixed metadata has a claim.
+    /// A claim exists that is not for the filesystem's fixed metadata.
     pub(super) by_inodes: bool,
 }
 
-/// What came of a claim for blocks in a row.
+/// Result of claiming a run of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shared {
     /// The first block whose cluster was claimed before.
     pub(super) first: Option<BlockNr>,
-    /// Clusters that were claimed before.
+    /// Number of clusters that were claimed before.
     pub(super) count: u64,
 }
 
 impl Claims {
-    /// Claims the clusters of blocks in a row, for an inode.
+    /// Claims the clusters of a run of blocks for an inode.
     pub(super) fn claim(&mut self, geometry: &Geometry, first: BlockNr, blocks: u64) -> Shared {
         self.claim_for(geometry, first, blocks, true)
     }
@@ -76,14 +76,14 @@ impl Claims {
         shared
     }
 
-    /// The claims in a group, if there are any.
+    /// Returns the claims in a group, if there are any.
     pub(super) fn group(&self, group: GroupNr) -> Option<&GroupClaims> {
         self.groups.get(&group.0)
     }
 }
 
 impl GroupClaims {
-    /// `false` if the cluster was claimed before.
+    /// Sets the bit of a cluster; returns `false` if it was claimed before.
     fn set(&mut self, cluster: u64, by_inode: bool) -> bool {
         let byte = usize::try_from(cluster / 8).ok();
         let Some(byte) = byte.and_then(|byte| self.bits.get_mut(byte)) else {
@@ -104,12 +104,12 @@ mod tests {
     use crate::ondisk::geometry::tests::sample_geometry;
 
     #[test]
-    fn second_claim_of_a_block_is_told() {
+    fn second_claim_of_a_block_is_reported() {
         let mut geometry = sample_geometry();
         geometry.blocks_count = 16384;
         geometry.groups_count = 2;
         let mut claims = Claims::default();
-        // Across the border of two groups.
+        // Across the boundary of two groups.
         let first = claims.claim(&geometry, BlockNr(8190), 5);
         assert_eq!(first, Shared::default());
         let second = claims.claim(&geometry, BlockNr(8188), 6);

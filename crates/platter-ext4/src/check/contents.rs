@@ -1,4 +1,4 @@
-//! What one inode's map claims: its blocks are its own, their count and its size agree.
+//! The block mapping of each inode: claims its blocks, and checks `i_blocks` and `i_size`.
 
 use std::ops::ControlFlow;
 
@@ -12,32 +12,32 @@ use crate::ondisk::features::{Compat, RoCompat};
 use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 
-/// Broken places of one map that are reported.
+/// Maximum number of corrupt nodes reported for one inode.
 const BROKEN_MAX: u32 = 16;
 
-/// What the pieces of one map added up to.
+/// Totals of an inode's block mapping.
 #[derive(Debug, Default)]
 struct Extent {
     clusters: u64,
-    /// The cluster of the file claimed last, and where it lies: with bigalloc, runs in a row may
+    /// The last claimed logical cluster and its physical one: with bigalloc, adjacent runs may
     /// share it.
     last_cluster: Option<(u64, u64)>,
-    /// The block behind the last run.
+    /// The block after the last run.
     end: u64,
-    /// The block behind the last one that is initialized.
+    /// The block after the last initialized one.
     written_end: u64,
     shared: Option<BlockNr>,
     is_disordered: bool,
     is_misaligned: bool,
     has_unwritten: bool,
-    /// Places where the map is broken.
+    /// Number of corrupt nodes in the mapping.
     broken: u32,
     cancelled: Option<Cancelled>,
 }
 
 impl Checker<'_> {
-    /// Claims the blocks of an inode and compares them with its counts. `values` are those of its
-    /// attributes that lie in other inodes.
+    /// Claims the blocks of an inode and compares them with its counts. `values` are its attribute
+    /// values in EA inodes.
     pub(super) fn check_contents(&mut self, inode: &Inode, values: Values) -> Flow {
         let volume = self.volume;
         if self.is_resize_inode(inode.number) {
@@ -51,7 +51,7 @@ impl Checker<'_> {
         let extent = self.claim_map(inode.number, &map)?;
         self.report_map(inode, &extent)?;
         if extent.broken > 0 {
-            // What is missing of the map explains whatever differs.
+            // The corrupt part of the mapping explains differences in the counts.
             self.is_blind = true;
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Checker<'_> {
         inode == InodeNr::RESIZE && features.compat.contains(Compat::RESIZE_INODE)
     }
 
-    /// Claims the blocks known to be bad: all that the map of their inode holds.
+    /// Claims the bad blocks: all that the mapping of the bad blocks inode lists.
     pub(super) fn check_bad_blocks(&mut self, numbers: &[u8; BLOCK_AREA_BYTES]) -> Flow {
         let number = InodeNr::BAD_BLOCKS;
         let extent = self.claim_map(number, &BlockMap::indirect(number, numbers))?;
@@ -244,11 +244,11 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The target of a symbolic link that lies outside the inode's block map, or in its attributes.
+    /// Checks the target of a symbolic link that is stored in a block or as inline data.
     fn check_target(&mut self, inode: &Inode, map: &BlockMap) -> Flow {
         let volume = self.volume;
         let locus = locus_of(inode.number);
-        // Linux has the target and a NUL in one block.
+        // Linux requires that the target and a NUL fit one block.
         if !(1..u64::from(volume.geometry.block_bytes)).contains(&inode.size_bytes) {
             return self.found(locus, InodeUseRule::LinkTarget);
         }
@@ -279,7 +279,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What the map of an inode can reach.
+    /// Returns the largest size that an inode's mapping supports.
     pub(super) fn size_bytes_max(&self, inode: &Inode) -> u64 {
         let block_bytes = u64::from(self.volume.geometry.block_bytes);
         let blocks = if inode.flags.contains(InodeFlags::EXTENTS) {

@@ -1,4 +1,4 @@
-//! Every directory: its blocks, its entries, and what they name.
+//! Directories: their blocks, their entries, and the inodes that these refer to.
 
 use std::collections::HashSet;
 
@@ -14,14 +14,14 @@ use crate::mapping::{Backing, BlockMap, InlineData};
 use crate::ondisk::dir_entry::{DirBlockVerifier, DirEntryRule, Entry, EntryFormat};
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 
-/// Bytes of the shortest encrypted name.
+/// Minimum length of an encrypted name in bytes.
 const ENCRYPTED_NAME_BYTES_MIN: usize = 16;
 
-/// A directory while its entries are looked at.
+/// The state of a directory scan.
 struct Scan<'a> {
     inode: &'a Inode,
     index: Option<Index>,
-    /// Hashes of the names so far, which take less memory than names.
+    /// Hashes of the names so far, which need less memory than the names.
     names: HashSet<u64>,
     hasher: std::hash::RandomState,
 }
@@ -93,7 +93,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A block of a directory, its checksum proven.
+    /// Reads a directory block and validates its checksum.
     pub(super) fn read_dir_block(
         &mut self,
         inode: &Inode,
@@ -155,7 +155,7 @@ impl Checker<'_> {
         let Some(data) = self.tolerate("inline data", locus, decoded)? else {
             return Ok(());
         };
-        // The first four bytes are the parent; there is no entry of `.` and `..`.
+        // The first four bytes are the parent; there are no entries `.` and `..`.
         let (parent, first) = data.first.split_at(4);
         let parent = InodeNr::new(parent.try_into().map_or(0, u32::from_le_bytes));
         self.inodes.get_mut(scan.inode.number).add_name();

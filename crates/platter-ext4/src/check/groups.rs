@@ -1,4 +1,4 @@
-//! The groups: every descriptor, and that no two fixed structures share a block.
+//! Block groups: validates every descriptor, and that no two fixed structures share a block.
 
 use platter_ondisk::Locus;
 
@@ -9,7 +9,7 @@ use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::mmp::{MmpRule, MmpRules};
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
-/// Blocks of a fixed structure.
+/// The blocks of a fixed structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Fixed {
     first: BlockNr,
@@ -64,7 +64,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The block of multiple mount protection.
+    /// Returns the multiple mount protection block.
     fn mmp_block(&self) -> Option<Fixed> {
         let volume = self.volume;
         let block = BlockNr(volume.superblock.mmp_block);
@@ -79,7 +79,7 @@ impl Checker<'_> {
         })
     }
 
-    /// The block itself: mounts refuse to write where it is broken.
+    /// Checks the MMP block: a corrupt one prevents read-write mounts.
     fn check_mmp(&mut self) -> Flow {
         let volume = self.volume;
         let geometry = &volume.geometry;
@@ -107,7 +107,7 @@ impl Checker<'_> {
             if structure.first.0 < claimed_to {
                 let locus = Locus::group(u64::from(structure.group.0));
                 self.found(locus.at_block(structure.first.0), GroupUseRule::Overlap)?;
-                // Whose inodes they are is not known: they are not read.
+                // It is unknown which group the inodes belong to: they are not read.
                 if structure.is_inode_table {
                     self.groups[structure.group.0 as usize] = None;
                 }
@@ -122,7 +122,7 @@ impl Checker<'_> {
     }
 }
 
-/// What is taken of a descriptor whose checksum is wrong: places that lie where they may.
+/// Returns the usable fields of a descriptor whose checksum does not match: valid locations.
 fn trusted(desc: GroupDesc) -> GroupDesc {
     GroupDesc {
         flags: GroupFlags::empty(),
@@ -131,7 +131,7 @@ fn trusted(desc: GroupDesc) -> GroupDesc {
     }
 }
 
-/// The bitmaps and the inode table of a group.
+/// Returns the bitmaps and the inode table of a group.
 fn own_metadata(geometry: &Geometry, group: GroupNr, desc: &GroupDesc) -> [Fixed; 3] {
     let one = |first| Fixed {
         first,
@@ -148,7 +148,7 @@ fn own_metadata(geometry: &Geometry, group: GroupNr, desc: &GroupDesc) -> [Fixed
     [one(desc.block_bitmap), one(desc.inode_bitmap), table]
 }
 
-/// The copies of superblock and descriptors that lie in a group.
+/// Returns the copies of superblock and descriptors in a group.
 fn copies(geometry: &Geometry, group: GroupNr) -> Option<Fixed> {
     let head = layout::head(geometry, group);
     (!head.is_empty()).then_some(Fixed {

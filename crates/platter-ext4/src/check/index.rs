@@ -1,4 +1,4 @@
-//! The index of a hashed directory: which blocks hold names of which hashes.
+//! The index of a hashed directory: maps hash ranges to blocks.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -11,17 +11,17 @@ use crate::ondisk::htree::{HtreeRoot, HtreeRule, IndexEntries, decode_node};
 use crate::ondisk::{FileBlock, Inode, InodeFlags};
 use platter_ondisk::Corrupt;
 
-/// What an index says of its directory's blocks.
+/// The hash ranges of a directory's blocks according to its index.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// How names are hashed; `None` where that is not known.
+    /// The hash function; `None` if it is unknown.
     version: Option<HashVersion>,
     seed: HashSeed,
-    /// Names are folded first.
+    /// Names are casefolded before hashing.
     is_casefolded: bool,
-    /// Blocks of the index itself.
+    /// Interior nodes of the index.
     nodes: HashSet<FileBlock>,
-    /// The hashes of the names in each block of entries; the upper bound is excluded.
+    /// The hash range of the names in each leaf; the upper bound is excluded.
     leaves: HashMap<FileBlock, Range<u64>>,
 }
 
@@ -34,7 +34,7 @@ impl Index {
         self.leaves.contains_key(&block)
     }
 
-    /// Whether a name may lie in a block of entries.
+    /// Whether a name may be in a block of entries.
     pub(super) fn allows(&self, block: FileBlock, name: &[u8]) -> bool {
         let Some((version, hashes)) = self.version.zip(self.leaves.get(&block)) else {
             return true;
@@ -49,7 +49,7 @@ impl Index {
 }
 
 impl Checker<'_> {
-    /// Reads the whole index of a directory; `None` if it is broken.
+    /// Reads the whole index of a directory; `None` if it is corrupt.
     pub(super) fn check_index(&mut self, inode: &Inode, map: &BlockMap) -> Flow<Option<Index>> {
         let volume = self.volume;
         let locus = locus_of(inode.number);
@@ -67,7 +67,7 @@ impl Checker<'_> {
             self.found(locus, HtreeRule::HashVersion)?;
         }
         let is_casefolded = inode.flags.contains(InodeFlags::CASEFOLD);
-        // Where both are on, the hash is one of the name nobody can read without the key.
+        // With both features, the hash is computed from the decrypted name.
         let is_hidden = is_casefolded && inode.is_encrypted();
         let mut index = Index {
             version: version.filter(|_| !is_hidden),
@@ -87,7 +87,7 @@ impl Checker<'_> {
         Ok(Some(index))
     }
 
-    /// Takes the blocks below one block of the index. Recurses at most
+    /// Adds the blocks below one index block. Recurses at most
     /// [`HTREE_LEVELS_MAX`](crate::ondisk::htree::HTREE_LEVELS_MAX) deep, and into no block twice.
     fn take_entries(
         &mut self,
@@ -103,10 +103,10 @@ impl Checker<'_> {
             let Some(block) = entries.block(at) else {
                 continue;
             };
-            // A set lowest bit says that the hash went on from the block before.
+            // The lowest bit means that the hash continues from the preceding block.
             let start = u64::from(entries.hash(at) & !1).max(hashes.start);
             let end = if entries.len() > at + 1 {
-                // The next block may begin with the hash this one ends with.
+                // The next block may begin with the hash that this one ends with.
                 let next = entries.hash(at + 1);
                 u64::from(next) + u64::from(next & 1)
             } else {

@@ -1,4 +1,4 @@
-//! What is known of every inode: twelve bytes each, and only where inodes are in use.
+//! A record for every inode: twelve bytes each, allocated only for tables with inodes in use.
 
 use platter_vfs::FileKind;
 
@@ -6,47 +6,47 @@ use crate::ondisk::InodeNr;
 
 const CHUNK_LEN: usize = 512;
 
-/// What an inode turned out to be.
+/// The use of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Use {
     /// Free, or deleted.
     #[default]
     Unused,
-    /// In use, by names.
+    /// In use, referenced by directory entries.
     Named,
-    /// In use, by attributes.
+    /// In use, referenced by attributes.
     AttributeValue,
-    /// Without names, waiting to be deleted.
+    /// Unlinked, on the orphan list.
     Orphan,
-    /// The filesystem's own.
+    /// Reserved for the filesystem.
     Reserved,
 }
 
-/// What is known of one inode.
+/// The record of one inode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InodeState {
     pub(super) used_as: Use,
-    /// Its type; `None` if it is broken.
+    /// Its type; `None` if the inode is corrupt.
     pub(super) kind: Option<FileKind>,
     pub(super) is_encrypted: bool,
-    /// Names it should have.
+    /// `i_links_count`.
     pub(super) links: u16,
-    /// Names that were found, as far as they can be counted.
+    /// Number of directory entries found, saturating.
     pub(super) names: u16,
-    /// The directory that names it, the first of those there are.
+    /// The first directory found to reference it.
     pub(super) parent: Option<InodeNr>,
 }
 
 const _: () = assert!(size_of::<InodeState>() == 12);
 
 impl InodeState {
-    /// Counts a name.
+    /// Counts a directory entry.
     pub(super) fn add_name(&mut self) {
         self.names = self.names.saturating_add(1);
     }
 }
 
-/// The states of all inodes.
+/// The records of all inodes.
 #[derive(Debug, Default)]
 pub(super) struct InodeStates {
     chunks: Vec<Option<Box<[InodeState; CHUNK_LEN]>>>,
@@ -68,7 +68,7 @@ impl InodeStates {
         &mut chunk.get_or_insert_with(|| Box::new([InodeState::default(); CHUNK_LEN]))[index]
     }
 
-    /// The inodes in use, in ascending order.
+    /// Returns the inodes in use, in ascending order.
     pub(super) fn used(&self) -> impl Iterator<Item = (InodeNr, InodeState)> + '_ {
         let chunks = self.chunks.iter().enumerate();
         let chunks = chunks.filter_map(|(number, chunk)| Some((number, chunk.as_ref()?)));

@@ -1,4 +1,4 @@
-//! Every inode of every table: whether it is in use, what it claims, what it refers to.
+//! Every inode of every inode table: whether it is in use, and its blocks and attributes.
 
 use platter_ondisk::Locus;
 use platter_ondisk::endian::join_u32;
@@ -14,7 +14,7 @@ use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::inode::{DiskInode, InodeRule};
 use crate::ondisk::{BlockNr, Creator, GroupDesc, Inode, InodeFlags, InodeNr};
 
-/// Blocks of an inode table that are read together.
+/// Number of inode table blocks that are read ahead together.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 64;
 
 impl Checker<'_> {
@@ -91,7 +91,7 @@ impl Checker<'_> {
             state.links = disk.links.get();
         }
         let geometry = &self.volume.geometry;
-        // A mount does not look at the seals of what others than Linux made; repairs do.
+        // A mount ignores these checksums if the creator is not Linux; e2fsck verifies them.
         let verified = Inode::verify_checksum(bytes, number, geometry);
         let decoded = Inode::decode_unsummed(bytes, number, geometry);
         if decoded.is_ok() && verified.is_err() {
@@ -99,12 +99,13 @@ impl Checker<'_> {
         }
         let decoded = decoded.map_err(Into::into);
         let Some(inode) = self.tolerate("inode", locus_of(number), decoded)? else {
-            // What it holds is not known.
+            // The blocks of a corrupt inode are unknown.
             self.is_blind = true;
             return Ok(());
         };
         if inode.flags.contains(InodeFlags::EA_INODE) {
-            // The upper half of the count lies in the time, the lower in the version.
+            // The upper half of the reference count is stored in `i_ctime`, the lower in
+            // `i_version`.
             let count = join_u32(disk.changed.get(), disk.version_lo.get());
             self.attribute_holders.insert(number, count);
         }
@@ -112,7 +113,7 @@ impl Checker<'_> {
         self.check_inode(&inode, is_own, is_orphan)
     }
 
-    /// Fields that mean nothing without their feature are zero.
+    /// Checks that fields of missing features are zero.
     fn check_high_halves(&mut self, inode: &Inode, disk: &DiskInode) -> Flow {
         let features = self.volume.geometry.features;
         let is_large_dir =
@@ -131,7 +132,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A reserved inode that is not in use.
+    /// Checks a reserved inode that is not in use.
     fn check_idle(&mut self, number: InodeNr, bytes: &[u8], disk: &DiskInode) -> Flow {
         let verified = Inode::verify_checksum(bytes, number, &self.volume.geometry);
         let verified = verified.map_err(Into::into);
@@ -165,7 +166,7 @@ impl Checker<'_> {
         if self.has_flag_without_feature(inode) {
             self.found(locus, InodeUseRule::FlagWithoutFeature)?;
         }
-        // A directory that was removed while it was open is in the tree no more.
+        // A directory that was removed while it was open is not part of the tree any more.
         let is_removed = is_orphan && inode.links == 0;
         if inode.kind == FileKind::Directory && !is_own && !is_removed {
             self.directories.push(inode.number);
@@ -189,7 +190,7 @@ impl Checker<'_> {
             || (verity && !features.ro_compat.contains(RoCompat::VERITY))
     }
 
-    /// Compares the names that were found with the link counts.
+    /// Compares the directory entries that were found with the link counts.
     pub(super) fn check_links(&mut self) -> Flow {
         let used: Vec<_> = self.inodes.used().collect();
         for (number, state) in used {

@@ -1,4 +1,4 @@
-//! The journal that lies in the filesystem: its inode and its superblock.
+//! The internal journal: its inode and its superblock.
 
 use platter_vfs::Error;
 
@@ -6,7 +6,7 @@ use super::{Checker, Flow, JournalUseRule, locus_of};
 use crate::ondisk::features::Incompat;
 use crate::recovery::open_internal_journal;
 
-/// Blocks that the shortest journal has.
+/// Minimum length of a journal in blocks.
 const LEN_BLOCKS_MIN: u64 = 1024;
 
 impl Checker<'_> {
@@ -21,7 +21,7 @@ impl Checker<'_> {
             return Ok(());
         };
         let locus = locus_of(number);
-        // A broken one is reported with its table.
+        // A corrupt one is reported with its table.
         let Some(inode) = self.inode(number) else {
             return Ok(());
         };

@@ -1,7 +1,7 @@
-//! The check of a whole filesystem: reads all metadata and compares it with itself.
+//! The check of a whole filesystem: reads all metadata and checks its consistency.
 //!
-//! What a decoder proves of one structure is not repeated here; this is about what only shows
-//! across structures: who claims a block, who names an inode, what the counts and bitmaps say.
+//! Rules of single structures belong to their decoders; this module checks those that involve
+//! several structures: block claims, directory entries and link counts, bitmaps and free counts.
 
 mod claims;
 mod inode_states;
@@ -42,7 +42,7 @@ use quota::Usages;
 pub use rules::*;
 
 impl Ext4 {
-    /// Checks everything, as the mount sees it: with the journal replayed, unless that was
+    /// Checks the filesystem as a mount sees it: with the journal replayed, unless that was
     /// skipped. Nothing is written.
     pub fn check(&self, sink: &mut dyn CheckSink) -> CheckReport {
         let was_replayed = self.recovery().is_some();
@@ -50,10 +50,10 @@ impl Ext4 {
     }
 }
 
-/// Checks everything. `orphans` are the inodes that wait to be deleted or truncated;
-/// `was_replayed` says that there was no clean unmount.
+/// Checks the filesystem. `orphans` are the inodes to be deleted or truncated; `was_replayed` says
+/// that the filesystem was not cleanly unmounted.
 ///
-/// The volume is as a mount sees it: with its journal replayed.
+/// The volume has its journal replayed, as in a mount.
 fn check(
     volume: &Volume,
     orphans: &BTreeSet<InodeNr>,
@@ -80,12 +80,12 @@ fn check(
         usages: Usages::default(),
         paths: Paths::default(),
     };
-    // A cancelled check has a report, too.
+    // A cancelled check returns a report, too.
     let _ = checker.run();
     checker.report.finish()
 }
 
-/// The listener broke off.
+/// The sink cancelled the check.
 #[derive(Debug)]
 struct Cancelled;
 
@@ -97,25 +97,25 @@ struct Checker<'a> {
     was_replayed: bool,
     report: CheckReporter<'a>,
     claims: Claims,
-    /// The descriptors; `None` where one is broken or its inode table is someone else's.
+    /// The descriptors; `None` if one is corrupt or its inode table is multiply claimed.
     groups: Vec<Option<GroupDesc>>,
     inodes: InodeStates,
     /// The directories, in ascending order.
     directories: Vec<InodeNr>,
-    /// What the entries `..` of directories name.
+    /// The inode of each directory's `..` entry.
     dotdots: HashMap<InodeNr, InodeNr>,
-    /// Blocks of directories still to be read before there are more than sound ones can have.
+    /// Remaining directory blocks before their total exceeds the filesystem.
     dir_blocks_left: u64,
-    /// Blocks of two owners still to be followed: how often blocks are shared has no bound.
+    /// Remaining multiply-claimed blocks to be followed, which bounds the work.
     shared_left: u64,
-    /// Blocks that are in use may be unknown: the map that leads there is broken.
+    /// A block mapping is corrupt, so blocks in use may be unknown.
     is_blind: bool,
     attribute_blocks: HashMap<u64, AttributeBlock>,
-    /// References found to inodes that hold attribute values.
+    /// References found to EA inodes.
     attribute_values: HashMap<InodeNr, u64>,
-    /// The references that those inodes say they have.
+    /// The reference counts stored in EA inodes.
     attribute_holders: HashMap<InodeNr, u64>,
-    /// The inodes that hold values, as far as they were read.
+    /// The EA inodes that were read; `None` if corrupt.
     value_holders: HashMap<InodeNr, Option<ValueHolder>>,
     usages: Usages,
     paths: Paths,
@@ -153,7 +153,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What was read of `structure`, or a finding and nothing.
+    /// Returns the result, or reports corruption of `structure` and returns `None`.
     fn tolerate<T>(
         &mut self,
         structure: &'static str,
@@ -183,8 +183,8 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// An inode, also where its checksum or its group's is wrong. `None` if it is broken, which
-    /// was reported with its table.
+    /// Reads an inode even if its checksum or its group's does not match. Returns `None` if it is
+    /// corrupt, which was reported with its table.
     fn inode(&self, number: InodeNr) -> Option<Inode> {
         let volume = self.volume;
         let geometry = &volume.geometry;
@@ -197,7 +197,7 @@ impl Checker<'_> {
         Inode::decode_unsummed(bytes, number, geometry).ok()
     }
 
-    /// Whether nothing is known of an inode, since its table was not found.
+    /// Whether an inode is unknown because its table was not found.
     fn is_lost(&self, number: InodeNr) -> bool {
         let place = self.volume.geometry.group_of_inode(number);
         place.is_some_and(|(group, _)| matches!(self.groups.get(group.0 as usize), Some(None)))

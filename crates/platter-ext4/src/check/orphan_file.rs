@@ -1,5 +1,5 @@
-//! The orphan file: every block is one, and empty unless the superblock says otherwise.
-//! Spec: `ext4/orphan`.
+//! The orphan file: every block is valid, and empty unless `orphan_present` is set. Spec:
+//! `ext4/orphan`.
 
 use platter_vfs::FileKind;
 
@@ -9,7 +9,7 @@ use crate::ondisk::FileBlock;
 use crate::ondisk::features::{Compat, RoCompat};
 use crate::ondisk::orphan::{OrphanBlockRules, orphans};
 
-/// Blocks that Linux lets an orphan file have.
+/// Maximum length of an orphan file in blocks, as in Linux.
 const BLOCKS_MAX: u64 = 512;
 
 impl Checker<'_> {
@@ -24,7 +24,7 @@ impl Checker<'_> {
             return self.found(locus, OrphanFileRule::Missing);
         };
         let locus = locus_of(number);
-        // A broken one is reported with its table.
+        // A corrupt one is reported with its table.
         let Some(inode) = self.inode(number) else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! Paths of findings: until all directories are read, findings about inodes wait for theirs.
+//! Paths of findings: findings about inodes are deferred until all directories are read.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -11,18 +11,18 @@ use crate::directory::Directory;
 use crate::mapping::BlockMap;
 use crate::ondisk::InodeNr;
 
-/// Findings that wait; further ones go out without a path.
+/// Maximum number of deferred findings; further ones are reported without a path.
 const WAITING_MAX: usize = 4096;
-/// Directories whose paths are remembered.
+/// Maximum number of directories whose paths are cached.
 const KNOWN_MAX: usize = 1024;
-/// Names of one path.
+/// Maximum number of components of a path.
 const DEPTH_MAX: usize = 256;
-/// Bytes of one path.
+/// Maximum length of a path in bytes.
 const PATH_BYTES_MAX: usize = 4096;
-/// Entries looked at for all paths together; findings after that have none.
+/// Maximum number of entries read for all paths together; later findings have none.
 const ENTRIES_MAX: u64 = 4 << 20;
 
-/// What is known of paths.
+/// The state of path lookup.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     waiting: Vec<Finding>,
@@ -33,7 +33,7 @@ pub(super) struct Paths {
 }
 
 impl Checker<'_> {
-    /// Reports a finding with its path, or keeps it until there is one.
+    /// Reports a finding with its path, or defers it until paths are available.
     pub(super) fn report_finding(&mut self, finding: Finding) -> Flow {
         let number = finding.corruption.locus.parts().inode;
         let inode = number.and_then(|number| InodeNr::new(u32::try_from(number).ok()?));
@@ -54,7 +54,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Reports what waited. All directories have been read.
+    /// Reports the deferred findings. All directories have been read.
     pub(super) fn report_waiting(&mut self) -> Flow {
         self.paths.is_known = true;
         for finding in std::mem::take(&mut self.paths.waiting) {
@@ -70,7 +70,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// A path to an inode, from its parent to the root and down again.
+    /// Returns a path of an inode, found by walking up to the root.
     fn path(&mut self, inode: InodeNr) -> Option<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = inode;
@@ -115,7 +115,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The name by which a directory names an inode.
+    /// Returns the name of an inode in a directory.
     fn name_in(&mut self, directory: InodeNr, wanted: InodeNr) -> Option<Vec<u8>> {
         let volume = self.volume;
         let inode = self.inode(directory)?;
@@ -134,7 +134,7 @@ impl Checker<'_> {
             }
             ControlFlow::Continue(())
         };
-        // Damage elsewhere in the directory hides no name.
+        // Corruption elsewhere in the directory does not matter here.
         let _ = directory.read(DirCursor::START, &mut sink);
         found
     }

@@ -1,4 +1,4 @@
-//! Quota: what every user, group and project uses, compared with the quota files.
+//! Quota: the usage of every user, group and project, compared with the quota files.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,18 +14,18 @@ use crate::ondisk::quota::{
 };
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 
-/// What every id uses, by kind of id.
+/// Usage by id, for each kind of quota.
 #[derive(Debug, Default)]
 pub(super) struct Usages([BTreeMap<u32, QuotaUsage>; 3]);
 
-/// A quota file, its blocks and those of them that were met.
+/// A quota file, its block mapping, and the tree blocks read so far.
 struct QuotaFile<'a> {
     contents: Contents<'a>,
     met: HashSet<u32>,
 }
 
 impl Checker<'_> {
-    /// Counts what an inode takes. `value_inodes` are those that hold its attributes.
+    /// Adds the usage of an inode. `value_inodes` is the number of its EA inodes.
     pub(super) fn count_usage(&mut self, inode: &Inode, space_bytes: u64, value_inodes: u64) {
         let holds_value = inode.flags.contains(InodeFlags::EA_INODE);
         if holds_value || crate::inode::is_reserved(self.volume, inode.number) {
@@ -64,7 +64,7 @@ impl Checker<'_> {
     ) -> Flow {
         let volume = self.volume;
         let locus = locus_of(number);
-        // A broken one is reported with its table.
+        // A corrupt one is reported with its table.
         let Some(inode) = self.inode(number) else {
             return Ok(());
         };
@@ -89,9 +89,9 @@ impl Checker<'_> {
         if self.tolerate("quota file", locus, walked)?.is_none() {
             return Ok(());
         }
-        // Every inode has an owner, and counts, but for root's own.
+        // Every id in use has an entry, except root's own.
         let missing = usages.values().any(|usage| *usage != QuotaUsage::default());
-        // Where blocks or inodes could not be counted, what was counted tells nothing.
+        // If blocks or inodes could not be counted, the usage is incomplete.
         if self.is_blind {
             return Ok(());
         }
@@ -106,7 +106,7 @@ impl Checker<'_> {
 }
 
 impl QuotaFile<'_> {
-    /// Gives every entry to `sink`.
+    /// Calls `sink` for every entry.
     fn walk(&mut self, kind: QuotaKind, sink: &mut dyn FnMut(u32, QuotaUsage)) -> Result<()> {
         let number = self.contents.inode.number.get();
         let head = self.read(0)?;
@@ -129,7 +129,7 @@ impl QuotaFile<'_> {
             return Ok(());
         }
         for reference in references(block) {
-            // The block of entries that several ids share is met by each of them.
+            // A leaf is reached once for each of the ids it holds.
             let is_new = self.met.insert(reference);
             if levels == 1 && !is_new {
                 continue;

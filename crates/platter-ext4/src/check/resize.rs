@@ -1,6 +1,6 @@
-//! The resize inode: one doubly indirect block whose entries are the blocks kept for growth of the
-//! descriptor table, each of which lists its copies in the groups that have a backup.
-//! Spec: `ext4/special_inodes`, `ext4/blockgroup`.
+//! The resize inode: one doubly indirect block whose entries are the reserved descriptor blocks,
+//! each of which lists its copies in the groups that have a backup. Spec: `ext4/special_inodes`,
+//! `ext4/blockgroup`.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use crate::ondisk::{BlockNr, GroupNr, Inode};
 
-/// Which of the numbers in an inode is that of the doubly indirect block.
+/// Index of the doubly indirect block in `i_block`.
 const DOUBLY_INDIRECT: usize = 13;
 
 impl Checker<'_> {
@@ -57,12 +57,12 @@ impl Checker<'_> {
         )
     }
 
-    /// The slots of the doubly indirect block that the reserved blocks take, and those.
+    /// Returns the slots of the doubly indirect block for the reserved blocks, and those blocks.
     fn slots(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let geometry = &self.volume.geometry;
         let table = u64::from(geometry.descriptor_blocks()) + 1;
         let numbers = (geometry.block_bytes / 4) as usize;
-        // Also where a copy of the superblock is in use.
+        // Also if a backup superblock is in use.
         let superblock = SUPERBLOCK_OFFSET_BYTES >> geometry.block_bits;
         (0..u64::from(geometry.reserved_gdt_blocks)).map(move |index| {
             let slot = usize::try_from(table - 1 + index).unwrap_or(0) % numbers;
@@ -70,7 +70,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Whether the map names more than it should.
+    /// Whether the mapping has blocks that are not reserved.
     fn has_strays(&self, root: BlockNr) -> bool {
         let geometry = &self.volume.geometry;
         if geometry.features.incompat.contains(Incompat::META_BG) {
@@ -82,7 +82,7 @@ impl Checker<'_> {
         numbers.any(|(slot, number)| number != 0 && !used.contains(&slot))
     }
 
-    /// The size reaches what is mapped, and no further than a map can.
+    /// Checks that `i_size` covers the mapped blocks and is possible for a mapping.
     fn check_resize_size(&mut self, inode: &Inode) -> Flow {
         let geometry = &self.volume.geometry;
         let locus = locus_of(inode.number);
@@ -100,7 +100,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Groups that hold a copy of the descriptor table.
+    /// Returns the groups with a copy of the descriptor table.
     fn backup_groups(&self) -> Vec<GroupNr> {
         let geometry = &self.volume.geometry;
         let groups = (1..geometry.groups_count).map(GroupNr);
@@ -109,7 +109,7 @@ impl Checker<'_> {
             .collect()
     }
 
-    /// Whether the map is the one that the geometry gives.
+    /// Whether the mapping is the one that the geometry implies.
     fn is_resize_map(&self, root: BlockNr) -> bool {
         let geometry = &self.volume.geometry;
         if geometry.features.incompat.contains(Incompat::META_BG) {
@@ -126,8 +126,8 @@ impl Checker<'_> {
             let Some(copies) = self.read_numbers(BlockNr(block)) else {
                 return false;
             };
-            // As far behind the first as the groups are apart; with clusters and blocks of 1 KiB
-            // that is one block behind the copy, and so it is made.
+            // At the same distance from the first as between groups; with clusters and blocks of 1
+            // KiB that is one block after the copy, as mke2fs makes it.
             let apart = u64::from(geometry.blocks_per_group);
             let places = backups
                 .iter()
@@ -156,7 +156,7 @@ impl Checker<'_> {
     fn check_resize_blocks(&mut self, inode: &Inode, blocks: u64) -> Flow {
         let geometry = &self.volume.geometry;
         let sectors = blocks.saturating_mul(u64::from(geometry.block_bytes >> 9));
-        // With larger clusters, tools do not agree on what to count.
+        // With larger clusters, tools count differently.
         if geometry.cluster_blocks == 1 && inode.sectors != sectors {
             self.found(locus_of(inode.number), InodeUseRule::BlockCount)?;
         }

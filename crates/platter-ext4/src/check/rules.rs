@@ -1,4 +1,4 @@
-//! The rules that hold across structures.
+//! Rules that involve several structures. Their texts follow e2fsck.
 
 use platter_ondisk::Rule;
 
@@ -23,233 +23,233 @@ macro_rules! rules {
 }
 
 rules! {
-    /// What groups must hold to beside each other.
+    /// Rules of a block group beyond its descriptor.
     GroupUseRule of "block group" {
         /// No two fixed structures share a block.
-        Overlap => "metadata of the group overlaps other metadata",
+        Overlap => "metadata of group conflicts with some other fs block",
         /// `bg_itable_unused` is at most the inodes of a group.
-        UnusedInodes => "more unused inodes than inodes",
-        /// Only groups with checksums may have parts that are not initialized.
-        UninitFlag => "is not wholly initialized, without checksums of groups",
+        UnusedInodes => "invalid unused inodes count",
+        /// Only groups with checksums may have uninitialized parts.
+        UninitFlag => "marked uninitialized without feature set",
         /// `bg_free_blocks_count`.
-        FreeBlocks => "free cluster count is wrong",
+        FreeBlocks => "free blocks count wrong for group",
         /// `bg_free_inodes_count`.
-        FreeInodes => "free inode count is wrong",
+        FreeInodes => "free inodes count wrong for group",
         /// `bg_used_dirs_count`.
-        UsedDirs => "directory count is wrong",
-        /// A group without an initialized block bitmap has no blocks in use.
-        BlocksUninit => "blocks are in use, but the block bitmap is not initialized",
+        UsedDirs => "directories count wrong for group",
+        /// A group with `BLOCK_UNINIT` has no blocks in use.
+        BlocksUninit => "block(s) in use but group is marked BLOCK_UNINIT",
     }
 }
 
 rules! {
-    /// What the superblock must hold to beside what a mount needs.
+    /// Rules of the superblock that a mount does not check.
     SuperblockUseRule of "superblock" {
-        /// `s_rev_level` is one that exists.
-        Revision => "revision is not 0 or 1",
-        /// A journal is named only with the feature, and only in one place.
-        Journal => "names a journal it does not have, or two",
-        /// Cluster sizes are block sizes without `bigalloc`.
-        ClusterSize => "cluster size is not the block size, without bigalloc",
-        /// Quota files have the inodes that are kept for them, or ordinary ones.
-        QuotaInode => "names a quota inode that cannot be one",
-        /// `s_min_extra_isize` and `s_want_extra_isize`.
-        ExtraSize => "asks for more or less of an inode's tail than there can be",
+        /// `s_rev_level` is known.
+        Revision => "filesystem revision too high",
+        /// A journal needs the `has_journal` feature, and is either internal or external.
+        Journal => "has_journal flag and journal inode or device disagree",
+        /// Without `bigalloc`, the cluster size is the block size.
+        ClusterSize => "cluster size is not the block size without bigalloc",
+        /// Quota files have their reserved inodes, or ordinary ones.
+        QuotaInode => "invalid quota inode",
+        /// `s_min_extra_isize` and `s_want_extra_isize` fit the inode size.
+        ExtraSize => "bad required or desired extra isize in superblock",
         /// `s_r_blocks_count` is at most half the blocks.
-        ReservedBlocks => "more than half of the blocks are reserved",
-        /// Upper halves of block counts are zero without `64bit`.
-        HighHalves => "counts have upper halves, without 64bit",
-        /// All features are known, also those that may be ignored.
-        UnknownFeature => "has a feature that this check does not know",
-        /// `s_state` tells of no errors.
-        Errors => "is marked as having errors",
-        /// `s_state` tells of an unmount.
-        Unclean => "was not unmounted",
+        ReservedBlocks => "corruption found in superblock (r_blocks_count)",
+        /// The upper halves of block counts are zero without `64bit`.
+        HighHalves => "high 32 bits of block counts set without 64bit",
+        /// All features are known, including compatible ones.
+        UnknownFeature => "unsupported feature(s)",
+        /// `s_state` does not have the error flag.
+        Errors => "contains a file system with errors",
+        /// `s_state` has the clean flag.
+        Unclean => "was not cleanly unmounted",
     }
 }
 
 rules! {
-    /// What the copies in other groups must hold to.
+    /// Rules of backup superblocks and descriptors.
     BackupRule of "backup" {
-        /// The copy of the superblock agrees with the first.
-        Superblock => "copy of the superblock is damaged or not of this filesystem",
-        /// The copy of the descriptors agrees with the first.
-        Descriptors => "copy of the group descriptors is damaged or not of this filesystem",
+        /// The backup superblock agrees with the primary one.
+        Superblock => "backup superblock is corrupt or not of this filesystem",
+        /// The backup descriptors agree with the primary ones.
+        Descriptors => "backup group descriptors are corrupt or not of this filesystem",
     }
 }
 
 rules! {
-    /// What a journal must hold to beside its superblock.
+    /// Rules of a journal beyond its superblock.
     JournalUseRule of "journal" {
         /// It has at least 1024 blocks.
-        Length => "is shorter than 1024 blocks",
-        /// What waits for replay is marked in the superblock.
-        NotMarked => "holds transactions, but the superblock does not say so",
+        Length => "journal is too short: less than 1024 blocks",
+        /// A journal with transactions to replay has the `needs_recovery` flag.
+        NotMarked => "needs_recovery flag is clear, but journal has data",
         /// `s_errno`.
-        Aborted => "was aborted after an error",
+        Aborted => "journal was aborted (s_errno is set)",
     }
 }
 
 rules! {
-    /// What the orphan file must hold to beside its blocks.
+    /// Rules of the orphan file beyond its blocks.
     OrphanFileRule of "orphan file" {
-        /// The superblock names it.
-        Missing => "is not named by the superblock",
+        /// The superblock has its inode number.
+        Missing => "s_orphan_file_inum is not set",
         /// It is a regular file of whole blocks.
-        Inode => "is no regular file of 1 to 512 whole blocks",
-        /// There is a block for each part of the size.
-        Hole => "has a hole",
-        /// Orphans are marked in the superblock.
-        Unmarked => "holds orphans, but the superblock does not say so",
+        Inode => "is not a regular file of 1 to 512 whole blocks",
+        /// Every block of the file is mapped.
+        Hole => "contains hole",
+        /// A file with orphans has the `orphan_present` flag.
+        Unmarked => "orphan file is not clean, but orphan_present is not set",
     }
 }
 
 rules! {
-    /// What quota files must hold to.
+    /// Rules of quota files.
     QuotaUseRule of "quota file" {
-        /// Usage is what the inodes take.
-        Usage => "tells another usage than the inodes",
+        /// Recorded usage equals the actual one.
+        Usage => "usage inconsistent for id",
         /// Every id in use has an entry.
-        Missing => "has no entry of an id in use",
+        Missing => "missing quota entry",
     }
 }
 
 rules! {
-    /// What the superblock's counts must hold to.
+    /// Rules of the superblock's totals.
     TotalsRule of "superblock totals" {
-        /// `s_free_blocks_count` is what the groups say.
-        FreeBlocks => "free block count is not the sum of the groups'",
-        /// `s_free_inodes_count` is what the groups say.
-        FreeInodes => "free inode count is not the sum of the groups'",
+        /// `s_free_blocks_count` is the sum of the groups.
+        FreeBlocks => "free blocks count wrong",
+        /// `s_free_inodes_count` is the sum of the groups.
+        FreeInodes => "free inodes count wrong",
     }
 }
 
 rules! {
-    /// What bitmaps must hold to.
+    /// Rules of bitmaps.
     BitmapUseRule of "bitmap" {
-        /// What is in use is marked.
-        BlockMarkedFree => "block in use is marked free",
-        /// What is marked is in use.
-        BlockMarkedUsed => "block marked in use is nobody's",
-        /// What is in use is marked.
-        InodeMarkedFree => "inode in use is marked free",
-        /// What is marked is in use.
-        InodeMarkedUsed => "inode marked in use is free",
-        /// Bits behind the end of the filesystem are set.
-        Padding => "bits behind the end of the filesystem are not set",
+        /// A block in use is marked.
+        BlockMarkedFree => "block in use but marked free",
+        /// A marked block is in use.
+        BlockMarkedUsed => "block marked in use but not referenced",
+        /// An inode in use is marked.
+        InodeMarkedFree => "inode in use but marked free",
+        /// A marked inode is in use.
+        InodeMarkedUsed => "free inode marked in use",
+        /// Bits after the end of the group are set.
+        Padding => "padding at end of bitmap is not set",
     }
 }
 
 rules! {
-    /// What an inode must hold to beside its own bytes.
+    /// Rules of an inode beyond its own bytes.
     InodeUseRule of "inode" {
-        /// A deleted inode has a time of deletion.
-        DeletedWithoutTime => "has no names and no time of deletion",
-        /// An inode in use has no time of deletion.
-        UsedWithTime => "is in use and has a time of deletion",
-        /// An orphan is on the list for a reason.
-        OrphanWaits => "is an orphan that waits to be deleted or truncated",
+        /// A deleted inode has a deletion time.
+        DeletedWithoutTime => "deleted inode has zero dtime",
+        /// An inode in use has no deletion time.
+        UsedWithTime => "is in use, but has dtime set",
+        /// An inode on the orphan list.
+        OrphanWaits => "orphaned inode, to be deleted or truncated",
         /// `i_blocks` counts the blocks.
-        BlockCount => "block count is not the number of its blocks",
-        /// Fields that mean nothing are zero.
-        UnusedField => "field without a meaning is not zero",
-        /// The resize inode maps the blocks kept for descriptors, and their copies.
-        ResizeMap => "map of the resize inode is not that of the reserved descriptor blocks",
-        /// The resize inode is a regular file with a link, as mke2fs makes it.
-        ResizeInode => "resize inode is no regular file with a name",
-        /// The resize inode maps nothing else.
-        ResizeStray => "resize inode maps blocks that are not reserved for descriptors",
-        /// `h_i_translator` lies within the filesystem.
-        Translator => "block of the translator lies outside the filesystem",
-        /// With clusters, blocks lie in their clusters as in the file.
-        ClusterAlign => "blocks lie in clusters otherwise than in the file",
-        /// Contents in the inode are as long as the size says.
-        InlineSize => "size is not that of the contents in the inode",
-        /// No block is anyone else's.
-        SharedBlock => "block has another owner, too",
-        /// `i_size` is within what the map can reach.
-        SizeTooLarge => "size is beyond what its map can reach",
+        BlockCount => "i_blocks is wrong",
+        /// Unused fields are zero.
+        UnusedField => "unused field should be zero",
+        /// The resize inode maps the reserved descriptor blocks and their copies.
+        ResizeMap => "resize inode not valid: does not map the reserved GDT blocks",
+        /// The resize inode is a regular file with one link, as mke2fs makes it.
+        ResizeInode => "resize inode not valid: not a regular file with one link",
+        /// The resize inode maps no other blocks.
+        ResizeStray => "resize inode not valid: maps other blocks",
+        /// `h_i_translator` is within the filesystem.
+        Translator => "translator has an illegal block number",
+        /// With bigalloc, the offset in the cluster is that of the logical block.
+        ClusterAlign => "block violates cluster allocation rules",
+        /// `i_size` of inline data is the length of the data.
+        InlineSize => "i_size is wrong for inline data",
+        /// No other owner claims a block.
+        SharedBlock => "multiply-claimed block",
+        /// `i_size` is within the range of the mapping.
+        SizeTooLarge => "inode is too big",
         /// A reserved inode that is not in use is empty.
-        ReservedContents => "reserved inode is not in use, but has contents",
-        /// `i_size` covers the blocks.
-        SizeTooSmall => "size does not cover its blocks",
-        /// A directory's size is the number of its blocks.
-        DirectorySize => "size of a directory is not that of its blocks",
-        /// Blocks of a directory are initialized.
-        DirectoryUnwritten => "block of a directory is unwritten",
+        ReservedContents => "reserved inode is not in use, but contains data",
+        /// `i_size` covers the mapped blocks.
+        SizeTooSmall => "i_size is too small",
+        /// The size of a directory is that of its blocks.
+        DirectorySize => "i_size of directory is wrong",
+        /// Blocks of a directory are not unwritten.
+        DirectoryUnwritten => "directory has an extent marked uninitialized",
         /// Extents of a file ascend.
-        ExtentOrder => "extents of different nodes overlap or do not ascend",
-        /// A symbolic link has a target and no NUL in it.
-        LinkTarget => "target of the symbolic link is empty, too long, or has a NUL in it",
-        /// A target in the inode leaves no space for an extent tree.
-        LinkExtents => "symbolic link in the inode has the extents flag",
-        /// A FIFO, socket or device has no size.
-        SpecialSize => "special file has a size",
-        /// A flag has its feature.
-        FlagWithoutFeature => "flag of a feature that the filesystem does not have",
-        /// `i_links_count` is the number of names.
-        Links => "link count is not the number of its names",
-        /// An inode in use has a name.
-        Unattached => "is in use and has no name",
-        /// An attribute value has as many references as it says.
-        ValueReferences => "reference count of the attribute value is wrong",
+        ExtentOrder => "out of order extents",
+        /// A symbolic link has a target without NUL.
+        LinkTarget => "symlink is invalid",
+        /// A fast symbolic link does not have the extents flag.
+        LinkExtents => "fast symlink has EXTENT_FL set",
+        /// A FIFO, socket or device has size zero.
+        SpecialSize => "special (device/socket/fifo) inode has non-zero size",
+        /// A flag needs its feature.
+        FlagWithoutFeature => "flag set without its filesystem feature",
+        /// `i_links_count` is the number of directory entries.
+        Links => "ref count is wrong",
+        /// An inode in use has a directory entry.
+        Unattached => "unattached inode",
+        /// The stored reference count of an EA inode is the number of references.
+        ValueReferences => "extended attribute inode ref count is wrong",
     }
 }
 
 rules! {
-    /// What attributes must hold to beside each other.
+    /// Rules of extended attributes across entries and inodes.
     AttributeUseRule of "extended attributes" {
         /// Values do not overlap.
-        Overlap => "values overlap",
-        /// `h_refcount`.
-        References => "reference count is not the number of inodes that share the block",
-        /// A block of attributes takes the `ext_attr` feature.
-        Feature => "are in a block, without the ext_attr feature",
-        /// `e_name_index` tells a prefix.
-        NoPrefix => "name has no prefix",
+        Overlap => "corrupt (allocation collision)",
+        /// `h_refcount` is the number of inodes that share the block.
+        References => "reference count is wrong",
+        /// An attribute block needs the `ext_attr` feature.
+        Feature => "i_file_acl should be zero without the ext_attr feature",
+        /// `e_name_index` is a known prefix.
+        NoPrefix => "corrupt (invalid name)",
     }
 }
 
 rules! {
-    /// What directories must hold to beside their blocks.
+    /// Rules of directories beyond their blocks.
     DirectoryUseRule of "directory" {
-        /// There is a block for each part of the size.
-        Hole => "has a hole",
-        /// The first entry is `.` and names the directory.
-        Dot => "first entry is not . naming the directory",
+        /// Every block of the directory is mapped.
+        Hole => "unallocated block",
+        /// The first entry is `.` with the directory's own inode.
+        Dot => "first entry should be '.'",
         /// The second entry is `..`.
-        DotDot => "second entry is not ..",
-        /// `..` names the parent.
-        Parent => ".. does not name the parent",
-        /// `.` and `..` stand at the beginning only.
-        StrayDot => "has a further entry . or ..",
+        DotDot => "second entry should be '..'",
+        /// `..` refers to the parent.
+        Parent => "'..' should be the parent directory",
+        /// `.` and `..` occur only as the first two entries.
+        StrayDot => "duplicate '.' or '..' entry",
         /// A name occurs once.
-        DuplicateName => "has the same name twice",
-        /// A name names an inode in use.
-        UnusedInode => "entry names an inode that is not in use",
-        /// A name does not name the filesystem's own inodes.
-        ReservedInode => "entry names a reserved inode",
+        DuplicateName => "duplicate entry found",
+        /// An entry refers to an inode in use.
+        UnusedInode => "entry has deleted/unused inode",
+        /// An entry does not refer to a reserved inode.
+        ReservedInode => "entry has invalid inode #: reserved",
         /// The entry's file type is the inode's.
-        FileType => "entry tells another file type than the inode",
-        /// A directory has one name.
-        SecondName => "entry gives a directory a second name",
-        /// A directory is reached from the root.
-        Unreachable => "is not reached from the root",
+        FileType => "entry has an incorrect filetype",
+        /// A directory has only one entry besides `.` and `..`.
+        SecondName => "entry is a link to a directory",
+        /// A directory is connected to the root.
+        Unreachable => "unconnected directory inode",
         /// The root is a directory.
-        Root => "root is not a directory",
-        /// The root holds `lost+found`.
-        LostFound => "has no entry lost+found",
-        /// All directories together are no larger than the filesystem.
-        TooLarge => "is larger than what the filesystem can hold",
-        /// Encrypted names have at least one block of the cipher.
-        EncryptedName => "encrypted name is shorter than 16 bytes",
-        /// What an encrypted directory holds is encrypted.
-        NotEncrypted => "entry of an encrypted directory names an inode that is not encrypted",
-        /// The index names each block of entries once.
-        IndexedTwice => "index names a block twice",
-        /// The index names each block of entries.
-        NotIndexed => "block is not in the index",
-        /// A name lies where its hash says.
-        Placement => "name lies in a block of other hashes",
+        Root => "root inode is not a directory",
+        /// The root has the entry `lost+found`.
+        LostFound => "/lost+found not found",
+        /// All directories together do not exceed the filesystem.
+        TooLarge => "is too big",
+        /// An encrypted name is at least one cipher block long.
+        EncryptedName => "encrypted entry is too short",
+        /// The inodes in an encrypted directory are encrypted.
+        NotEncrypted => "encrypted directory contains unencrypted file",
+        /// The index refers to each leaf once.
+        IndexedTwice => "block referenced twice in the htree",
+        /// The index refers to each leaf.
+        NotIndexed => "block not referenced in the htree",
+        /// A name is in the leaf of its hash.
+        Placement => "bad min/max hash: name in the wrong block",
     }
 }

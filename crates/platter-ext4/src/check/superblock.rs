@@ -1,4 +1,4 @@
-//! The superblock, as far as a mount does not prove it.
+//! Rules of the superblock that a mount does not need.
 
 use platter_ondisk::Locus;
 
@@ -8,21 +8,21 @@ use crate::ondisk::InodeNr;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES, SUPERBLOCK_OFFSET_BYTES};
 
-/// Features that may be ignored, and whose structures are checked or were never made.
+/// Compatible features whose structures are checked or were never implemented.
 const CHECKED_COMPAT: Compat = Compat::all()
     .difference(Compat::LAZY_BG)
     .difference(Compat::EXCLUDE_INODE)
     .difference(Compat::EXCLUDE_BITMAP);
-/// Features that forbid writing, and whose structures are checked.
+/// Read-only compatible features whose structures are checked.
 const CHECKED_RO_COMPAT: RoCompat = RoCompat::SUPPORTED
     .difference(RoCompat::BTREE_DIR)
     .union(RoCompat::READONLY)
     .union(RoCompat::SHARED_BLOCKS);
-/// Bytes of an inode of revision 0.
+/// Inode size of revision 0 in bytes.
 const INODE_BYTES_MIN: u32 = 128;
-/// `i_extra_isize` and `i_checksum_hi`, without which a tail has no use.
+/// `i_extra_isize` and `i_checksum_hi`: the minimum length of extra fields.
 const EXTRA_BYTES_MIN: u32 = 4;
-/// The newest `s_rev_level`.
+/// Maximum known `s_rev_level`.
 const REVISION_MAX: u32 = 1;
 
 impl Checker<'_> {
@@ -54,7 +54,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A feature nobody knows may have changed the meaning of what is checked.
+    /// Reports unknown features, which may have changed the meaning of other structures.
     fn check_features(&mut self, locus: Locus) -> Flow {
         let features = self.volume.geometry.features;
         if !CHECKED_COMPAT.contains(features.compat)
@@ -65,7 +65,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Fields that a mount does not need, since others say the same.
+    /// Checks fields that a mount ignores as redundant.
     fn check_stored(&mut self, locus: Locus, disk: &DiskSuperblock) -> Flow {
         let geometry = &self.volume.geometry;
         let is_equal = disk.log_cluster_size == disk.log_block_size
@@ -104,7 +104,7 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// Whether each quota file has the inode reserved for its kind, or one that is free for files.
+    /// Whether each quota file has its reserved inode or an ordinary one.
     fn are_quota_inodes(&self, disk: &DiskSuperblock) -> bool {
         let geometry = &self.volume.geometry;
         if !geometry.features.ro_compat.contains(RoCompat::QUOTA) {
@@ -126,7 +126,7 @@ impl Checker<'_> {
     }
 }
 
-/// The superblock in use, as it is stored.
+/// Reads the superblock in use as it is stored.
 fn read_stored(volume: &Volume) -> Result<DiskSuperblock, platter_block::IoError> {
     let geometry = &volume.geometry;
     let primary = SUPERBLOCK_OFFSET_BYTES >> geometry.block_bits;

@@ -1,4 +1,4 @@
-//! The tree of directories: each is reached from the root, and knows its parent.
+//! The directory tree: each directory is connected to the root, and has the right parent.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ impl Checker<'_> {
             } else {
                 self.inodes.get(directory).parent
             };
-            // A directory nobody names, or that does not begin with `..`, was reported as such.
+            // A directory without an entry, or without `..`, was reported as such.
             let dotdot = self.dotdots.get(&directory).copied();
             let both = parent.zip(dotdot);
             if both.is_some_and(|(parent, dotdot)| parent != dotdot) {
@@ -35,7 +35,7 @@ impl Checker<'_> {
         self.check_lost_found()
     }
 
-    /// Repairs put there what they find without a name.
+    /// Checks `lost+found`, to which repairs attach unconnected inodes.
     fn check_lost_found(&mut self) -> Flow {
         let volume = self.volume;
         let Some(inode) = self.inode(InodeNr::ROOT) else {
@@ -52,7 +52,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Goes up until a directory that is known to be reached, or to where it ends or comes round.
+    /// Walks up to a directory known to be connected, or to the end of the chain or a cycle.
     fn check_reached(&mut self, directory: InodeNr, reached: &mut HashSet<InodeNr>) -> Flow {
         let mut way = Vec::new();
         let mut on_way = HashSet::new();
@@ -68,7 +68,7 @@ impl Checker<'_> {
                 }
             }
         }
-        // What hangs below a lost directory is lost with it and needs no report of its own.
+        // Directories below an unconnected one are not reported again.
         reached.extend(way);
         Ok(())
     }

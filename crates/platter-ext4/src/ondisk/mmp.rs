@@ -64,9 +64,9 @@ impl Rule for MmpRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Magic => "MMP magic is not 0x004d4d50",
+            Self::Magic => "invalid MMP magic",
             Self::Checksum => "checksum does not match",
-            Self::Place => "invalid MMP block in superblock",
+            Self::Place => "invalid MMP block",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One damage for each rule, done to images that mke2fs made.
+//! One test for each rule, on corrupted images made by mke2fs.
 
 mod own_files;
 mod paths;
@@ -33,7 +33,7 @@ use crate::{groups, inode};
 const BLOCK: usize = 1024;
 
 #[derive(Clone)]
-/// An image without checksums and journal, so that only the rule at hand is broken.
+/// An image without checksums and journal, so that only the intended rule is broken.
 struct Image {
     bytes: Vec<u8>,
 }
@@ -90,7 +90,7 @@ fn make(features: &str, options: &[&str]) -> Vec<u8> {
         .arg("-f")
         .arg(&script)
         .arg(&image));
-    // The index of the directory with many entries is made by the checker.
+    // The checker makes the index of the directory with many entries.
     let status = Command::new("e2fsck")
         .arg("-fyD")
         .arg(&image)
@@ -142,7 +142,7 @@ impl Image {
         findings.0
     }
 
-    /// The check reports that `rule` is broken.
+    /// Asserts that the check reports `rule`.
     fn breaks<R: Rule>(&self, rule: R) {
         let findings = self.findings(&[]);
         let is_it = |finding: &Finding| {
@@ -167,7 +167,7 @@ impl Image {
             .0
     }
 
-    /// The inode that a path names.
+    /// Returns the inode of a path.
     fn find(&self, path: &str) -> InodeNr {
         let volume = self.volume();
         let mut at = InodeNr::ROOT;
@@ -199,7 +199,7 @@ impl Image {
         DiskInode::mut_from_prefix(self.slot(number)).unwrap().0
     }
 
-    /// Where a block of a file lies.
+    /// Returns the physical block of a file's block.
     fn place(&self, path: &str, block: u32) -> u64 {
         self.place_of(self.find(path), block)
     }
@@ -224,7 +224,7 @@ impl Image {
         self.block(place)
     }
 
-    /// The head of the entry called `name` in the first block of a directory.
+    /// Returns the header of the entry `name` in the first block of a directory.
     fn entry(&mut self, path: &str, name: &str) -> &mut [u8] {
         let block = self.dir_block(path, 0);
         let mut at = 0;
@@ -234,7 +234,7 @@ impl Image {
         &mut block[at..]
     }
 
-    /// The bitmap's byte and bit of the first block of a file.
+    /// Flips the bitmap bit of a block.
     fn flip_block_bit(&mut self, block: u64) {
         let bitmap = u64::from(self.desc().block_bitmap_lo.get());
         let index = usize::try_from(block - 1).unwrap();
@@ -248,7 +248,7 @@ impl Image {
     }
 }
 
-/// Damages the plain image, and asks for the rule.
+/// Corrupts the plain image, and expects the rule.
 macro_rules! damage {
     ($($(#[$doc:meta])* $name:ident: $rule:expr => |$image:ident| $body:expr;)+) => {
         $(#[test]
@@ -261,7 +261,7 @@ macro_rules! damage {
 }
 
 #[test]
-fn undamaged_images_are_clean() {
+fn images_of_mke2fs_are_clean() {
     assert_eq!(Image::plain().findings(&[]), []);
     for features in [
         "metadata_csum",
@@ -450,7 +450,7 @@ damage! {
 }
 
 #[test]
-fn uninitialized_groups_have_nothing_in_use() {
+fn uninitialized_group_with_used_blocks_is_reported() {
     let mut image = Image::plain();
     image
         .superblock()
@@ -459,7 +459,7 @@ fn uninitialized_groups_have_nothing_in_use() {
     image.desc().flags.set(2);
     seal_descriptor(&mut image);
     image.breaks(GroupUseRule::BlocksUninit);
-    // Nothing is read of the inode table then, so the root is missing.
+    // The inode table is not read then, so the root is missing.
     image.desc().flags.set(1);
     seal_descriptor(&mut image);
     image.breaks(DirectoryUseRule::Root);
@@ -477,7 +477,7 @@ fn seal_descriptor(image: &mut Image) {
 }
 
 #[test]
-fn orphan_is_a_notice_and_not_an_error() {
+fn orphan_is_a_notice() {
     let mut image = Image::plain();
     let file = image.find("file");
     image.entry("", "file")[..4].fill(0);
@@ -491,7 +491,7 @@ fn orphan_is_a_notice_and_not_an_error() {
 }
 
 #[test]
-fn removed_directory_that_waits_is_in_the_tree_no_more() {
+fn orphaned_directory_is_not_part_of_the_tree() {
     let mut image = Image::plain();
     let removed = image.find("empty");
     image.entry("", "empty")[..4].fill(0);
@@ -504,7 +504,7 @@ fn removed_directory_that_waits_is_in_the_tree_no_more() {
     assert_eq!(found, [InodeUseRule::OrphanWaits.text()]);
 }
 
-/// An image whose `sub` has an attribute with its value in an inode; and that inode.
+/// Makes an image whose `sub` has an attribute in an EA inode; returns that inode, too.
 fn image_with_value_inode() -> (Image, u32) {
     let image = Image::with("ea_inode,^metadata_csum,^has_journal");
     let clean = image.findings(&[]);
@@ -519,7 +519,7 @@ fn image_with_value_inode() -> (Image, u32) {
 }
 
 #[test]
-fn value_inodes_are_counted_and_measured() {
+fn ea_inode_references_and_sizes_are_checked() {
     let (mut image, number) = image_with_value_inode();
     image.number(number).version_lo.set(2);
     image.breaks(InodeUseRule::ValueReferences);
@@ -533,7 +533,7 @@ fn value_inodes_are_counted_and_measured() {
 }
 
 #[test]
-fn extents_of_neighbouring_leaves_do_not_overlap() {
+fn overlapping_extents_of_adjacent_leaves_are_reported() {
     let mut image = Image::plain();
     let root = node(1, &[[0, 3900, 0], [5, 3901, 0]]);
     image.inode("file").block[..root.len()].copy_from_slice(&root);
@@ -544,7 +544,7 @@ fn extents_of_neighbouring_leaves_do_not_overlap() {
     image.breaks(InodeUseRule::ExtentOrder);
 }
 
-/// An extent node; an entry is its first block, its length or child, and its place.
+/// Builds an extent node; an entry is its first block, its length or child, and its block.
 fn node(depth: u16, entries: &[[u32; 3]]) -> Vec<u8> {
     let mut bytes = vec![0x0a, 0xf3, entries.len().to_le_bytes()[0], 0, 4, 0];
     bytes.extend(depth.to_le_bytes());
@@ -554,7 +554,7 @@ fn node(depth: u16, entries: &[[u32; 3]]) -> Vec<u8> {
 }
 
 #[test]
-fn broken_subtree_hides_no_other() {
+fn corrupt_subtree_does_not_hide_others() {
     let mut image = Image::plain();
     let root = node(1, &[[0, 3900, 0], [5, 3901, 0], [9, 3902, 0]]);
     image.inode("file").block[..root.len()].copy_from_slice(&root);
@@ -569,12 +569,12 @@ fn broken_subtree_hides_no_other() {
         .map(|finding| finding.corruption.locus.parts().block)
         .collect();
     assert_eq!(places, [Some(3900), Some(3902)]);
-    // What the sound one holds is another file's.
+    // Blocks in the valid subtree are multiply claimed.
     image.breaks(InodeUseRule::SharedBlock);
 }
 
 #[test]
-fn directories_of_the_same_blocks_are_bounded() {
+fn directories_sharing_blocks_are_bounded() {
     let mut image = Image::plain();
     let extents: Vec<_> = (0..4).map(|index| [index * 3000, 3000, 900]).collect();
     let root = node(0, &extents);
@@ -586,7 +586,7 @@ fn directories_of_the_same_blocks_are_bounded() {
 }
 
 #[test]
-fn clusters_hold_blocks_as_the_file_does() {
+fn cluster_allocation_violation_is_reported() {
     let mut image = Image::with("bigalloc,^metadata_csum,^has_journal,^resize_inode");
     assert_eq!(image.findings(&[]), []);
     image.inode("file").block[20] += 1;
@@ -594,14 +594,14 @@ fn clusters_hold_blocks_as_the_file_does() {
 }
 
 #[test]
-fn inline_directory_is_as_long_as_it_says() {
+fn inline_directory_of_wrong_size_is_reported() {
     let mut image = Image::with("inline_data,^metadata_csum,^has_journal,^resize_inode");
     image.inode("sub/below").size_lo.set(61);
     image.breaks(InodeUseRule::InlineSize);
 }
 
 #[test]
-fn encrypted_directories_hold_what_is_encrypted() {
+fn unencrypted_entry_in_encrypted_directory_is_reported() {
     let mut image = Image::with("encrypt,^metadata_csum,^has_journal,^resize_inode");
     let directory = image.inode("sub");
     directory
@@ -612,7 +612,7 @@ fn encrypted_directories_hold_what_is_encrypted() {
 }
 
 #[test]
-fn damaged_copies_are_told_and_no_error() {
+fn corrupt_backups_are_notices() {
     let features = "^metadata_csum,^uninit_bg,^has_journal,^resize_inode";
     let mut image = Image::with_options(features, &["-g", "1024"]);
     image.block(1025)[0] ^= 1;
@@ -628,7 +628,7 @@ fn damaged_copies_are_told_and_no_error() {
 }
 
 #[test]
-fn cancelled_check_says_so() {
+fn cancelled_check_is_reported_as_cancelled() {
     struct Impatient;
     impl CheckSink for Impatient {
         fn finding(&mut self, _: Finding) -> ControlFlow<()> {
@@ -643,7 +643,7 @@ fn cancelled_check_says_so() {
 }
 
 #[test]
-fn stale_totals_after_a_replay_are_a_notice() {
+fn stale_totals_after_replay_are_a_notice() {
     let mut image = Image::plain();
     image.superblock().free_blocks_count_lo.set(1);
     let mut findings = Findings(Vec::new());
@@ -653,7 +653,7 @@ fn stale_totals_after_a_replay_are_a_notice() {
 }
 
 #[test]
-fn deleted_inodes_have_checksums() {
+fn checksums_of_deleted_inodes_are_verified() {
     let mut image = Image::with("^has_journal");
     let inode = image.inode("file");
     inode.links.set(0);
@@ -662,7 +662,7 @@ fn deleted_inodes_have_checksums() {
 }
 
 #[test]
-fn link_target_in_inline_data_has_no_nul() {
+fn inline_symlink_with_nul_is_reported() {
     let mut image = Image::with("inline_data,^has_journal,^metadata_csum");
     assert_eq!(image.findings(&[]), []);
     image.inode("link").block[9] = 0;
@@ -670,7 +670,7 @@ fn link_target_in_inline_data_has_no_nul() {
 }
 
 #[test]
-fn files_may_share_blocks_where_the_feature_says_so() {
+fn shared_blocks_feature_allows_multiple_claims() {
     let mut image = Image::plain();
     let map = image.inode("file").block;
     image.inode("other").block = map;
@@ -687,7 +687,7 @@ fn files_may_share_blocks_where_the_feature_says_so() {
 }
 
 #[test]
-fn translators_of_the_hurd_take_a_block() {
+fn hurd_translators_claim_a_block() {
     let mut image = Image::plain();
     image.superblock().creator_os.set(1);
     for number in [2, 11] {

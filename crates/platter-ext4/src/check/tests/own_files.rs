@@ -1,4 +1,4 @@
-//! Damage to the filesystem's own files: journal, orphan file, quota, resize inode, bad blocks.
+//! Corruption of the filesystem's own files: journal, orphan file, quota, resize inode, bad blocks.
 
 use super::*;
 use crate::mapping::IndirectRule;
@@ -25,40 +25,40 @@ impl Image {
 }
 
 #[test]
-fn own_files_are_clean() {
+fn intact_own_files_are_clean() {
     assert_eq!(with_journal().findings(&[]), []);
 }
 
 #[test]
-fn journal_has_a_least_length() {
+fn short_journal_is_reported() {
     let mut image = with_journal();
     image.number(8).size_lo.set(1023 * 1024);
     image.breaks(JournalUseRule::Length);
 }
 
 #[test]
-fn transactions_are_marked_in_the_superblock() {
+fn journal_data_without_needs_recovery_is_reported() {
     let mut image = with_journal();
     image.journal().start = 1.into();
     image.breaks(JournalUseRule::NotMarked);
 }
 
 #[test]
-fn aborted_journal_is_told() {
+fn aborted_journal_is_reported() {
     let mut image = with_journal();
     image.journal().errno = (-5i32).cast_unsigned().into();
     image.breaks(JournalUseRule::Aborted);
 }
 
 #[test]
-fn orphan_file_is_named_by_the_superblock() {
+fn missing_orphan_file_is_reported() {
     let mut image = with_journal();
     image.superblock().orphan_file_inode.set(0);
     image.breaks(OrphanFileRule::Missing);
 }
 
 #[test]
-fn orphan_file_has_whole_blocks() {
+fn orphan_file_of_wrong_size_is_reported() {
     let mut image = with_journal();
     let number = image.orphan_file();
     image.number(number.get()).size_lo.set(1000);
@@ -69,7 +69,7 @@ fn orphan_file_has_whole_blocks() {
 }
 
 #[test]
-fn orphans_are_marked_in_the_superblock() {
+fn orphans_without_orphan_present_are_reported() {
     let mut image = with_journal();
     let block = image.place_of(image.clone().orphan_file(), 0);
     image.block(block)[0] = 13;
@@ -77,7 +77,7 @@ fn orphans_are_marked_in_the_superblock() {
 }
 
 #[test]
-fn quota_is_what_inodes_take() {
+fn wrong_quota_usage_is_reported() {
     let mut image = with_journal();
     image.inode("file").uid_lo.set(1000);
     image.breaks(QuotaUseRule::Usage);
@@ -85,7 +85,7 @@ fn quota_is_what_inodes_take() {
 }
 
 #[test]
-fn resize_inode_maps_what_is_reserved() {
+fn invalid_resize_inode_mapping_is_reported() {
     let mut image = with_journal();
     image.number(7).block[0] = 9;
     image.breaks(InodeUseRule::ResizeMap);
@@ -102,7 +102,7 @@ fn resize_inode_maps_what_is_reserved() {
 }
 
 #[test]
-fn bad_blocks_are_in_use() {
+fn bad_blocks_count_as_in_use() {
     let mut image = Image::plain();
     image.number(1).block[..4].copy_from_slice(&4000u32.to_le_bytes());
     image.breaks(BitmapUseRule::BlockMarkedFree);
@@ -116,7 +116,7 @@ fn bad_blocks_are_in_use() {
 type Damage = fn(&mut DiskInode);
 
 #[test]
-fn resize_inode_is_a_regular_file_in_use() {
+fn resize_inode_of_other_type_is_reported() {
     let damage: [(Damage, InodeUseRule); 5] = [
         (|inode| inode.mode.set(0o060_600), InodeUseRule::ResizeInode),
         (|inode| inode.links.set(0), InodeUseRule::ResizeInode),
@@ -136,7 +136,7 @@ fn resize_inode_is_a_regular_file_in_use() {
 }
 
 #[test]
-fn mount_protection_has_its_block() {
+fn invalid_mmp_block_is_reported() {
     for (features, at, rule) in [
         ("mmp,^has_journal,^metadata_csum", 0, MmpRule::Magic),
         ("mmp,^has_journal", 60, MmpRule::Checksum),
@@ -153,7 +153,7 @@ fn mount_protection_has_its_block() {
 }
 
 #[test]
-fn quota_files_have_inodes_that_can_be_theirs() {
+fn invalid_quota_inode_is_reported() {
     for number in [2, 4, 400_000] {
         let mut image = with_journal();
         image.superblock().user_quota_inode.set(number);

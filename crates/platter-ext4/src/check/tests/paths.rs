@@ -1,4 +1,4 @@
-//! Findings carry the paths of what they are about.
+//! Findings carry the paths of their inodes.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn paths_of<R: Rule>(image: &Image, rule: R) -> Vec<Option<String>> {
 }
 
 #[test]
-fn findings_before_the_directories_are_read_have_paths() {
+fn deferred_findings_have_paths() {
     let mut image = Image::plain();
     let below = format!("many/{:0>40}", 7);
     for path in ["file", "sub/other", &below] {
@@ -20,13 +20,13 @@ fn findings_before_the_directories_are_read_have_paths() {
     }
     let mut found = paths_of(&image, InodeUseRule::BlockCount);
     found.sort_unstable();
-    // Both names of a file are as good: it has the one that was met first.
+    // A file with two names is reported with the first one found.
     let expected = ["/file".to_owned(), format!("/{below}"), "/other".to_owned()];
     assert_eq!(found, expected.map(Some));
 }
 
 #[test]
-fn findings_about_the_tree_have_paths() {
+fn findings_about_directories_have_paths() {
     let mut image = Image::plain();
     image.inode("sub/below").links.set(7);
     let found = paths_of(&image, InodeUseRule::Links);
@@ -34,7 +34,7 @@ fn findings_about_the_tree_have_paths() {
 }
 
 #[test]
-fn what_has_no_name_has_no_path() {
+fn unattached_inode_has_no_path() {
     let mut image = Image::plain();
     image.entry("", "sub")[..4].fill(0);
     let found = paths_of(&image, DirectoryUseRule::Unreachable);
