@@ -1,7 +1,7 @@
 //! Sizes and counts, and the arithmetic of block and inode numbers.
 //! Spec: `xfs/allocation_groups`, "Inode Numbers".
 
-use platter_ondisk::Uuid;
+use platter_ondisk::{Locus, Uuid};
 
 use super::features::Features;
 use super::superblock::Superblock;
@@ -234,6 +234,18 @@ impl Geometry {
         BasicBlock::of_byte(self.byte_offset(block))
     }
 
+    /// The location of a basic block of the data device, for reports: its allocation group, and its
+    /// block counted from the start of the filesystem.
+    #[must_use]
+    pub fn locus(&self, at: BasicBlock) -> Locus {
+        let block = at
+            .byte_offset()
+            .checked_shr(self.block_bits.into())
+            .unwrap_or_default();
+        let group = block.checked_div(self.ag_blocks.into()).unwrap_or_default();
+        Locus::group(group).at_block(block)
+    }
+
     /// Whether `count` blocks from `block` lie on the realtime device, in one realtime group where
     /// there are groups.
     #[must_use]
@@ -307,14 +319,21 @@ impl Geometry {
         (AgBlock(block), usize::try_from(offset).unwrap_or_default())
     }
 
+    /// Whether an inode of a group can have this number.
+    #[must_use]
+    pub fn is_ag_inode(&self, ag: AgNr, inode: AgInode) -> bool {
+        let (block, _) = self.locate_ag_inode(inode);
+        // The first block of a group holds its headers.
+        block.0 > 0 && block.0 < self.ag_len(ag)
+    }
+
     /// Where an inode lies; `None` for a number that no inode can have.
     #[must_use]
     pub fn locate_inode(&self, inode: InodeNr) -> Option<InodeLocation> {
         let (ag, within) = self.split_inode(inode);
         let (block, offset) = self.locate_ag_inode(within);
-        // The first block of a group holds its headers.
-        let exists = block.0 > 0 && block.0 < self.ag_len(ag);
-        exists.then_some(InodeLocation { ag, block, offset })
+        self.is_ag_inode(ag, within)
+            .then_some(InodeLocation { ag, block, offset })
     }
 }
 

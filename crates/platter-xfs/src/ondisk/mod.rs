@@ -15,10 +15,24 @@ pub mod checksum;
 pub mod features;
 pub mod superblock;
 pub mod geometry;
+#[macro_use]
+mod identity;
+pub mod btree;
+pub mod agf;
+pub mod agi;
+pub mod agfl;
+pub mod extent;
+pub mod inode;
 pub mod log;
 
+pub use agf::Agf;
+pub use agfl::Agfl;
+pub use agi::Agi;
+pub use extent::Mapping;
 pub use features::Features;
 pub use geometry::{Geometry, InodeLocation};
+pub use identity::Site;
+pub use inode::{Fork, ForkFormat, ForkKind, Inode, InodeFlags, InodeFlags2};
 pub use structure::Structure;
 pub use superblock::{DiskSuperblock, Superblock, SuperblockRule};
 pub use types::{AgBlock, AgInode, AgNr, BasicBlock, FileBlock, FsBlock, InodeNr, Lsn};

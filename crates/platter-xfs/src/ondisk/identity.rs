@@ -1,0 +1,75 @@
+//! What a metadata block of version 5 states about itself: checksum, UUID, position and owner.
+//! Spec: `xfs/metadata_integrity`.
+
+use platter_ondisk::{Locus, Rule};
+
+use super::checksum;
+use super::geometry::Geometry;
+use super::types::BasicBlock;
+
+/// Where a block was read from, and what it should belong to.
+#[derive(Debug, Clone, Copy)]
+pub struct Site<'g> {
+    /// The filesystem.
+    pub geometry: &'g Geometry,
+    /// Where the block lies.
+    pub at: BasicBlock,
+    /// The inode, allocation group or realtime group that owns it.
+    pub owner: u64,
+}
+
+impl Site<'_> {
+    /// The location for reports.
+    #[must_use]
+    pub fn locus(&self) -> Locus {
+        self.geometry.locus(self.at)
+    }
+}
+
+/// The rules that every structure with an identity has.
+pub(super) trait IdentityRule: Rule {
+    const CHECKSUM: Self;
+    const UUID: Self;
+    const BLOCK_NUMBER: Self;
+    const OWNER: Self;
+}
+
+macro_rules! identity_rules {
+    ($name:ident) => {
+        impl crate::ondisk::identity::IdentityRule for $name {
+            const CHECKSUM: Self = Self::Checksum;
+            const UUID: Self = Self::Uuid;
+            const BLOCK_NUMBER: Self = Self::BlockNumber;
+            const OWNER: Self = Self::Owner;
+        }
+    };
+}
+
+/// What a block states.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity {
+    /// Where its checksum lies.
+    pub(super) checksum_at: usize,
+    pub(super) uuid: [u8; 16],
+    pub(super) block: u64,
+    pub(super) owner: u64,
+}
+
+impl Identity {
+    /// Checks all of it against where the block `bytes` was found.
+    pub(super) fn check<R: IdentityRule>(&self, bytes: &[u8], site: &Site<'_>) -> Result<(), R> {
+        if !checksum::matches(bytes, self.checksum_at) {
+            return Err(R::CHECKSUM);
+        }
+        if self.uuid != *site.geometry.meta_uuid.as_bytes() {
+            return Err(R::UUID);
+        }
+        if self.block != site.at.0 {
+            return Err(R::BLOCK_NUMBER);
+        }
+        if self.owner != site.owner {
+            return Err(R::OWNER);
+        }
+        Ok(())
+    }
+}
