@@ -20,12 +20,6 @@ rules! {
         Length => "bad length",
         /// Its blocks lie within one allocation group, or within the realtime device.
         Target => "blocks lie outside the filesystem",
-        /// Attribute forks have no unwritten extents.
-        Unwritten => "unwritten extent where there cannot be one",
-        /// Mappings ascend and do not overlap.
-        Order => "records out of order",
-        /// The inode counts as many mappings as there are.
-        Count => "number of extents does not match the inode",
     }
 }
 

@@ -23,6 +23,11 @@ pub mod agi;
 pub mod agfl;
 pub mod extent;
 pub mod inode;
+pub mod da;
+pub mod dir;
+pub mod attr;
+pub mod symlink;
+pub mod verifier;
 pub mod log;
 
 pub use agf::Agf;
@@ -35,4 +40,5 @@ pub use identity::Site;
 pub use inode::{Fork, ForkFormat, ForkKind, Inode, InodeFlags, InodeFlags2};
 pub use structure::Structure;
 pub use superblock::{DiskSuperblock, Superblock, SuperblockRule};
-pub use types::{AgBlock, AgInode, AgNr, BasicBlock, FileBlock, FsBlock, InodeNr, Lsn};
+pub use types::{AgBlock, AgInode, AgNr, BasicBlock, FileBlock, FsBlock, InodeNr, Lsn, RtBlock};
+pub use verifier::{BlockKind, BlockVerifier};

@@ -11,7 +11,8 @@ use std::mem::offset_of;
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::geometry::Geometry;
+use super::extent::Mapping;
+use super::geometry::{CHUNK_INODES, Geometry};
 use super::identity::{Identity, Site};
 use super::types::{AgBlock, AgNr, FsBlock};
 
@@ -242,8 +243,6 @@ rules! {
         Order => "records out of order",
         /// A record is within what it can be.
         Record => "bad record",
-        /// No path through a tree meets a block twice.
-        Cycle => "tree has a cycle",
     }
 }
 
@@ -252,7 +251,8 @@ identity_rules!(BtreeRule);
 /// A block of a B-tree, or a root in an inode, whose header holds.
 #[derive(Debug, Clone, Copy)]
 pub struct BtreeBlock<'a> {
-    kind: BtreeKind,
+    /// Which B-tree it is of.
+    pub kind: BtreeKind,
     /// Zero for a leaf.
     pub level: u16,
     /// Records of a leaf; keys and pointers of a node.
@@ -450,6 +450,85 @@ impl<'a> BtreeBlock<'a> {
         let ag = AgNr(u32::try_from(owner).unwrap_or(u32::MAX));
         let block = AgBlock(u32::try_from(pointer).unwrap_or(u32::MAX));
         Ok(geometry.fs_block(ag, block))
+    }
+}
+
+/// What records of a leaf are ordered by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordKey {
+    /// Ascends from record to record.
+    pub order: [u64; 3],
+    /// What the next record begins at or after, where records cannot overlap.
+    pub end: Option<u64>,
+}
+
+impl RecordKey {
+    /// Whether a record may follow one with this key.
+    #[must_use]
+    pub fn precedes(&self, next: &Self) -> bool {
+        let [start, ..] = next.order;
+        self.order < next.order && self.end.is_none_or(|end| end <= start)
+    }
+}
+
+impl BtreeBlock<'_> {
+    /// What the record of a leaf with this index is ordered by; `None` beyond the last one.
+    #[must_use]
+    pub fn record_key(&self, index: usize) -> Option<RecordKey> {
+        let run = |start: u64, count: u64| RecordKey {
+            order: [start, 0, 0],
+            end: Some(start.saturating_add(count)),
+        };
+        Some(match self.kind {
+            BtreeKind::Bno => {
+                let record = self.records::<DiskFreeExtent>().get(index)?;
+                run(record.start.get().into(), record.count.get().into())
+            }
+            BtreeKind::Cnt => {
+                let record = self.records::<DiskFreeExtent>().get(index)?;
+                RecordKey {
+                    order: [record.count.get().into(), record.start.get().into(), 0],
+                    end: None,
+                }
+            }
+            BtreeKind::Inobt | BtreeKind::Finobt => {
+                let record = self.records::<DiskInodeChunk>().get(index)?;
+                run(record.start.get().into(), CHUNK_INODES.into())
+            }
+            BtreeKind::Rmap | BtreeKind::RtRmap => {
+                let (start, owner, offset) = self.records::<DiskOwner>().get(index)?.order();
+                RecordKey {
+                    order: [start.into(), owner, offset],
+                    end: None,
+                }
+            }
+            BtreeKind::Refcount | BtreeKind::RtRefcount => {
+                let record = self.records::<DiskRefcount>().get(index)?;
+                run(record.start.get().into(), record.count.get().into())
+            }
+            BtreeKind::Bmap => {
+                let mapping = Mapping::unpack(self.records::<DiskMapping>().get(index)?);
+                run(mapping.offset.0, mapping.count)
+            }
+        })
+    }
+
+    /// Checks that the records of a leaf ascend and do not overlap, and that none is empty.
+    pub fn check_records(&self) -> Result<(), BtreeRule> {
+        let mut previous: Option<RecordKey> = None;
+        let count = if self.level == 0 { self.count } else { 0 };
+        for index in 0..count {
+            let key = self.record_key(index).ok_or(BtreeRule::Records)?;
+            let [start, ..] = key.order;
+            if key.end.is_some_and(|end| end <= start) {
+                return Err(BtreeRule::Record);
+            }
+            if previous.is_some_and(|previous| !previous.precedes(&key)) {
+                return Err(BtreeRule::Order);
+            }
+            previous = Some(key);
+        }
+        Ok(())
     }
 }
 

@@ -133,3 +133,24 @@ fn capacities_are_those_of_the_format() {
     assert_eq!(BtreeKind::Rmap.records_max(1, &v5), 91);
     assert_eq!(BtreeKind::Inobt.records_max(0, &v5), 252);
 }
+
+#[test]
+fn records_ascend_and_do_not_overlap() {
+    let geometry = sample_geometry();
+    let check = |first: (u32, u32), second: (u32, u32)| {
+        let mut block = sample();
+        let (_, body) = DiskShortHeaderV5::mut_from_prefix(&mut block).unwrap();
+        let (records, _) = <[DiskFreeExtent]>::mut_from_prefix_with_elems(body, 2).unwrap();
+        for (record, (start, count)) in records.iter_mut().zip([first, second]) {
+            record.start.set(start);
+            record.count.set(count);
+        }
+        seal(&mut block);
+        let leaf = BtreeBlock::decode(&block, BtreeKind::Bno, &site(&geometry)).unwrap();
+        leaf.check_records()
+    };
+    assert_eq!(check((10, 5), (15, 1)), Ok(()));
+    assert_eq!(check((10, 6), (15, 1)), Err(BtreeRule::Order));
+    assert_eq!(check((16, 1), (15, 1)), Err(BtreeRule::Order));
+    assert_eq!(check((10, 0), (15, 1)), Err(BtreeRule::Record));
+}

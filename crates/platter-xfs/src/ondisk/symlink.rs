@@ -1,0 +1,118 @@
+//! A block of the target of a symbolic link outside its inode: with a header in version 5, bare
+//! before. Spec: `xfs/symbolic_links`.
+
+use zerocopy::FromBytes;
+
+use super::attr::remote::{DiskRemoteHeader, capacity};
+use super::identity::Site;
+
+/// `sl_magic`: `XSLM`.
+pub const SYMLINK_MAGIC: u32 = 0x5853_4c4d;
+
+rules! {
+    /// What the target of a link must hold to.
+    pub enum SymlinkRule of "symbolic link" {
+        /// `sl_magic`.
+        Magic => "bad magic number",
+        /// `sl_crc`.
+        Checksum => "bad CRC",
+        /// `sl_uuid`.
+        Uuid => "bad UUID",
+        /// `sl_blkno`.
+        BlockNumber => "block number is not where it lies",
+        /// `sl_owner`.
+        Owner => "bad owner",
+        /// `sl_offset` is where the blocks before it end.
+        Offset => "bad offset",
+        /// `sl_bytes` is what is left of the target, or what fits the blocks.
+        Length => "bad length",
+    }
+}
+
+identity_rules!(SymlinkRule);
+
+/// The part of a target, `left` bytes of which begin at `offset`, in the block that fills `bytes`.
+pub fn decode<'a>(
+    bytes: &'a [u8],
+    offset: u32,
+    left: u32,
+    site: &Site<'_>,
+) -> Result<&'a [u8], SymlinkRule> {
+    let wanted = left.min(capacity(site.geometry));
+    let mut rest = bytes;
+    if site.geometry.features.is_v5() {
+        let (header, behind) =
+            DiskRemoteHeader::ref_from_prefix(bytes).map_err(|_| SymlinkRule::Magic)?;
+        if header.magic.get() != SYMLINK_MAGIC {
+            return Err(SymlinkRule::Magic);
+        }
+        header.identity().check(bytes, site)?;
+        if header.offset.get() != offset {
+            return Err(SymlinkRule::Offset);
+        }
+        if header.bytes.get() != wanted {
+            return Err(SymlinkRule::Length);
+        }
+        rest = behind;
+    }
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    rest.get(..wanted).ok_or(SymlinkRule::Length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::checksum;
+    use crate::ondisk::geometry::tests::{sample_geometry, sample_geometry_v4};
+    use crate::ondisk::types::BasicBlock;
+
+    fn decode_changed(change: impl FnOnce(&mut DiskRemoteHeader)) -> Result<Vec<u8>, SymlinkRule> {
+        let mut block = vec![b'x'; 4096];
+        let (header, _) = DiskRemoteHeader::mut_from_prefix(&mut block).unwrap();
+        header.magic.set(SYMLINK_MAGIC);
+        header.offset.set(0);
+        header.bytes.set(600);
+        header.block.set(80);
+        header.uuid = [0x5a; 16];
+        header.owner.set(131);
+        change(header);
+        let has_crc = header.lsn.get() != 1;
+        if has_crc {
+            checksum::seal(&mut block, DiskRemoteHeader::CHECKSUM_OFFSET);
+        }
+        let geometry = sample_geometry();
+        let site = Site {
+            geometry: &geometry,
+            at: BasicBlock(80),
+            owner: 131,
+        };
+        decode(&block, 0, 600, &site).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn rules_of_a_block_are_checked() {
+        assert_eq!(decode_changed(|_| ()), Ok(vec![b'x'; 600]));
+        let broken = |change: fn(&mut DiskRemoteHeader)| decode_changed(change).unwrap_err();
+        assert_eq!(broken(|header| header.magic.set(1)), SymlinkRule::Magic);
+        assert_eq!(broken(|header| header.lsn.set(1)), SymlinkRule::Checksum);
+        assert_eq!(broken(|header| header.uuid[0] = 1), SymlinkRule::Uuid);
+        assert_eq!(
+            broken(|header| header.block.set(1)),
+            SymlinkRule::BlockNumber
+        );
+        assert_eq!(broken(|header| header.owner.set(1)), SymlinkRule::Owner);
+        assert_eq!(broken(|header| header.offset.set(9)), SymlinkRule::Offset);
+        assert_eq!(broken(|header| header.bytes.set(601)), SymlinkRule::Length);
+    }
+
+    #[test]
+    fn target_of_version_4_has_no_header() {
+        let geometry = sample_geometry_v4();
+        let site = Site {
+            geometry: &geometry,
+            at: BasicBlock(80),
+            owner: 131,
+        };
+        assert_eq!(decode(&[b'y'; 4096], 0, 1000, &site).unwrap().len(), 1000);
+    }
+}
