@@ -14,7 +14,10 @@ pub mod xarray;
 pub mod page;
 
 pub use budget::MemoryBudget;
-pub use buffer::{Buffer, BufferCache, BufferError, Edit, Edited};
+pub use buffer::{
+    Addressing, BlockAt, BlockSize, Buffer, BufferCache, BufferError, DeviceStore, Edit, Edited,
+    MetadataStore,
+};
 pub use mbcache::MbCache;
 pub use page::{AddressSpace, Mapping};
 

@@ -38,8 +38,7 @@ pub fn rewrite(volume: &Volume, change: impl FnOnce(&mut DiskSuperblock)) -> Res
     device.write_at(offset_bytes(volume), disk.as_bytes())?;
     device.flush()?;
     // Nothing that is not on the device is in the cache, or ever will be on the device.
-    let block = geometry.superblock_block.0;
-    volume.buffers().invalidate(block..block.saturating_add(1));
+    volume.buffers().forget(geometry.superblock_block.0);
     Ok(())
 }
 

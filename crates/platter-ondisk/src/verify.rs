@@ -18,8 +18,9 @@ pub struct VerifierKey {
 
 /// The rules of one metadata block, checked without state and without I/O.
 ///
-/// The same rules hold after every read and before every write. `block` is the filesystem block
-/// number, which some formats store in the block or include in its checksum.
+/// The same rules hold after every read and before every write. `block` is the address of the block in
+/// the unit of its cache, which some formats store in the block or include in its checksum: the number of
+/// the filesystem block, the sector, or the byte.
 pub trait Verify: Send + Sync {
     /// Returns the identity of the rules that this verifier checks.
     fn key(&self) -> VerifierKey;

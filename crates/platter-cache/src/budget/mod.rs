@@ -7,6 +7,7 @@
 mod heat;
 mod lru;
 mod shadow;
+mod spare;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use crate::xarray::{Insertion, NODE_BYTES};
 use lru::{Candidate, Lru};
 use shadow::Ages;
+use spare::Spare;
 
 pub(crate) use heat::Heat;
 pub(crate) use lru::{List, LruId};
@@ -135,8 +137,8 @@ pub struct MemoryBudget {
     refusals: CachePadded<AtomicU64>,
     ages: CachePadded<Ages>,
     frames: Arc<Arena>,
-    /// Memory of blocks that are gone, those last that went last.
-    spare_blocks: CachePadded<Mutex<Vec<Box<[u8]>>>>,
+    /// Memory of blocks that are gone.
+    spare_blocks: CachePadded<Mutex<Spare>>,
     node_count: CachePadded<AtomicUsize>,
     /// Nodes that hold nothing but shadows.
     shadow_node_count: CachePadded<AtomicUsize>,
@@ -276,21 +278,14 @@ impl MemoryBudget {
 
     /// Memory for a block of `len` bytes with unspecified contents.
     pub(crate) fn take_block(&self, len: usize) -> Box<[u8]> {
-        let spare = self.spare_blocks.lock().pop();
-        match spare {
-            Some(block) if block.len() == len => block,
-            Some(_) | None => vec![0; len].into(),
-        }
+        let spare = self.spare_blocks.lock().take(len);
+        spare.unwrap_or_else(|| vec![0; len].into())
     }
 
     /// Keeps the memory of a block that is gone for another one.
     pub(crate) fn keep_block(&self, block: Box<[u8]>) {
         let bytes_max = (self.limit_bytes / SPARE_PART).min(SPARE_BYTES_MAX);
-        let count_max = bytes_max / (block.len() as u64).max(1);
-        let mut spare = self.spare_blocks.lock();
-        if (spare.len() as u64) < count_max {
-            spare.push(block);
-        }
+        self.spare_blocks.lock().keep(block, bytes_max);
     }
 
     /// What an entry of `bytes` that is being evicted leaves behind.

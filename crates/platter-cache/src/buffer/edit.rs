@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use platter_ondisk::Verify;
+use platter_ondisk::{Corruption, Verify};
 
+use super::key::{BlockAt, Key};
 use super::table::{Claim, cost_bytes};
 use super::turns::Turn;
 use super::version::{Buffer, Version};
-use super::{BufferCache, BufferError, Core};
+use super::{BufferCache, BufferError, Core, Search};
 
 /// What a look at a block, to change it, came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub enum Edited<R> {
     Kept(R),
 }
 
-impl BufferCache {
+impl<S> BufferCache<S> {
     /// Changes a block, proven by `verifier`, in place: a new version is made of it only where somebody
     /// else has the one there is. It is dirty from then on, and is sealed and proven at the latest when
     /// it is [settled](Self::settle).
@@ -49,98 +50,106 @@ impl BufferCache {
     /// As of [`read`](Self::read), and what `change` gives.
     pub fn edit<R, E: From<BufferError>>(
         &self,
-        block: u64,
+        block: impl Into<BlockAt>,
         verifier: &dyn Verify,
         round: u64,
         change: impl FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
     ) -> Result<Edited<R>, E> {
         let core = &*self.core;
+        let key = core.key(block.into())?;
         // That of most changes: others came before.
-        let change = match core
-            .table
-            .change_alone(block, verifier.key(), round, change)
-        {
+        let change = match core.table.change_alone(key, verifier.key(), round, change) {
             Ok(edited) => return edited,
             Err(change) => change,
         };
-        let (_turn, version) = self.proven_in_turn(block, verifier)?;
+        let (_turn, version) = core.proven_in_turn(key, verifier)?;
         let kept = version.is_sealed().then(|| verifier.kept()).flatten();
         if version.is_sealed() && kept.is_none() {
-            return core.edit_copy(block, &version, verifier, round, change);
+            return core.edit_copy(key, &version, verifier, round, change);
         }
-        Editing::begin(core, block, version).change(kept, round, change)
+        Editing::begin(core, key, version).change(kept, round, change)
     }
 
     /// Looks at a block, proven by `verifier`, while nobody changes it. `look` takes no lock but those
     /// that are taken with the turn to change a block.
     pub fn inspect<R>(
         &self,
-        block: u64,
+        block: impl Into<BlockAt>,
         verifier: &dyn Verify,
         look: impl FnOnce(&Buffer) -> R,
     ) -> Result<R, BufferError> {
-        let (_turn, version) = self.proven_in_turn(block, verifier)?;
+        let key = self.core.key(block.into())?;
+        let (_turn, version) = self.core.proven_in_turn(key, verifier)?;
         Ok(look(&Buffer { version }))
     }
 
     /// The block's version, sealed and proven. It does not change any more: the next change makes a
     /// new one. `None` if the block is not cached.
-    pub fn settle(&self, block: u64) -> Result<Option<Buffer>, BufferError> {
-        let core = &*self.core;
-        let _turn = core.turns.take(block);
-        let Some(Claim::Cached(version)) = core.table.find(block) else {
+    pub fn settle(&self, block: impl Into<BlockAt>) -> Result<Option<Buffer>, BufferError> {
+        let Some(key) = self.core.addressing.locate(block.into()) else {
             return Ok(None);
         };
-        if version.is_sealed() {
-            return Ok(Some(Buffer { version }));
-        }
-        let mut editing = Editing::begin(core, block, version);
-        editing.version_mut().seal(block)?;
-        let version = editing.settle();
-        Ok(Some(Buffer { version }))
+        let version = self.core.settle(key)?;
+        Ok(version.map(|version| Buffer { version }))
     }
 
     /// The block's version as it is, sealed or not, if it is cached.
     #[must_use]
-    pub fn current(&self, block: u64) -> Option<Buffer> {
+    pub fn current(&self, block: impl Into<BlockAt>) -> Option<Buffer> {
+        let key = self.core.addressing.locate(block.into())?;
         loop {
-            match self.core.table.find(block)? {
+            match self.core.table.find(key)? {
                 Claim::Cached(version) => return Some(Buffer { version }),
-                Claim::Edited => self.core.turns.wait(block),
+                Claim::Edited => self.core.turns.wait(key),
                 Claim::Wait(_) | Claim::Claimed(_) => return None,
             }
-        }
-    }
-
-    fn proven_in_turn(
-        &self,
-        block: u64,
-        verifier: &dyn Verify,
-    ) -> Result<(Turn<'_>, Arc<Version>), BufferError> {
-        let mut is_read = false;
-        loop {
-            let turn = self.core.turns.take(block);
-            match self.core.table.find(block) {
-                Some(Claim::Cached(version)) if version.is_proven_by(verifier.key()) => {
-                    return Ok((turn, version));
-                }
-                // The budget has no room for it.
-                None if is_read => return Ok((turn, self.read(block, verifier)?.version)),
-                _ => {}
-            }
-            drop(turn);
-            // Others may wait for the turn: nobody has it while the block is read.
-            self.read(block, verifier)?;
-            is_read = true;
         }
     }
 }
 
 impl Core {
+    /// The block's version, sealed and proven. `None` if the block is not cached.
+    pub(super) fn settle(&self, key: Key) -> Result<Option<Arc<Version>>, BufferError> {
+        let _turn = self.turns.take(key);
+        let Some(Claim::Cached(version)) = self.table.find(key) else {
+            return Ok(None);
+        };
+        if version.is_sealed() {
+            return Ok(Some(version));
+        }
+        let mut editing = Editing::begin(self, key, version);
+        editing.version_mut().seal(self.addressing.address(key))?;
+        Ok(Some(editing.settle()?))
+    }
+
+    fn proven_in_turn(
+        &self,
+        key: Key,
+        verifier: &dyn Verify,
+    ) -> Result<(Turn<'_>, Arc<Version>), BufferError> {
+        let read = || self.read(&mut Search::new(key, verifier, None));
+        let mut is_read = false;
+        loop {
+            let turn = self.turns.take(key);
+            match self.table.find(key) {
+                Some(Claim::Cached(version)) if version.is_proven_by(verifier.key()) => {
+                    return Ok((turn, version));
+                }
+                // The budget has no room for it.
+                None if is_read => return Ok((turn, read()?)),
+                _ => {}
+            }
+            drop(turn);
+            // Others may wait for the turn: nobody has it while the block is read.
+            read()?;
+            is_read = true;
+        }
+    }
+
     /// Changes a copy, which is sealed at once.
     fn edit_copy<R, E: From<BufferError>>(
         &self,
-        block: u64,
+        key: Key,
         version: &Version,
         verifier: &dyn Verify,
         round: u64,
@@ -150,8 +159,9 @@ impl Core {
         match change(&mut bytes)? {
             Edit::Kept(result) => Ok(Edited::Kept(result)),
             Edit::Changed(result) => {
-                let version = self.sealed(block, bytes, verifier).map_err(E::from)?;
-                let is_first = self.table.publish(block, version, Some(round));
+                let version = self.sealed(key, bytes, verifier)?;
+                let is_first = self.publish(key, version, Some(round));
+                let is_first = is_first.map_err(BufferError::from)?;
                 Ok(Edited::Changed { result, is_first })
             }
         }
@@ -161,7 +171,7 @@ impl Core {
 /// A version that is being changed, by who has the turn of its block.
 struct Editing<'c> {
     core: &'c Core,
-    block: u64,
+    key: Key,
     /// Nobody else has it.
     version: Option<Arc<Version>>,
     /// The block's version, where what is changed is a copy of it. Held, so that nobody else finds it
@@ -170,17 +180,17 @@ struct Editing<'c> {
 }
 
 impl<'c> Editing<'c> {
-    fn begin(core: &'c Core, block: u64, version: Arc<Version>) -> Self {
-        let (version, original) = match core.table.check_out(block, version) {
+    fn begin(core: &'c Core, key: Key, version: Arc<Version>) -> Self {
+        let (version, original) = match core.table.check_out(key, version) {
             Ok(version) => (version, None),
             Err(original) => {
                 let charge = core.budget.charge_beyond(cost_bytes(original.bytes()));
-                (Arc::new(original.copy(charge)), Some(original))
+                (Arc::new(original.duplicate(charge)), Some(original))
             }
         };
         Self {
             core,
-            block,
+            key,
             version: Some(version),
             original,
         }
@@ -198,7 +208,7 @@ impl Editing<'_> {
 
     /// Makes what `change` makes of the version the block's. `rules` are those of a version that was
     /// sealed.
-    fn change<R, E>(
+    fn change<R, E: From<BufferError>>(
         mut self,
         rules: Option<Box<dyn Verify>>,
         round: u64,
@@ -213,16 +223,17 @@ impl Editing<'_> {
             version.changed_as(rules);
         }
         let version = self.take_charged();
-        let is_first = self.core.table.publish(self.block, version, Some(round));
+        let is_first = self.core.publish(self.key, version, Some(round));
+        let is_first = is_first.map_err(BufferError::from)?;
         Ok(Edited::Changed { result, is_first })
     }
 
     /// Makes the sealed version the block's.
-    fn settle(mut self) -> Arc<Version> {
+    fn settle(mut self) -> Result<Arc<Version>, Corruption> {
         let version = self.take_charged();
         let settled = Arc::clone(&version);
-        self.core.table.publish(self.block, version, None);
-        settled
+        self.core.publish(self.key, version, None)?;
+        Ok(settled)
     }
 
     fn take_charged(&mut self) -> Arc<Version> {
@@ -245,7 +256,7 @@ impl Drop for Editing<'_> {
             return;
         };
         if self.original.is_none() {
-            self.core.table.put_back(self.block, version);
+            self.core.table.put_back(self.key, version);
         }
     }
 }

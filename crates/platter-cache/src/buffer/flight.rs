@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use platter_block::IoError;
-
+use super::BufferError;
 use super::version::Version;
 use crate::sync::{Condvar, Mutex};
 
@@ -12,8 +11,8 @@ use crate::sync::{Condvar, Mutex};
 pub(super) enum Landing {
     /// The block's version, cached or not.
     Read(Arc<Version>),
-    /// The device failed: every waiter gets the same error, and none of it is remembered.
-    Failed(IoError),
+    /// The store failed: every waiter gets the same error, and none of it is remembered.
+    Failed(BufferError),
     /// The reader gave up without having asked for this block alone: whoever waits reads itself.
     Abandoned,
 }

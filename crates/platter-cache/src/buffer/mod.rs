@@ -1,12 +1,18 @@
-//! The metadata buffer cache: device block to verified bytes.
+//! The metadata buffer cache: address and length of a block to verified bytes.
 //!
 //! Metadata enters memory only here, and only through a verifier. A [`Buffer`] is one version of a
 //! block. A writer changes it where it is while nobody else has it, and makes a new version else: so
 //! whoever holds one (a reader, a commit in flight) keeps reading what it was proven to be.
+//!
+//! Blocks of several lengths share a cache. Where the store below has several copies of a block, the
+//! cache reads another one if a copy breaks a rule, and may rewrite the bad one.
 
+mod copies;
 mod edit;
 mod flight;
+mod key;
 mod read_ahead;
+mod store;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,22 +21,27 @@ mod version;
 mod write;
 
 use std::fmt;
-use std::ops::Range;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use platter_block::{BlockDevice, IoError};
-use platter_ondisk::{Corruption, Verify};
+use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
 
 use crate::MemoryBudget;
 use crate::budget::{LruId, Owner, OwnerId, Registration, Verdict};
-use crate::sync::Mutex;
+use crate::sync::{AtomicU8, Mutex};
+use copies::{CopyRecord, Search};
 use flight::{Flight, Landing};
-use table::{Claim, Table, cost_bytes};
+use key::Key;
+use table::{Claim, Refusal, Table, cost_bytes};
 use turns::Turns;
 use version::Version;
 
+pub use copies::{BadCopies, BadCopy, Expect, Healed};
 pub use edit::{Edit, Edited};
+pub use key::{Addressing, BlockAt, BlockSize};
+pub use store::{DeviceStore, MetadataStore};
 pub(crate) use table::LAYOUT as TABLE_LAYOUT;
 pub use version::Buffer;
 
@@ -45,113 +56,151 @@ pub enum BufferError {
     Corrupt(#[from] Corruption),
 }
 
-/// Verified metadata blocks of one device, in units of the filesystem's block size.
+/// Verified metadata blocks of one store, in one cache whatever their length.
 ///
 /// # Invariants
-/// - A block is read from the device by one thread at a time; others that want it wait for that
+/// - A block is read from the store by one thread at a time; others that want it wait for that
 ///   read. No lock is held meanwhile.
 /// - What [`read`](Self::read) returns was proven under the key of the verifier it was given. Bytes
 ///   proven as one structure are verified again before they pass as another.
 /// - A dirty version stays until it is written or invalidated: it is in no eviction order.
 /// - A version that is not sealed passes only as what it was changed as; it is sealed before it is
 ///   read as anything else, and before it is written.
-pub struct BufferCache {
+/// - Dirty blocks have no bytes in common. A driver that uses the bytes of a block for one of another
+///   length [forgets](Self::forget) the block first.
+pub struct BufferCache<S = DeviceStore> {
     core: Arc<Core>,
+    store: Arc<S>,
 }
 
 /// What the eviction order reaches the cache by.
 struct Core {
-    device: Arc<dyn BlockDevice>,
-    block_bytes: u32,
+    store: Arc<dyn MetadataStore>,
+    addressing: Addressing,
+    /// Whether bad copies are rewritten: not zero if so.
+    repairs: AtomicU8,
     table: Table,
     budget: Arc<MemoryBudget>,
     registration: Registration,
     turns: CachePadded<Turns>,
     /// Held while dirty blocks are written.
     write_turn: CachePadded<Mutex<()>>,
+    copies: CachePadded<CopyRecord>,
 }
 
 crate::layout!(pub(crate) LAYOUT: Core {
-    ReadOnly: device, block_bytes, budget, registration;
-    Hot: turns, write_turn;
+    ReadOnly: store, addressing, budget, registration;
+    Rare: repairs;
+    Hot: turns, write_turn, copies;
     Apart: table;
 });
 
 impl BufferCache {
-    /// A cache of `block_bytes`-sized blocks of `device`, within `budget`.
+    /// A cache of the blocks of `device`, which are `block_bytes` long and have numbers.
     ///
     /// # Panics
-    /// If `block_bytes` is zero.
+    /// If no block is [so long](BlockSize::new).
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, block_bytes: u32, budget: Arc<MemoryBudget>) -> Self {
-        assert_ne!(block_bytes, 0, "a block has bytes");
-        let core = Arc::new_cyclic(|core| {
-            let owner: std::sync::Weak<Core> = core.clone();
-            Core {
-                device,
-                block_bytes,
-                table: Table::new(Arc::clone(&budget)),
-                registration: budget.register(owner),
-                budget,
-                turns: CachePadded::default(),
-                write_turn: CachePadded::default(),
-            }
-        });
-        Self { core }
+        let size = BlockSize::new(block_bytes).expect("the size of a block");
+        let store = Arc::new(DeviceStore::new(device));
+        Self::over(store, Addressing::by_number(size), budget)
     }
 
     /// The device below.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
-        &self.core.device
+        self.store.device()
+    }
+}
+
+impl<S: MetadataStore> BufferCache<S> {
+    /// A cache of the blocks of `store`, within `budget`.
+    ///
+    /// # Panics
+    /// If the unit of addresses is no power of two.
+    #[must_use]
+    pub fn over(store: Arc<S>, addressing: Addressing, budget: Arc<MemoryBudget>) -> Self {
+        assert!(
+            addressing.unit_bytes.is_power_of_two(),
+            "addresses count in powers of two"
+        );
+        let below: Arc<dyn MetadataStore> = Arc::<S>::clone(&store);
+        let core = Arc::new_cyclic(|core| {
+            let owner: std::sync::Weak<Core> = core.clone();
+            Core {
+                store: below,
+                addressing,
+                repairs: AtomicU8::new(0),
+                table: Table::new(Arc::clone(&budget)),
+                registration: budget.register(owner),
+                budget,
+                turns: CachePadded::default(),
+                write_turn: CachePadded::default(),
+                copies: CachePadded::default(),
+            }
+        });
+        Self { core, store }
     }
 
+    /// The store below.
+    #[must_use]
+    pub fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+}
+
+impl<S> BufferCache<S> {
     /// What it shares with the other caches.
     #[must_use]
     pub fn budget(&self) -> &Arc<MemoryBudget> {
         &self.core.budget
     }
 
-    /// The size of a block in bytes.
+    /// The usual size of a block in bytes: that of blocks named by their address alone.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
-        self.core.block_bytes
+        self.core.addressing.usual.bytes()
     }
 
     /// The block, proven by `verifier` now or earlier.
     ///
     /// A block that breaks a rule is an error each time it is read, and unless it was proven as
-    /// something else it is read from the device again each time.
-    pub fn read(&self, block: u64, verifier: &dyn Verify) -> Result<Buffer, BufferError> {
-        let mut version = self.core.version(block)?;
-        let key = verifier.key();
-        if !version.is_proven_by(key) {
-            while !version.is_sealed() {
-                drop(version);
-                self.settle(block)?;
-                version = self.core.version(block)?;
-            }
-            if let Err(corruption) = verifier.verify(block, version.bytes()) {
-                self.core.table.distrust(block, &version);
-                return Err(corruption.into());
-            }
-            version.add_proof(key);
-        }
+    /// something else it is read from the store again each time. Where it has several copies, it breaks
+    /// a rule only if all of them do.
+    pub fn read(
+        &self,
+        block: impl Into<BlockAt>,
+        verifier: &dyn Verify,
+    ) -> Result<Buffer, BufferError> {
+        let key = self.core.key(block.into())?;
+        let version = match self.core.table.find_proven(key, verifier.key()) {
+            Some(version) => version,
+            None => self.core.read(&mut Search::new(key, verifier, None))?,
+        };
         Ok(Buffer { version })
     }
 
-    /// Brings blocks in with as few requests as possible, unverified until they are read.
-    ///
-    /// A hint: what cannot be read ahead is read, and fails, when it is asked for. At most
-    /// [`READ_AHEAD_BYTES_MAX`](Self::READ_AHEAD_BYTES_MAX) of the range are read.
-    pub fn read_ahead(&self, blocks: Range<u64>) {
-        self.core.read_ahead(blocks);
+    /// As [`read`](Self::read), where the block has to satisfy `expect` as well, which is asked at each
+    /// read: what the pointer to a block says of it, such as its generation. A copy that does not is
+    /// bad, and another one is tried. Also returns what became of bad copies.
+    pub fn read_expecting(
+        &self,
+        block: impl Into<BlockAt>,
+        verifier: &dyn Verify,
+        expect: Expect<'_>,
+    ) -> Result<(Buffer, Healed), BufferError> {
+        let key = self.core.key(block.into())?;
+        let mut search = Search::new(key, verifier, Some(expect));
+        let version = self.core.read(&mut search)?;
+        Ok((Buffer { version }, search.healed))
     }
 
-    /// Whether the block is cached, so that reading it asks nothing of the device.
+    /// Whether the block is cached, so that reading it asks nothing of the store.
     #[must_use]
-    pub fn contains(&self, block: u64) -> bool {
-        self.core.table.contains(block)
+    pub fn contains(&self, block: impl Into<BlockAt>) -> bool {
+        let key = self.core.addressing.locate(block.into());
+        key.is_some_and(|key| self.core.table.contains(key))
     }
 
     /// How many blocks are cached or being read.
@@ -167,39 +216,115 @@ impl BufferCache {
     }
 }
 
-impl fmt::Debug for BufferCache {
+impl<S> fmt::Debug for BufferCache<S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("BufferCache")
-            .field("device", &self.core.device.name())
-            .field("block_bytes", &self.core.block_bytes)
+            .field("store", &self.core.store.name())
+            .field("addressing", &self.core.addressing)
             .field("blocks", &self.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for BufferCache {
+impl<S> Drop for BufferCache<S> {
     fn drop(&mut self) {
         // An evictor may hold the core a moment longer; the memory goes back now.
-        self.core.table.invalidate(0..u64::MAX);
+        let all = self.core.addressing.keys(&(0..u64::MAX));
+        self.core.table.forget_all(&all);
     }
 }
 
 impl Core {
-    /// The block's current version, verified or not.
-    fn version(&self, block: u64) -> Result<Arc<Version>, IoError> {
+    /// The key of a block.
+    fn key(&self, block: BlockAt) -> Result<Key, BufferError> {
+        self.addressing.locate(block).ok_or_else(|| {
+            let locus = Locus::block(block.address());
+            Corruption::new("metadata block", locus, "address is not aligned").into()
+        })
+    }
+
+    /// The block's version, validated.
+    fn read(&self, search: &mut Search<'_>) -> Result<Arc<Version>, BufferError> {
+        let key = search.key;
         loop {
-            match self.table.find_or_claim(block) {
+            let (bad, error) = match self.version(key) {
+                Ok(version) => match self.validate(search, &version) {
+                    Ok(true) => return Ok(version),
+                    Ok(false) => {
+                        drop(version);
+                        self.settle(key)?;
+                        continue;
+                    }
+                    Err(corruption) => (Some(version), corruption.into()),
+                },
+                Err(error) => (None, error),
+            };
+            if let Some(version) = self.heal(search, bad.as_ref(), error)? {
+                return Ok(version);
+            }
+        }
+    }
+
+    /// Whether the version is what it should be; false if it has to be sealed to be compared.
+    fn validate(&self, search: &Search<'_>, version: &Version) -> Result<bool, Corruption> {
+        let key = search.verifier.key();
+        if !version.is_proven_by(key) {
+            if !version.is_sealed() {
+                return Ok(false);
+            }
+            let address = self.addressing.address(search.key);
+            search.verifier.verify(address, version.bytes())?;
+            version.add_proof(key);
+        }
+        match search.expect {
+            Some(expect) => expect(version.bytes()).map(|()| true),
+            None => Ok(true),
+        }
+    }
+
+    /// The block's current version, verified or not.
+    fn version(&self, key: Key) -> Result<Arc<Version>, BufferError> {
+        loop {
+            match self.table.find_or_claim(key) {
                 Claim::Cached(version) => return Ok(version),
                 Claim::Wait(flight) => match flight.wait() {
                     Landing::Read(version) => return Ok(version),
                     Landing::Failed(error) => return Err(error),
                     Landing::Abandoned => {}
                 },
-                Claim::Edited => self.turns.wait(block),
+                Claim::Edited => self.turns.wait(key),
                 Claim::Claimed(flight) => {
-                    if let Some(version) = Reading::new(self, block, flight).read()? {
+                    if let Some(version) = Reading::new(self, key, flight).read()? {
                         return Ok(version);
                     }
+                }
+            }
+        }
+    }
+
+    /// Makes `version` the block's current one, dirty. Returns whether it is the first of `round`.
+    fn publish(
+        &self,
+        key: Key,
+        version: Arc<Version>,
+        round: Option<u64>,
+    ) -> Result<bool, Corruption> {
+        let mut version = version;
+        loop {
+            let refusal = match self.table.publish(key, version, round) {
+                Ok(is_first) => return Ok(is_first),
+                Err(refusal) => refusal,
+            };
+            match refusal {
+                Refusal::Repair(refused, flight) => {
+                    flight.wait();
+                    version = refused;
+                }
+                Refusal::Overlap(other) => {
+                    let locus = Locus::block(self.addressing.address(key));
+                    let other = self.addressing.address(other);
+                    let rule = format!("overlaps block {other}, which has another length");
+                    return Err(Corruption::new("metadata block", locus, rule));
                 }
             }
         }
@@ -209,30 +334,25 @@ impl Core {
         self.registration.id()
     }
 
-    fn offset(&self, block: u64) -> u64 {
-        // A block beyond 2^64 bytes is beyond the device as well, which says so.
-        block.saturating_mul(u64::from(self.block_bytes))
-    }
-
     /// Memory for a block, to be read into.
-    fn memory(&self) -> Box<[u8]> {
-        self.budget.take_block(self.block_bytes as usize)
+    fn memory(&self, key: Key) -> Box<[u8]> {
+        self.budget.take_block(key.len_bytes() as usize)
     }
 
     /// A version of `bytes`, charged if the budget has room.
-    fn charged(&self, bytes: Box<[u8]>) -> Arc<Version> {
+    fn charged(&self, bytes: Box<[u8]>) -> Version {
         let charge = self.budget.charge(cost_bytes(&bytes));
-        Arc::new(Version::new(bytes, charge))
+        Version::new(bytes, charge)
     }
 }
 
 impl Owner for Core {
-    fn take_heat(&self, block: u64, id: LruId) -> bool {
-        self.table.take_heat(block, id)
+    fn take_heat(&self, key: u64, id: LruId) -> bool {
+        self.table.take_heat(Key::from_bits(key), id)
     }
 
-    fn evict(&self, block: u64, id: LruId) -> Verdict {
-        self.table.evict(block, id)
+    fn evict(&self, key: u64, id: LruId) -> Verdict {
+        self.table.evict(Key::from_bits(key), id)
     }
 }
 
@@ -240,26 +360,26 @@ impl Owner for Core {
 /// those who wait and they read themselves.
 struct Reading<'a> {
     core: &'a Core,
-    block: u64,
+    key: Key,
     flight: Arc<Flight>,
     landed: bool,
 }
 
 impl<'a> Reading<'a> {
-    fn new(core: &'a Core, block: u64, flight: Arc<Flight>) -> Self {
+    fn new(core: &'a Core, key: Key, flight: Arc<Flight>) -> Self {
         Self {
             core,
-            block,
+            key,
             flight,
             landed: false,
         }
     }
 
-    /// The block's version; `None` if it is being changed.
-    fn read(self) -> Result<Option<Arc<Version>>, IoError> {
-        let mut bytes = self.core.memory();
-        let offset = self.core.offset(self.block);
-        match self.core.device.read_at(offset, &mut bytes) {
+    /// The block's version, of its first copy; `None` if it is being changed.
+    fn read(self) -> Result<Option<Arc<Version>>, BufferError> {
+        let mut bytes = self.core.memory(self.key);
+        let bufs = &mut [IoSliceMut::new(&mut bytes)];
+        match self.core.store.read(self.key.at(), 0, bufs) {
             Ok(()) => Ok(self.complete(bytes)),
             Err(error) => {
                 self.end(Landing::Failed(error.clone()));
@@ -268,11 +388,32 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn complete(mut self, bytes: Box<[u8]>) -> Option<Arc<Version>> {
+    fn complete(self, bytes: Box<[u8]>) -> Option<Arc<Version>> {
         let read = self.core.charged(bytes);
+        self.land(Arc::new(read))
+    }
+
+    /// Ends the read with bytes of some copy that are validated under `proof`.
+    fn complete_as(self, bytes: Box<[u8]>, copy: u16, proof: VerifierKey) -> Option<Arc<Version>> {
+        let read = self.core.charged(bytes).of_copy(copy);
+        read.add_proof(proof);
+        self.land(Arc::new(read))
+    }
+
+    /// Ends the read with the version that there was before. Whoever waited looks again.
+    fn put_back(mut self, version: Arc<Version>) {
         let core = self.core;
-        let table = &core.table;
-        let version = table.complete(core.owner(), self.block, &self.flight, read);
+        core.table
+            .complete(core.owner(), self.key, &self.flight, version);
+        self.landed = true;
+        self.flight.land(Landing::Abandoned);
+    }
+
+    fn land(mut self, read: Arc<Version>) -> Option<Arc<Version>> {
+        let core = self.core;
+        let version = core
+            .table
+            .complete(core.owner(), self.key, &self.flight, read);
         self.landed = true;
         let landing = version.as_ref().map(Arc::clone);
         self.flight
@@ -285,7 +426,7 @@ impl<'a> Reading<'a> {
     }
 
     fn give_up(&mut self, landing: Landing) {
-        self.core.table.give_up(self.block, &self.flight);
+        self.core.table.give_up(self.key, &self.flight);
         self.landed = true;
         self.flight.land(landing);
     }

@@ -1,4 +1,4 @@
-//! The table of a buffer cache: block number to what is known of the block, in shards.
+//! The table of a buffer cache: key to what is known of the block, in shards.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,6 +11,7 @@ use platter_ondisk::VerifierKey;
 
 use super::edit::{Edit, Edited};
 use super::flight::Flight;
+use super::key::Key;
 use super::version::Version;
 use crate::budget::{Heat, List, LruId, MemoryBudget, OwnerId, Verdict};
 use crate::hash::spread;
@@ -31,6 +32,8 @@ pub(super) fn cost_bytes(bytes: &[u8]) -> u64 {
 enum State {
     /// Somebody reads it.
     Reading(Arc<Flight>),
+    /// Who reads it rewrites bad copies: no version is published meanwhile.
+    Repairing(Arc<Flight>),
     /// As the device has it; evictable.
     Clean(Arc<Version>),
     /// Newer than the device has it; in no eviction order.
@@ -41,7 +44,7 @@ enum State {
 
 #[derive(Debug)]
 struct Entry {
-    block: u64,
+    key: Key,
     state: State,
     heat: Heat,
     lru: LruId,
@@ -52,8 +55,16 @@ struct Entry {
 impl Entry {
     fn version(&self) -> Option<&Arc<Version>> {
         match &self.state {
-            State::Reading(_) | State::Edited { .. } => None,
+            State::Reading(_) | State::Repairing(_) | State::Edited { .. } => None,
             State::Clean(version) | State::Dirty(version) => Some(version),
+        }
+    }
+
+    /// The flight of a repair under way.
+    fn repair(&self) -> Option<&Arc<Flight>> {
+        match &self.state {
+            State::Repairing(flight) => Some(flight),
+            State::Reading(_) | State::Clean(_) | State::Dirty(_) | State::Edited { .. } => None,
         }
     }
 
@@ -66,7 +77,7 @@ impl Entry {
 
     fn claim(&self) -> Claim {
         match &self.state {
-            State::Reading(flight) => Claim::Wait(Arc::clone(flight)),
+            State::Reading(flight) | State::Repairing(flight) => Claim::Wait(Arc::clone(flight)),
             State::Clean(version) | State::Dirty(version) => {
                 self.heat.touch();
                 Claim::Cached(Arc::clone(version))
@@ -88,12 +99,34 @@ pub(super) enum Claim {
     Claimed(Arc<Flight>),
 }
 
-/// What is known of the blocks of one device.
+/// What a claim to read another copy came to.
+pub(super) enum Reclaim {
+    /// The caller has to read it, and to land the flight whatever happens.
+    Claimed {
+        flight: Arc<Flight>,
+        /// The flight took the place of the bad version.
+        is_in_place: bool,
+    },
+    /// The block has another version meanwhile, or is about to.
+    Changed,
+    /// The version is newer than what the copies hold.
+    Unwritten,
+}
+
+/// Why a version did not become that of its block.
+pub(super) enum Refusal {
+    /// A repair of the block is under way.
+    Repair(Arc<Version>, Arc<Flight>),
+    /// It has bytes in common with a dirty block of another length.
+    Overlap(Key),
+}
+
+/// What is known of the blocks of one store.
 #[derive(Debug)]
 pub(super) struct Table {
     shards: [CachePadded<RwLock<HashTable<Entry>>>; SHARD_COUNT],
     /// Blocks in the dirty state. Locked inside a shard's lock.
-    dirty: CachePadded<Mutex<BTreeSet<u64>>>,
+    dirty: CachePadded<Mutex<BTreeSet<Key>>>,
     budget: Arc<MemoryBudget>,
 }
 
@@ -112,31 +145,42 @@ impl Table {
     }
 
     /// The block's current version, or what keeps it, if it is cached or being read.
-    pub(super) fn find(&self, block: u64) -> Option<Claim> {
-        let shard = self.shard(block).read();
-        let entry = shard.find(spread(block), |entry| entry.block == block)?;
+    pub(super) fn find(&self, key: Key) -> Option<Claim> {
+        let shard = self.shard(key).read();
+        let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key)?;
         Some(entry.claim())
     }
 
+    /// The block's current version, if it is cached and was validated under `rules`.
+    pub(super) fn find_proven(&self, key: Key, rules: VerifierKey) -> Option<Arc<Version>> {
+        let shard = self.shard(key).read();
+        let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key)?;
+        let version = entry.version().filter(|it| it.is_proven_by(rules))?;
+        entry.heat.touch();
+        Some(Arc::clone(version))
+    }
+
     /// Whether the block has a version. This is no use of it: who asks uses it next.
-    pub(super) fn contains(&self, block: u64) -> bool {
-        let shard = self.shard(block).read();
-        let entry = shard.find(spread(block), |entry| entry.block == block);
-        entry.is_some_and(|entry| !matches!(entry.state, State::Reading(_)))
+    pub(super) fn contains(&self, key: Key) -> bool {
+        let shard = self.shard(key).read();
+        let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key);
+        entry.is_some_and(|entry| {
+            entry.version().is_some() || matches!(entry.state, State::Edited { .. })
+        })
     }
 
     /// The block's version, or the right or the duty to read it.
-    pub(super) fn find_or_claim(&self, block: u64) -> Claim {
-        if let Some(claim) = self.find(block) {
+    pub(super) fn find_or_claim(&self, key: Key) -> Claim {
+        if let Some(claim) = self.find(key) {
             return claim;
         }
-        let mut shard = self.shard(block).write();
-        match shard.entry(spread(block), |entry| entry.block == block, hash_entry) {
+        let mut shard = self.shard(key).write();
+        match shard.entry(spread(key.to_bits()), |entry| entry.key == key, hash_entry) {
             TableEntry::Occupied(entry) => entry.get().claim(),
             TableEntry::Vacant(entry) => {
                 let flight = Arc::new(Flight::default());
                 entry.insert(Entry {
-                    block,
+                    key,
                     state: State::Reading(Arc::clone(&flight)),
                     heat: Heat::default(),
                     lru: LruId::NONE,
@@ -147,29 +191,83 @@ impl Table {
         }
     }
 
+    /// Claims the read of another copy of a block whose version `bad` is not what it should be, or of
+    /// which no copy could be read so far.
+    pub(super) fn reclaim(&self, key: Key, bad: Option<&Arc<Version>>) -> Reclaim {
+        let mut shard = self.shard(key).write();
+        let slot = shard.entry(spread(key.to_bits()), |entry| entry.key == key, hash_entry);
+        let flight = Arc::new(Flight::default());
+        match slot {
+            TableEntry::Vacant(slot) => {
+                slot.insert(Entry {
+                    key,
+                    state: State::Reading(Arc::clone(&flight)),
+                    heat: Heat::default(),
+                    lru: LruId::NONE,
+                    round: None,
+                });
+                Reclaim::Claimed {
+                    flight,
+                    is_in_place: false,
+                }
+            }
+            TableEntry::Occupied(mut found) => {
+                let entry = found.get_mut();
+                let current = entry.version().zip(bad);
+                if !current.is_some_and(|(current, bad)| Arc::ptr_eq(current, bad)) {
+                    return Reclaim::Changed;
+                }
+                if entry.is_dirty() {
+                    return Reclaim::Unwritten;
+                }
+                self.leave_order(entry);
+                entry.lru = LruId::NONE;
+                entry.state = State::Reading(Arc::clone(&flight));
+                Reclaim::Claimed {
+                    flight,
+                    is_in_place: true,
+                }
+            }
+        }
+    }
+
+    /// Keeps versions from being published until the flight ends, if it is still that of the block.
+    pub(super) fn begin_repair(&self, key: Key, flight: &Arc<Flight>) -> bool {
+        let mut shard = self.shard(key).write();
+        let entry = shard.find_mut(spread(key.to_bits()), |entry| entry.key == key);
+        match entry.filter(|entry| is_flight(entry, flight)) {
+            Some(entry) => {
+                entry.state = State::Repairing(Arc::clone(flight));
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Ends a claim with what was read. Gives the block's current version, which is another one
     /// when somebody published it meanwhile; `None` if that one is being changed.
     pub(super) fn complete(
         &self,
         owner: OwnerId,
-        block: u64,
+        key: Key,
         flight: &Arc<Flight>,
         read: Arc<Version>,
     ) -> Option<Arc<Version>> {
-        let mut shard = self.shard(block).write();
-        let Ok(mut found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
+        let mut shard = self.shard(key).write();
+        let Ok(mut found) = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key)
+        else {
             return Some(read);
         };
         let entry = found.get_mut();
         if !is_flight(entry, flight) {
             return match &entry.state {
-                State::Reading(_) => Some(read),
+                State::Reading(_) | State::Repairing(_) => Some(read),
                 State::Clean(version) | State::Dirty(version) => Some(Arc::clone(version)),
                 State::Edited { .. } => None,
             };
         }
         if read.is_charged() {
-            entry.lru = self.enter_order(owner, block, &read);
+            entry.lru = self.enter_order(owner, key, &read);
             entry.state = State::Clean(Arc::clone(&read));
         } else {
             found.remove();
@@ -178,9 +276,9 @@ impl Table {
     }
 
     /// Ends a claim without a version.
-    pub(super) fn give_up(&self, block: u64, flight: &Arc<Flight>) {
-        let mut shard = self.shard(block).write();
-        if let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block)
+    pub(super) fn give_up(&self, key: Key, flight: &Arc<Flight>) {
+        let mut shard = self.shard(key).write();
+        if let Ok(found) = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key)
             && is_flight(found.get(), flight)
         {
             found.remove();
@@ -191,22 +289,22 @@ impl Table {
     /// rules with this key and not sealed since. Otherwise gives `change` back.
     pub(super) fn change_alone<R, E, F>(
         &self,
-        block: u64,
-        key: VerifierKey,
+        key: Key,
+        rules: VerifierKey,
         round: u64,
         change: F,
     ) -> Result<Result<Edited<R>, E>, F>
     where
         F: FnOnce(&mut [u8]) -> Result<Edit<R>, E>,
     {
-        let mut shard = self.shard(block).write();
-        let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block) else {
+        let mut shard = self.shard(key).write();
+        let Some(entry) = shard.find_mut(spread(key.to_bits()), |entry| entry.key == key) else {
             return Err(change);
         };
         let State::Dirty(version) = &mut entry.state else {
             return Err(change);
         };
-        if version.is_sealed() || !version.is_proven_by(key) {
+        if version.is_sealed() || !version.is_proven_by(rules) {
             return Err(change);
         }
         // Versions are handed out under the shard's lock only: that of the table stays the only one.
@@ -228,11 +326,11 @@ impl Table {
     /// than the caller has it.
     pub(super) fn check_out(
         &self,
-        block: u64,
+        key: Key,
         version: Arc<Version>,
     ) -> Result<Arc<Version>, Arc<Version>> {
-        let mut shard = self.shard(block).write();
-        let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block) else {
+        let mut shard = self.shard(key).write();
+        let Some(entry) = shard.find_mut(spread(key.to_bits()), |entry| entry.key == key) else {
             // No cache holds it.
             return if Arc::strong_count(&version) == 1 {
                 Ok(version)
@@ -254,9 +352,9 @@ impl Table {
     }
 
     /// Undoes a [check out](Self::check_out).
-    pub(super) fn put_back(&self, block: u64, version: Arc<Version>) {
-        let mut shard = self.shard(block).write();
-        if let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block)
+    pub(super) fn put_back(&self, key: Key, version: Arc<Version>) {
+        let mut shard = self.shard(key).write();
+        if let Some(entry) = shard.find_mut(spread(key.to_bits()), |entry| entry.key == key)
             && let State::Edited { was_dirty } = entry.state
         {
             entry.state = if was_dirty {
@@ -267,15 +365,31 @@ impl Table {
         }
     }
 
-    /// Makes `version` the block's current one, dirty. Gives whether it is the first of `round`; none
+    /// Makes `version` the block's current one, dirty. Returns whether it is the first of `round`; none
     /// of no round is.
-    pub(super) fn publish(&self, block: u64, version: Arc<Version>, round: Option<u64>) -> bool {
-        let mut shard = self.shard(block).write();
-        let slot = shard.entry(spread(block), |entry| entry.block == block, hash_entry);
-        let (replaced, was_dirty, last) = match slot {
+    pub(super) fn publish(
+        &self,
+        key: Key,
+        version: Arc<Version>,
+        round: Option<u64>,
+    ) -> Result<bool, Refusal> {
+        let mut shard = self.shard(key).write();
+        let slot = shard.entry(spread(key.to_bits()), |entry| entry.key == key, hash_entry);
+        let was_dirty = match &slot {
+            TableEntry::Occupied(found) => {
+                if let Some(flight) = found.get().repair() {
+                    return Err(Refusal::Repair(version, Arc::clone(flight)));
+                }
+                found.get().is_dirty()
+            }
+            TableEntry::Vacant(_) => false,
+        };
+        if !was_dirty {
+            insert_apart(&mut self.dirty.lock(), key)?;
+        }
+        let (replaced, last) = match slot {
             TableEntry::Occupied(mut found) => {
                 let entry = found.get_mut();
-                let was_dirty = entry.is_dirty();
                 if !was_dirty {
                     self.leave_order(entry);
                     entry.lru = LruId::NONE;
@@ -283,70 +397,70 @@ impl Table {
                 let last = entry.round;
                 entry.round = round.or(last);
                 let replaced = std::mem::replace(&mut entry.state, State::Dirty(version));
-                (Some(replaced), was_dirty, last)
+                (Some(replaced), last)
             }
             TableEntry::Vacant(slot) => {
                 slot.insert(Entry {
-                    block,
+                    key,
                     state: State::Dirty(version),
                     heat: Heat::default(),
                     lru: LruId::NONE,
                     round,
                 });
-                (None, false, None)
+                (None, None)
             }
         };
-        if !was_dirty {
-            self.dirty.lock().insert(block);
-        }
         drop(shard);
         drop(replaced);
-        round.is_some() && last != round
+        Ok(round.is_some() && last != round)
     }
 
     /// Turns `version` clean if it is still the block's current one.
-    pub(super) fn written(&self, owner: OwnerId, block: u64, version: &Arc<Version>) {
-        let mut shard = self.shard(block).write();
-        if let Some(entry) = shard.find_mut(spread(block), |entry| entry.block == block)
+    pub(super) fn written(&self, owner: OwnerId, key: Key, version: &Arc<Version>) {
+        let mut shard = self.shard(key).write();
+        if let Some(entry) = shard.find_mut(spread(key.to_bits()), |entry| entry.key == key)
             && let State::Dirty(current) = &entry.state
             && Arc::ptr_eq(current, version)
         {
             entry.state = State::Clean(Arc::clone(version));
-            entry.lru = self.enter_order(owner, block, version);
-            self.dirty.lock().remove(&block);
+            entry.lru = self.enter_order(owner, key, version);
+            self.dirty.lock().remove(&key);
         }
     }
 
     /// Forgets the block if `version` is its current one.
-    pub(super) fn abandon(&self, block: u64, version: &Arc<Version>) {
-        let mut shard = self.shard(block).write();
-        if let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block)
+    pub(super) fn abandon(&self, key: Key, version: &Arc<Version>) {
+        let mut shard = self.shard(key).write();
+        if let Ok(found) = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key)
             && let Some(current) = found.get().version()
             && Arc::ptr_eq(current, version)
         {
             let (entry, _) = found.remove();
-            self.forget(&entry);
+            self.removed(&entry);
         }
     }
 
     /// Up to `count` dirty blocks of `range` in ascending order, with their versions.
-    pub(super) fn dirty_run(&self, range: Range<u64>, count: usize) -> Vec<(u64, Arc<Version>)> {
-        let blocks: Vec<u64> = self
+    pub(super) fn dirty_run(&self, range: Range<Key>, count: usize) -> Vec<(Key, Arc<Version>)> {
+        let keys: Vec<Key> = self
             .dirty
             .lock()
             .range(range)
             .take(count)
             .copied()
             .collect();
-        let version = |block: u64| {
-            let shard = self.shard(block).read();
-            let entry = shard.find(spread(block), |entry| entry.block == block)?;
+        let version = |key: Key| {
+            let shard = self.shard(key).read();
+            let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key)?;
             match &entry.state {
-                State::Dirty(version) => Some((block, Arc::clone(version))),
-                State::Reading(_) | State::Clean(_) | State::Edited { .. } => None,
+                State::Dirty(version) => Some((key, Arc::clone(version))),
+                State::Reading(_)
+                | State::Repairing(_)
+                | State::Clean(_)
+                | State::Edited { .. } => None,
             }
         };
-        blocks.into_iter().filter_map(version).collect()
+        keys.into_iter().filter_map(version).collect()
     }
 
     pub(super) fn dirty_len(&self) -> usize {
@@ -354,9 +468,9 @@ impl Table {
     }
 
     /// Forgets the block if its current version is `version`, clean, and proven to be nothing.
-    pub(super) fn distrust(&self, block: u64, version: &Arc<Version>) {
-        let mut shard = self.shard(block).write();
-        let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
+    pub(super) fn distrust(&self, key: Key, version: &Arc<Version>) {
+        let mut shard = self.shard(key).write();
+        let Ok(found) = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key) else {
             return;
         };
         let is_this = matches!(&found.get().state, State::Clean(current)
@@ -367,39 +481,41 @@ impl Table {
         }
     }
 
-    /// Forgets every block of `range`, dirty ones too.
-    pub(super) fn invalidate(&self, range: Range<u64>) {
-        let span = range.end.saturating_sub(range.start);
-        if span <= SHARD_COUNT as u64 {
-            for block in range {
-                let mut shard = self.shard(block).write();
-                if let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block) {
-                    let (entry, _) = found.remove();
-                    self.forget(&entry);
-                }
-            }
-            return;
-        }
+    /// Forgets the block, a dirty version too. Returns the flight of a repair to be waited for.
+    pub(super) fn forget(&self, key: Key) -> Option<Arc<Flight>> {
+        let mut shard = self.shard(key).write();
+        let found = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key);
+        let (entry, _) = found.ok()?.remove();
+        self.removed(&entry);
+        entry.repair().map(Arc::clone)
+    }
+
+    /// Forgets every block that begins in `range`, dirty ones too. Returns the flights of repairs to be
+    /// waited for.
+    pub(super) fn forget_all(&self, range: &Range<Key>) -> Vec<Arc<Flight>> {
+        let mut repairs = Vec::new();
         for shard in &self.shards {
             shard.write().retain(|entry| {
-                let keep = !range.contains(&entry.block);
+                let keep = !range.contains(&entry.key);
                 if !keep {
-                    self.forget(entry);
+                    self.removed(entry);
+                    repairs.extend(entry.repair().map(Arc::clone));
                 }
                 keep
             });
         }
+        repairs
     }
 
-    pub(super) fn take_heat(&self, block: u64, id: LruId) -> bool {
-        let shard = self.shard(block).read();
-        let entry = shard.find(spread(block), |entry| entry.block == block);
+    pub(super) fn take_heat(&self, key: Key, id: LruId) -> bool {
+        let shard = self.shard(key).read();
+        let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key);
         entry.is_some_and(|entry| entry.lru == id && entry.heat.take_any())
     }
 
-    pub(super) fn evict(&self, block: u64, id: LruId) -> Verdict {
-        let mut shard = self.shard(block).write();
-        let Ok(found) = shard.find_entry(spread(block), |entry| entry.block == block) else {
+    pub(super) fn evict(&self, key: Key, id: LruId) -> Verdict {
+        let mut shard = self.shard(key).write();
+        let Ok(found) = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key) else {
             return Verdict::Gone;
         };
         let entry = found.get();
@@ -427,32 +543,50 @@ impl Table {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }
 
-    fn forget(&self, entry: &Entry) {
+    fn removed(&self, entry: &Entry) {
         self.leave_order(entry);
         if entry.is_dirty() {
-            self.dirty.lock().remove(&entry.block);
+            self.dirty.lock().remove(&entry.key);
         }
     }
 
-    fn enter_order(&self, owner: OwnerId, block: u64, version: &Version) -> LruId {
+    fn enter_order(&self, owner: OwnerId, key: Key, version: &Version) -> LruId {
         let lru = self.budget.lru();
-        lru.insert(owner, block, cost_bytes(version.bytes()), List::Inactive)
+        lru.insert(
+            owner,
+            key.to_bits(),
+            cost_bytes(version.bytes()),
+            List::Inactive,
+        )
     }
 
     fn leave_order(&self, entry: &Entry) {
         self.budget.lru().remove(entry.lru);
     }
 
-    fn shard(&self, block: u64) -> &RwLock<HashTable<Entry>> {
+    fn shard(&self, key: Key) -> &RwLock<HashTable<Entry>> {
         // The table takes its bits from both ends of the hash, the shard from the middle.
-        &self.shards[(spread(block) >> 32) as usize % SHARD_COUNT]
+        &self.shards[(spread(key.to_bits()) >> 32) as usize % SHARD_COUNT]
     }
 }
 
 fn is_flight(entry: &Entry, flight: &Arc<Flight>) -> bool {
-    matches!(&entry.state, State::Reading(current) if Arc::ptr_eq(current, flight))
+    matches!(&entry.state, State::Reading(current) | State::Repairing(current)
+        if Arc::ptr_eq(current, flight))
+}
+
+/// Adds a block to the dirty ones, which have no bytes in common.
+fn insert_apart(dirty: &mut BTreeSet<Key>, key: Key) -> Result<(), Refusal> {
+    let before = dirty.range(..key).next_back();
+    let after = dirty.range(key..).next();
+    let overlapping = |other: &&&Key| **other != &key && other.overlaps(key);
+    if let Some(&other) = before.iter().chain(&after).find(overlapping) {
+        return Err(Refusal::Overlap(*other));
+    }
+    dirty.insert(key);
+    Ok(())
 }
 
 fn hash_entry(entry: &Entry) -> u64 {
-    spread(entry.block)
+    spread(entry.key.to_bits())
 }

@@ -3,11 +3,12 @@
 
 use crossbeam_utils::CachePadded;
 
+use super::key::Key;
 use crate::sync::{Mutex, MutexGuard};
 
 const LOCKS: usize = 64;
 
-/// Locks by block number; different blocks may share one.
+/// Locks by block; different blocks may share one.
 #[derive(Debug)]
 pub(super) struct Turns {
     locks: [CachePadded<Mutex<()>>; LOCKS],
@@ -25,13 +26,13 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for the turn to change `block`. A thread has one at a time.
-    pub(super) fn take(&self, block: u64) -> Turn<'_> {
-        self.locks[usize::try_from(block % LOCKS as u64).unwrap_or_default()].lock()
+    /// Waits for the turn to change a block. A thread has one at a time.
+    pub(super) fn take(&self, key: Key) -> Turn<'_> {
+        self.locks[usize::try_from(key.number() % LOCKS as u64).unwrap_or_default()].lock()
     }
 
-    /// Waits until nobody has the turn of `block`.
-    pub(super) fn wait(&self, block: u64) {
-        drop(self.take(block));
+    /// Waits until nobody has the turn of a block.
+    pub(super) fn wait(&self, key: Key) {
+        drop(self.take(key));
     }
 }

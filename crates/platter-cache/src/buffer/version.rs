@@ -21,6 +21,8 @@ const MORE_PROOFS_MAX: usize = 4;
 /// Bytes without their seal are proven as what they were changed as, and as nothing else.
 pub(super) struct Version {
     bytes: Box<[u8]>,
+    /// The copy that they were read from; the first for those that were not read.
+    copy: u16,
     /// What sealed bytes were proven as first.
     proof: OnceLock<VerifierKey>,
     more_proofs: Mutex<Vec<VerifierKey>>,
@@ -34,11 +36,22 @@ impl Version {
     pub(super) fn new(bytes: Box<[u8]>, charge: Option<Charge>) -> Self {
         Self {
             bytes,
+            copy: 0,
             proof: OnceLock::new(),
             more_proofs: Mutex::default(),
             unsealed: None,
             charge,
         }
+    }
+
+    /// The same bytes, read from a copy that may be another one than the first.
+    pub(super) fn of_copy(mut self, copy: u16) -> Self {
+        self.copy = copy;
+        self
+    }
+
+    pub(super) fn copy(&self) -> u16 {
+        self.copy
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -111,10 +124,10 @@ impl Version {
     }
 
     /// Puts the seal in place, and proves the rules.
-    pub(super) fn seal(&mut self, block: u64) -> Result<(), Corruption> {
+    pub(super) fn seal(&mut self, address: u64) -> Result<(), Corruption> {
         if let Some(rules) = &self.unsealed {
-            rules.seal(block, &mut self.bytes);
-            rules.verify(block, &self.bytes)?;
+            rules.seal(address, &mut self.bytes);
+            rules.verify(address, &self.bytes)?;
             self.proof = OnceLock::from(rules.key());
         }
         self.unsealed = None;
@@ -122,14 +135,14 @@ impl Version {
     }
 
     /// The same bytes, as proven and sealed as these.
-    pub(super) fn copy(&self, charge: Charge) -> Self {
+    pub(super) fn duplicate(&self, charge: Charge) -> Self {
         let mut bytes = charge.budget().take_block(self.bytes.len());
         bytes.copy_from_slice(&self.bytes);
-        let mut copy = Self::new(bytes, Some(charge));
+        let mut duplicate = Self::new(bytes, Some(charge));
         if let Some(rules) = self.unsealed.as_ref().and_then(|rules| rules.kept()) {
-            copy.changed_as(rules);
+            duplicate.changed_as(rules);
         }
-        copy
+        duplicate
     }
 }
 
@@ -162,6 +175,12 @@ impl Buffer {
     #[must_use]
     pub fn is_same_version(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.version, &other.version)
+    }
+
+    /// The copy of the block that the bytes were read from, counted from zero.
+    #[must_use]
+    pub fn copy(&self) -> u16 {
+        self.version.copy()
     }
 }
 

@@ -1,12 +1,12 @@
-//! The writer's side of the buffer cache: new versions, and getting them to the device.
+//! The writer's side of the buffer cache: new versions, and getting them to the store.
 
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_block::IoError;
 use platter_ondisk::Verify;
 
+use super::key::{BlockAt, Key};
 use super::table::cost_bytes;
 use super::version::{Buffer, Version};
 use super::{BufferCache, BufferError, Core};
@@ -14,73 +14,91 @@ use super::{BufferCache, BufferError, Core};
 /// Blocks in one request: well under what a vectored system call takes.
 const RUN_BLOCKS_MAX: usize = 512;
 
-impl BufferCache {
+impl<S> BufferCache<S> {
     /// Makes `bytes` the block's current version, sealed and proven by `verifier`, and dirty.
     ///
     /// Holders of an older version keep it. The new one stays in memory, beyond the budget if need
     /// be, until [`written`](Self::written), [`write_dirty`](Self::write_dirty) or
-    /// [`invalidate`](Self::invalidate). Bytes that break a rule are refused: nothing changes.
+    /// [`forget`](Self::forget). Bytes that break a rule are refused: nothing changes.
     ///
     /// # Panics
     /// If `bytes` is not one block long.
     pub fn publish(
         &self,
-        block: u64,
+        block: impl Into<BlockAt>,
         bytes: impl Into<Box<[u8]>>,
         verifier: &dyn Verify,
     ) -> Result<Buffer, BufferError> {
+        let core = &*self.core;
+        let key = core.key(block.into())?;
         let bytes = bytes.into();
         assert_eq!(
             bytes.len(),
-            self.core.block_bytes as usize,
+            key.len_bytes() as usize,
             "a version is one block long"
         );
-        let version = self.core.sealed(block, bytes, verifier)?;
-        let _turn = self.core.turns.take(block);
-        self.core.table.publish(block, Arc::clone(&version), None);
+        let version = core.sealed(key, bytes, verifier)?;
+        let _turn = core.turns.take(key);
+        core.publish(key, Arc::clone(&version), None)?;
         Ok(Buffer { version })
     }
 
-    /// Says that `buffer` has reached its place on the device: it is clean from now on, unless a
+    /// Says that `buffer` has reached its place in the store: it is clean from now on, unless a
     /// newer version took its place, which stays dirty.
-    pub fn written(&self, block: u64, buffer: &Buffer) {
-        let owner = self.core.owner();
-        self.core.table.written(owner, block, &buffer.version);
+    pub fn written(&self, block: impl Into<BlockAt>, buffer: &Buffer) {
+        let core = &*self.core;
+        if let Some(key) = core.addressing.locate(block.into()) {
+            core.table.written(core.owner(), key, &buffer.version);
+        }
     }
 
     /// Says that `buffer` will never reach its place, as the block was freed: it is forgotten, unless
     /// a newer version took its place.
-    pub fn abandon(&self, block: u64, buffer: &Buffer) {
-        self.core.table.abandon(block, &buffer.version);
+    pub fn abandon(&self, block: impl Into<BlockAt>, buffer: &Buffer) {
+        if let Some(key) = self.core.addressing.locate(block.into()) {
+            self.core.table.abandon(key, &buffer.version);
+        }
     }
 
-    /// Writes the dirty blocks of `range` in ascending order, neighbours in one request, and turns
-    /// them clean. Blocks made dirty meanwhile may be left. Returns how many were written.
+    /// Writes versions of blocks to their places, neighbours that follow one another in one request. A
+    /// version that is still that of its block turns clean. Returns the number of requests.
     ///
-    /// Durable only after a flush of the device. One call writes at a time: two versions of one
-    /// block must not race to the device.
+    /// The versions have to be [settled](Self::settle). Durable only after a flush of the devices.
+    pub fn write<B: Copy + Into<BlockAt>>(
+        &self,
+        blocks: &[(B, Buffer)],
+    ) -> Result<usize, BufferError> {
+        let mut versions = Vec::with_capacity(blocks.len());
+        for (block, buffer) in blocks {
+            let key = self.core.key((*block).into())?;
+            versions.push((key, Arc::clone(&buffer.version)));
+        }
+        self.core.write(&versions)
+    }
+
+    /// Writes the dirty blocks that begin in `range` in ascending order, neighbours in one request, and
+    /// turns them clean. Blocks made dirty meanwhile may be left. Returns how many were written.
+    ///
+    /// Durable only after a flush of the devices. One call writes at a time: two versions of one
+    /// block must not race to the store.
     pub fn write_dirty(&self, range: Range<u64>) -> Result<usize, BufferError> {
-        let _turn = self.core.write_turn.lock();
+        let core = &*self.core;
+        let _turn = core.write_turn.lock();
         let mut written = 0;
-        let mut from = range.start;
+        let mut rest = core.addressing.keys(&range);
         loop {
-            let mut dirty = self.core.table.dirty_run(from..range.end, RUN_BLOCKS_MAX);
+            let mut dirty = core.table.dirty_run(rest.clone(), RUN_BLOCKS_MAX);
             let Some(&(last, _)) = dirty.last() else {
                 return Ok(written);
             };
-            for (block, version) in dirty.iter_mut().filter(|(_, it)| !it.is_sealed()) {
-                if let Some(settled) = self.settle(*block)? {
-                    *version = settled.version;
+            for (key, version) in dirty.iter_mut().filter(|(_, it)| !it.is_sealed()) {
+                if let Some(settled) = core.settle(*key)? {
+                    *version = settled;
                 }
             }
-            for run in dirty.chunk_by(|(left, _), (right, _)| left + 1 == *right) {
-                self.write_run(run)?;
-                written += run.len();
-            }
-            let Some(next) = last.checked_add(1) else {
-                return Ok(written);
-            };
-            from = next;
+            core.write(&dirty)?;
+            written += dirty.len();
+            rest.start = last.after();
         }
     }
 
@@ -90,39 +108,56 @@ impl BufferCache {
         self.core.table.dirty_len()
     }
 
-    /// Forgets the blocks of `range`, unwritten versions too: they were freed, or changed on the
-    /// device behind the cache. Versions in somebody's hands stay readable.
-    pub fn invalidate(&self, range: Range<u64>) {
-        self.core.table.invalidate(range);
+    /// Forgets a block, an unwritten version too: it was freed, or changed in the store behind the
+    /// cache. Versions in somebody's hands stay readable.
+    pub fn forget(&self, block: impl Into<BlockAt>) {
+        let repair = self.core.addressing.locate(block.into());
+        let repair = repair.and_then(|key| self.core.table.forget(key));
+        if let Some(repair) = repair {
+            repair.wait();
+        }
     }
 
-    fn write_run(&self, run: &[(u64, Arc<Version>)]) -> Result<(), IoError> {
-        let Some((first, _)) = run.first() else {
-            return Ok(());
-        };
-        let bufs: Vec<_> = run
-            .iter()
-            .map(|(_, version)| IoSlice::new(version.bytes()))
-            .collect();
-        let core = &self.core;
-        core.device.write_vectored_at(core.offset(*first), &bufs)?;
-        for (block, version) in run {
-            core.table.written(core.owner(), *block, version);
+    /// [Forgets](Self::forget) all blocks that begin in `range`, whatever their length. Looks at all that
+    /// is cached.
+    pub fn invalidate(&self, range: Range<u64>) {
+        let keys = self.core.addressing.keys(&range);
+        for repair in self.core.table.forget_all(&keys) {
+            repair.wait();
         }
-        Ok(())
     }
 }
 
 impl Core {
+    /// Writes versions to all copies of their blocks, and turns them clean. Returns the number of requests.
+    fn write(&self, versions: &[(Key, Arc<Version>)]) -> Result<usize, BufferError> {
+        let mut requests = 0;
+        for run in versions.chunk_by(|(left, _), (right, _)| left.end() == right.at()) {
+            for run in run.chunks(RUN_BLOCKS_MAX) {
+                let bufs: Vec<_> = run
+                    .iter()
+                    .map(|(_, version)| IoSlice::new(version.bytes()))
+                    .collect();
+                self.store.write(run[0].0.at(), &bufs)?;
+                requests += 1;
+                for (key, version) in run {
+                    self.table.written(self.owner(), *key, version);
+                }
+            }
+        }
+        Ok(requests)
+    }
+
     /// A version of `bytes`, sealed and proven.
     pub(super) fn sealed(
         &self,
-        block: u64,
+        key: Key,
         mut bytes: Box<[u8]>,
         verifier: &dyn Verify,
     ) -> Result<Arc<Version>, BufferError> {
-        verifier.seal(block, &mut bytes);
-        verifier.verify(block, &bytes)?;
+        let address = self.addressing.address(key);
+        verifier.seal(address, &mut bytes);
+        verifier.verify(address, &bytes)?;
         let charge = self.budget.charge_beyond(cost_bytes(&bytes));
         let version = Version::new(bytes, Some(charge));
         version.add_proof(verifier.key());

@@ -1,14 +1,16 @@
 //! The buffer cache and the budget: readers, writers and evictors at once.
 
+use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice};
 use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corruption, Locus, VerifierKey, Verify};
 use shuttle::thread;
 
-use crate::buffer::{BufferCache, BufferError, Edit, Edited};
+use crate::buffer::{Addressing, BlockSize, BufferCache, BufferError, Edit, Edited, MetadataStore};
 use crate::{MemoryBudget, Model};
 
 pub(crate) const MODELS: &[Model] = &[
@@ -41,6 +43,21 @@ pub(crate) const MODELS: &[Model] = &[
         name: "an_invalidation_during_a_read_leaves_nothing_stale",
         schedules: 1000,
         run: invalidation_against_read,
+    },
+    Model {
+        name: "repair_of_a_copy_never_undoes_a_write",
+        schedules: 1000,
+        run: repair_against_writes,
+    },
+    Model {
+        name: "repair_never_reaches_a_block_that_was_forgotten",
+        schedules: 1000,
+        run: repair_against_reuse,
+    },
+    Model {
+        name: "readers_of_a_bad_copy_share_the_good_one",
+        schedules: 1000,
+        run: readers_of_a_bad_copy,
     },
 ];
 
@@ -237,4 +254,140 @@ fn invalidation_against_read() {
     reader.join().unwrap();
     assert_eq!(cache.read(1, &Unverified).unwrap()[0], 7);
     assert_eq!(budget.used_bytes(), COST);
+}
+
+/// Two slow devices with the same blocks, of which the first has a bad one.
+struct Mirror([Arc<Slow>; 2]);
+
+/// The block of the mirror's tests.
+const AT: u64 = 1;
+
+impl Mirror {
+    fn new() -> Arc<Self> {
+        let mirror = Self([Slow::new(4), Slow::new(4)]);
+        mirror.put(0, &[255; BLOCK as usize]);
+        Arc::new(mirror)
+    }
+
+    fn put(&self, copy: usize, bytes: &[u8]) {
+        let at = AT * u64::from(BLOCK);
+        self.0[copy].inner.write_at(at, bytes).unwrap();
+    }
+
+    fn first_byte(&self, copy: usize) -> u8 {
+        self.0[copy].inner.snapshot()[usize::try_from(AT).unwrap() * BLOCK as usize]
+    }
+}
+
+impl MetadataStore for Mirror {
+    fn name(&self) -> &Arc<str> {
+        self.0[0].name()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        4 * u64::from(BLOCK)
+    }
+
+    fn copies(&self, _: u64, _: u32) -> u16 {
+        2
+    }
+
+    fn read(&self, at: u64, copy: u16, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BufferError> {
+        Ok(self.0[usize::from(copy)].read_vectored_at(at, bufs)?)
+    }
+
+    fn write(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<(), BufferError> {
+        for device in &self.0 {
+            device.write_vectored_at(at, bufs)?;
+        }
+        Ok(())
+    }
+
+    fn repair(&self, at: u64, copy: u16, bytes: &[u8]) -> Result<(), BufferError> {
+        Ok(self.0[usize::from(copy)].write_at(at, bytes)?)
+    }
+}
+
+/// All bytes are equal, and not 255.
+#[derive(Clone)]
+struct Equal;
+
+impl Verify for Equal {
+    fn key(&self) -> VerifierKey {
+        VerifierKey {
+            structure: 1,
+            seed: 0,
+        }
+    }
+
+    fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        let is_equal = bytes.iter().all(|&byte| byte == bytes[0] && byte != 255);
+        let corruption = || Corruption::new("block", Locus::block(block), "bytes differ");
+        is_equal.then_some(()).ok_or_else(corruption)
+    }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(Self))
+    }
+}
+
+fn mirrored(mirror: &Arc<Mirror>, limit_bytes: u64) -> Arc<BufferCache<Mirror>> {
+    let budget = Arc::new(MemoryBudget::new(limit_bytes));
+    let addressing = Addressing::by_number(BlockSize::new(BLOCK).unwrap());
+    let cache = BufferCache::over(Arc::clone(mirror), addressing, budget);
+    cache.set_repair(true);
+    Arc::new(cache)
+}
+
+fn repair_against_writes() {
+    // With memory for the block, and without.
+    for limit_bytes in [100 * COST, 1] {
+        let mirror = Mirror::new();
+        let cache = mirrored(&mirror, limit_bytes);
+        let healing = Arc::clone(&cache);
+        let healer = thread::spawn(move || {
+            let byte = healing.read(AT, &Equal).unwrap()[0];
+            assert!([1, 9].contains(&byte));
+        });
+        let edited = cache.edit(AT, &Equal, 1, |bytes| {
+            bytes.fill(9);
+            Ok::<_, BufferError>(Edit::Changed(()))
+        });
+        edited.unwrap();
+        assert_eq!(cache.write_dirty(0..9).unwrap(), 1);
+        healer.join().unwrap();
+        assert_eq!((mirror.first_byte(0), mirror.first_byte(1)), (9, 9));
+        assert_eq!(cache.read(AT, &Equal).unwrap()[0], 9);
+    }
+}
+
+fn repair_against_reuse() {
+    let mirror = Mirror::new();
+    let cache = mirrored(&mirror, 100 * COST);
+    let healing = Arc::clone(&cache);
+    let healer = thread::spawn(move || drop(healing.read(AT, &Equal)));
+    // It is freed while it is healed. Nobody begins to read a block that is free.
+    while mirror.0[1].reads.load(Ordering::Relaxed) == 0 {
+        thread::yield_now();
+    }
+    cache.forget(AT);
+    // The block was freed, and is data now, of which the cache knows nothing.
+    mirror.put(0, &[77; BLOCK as usize]);
+    healer.join().unwrap();
+    assert_eq!(mirror.first_byte(0), 77);
+}
+
+fn readers_of_a_bad_copy() {
+    let mirror = Mirror::new();
+    let cache = mirrored(&mirror, 100 * COST);
+    let spawn = || {
+        let cache = Arc::clone(&cache);
+        thread::spawn(move || assert_eq!(cache.read(AT, &Equal).unwrap()[0], 1))
+    };
+    for reader in [spawn(), spawn(), spawn()] {
+        reader.join().unwrap();
+    }
+    assert_eq!((mirror.first_byte(0), cache.bad_copies().repaired), (1, 1));
+    let reads = mirror.0[1].reads.load(Ordering::Relaxed);
+    assert_eq!(reads, 1, "the good copy was read once");
 }

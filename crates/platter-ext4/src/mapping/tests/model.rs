@@ -15,7 +15,7 @@ use crate::ondisk::superblock::tests::sample as sample_superblock;
 use crate::txn::{Handle, Log};
 
 /// Blocks below are for the map, the others, which no device has, for data.
-const DATA_START: u64 = 8192;
+const DATA_START: u64 = 32768;
 const BLOCKS_COUNT: u64 = 1 << 20;
 const FILE_BLOCKS: u64 = 400;
 
@@ -44,7 +44,11 @@ struct Space {
 impl BlockSource for Space {
     fn alloc(&self, _: &Volume, _: &mut Handle<'_>, _: BlockNr) -> Result<BlockNr> {
         let mut used = self.used.lock();
-        let free = (16..DATA_START / self.ratio).find(|cluster| !used.contains(cluster));
+        let all = 16..DATA_START / self.ratio;
+        let last = used.range(all.clone()).next_back();
+        let next = last.map_or(all.start, |last| last + 1);
+        let mut free = (next..all.end).chain(all.clone());
+        let free = free.find(|cluster| !used.contains(cluster));
         let cluster = free.ok_or(Condition::NoSpace)?;
         used.insert(cluster);
         self.nodes.lock().insert(cluster);
@@ -401,9 +405,9 @@ fn file_block(block: u64) -> FileBlock {
     FileBlock(u32::try_from(block).unwrap())
 }
 
-/// A block with a node of six entries, two more than the root has: trees of all depths from few
+/// A block with a node of nine entries, five more than the root has: trees of all depths from few
 /// extents.
-const TINY_NODE: u32 = 88;
+const TINY_NODE: u32 = 128;
 
 #[test]
 fn extent_trees_follow_the_model_in_small_nodes() {
@@ -441,12 +445,12 @@ fn indirect_maps_follow_the_model() {
 #[test]
 fn a_tree_as_full_as_it_can_be_has_no_space() {
     let mut bench = Bench::new(1, TINY_NODE, 1, InodeFlags::EXTENTS);
-    let refused = (0..50_000).map(|nth| nth * 2).find(|&block| {
+    let refused = (0..300_000).map(|nth| nth * 2).find(|&block| {
         bench.insert(block, 1, false);
         !bench.model.contains_key(&block)
     });
     // A tree that grows at its end has full nodes: the root, and five levels below.
-    assert_eq!(refused, Some(2 * 4 * 6_u64.pow(5)));
+    assert_eq!(refused, Some(2 * 4 * 9_u64.pow(5)));
     bench.check();
 }
 

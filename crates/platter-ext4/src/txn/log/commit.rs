@@ -155,7 +155,7 @@ impl Log {
             (dropped, state.running.blocks.clone())
         };
         for block in dropped {
-            buffers.invalidate(block..block.saturating_add(1));
+            buffers.forget(block);
         }
         let mut versions = BTreeMap::new();
         for block in blocks {

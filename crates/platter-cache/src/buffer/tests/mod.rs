@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -11,6 +12,8 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Locus, VerifierKey};
 
 use super::*;
+
+mod copies;
 
 const BLOCK: u32 = 1024;
 
@@ -238,7 +241,7 @@ fn a_failed_read_does_not_poison_its_block() {
     probe.failing.store(false, Ordering::Relaxed);
     cache.read(1, &Unverified).unwrap();
     assert!(matches!(
-        cache.read(u64::MAX, &Unverified),
+        cache.read(u64::MAX >> 10, &Unverified),
         Err(BufferError::Io(_))
     ));
     assert_eq!(budget.used_bytes(), cost_bytes(&[0; BLOCK as usize]));
@@ -412,7 +415,7 @@ fn invalidation_forgets_clean_and_dirty_versions() {
     }
     cache.invalidate(0..u64::MAX);
     assert_eq!((cache.len(), budget.used_bytes()), (0, 0));
-    assert_eq!(probe.reads(), 2);
+    assert_eq!(probe.reads(), 3, "a run of one block");
 }
 
 #[test]
