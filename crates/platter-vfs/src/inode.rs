@@ -45,19 +45,54 @@ pub struct DirEntry<'a> {
 /// Takes directory entries until it breaks.
 pub type DirSink<'a> = dyn FnMut(DirEntry<'_>) -> ControlFlow<()> + 'a;
 
+/// Where data lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Which device of the filesystem, in the order in which it was given them; the image itself is 0.
+    pub member: u16,
+    /// First byte on that device.
+    pub offset: u64,
+}
+
 /// A run of file bytes with one kind of backing.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the flags of FIEMAP, which are independent"
+)]
 pub struct Extent {
     /// Bytes of the file.
     pub file: Range<u64>,
-    /// First byte on the device; `None` for data kept inside metadata or packed otherwise.
-    pub device_offset: Option<u64>,
+    /// Where its first byte lies: of several copies, the first; `None` where it is not known or lies
+    /// inside metadata.
+    pub place: Option<Place>,
+    /// Compressed or encrypted: `place` is where the whole encoded extent begins, which is no longer than
+    /// the file's bytes (`FIEMAP_EXTENT_ENCODED`).
+    pub encoded: bool,
+    /// Kept inside metadata (`FIEMAP_EXTENT_DATA_INLINE`).
+    pub inline: bool,
     /// Space is taken, but it reads as zeros.
     pub unwritten: bool,
     /// Space is promised, but not yet taken.
     pub delayed: bool,
     /// More than one file uses the space.
     pub shared: bool,
+}
+
+impl Extent {
+    /// Written data of these bytes, at no known place.
+    #[must_use]
+    pub fn of(file: Range<u64>) -> Self {
+        Self {
+            file,
+            place: None,
+            encoded: false,
+            inline: false,
+            unwritten: false,
+            delayed: false,
+            shared: false,
+        }
+    }
 }
 
 /// Takes extents until it breaks.

@@ -47,7 +47,7 @@ pub use error::{Condition, Error, Result, Unsupported};
 pub use filesystem::{Filesystem, Trim};
 pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
-    RenameMode, SeekTarget, XattrMode,
+    Place, RenameMode, SeekTarget, XattrMode,
 };
 pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};

@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use platter_vfs::{Inode, Result};
+use platter_vfs::{Inode, Place, Result};
 
 /// Holes that save fewer bytes than this are not worth the trouble.
 const SAVING_BYTES_MIN: u64 = 4096;
@@ -20,13 +20,13 @@ pub(crate) struct DataMap {
 }
 
 impl DataMap {
-    /// The map of `inode`, whose size is `size_bytes`. Unwritten space counts as a hole. Tells
-    /// `on_device` where the data of the first `head_bytes` lies on the device.
+    /// The map of `inode`, whose size is `size_bytes`. Unwritten space counts as a hole. Calls
+    /// `on_device` with the places of the data of the first `head_bytes`, and their lengths.
     pub(crate) fn read(
         inode: &dyn Inode,
         size_bytes: u64,
         head_bytes: u64,
-        on_device: &mut dyn FnMut(Range<u64>),
+        on_device: &mut dyn FnMut(Place, u64),
     ) -> Result<Self> {
         let mut map = Self::hole(size_bytes);
         map.fill(inode, head_bytes, on_device)?;
@@ -39,7 +39,7 @@ impl DataMap {
         size_bytes: u64,
     ) -> (Self, Option<platter_vfs::Error>) {
         let mut map = Self::hole(size_bytes);
-        let error = map.fill(inode, 0, &mut |_| {}).err();
+        let error = map.fill(inode, 0, &mut |_, _| {}).err();
         (map, error)
     }
 
@@ -47,15 +47,15 @@ impl DataMap {
         &mut self,
         inode: &dyn Inode,
         head_bytes: u64,
-        on_device: &mut dyn FnMut(Range<u64>),
+        on_device: &mut dyn FnMut(Place, u64),
     ) -> Result<()> {
         inode.extents(0..self.size_bytes, &mut |extent| {
             if extent.unwritten {
                 return ControlFlow::Continue(());
             }
             let head = extent.file.start..extent.file.end.min(head_bytes);
-            if let Some(start) = extent.device_offset.filter(|_| !head.is_empty()) {
-                on_device(start..start.saturating_add(head.end - head.start));
+            if let Some(place) = extent.place.filter(|_| !head.is_empty()) {
+                on_device(place, head.end - head.start);
             }
             self.push(extent.file);
             if self.data.len() >= RANGES_MAX {

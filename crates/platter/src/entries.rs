@@ -12,7 +12,7 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_vfs::inode::OwnedDirEntry;
 use platter_vfs::tree_walk::DirListing;
-use platter_vfs::{Attr, FileKind, Filesystem, Inode, WalkOrder};
+use platter_vfs::{Attr, FileKind, Filesystem, Inode, Place, WalkOrder};
 
 use crate::data_map::DataMap;
 
@@ -68,8 +68,8 @@ pub(crate) struct DirEntries {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntrySource<'a> {
     pub(crate) fs: &'a dyn Filesystem,
-    /// The device to announce contents to.
-    pub(crate) device: Option<&'a dyn BlockDevice>,
+    /// The devices to announce contents to, in the order in which the filesystem was given them.
+    pub(crate) devices: &'a [Arc<dyn BlockDevice>],
     /// Whether contents will be read.
     pub(crate) contents: bool,
 }
@@ -166,7 +166,7 @@ impl EntrySource<'_> {
             count += 1;
             let Ok((inode, attr)) = file else { continue };
             if attr.kind == FileKind::Regular && attr.size_bytes > 0 {
-                let mut announce = |range| ranges.push(range);
+                let mut announce = |place: Place, length| ranges.push((place, length));
                 let read = DataMap::read(&**inode, attr.size_bytes, HEAD_BYTES, &mut announce);
                 total_ranges += read.as_ref().map_or(0, DataMap::len);
                 total_bytes += attr.size_bytes.min(HEAD_BYTES);
@@ -177,8 +177,8 @@ impl EntrySource<'_> {
                 break;
             }
         }
-        if let Some(device) = self.device {
-            for range in joined(ranges) {
+        for (member, range) in joined(ranges) {
+            if let Some(device) = self.devices.get(usize::from(member)) {
                 device.will_need(range);
             }
         }
@@ -186,16 +186,19 @@ impl EntrySource<'_> {
     }
 }
 
-/// Sorts ranges and joins those that lie close together.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_unstable_by_key(|range| range.start);
-    let mut joined: Vec<Range<u64>> = Vec::new();
-    for range in ranges {
+/// Sorts ranges by device and place, and joins those that lie close together.
+fn joined(mut ranges: Vec<(Place, u64)>) -> Vec<(u16, Range<u64>)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u16, Range<u64>)> = Vec::new();
+    for (Place { member, offset }, length) in ranges {
+        let end = offset.saturating_add(length);
         match joined.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(GAP_BYTES_MAX) => {
-                last.end = last.end.max(range.end);
+            Some((last_member, last))
+                if *last_member == member && offset <= last.end.saturating_add(GAP_BYTES_MAX) =>
+            {
+                last.end = last.end.max(end);
             }
-            _ => joined.push(range),
+            _ => joined.push((member, offset..end)),
         }
     }
     joined
@@ -209,8 +212,17 @@ mod tests {
     fn ranges_that_lie_close_are_announced_as_one() {
         let near = 8 + GAP_BYTES_MAX;
         let far = 10 + near + GAP_BYTES_MAX;
-        let ranges = vec![near..near + 9, 4..8, 0..4, 6..7, far..far + 1];
-        assert_eq!(joined(ranges), [0..near + 9, far..far + 1]);
+        let on = |member, range: Range<u64>| {
+            let offset = range.start;
+            (Place { member, offset }, range.end - range.start)
+        };
+        let ranges = [near..near + 9, 4..8, 0..4, 6..7, far..far + 1];
+        let mut ranges = ranges.map(|range| on(0, range)).to_vec();
+        ranges.insert(1, on(1, 8..9));
+        assert_eq!(
+            joined(ranges),
+            [(0, 0..near + 9), (0, far..far + 1), (1, 8..9)]
+        );
         assert_eq!(joined(Vec::new()), []);
     }
 }

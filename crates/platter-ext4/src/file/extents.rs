@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Range};
 
 use platter_vfs::writing::RangeSet;
-use platter_vfs::{Extent, ExtentSink, Result};
+use platter_vfs::{Extent, ExtentSink, Place, Result};
 
 use super::Contents;
 use crate::mapping::{Backing, Run};
@@ -65,11 +65,8 @@ impl Contents<'_> {
 
 fn inline(file: Range<u64>) -> Extent {
     Extent {
-        file,
-        device_offset: None,
-        unwritten: false,
-        delayed: false,
-        shared: false,
+        inline: true,
+        ..Extent::of(file)
     }
 }
 
@@ -78,11 +75,8 @@ fn delayed(blocks: &Range<u32>, bits: u32, range: &Range<u64>) -> Extent {
     let start = (u64::from(blocks.start) << bits).max(range.start);
     let end = (u64::from(blocks.end) << bits).min(range.end);
     Extent {
-        file: start..end,
-        device_offset: None,
-        unwritten: false,
         delayed: true,
-        shared: false,
+        ..Extent::of(start..end)
     }
 }
 
@@ -96,19 +90,23 @@ fn extent(run: &Run, bits: u32, range: &Range<u64>) -> Option<Extent> {
     let start = first.max(range.start);
     let end = first + (u64::from(run.count) << bits);
     Some(Extent {
-        file: start..end.min(range.end),
-        device_offset: Some((block.0 << bits) + (start - first)),
+        place: Some(Place {
+            member: 0,
+            offset: (block.0 << bits) + (start - first),
+        }),
         unwritten,
-        delayed: false,
-        shared: false,
+        ..Extent::of(start..end.min(range.end))
     })
 }
 
 fn continues(before: &Extent, after: &Extent) -> bool {
     let length = before.file.end - before.file.start;
-    let end = before.device_offset.map(|offset| offset + length);
+    let end = before.place.map(|Place { member, offset }| Place {
+        member,
+        offset: offset + length,
+    });
     before.file.end == after.file.start
         && before.delayed == after.delayed
         && before.unwritten == after.unwritten
-        && end == after.device_offset
+        && end == after.place
 }

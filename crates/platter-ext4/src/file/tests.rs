@@ -66,7 +66,11 @@ impl File {
         let result = self
             .contents()
             .extents(range, &RangeSet::default(), &mut |extent: Extent| {
-                found.push((extent.file, extent.device_offset, extent.unwritten));
+                found.push((
+                    extent.file,
+                    extent.place.map(|place| place.offset),
+                    extent.unwritten,
+                ));
                 ControlFlow::Continue(())
             });
         result.unwrap();

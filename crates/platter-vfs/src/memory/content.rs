@@ -179,11 +179,8 @@ impl Content {
                 end += 1;
             }
             let extent = Extent {
-                file: first * PAGE..end * PAGE,
-                device_offset: None,
                 unwritten,
-                delayed: false,
-                shared: false,
+                ..Extent::of(first * PAGE..end * PAGE)
             };
             if sink(extent) == ControlFlow::Break(()) {
                 return;

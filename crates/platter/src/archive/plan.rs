@@ -106,7 +106,7 @@ impl<'a> Planner<'a> {
         };
         if attr.kind != FileKind::Directory {
             let map = (attr.kind == FileKind::Regular)
-                .then(|| DataMap::read(&*inode, attr.size_bytes, 0, &mut |_| {}));
+                .then(|| DataMap::read(&*inode, attr.size_bytes, 0, &mut |_, _| {}));
             return self.plan_file((None, &path), &path, inode, attr, map);
         }
         let mut visited = HashSet::from([id]);

@@ -30,7 +30,8 @@ use crate::{Cause, Error, Result};
 pub struct Volume {
     name: Arc<str>,
     fs: Arc<dyn Filesystem>,
-    device: Option<Arc<dyn BlockDevice>>,
+    /// In the order in which the filesystem was given them.
+    devices: Arc<[Arc<dyn BlockDevice>]>,
     file: Option<Arc<FileDevice>>,
     counting: Option<Counting>,
     /// Set once the edit that it is of has ended.
@@ -43,7 +44,7 @@ impl Volume {
         Self {
             name: name.into(),
             fs,
-            device: None,
+            devices: Arc::new([]),
             file: None,
             counting: None,
             ended: None,
@@ -53,7 +54,10 @@ impl Volume {
     /// The same volume, which knows the devices below for announcing what will be read.
     #[must_use]
     pub(crate) fn on_devices(mut self, devices: &Devices) -> Self {
-        self.device = Some(Arc::clone(devices.first()));
+        self.devices = devices
+            .iter()
+            .map(|device| Arc::clone(&device.device))
+            .collect();
         self
     }
 
@@ -104,10 +108,10 @@ impl Volume {
         &self.fs
     }
 
-    /// The device below, if it is known.
+    /// The devices below, as far as they are known, in the order in which they were given.
     #[must_use]
-    pub fn device(&self) -> Option<&Arc<dyn BlockDevice>> {
-        self.device.as_ref()
+    pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
+        &self.devices
     }
 
     /// The open image file below, if it is known.
@@ -176,7 +180,7 @@ impl Volume {
     pub(crate) fn entry_source(&self, contents: bool) -> EntrySource<'_> {
         EntrySource {
             fs: &*self.fs,
-            device: self.device.as_deref(),
+            devices: &self.devices,
             contents,
         }
     }

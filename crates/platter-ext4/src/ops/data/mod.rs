@@ -155,9 +155,11 @@ impl Node {
         let core = self.core.read();
         let contents = core.contents(self.volume());
         let _ = contents.extents(range, core.delayed.dirty(), &mut |extent| {
-            if let (Some(start), false) = (extent.device_offset, extent.unwritten) {
+            if let (Some(place), false) = (extent.place, extent.unwritten) {
                 let length = extent.file.end - extent.file.start;
-                self.volume().device().will_need(start..start + length);
+                self.volume()
+                    .device()
+                    .will_need(place.offset..place.offset + length);
             }
             left -= 1;
             if left == 0 {

@@ -211,7 +211,7 @@ impl CopySource {
 
 fn copy_image(file: &File, size_bytes: u64, write: &mut Sink<'_>) -> Result<(), Cause> {
     let inode = &**file.inode();
-    let map = DataMap::read(inode, size_bytes, 0, &mut |_| {})?;
+    let map = DataMap::read(inode, size_bytes, 0, &mut |_, _| {})?;
     let mut buffer = Vec::new();
     for range in map.data() {
         let mut at = range.start;
