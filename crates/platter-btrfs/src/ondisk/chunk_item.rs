@@ -399,10 +399,11 @@ pub(crate) mod tests {
     pub(crate) fn sample(start: u64, profile: Profile, stripes: u16) -> ChunkItem {
         let found = PROFILES.iter().find(|(known, _, _)| *known == profile);
         let flags = found.map_or(BlockGroupFlags::empty(), |(_, flag, _)| *flag);
+        let device = |index| u64::from(if profile == Profile::Dup { 0 } else { index }) + 1;
         let stripe = |index: u16| Stripe {
-            device: DeviceId(u64::from(if profile == Profile::Dup { 0 } else { index }) + 1),
+            device: DeviceId(device(index)),
             offset: DeviceAddr((1 << 20) * (1 + u64::from(index))),
-            device_uuid: Uuid::from_u128(u128::from(index) + 1),
+            device_uuid: Uuid::from_u128(device(index).into()),
         };
         let data = match profile {
             Profile::Raid0 => stripes,

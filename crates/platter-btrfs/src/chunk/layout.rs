@@ -1,0 +1,153 @@
+//! The geometry of the profiles: which stripes hold a logical address, and where in them.
+
+use crate::ondisk::chunk_item::{ChunkItem, Profile, STRIPE_BYTES};
+use crate::ondisk::{DeviceAddr, LogicalAddr};
+
+/// A run of logical addresses that lies in one piece on each device that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Its length.
+    pub len_bytes: u64,
+    /// Which stripes hold it.
+    pub placement: Placement,
+    /// Where it begins in each of these stripes, from the beginning of the stripe.
+    pub offset: u64,
+}
+
+/// The stripes that hold a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// `count` stripes from `first` on hold a copy each.
+    Copies {
+        /// The first stripe.
+        first: usize,
+        /// How many hold a copy.
+        count: usize,
+    },
+    /// One stripe holds it; those of its row protect it.
+    Parity {
+        /// The row of the chunk, by which the stripes' roles rotate.
+        row: u64,
+        /// Which of the row's data it is.
+        data: usize,
+    },
+}
+
+impl ChunkItem {
+    /// The segment that begins at `logical`, which is in the chunk, of at most `len_max` bytes.
+    #[must_use]
+    pub fn segment(&self, logical: LogicalAddr, len_max: u64) -> Segment {
+        let inside = logical.0.saturating_sub(self.start.0);
+        let left = self.len_bytes.saturating_sub(inside);
+        let stripes = self.stripes.len();
+        let whole = |count| Segment {
+            len_bytes: left.min(len_max),
+            placement: Placement::Copies { first: 0, count },
+            offset: inside,
+        };
+        let (number, within) = (inside / STRIPE_BYTES, inside % STRIPE_BYTES);
+        let striped = |placement, row: u64| Segment {
+            len_bytes: left.min(len_max).min(STRIPE_BYTES - within),
+            placement,
+            offset: row * STRIPE_BYTES + within,
+        };
+        // A chunk has as many stripes as its profile asks for, so no group of them is empty.
+        let split = |groups: usize| {
+            let groups = groups.max(1) as u64;
+            let index = usize::try_from(number % groups).unwrap_or_default();
+            (number / groups, index)
+        };
+        match self.profile {
+            Profile::Single => whole(1),
+            Profile::Dup | Profile::Raid1 | Profile::Raid1C3 | Profile::Raid1C4 => whole(stripes),
+            Profile::Raid0 => {
+                let (row, first) = split(stripes);
+                striped(Placement::Copies { first, count: 1 }, row)
+            }
+            Profile::Raid10 => {
+                let (row, pair) = split(stripes / 2);
+                let first = pair * 2;
+                striped(Placement::Copies { first, count: 2 }, row)
+            }
+            Profile::Raid5 | Profile::Raid6 => {
+                let (row, data) = split(self.data_stripes());
+                striped(Placement::Parity { row, data }, row)
+            }
+        }
+    }
+
+    /// How many stripes of each row hold data, where the others are parity.
+    #[must_use]
+    pub fn data_stripes(&self) -> usize {
+        let parity = usize::from(self.profile.parity());
+        self.stripes.len().saturating_sub(parity)
+    }
+
+    /// The stripe with a role in a row: data from 0 on, then P, then Q.
+    #[must_use]
+    pub fn stripe_of_role(&self, row: u64, role: usize) -> usize {
+        let stripes = self.stripes.len().max(1) as u64;
+        let index = (row % stripes + role as u64) % stripes;
+        usize::try_from(index).unwrap_or_default()
+    }
+
+    /// Where byte `offset` of a stripe lies on its device.
+    #[must_use]
+    pub fn device_addr(&self, stripe: usize, offset: u64) -> DeviceAddr {
+        let start = self.stripes.get(stripe).map_or(0, |stripe| stripe.offset.0);
+        DeviceAddr(start.saturating_add(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::chunk_item::tests::sample;
+
+    const START: u64 = 1 << 30;
+
+    fn segment(chunk: &ChunkItem, inside: u64) -> Segment {
+        chunk.segment(LogicalAddr(START + inside), u64::MAX)
+    }
+
+    #[test]
+    fn mirrors_hold_the_chunk_in_one_piece() {
+        let chunk = sample(START, Profile::Raid1C3, 3);
+        let found = segment(&chunk, 70_000);
+        assert_eq!(found.len_bytes, (1 << 20) - 70_000);
+        assert_eq!(found.offset, 70_000);
+        assert_eq!(found.placement, Placement::Copies { first: 0, count: 3 });
+    }
+
+    #[test]
+    fn stripes_alternate() {
+        let chunk = sample(START, Profile::Raid0, 3);
+        let found = segment(&chunk, 4 * STRIPE_BYTES + 5);
+        assert_eq!(found.placement, Placement::Copies { first: 1, count: 1 });
+        assert_eq!(found.offset, STRIPE_BYTES + 5);
+        assert_eq!(found.len_bytes, STRIPE_BYTES - 5);
+        let chunk = sample(START, Profile::Raid10, 4);
+        let found = segment(&chunk, 3 * STRIPE_BYTES);
+        assert_eq!(found.placement, Placement::Copies { first: 2, count: 2 });
+        assert_eq!(found.offset, STRIPE_BYTES);
+    }
+
+    #[test]
+    fn parity_rotates_with_the_rows() {
+        let chunk = sample(START, Profile::Raid5, 3);
+        let found = segment(&chunk, 3 * STRIPE_BYTES);
+        assert_eq!(found.placement, Placement::Parity { row: 1, data: 1 });
+        assert_eq!(found.offset, STRIPE_BYTES);
+        let roles = [0, 1, 2].map(|role| chunk.stripe_of_role(1, role));
+        assert_eq!(roles, [1, 2, 0]);
+    }
+
+    #[test]
+    fn segments_end_with_the_request_and_the_chunk() {
+        let chunk = sample(START, Profile::Raid0, 2);
+        let request = chunk.segment(LogicalAddr(START), 10);
+        assert_eq!(request.len_bytes, 10);
+        let last = segment(&chunk, (2 << 20) - 1);
+        assert_eq!(last.len_bytes, 1);
+    }
+}

@@ -1,0 +1,15 @@
+//! From logical addresses to devices: the map of chunks, the profiles' geometry, parity, and reading
+//! of any copy.
+
+mod layout;
+mod map;
+mod members;
+pub mod parity;
+mod store;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use layout::{Placement, Segment};
+pub use map::{ChunkMap, ChunkMapRule};
+pub use members::{Member, Members};
+pub use store::ChunkStore;
