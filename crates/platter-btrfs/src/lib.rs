@@ -5,3 +5,4 @@
 
 pub mod ondisk;
 pub mod chunk;
+pub mod tree;

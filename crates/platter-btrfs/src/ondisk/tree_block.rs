@@ -33,6 +33,8 @@ rules! {
         Owner => "invalid owner",
         /// The first key is that of the pointer.
         FirstKey => "first key is not that of the pointer",
+        /// The keys are before that of the next pointer.
+        EndKey => "keys reach beyond the next pointer",
         /// Only the root of a tree may be an empty leaf.
         Empty => "leaf that is not a root has no items",
     }
@@ -62,6 +64,8 @@ pub struct Expected {
     pub tree: Option<TreeId>,
     /// Its first key.
     pub first_key: Option<Key>,
+    /// The key of the next pointer, which all of its keys are before.
+    pub end_key: Option<Key>,
 }
 
 impl TreeBlockFormat {
@@ -140,11 +144,19 @@ impl Expected {
         if !may_own(header.owner, tree) {
             return broken(TreeBlockRule::Owner);
         }
-        let first = if header.level == 0 {
-            Leaf::new(bytes).key(0)
+        let (first, last) = if header.level == 0 {
+            let leaf = Leaf::new(bytes);
+            (leaf.key(0), leaf.key(leaf.len().saturating_sub(1)))
         } else {
-            Node::new(bytes).pointer(0).map(|pointer| pointer.key)
+            let node = Node::new(bytes);
+            let key = |index| node.pointer(index).map(|pointer| pointer.key);
+            (key(0), key(node.len().saturating_sub(1)))
         };
+        if let (Some(end), Some(last)) = (self.end_key, last)
+            && last >= end
+        {
+            return broken(TreeBlockRule::EndKey);
+        }
         match (self.first_key, first) {
             (Some(_), None) => broken(TreeBlockRule::Empty),
             (Some(expected), Some(first)) if expected != first => broken(TreeBlockRule::FirstKey),
@@ -204,6 +216,7 @@ pub(crate) mod tests {
             generation: Some(header.generation),
             tree: Some(TreeId(256)),
             first_key: Some(KEY),
+            end_key: KEY.successor(),
         };
         expected.check(&block).unwrap();
     }
@@ -243,6 +256,8 @@ pub(crate) mod tests {
         );
         let tree = Some(TreeId::ROOT);
         assert_eq!(rule(Expected { tree, ..none }), TreeBlockRule::Owner);
+        let end_key = Some(KEY);
+        assert_eq!(rule(Expected { end_key, ..none }), TreeBlockRule::EndKey);
         let first_key = Some(Key::MIN);
         let expected = Expected { first_key, ..none };
         assert_eq!(rule(expected), TreeBlockRule::FirstKey);

@@ -1,0 +1,31 @@
+//! Trees: reading of verified blocks, search and iteration.
+
+mod blocks;
+mod cursor;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use platter_ondisk::Locus;
+
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::{Key, TreeId};
+
+pub use blocks::{TreeBlock, TreeBlocks};
+pub use cursor::Cursor;
+
+/// A tree: its number, and where its root lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tree {
+    /// Its number: the owner of its blocks.
+    pub id: TreeId,
+    /// Its root.
+    pub root: RootPointer,
+}
+
+impl Tree {
+    /// The location of an item in reports.
+    #[must_use]
+    pub fn locus(&self, key: Key) -> Locus {
+        Locus::tree(self.id.0).at_key(key.into())
+    }
+}
