@@ -27,6 +27,7 @@ pub mod xattr;
 pub mod path;
 pub mod check;
 pub mod creation;
+pub mod file;
 pub mod namei;
 pub mod whole_file;
 pub mod writing;

@@ -1,9 +1,6 @@
 //! Contents of files: filled from the device run by run, and described as data and holes.
 
-mod extents;
 mod limit;
-mod seek;
-mod sources;
 #[cfg(test)]
 mod tests;
 
@@ -12,14 +9,15 @@ use std::ops::{ControlFlow, Range};
 
 use platter_cache::AddressSpace;
 use platter_ondisk::{Corrupt, Locus, Rule};
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::file::{FileMap, FileRun, Piece, RunBudget, Sources, TooManyBlocks};
+use platter_vfs::writing::RangeSet;
+use platter_vfs::{Condition, Error, Extent, ExtentSink, Result, SeekTarget, file};
 
 use crate::Volume;
 use crate::mapping::{Backing, BlockMap, InlineData, Run};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags};
 
 pub use limit::size_bytes_max;
-pub use sources::{Piece, Sources};
 
 /// What a whole map must hold to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,7 +60,8 @@ impl Contents<'_> {
 
     /// Fills `bufs` with the file's bytes from `offset` on, zeros behind its end.
     fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let sources = self.sources(offset, sources::total_len(bufs), self.inode.size_bytes)?;
+        let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let sources = self.sources(offset, len_bytes, self.inode.size_bytes)?;
         sources.read(&**self.volume.device(), bufs)
     }
 
@@ -156,53 +155,131 @@ impl Contents<'_> {
     /// The run that `block` lies in, from `block` on, within what `budget` allows.
     fn counted_run(&self, block: FileBlock, budget: &mut RunBudget) -> Result<Run> {
         let run = self.map.lookup(self.volume, block)?;
-        budget.spend(&run).map_err(|rule| {
-            let locus = Locus::inode(u64::from(self.inode.number.get()));
-            Corrupt::new(locus, rule)
-        })?;
+        let spent = budget.spend(run.backing == Backing::Hole, u64::from(run.count));
+        spent.map_err(|TooManyBlocks| self.too_many_blocks())?;
         Ok(run)
     }
 }
 
-/// What a walk over the runs of one file may still meet before they are more than a sound file has.
-#[derive(Debug, Clone, Copy)]
-struct RunBudget {
-    /// Blocks of the file that are taken: never more than the filesystem has.
-    blocks: u64,
-    /// Holes. Each ends at a block that is taken, by the file or by its map, or at the end of a
-    /// block of the map or of one of its four parts.
-    holes: u64,
-}
-
-impl RunBudget {
-    fn new(filesystem_blocks: u64) -> Self {
-        Self {
-            blocks: filesystem_blocks,
-            holes: filesystem_blocks.saturating_mul(2).saturating_add(4),
+impl Contents<'_> {
+    /// See [`file::seek`]. The file ends at `size` with the `delayed` blocks.
+    pub fn seek(
+        &self,
+        offset: u64,
+        target: SeekTarget,
+        size: u64,
+        delayed: &RangeSet<u32>,
+    ) -> Result<u64> {
+        if offset >= size || !self.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return file::seek(&self.mapped(delayed), offset, target, size);
+        }
+        let end = self.inline_end()?.min(size);
+        match target {
+            SeekTarget::Data if offset < end => Ok(offset),
+            SeekTarget::Data => Err(Condition::NoSuchAddress.into()),
+            SeekTarget::Hole => Ok(end.max(offset)),
         }
     }
 
-    fn spend(&mut self, run: &Run) -> Result<(), BlockMapRule> {
-        let (left, cost) = match run.backing {
-            Backing::Hole => (&mut self.holes, 1),
-            Backing::Written(_) | Backing::Unwritten(_) => (&mut self.blocks, run.count.into()),
-        };
-        *left = left.checked_sub(cost).ok_or(BlockMapRule::TooManyBlocks)?;
+    /// See [`file::extents`].
+    pub fn extents(
+        &self,
+        range: Range<u64>,
+        delayed: &RangeSet<u32>,
+        sink: &mut ExtentSink<'_>,
+    ) -> Result<()> {
+        if range.is_empty() || !self.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return file::extents(&self.mapped(delayed), range, sink);
+        }
+        let inline = range.start..range.end.min(self.inline_end()?);
+        if !inline.is_empty() {
+            let _ = sink(Extent {
+                inline: true,
+                ..Extent::of(inline)
+            });
+        }
         Ok(())
     }
-}
 
-impl RunBudget {
-    /// Takes back what was spent on all but `count` blocks of a run, or on a hole that was met in
-    /// part.
-    fn give_back(&mut self, run: &Run, count: u32) {
-        match run.backing {
-            Backing::Hole => self.holes += 1,
-            Backing::Written(_) | Backing::Unwritten(_) => {
-                self.blocks += u64::from(run.count - count);
-            }
+    /// See [`file::announce`].
+    pub fn announce(&self, range: Range<u64>, delayed: &RangeSet<u32>) {
+        if self.inode.flags.contains(InodeFlags::INLINE_DATA) {
+            return;
+        }
+        let device = self.volume.device();
+        file::announce(&self.mapped(delayed), range, &mut |place, length| {
+            device.will_need(place.offset..place.offset + length);
+        });
+    }
+
+    fn mapped<'m>(&'m self, delayed: &'m RangeSet<u32>) -> Mapped<'m> {
+        Mapped {
+            contents: self,
+            delayed,
         }
     }
+
+    fn too_many_blocks(&self) -> Error {
+        let locus = Locus::inode(u64::from(self.inode.number.get()));
+        Corrupt::new(locus, BlockMapRule::TooManyBlocks).into()
+    }
+}
+
+/// A file's block mapping with its delayed blocks.
+struct Mapped<'a> {
+    contents: &'a Contents<'a>,
+    delayed: &'a RangeSet<u32>,
+}
+
+impl FileMap for Mapped<'_> {
+    fn block_bits(&self) -> u32 {
+        self.contents.volume.geometry.block_bits
+    }
+
+    fn filesystem_blocks(&self) -> u64 {
+        self.contents.volume.geometry.blocks_count
+    }
+
+    fn run(&self, block: u64) -> Result<Option<FileRun>> {
+        let Some(block) = file_block(block) else {
+            return Ok(None);
+        };
+        let run = self.contents.map.lookup(self.contents.volume, block)?;
+        Ok(Some(file_run(&run, self.block_bits())))
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        next_delayed(self.delayed, block)
+    }
+
+    fn too_many_blocks(&self) -> Error {
+        self.contents.too_many_blocks()
+    }
+}
+
+/// A block that a file may have.
+pub(crate) fn file_block(block: u64) -> Option<FileBlock> {
+    let block = u32::try_from(block).ok().map(FileBlock);
+    block.filter(|&block| block != FileBlock::MAX)
+}
+
+/// A run with its location on the device in bytes.
+pub(crate) fn file_run(run: &Run, block_bits: u32) -> FileRun {
+    FileRun {
+        first: u64::from(run.first.0),
+        count: u64::from(run.count),
+        backing: match run.backing {
+            Backing::Hole => file::Backing::Hole,
+            Backing::Written(start) => file::Backing::Written(start.0 << block_bits),
+            Backing::Unwritten(start) => file::Backing::Unwritten(start.0 << block_bits),
+        },
+    }
+}
+
+/// The first of the `delayed` blocks that end after `block`, from `block` on.
+pub(crate) fn next_delayed(delayed: &RangeSet<u32>, block: u64) -> Option<Range<u64>> {
+    let found = delayed.next(u32::try_from(block).ok()?)?;
+    Some(u64::from(found.start)..u64::from(found.end))
 }
 
 /// Whether `next` goes on where `run`, grown to `blocks`, ends.

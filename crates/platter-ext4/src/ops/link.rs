@@ -70,7 +70,7 @@ impl Node {
         drop(handle);
         if is_first {
             // Now that it can be found, what was written to it before has to be.
-            file.note_dirty();
+            file.add_to_dirty();
         }
         Ok(())
     }

@@ -21,13 +21,14 @@ pub use link::LinkRule;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::namei::{self, NewInode};
@@ -50,7 +51,7 @@ use crate::ondisk::{Inode, InodeNr};
 use crate::orphan::{self, OrphanRegister, Orphans};
 use crate::txn::{Handle, Log};
 use damage::DamageNotes;
-use data::{Delayed, FileState, WriteTo};
+use data::{Delayed, FileState};
 
 /// The part of the budget, and so many bytes beside it at most, that inodes take which are kept in
 /// memory though nobody uses them: their pages go with them.
@@ -110,8 +111,6 @@ pub struct Node {
     core: RankedRwLock<Core>,
     pages: Mapping<Error>,
     data: FileState,
-    /// A file's size as its readers see it: ahead of `core` while contents are only in the cache.
-    size_bytes: AtomicU64,
     /// The lists of the tree that it is on.
     lists: InodeLists,
     /// Whether its deletion was begun.
@@ -264,8 +263,11 @@ impl Tree {
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             pages: Mapping::new(Arc::clone(&self.budget)),
-            data: FileState::new(is_journaled, may_be_unflushed, is_cut_left),
-            size_bytes: AtomicU64::new(inode.size_bytes),
+            data: FileState {
+                file: FileData::new(inode.size_bytes, may_be_unflushed),
+                is_journaled: AtomicBool::new(is_journaled),
+                is_cut_left: AtomicBool::new(is_cut_left),
+            },
             lists: InodeLists::default(),
             is_deleted: AtomicBool::new(false),
             core: RankedRwLock::new(
@@ -319,7 +321,7 @@ impl Node {
 
     /// The size as readers see it.
     fn size_bytes(&self) -> u64 {
-        self.size_bytes.load(Ordering::Acquire)
+        self.data.file.size_bytes()
     }
 
     /// Changes the inode, and up to `credits` blocks beside it, in one transaction.
@@ -432,15 +434,17 @@ impl platter_vfs::Inode for Node {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.tree.noted(self.write(offset, data, WriteTo::Cache))
+        let written = file::write(self, offset, data, WriteTo::Cache);
+        self.tree.noted(written)
     }
 
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.tree.noted(self.write(offset, data, WriteTo::Device))
+        let written = file::write(self, offset, data, WriteTo::Device);
+        self.tree.noted(written)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        self.tree.noted(self.change_space(range, mode))
+        self.tree.noted(file::fallocate(self, range, mode))
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {

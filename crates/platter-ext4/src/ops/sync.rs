@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use platter_vfs::file::write_back_files;
 use platter_vfs::writing::ReturnsSpace;
 use platter_vfs::{Condition, Error, Result};
 
@@ -30,7 +31,7 @@ impl Tree {
     /// # Errors
     /// That of any of them.
     pub(super) fn write_dirty(&self) -> Result<()> {
-        self.dirty.write_back(|nodes| self.write_back_all(nodes))
+        self.dirty.write_back(write_back_files)
     }
 
     /// Drops an inode that lost its last name once it has no user. Its contents need not be written any
@@ -80,7 +81,7 @@ impl Node {
     /// nobody will find it after a crash.
     ///
     /// Said when they are there: before, whoever writes them back might come too early.
-    pub(super) fn note_dirty(&self) {
+    pub(super) fn add_to_dirty(&self) {
         let (has_name, may_get_one) = {
             let core = self.core.read();
             (core.inode.links != 0, core.may_get_first_name)

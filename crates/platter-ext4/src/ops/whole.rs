@@ -3,10 +3,10 @@
 
 use std::io::IoSlice;
 
+use platter_vfs::file::ZEROS;
 use platter_vfs::namei::may_create;
 use platter_vfs::{CreateKind, FileKind, Result, Unmade, WholeFile};
 
-use super::data::ZEROS;
 use super::new_inode::{Blueprint, cluster_sectors, inherited_flags};
 use super::{Core, Node};
 use crate::alloc::{ALLOC_INODE_CREDITS, Portion, RECORD_CREDITS, Space, Taken};

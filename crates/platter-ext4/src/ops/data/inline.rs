@@ -17,7 +17,7 @@ const INLINE_BYTES_MAX: u64 = 1 << 16;
 impl Node {
     /// Writes contents that lie in the inode, or may come to lie there because there are none yet.
     /// Whether it did: else they have no room. The caller holds the order lock alone.
-    pub(super) fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
+    pub(super) fn write_into_inode(&self, offset: u64, data: &[u8]) -> Result<bool> {
         let end = offset.saturating_add(data.len() as u64);
         self.change_inline(end.max(self.size_bytes()), |contents| {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -30,7 +30,7 @@ impl Node {
     }
 
     /// Cuts off contents that lie in the inode, or adds zeros to them. Whether it did.
-    pub(super) fn resize_inline(&self, size: u64) -> Result<bool> {
+    pub(super) fn resize_in_inode(&self, size: u64) -> Result<bool> {
         let is_inline = self
             .core
             .read()
@@ -68,7 +68,7 @@ impl Node {
             core.inode.flags |= InodeFlags::INLINE_DATA;
             core.inode.flags -= InodeFlags::EXTENTS;
             core.inode.size_bytes = size;
-            self.cut_off(size);
+            self.data.file.truncate(size);
             core.inode.modified = now;
             core.inode.changed = now;
             core.map = BlockMap::begin(self.volume(), &mut core.inode);

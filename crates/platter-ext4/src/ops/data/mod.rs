@@ -1,92 +1,46 @@
 //! Contents of regular files: read through the page cache, and written through it.
 
+mod blocks;
 mod delayed;
 mod evict;
-mod fallocate;
-mod gather;
 mod inline;
+mod reserve;
 mod steps;
-mod sync;
 mod truncate;
-mod write;
 mod writeback;
 #[cfg(test)]
 pub(super) mod tests;
 
 use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::{Mutex, RwLock};
 use platter_cache::{AddressSpace, Buffer};
-use platter_vfs::writing::FileSync;
-use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget};
+use platter_vfs::file::{FileData, copy_into};
+use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget, file};
 
 use super::{Core, Node};
 use crate::alloc::Space;
 use crate::mapping::Backing;
-use crate::ondisk::BlockNr;
+use crate::ondisk::{BlockNr, FileBlock};
 use writeback::Placement;
 
 pub(super) use delayed::Delayed;
 pub(super) use evict::DELETE_CREDITS;
-pub(super) use write::WriteTo;
-pub(super) use writeback::ZEROS;
-
-/// Extents that one hint announces to the device at most.
-const ANNOUNCED_EXTENTS_MAX: u32 = 64;
 
 /// What is known of a file's contents beside its map.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FileState {
-    /// Held by who gives dirty blocks a place, until the map has it: behind locks of the page cache,
-    /// and before a handle.
-    placement: Mutex<Placement>,
-    /// Held shared while blocks are read or written that the map named, alone while blocks leave the
-    /// map: from then on they may become another file's. Behind locks of the page cache, and before
-    /// the placement.
-    places: RwLock<()>,
-    /// Writes over blocks that were the file's before, and the errors that a sync reported.
-    sync: FileSync,
+    /// What all drivers keep.
+    pub(super) file: FileData<Placement>,
     /// Contents went through the journal, and may not be home yet.
-    is_journaled: AtomicBool,
-    /// How often the file was cut off.
-    cuts: AtomicU64,
-    /// Not all blocks behind the end could be freed when it was cut off last. Changes with the inode's
-    /// state locked.
-    is_cut_left: AtomicBool,
-    /// The file was cut off to be written anew: it is written as soon as it can be, since many
-    /// programs expect to find its new contents after a crash.
-    is_replaced: AtomicBool,
-}
-
-/// Where a file ended at some moment: of no account once it was cut off since then.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FileEnd {
-    /// In bytes.
-    offset: u64,
-    cuts: u64,
-}
-
-impl FileEnd {
-    /// The end of contents that may reach less far.
-    fn at(self, offset: u64) -> Self {
-        Self { offset, ..self }
-    }
+    pub(super) is_journaled: AtomicBool,
+    /// Not all blocks behind the end could be freed when it was cut off last: they wait to be freed. Changes
+    /// with the inode's state locked.
+    pub(super) is_cut_left: AtomicBool,
 }
 
 impl FileState {
-    /// Of a file whose contents may be on their way through the journal, or written by an earlier
-    /// object of it and not flushed, and which may have blocks behind its end that wait to be freed.
-    pub(super) fn new(is_journaled: bool, may_be_unflushed: bool, is_cut_left: bool) -> Self {
-        Self {
-            is_journaled: AtomicBool::new(is_journaled),
-            sync: FileSync::new(may_be_unflushed),
-            is_cut_left: AtomicBool::new(is_cut_left),
-            ..Self::default()
-        }
-    }
-
     /// Whether blocks behind the end wait to be freed, so that the inode stays among the orphans.
     pub(super) fn is_cut_left(&self) -> bool {
         self.is_cut_left.load(Ordering::Acquire)
@@ -94,24 +48,28 @@ impl FileState {
 
     /// Gives back what is kept for the file to grow into.
     pub(super) fn close(&self, space: &Space) {
-        self.placement.lock().close(space);
+        self.file.placement.lock().close(space);
     }
 }
 
 impl Node {
-    /// Where the file ends now.
-    pub(super) fn end(&self) -> FileEnd {
-        // The other way round than it is cut off.
-        let cuts = self.data.cuts.load(Ordering::Acquire);
-        let offset = self.size_bytes();
-        FileEnd { offset, cuts }
+    /// Writes the dirty pages of a file back.
+    pub(super) fn write_back(&self) -> Result<()> {
+        file::write_back(self)
     }
 
-    /// Has the file end at `size`, which may be earlier than it did. The caller has the inode locked,
-    /// with that size in it.
-    fn cut_off(&self, size: u64) {
-        self.size_bytes.store(size, Ordering::Release);
-        self.data.cuts.fetch_add(1, Ordering::AcqRel);
+    /// Makes the file `size` bytes long. The caller holds the inode lock.
+    pub(super) fn resize(&self, size: u64) -> Result<()> {
+        file::resize(self, size)
+    }
+
+    /// See [`platter_vfs::Inode::sync`].
+    pub(super) fn sync_contents(&self, data_only: bool) -> Result<()> {
+        if self.kind == FileKind::Regular {
+            file::sync_data(self, data_only)
+        } else {
+            self.commit_inode(data_only)
+        }
     }
 
     /// Only regular files have contents to read, and without a key encrypted ones are refused.
@@ -151,22 +109,9 @@ impl Node {
             return;
         }
         let range = range.start..range.end.min(self.size_bytes());
-        let mut left = ANNOUNCED_EXTENTS_MAX;
         let core = self.core.read();
         let contents = core.contents(self.volume());
-        let _ = contents.extents(range, core.delayed.dirty(), &mut |extent| {
-            if let (Some(place), false) = (extent.place, extent.unwritten) {
-                let length = extent.file.end - extent.file.start;
-                self.volume()
-                    .device()
-                    .will_need(place.offset..place.offset + length);
-            }
-            left -= 1;
-            if left == 0 {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        });
+        contents.announce(range, core.delayed.dirty());
     }
 }
 
@@ -179,7 +124,7 @@ impl AddressSpace for Node {
     }
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let _stay = self.data.places.read();
+        let _stay = self.data.file.mapping.read();
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.size_bytes().min(offset + len);
         let (sources, away) = {
@@ -216,7 +161,8 @@ impl Node {
         let Some(log) = self.volume().log().filter(|_| !range.is_empty()) else {
             return Ok(away);
         };
-        let blocks = self.blocks_of(range)?;
+        let block = |nr| FileBlock(u32::try_from(nr).unwrap_or(u32::MAX));
+        let blocks = block(range.start >> bits)..block(range.end.div_ceil(1 << bits));
         core.contents(self.volume()).runs(blocks, &mut |run| {
             if let Backing::Written(start) = run.backing {
                 let end = BlockNr(start.0 + u64::from(run.count));
@@ -228,20 +174,5 @@ impl Node {
             ControlFlow::Continue(())
         })?;
         Ok(away)
-    }
-}
-
-/// Copies bytes into a row of buffers, from byte `at` of the row on.
-fn copy_into(bufs: &mut [IoSliceMut<'_>], at: u64, mut bytes: &[u8]) {
-    let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
-    for buf in bufs {
-        let Some(target) = buf.get_mut(skip..) else {
-            skip -= buf.len();
-            continue;
-        };
-        let count = target.len().min(bytes.len());
-        target[..count].copy_from_slice(&bytes[..count]);
-        bytes = &bytes[count..];
-        skip = 0;
     }
 }

@@ -7,116 +7,66 @@ use std::sync::atomic::Ordering;
 
 use platter_cache::page::WritableSpace;
 use platter_vfs::Result;
+use platter_vfs::file::{Allocation, FileEnd, FileRun, Request, Target, write_runs};
 use platter_vfs::writing::NoSpaceRetry;
 
 use super::super::{Core, Node};
-use super::FileEnd;
 use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
+use crate::file::file_run;
 use crate::inode::{self, STORE_CREDITS};
 use crate::mapping::{Backing, MapChange, Progress, PromisedSource, Run};
 use crate::ondisk::{BlockNr, FileBlock};
 use crate::txn::Handle;
 
-/// Zeros for the rest of the last block.
-pub(in crate::ops) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
 /// Blocks of contents that one handle takes into the journal at most.
-const JOURNALED_BLOCKS_MAX: u32 = 32;
+pub(super) const JOURNALED_BLOCKS_MAX: u32 = 32;
 
 /// Where a file got blocks last. Its lock keeps others from placing blocks of the same file.
 #[derive(Debug, Default)]
-pub(in crate::ops) struct Placement {
+pub struct Placement {
     last: Option<(FileBlock, BlockNr)>,
     /// What is kept for it behind them.
     window: Window,
 }
 
-/// What is to be done about dirty pages' blocks.
-pub(super) enum Target {
-    /// They are not dirty, and have no contents.
-    Nothing,
-    /// They have a place.
-    Overwrite(BlockNr),
-    /// They have a place, but read as zeros.
-    Unwritten(BlockNr),
-    /// They have no place.
-    New,
-}
-
-/// Bytes of a file in a row that are to be written.
-pub(super) struct Request<'a> {
-    pub(super) offset: u64,
-    pub(super) end: u64,
-    pub(super) bufs: &'a [IoSlice<'a>],
-}
-
 /// Blocks of a file that are about to be mapped.
-pub(super) struct Piece {
+#[derive(Debug)]
+pub struct Piece {
     pub(super) run: Run,
     /// Absent where they lie in a cluster that the file has.
     taken: Option<Taken>,
     /// Clusters among them that use up a promise.
     promised: u32,
+    block_bits: u32,
+}
+
+impl Allocation for Piece {
+    fn run(&self) -> FileRun {
+        file_run(&self.run, self.block_bits)
+    }
 }
 
 impl WritableSpace for Node {
     fn extend(&self, end: u64) {
-        self.size_bytes.fetch_max(end, Ordering::AcqRel);
+        self.data.file.extend(end);
     }
 
     fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
-        let end = offset + len;
-        let request = Request { offset, end, bufs };
-        let blocks = self.blocks_of(offset..end)?;
-        let _stay = self.data.places.read();
-        let is_unplaced = {
-            let core = self.core.read();
-            let mut unplaced = core.delayed.dirty().within(blocks.start.0..blocks.end.0);
-            unplaced.next().is_some()
-        };
-        let mut placement = is_unplaced.then(|| self.data.placement.lock());
-        let mut at = blocks.start;
-        while at < blocks.end {
-            let (target, count) = self.target(at..blocks.end)?;
-            let run = |backing| Run {
-                first: at,
-                count,
-                backing,
-            };
-            let count = match (target, &mut placement) {
-                // What became dirty only now is written when its pages are.
-                (Target::Nothing, _) | (Target::New | Target::Unwritten(_), None) => count,
-                (Target::Overwrite(start), _) => {
-                    self.write_over(&request, &run(Backing::Written(start)))?;
-                    count
-                }
-                (Target::Unwritten(start), Some(_)) => {
-                    let run = run(Backing::Written(start));
-                    self.write_over(&request, &run)?;
-                    self.convert_written(&run, self.end_within(&request, &run))?;
-                    count
-                }
-                (Target::New, Some(placement)) => {
-                    self.place(&request, at..FileBlock(at.0 + count), placement)?
-                }
-            };
-            at = FileBlock(at.0 + count);
-        }
-        self.extend_on_medium(self.end().at(end))
+        write_runs(self, offset, bufs)
     }
 }
 
 impl Node {
     /// What is to be done about the first blocks of a range, and how many.
     pub(super) fn target(&self, blocks: Range<FileBlock>) -> Result<(Target, u32)> {
+        let bits = self.volume().geometry.block_bits;
         let core = self.core.read();
         let first = blocks.start;
         let run = core.map.lookup(self.volume(), first)?;
         let run = run.truncated(blocks.end.0 - first.0);
         let target = match run.backing {
-            Backing::Written(start) => return Ok((Target::Overwrite(start), run.count)),
-            Backing::Unwritten(start) => Target::Unwritten(start),
+            Backing::Written(start) => return Ok((Target::Overwrite(start.0 << bits), run.count)),
+            Backing::Unwritten(start) => Target::Unwritten(start.0 << bits),
             Backing::Hole => Target::New,
         };
         let dirty = core.delayed.dirty().next(first.0);
@@ -125,35 +75,6 @@ impl Node {
             Some(dirty) => (Target::Nothing, run.count.min(dirty.start - first.0)),
             None => (Target::Nothing, run.count),
         })
-    }
-
-    /// Gives the first blocks of a range a place, and writes and maps them. Gives how many.
-    fn place(
-        &self,
-        request: &Request<'_>,
-        blocks: Range<FileBlock>,
-        placement: &mut Placement,
-    ) -> Result<u32> {
-        let journaled = self.journals_data().then_some(request);
-        let mut blocks = blocks;
-        if journaled.is_some() {
-            let end = blocks.start.0.saturating_add(JOURNALED_BLOCKS_MAX);
-            blocks.end = blocks.end.min(FileBlock(end));
-        }
-        let mut piece = self.take(blocks, placement)?;
-        let run = piece.run;
-        let end = self.end_within(request, &run);
-        let written = match journaled {
-            Some(_) => Ok(()),
-            None => self.write_blocks(request, &run),
-        };
-        let written = written.and_then(|()| self.map_piece(&mut piece, end, journaled));
-        if let Err(error) = written {
-            self.give_back(piece)?;
-            return Err(error);
-        }
-        placement.note(&run);
-        Ok(run.count)
     }
 
     /// Maps a piece as unwritten.
@@ -167,7 +88,7 @@ impl Node {
     }
 
     /// Gives back what a piece that could not be mapped has taken.
-    pub(super) fn give_back(&self, piece: Piece) -> Result<()> {
+    pub(super) fn give_back_piece(&self, piece: Piece) -> Result<()> {
         if let Some(taken) = piece.taken {
             self.tree.space()?.give_back(taken);
         }
@@ -197,6 +118,7 @@ impl Node {
                     },
                     taken: None,
                     promised: 0,
+                    block_bits: volume.geometry.block_bits,
                 });
             }
             end = end.min(core.map.step_end(volume, first));
@@ -226,6 +148,7 @@ impl Node {
             },
             promised: if is_promised { clusters } else { 0 },
             taken: Some(taken),
+            block_bits: volume.geometry.block_bits,
         })
     }
 
@@ -297,7 +220,7 @@ impl Node {
     }
 
     /// Has unwritten blocks, to which data was written, read as that, and the size reach to `end`.
-    fn convert_written(&self, run: &Run, end: u64) -> Result<()> {
+    pub(super) fn convert_run(&self, run: &Run, end: u64) -> Result<()> {
         let mut blocks = run.first..run.end();
         self.in_steps(0, |handle, core, space| {
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
@@ -331,7 +254,7 @@ impl Node {
         inode::read_slot(volume, self.number)?;
         let mut handle = volume.begin(STORE_CREDITS)?;
         let mut core = self.core.write();
-        if self.data.cuts.load(Ordering::Acquire) != end.cuts {
+        if !self.data.file.is_current(end) {
             return Ok(());
         }
         let left = end.offset.min(self.size_bytes());
@@ -340,11 +263,11 @@ impl Node {
     }
 
     /// Writes the bytes of a run of blocks over what the file has there, or has them journaled.
-    fn write_over(&self, request: &Request<'_>, run: &Run) -> Result<()> {
+    pub(super) fn write_over(&self, request: &Request<'_>, run: &Run) -> Result<()> {
         if !self.journals_data() {
             self.leave_journal()?;
             self.write_blocks(request, run)?;
-            self.data.sync.writes.record();
+            self.data.file.sync.writes.record();
             self.tree.overwrites.record();
             return Ok(());
         }
@@ -416,14 +339,8 @@ impl Node {
             return Ok(());
         };
         let bits = self.volume().geometry.block_bits;
-        let bufs = request.blocks(run, bits);
+        let bufs = request.blocks(&file_run(run, bits), bits);
         self.tree.write_data(start.0 << bits, &bufs)
-    }
-
-    /// The end of the bytes of a run of blocks that are written.
-    pub(super) fn end_within(&self, request: &Request<'_>, run: &Run) -> u64 {
-        let end = u64::from(run.end().0) << self.volume().geometry.block_bits;
-        end.min(request.end)
     }
 }
 
@@ -471,38 +388,5 @@ impl Placement {
             let last = BlockNr(start.0 + u64::from(run.count) - 1);
             self.last = Some((FileBlock(run.end().0 - 1), last));
         }
-    }
-}
-
-impl Request<'_> {
-    /// What a run of blocks is to hold, zeros behind the end of the file.
-    pub(super) fn blocks(&self, run: &Run, block_bits: u32) -> Vec<IoSlice<'_>> {
-        let first = u64::from(run.first.0) << block_bits;
-        let end = first + (u64::from(run.count) << block_bits);
-        let mut bufs = self.bytes(first..end);
-        let missing = end.saturating_sub(self.end);
-        if let Some(zeros) = usize::try_from(missing)
-            .ok()
-            .and_then(|len| ZEROS.get(..len))
-            && !zeros.is_empty()
-        {
-            bufs.push(IoSlice::new(zeros));
-        }
-        bufs
-    }
-
-    /// The parts of the buffers that hold a range of the file.
-    fn bytes(&self, range: Range<u64>) -> Vec<IoSlice<'_>> {
-        let mut at = self.offset;
-        let mut bufs = Vec::with_capacity(self.bufs.len() + 1);
-        for buf in self.bufs {
-            let end = at + buf.len() as u64;
-            let within =
-                |at_byte: u64| usize::try_from(at_byte.clamp(at, end) - at).unwrap_or_default();
-            let part = buf.get(within(range.start)..within(range.end));
-            bufs.extend(part.filter(|part| !part.is_empty()).map(IoSlice::new));
-            at = end;
-        }
-        bufs
     }
 }

@@ -5,12 +5,12 @@ mod races;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use platter_block::sim::{Effect, Fault, FaultDevice, When};
 use platter_block::{BlockDevice, CountingDevice, MemoryDevice, Operation};
 use platter_cache::MemoryBudget;
 use platter_cache::page::PAGE_BYTES;
+use platter_vfs::file::FileBlocks as _;
 use platter_vfs::{Condition, Error, FallocateMode, FileKind, FixedClock, Inode as _, Timestamp};
 
 use super::super::{Node, OnError, Tree};
@@ -653,7 +653,7 @@ fn a_size_that_no_map_has_room_for_cannot_become_another_such() {
     let file = File::new(1, EXTENTS);
     let size = 1 << 46;
     file.node.core.write().inode.size_bytes = size;
-    file.node.size_bytes.store(size, Ordering::Release);
+    file.node.data.file.set_size(size);
     let cut = file.cut(size / 2);
     assert!(matches!(
         cut,

@@ -256,7 +256,7 @@ fn a_change_of_the_inode_does_not_wait_for_a_read() {
 fn what_is_being_cut_off_is_not_brought_in() {
     let (file, _) = written_file();
     let node = &file.node;
-    node.size_bytes.store(100, Ordering::Release);
+    node.data.file.set_size(100);
     let mut bytes = [9; 4096];
     node.read_folios(0, &mut [IoSliceMut::new(&mut bytes)])
         .unwrap();
@@ -278,7 +278,7 @@ fn a_file_that_is_just_being_cut_off_is_made_durable_as_far_as_it_stays() {
         let sync = scope.spawn(|| node.write_back().unwrap());
         gate.await_one();
         // The cut stores nothing as long as blocks are read.
-        let reads = node.data.places.read();
+        let reads = node.data.file.mapping.read();
         let cut = scope.spawn(|| {
             let _order = node.order.write();
             node.resize(950).unwrap();
@@ -332,7 +332,7 @@ fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
         let mut file = File::new(5, EXTENTS);
         file.write(0, 8192);
         file.remount();
-        let before = file.node.end();
+        let before = file.node.data.file.end();
         if collapses {
             file.fallocate(0, 4096, FallocateMode::CollapseRange);
             file.write(4096, 4096);

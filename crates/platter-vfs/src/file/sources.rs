@@ -1,12 +1,12 @@
-//! Where the bytes of a file lie, found first, so that no lock on its map is held while they are
+//! Where the bytes of a file are, looked up first, so that no lock on its mapping is held while they are
 //! read.
 
 use std::io::IoSliceMut;
 
+use crate::Result;
 use platter_block::BlockDevice;
-use platter_vfs::Result;
 
-/// Where bytes of a file in a row come from. Behind them there are zeros.
+/// Where consecutive bytes of a file come from. After them there are zeros.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sources {
     /// The inode.
@@ -20,16 +20,20 @@ pub enum Sources {
     },
 }
 
-/// Bytes of a file in a row with one source.
+/// Consecutive bytes of a file with one source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    pub(super) len_bytes: u64,
+    /// How many.
+    pub len_bytes: u64,
     /// Offset on the device in bytes; `None` for zeros.
-    pub(super) device: Option<u64>,
+    pub device: Option<u64>,
 }
 
 impl Sources {
-    /// Fills `bufs` with the bytes, and zeros behind them.
+    /// Fills `bufs` with the bytes, and zeros after them.
+    ///
+    /// # Errors
+    /// The device's.
     pub fn read(&self, device: &dyn BlockDevice, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let (first, rest) = match self {
             Self::Inline(bytes) => {
@@ -69,7 +73,7 @@ fn fill_from(mut bytes: &[u8], bufs: &mut [IoSliceMut<'_>]) {
     }
 }
 
-pub(super) fn total_len(bufs: &[IoSliceMut<'_>]) -> u64 {
+fn total_len(bufs: &[IoSliceMut<'_>]) -> u64 {
     bufs.iter().map(|buf| buf.len() as u64).sum()
 }
 
@@ -88,4 +92,19 @@ fn split(bufs: Vec<&mut [u8]>, count: u64) -> (Vec<IoSliceMut<'_>>, Vec<&mut [u8
         }
     }
     (before, behind)
+}
+
+/// Copies bytes into consecutive buffers, from their byte `at` on.
+pub fn copy_into(bufs: &mut [IoSliceMut<'_>], at: u64, mut bytes: &[u8]) {
+    let mut skip = usize::try_from(at).unwrap_or(usize::MAX);
+    for buf in bufs {
+        let Some(target) = buf.get_mut(skip..) else {
+            skip -= buf.len();
+            continue;
+        };
+        let count = target.len().min(bytes.len());
+        target[..count].copy_from_slice(&bytes[..count]);
+        bytes = &bytes[count..];
+        skip = 0;
+    }
 }

@@ -1,0 +1,401 @@
+//! The changes of a file's block mapping that [`platter_vfs::file`] asks for.
+
+use std::io::IoSlice;
+use std::ops::Range;
+
+use platter_cache::Mapping;
+use platter_vfs::file::{
+    FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
+};
+use platter_vfs::lock_rank::RankedRwLock;
+use platter_vfs::{Condition, Error, Result};
+
+use super::super::Node;
+use super::writeback::{JOURNALED_BLOCKS_MAX, Piece, Placement};
+use crate::file::{file_block, file_run, next_delayed, size_bytes_max};
+use crate::mapping::{Backing, Progress, Run};
+use crate::ondisk::{BlockNr, FileBlock, InodeFlags};
+
+impl FileBlocks for Node {
+    type Placement = Placement;
+    type Allocation = Piece;
+
+    fn pages(&self) -> &Mapping<Error> {
+        &self.pages
+    }
+
+    fn data(&self) -> &FileData<Placement> {
+        &self.data.file
+    }
+
+    fn inode_lock(&self) -> &RankedRwLock<()> {
+        &self.order
+    }
+
+    fn block_bits(&self) -> u32 {
+        self.volume().geometry.block_bits
+    }
+
+    fn cluster_bytes(&self) -> u64 {
+        let geometry = &self.volume().geometry;
+        u64::from(geometry.block_bytes) * u64::from(geometry.cluster_blocks)
+    }
+
+    fn size_bytes_max(&self) -> u64 {
+        size_bytes_max(&self.volume().geometry, &self.core.read().inode)
+    }
+
+    fn size_on_disk(&self) -> u64 {
+        self.core.read().inode.size_bytes
+    }
+
+    fn check_write(&self) -> Result<()> {
+        self.refuse_without_contents()?;
+        self.refuse_change()
+    }
+
+    fn is_sync(&self) -> bool {
+        self.has_flag(InodeFlags::SYNC)
+    }
+
+    fn is_append_only(&self) -> bool {
+        self.has_flag(InodeFlags::APPEND)
+    }
+
+    fn throttle(&self) {
+        let tree = &self.tree;
+        tree.dirty.throttle(&tree.budget, write_back_files);
+    }
+
+    fn note_dirty(&self) {
+        self.add_to_dirty();
+    }
+
+    fn note_failure(&self, error: &Error) {
+        self.tree.dirty.record_failure(error);
+    }
+
+    fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
+        self.write_into_inode(offset, data)
+    }
+
+    fn resize_inline(&self, size: u64) -> Result<bool> {
+        self.resize_in_inode(size)
+    }
+
+    fn leave_inline(&self) -> Result<()> {
+        self.grow_out_of_inode()
+    }
+
+    fn run(&self, block: u64) -> Result<FileRun> {
+        let Some(found) = file_block(block) else {
+            return Ok(FileRun {
+                first: block,
+                count: 1,
+                backing: platter_vfs::file::Backing::Hole,
+            });
+        };
+        let run = self.core.read().map.lookup(self.volume(), found)?;
+        Ok(file_run(&run, self.block_bits()))
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        next_delayed(self.core.read().delayed.dirty(), block)
+    }
+
+    fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
+        let (target, count) = self.target(file_blocks(&blocks)?)?;
+        Ok((target, u64::from(count)))
+    }
+
+    fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let blocks = file_blocks(&blocks)?;
+        let (volume, space) = (self.volume(), self.tree.space()?);
+        let reserved = self.core.write().promise(volume, space, blocks)?;
+        let reserved = reserved.into_iter();
+        Ok(reserved
+            .map(|run| u64::from(run.start)..u64::from(run.end))
+            .collect())
+    }
+
+    fn release(&self, blocks: Range<u64>) {
+        let Ok(space) = self.tree.space() else {
+            return;
+        };
+        let block = |block| FileBlock(u32::try_from(block).unwrap_or(u32::MAX));
+        let blocks = block(blocks.start)..block(blocks.end);
+        let mut core = self.core.write();
+        core.forget_delayed(self.volume(), space, blocks);
+    }
+
+    fn allocate(&self, blocks: Range<u64>, placement: &mut Placement) -> Result<Piece> {
+        self.take(file_blocks(&blocks)?, placement)
+    }
+
+    fn give_back(&self, piece: Piece) -> Result<()> {
+        self.give_back_piece(piece)
+    }
+
+    fn map_written(
+        &self,
+        piece: &mut Piece,
+        end: u64,
+        journaled: Option<&Request<'_>>,
+    ) -> Result<()> {
+        self.map_piece(piece, end, journaled)
+    }
+
+    fn note_placed(&self, placement: &mut Placement, run: &FileRun) {
+        placement.note(&own_run(run, self.block_bits()));
+    }
+
+    fn convert_written(&self, run: &FileRun, end: u64) -> Result<()> {
+        self.convert_run(&own_run(run, self.block_bits()), end)
+    }
+
+    fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.tree.write_data(at, bufs)
+    }
+
+    fn overwrite(&self, request: &Request<'_>, run: &FileRun) -> Result<()> {
+        self.write_over(request, &own_run(run, self.block_bits()))
+    }
+
+    fn journaled_blocks_max(&self) -> Option<u64> {
+        self.journals_data().then_some(JOURNALED_BLOCKS_MAX.into())
+    }
+
+    fn extend_on_disk(&self, end: FileEnd) -> Result<()> {
+        self.extend_on_medium(end)
+    }
+
+    fn touch(&self) -> Result<()> {
+        self.touch_contents()
+    }
+
+    fn set_larger_size(&self, size: u64) -> Result<()> {
+        let now = self.tree.clock.now();
+        self.change(0, |handle, core| {
+            core.inode.size_bytes = size;
+            core.inode.modified = now;
+            core.inode.changed = now;
+            core.data_sync = handle.transaction();
+            Ok(())
+        })
+    }
+
+    fn prepare_truncate(&self, first: u64) -> Result<()> {
+        file_blocks(&(0..first))?;
+        self.prepare_shorter()
+    }
+
+    fn is_truncation_left(&self) -> bool {
+        self.data.is_cut_left()
+    }
+
+    fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {
+        let end = file_blocks(&(0..first))?.end;
+        self.remove_behind(size, end)
+    }
+
+    fn abort(&self, error: &Error) {
+        if let Some(log) = self.volume().log() {
+            log.abort(error);
+        }
+    }
+
+    fn settle_shared_reservations(&self, range: Range<u64>) -> Result<()> {
+        if self.core.read().delayed.has_rows() {
+            self.pages.write_back(self, range)?;
+        }
+        Ok(())
+    }
+
+    fn has_unwritten(&self) -> bool {
+        self.has_flag(InodeFlags::EXTENTS)
+    }
+
+    fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
+        let dropped = file_blocks(&blocks)?;
+        let mut left = dropped.clone();
+        self.in_steps(0, |handle, core, space| {
+            core.forget_delayed(self.volume(), space, dropped.clone());
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            match map.remove(&mut change, left.clone())? {
+                Progress::Done => return Ok(true),
+                Progress::More(next) => left.end = next,
+            }
+            Ok(false)
+        })
+    }
+
+    fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
+        let blocks = file_blocks(&blocks)?;
+        let mut left = blocks.clone();
+        self.in_steps(0, |handle, core, space| {
+            core.forget_delayed(self.volume(), space, blocks.clone());
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            match map.convert(&mut change, left.clone(), true)? {
+                Progress::Done => return Ok(true),
+                Progress::More(next) => left.start = next,
+            }
+            Ok(false)
+        })
+    }
+
+    fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
+        let blocks = file_blocks(&blocks)?;
+        let space = self.tree.space()?;
+        let placement = &mut *self.data.file.placement.lock();
+        self.core
+            .write()
+            .promise_holes(self.volume(), space, blocks.clone())?;
+        let filled = self.fill_promised(blocks.clone(), placement);
+        if filled.is_err() {
+            let mut core = self.core.write();
+            core.forget_delayed(self.volume(), space, blocks);
+        }
+        filled
+    }
+
+    fn collapse_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
+        let blocks = file_blocks(&blocks)?;
+        let count = blocks.end.0 - blocks.start.0;
+        let mut left = blocks.clone();
+        self.in_steps(0, |handle, core, space| {
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            match map.remove(&mut change, left.clone())? {
+                Progress::Done => return Ok(true),
+                Progress::More(next) => left.end = next,
+            }
+            Ok(false)
+        })?;
+        let mut from = blocks.end;
+        self.in_steps(0, |handle, core, space| {
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            match map.shift_down(&mut change, from, count)? {
+                Progress::Done => {
+                    core.inode.size_bytes = size;
+                    self.data.file.truncate(size);
+                    Ok(true)
+                }
+                Progress::More(next) => {
+                    from = next;
+                    Ok(false)
+                }
+            }
+        })
+    }
+
+    fn may_shift_up(&self, count: u64) -> Result<bool> {
+        let Ok(count) = u32::try_from(count) else {
+            return Ok(false);
+        };
+        self.core.read().map.has_room_above(self.volume(), count)
+    }
+
+    fn insert_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
+        let blocks = file_blocks(&blocks)?;
+        let count = blocks.end.0 - blocks.start.0;
+        // What takes space first, so that the file is whole where there is none. Nobody who writes what
+        // lies before it joins the parts again.
+        self.in_steps(0, |handle, core, space| {
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            map.part(&mut change, blocks.start)?;
+            Ok(true)
+        })?;
+        // The size next: what is moved would lie behind the end of the file.
+        self.change(0, |handle, core| {
+            core.inode.size_bytes = size;
+            core.data_sync = handle.transaction();
+            Ok(())
+        })?;
+        self.data.file.set_size(size);
+        let mut left = blocks.start..FileBlock::MAX;
+        self.in_steps(0, |handle, core, space| {
+            let (map, mut change) = core.map_change(self.volume(), &**space, handle);
+            match map.shift_up(&mut change, left.clone(), count)? {
+                Progress::Done => return Ok(true),
+                Progress::More(next) => left.end = next,
+            }
+            Ok(false)
+        })
+    }
+
+    fn commit_mapping(&self) -> Result<()> {
+        let changed = self.core.read().sync;
+        self.volume()
+            .log()
+            .map_or(Ok(()), |log| log.commit(changed))
+    }
+
+    fn commit(&self, data_only: bool) -> Result<()> {
+        self.commit_inode(data_only)
+    }
+}
+
+impl Node {
+    fn has_flag(&self, flag: InodeFlags) -> bool {
+        self.core.read().inode.flags.contains(flag)
+    }
+
+    /// Returns when the transactions that changed the inode are durable, and what was written to its
+    /// blocks.
+    pub(in crate::ops) fn commit_inode(&self, data_only: bool) -> Result<()> {
+        let Some(log) = self.volume().log() else {
+            return Ok(());
+        };
+        let transaction = {
+            let core = self.core.read();
+            if data_only { core.data_sync } else { core.sync }
+        };
+        let writes = &self.data.file.sync.writes;
+        writes.sync(|| log.commit(transaction), || log.sync(transaction))
+    }
+
+    fn fill_promised(&self, blocks: Range<FileBlock>, placement: &mut Placement) -> Result<()> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let run = self.core.read().map.lookup(self.volume(), at)?;
+            let run = run.truncated(blocks.end.0 - at.0);
+            at = run.end();
+            if run.backing != Backing::Hole {
+                continue;
+            }
+            let mut piece = self.take(run.first..run.end(), placement)?;
+            let filled = self.map_unwritten(&mut piece, placement);
+            if let Err(error) = filled {
+                self.give_back_piece(piece)?;
+                return Err(error);
+            }
+            at = piece.run.end();
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of a range, as far as a file may have them.
+///
+/// # Errors
+/// `FileTooLarge`.
+fn file_blocks(blocks: &Range<u64>) -> Result<Range<FileBlock>> {
+    let block = |nr| u32::try_from(nr).map(FileBlock).ok();
+    let found = block(blocks.start).zip(block(blocks.end));
+    let (start, end) = found.ok_or(Condition::FileTooLarge)?;
+    Ok(start..end)
+}
+
+/// A run of blocks that a file may have.
+fn own_run(run: &FileRun, block_bits: u32) -> Run {
+    use platter_vfs::file::Backing as Found;
+    let number = |nr| u32::try_from(nr).unwrap_or(u32::MAX);
+    Run {
+        first: FileBlock(number(run.first)),
+        count: number(run.count),
+        backing: match run.backing {
+            Found::Hole => Backing::Hole,
+            Found::Written(offset) => Backing::Written(BlockNr(offset >> block_bits)),
+            Found::Unwritten(offset) => Backing::Unwritten(BlockNr(offset >> block_bits)),
+        },
+    }
+}

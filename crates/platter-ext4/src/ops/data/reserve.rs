@@ -1,0 +1,164 @@
+//! Reservations of space for blocks that are about to be dirty, and times of changes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use platter_vfs::{Condition, Result, Timestamp};
+
+use super::super::{Core, Node};
+use crate::alloc::Space;
+use crate::mapping::{Backing, Run, blocks_of_row, row_of};
+use crate::ondisk::{FileBlock, InodeFlags};
+use crate::volume::Volume;
+
+/// Times of a file that is being written are no more exact than this, as in Linux, so that not
+/// every write changes the inode.
+const TICK_NANOSECONDS: i64 = 4_000_000;
+impl Node {
+    /// Refuses what changes contents where nothing can be changed.
+    pub(super) fn refuse_change(&self) -> Result<()> {
+        let log = self.volume().log().ok_or(Condition::ReadOnly)?;
+        if log.failure().is_some() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let flags = self.core.read().inode.flags;
+        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+            return Err(Condition::NotPermitted.into());
+        }
+        Ok(())
+    }
+
+    /// Notes a change of contents, unless one was noted just now.
+    pub(super) fn touch_contents(&self) -> Result<()> {
+        let now = self.tree.clock.now();
+        {
+            let inode = &self.core.read().inode;
+            if is_recent(inode.modified, now) && is_recent(inode.changed, now) {
+                return Ok(());
+            }
+        }
+        self.change(0, |_, core| {
+            core.inode.modified = now;
+            core.inode.changed = now;
+            Ok(())
+        })
+    }
+}
+
+impl Core {
+    /// Marks blocks as about to be dirty, with a promise of space where they have none. Gives those
+    /// that were not dirty, as far as the map does not say where they lie.
+    pub(super) fn promise(
+        &mut self,
+        volume: &Volume,
+        space: &Space,
+        blocks: Range<FileBlock>,
+    ) -> Result<Vec<Range<u32>>> {
+        let unplaced = self.promise_holes(volume, space, blocks)?;
+        let added = unplaced.into_iter().map(|run| self.delayed.add(run));
+        Ok(added.flatten().collect())
+    }
+
+    /// Has all holes of a range have a promise of space. Gives the parts of the range that have no
+    /// contents on the device.
+    pub(super) fn promise_holes(
+        &mut self,
+        volume: &Volume,
+        space: &Space,
+        blocks: Range<FileBlock>,
+    ) -> Result<Vec<Range<FileBlock>>> {
+        let (mut unplaced, mut clusters) = (Vec::new(), Vec::new());
+        let mut rows = BTreeMap::new();
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let run = self.map.lookup(volume, at)?.truncated(blocks.end.0 - at.0);
+            at = run.end();
+            match run.backing {
+                Backing::Written(_) => continue,
+                Backing::Unwritten(_) => {}
+                Backing::Hole => {
+                    let missing = self.missing_clusters(volume, &run)?;
+                    clusters.extend(self.delayed.unpromised(missing));
+                    self.count_missing_rows(volume, &run, &mut rows)?;
+                }
+            }
+            unplaced.push(run.first..run.end());
+        }
+        let of_clusters: u64 = clusters
+            .iter()
+            .map(|run| u64::from(run.end - run.start))
+            .sum();
+        let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
+        space.reserve_delayed(of_clusters + of_rows, space.contents_from())?;
+        for run in clusters {
+            self.delayed.promise(run);
+        }
+        for (row, count) in rows {
+            self.delayed.promise_row(row, count);
+        }
+        Ok(unplaced)
+    }
+
+    /// Adds the rows that a hole lies in and that have no promise yet, with the blocks of numbers they
+    /// need. Rows that miss one above them count it each.
+    fn count_missing_rows(
+        &self,
+        volume: &Volume,
+        hole: &Run,
+        rows: &mut BTreeMap<u32, u32>,
+    ) -> Result<()> {
+        if self.inode.flags.contains(InodeFlags::EXTENTS) {
+            return Ok(());
+        }
+        let mut at = hole.first;
+        while at < hole.end() {
+            let row = row_of(&volume.geometry, at);
+            let missing = self.map.missing_nodes(volume, at)?;
+            if missing > 0 && !self.delayed.has_row(row) {
+                rows.insert(row, missing);
+            }
+            at = FileBlock(blocks_of_row(&volume.geometry, row).end);
+        }
+        Ok(())
+    }
+
+    /// The clusters of a hole that no block of the file lies in.
+    fn missing_clusters(&self, volume: &Volume, hole: &Run) -> Result<Range<u32>> {
+        let ratio = volume.geometry.cluster_blocks;
+        let mut start = hole.first.0 / ratio;
+        let mut end = hole.end().0.div_ceil(ratio);
+        if ratio > 1 {
+            if self.map.place_in_cluster(volume, start)?.is_some() {
+                start += 1;
+            }
+            if start < end && self.map.place_in_cluster(volume, end - 1)?.is_some() {
+                end -= 1;
+            }
+        }
+        Ok(start..end.max(start))
+    }
+
+    /// Takes back the promises of blocks that will not be written.
+    pub(super) fn forget_delayed(
+        &mut self,
+        volume: &Volume,
+        space: &Space,
+        blocks: Range<FileBlock>,
+    ) {
+        if blocks.start < blocks.end {
+            let promised = self.delayed.forget(&volume.geometry, blocks);
+            space.release_delayed(u64::from(promised));
+        }
+    }
+}
+
+/// Whether a time is no more than a tick before `now`.
+fn is_recent(time: Timestamp, now: Timestamp) -> bool {
+    let nanoseconds = |time: Timestamp| {
+        time.seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(i64::from(time.nanoseconds))
+    };
+    let age = nanoseconds(now).saturating_sub(nanoseconds(time));
+    (0..TICK_NANOSECONDS).contains(&age)
+}

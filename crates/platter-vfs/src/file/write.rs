@@ -1,0 +1,183 @@
+//! Writing into the page cache, or past it. Space is reserved before a byte is accepted, so that writeback
+//! never runs out of it.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use platter_cache::AddressSpace;
+use platter_cache::page::{PAGE_BYTES, WritableSpace};
+
+use super::sync::sync_data;
+use super::truncate::finish_truncation;
+use super::{Backing, FileBlocks, blocks_of};
+use crate::{Condition, Error, Result};
+
+/// So many bytes at once go to the device as they come, without a copy in the cache.
+const BYPASS_BYTES_MIN: usize = 128 << 10;
+
+/// How far a write goes before it returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteTo {
+    /// Into the cache, but for long ones.
+    Cache,
+    /// To the device (`O_DIRECT`).
+    Device,
+}
+
+/// Writes all of `data` at `offset`.
+///
+/// # Errors
+/// `FileTooLarge`, `NoSpace`; else the driver's.
+pub fn write<F: FileBlocks>(file: &F, offset: u64, data: &[u8], to: WriteTo) -> Result<()> {
+    file.check_write()?;
+    if data.is_empty() {
+        return Ok(());
+    }
+    file.throttle();
+    let end = offset.checked_add(data.len() as u64);
+    let _lock = file.inode_lock().write();
+    let end = end.filter(|&end| end <= file.size_bytes_max());
+    let end = end.ok_or(Condition::FileTooLarge)?;
+    if !file.write_inline(offset, data)? {
+        file.leave_inline()?;
+        if end > file.data().size_bytes() {
+            finish_truncation(file)?;
+        }
+        clear_tail(file, offset)?;
+        let bypass = bypass_len(file, offset, data.len(), to);
+        let (bypass, cached) = data.split_at(bypass);
+        for (offset, data) in [(offset, bypass), (offset + bypass.len() as u64, cached)] {
+            if !data.is_empty() {
+                write_reserved(file, offset, data, to)?;
+            }
+        }
+        file.touch()?;
+        if to == WriteTo::Device {
+            // What was cached went into the cache. With its data in the journal, a file has none of its
+            // own to write here.
+            file.pages().write_back(file, offset..end)?;
+        }
+        if file.data().is_replaced() {
+            // An error is reported by the next sync of the file.
+            let _ = file.pages().write_back(file, 0..u64::MAX);
+        }
+    }
+    if file.is_sync() {
+        sync_data(file, false)?;
+    }
+    Ok(())
+}
+
+/// Has what lies between the end of the file and the end of its block, or `offset` if that comes earlier,
+/// written as zeros, to the device too: whatever the device holds there is about to become part of the
+/// file, and the size may be durable before what is in the cache.
+pub(super) fn clear_tail<F: FileBlocks>(file: &F, offset: u64) -> Result<()> {
+    let size = file.data().size_bytes();
+    let Some(end) = size.checked_next_multiple_of(1 << file.block_bits()) else {
+        return Ok(());
+    };
+    let end = end.min(offset);
+    if size >= end {
+        return Ok(());
+    }
+    let run = file.run(size >> file.block_bits())?;
+    if !matches!(run.backing, Backing::Written(_)) {
+        return Ok(());
+    }
+    let zeros = vec![0; usize::try_from(end - size).unwrap_or_default()];
+    write_reserved(file, size, &zeros, WriteTo::Cache)?;
+    file.pages().write_back(file, size..end)
+}
+
+/// How many of the first bytes of a write are so many whole pages that they are not worth a copy in the
+/// cache, or have to be on the device anyway.
+fn bypass_len<F: FileBlocks>(file: &F, offset: u64, len: usize, to: WriteTo) -> usize {
+    let whole = len - len % PAGE_BYTES;
+    let is_aligned = offset.is_multiple_of(PAGE_BYTES as u64);
+    let is_worth_a_copy = to == WriteTo::Cache && whole < BYPASS_BYTES_MIN;
+    if whole == 0 || is_worth_a_copy || !is_aligned || file.journaled_blocks_max().is_some() {
+        return 0;
+    }
+    whole
+}
+
+/// Writes what has to become part of the file, with a reservation of space: into the cache, or past it.
+pub(super) fn write_reserved<F: FileBlocks>(
+    file: &F,
+    offset: u64,
+    data: &[u8],
+    to: WriteTo,
+) -> Result<()> {
+    let end = offset + data.len() as u64;
+    let bypasses = bypass_len(file, offset, data.len(), to) == data.len();
+    if bypasses && file.size_on_disk() < file.data().size_bytes().min(offset) {
+        // What is written past the cache moves the size on disk, and what lies before it would be a hole
+        // after a crash.
+        file.pages().write_back(file, 0..offset)?;
+    }
+    let reserved = file.reserve(blocks_of(file, &(offset..end)))?;
+    let call = WriteCall {
+        file,
+        copied_to: AtomicU64::new(offset),
+    };
+    let bypassed = bypasses.then(|| {
+        let write = || file.write_folios(offset, &[IoSlice::new(data)]);
+        file.pages().write_past(offset..end, write)
+    });
+    let written = match bypassed.flatten() {
+        Some(Ok(())) => {
+            call.extend(end);
+            file.extend_on_disk(file.data().end().at(end))
+        }
+        Some(Err(error)) => {
+            // Some of it may have become part of the file.
+            file.data().extend(file.size_on_disk());
+            Err(error)
+        }
+        None => {
+            let written = file.pages().write_at(&call, offset, data);
+            file.note_dirty();
+            written
+        }
+    };
+    if written.is_err() {
+        let copied = call.copied_to.load(Ordering::Relaxed);
+        let kept = blocks_of(file, &(offset..copied)).end;
+        for blocks in reserved {
+            let start = kept.max(blocks.start);
+            if start < blocks.end {
+                file.release(start..blocks.end);
+            }
+        }
+    }
+    written
+}
+
+/// A file that is being written, and how far.
+struct WriteCall<'a, F> {
+    file: &'a F,
+    copied_to: AtomicU64,
+}
+
+impl<F: FileBlocks> AddressSpace for WriteCall<'_, F> {
+    type Error = Error;
+
+    fn size_bytes(&self) -> u64 {
+        self.file.size_bytes()
+    }
+
+    fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.file.read_folios(offset, bufs)
+    }
+}
+
+impl<F: FileBlocks> WritableSpace for WriteCall<'_, F> {
+    fn extend(&self, end: u64) {
+        self.copied_to.store(end, Ordering::Relaxed);
+        self.file.extend(end);
+    }
+
+    fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.file.write_folios(offset, bufs)
+    }
+}
