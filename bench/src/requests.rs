@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use platter::block::{Access, Counts};
 use platter::{Image, OpenOptions, Volume};
 use serde::Serialize;
-use testkit::crash::{costs, scene};
+use testkit::crash::costs;
+use testkit::subject::scene;
 
 use crate::measure::float;
 use crate::record::Keep;

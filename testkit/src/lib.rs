@@ -19,5 +19,6 @@ pub mod handle;
 pub mod ioctl;
 pub mod idmap;
 pub mod workload;
+pub mod subject;
 pub mod crash;
 pub mod edits;

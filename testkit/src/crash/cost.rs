@@ -10,20 +10,16 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use platter_block::sim::{RecordingDevice, Request};
+use platter_block::sim::{Recorder, RecordingDevice, Request};
 use platter_block::{BlockDevice, Geometry, IoError};
-use platter_ext4::recovery::open_journal;
-use platter_ext4::{Ext4, MountOptions, Recovery};
 use platter_fuse::{Operation, Session};
 use platter_vfs::Filesystem;
 
-use super::Scene;
 use crate::served;
+use crate::subject::{Devices, LogArea, MountRequest, Scene};
 
 /// How long a flush takes: the time in which others join a commit.
 const FLUSH: Duration = Duration::from_millis(2);
-/// The first bytes of a block that ends a transaction in the journal. Spec: `ext4/journal`.
-const COMMIT_BLOCK: [u8; 8] = [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
 /// Appends in one go of bytes.
 const APPEND: [u8; 4096] = [0x5a; 4096];
 
@@ -53,10 +49,14 @@ pub struct Cost {
 /// Counts on a new filesystem that is mounted: operations without a sync, each kind followed by one
 /// sync of everything; then appends with a sync each, by one thread and by two at once.
 pub fn costs(scene: &Scene, operations: u64) -> Result<Vec<Cost>> {
-    let image = scene.image()?;
-    let (journal, block_bytes) = journal_of(&image)?;
-    let recorder = Arc::new(RecordingDevice::new(image));
-    let fs = mount(Arc::new(SlowFlush(Arc::clone(&recorder))))?;
+    let images = scene.images()?;
+    let log = scene.subject.log_area(&images[0])?;
+    let recorder = Recorder::new(images);
+    let slow = |device: &Arc<RecordingDevice>| -> Arc<dyn BlockDevice> {
+        Arc::new(SlowFlush(Arc::clone(device)))
+    };
+    let devices: Devices = recorder.devices().iter().map(slow).collect();
+    let fs = scene.subject.mount(&devices, by_the_clock())?;
     let dir = tempfile::tempdir()?;
     let options = platter_fuse::MountOptions::default();
     let mut session = platter_fuse::mount(Arc::clone(&fs), dir.path(), options)?;
@@ -64,8 +64,7 @@ pub fn costs(scene: &Scene, operations: u64) -> Result<Vec<Cost>> {
         fs: &*fs,
         session: &session,
         recorder: &recorder,
-        journal,
-        block_bytes,
+        log,
         operations,
     };
     let costs = counting.all(dir.path());
@@ -77,9 +76,8 @@ pub fn costs(scene: &Scene, operations: u64) -> Result<Vec<Cost>> {
 struct Counting<'m> {
     fs: &'m dyn Filesystem,
     session: &'m Session,
-    recorder: &'m RecordingDevice,
-    journal: Vec<Range<u64>>,
-    block_bytes: u64,
+    recorder: &'m Recorder,
+    log: Option<LogArea>,
     operations: u64,
 }
 
@@ -161,10 +159,13 @@ impl Counting<'_> {
                 Request::Write { offset, data } => {
                     cost.writes += 1;
                     cost.bytes += data.len() as u64;
-                    if self.journal.iter().any(|range| range.contains(offset)) {
-                        let blocks = data.chunks(usize::try_from(self.block_bytes)?);
+                    let is_log = |log: &&LogArea| {
+                        event.member == 0 && log.ranges.iter().any(|range| range.contains(offset))
+                    };
+                    if let Some(log) = self.log.as_ref().filter(is_log) {
+                        let blocks = data.chunks(usize::try_from(log.block_bytes)?);
                         cost.journal_blocks += blocks.len() as u64;
-                        let commits = blocks.filter(|block| block.starts_with(&COMMIT_BLOCK));
+                        let commits = blocks.filter(|block| (log.is_commit)(block));
                         cost.commits += commits.count() as u64;
                     }
                 }
@@ -223,33 +224,11 @@ impl BlockDevice for SlowFlush {
     }
 }
 
-/// Mounts with the machine's clock, by which commits wait for each other.
-fn mount(device: Arc<dyn BlockDevice>) -> Result<Arc<dyn Filesystem>> {
-    let options = MountOptions {
+/// The machine's clock, by which commits wait for each other.
+fn by_the_clock() -> MountRequest {
+    MountRequest {
         read_only: false,
-        recovery: Recovery::OnDevice,
-        ..MountOptions::default()
-    };
-    let budget = Arc::new(platter_cache::MemoryBudget::new(8 << 20));
-    let clock = Arc::new(platter_vfs::SystemClock::new());
-    Ok(Arc::new(Ext4::mount(device, &options, budget, clock)?))
-}
-
-/// Where the journal lies, in bytes, and how large blocks are.
-fn journal_of(image: &Arc<dyn BlockDevice>) -> Result<(Vec<Range<u64>>, u64)> {
-    let budget = Arc::new(platter_cache::MemoryBudget::new(8 << 20));
-    let clock = Arc::new(platter_vfs::FixedClock::new(
-        platter_vfs::Timestamp::default(),
-        1,
-    ));
-    let ext4 = Ext4::mount(Arc::clone(image), &MountOptions::default(), budget, clock)?;
-    let volume = ext4.volume();
-    let block_bytes = u64::from(volume.geometry.block_bytes);
-    if !volume.geometry.features.has_journal() {
-        return Ok((Vec::new(), block_bytes));
+        budget: Arc::new(platter_cache::MemoryBudget::new(8 << 20)),
+        clock: Arc::new(platter_vfs::SystemClock::new()),
     }
-    let journal = open_journal(volume, None)?;
-    let places = journal.map().places().into_iter();
-    let bytes = places.map(|place| place.start * block_bytes..place.end * block_bytes);
-    Ok((bytes.collect(), block_bytes))
 }

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use platter_block::sim::{CrashOptions, Effect, Fault, FaultDevice, When};
-use platter_block::{
-    Access, BlockDevice, CountingDevice, Operation as Request, OverlayDevice, OverlayOptions,
-};
+use platter_block::{Access, BlockDevice, CountingDevice, Operation as Request};
 use platter_vfs::Filesystem;
 use rustix::io::Errno;
 
-use super::image::ImageFile;
+use super::image::ImageFiles;
 use super::record::{is_same, mix, model};
-use super::{Breakage, Scene, record};
+use super::{Breakage, record};
+use crate::subject::{Devices, Scene, overlays, shared};
 use crate::workload::{Durability, Generator, History, Operation, Pace, Session, Tree};
 
 /// Later than everything in a log.
@@ -87,18 +86,20 @@ impl FaultCounts {
         Ok(())
     }
 
-    fn add_requests(&mut self, counted: &CountingDevice) {
-        self.writes += counted.counts().writes;
-        self.flushes += counted.counts().flushes;
+    fn add_requests(&mut self, counted: &Counted) {
+        for device in &counted.0 {
+            self.writes += device.counts().writes;
+            self.flushes += device.counts().flushes;
+        }
     }
 }
 
 impl Faults {
     /// Runs the workload once for each fault.
     pub fn run(&self) -> Result<FaultCounts> {
-        let image = self.scene.image()?;
-        let counted = Arc::new(CountingDevice::new(overlay(&image)));
-        let fs = self.scene.mount(counted.clone(), self.seed)?;
+        let images = self.scene.images()?;
+        let counted = Counted::over(&overlays(&images));
+        let fs = self.scene.mount(&counted.devices(), self.seed)?;
         let sound = self.workload(&*fs)?;
         ensure!(
             sound.error.is_none(),
@@ -110,7 +111,7 @@ impl Faults {
         counts.add_requests(&counted);
         for fault in self.faults(&counted) {
             let label = format!("{} seed {}, {fault:?}", self.scene.name, self.seed);
-            let found = self.run_fault(&overlay(&image), fault, &mut counts);
+            let found = self.run_fault(&overlays(&images), fault, &mut counts);
             counts.note(&label, &found.with_context(|| label.clone())?);
         }
         Ok(counts)
@@ -132,16 +133,18 @@ impl Faults {
             .step_by(step.max(1))
         {
             let state = state?;
-            let image: Arc<dyn BlockDevice> = match self.scene.durability() {
-                Durability::Journaled => Arc::new(state.device()?),
+            let devices = shared(state.devices()?);
+            let images = match self.scene.durability() {
+                Durability::Journaled => devices,
                 Durability::Synced => {
-                    let image = ImageFile::of(&state.device()?)?;
-                    image.mend()?;
-                    image.device(Access::Read)?
+                    let image = ImageFiles::of(&devices)?;
+                    image.repair(self.scene)?;
+                    image.devices(Access::Read)?
                 }
             };
-            let counted = Arc::new(CountingDevice::new(overlay(&image)));
-            self.scene.mount(counted.clone(), self.seed)?.unmount()?;
+            let counted = Counted::over(&overlays(&images));
+            let fs = self.scene.mount(&counted.devices(), self.seed)?;
+            fs.unmount()?;
             counts.add_requests(&counted);
             for fault in self.faults(&counted) {
                 let label = format!(
@@ -149,15 +152,23 @@ impl Faults {
                     self.scene.name, self.seed, state.position
                 );
                 let cut = (state.position, &recorded.history);
-                let found = self.run_mount(&overlay(&image), fault, cut, &mut counts);
+                let found = self.run_mount(&overlays(&images), fault, cut, &mut counts);
                 counts.note(&label, &found.with_context(|| label.clone())?);
             }
         }
         Ok(counts)
     }
 
-    /// The faults for a run of so many requests.
-    fn faults(&self, counted: &CountingDevice) -> Vec<Fault> {
+    /// The faults of each device for a run of so many requests.
+    fn faults(&self, counted: &Counted) -> Vec<(usize, Fault)> {
+        let of_member = |(member, device): (usize, &Arc<CountingDevice>)| {
+            let faults = self.faults_of(device).into_iter();
+            faults.map(move |fault| (member, fault)).collect::<Vec<_>>()
+        };
+        counted.0.iter().enumerate().flat_map(of_member).collect()
+    }
+
+    fn faults_of(&self, counted: &CountingDevice) -> Vec<Fault> {
         let fail = Effect::Fail(Errno::IO);
         let mut faults = Vec::new();
         let mut add = |operation, when, effect| {
@@ -188,18 +199,17 @@ impl Faults {
 
     fn run_fault(
         &self,
-        device: &Arc<dyn BlockDevice>,
-        fault: Fault,
+        devices: &Devices,
+        fault: (usize, Fault),
         counts: &mut FaultCounts,
     ) -> Result<Vec<String>> {
-        let faults = Arc::new(FaultDevice::new(Arc::clone(device)));
-        faults.arm(fault);
+        let faulty = faulty(devices, fault);
         counts.runs += 1;
-        let Ok(fs) = self.scene.mount(faults.clone(), self.seed) else {
+        let Ok(fs) = self.scene.mount(&faulty, self.seed) else {
             counts.reported += 1;
             counts.unmounted += 1;
             let history = History::new(Tree::read(&model(), None)?);
-            return self.judge(device, &history, END);
+            return self.judge(devices, &history, END);
         };
         let Ran { mut history, error } = self.workload(&*fs)?;
         let is_read_only = fs.is_read_only();
@@ -214,21 +224,20 @@ impl Faults {
             history.repeat(Operation::Sync, pace);
         }
         drop(fs);
-        self.judge(device, &history, END)
+        self.judge(devices, &history, END)
     }
 
     fn run_mount(
         &self,
-        device: &Arc<dyn BlockDevice>,
-        fault: Fault,
+        devices: &Devices,
+        fault: (usize, Fault),
         (cut, history): (usize, &History),
         counts: &mut FaultCounts,
     ) -> Result<Vec<String>> {
-        let faults = Arc::new(FaultDevice::new(Arc::clone(device)));
-        faults.arm(fault);
+        let faulty = faulty(devices, fault);
         counts.runs += 1;
         let mut lines = Vec::new();
-        match self.scene.mount(faults.clone(), self.seed) {
+        match self.scene.mount(&faulty, self.seed) {
             Err(_) => {
                 counts.reported += 1;
                 counts.unmounted += 1;
@@ -246,7 +255,7 @@ impl Faults {
                 counts.reported += usize::from(fs.unmount().is_err());
             }
         }
-        lines.extend(self.judge(device, history, cut)?);
+        lines.extend(self.judge(devices, history, cut)?);
         Ok(lines)
     }
 
@@ -294,42 +303,37 @@ impl Faults {
     }
 
     /// What is wrong with what a run left, on a device that is sound again.
-    fn judge(
-        &self,
-        device: &Arc<dyn BlockDevice>,
-        history: &History,
-        cut: usize,
-    ) -> Result<Vec<String>> {
+    fn judge(&self, devices: &Devices, history: &History, cut: usize) -> Result<Vec<String>> {
         let durability = self.scene.durability();
         let mut lines = Vec::new();
         // As it is left, others must be able to go on from it too.
-        let image = ImageFile::of(&**device)?;
-        let left = self.keep.is_some().then(|| ImageFile::of(&**device));
+        let image = ImageFiles::of(devices)?;
+        let left = self.keep.is_some().then(|| ImageFiles::of(devices));
         let left = left.transpose()?;
-        let device = match durability {
+        let devices = match durability {
             Durability::Journaled => {
-                let found = image.recover_from_errors()?.into_iter();
-                lines.extend(found.map(|line| format!("e2fsck's replay: {line}")));
-                lines.extend(self.judge_tree(&image.device(Access::Write)?, history, cut));
-                Arc::clone(device)
+                let found = image.recover_from_errors(self.scene)?.into_iter();
+                lines.extend(found.map(|line| format!("fsck's replay: {line}")));
+                lines.extend(self.judge_tree(&image.devices(Access::Write)?, history, cut));
+                devices.clone()
             }
             Durability::Synced => {
-                image.mend()?;
-                image.device(Access::Write)?
+                image.repair(self.scene)?;
+                image.devices(Access::Write)?
             }
         };
-        lines.extend(self.judge_tree(&device, history, cut));
-        let image = ImageFile::of(&*device)?;
-        let found = image.recover()?;
+        lines.extend(self.judge_tree(&devices, history, cut));
+        let image = ImageFiles::of(&devices)?;
+        let found = image.recover(self.scene)?;
         // Orphans that were left are errors for our check as well, until they are gone.
         let checked = if found.is_empty() {
-            device
+            devices
         } else {
-            image.device(Access::Read)?
+            image.devices(Access::Read)?
         };
-        let found = image.after_errors(&found)?.into_iter();
-        lines.extend(found.map(|line| format!("e2fsck after us: {line}")));
-        let found = self.scene.check(checked)?.into_iter();
+        let found = image.after_errors(self.scene, &found)?.into_iter();
+        lines.extend(found.map(|line| format!("fsck after us: {line}")));
+        let found = self.scene.check(&checked)?.into_iter();
         lines.extend(found.map(|line| format!("our check: {line}")));
         if !lines.is_empty() {
             let listing = history.listing();
@@ -344,14 +348,9 @@ impl Faults {
         Ok(lines)
     }
 
-    fn judge_tree(
-        &self,
-        device: &Arc<dyn BlockDevice>,
-        history: &History,
-        cut: usize,
-    ) -> Vec<String> {
+    fn judge_tree(&self, devices: &Devices, history: &History, cut: usize) -> Vec<String> {
         let read = || -> Result<Vec<String>> {
-            let fs = self.scene.mount(Arc::clone(device), self.seed)?;
+            let fs = self.scene.mount(devices, self.seed)?;
             let tree = Tree::read(&*fs, Some(history.now()))?;
             fs.unmount()?;
             Ok(history.judge(cut, &tree, self.scene.durability()))
@@ -375,9 +374,27 @@ struct Ran {
     error: Option<platter_vfs::Error>,
 }
 
-fn overlay(image: &Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
-    Arc::new(OverlayDevice::new(
-        Arc::clone(image),
-        OverlayOptions::default(),
-    ))
+/// Devices that count their requests.
+struct Counted(Vec<Arc<CountingDevice>>);
+
+impl Counted {
+    fn over(devices: &Devices) -> Self {
+        let counted =
+            |device: &Arc<dyn BlockDevice>| Arc::new(CountingDevice::new(Arc::clone(device)));
+        Self(devices.iter().map(counted).collect())
+    }
+
+    fn devices(&self) -> Devices {
+        let device = |device: &Arc<CountingDevice>| -> Arc<dyn BlockDevice> { device.clone() };
+        self.0.iter().map(device).collect()
+    }
+}
+
+/// The devices, one of them with a fault.
+fn faulty(devices: &Devices, (member, fault): (usize, Fault)) -> Devices {
+    let mut faulty = devices.clone();
+    let faults = FaultDevice::new(Arc::clone(&devices[member]));
+    faults.arm(fault);
+    faulty[member] = Arc::new(faults);
+    faulty
 }

@@ -1,13 +1,12 @@
 //! One state that a cut left: what everyone finds in it.
 
-use std::sync::Arc;
-
 use anyhow::Result;
+use platter_block::Access;
 use platter_block::sim::CrashState;
-use platter_block::{Access, BlockDevice};
 
-use super::image::ImageFile;
-use super::{Recorded, Scene};
+use super::Recorded;
+use super::image::ImageFiles;
+use crate::subject::{Devices, Scene, overlays, shared};
 use crate::workload::{Durability, Tree};
 
 /// One state of a cut.
@@ -55,38 +54,38 @@ impl Judge<'_> {
     }
 
     /// Has the state mounted and checked.
-    pub(super) fn judge(&self, by_e2fsck: bool, by_kernel: bool) -> Result<Judged> {
+    pub(super) fn judge(&self, by_fsck: bool, by_kernel: bool) -> Result<Judged> {
         let mut judged = Judged::default();
-        let device = self.state.device()?;
+        let devices = shared(self.state.devices()?);
         match self.scene.durability() {
             Durability::Journaled => {
-                let ours: Arc<dyn BlockDevice> = Arc::new(device.fork());
+                let ours = overlays(&devices);
                 self.judge_ours(&ours, &mut judged);
-                if by_e2fsck {
-                    let found = ImageFile::of(&*ours)?.complaints()?;
-                    judged.complain("e2fsck after us", found);
-                    let image = ImageFile::of(&device)?;
-                    judged.complain("e2fsck's replay", image.recover()?);
-                    judged.note("e2fsck's replay", self.read(&image));
+                if by_fsck {
+                    let found = ImageFiles::of(&ours)?.complaints(self.scene)?;
+                    judged.complain("fsck after us", found);
+                    let image = ImageFiles::of(&devices)?;
+                    judged.complain("fsck's replay", image.recover(self.scene)?);
+                    judged.note("fsck's replay", self.read(&image));
                 }
                 if by_kernel {
-                    judge_kernel(&ImageFile::of(&device)?, &mut judged)?;
+                    self.judge_kernel(&ImageFiles::of(&devices)?, &mut judged)?;
                 }
             }
             Durability::Synced => {
                 // Without a journal somebody has to put the halves together first.
-                let image = ImageFile::of(&device)?;
-                if let Err(error) = image.mend() {
-                    judged.complain("mended", [error.to_string()]);
+                let image = ImageFiles::of(&devices)?;
+                if let Err(error) = image.repair(self.scene) {
+                    judged.complain("repaired", [error.to_string()]);
                     return Ok(judged);
                 }
                 if by_kernel {
-                    let mended = image.device(Access::Read)?;
-                    judge_kernel(&ImageFile::of(&*mended)?, &mut judged)?;
+                    let repaired = image.devices(Access::Read)?;
+                    self.judge_kernel(&ImageFiles::of(&repaired)?, &mut judged)?;
                 }
-                self.judge_ours(&image.device(Access::Write)?, &mut judged);
-                if by_e2fsck {
-                    judged.complain("e2fsck after us", image.complaints()?);
+                self.judge_ours(&image.devices(Access::Write)?, &mut judged);
+                if by_fsck {
+                    judged.complain("fsck after us", image.complaints(self.scene)?);
                 }
             }
         }
@@ -94,29 +93,29 @@ impl Judge<'_> {
     }
 
     /// Mounts for writing, which replays, reads everything, unmounts and checks.
-    fn judge_ours(&self, device: &Arc<dyn BlockDevice>, judged: &mut Judged) {
-        judged.note("our mount", self.mount(device));
-        match self.scene.check(Arc::clone(device)) {
+    fn judge_ours(&self, devices: &Devices, judged: &mut Judged) {
+        judged.note("our mount", self.mount(devices));
+        match self.scene.check(devices) {
             Ok(found) => judged.complain("our check", found),
             Err(error) => judged.complain("our check", [error.to_string()]),
         }
     }
 
-    fn mount(&self, device: &Arc<dyn BlockDevice>) -> Result<Tree> {
-        let fs = self.scene.mount(Arc::clone(device), self.seed)?;
+    fn mount(&self, devices: &Devices) -> Result<Tree> {
+        let fs = self.scene.mount(devices, self.seed)?;
         let tree = Tree::read(&*fs, Some(self.recorded.history.now()))?;
         fs.unmount()?;
         Ok(tree)
     }
 
-    fn read(&self, image: &ImageFile) -> Result<Tree> {
-        let fs = self.scene.mount_to_read(image.device(Access::Read)?)?;
-        Tree::read(&fs, Some(self.recorded.history.now()))
+    fn read(&self, image: &ImageFiles) -> Result<Tree> {
+        let fs = self.scene.mount_to_read(&image.devices(Access::Read)?)?;
+        Tree::read(&*fs, Some(self.recorded.history.now()))
     }
-}
 
-fn judge_kernel(image: &ImageFile, judged: &mut Judged) -> Result<()> {
-    judged.note("the kernel's mount", image.kernel_view());
-    judged.complain("e2fsck after the kernel", image.complaints()?);
-    Ok(())
+    fn judge_kernel(&self, image: &ImageFiles, judged: &mut Judged) -> Result<()> {
+        judged.note("the kernel's mount", image.kernel_view(self.scene));
+        judged.complain("fsck after the kernel", image.complaints(self.scene)?);
+        Ok(())
+    }
 }

@@ -11,9 +11,10 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use platter_block::sim::{CrashOptions, CrashState};
 
-use super::image::ImageFile;
+use super::image::ImageFiles;
 use super::judge::{Judge, Judged};
-use super::{Breakage, Recorded, Scene, record};
+use super::{Breakage, Recorded, record};
+use crate::subject::{Scene, shared};
 
 /// Random mixes of kept, lost and torn writes at each cut.
 const MIXES_PER_CUT: u32 = 4;
@@ -37,8 +38,8 @@ pub struct Matrix {
     pub operations: usize,
     /// Of so many states one is judged.
     pub one_in: usize,
-    /// Of so many judged states one is shown to `e2fsck` too; 0 for none.
-    pub e2fsck_one_in: usize,
+    /// Of so many judged states one is shown to the checker of Linux too; 0 for none.
+    pub fsck_one_in: usize,
     /// Of so many judged states one is mounted by the kernel too; 0 for none.
     pub kernel_one_in: usize,
     /// What is wrong with the device.
@@ -63,9 +64,9 @@ pub struct Counts {
     pub states: usize,
     /// How often one of these was found again after more had been promised, and was compared again.
     pub again: usize,
-    /// States that `e2fsck` judged: after our mount, and after a replay of its own; where there is
+    /// States that the checker of Linux judged: after our mount, and after a replay of its own; where there is
     /// no journal, as it had mended them, and after our mount then.
-    pub by_e2fsck: usize,
+    pub by_fsck: usize,
     /// States that the kernel mounted, as they were or, where there is no journal, mended.
     pub by_kernel: usize,
     /// What was wrong, with seed and cut.
@@ -81,7 +82,7 @@ impl AddAssign for Counts {
         self.syncs += other.syncs;
         self.states += other.states;
         self.again += other.again;
-        self.by_e2fsck += other.by_e2fsck;
+        self.by_fsck += other.by_fsck;
         self.by_kernel += other.by_kernel;
         self.failures.extend(other.failures);
         self.contents.extend(other.contents);
@@ -93,13 +94,13 @@ impl fmt::Display for Counts {
         write!(
             out,
             "{} workloads of {} operations, {} of them syncs; {} distinct states judged, {} of \
-             them again later, {} by e2fsck, {} by the kernel; {} failures",
+             them again later, {} by fsck, {} by the kernel; {} failures",
             self.workloads,
             self.operations,
             self.syncs,
             self.states,
             self.again,
-            self.by_e2fsck,
+            self.by_fsck,
             self.by_kernel,
             self.failures.len()
         )
@@ -150,7 +151,7 @@ impl Shared {
 #[derive(Debug, Clone, Copy)]
 struct Due {
     is_new: bool,
-    by_e2fsck: bool,
+    by_fsck: bool,
     by_kernel: bool,
 }
 
@@ -237,7 +238,7 @@ impl Matrix {
             let lines = if let Some((_, judged)) = remembered.iter().find(known) {
                 judge.compare(judged)
             } else {
-                let judged = judge.judge(due.by_e2fsck, due.by_kernel)?;
+                let judged = judge.judge(due.by_fsck, due.by_kernel)?;
                 let mut lines = judged.complaints.clone();
                 lines.extend(judge.compare(&judged));
                 if remembered.len() == REMEMBERED_MAX {
@@ -248,7 +249,7 @@ impl Matrix {
             };
             counts.states += usize::from(due.is_new);
             counts.again += usize::from(!due.is_new);
-            counts.by_e2fsck += usize::from(due.by_e2fsck);
+            counts.by_fsck += usize::from(due.by_fsck);
             counts.by_kernel += usize::from(due.by_kernel);
             if lines.is_empty() {
                 continue;
@@ -278,7 +279,7 @@ impl Matrix {
         let number = progress.judged.len();
         Some(Due {
             is_new,
-            by_e2fsck: is_new && is_due(number, self.e2fsck_one_in),
+            by_fsck: is_new && is_due(number, self.fsck_one_in),
             by_kernel: is_new && is_due(number, self.kernel_one_in),
         })
     }
@@ -295,7 +296,7 @@ impl Matrix {
         };
         std::fs::create_dir_all(folder)?;
         let name = format!("{}-{seed}-{}", self.scene.name, state.position);
-        ImageFile::of(&state.device()?)?.keep(&folder.join(format!("{name}.img")))?;
+        ImageFiles::of(&shared(state.devices()?))?.keep(&folder.join(format!("{name}.img")))?;
         let text = recorded.history.listing().join("\n");
         let text = format!("{text}\n{head}\n{:?}\n", state.losses);
         std::fs::write(folder.join(format!("{name}.txt")), text)?;

@@ -1,11 +1,9 @@
 //! Random operations on devices that lose power or fail, and a judgement of what is left.
 //!
 //! For every state that a cut can leave the filesystem is mounted, compared with the history of
-//! the operations, unmounted and checked; `e2fsck` and the kernel judge samples, or all. The same
+//! the operations, unmounted and checked; the checker of Linux and the kernel judge samples, or all. The same
 //! for a device that fails one write, or all from one on; and two threads against a model.
 
-mod pristine;
-mod scene;
 mod record;
 mod image;
 mod judge;
@@ -18,5 +16,4 @@ pub use cost::{Cost, costs};
 pub use faults::{FaultCounts, Faults};
 pub use matrix::{Counts, Matrix};
 pub use record::{Breakage, Recorded, record};
-pub use scene::{Mode, SCENES, Scene, scene};
 pub use threads::{Threads, run_threads};

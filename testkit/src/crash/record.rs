@@ -3,18 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use platter_block::sim::{Effect, Fault, FaultDevice, Recording, RecordingDevice, When};
+use platter_block::sim::{Effect, Fault, FaultDevice, Recorder, Recording, RecordingDevice, When};
 use platter_block::{BlockDevice, Operation as Request};
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{Error, FixedClock, Timestamp};
 
-use super::Scene;
+use crate::subject::{Devices, Scene};
 use crate::workload::{Generator, History, Mix, Pace, Session, Tree};
 
 /// Operations before one that came out wrong that are told.
 const LINES_MAX: usize = 20;
-/// What contents are moved by: a multiple of every block and every cluster here.
-const SHIFT_BYTES: u64 = 4096;
 /// One operation of so many is a sync.
 const ONE_SYNC_IN: u64 = 4;
 
@@ -32,24 +30,16 @@ pub enum Breakage {
 pub struct Recorded {
     /// The operations.
     pub history: History,
-    /// The device.
+    /// The devices.
     pub recording: Recording,
 }
 
 /// Runs `count` random operations on a new filesystem, and cuts the power.
 pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Result<Recorded> {
-    let recorder = Arc::new(RecordingDevice::new(scene.image()?));
-    let mut device: Arc<dyn BlockDevice> = recorder.clone();
-    if breakage == Breakage::DropsFlushes {
-        let faults = FaultDevice::new(device);
-        faults.arm(Fault {
-            operation: Request::Flush,
-            when: When::Always,
-            effect: Effect::Skip,
-        });
-        device = Arc::new(faults);
-    }
-    let fs = scene.mount(device, seed)?;
+    let recorder = Recorder::new(scene.images()?);
+    let devices = recorder.devices().iter();
+    let devices: Devices = devices.map(|device| broken(device, breakage)).collect();
+    let fs = scene.mount(&devices, seed)?;
     let model = model();
     let mut history = History::new(Tree::read(&model, None)?);
     let (mut ours, mut theirs) = (Session::new(&*fs), Session::new(&model));
@@ -85,13 +75,29 @@ pub fn record(scene: &Scene, seed: u64, count: usize, breakage: Breakage) -> Res
     })
 }
 
+/// A recorded device, with what is wrong with it.
+fn broken(recorded: &Arc<RecordingDevice>, breakage: Breakage) -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = recorded.clone();
+    match breakage {
+        Breakage::None => device,
+        Breakage::DropsFlushes => {
+            let faults = FaultDevice::new(device);
+            faults.arm(Fault {
+                operation: Request::Flush,
+                when: When::Always,
+                effect: Effect::Skip,
+            });
+            Arc::new(faults)
+        }
+    }
+}
+
 /// What is drawn for a filesystem whose history is judged.
 pub(super) fn mix(scene: &Scene, one_sync_in: u64) -> Mix {
     Mix {
         one_sync_in,
-        shift_bytes: if scene.takes_space() { SHIFT_BYTES } else { 0 },
         one_refused_in: 25,
-        fallocate: scene.takes_space(),
+        abilities: scene.abilities(),
         names: true,
     }
 }

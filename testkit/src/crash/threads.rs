@@ -1,16 +1,13 @@
 //! Two threads on one filesystem, each with its own names, in directories of their own and in one
 //! that they share; against a model, after every remount.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, anyhow, ensure};
-use platter_block::BlockDevice;
 use platter_vfs::memory::MemFs;
 use platter_vfs::{CreateKind, Filesystem};
 
-use super::Scene;
-use super::image::ImageFile;
+use super::image::ImageFiles;
 use super::record::{is_same, mix, model};
+use crate::subject::{Devices, Scene};
 use crate::workload::{Generator, Mix, Operation, Session, Tree};
 
 /// Room for what two threads keep.
@@ -29,8 +26,8 @@ pub struct Threads {
     pub rounds: usize,
     /// Operations of each thread in each mount.
     pub operations: usize,
-    /// Whether `e2fsck` judges each unmounted image, besides the check.
-    pub by_e2fsck: bool,
+    /// Whether the checker of Linux judges each unmounted image, besides ours.
+    pub by_fsck: bool,
 }
 
 /// One thread's side.
@@ -48,7 +45,7 @@ pub fn run_threads(threads: &Threads) -> Result<()> {
 
 fn rounds(threads: &Threads) -> Result<()> {
     let scene = threads.scene;
-    let device = scene.device_of(SIZE_KIB)?;
+    let devices = scene.devices_of(SIZE_KIB.max(scene.size_kib))?;
     let mut lanes = [("first", "f"), ("second", "s")].map(|(home, prefix)| {
         let mix = Mix {
             one_refused_in: 12,
@@ -61,7 +58,7 @@ fn rounds(threads: &Threads) -> Result<()> {
             now: Tree::default(),
         }
     });
-    let fs = scene.mount(Arc::clone(&device), threads.seed)?;
+    let fs = scene.mount(&devices, threads.seed)?;
     for folder in FOLDERS {
         let create = Operation::Create(folder.to_owned(), CreateKind::Directory, 0o755);
         create.apply(&*fs)?;
@@ -72,7 +69,7 @@ fn rounds(threads: &Threads) -> Result<()> {
     }
     fs.unmount()?;
     for round in 0..threads.rounds {
-        let fs = scene.mount(Arc::clone(&device), threads.seed)?;
+        let fs = scene.mount(&devices, threads.seed)?;
         std::thread::scope(|scope| -> Result<()> {
             let run = |lane| scope.spawn(|| run_lane(lane, &*fs, threads.operations));
             let running: Vec<_> = lanes.iter_mut().map(run).collect();
@@ -86,19 +83,19 @@ fn rounds(threads: &Threads) -> Result<()> {
         demand_equal(&*fs, &expected).with_context(|| format!("round {round}, mounted"))?;
         fs.unmount()?;
         drop(fs);
-        judge(threads, &device, &expected).with_context(|| format!("round {round}, after"))?;
+        judge(threads, &devices, &expected).with_context(|| format!("round {round}, after"))?;
     }
     Ok(())
 }
 
-fn judge(threads: &Threads, device: &Arc<dyn BlockDevice>, expected: &Tree) -> Result<()> {
-    let found = threads.scene.check(Arc::clone(device))?;
+fn judge(threads: &Threads, devices: &Devices, expected: &Tree) -> Result<()> {
+    let found = threads.scene.check(devices)?;
     ensure!(found.is_empty(), "our check: {}", found.join("\n"));
-    if threads.by_e2fsck {
-        let found = ImageFile::of(&**device)?.complaints()?;
-        ensure!(found.is_empty(), "e2fsck: {}", found.join("\n"));
+    if threads.by_fsck {
+        let found = ImageFiles::of(devices)?.complaints(threads.scene)?;
+        ensure!(found.is_empty(), "fsck: {}", found.join("\n"));
     }
-    let fs = threads.scene.mount(Arc::clone(device), threads.seed)?;
+    let fs = threads.scene.mount(devices, threads.seed)?;
     demand_equal(&*fs, expected)?;
     fs.unmount()?;
     Ok(())

@@ -23,17 +23,25 @@ const XATTR_VALUES: u64 = 3;
 /// Files that are kept open.
 const OPEN_MAX: usize = 3;
 
+/// What a filesystem supports beyond the operations of every POSIX filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Abilities {
+    /// The contents of files are moved by whole blocks of this size (`FALLOC_FL_COLLAPSE_RANGE` and
+    /// `FALLOC_FL_INSERT_RANGE`); 0 for none.
+    pub shift_bytes: u64,
+    /// Space is allocated for files, and holes are made in them.
+    pub fallocate: bool,
+}
+
 /// Which kinds of operations are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mix {
     /// One of so many operations is a sync; 0 for none.
     pub one_sync_in: u64,
-    /// Operations that move the contents of files by whole blocks of this size; 0 for none.
-    pub shift_bytes: u64,
     /// One of so many operations is one that must fail; 0 for none.
     pub one_refused_in: u64,
-    /// Whether files are taken space for and holes are made in them.
-    pub fallocate: bool,
+    /// What the filesystem supports.
+    pub abilities: Abilities,
     /// Whether names are made, moved and removed, and files kept open without them.
     pub names: bool,
 }
@@ -152,7 +160,7 @@ impl Generator {
                 let size = self.prng.below(FILE_BYTES_MAX);
                 Operation::Truncate(path, if self.is_one_in(4) { 0 } else { size })
             }
-            56..62 if self.mix.fallocate => self.fallocate(now)?,
+            56..62 if self.mix.abilities.fallocate => self.fallocate(now)?,
             62..72 => self.rename(now)?,
             72..84 => Operation::Unlink(self.any(now, |kind| kind != FileKind::Directory)?),
             84..88 => Operation::RemoveDir(self.empty_directory(now)?),
@@ -277,7 +285,7 @@ impl Generator {
         let start = self.prng.below(size.max(1) + 8192).min(FILE_BYTES_MAX - 1);
         let end = (start + 1 + self.prng.below(20_000)).min(FILE_BYTES_MAX);
         let keep_size = self.is_one_in(2);
-        let shift = self.mix.shift_bytes;
+        let shift = self.mix.abilities.shift_bytes;
         let (range, mode) = match self.below(5) {
             0 => (start..end, FallocateMode::Allocate { keep_size }),
             1 => (start..end, FallocateMode::PunchHole),
@@ -293,7 +301,7 @@ impl Generator {
 
     /// Whole blocks inside a file, and not up to its end.
     fn blocks(&mut self, size: u64) -> Option<Range<u64>> {
-        let unit = self.mix.shift_bytes;
+        let unit = self.mix.abilities.shift_bytes;
         let count = size.saturating_sub(1) / unit;
         let first = self.prng.below(count.max(1));
         let end = first

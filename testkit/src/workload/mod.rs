@@ -12,7 +12,7 @@ mod tree;
 mod host;
 mod history;
 
-pub use generator::{Generator, Mix};
+pub use generator::{Abilities, Generator, Mix};
 pub use history::{Durability, History, Pace};
 pub use operation::{Fill, Operation};
 pub use session::Session;

@@ -10,9 +10,11 @@ use super::*;
 
 const MIX: Mix = Mix {
     one_sync_in: 8,
-    shift_bytes: 4096,
     one_refused_in: 0,
-    fallocate: true,
+    abilities: Abilities {
+        shift_bytes: 4096,
+        fallocate: true,
+    },
     names: true,
 };
 

@@ -5,7 +5,8 @@
     reason = "a panic is how a test fails, and counts are told"
 )]
 
-use testkit::crash::{Breakage, Cost, Faults, Matrix, Mode, Threads, costs, run_threads, scene};
+use testkit::crash::{Breakage, Cost, Faults, Matrix, Threads, costs, run_threads};
+use testkit::subject::{Mode, scene};
 
 fn cut(name: &str, one_in: usize) {
     let matrix = Matrix {
@@ -14,7 +15,7 @@ fn cut(name: &str, one_in: usize) {
         states_max: usize::MAX,
         operations: 60,
         one_in,
-        e2fsck_one_in: 2,
+        fsck_one_in: 2,
         kernel_one_in: 20,
         breakage: Breakage::None,
         threads: 2,
@@ -23,7 +24,7 @@ fn cut(name: &str, one_in: usize) {
     let counts = matrix.run().unwrap();
     println!("{name}: {counts}");
     counts.demand_none().unwrap();
-    assert!(counts.by_e2fsck > 0 && counts.by_kernel > 0, "{name}");
+    assert!(counts.by_fsck > 0 && counts.by_kernel > 0, "{name}");
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn a_device_that_drops_flushes_is_found_out() {
         states_max: usize::MAX,
         operations: 60,
         one_in: 5,
-        e2fsck_one_in: 0,
+        fsck_one_in: 0,
         kernel_one_in: 0,
         breakage: Breakage::DropsFlushes,
         threads: 1,
@@ -120,7 +121,7 @@ fn two_threads_leave_what_the_model_says() {
                 seed,
                 rounds: 3,
                 operations: 60,
-                by_e2fsck: true,
+                by_fsck: true,
             })
             .unwrap();
         }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use testkit::crash::{Breakage, Counts, Matrix, Mode, SCENES, Scene};
+use testkit::crash::{Breakage, Counts, Matrix};
+use testkit::subject::{Mode, Scene, scenes};
 
 use crate::record::Record;
 use crate::request::{Amount, Request};
@@ -98,7 +99,7 @@ pub(crate) fn unflushed(
         matrix.seeds.end = matrix.seeds.end.max(matrix.seeds.start + UNFLUSHED_SEEDS);
     }
     let matrix = Matrix {
-        e2fsck_one_in: 0,
+        fsck_one_in: 0,
         kernel_one_in: 0,
         breakage: Breakage::DropsFlushes,
         keep: None,
@@ -117,7 +118,7 @@ pub(crate) fn unflushed(
 
 /// Every state of the seeds that are asked for.
 fn matrix(scene: &'static Scene, request: &Request) -> Matrix {
-    let place = SCENES.iter().take_while(|other| other.name != scene.name);
+    let place = scenes().take_while(|other| other.name != scene.name);
     let first = CRASH_SEED * (1 + place.count() as u64);
     Matrix {
         scene,
@@ -125,7 +126,7 @@ fn matrix(scene: &'static Scene, request: &Request) -> Matrix {
         states_max: usize::MAX,
         operations: OPERATIONS,
         one_in: 1,
-        e2fsck_one_in: 1,
+        fsck_one_in: 1,
         kernel_one_in: KERNEL_ONE_IN,
         breakage: Breakage::None,
         threads: request.threads,

@@ -11,8 +11,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use testkit::crash::{FaultCounts, Faults, SCENES, Scene, Threads, run_threads};
+use testkit::crash::{FaultCounts, Faults, Threads, run_threads};
 use testkit::edits::Session;
+use testkit::subject::{Scene, scenes};
 
 use record::Record;
 use request::{Amount, Kind, Request, USAGE};
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if words == ["scenes"] {
-        for scene in SCENES {
+        for scene in scenes() {
             println!("{} {}", scene.mode.name(), scene.name);
         }
         return ExitCode::SUCCESS;
@@ -122,7 +123,7 @@ fn threads(scene: &'static Scene, request: &Request, record: &mut Record) -> Res
             seed,
             rounds: 4,
             operations: 150,
-            by_e2fsck: true,
+            by_fsck: true,
         })?;
         record.add("seeds", 1);
     }
@@ -140,8 +141,9 @@ fn edits(scene: &'static Scene, request: &Request, record: &mut Record) -> Resul
         Amount::Seed(_) | Amount::States(_) | Amount::Range => seeds(request, EDITS_SEED, 1),
     };
     for seed in seeds {
+        let options = scene.subject.edit_options(scene);
         let session = Session {
-            options: scene.options,
+            options: options.context("nobody edits images of this scene")?,
             seed,
             edits: EDITS,
             kill_one_in: 3,

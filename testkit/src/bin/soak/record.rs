@@ -34,7 +34,7 @@ impl Record {
         self.add("operations", counts.operations as u64);
         self.add("states", counts.states as u64);
         self.add("again", counts.again as u64);
-        self.add("by_e2fsck", counts.by_e2fsck as u64);
+        self.add("by_fsck", counts.by_fsck as u64);
         self.add("by_kernel", counts.by_kernel as u64);
         let contents = counts.contents.iter();
         self.states

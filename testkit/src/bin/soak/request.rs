@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use testkit::crash::{SCENES, Scene};
+use testkit::subject::{Scene, scenes};
 
 pub(crate) const USAGE: &str = "\
 usage: soak crash {SEEDS | --states N | --seed SEED} [OPTION]... [WHAT]...
@@ -117,7 +117,7 @@ impl Request {
         };
         request.validate()?;
         if !is_named {
-            request.scenes.extend(SCENES);
+            request.scenes.extend(scenes());
         }
         Ok(request)
     }
@@ -142,7 +142,7 @@ impl Request {
 
     /// Adds the scenes that are meant by a word.
     fn add(&mut self, word: &str, is_meant: impl Fn(&Scene) -> bool) -> Result<()> {
-        let found: Vec<_> = SCENES.iter().filter(|scene| is_meant(scene)).collect();
+        let found: Vec<_> = scenes().filter(|scene| is_meant(scene)).collect();
         ensure!(
             !found.is_empty(),
             "no mode, generation or scene is called {word}"
@@ -175,7 +175,7 @@ fn is_meant(scene: &Scene, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testkit::crash::Mode;
+    use testkit::subject::Mode;
 
     fn parse(line: &str) -> Result<Request> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn scenes_are_meant_by_mode_generation_and_name() {
-        assert_eq!(parse("crash 3").unwrap().scenes.len(), SCENES.len());
+        assert_eq!(parse("crash 3").unwrap().scenes.len(), scenes().count());
         for mode in Mode::ALL {
             let scenes = parse(&format!("crash 3 {}", mode.name())).unwrap().scenes;
             assert!(scenes.len() >= 3, "{mode:?}");

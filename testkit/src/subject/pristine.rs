@@ -6,9 +6,6 @@ use std::sync::Arc;
 
 use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice, ReadOnlyDevice};
 
-/// What the device writes whole or not at all. The superblock is of this size, and the format knows
-/// no remedy for a torn one.
-const SECTOR_BYTES: u32 = 1024;
 /// Pieces of zeros that count as holes.
 const PIECE_BYTES: usize = 4096;
 
@@ -21,7 +18,8 @@ pub(super) struct Pristine {
 }
 
 impl Pristine {
-    pub(super) fn new(bytes: Vec<u8>) -> Self {
+    /// A device with these bytes, which writes sectors of this size whole or not at all.
+    pub(super) fn new(bytes: Vec<u8>, sector_bytes: u32) -> Self {
         let mut data: Vec<Range<u64>> = Vec::new();
         for (at, piece) in (0..).step_by(PIECE_BYTES).zip(bytes.chunks(PIECE_BYTES)) {
             let end = at + piece.len() as u64;
@@ -31,7 +29,7 @@ impl Pristine {
                 _ => data.push(at..end),
             }
         }
-        let memory = MemoryDevice::new("image", bytes).with_blocks(SECTOR_BYTES);
+        let memory = MemoryDevice::new("image", bytes).with_blocks(sector_bytes);
         Self {
             memory: ReadOnlyDevice::new(Arc::new(memory)),
             data,
@@ -91,7 +89,7 @@ mod tests {
         bytes[PIECE_BYTES + 3] = 1;
         bytes[2 * PIECE_BYTES] = 1;
         bytes[10 * PIECE_BYTES + 99] = 1;
-        let device = Pristine::new(bytes);
+        let device = Pristine::new(bytes, 512);
         assert_eq!(device.next_data(0).unwrap(), Some(4096..12_288));
         assert_eq!(device.next_data(5000).unwrap(), Some(5000..12_288));
         assert_eq!(device.next_data(12_288).unwrap(), Some(40_960..41_060));
