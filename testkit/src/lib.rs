@@ -21,4 +21,5 @@ pub mod idmap;
 pub mod workload;
 pub mod subject;
 pub mod crash;
+pub mod kernel_recording;
 pub mod edits;

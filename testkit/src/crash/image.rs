@@ -18,17 +18,17 @@ const PIECE_BYTES: u64 = 256 << 10;
 
 /// Files that hold the images of one filesystem.
 #[derive(Debug)]
-pub(super) struct ImageFiles(Vec<NamedTempFile>);
+pub(crate) struct ImageFiles(Vec<NamedTempFile>);
 
 impl ImageFiles {
     /// Copies all that the devices hold.
-    pub(super) fn of(devices: &[Arc<dyn BlockDevice>]) -> Result<Self> {
+    pub(crate) fn of(devices: &[Arc<dyn BlockDevice>]) -> Result<Self> {
         let files = devices.iter().map(|device| copy(&**device));
         Ok(Self(files.collect::<Result<_>>()?))
     }
 
     /// Returns the files as devices.
-    pub(super) fn devices(&self, access: DeviceAccess) -> Result<Devices> {
+    pub(crate) fn devices(&self, access: DeviceAccess) -> Result<Devices> {
         let open = |file: &NamedTempFile| -> Result<Arc<dyn BlockDevice>> {
             let options = OpenOptions {
                 access,
@@ -39,39 +39,40 @@ impl ImageFiles {
         self.0.iter().map(open).collect()
     }
 
-    fn paths(&self) -> Vec<&Path> {
+    /// Returns the paths of the files.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
         self.0.iter().map(NamedTempFile::path).collect()
     }
 
     /// Returns what the checker of Linux finds, without a change.
-    pub(super) fn complaints(&self, scene: &Scene) -> Result<Vec<String>> {
+    pub(crate) fn complaints(&self, scene: &Scene) -> Result<Vec<String>> {
         Ok(scene.subject.fsck(&self.paths())?.complaints())
     }
 
     /// Has the tools of Linux replay the log and check everything. Returns what is wrong then.
-    pub(super) fn recover(&self, scene: &Scene) -> Result<Vec<String>> {
+    pub(crate) fn recover(&self, scene: &Scene) -> Result<Vec<String>> {
         scene.subject.recover(&self.paths())
     }
 
     /// The same where errors were encountered.
-    pub(super) fn recover_from_errors(&self, scene: &Scene) -> Result<Vec<String>> {
+    pub(crate) fn recover_from_errors(&self, scene: &Scene) -> Result<Vec<String>> {
         let lines = self.recover(scene)?;
         self.after_errors(scene, &lines)
     }
 
     /// Returns those of the lines of [`recover`](Self::recover) that are errors where others were
     /// encountered before.
-    pub(super) fn after_errors(&self, scene: &Scene, lines: &[String]) -> Result<Vec<String>> {
+    pub(crate) fn after_errors(&self, scene: &Scene, lines: &[String]) -> Result<Vec<String>> {
         scene.subject.after_errors(&self.paths(), lines)
     }
 
     /// Has the checker of Linux repair what it can, which must be all.
-    pub(super) fn repair(&self, scene: &Scene) -> Result<()> {
+    pub(crate) fn repair(&self, scene: &Scene) -> Result<()> {
         scene.subject.repair(&self.paths())
     }
 
     /// Returns what a kernel mount, which replays the log, shows.
-    pub(super) fn kernel_view(&self, scene: &Scene) -> Result<Tree> {
+    pub(crate) fn kernel_view(&self, scene: &Scene) -> Result<Tree> {
         let paths = self.paths();
         let mount = scene.subject.kernel_mount(&paths, "", Access::ReadWrite)?;
         let tree = Tree::read_host(mount.root());
@@ -80,7 +81,7 @@ impl ImageFiles {
     }
 
     /// Keeps the files in a directory under a name that is free there. Returns the path of the first.
-    pub(super) fn keep_numbered(self, dir: &Path, name: &str) -> Result<String> {
+    pub(crate) fn keep_numbered(self, dir: &Path, name: &str) -> Result<String> {
         std::fs::create_dir_all(dir)?;
         let mut paths = (1..).map(|number| dir.join(format!("{name}-fault-{number}.img")));
         let path = paths.find(|path| !path.exists()).context("a free name")?;
@@ -89,7 +90,7 @@ impl ImageFiles {
     }
 
     /// Keeps the files: the first under this path, the others under it with their numbers.
-    pub(super) fn keep(self, path: &Path) -> Result<()> {
+    pub(crate) fn keep(self, path: &Path) -> Result<()> {
         for (member, file) in self.0.into_iter().enumerate() {
             let path = match member {
                 0 => path.to_owned(),

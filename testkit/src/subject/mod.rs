@@ -25,6 +25,7 @@ use crate::oracle::{self, Verdict};
 use crate::workload::{Abilities, Durability};
 
 pub use ext4::Ext4Subject;
+pub use pristine::devices_of_files;
 pub use scene::{Mode, Scene, scene, scenes};
 pub(crate) use scene::{overlays, shared};
 

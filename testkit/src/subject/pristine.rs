@@ -2,9 +2,13 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Result;
 use platter_block::{BlockDevice, Geometry, IoError, MemoryDevice, ReadOnlyDevice};
+
+use super::Devices;
 
 /// Pieces of zeros that count as holes.
 const PIECE_BYTES: usize = 4096;
@@ -35,6 +39,15 @@ impl Pristine {
             data,
         }
     }
+}
+
+/// Reads image files into devices that take no writes, and which write sectors of this size whole or
+/// not at all.
+pub fn devices_of_files(images: &[&Path], sector_bytes: u32) -> Result<Devices> {
+    let device = |image: &&Path| -> Result<Arc<dyn BlockDevice>> {
+        Ok(Arc::new(Pristine::new(std::fs::read(image)?, sector_bytes)))
+    };
+    images.iter().map(device).collect()
 }
 
 impl BlockDevice for Pristine {
