@@ -116,6 +116,19 @@ impl Attr {
     }
 }
 
+/// What only `FS_IOC_FSGETXATTR` shows of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ExtendedFlags {
+    /// `FS_XFLAG_*` that have no counterpart among [`Attr::flags`].
+    pub xflags: u32,
+    /// `fsx_extsize`: the extent size hint in bytes.
+    pub extent_size_bytes: u32,
+    /// `fsx_nextents`: the number of extents.
+    pub extents: u32,
+    /// `fsx_cowextsize`: the extent size hint for copies on write, in bytes.
+    pub cow_extent_size_bytes: u32,
+}
+
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
@@ -146,6 +159,12 @@ pub struct SetAttr {
     pub flags: Option<u32>,
     /// New project.
     pub project: Option<u32>,
+    /// New `FS_XFLAG_*` that have no counterpart among the flags. Filesystems without any ignore them.
+    pub xflags: Option<u32>,
+    /// New extent size hint in bytes. Filesystems without extent size hints ignore it.
+    pub extent_size_bytes: Option<u32>,
+    /// New extent size hint for copies on write, in bytes.
+    pub cow_extent_size_bytes: Option<u32>,
 }
 
 /// Space and inodes of a filesystem.

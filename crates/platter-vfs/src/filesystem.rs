@@ -3,7 +3,25 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::{Condition, Description, Inode, InodeId, Result, StatFs};
+use platter_ondisk::Uuid;
+
+use crate::{Condition, Description, Inode, InodeId, Pool, Quotas, Result, StatFs, Subvolumes};
+
+/// A change of what a filesystem says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tune {
+    /// A new label.
+    Label(Vec<u8>),
+    /// A new UUID.
+    Uuid(Uuid),
+    /// A feature switched on or off, by its name in the format's own tools.
+    Feature {
+        /// Its name.
+        name: String,
+        /// Whether it is on afterwards.
+        on: bool,
+    },
+}
 
 /// Which free space to discard (`struct fstrim_range`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +79,13 @@ pub trait Filesystem: Send + Sync + Debug {
     /// Space and inodes.
     fn stat_fs(&self) -> Result<StatFs>;
 
+    /// Space and inodes as they are to the user of an inode: the limits of its project count, where there
+    /// are any.
+    fn stat_fs_at(&self, inode: InodeId) -> Result<StatFs> {
+        let _ = inode;
+        self.stat_fs()
+    }
+
     /// Returns when everything done so far survives a power cut.
     fn sync(&self) -> Result<()>;
 
@@ -76,6 +101,50 @@ pub trait Filesystem: Send + Sync + Debug {
     fn set_label(&self, label: &[u8]) -> Result<()> {
         let _ = label;
         Err(Condition::NotSupported.into())
+    }
+
+    /// Changes what the filesystem says of itself, all of `changes` or nothing.
+    ///
+    /// # Errors
+    /// `NotSupported` for what cannot be changed.
+    fn tune(&self, changes: &[Tune]) -> Result<()> {
+        match changes {
+            [] => Ok(()),
+            [Tune::Label(label)] => self.set_label(label),
+            _ => Err(Condition::NotSupported.into()),
+        }
+    }
+
+    /// Makes everything done so far durable, and has changes wait until it is [thawed](Self::thaw): the
+    /// devices hold a filesystem that needs no recovery (`FIFREEZE`).
+    ///
+    /// # Errors
+    /// `Busy` where it is frozen.
+    fn freeze(&self) -> Result<()> {
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Ends a freeze (`FITHAW`).
+    ///
+    /// # Errors
+    /// `InvalidArgument` where it is not frozen.
+    fn thaw(&self) -> Result<()> {
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Its subvolumes, where the format has any.
+    fn subvolumes(&self) -> Option<&dyn Subvolumes> {
+        None
+    }
+
+    /// Its devices, where it manages several.
+    fn pool(&self) -> Option<&dyn Pool> {
+        None
+    }
+
+    /// Its quotas, where it counts any.
+    fn quotas(&self) -> Option<&dyn Quotas> {
+        None
     }
 
     /// Has the device discard free space. Returns how many bytes.

@@ -5,9 +5,10 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::attr::DeviceNumber;
+use crate::ranges::{Deduped, Exchange, copy_through_cache};
 use crate::{
-    AccessTimes, Attr, Condition, Context, FileKind, Name, NameBuf, Result, SetAttr, Unmade,
-    WholeFile,
+    AccessTimes, Attr, Condition, Context, ExtendedFlags, FileKind, Name, NameBuf, Result, SetAttr,
+    Unmade, WholeFile,
 };
 
 /// Identifies an inode while the filesystem is mounted.
@@ -173,6 +174,9 @@ pub enum FallocateMode {
     InsertRange,
 }
 
+/// Bytes read at once to verify them.
+const VERIFIED_BYTES: usize = 1 << 20;
+
 fn read_only<T>() -> Result<T> {
     Err(Condition::ReadOnly.into())
 }
@@ -315,6 +319,64 @@ pub trait Inode: Send + Sync + Debug {
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         let _ = (range, mode);
         read_only()
+    }
+
+    /// What `FS_IOC_FSGETXATTR` shows besides [`attr`](Self::attr).
+    fn extended_flags(&self) -> Result<ExtendedFlags> {
+        Ok(ExtendedFlags::default())
+    }
+
+    /// Copies `range` of the file `source` to `to` in this one, as `copy_file_range(2)` does: by
+    /// sharing extents where the format can. Returns how many bytes, which may be fewer; 0 is the end of
+    /// the source.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the ranges are of one file and overlap.
+    fn copy_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<u64> {
+        copy_through_cache(self, source, range, to)
+    }
+
+    /// Has this file share the extents of `range` of the file `source`, at `to`, instead of what it has
+    /// there (`FICLONERANGE`).
+    ///
+    /// # Errors
+    /// `NotSupported` where the format has no shared extents.
+    fn clone_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
+        let _ = (source, range, to);
+        Err(Condition::NotSupported.into())
+    }
+
+    /// As [`clone_range`](Self::clone_range), if the contents are equal (`FIDEDUPERANGE`).
+    ///
+    /// # Errors
+    /// `NotSupported` where the format has no shared extents.
+    fn dedupe_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<Deduped> {
+        let _ = (source, range, to);
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Exchanges contents with the file `other`, as a whole or not at all (`XFS_IOC_EXCHANGE_RANGE`).
+    ///
+    /// # Errors
+    /// `NotSupported` where the format cannot.
+    fn exchange_range(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
+        let _ = (other, exchange);
+        Err(Condition::NotSupported.into())
+    }
+
+    /// Reads `range` and every copy of it from the devices, past the page cache where the driver can,
+    /// and validates the checksums there are.
+    fn verify_range(&self, range: Range<u64>) -> Result<()> {
+        let mut buffer = vec![0; VERIFIED_BYTES];
+        let mut at = range.start;
+        while at < range.end {
+            let left = usize::try_from(range.end - at).unwrap_or(VERIFIED_BYTES);
+            match self.read_at(at, &mut buffer[..left.min(VERIFIED_BYTES)])? {
+                0 => break,
+                len => at += len as u64,
+            }
+        }
+        Ok(())
     }
 
     /// Sets an attribute.

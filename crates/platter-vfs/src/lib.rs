@@ -13,7 +13,12 @@ pub mod access_time;
 pub mod credentials;
 pub mod acl;
 pub mod inode;
+pub mod ranges;
 pub mod description;
+pub mod check;
+pub mod subvolumes;
+pub mod pool;
+pub mod quotas;
 pub mod filesystem;
 pub mod lock_rank;
 pub mod shown_numbers;
@@ -25,7 +30,6 @@ pub mod dentry;
 pub mod permission;
 pub mod xattr;
 pub mod path;
-pub mod check;
 pub mod creation;
 pub mod file;
 pub mod namei;
@@ -38,14 +42,14 @@ pub use platter_ondisk::{Corruption, Locus};
 
 pub use access_time::{AccessTimes, FileTimes};
 pub use acl::{AclEntry, AclSubject, PosixAcl};
-pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
+pub use attr::{Attr, ExtendedFlags, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use check::{CheckProgress, CheckReport, CheckReporter, CheckSink, Finding, Severity};
 pub use clock::{Clock, FixedClock, SystemClock};
 pub use credentials::{Context, Credentials};
 pub use dentry::{DentryCache, Recall, Remembered};
 pub use description::{Description, Detail, DetailValue, Feature, FeatureClass};
 pub use error::{Condition, Error, Result, Unsupported};
-pub use filesystem::{Filesystem, Trim};
+pub use filesystem::{Filesystem, Trim, Tune};
 pub use inode::{
     CreateKind, DirCursor, DirEntry, DirSink, Extent, ExtentSink, FallocateMode, Inode, InodeId,
     Place, RenameMode, SeekTarget, XattrMode,
@@ -54,6 +58,10 @@ pub use inode_cache::{InodeCache, Seat};
 pub use name::{Name, NameBuf};
 pub use path::{LastComponent, Located, PathWalk};
 pub use permission::Access;
+pub use pool::Pool;
+pub use quotas::Quotas;
+pub use ranges::{Deduped, Exchange};
 pub use shown_numbers::ShownNumbers;
+pub use subvolumes::Subvolumes;
 pub use tree_walk::{TreeWalk, Visited, WalkEvent, WalkOrder};
 pub use whole_file::{Unmade, WholeFile};

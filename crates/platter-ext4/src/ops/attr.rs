@@ -163,6 +163,10 @@ impl Node {
             changed,
             flags: _,
             project,
+            // The kernel ignores them on ext4.
+            xflags: _,
+            extent_size_bytes: _,
+            cow_extent_size_bytes: _,
         } = *changes;
         let now = self.tree.clock.now();
         let inode = &mut core.inode;

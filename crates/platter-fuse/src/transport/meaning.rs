@@ -40,8 +40,7 @@ pub(super) fn changes(asked: &SetAttrIn) -> Changes {
         changed: valid
             .contains(SetAttrFlags::CTIME)
             .then(|| timestamp(asked.changed, asked.changed_ns)),
-        flags: None,
-        project: None,
+        ..Changes::default()
     }
 }
 

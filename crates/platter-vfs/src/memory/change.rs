@@ -141,6 +141,9 @@ impl Nodes {
             changed,
             flags,
             project,
+            xflags,
+            extent_size_bytes,
+            cow_extent_size_bytes,
         } = *changes;
         let time = |set| match set {
             SetTime::Now => now,
@@ -153,6 +156,11 @@ impl Nodes {
         node.changed = changed.unwrap_or(now);
         node.flags = flags.unwrap_or(node.flags);
         node.project = project.unwrap_or(node.project);
+        let extended = &mut node.extended;
+        extended.xflags = xflags.unwrap_or(extended.xflags);
+        extended.extent_size_bytes = extent_size_bytes.unwrap_or(extended.extent_size_bytes);
+        extended.cow_extent_size_bytes =
+            cow_extent_size_bytes.unwrap_or(extended.cow_extent_size_bytes);
         Ok(node.attr(number))
     }
 
@@ -306,7 +314,7 @@ impl Nodes {
     }
 
     /// Changes contents, and books the pages that came or went.
-    fn change_content(
+    pub(super) fn change_content(
         &mut self,
         number: Number,
         now: Timestamp,
@@ -324,7 +332,7 @@ impl Nodes {
         Ok(())
     }
 
-    fn must_have_pages(&self, pages: u64) -> Result<()> {
+    pub(super) fn must_have_pages(&self, pages: u64) -> Result<()> {
         if pages > self.pages_free {
             return Err(Condition::NoSpace.into());
         }

@@ -6,7 +6,7 @@ use std::ops::{ControlFlow, Range};
 use crate::{Condition, Extent, ExtentSink, Result, SeekTarget};
 
 /// The unit in which files take memory, in bytes.
-const PAGE_BYTES: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 pub(super) const PAGE: u64 = PAGE_BYTES as u64;
 /// The same, as attributes show it.
 pub(super) const BLOCK_BYTES: u32 = 4096;
@@ -20,11 +20,11 @@ const _: () = assert!(BLOCK_BYTES as usize == PAGE_BYTES);
 #[derive(Debug, Default)]
 pub(super) struct Content {
     size_bytes: u64,
-    pages: BTreeMap<u64, Page>,
+    pub(super) pages: BTreeMap<u64, Page>,
 }
 
-#[derive(Debug)]
-enum Page {
+#[derive(Debug, Clone)]
+pub(super) enum Page {
     /// Taken, reads as zeros.
     Unwritten,
     Written(Box<[u8; PAGE_BYTES]>),
@@ -37,6 +37,35 @@ impl Content {
 
     pub(super) fn pages(&self) -> u64 {
         self.pages.len() as u64
+    }
+
+    /// How many pages there are of a range of whole pages.
+    pub(super) fn pages_in(&self, range: &Range<u64>) -> u64 {
+        self.pages.range(pages_touched(range)).count() as u64
+    }
+
+    /// Copies of the pages of a range of whole pages, counted from its beginning.
+    pub(super) fn copy_of(&self, range: &Range<u64>) -> Vec<(u64, Page)> {
+        let first = range.start / PAGE;
+        let pages = self.pages.range(pages_touched(range));
+        pages
+            .map(|(number, page)| (number - first, page.clone()))
+            .collect()
+    }
+
+    /// Puts pages into the place of a range of whole pages, in a file that ends at `size_bytes` at least.
+    pub(super) fn put(&mut self, range: Range<u64>, pages: Vec<(u64, Page)>, size_bytes: u64) {
+        let first = range.start / PAGE;
+        self.punch_hole(range);
+        let pages = pages.into_iter();
+        self.pages
+            .extend(pages.map(|(number, page)| (first + number, page)));
+        self.size_bytes = self.size_bytes.max(size_bytes);
+    }
+
+    /// Has the file end elsewhere, where no page holds data beyond.
+    pub(super) fn set_end(&mut self, size_bytes: u64) {
+        self.size_bytes = size_bytes;
     }
 
     /// How many pages taking all of `range` would add.
@@ -209,7 +238,7 @@ impl Content {
 }
 
 impl Page {
-    fn is_written(&self) -> bool {
+    pub(super) fn is_written(&self) -> bool {
         matches!(self, Self::Written(_))
     }
 }

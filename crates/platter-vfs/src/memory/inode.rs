@@ -8,14 +8,16 @@ use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::Shared;
 use super::change::NewNode;
+use super::content::Content;
 use super::node::{Body, LINKS_MAX, Node, Nodes, Number, ROOT};
+use super::ranges::Pair;
 use crate::lock_rank::{LockRank, Ranked, RankedRwLock};
 use crate::namei::{self, LinkState, NamedInode, NewInode, Rename};
 use crate::writing::ReturnsSpace;
 use crate::{
-    AccessTimes, Attr, Condition, Context, CreateKind, DirCursor, DirEntry, DirSink, Error,
-    ExtentSink, FallocateMode, FileKind, FileTimes, Inode, InodeId, Name, NameBuf, RenameMode,
-    Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
+    AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirEntry, DirSink,
+    Error, Exchange, ExtendedFlags, ExtentSink, FallocateMode, FileKind, FileTimes, Inode, InodeId,
+    Name, NameBuf, RenameMode, Result, Seat, SeekTarget, SetAttr, Timestamp, XattrMode,
 };
 
 /// Entries listed under one hold of the lock.
@@ -47,13 +49,19 @@ impl MemInode {
         read(self.shared.nodes.read().get(self.number))
     }
 
-    /// All nodes, to change them.
+    /// All nodes, to change them, once they are not frozen.
     fn change(&self) -> Result<Ranked<RwLockWriteGuard<'_, Nodes>>> {
-        let nodes = self.shared.nodes.write();
-        if nodes.read_only {
-            return Err(Condition::ReadOnly.into());
+        loop {
+            let nodes = self.shared.nodes.write();
+            if nodes.read_only {
+                return Err(Condition::ReadOnly.into());
+            }
+            if !nodes.frozen {
+                return Ok(nodes);
+            }
+            drop(nodes);
+            self.shared.wait_for_thaw();
         }
-        Ok(nodes)
     }
 
     /// Makes a file. Its object comes first, so that nobody can free it before it is handed out.
@@ -83,6 +91,15 @@ impl MemInode {
         match self.shared.object(number) {
             Err(Error::Condition(Condition::Stale)) => Err(Condition::NotFound.into()),
             object => object,
+        }
+    }
+
+    fn pair(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Pair {
+        Pair {
+            source: Number(source.id().number),
+            range,
+            target: self.number,
+            to,
         }
     }
 
@@ -385,6 +402,31 @@ impl Inode for MemInode {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let now = self.now();
         self.change()?.write(self.number, offset, data, now)
+    }
+
+    fn extended_flags(&self) -> Result<ExtendedFlags> {
+        self.read(|node| {
+            let extents = node.content().map_or(0, Content::pages);
+            Ok(ExtendedFlags {
+                extents: u32::try_from(extents).unwrap_or(u32::MAX),
+                ..node.extended
+            })
+        })
+    }
+
+    fn clone_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
+        let (pair, now) = (self.pair(source, range, to), self.now());
+        self.change()?.clone_range(&pair, now)
+    }
+
+    fn dedupe_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<Deduped> {
+        let pair = self.pair(source, range, to);
+        self.change()?.dedupe_range(&pair)
+    }
+
+    fn exchange_range(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
+        let (files, now) = ((self.number, Number(other.id().number)), self.now());
+        self.change()?.exchange_range(files, exchange, now)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {

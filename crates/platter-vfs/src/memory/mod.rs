@@ -7,13 +7,14 @@ mod node;
 mod inode;
 mod change;
 mod rename;
+mod ranges;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use platter_ondisk::Uuid;
 
 use self::content::BLOCK_BYTES;
@@ -59,6 +60,9 @@ struct Shared {
     limits: MemFsLimits,
     /// One lock for everything: this is a model, and plainly correct goes before fast.
     nodes: RankedRwLock<Nodes>,
+    /// Held while a thaw is announced, or waited for.
+    thawing: Mutex<()>,
+    thawed: Condvar,
     /// Serialises cross-directory renames.
     renames: Mutex<()>,
     in_use: InodeCache<MemInode>,
@@ -77,12 +81,16 @@ impl MemFs {
             pages_free: limits.pages,
             inodes_free: limits.inodes.saturating_sub(1),
             read_only: false,
+            frozen: false,
+            label: Vec::new(),
         };
         Self {
             shared: Arc::new(Shared {
                 clock,
                 limits,
                 nodes: RankedRwLock::new(LockRank::InodeState, nodes),
+                thawing: Mutex::new(()),
+                thawed: Condvar::new(),
                 renames: Mutex::new(()),
                 in_use: InodeCache::new(0),
             }),
@@ -105,6 +113,13 @@ impl MemFs {
 }
 
 impl Shared {
+    fn wait_for_thaw(&self) {
+        let mut thawing = self.thawing.lock();
+        while self.nodes.read().frozen {
+            self.thawed.wait(&mut thawing);
+        }
+    }
+
     /// The object of an inode that a name names or somebody holds.
     fn object(self: &Arc<Self>, number: Number) -> Result<Arc<MemInode>> {
         self.in_use.get_or_load(number.id(), |seat| {
@@ -122,7 +137,7 @@ impl Filesystem for MemFs {
         Description {
             kind: "memory",
             uuid: Uuid::nil(),
-            label: Vec::new(),
+            label: self.shared.nodes.read().label.clone(),
             features: Vec::new(),
             details: Vec::new(),
         }
@@ -156,6 +171,34 @@ impl Filesystem for MemFs {
     }
 
     fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        let mut nodes = self.shared.nodes.write();
+        if nodes.read_only {
+            return Err(Condition::ReadOnly.into());
+        }
+        nodes.label = label.to_vec();
+        Ok(())
+    }
+
+    fn freeze(&self) -> Result<()> {
+        let mut nodes = self.shared.nodes.write();
+        if std::mem::replace(&mut nodes.frozen, true) {
+            return Err(Condition::Busy.into());
+        }
+        Ok(())
+    }
+
+    fn thaw(&self) -> Result<()> {
+        let mut nodes = self.shared.nodes.write();
+        if !std::mem::replace(&mut nodes.frozen, false) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        drop(nodes);
+        let _announced = self.shared.thawing.lock();
+        self.shared.thawed.notify_all();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::directory::Directory;
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
 use crate::namei::LinkState;
-use crate::{Attr, Condition, FileKind, InodeId, PosixAcl, Result, Timestamp};
+use crate::{Attr, Condition, ExtendedFlags, FileKind, InodeId, PosixAcl, Result, Timestamp};
 
 /// An inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +29,9 @@ pub(super) struct Nodes {
     pub(super) pages_free: u64,
     pub(super) inodes_free: u64,
     pub(super) read_only: bool,
+    /// Changes are refused until it is thawed.
+    pub(super) frozen: bool,
+    pub(super) label: Vec<u8>,
 }
 
 /// One inode.
@@ -41,6 +44,7 @@ pub(super) struct Node {
     pub(super) gid: u32,
     pub(super) project: u32,
     pub(super) flags: u32,
+    pub(super) extended: ExtendedFlags,
     pub(super) accessed: Timestamp,
     pub(super) modified: Timestamp,
     pub(super) changed: Timestamp,
@@ -91,6 +95,7 @@ impl Node {
             gid: 0,
             project: 0,
             flags: 0,
+            extended: ExtendedFlags::default(),
             accessed: now,
             modified: now,
             changed: now,

@@ -1,0 +1,119 @@
+//! Subvolumes: trees of inodes of their own in one filesystem, and snapshots of them.
+
+use std::fmt::Debug;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use platter_ondisk::Uuid;
+
+use crate::{Condition, Context, Inode, InodeId, Name, Result, Timestamp};
+
+/// A subvolume, as `btrfs subvolume show` describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subvolume {
+    /// The number of its tree.
+    pub id: u64,
+    /// The subvolume that its name is in; `None` for the top-level one, and for one without a name.
+    pub parent: Option<u64>,
+    /// Its path from the top-level subvolume, without a leading slash; empty for that itself.
+    pub path: Vec<u8>,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Of a snapshot, the subvolume that it was made of.
+    pub parent_uuid: Option<Uuid>,
+    /// Of a received subvolume, the one that was sent.
+    pub received_uuid: Option<Uuid>,
+    /// The transaction that changed it last.
+    pub generation: u64,
+    /// The transaction that made it.
+    pub created_generation: u64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Whether it refuses changes.
+    pub read_only: bool,
+}
+
+/// Takes subvolumes until it breaks.
+pub type SubvolumeSink<'a> = dyn FnMut(Subvolume) -> ControlFlow<()> + 'a;
+
+/// What to send of a subvolume.
+#[derive(Debug, Clone, Default)]
+pub struct SendOptions {
+    /// Send what changed since this one, which the receiver has.
+    pub parent: Option<u64>,
+    /// Others that the receiver has, whose extents may be referred to.
+    pub clone_sources: Vec<u64>,
+    /// The version of the stream; `None` for the newest that can be made.
+    pub version: Option<u32>,
+}
+
+fn not_supported<T>() -> Result<T> {
+    Err(Condition::NotSupported.into())
+}
+
+/// The subvolumes of a filesystem that has them. Changing operations default to `NotSupported`.
+pub trait Subvolumes: Send + Sync + Debug {
+    /// Gives all subvolumes to `sink`, in the order of their numbers, until it breaks.
+    fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()>;
+
+    /// The subvolume of this number.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none.
+    fn get(&self, id: u64) -> Result<Subvolume>;
+
+    /// The subvolume that is mounted where none is asked for.
+    fn default_id(&self) -> Result<u64>;
+
+    /// Makes another one the default.
+    fn set_default(&self, id: u64) -> Result<()> {
+        let _ = id;
+        not_supported()
+    }
+
+    /// Makes an empty subvolume named `name` in the directory `parent`. Returns its root directory.
+    fn create(&self, context: &Context, parent: InodeId, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+        let _ = (context, parent, name);
+        not_supported()
+    }
+
+    /// Makes a snapshot of the subvolume `source`, named `name`, in the directory `parent`. Returns its
+    /// root directory.
+    fn snapshot(
+        &self,
+        context: &Context,
+        source: u64,
+        parent: InodeId,
+        name: Name<'_>,
+        read_only: bool,
+    ) -> Result<Arc<dyn Inode>> {
+        let _ = (context, source, parent, name, read_only);
+        not_supported()
+    }
+
+    /// Deletes the subvolume that `name` in the directory `parent` names. Its space is freed in the
+    /// background.
+    fn delete(&self, context: &Context, parent: InodeId, name: Name<'_>) -> Result<()> {
+        let _ = (context, parent, name);
+        not_supported()
+    }
+
+    /// Has a subvolume refuse changes, or take them.
+    fn set_read_only(&self, id: u64, read_only: bool) -> Result<()> {
+        let _ = (id, read_only);
+        not_supported()
+    }
+
+    /// Records which subvolume was received into this one, by its UUID and generation there.
+    fn set_received(&self, id: u64, uuid: Uuid, generation: u64) -> Result<()> {
+        let _ = (id, uuid, generation);
+        not_supported()
+    }
+
+    /// Writes a read-only subvolume to `out` as a send stream.
+    fn send(&self, id: u64, options: &SendOptions, out: &mut dyn Write) -> Result<()> {
+        let _ = (id, options, out);
+        not_supported()
+    }
+}
