@@ -15,5 +15,5 @@ mod session;
 
 pub use attach::AttachError;
 pub use options::{ErrorSink, MountOptions, OptionError};
-pub use session::{Ended, MountError, Session, Unmounter, Watch, mount};
+pub use session::{Ended, MountError, Notifier, Session, Unmounter, Watch, mount};
 pub use statistics::{Operation, Statistics};

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use platter_vfs::{Error, Filesystem};
+use platter_vfs::{Error, Filesystem, InodeId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
@@ -160,6 +160,14 @@ impl Session {
         }
     }
 
+    /// Something to tell the kernel by what changed without it.
+    pub fn notifier(&self) -> io::Result<Notifier> {
+        Ok(Notifier {
+            server: Arc::clone(&self.server),
+            device: self.device.try_clone()?,
+        })
+    }
+
     /// Something to ask whether the kernel has still mounted it, from another thread.
     pub fn watch(&self) -> io::Result<Watch> {
         self.device.try_clone().map(Watch)
@@ -267,6 +275,35 @@ impl Unmounter {
     /// Takes the mount out of sight; files in use are served until they are closed.
     pub fn detach(&self) -> Result<(), MountError> {
         Ok(self.attachment.detach(WhenBusy::Detach)?)
+    }
+}
+
+/// Tells the kernel of names that changed behind its back: it remembers names, found or not, for as long as
+/// it is mounted. Not to be used while a request is answered: the kernel may wait for the answer first.
+#[derive(Debug)]
+pub struct Notifier {
+    server: Arc<Server>,
+    device: OwnedFd,
+}
+
+impl Notifier {
+    /// `name` in the directory `dir` names something else than before: it was made, removed or replaced.
+    pub fn name_changed(&self, dir: InodeId, name: &[u8]) {
+        // What it does not hold it has no names of.
+        if let Some(dir) = self.server.held(dir) {
+            transport::drop_entry(self.device.as_fd(), dir, name);
+        }
+    }
+
+    /// `name` in the directory `dir` no longer names `child`, which programs that watch it are told.
+    pub fn name_removed(&self, dir: InodeId, name: &[u8], child: InodeId) {
+        match (self.server.held(dir), self.server.held(child)) {
+            (Some(dir), Some(child)) => {
+                transport::drop_child(self.device.as_fd(), dir, name, child);
+            }
+            (Some(_), None) => self.name_changed(dir, name),
+            (None, _) => {}
+        }
     }
 }
 

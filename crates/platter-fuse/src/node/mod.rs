@@ -103,6 +103,9 @@ impl NodeTable {
 
     /// The inode that a node stands for, whether the kernel holds it or not.
     pub(crate) fn id_of(&self, node: NodeId) -> Option<InodeId> {
+        if node == NodeId::ROOT {
+            return Some(self.root.id());
+        }
         if node.is_spare() {
             return self.spare.lock().by_node.get(&node).copied();
         }
@@ -111,6 +114,9 @@ impl NodeTable {
 
     /// The node of an inode, if the kernel holds it.
     pub(crate) fn held(&self, id: InodeId) -> Option<NodeId> {
+        if id == self.root.id() {
+            return Some(NodeId::ROOT);
+        }
         let node = NodeId::of_number(self.fs.shown_number(id));
         let node = node.or_else(|| self.spare.lock().by_inode.get(&id).copied())?;
         let is_held = self.shard(node).lock().nodes.get(node).is_some();

@@ -9,6 +9,7 @@ use platter_vfs::{
     Attr, Condition, CreateKind, Error, FallocateMode, FileKind, Inode, RenameMode, SetAttr,
     XattrMode,
 };
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Answer, Caller, Server, Told};
@@ -248,6 +249,30 @@ impl Server {
             *effect = Effect::Unforeseen(node);
         }
         self.check(inode.fallocate(range, mode))
+    }
+
+    /// Copies a range of a file to a place in another, or in the same. Returns how many bytes, which may
+    /// be fewer.
+    pub(crate) fn copy_range(
+        &self,
+        caller: Caller,
+        (source, range): (NodeId, Range<u64>),
+        (target, to): (NodeId, u64),
+        effect: &mut Effect,
+    ) -> Answer<u64> {
+        self.counters.count(Operation::CopyFileRange);
+        self.must_be_writable()?;
+        let (source, inode) = (self.inode(source)?, self.inode(target)?);
+        self.refuse_frozen(&*inode)?;
+        if self.permissions_kept(caller, &*inode)?.is_some()
+            && !caller.keeps_set_ids()
+            && self.drop_set_ids(caller, &*inode)?
+        {
+            *effect = Effect::Unforeseen(target);
+        }
+        let copied = self.check(inode.copy_range(&*source, range, to))?;
+        self.note_access(&*source, FileKind::Regular, OFlags::empty());
+        Ok(copied)
     }
 
     /// Refuses what must not happen to a file that is immutable or only grows.

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use platter_vfs::{Inode, SetAttr, Trim};
+use platter_vfs::{ExtendedFlags, Inode, SetAttr, Trim};
 use rustix::io::Errno;
 
 use super::{Answer, Caller, Server};
@@ -52,10 +52,15 @@ const LABEL_BYTES: usize = 256;
 
 /// Bytes of `struct fsxattr`.
 const FSXATTR_BYTES: usize = 28;
-/// Where in it the project lies.
+/// Where in it the extent size hint, the number of extents, the project and the extent size hint for
+/// copies on write lie.
+const FSXATTR_EXTENT_SIZE: usize = 4;
+const FSXATTR_EXTENTS: usize = 8;
 const FSXATTR_PROJECT: usize = 12;
+const FSXATTR_COW_EXTENT_SIZE: usize = 16;
 
-/// `FS_*_FL` flags and their `FS_XFLAG_*` counterparts.
+/// `FS_*_FL` flags and their `FS_XFLAG_*` counterparts. Those without, as XFS has them, are passed on as
+/// they are.
 const XFLAGS: [(u32, u32); 7] = [
     (0x0000_0010, 0x0000_0008), // immutable
     (0x0000_0020, 0x0000_0010), // append only
@@ -107,7 +112,8 @@ impl Server {
             }
             Command::GetXflags => {
                 let attr = self.check(inode.attr())?;
-                Ok(fsxattr(attr.flags, attr.project).to_vec())
+                let extended = self.check(inode.extended_flags())?;
+                Ok(fsxattr(attr.flags, attr.project, extended).to_vec())
             }
             Command::SetFlags => {
                 let changes = SetAttr {
@@ -118,9 +124,13 @@ impl Server {
             }
             Command::SetXflags => {
                 let attr = self.check(inode.attr())?;
+                let xflags = word(input, 0)?;
                 let changes = SetAttr {
-                    flags: Some(with_xflags(attr.flags, word(input, 0)?)),
+                    flags: Some(with_xflags(attr.flags, xflags)),
                     project: Some(word(input, FSXATTR_PROJECT)?),
+                    xflags: Some(xflags & !common_xflags()),
+                    extent_size_bytes: Some(word(input, FSXATTR_EXTENT_SIZE)?),
+                    cow_extent_size_bytes: Some(word(input, FSXATTR_COW_EXTENT_SIZE)?),
                     ..SetAttr::default()
                 };
                 self.set_flags(caller, &*inode, &changes)
@@ -199,12 +209,25 @@ fn with_xflags(flags: u32, xflags: u32) -> u32 {
     })
 }
 
-fn fsxattr(flags: u32, project: u32) -> [u8; FSXATTR_BYTES] {
+/// The `FS_XFLAG_*` that have a counterpart.
+fn common_xflags() -> u32 {
+    XFLAGS.iter().fold(0, |xflags, (_, xflag)| xflags | xflag)
+}
+
+fn fsxattr(flags: u32, project: u32, extended: ExtendedFlags) -> [u8; FSXATTR_BYTES] {
     let set = XFLAGS.iter().filter(|(flag, _)| flags & flag != 0);
-    let xflags = set.fold(0, |xflags, (_, xflag)| xflags | xflag);
+    let own = extended.xflags & !common_xflags();
+    let xflags = set.fold(own, |xflags, (_, xflag)| xflags | xflag);
     let mut bytes = [0; FSXATTR_BYTES];
-    bytes[..4].copy_from_slice(&u32::to_ne_bytes(xflags));
-    bytes[FSXATTR_PROJECT..][..4].copy_from_slice(&project.to_ne_bytes());
+    for (at, word) in [
+        (0, xflags),
+        (FSXATTR_EXTENT_SIZE, extended.extent_size_bytes),
+        (FSXATTR_EXTENTS, extended.extents),
+        (FSXATTR_PROJECT, project),
+        (FSXATTR_COW_EXTENT_SIZE, extended.cow_extent_size_bytes),
+    ] {
+        bytes[at..][..4].copy_from_slice(&word.to_ne_bytes());
+    }
     bytes
 }
 
@@ -214,10 +237,25 @@ mod tests {
 
     #[test]
     fn flags_and_project_are_where_linux_looks_for_them() {
-        let bytes = fsxattr(0x2000_0090, 0x0102_0304);
-        assert_eq!(bytes[..4], 0x0000_0248_u32.to_ne_bytes());
-        assert_eq!(bytes[12..16], 0x0102_0304_u32.to_ne_bytes());
-        assert!(bytes[16..].iter().all(|&byte| byte == 0));
+        let extended = ExtendedFlags {
+            xflags: 0x0001_0809,
+            extent_size_bytes: 0x0004_0000,
+            extents: 3,
+            cow_extent_size_bytes: 0x0008_0000,
+        };
+        let bytes = fsxattr(0x2000_0090, 0x0102_0304, extended);
+        // Immutable is one of the flags, and not set there.
+        let words = [
+            0x0001_0a49_u32,
+            0x0004_0000,
+            3,
+            0x0102_0304,
+            0x0008_0000,
+            0,
+            0,
+        ];
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(bytes[..], words);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_vfs::{
-    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, Name,
+    Attr, Condition, Context, Credentials, Error, FileKind, Filesystem, Inode, InodeId, Name,
 };
 use rustix::io::Errno;
 
@@ -159,6 +159,11 @@ impl Server {
             return Err(Errno::STALE);
         }
         Ok(told)
+    }
+
+    /// The node of an inode, if the kernel holds it.
+    pub(crate) fn held(&self, id: InodeId) -> Option<NodeId> {
+        self.nodes.held(id)
     }
 
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {

@@ -97,7 +97,7 @@ impl Server {
 
     /// A file was read. That its time of access cannot be kept is no error of who reads. The kernel asks
     /// for the time again by itself.
-    fn note_access(&self, inode: &dyn Inode, kind: FileKind, flags: OFlags) {
+    pub(super) fn note_access(&self, inode: &dyn Inode, kind: FileKind, flags: OFlags) {
         let options = &self.options;
         if options.read_only
             || flags.contains(OFlags::NOATIME)
@@ -271,9 +271,10 @@ impl Server {
         full
     }
 
-    pub(crate) fn space(&self) -> Answer<StatFs> {
+    pub(crate) fn space(&self, node: NodeId) -> Answer<StatFs> {
         self.counters.count(Operation::StatFs);
-        self.check(self.fs.stat_fs())
+        let id = self.nodes.id_of(node).ok_or(Errno::STALE)?;
+        self.check(self.fs.stat_fs_at(id))
     }
 
     pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Answer<Vec<u8>> {

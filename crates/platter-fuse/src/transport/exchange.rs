@@ -13,11 +13,12 @@ use super::later::{Action, Later};
 use super::meaning::{changes, fallocate_mode, rename_mode, seek_target, xattr_mode};
 use super::notice::{self, Notice};
 use super::protocol::{
-    ALWAYS, AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FOPEN_KEEP_CACHE, FSYNC_FDATASYNC,
-    FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut, InHeader,
-    InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, Opcode, OpenIn,
-    OpenOut, ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID, SetXattrIn, ShortSetXattrIn,
-    StatFsOut, Statx, StatxOut, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut, decode_device,
+    ALWAYS, AttrOut, BatchForgetIn, CopyFileRangeIn, CopyFileRangeOut, CreateIn, Dirent, EntryOut,
+    FOPEN_KEEP_CACHE, FSYNC_FDATASYNC, FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn,
+    GetXattrIn, GetXattrOut, InHeader, InitFlags, IoctlIn, IoctlOut, LinkIn, LseekIn, LseekOut,
+    MkDirIn, MkNodIn, Opcode, OpenIn, OpenOut, ReadIn, Rename2In, RenameIn, SETXATTR_ACL_KILL_SGID,
+    SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut, WRITE_CACHE, WRITE_KILL_SUIDGID,
+    WriteIn, WriteOut, decode_device,
 };
 use super::reply::{Answered, Reply};
 use super::request::{Body, Request};
@@ -239,7 +240,7 @@ impl Turn<'_> {
             }
             Opcode::ReadDir => self.list(node, &body.take()?),
             Opcode::ReadDirPlus => self.list_plus(node, &body.take()?),
-            Opcode::StatFs => self.statfs(),
+            Opcode::StatFs => self.statfs(node),
             Opcode::Fsync | Opcode::FsyncDir => {
                 let FsyncIn { flags, .. } = body.take()?;
                 let of = if opcode == Opcode::Fsync {
@@ -295,7 +296,16 @@ impl Turn<'_> {
             }
             Opcode::Flush => Err(server.not_needed(Operation::Flush)),
             Opcode::Access => Err(server.not_needed(Operation::Access)),
-            Opcode::CopyFileRange => Err(server.not_needed(Operation::CopyFileRange)),
+            Opcode::CopyFileRange => {
+                let copied = self.copy_range(caller, node, &body.take()?)?;
+                // The kernel asks for no more than the answer can say.
+                let size = u32::try_from(copied).unwrap_or(u32::MAX);
+                self.reply.push(&WriteOut { size, unused: 0 })
+            }
+            Opcode::CopyFileRange64 => {
+                let bytes = self.copy_range(caller, node, &body.take()?)?;
+                self.reply.push(&CopyFileRangeOut { bytes })
+            }
             Opcode::Release | Opcode::ReleaseDir => {
                 server.released();
                 Ok(())
@@ -336,8 +346,8 @@ impl Turn<'_> {
         })
     }
 
-    fn statfs(&mut self) -> Answer<()> {
-        let stat = self.server.space()?;
+    fn statfs(&mut self, node: NodeId) -> Answer<()> {
+        let stat = self.server.space(node)?;
         self.reply.push(&StatFsOut {
             blocks: stat.blocks,
             blocks_free: stat.blocks_free,
@@ -382,6 +392,24 @@ impl Turn<'_> {
             }
             is_full
         })
+    }
+
+    fn copy_range(
+        &mut self,
+        caller: Caller,
+        source: NodeId,
+        asked: &CopyFileRangeIn,
+    ) -> Answer<u64> {
+        let target = NodeId(asked.node_out);
+        let end = asked.offset_in.saturating_add(asked.length);
+        let from = (source, asked.offset_in..end);
+        let to = (target, asked.offset_out);
+        let copied = self.server.copy_range(caller, from, to, &mut self.effect)?;
+        if self.agreed.contains(InitFlags::WRITEBACK_CACHE) {
+            // Otherwise the kernel asks by itself.
+            self.effect = Effect::Unforeseen(target);
+        }
+        Ok(copied)
     }
 
     fn set_xattr(&mut self, caller: Caller, node: NodeId, mut body: Body<'_>) -> Answer<()> {

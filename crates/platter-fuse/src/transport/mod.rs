@@ -25,6 +25,7 @@ use std::sync::Arc;
 use crate::server::Server;
 
 pub(crate) use connection::Connection;
+pub(crate) use notice::{drop_child, drop_entry};
 
 /// Greets the kernel over `device` on behalf of `server`.
 pub(crate) fn connect(server: Arc<Server>, device: OwnedFd) -> io::Result<Connection> {

@@ -14,7 +14,8 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::later::{Action, Later};
 use super::protocol::{
-    InvalidateOut, IoctlOut, LseekOut, NOTIFY_INVALIDATE, OUT_HEADER_BYTES, OutHeader,
+    DeleteOut, InvalidateEntryOut, InvalidateOut, IoctlOut, LseekOut, NOTIFY_DELETE,
+    NOTIFY_INVALIDATE, NOTIFY_INVALIDATE_ENTRY, OUT_HEADER_BYTES, OutHeader,
 };
 use super::reply::Answered;
 use crate::node::NodeId;
@@ -97,6 +98,39 @@ pub(super) fn drop_attributes(device: BorrowedFd<'_>, node: NodeId) {
     invalidate(device, node, -1, 0);
 }
 
+/// Has the kernel forget what it knows of a name in a directory, and of the directory itself. It waits
+/// for requests in progress that change the directory.
+pub(crate) fn drop_entry(device: BorrowedFd<'_>, dir: NodeId, name: &[u8]) {
+    let out = InvalidateEntryOut {
+        parent: dir.0,
+        name_len: u32::try_from(name.len()).unwrap_or(u32::MAX),
+        flags: 0,
+    };
+    notify(
+        device,
+        NOTIFY_INVALIDATE_ENTRY,
+        &[out.as_bytes(), name, &[0]].concat(),
+    );
+    invalidate(device, dir, 0, 0);
+}
+
+/// Has the kernel take a name in a directory for removed, with the inode that it named: watchers learn of
+/// that. It waits for requests in progress that change the directory.
+pub(crate) fn drop_child(device: BorrowedFd<'_>, dir: NodeId, name: &[u8], child: NodeId) {
+    let out = DeleteOut {
+        parent: dir.0,
+        child: child.0,
+        name_len: u32::try_from(name.len()).unwrap_or(u32::MAX),
+        unused: 0,
+    };
+    notify(
+        device,
+        NOTIFY_DELETE,
+        &[out.as_bytes(), name, &[0]].concat(),
+    );
+    invalidate(device, dir, 0, 0);
+}
+
 fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<Vec<u8>> {
     let node = later.node;
     match &later.action {
@@ -136,12 +170,16 @@ fn invalidate(device: BorrowedFd<'_>, node: NodeId, offset: i64, len: i64) {
         offset,
         len,
     };
+    notify(device, NOTIFY_INVALIDATE, body.as_bytes());
+}
+
+fn notify(device: BorrowedFd<'_>, code: i32, body: &[u8]) {
     let header = OutHeader {
-        len: u32::try_from(OUT_HEADER_BYTES + size_of::<InvalidateOut>()).unwrap_or(u32::MAX),
-        error: NOTIFY_INVALIDATE,
+        len: u32::try_from(OUT_HEADER_BYTES + body.len()).unwrap_or(u32::MAX),
+        error: code,
         unique: 0,
     };
-    send(device, header, body.as_bytes());
+    send(device, header, body);
 }
 
 fn send(device: BorrowedFd<'_>, header: OutHeader, body: &[u8]) {

@@ -9,6 +9,8 @@ mod requests;
 mod rings;
 mod names;
 mod contents;
+mod copies;
+mod notices;
 mod async_writer;
 mod direct;
 mod attributes;

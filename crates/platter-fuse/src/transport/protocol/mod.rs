@@ -6,11 +6,12 @@ mod structures;
 
 pub(super) use self::files::{ALWAYS, decode_device};
 pub(super) use self::structures::{
-    AttrOut, BatchForgetIn, CreateIn, Dirent, EntryOut, FallocateIn, FileAttr, ForgetIn, ForgetOne,
-    FsyncIn, GetXattrIn, GetXattrOut, InHeader, InitIn, InitOut, InvalidateOut, IoctlIn, IoctlOut,
-    LinkIn, LseekIn, LseekOut, MkDirIn, MkNodIn, OpenIn, OpenOut, OutHeader, ReadIn, Rename2In,
-    RenameIn, RingCommand, RingHeader, SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx,
-    StatxOut, StatxTime, WriteIn, WriteOut,
+    AttrOut, BatchForgetIn, CopyFileRangeIn, CopyFileRangeOut, CreateIn, DeleteOut, Dirent,
+    EntryOut, FallocateIn, FileAttr, ForgetIn, ForgetOne, FsyncIn, GetXattrIn, GetXattrOut,
+    InHeader, InitIn, InitOut, InvalidateEntryOut, InvalidateOut, IoctlIn, IoctlOut, LinkIn,
+    LseekIn, LseekOut, MkDirIn, MkNodIn, OpenIn, OpenOut, OutHeader, ReadIn, Rename2In, RenameIn,
+    RingCommand, RingHeader, SetAttrIn, SetXattrIn, ShortSetXattrIn, StatFsOut, Statx, StatxOut,
+    StatxTime, WriteIn, WriteOut,
 };
 
 /// The version spoken.
@@ -86,6 +87,7 @@ opcodes! {
     CopyFileRange = 47,
     TmpFile = 51,
     Statx = 52,
+    CopyFileRange64 = 53,
 }
 
 bitflags::bitflags! {
@@ -139,6 +141,10 @@ pub(super) const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `FUSE_NOTIFY_INVAL_INODE`, where an answer has its errno.
 pub(super) const NOTIFY_INVALIDATE: i32 = 2;
+/// `FUSE_NOTIFY_INVAL_ENTRY`.
+pub(super) const NOTIFY_INVALIDATE_ENTRY: i32 = 3;
+/// `FUSE_NOTIFY_DELETE`.
+pub(super) const NOTIFY_DELETE: i32 = 6;
 /// `FOPEN_KEEP_CACHE`.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 

@@ -112,6 +112,29 @@ structures! {
         gid: u32,
         unused5: u32,
     }
+    CopyFileRangeIn[56] {
+        handle_in: u64,
+        offset_in: u64,
+        node_out: u64,
+        handle_out: u64,
+        offset_out: u64,
+        length: u64,
+        flags: u64,
+    }
+    CopyFileRangeOut[8] {
+        bytes: u64,
+    }
+    InvalidateEntryOut[16] {
+        parent: u64,
+        name_len: u32,
+        flags: u32,
+    }
+    DeleteOut[24] {
+        parent: u64,
+        child: u64,
+        name_len: u32,
+        unused: u32,
+    }
     MkNodIn[16] {
         mode: u32,
         device: u32,
