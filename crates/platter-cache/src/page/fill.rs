@@ -5,8 +5,11 @@ use std::ops::Range;
 
 use super::folio::Folio;
 use super::readahead::{WINDOW_PAGES_MAX, folio_orders};
-use super::{AddressSpace, Core, PAGE_BYTES};
+use super::{AddressSpace, Core, PAGE_BYTES, page_of};
 use crate::xarray::{Content, Order, Ref};
+
+/// Pages that a range is widened by at most at either end to have whole units: 128 KiB.
+const UNIT_PAGES_MAX: u64 = 32;
 
 /// What came of an attempt to bring a page in.
 pub(super) enum Filled<E: 'static> {
@@ -53,15 +56,22 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let _shared = self.fills.read();
         let pages = source.size_bytes().div_ceil(PAGE_BYTES as u64);
         let pages_max = (self.budget.limit_bytes() / 8 / PAGE_BYTES as u64).max(1);
-        let window = self.streams.lock().window(index, needed);
-        let end = index.saturating_add(window.min(pages_max)).min(pages);
-        let window = index..end.max(index + 1);
-        let wide = window.end - window.start > 1;
-        let filled = self.fill_window(source, window.clone());
+        let (first, span) = (self.start_of(index), self.min_order.span());
+        let needed = needed.saturating_add(index - first);
+        let window = self.streams.lock().window(first, needed, span);
+        let end = first.saturating_add(window.min(pages_max)).min(pages);
+        let narrow = first..first + span;
+        let window = first..self.end_of(end.max(first + 1));
+        let units = self.whole_units(source, window.clone());
+        if units.end > window.end {
+            self.streams.lock().extend(window.end, units.end);
+        }
+        let wide = units != narrow;
+        let filled = self.fill_units(source, units, first);
         if filled.is_err() && wide {
             // The fault may lie in a page that nobody asked for.
-            self.streams.lock().forget(index);
-            return self.fill_window(source, index..index + 1);
+            self.streams.lock().forget(first);
+            return self.fill_window(source, narrow);
         }
         if wide {
             let ahead = window.end
@@ -74,29 +84,64 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         filled
     }
 
-    /// Reads the missing pages at the beginning of `window` as one request.
+    /// Reads the missing pages at the beginning of `window` as one request, with the rest of the units
+    /// that they lie in.
     pub(super) fn fill_window<S>(&self, source: &S, window: Range<u64>) -> Result<Filled<E>, E>
     where
         S: AddressSpace<Error = E> + ?Sized,
     {
-        let folios = self.new_folios(self.missing_at(window.clone()));
+        let first = window.start;
+        let units = self.whole_units(source, window);
+        self.fill_units(source, units, first)
+    }
+
+    /// The pages of a window, and of the units of the source that it has a part of.
+    fn whole_units<S>(&self, source: &S, window: Range<u64>) -> Range<u64>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let bytes = bytes_of(window.clone());
+        let units = source.fill_range(bytes.clone());
+        if units == bytes {
+            return window;
+        }
+        let start_min = window.start.saturating_sub(UNIT_PAGES_MAX);
+        let end_max = window.end.saturating_add(UNIT_PAGES_MAX);
+        let start = page_of(units.start).max(start_min).min(window.start);
+        let end = units.end.div_ceil(PAGE_BYTES as u64).min(end_max);
+        self.start_of(start)..self.end_of(end.max(window.end))
+    }
+
+    /// Reads page `index`, and the missing pages of `units` before and after it, as one request.
+    fn fill_units<S>(&self, source: &S, units: Range<u64>, index: u64) -> Result<Filled<E>, E>
+    where
+        S: AddressSpace<Error = E> + ?Sized,
+    {
+        let end = self.missing_at(index..units.end).end;
+        let start = self.missing_before(units.start, index);
+        let mut folios = self.new_folios(start..end);
+        if start < index && !folios.iter().any(|folio| folio.covers(index)) {
+            // There is no room for the whole unit.
+            folios = self.new_folios(index..end);
+        }
         if folios.is_empty() {
-            let is_present = self.pages.get_item(window.start).is_some();
+            let is_present = self.pages.get_item(index).is_some();
             return Ok(if is_present {
                 Filled::Raced
             } else {
                 Filled::NoRoom
             });
         }
-        self.fill_folios(source, &folios)
+        self.fill_folios(source, &folios, index)
     }
 
-    /// Puts new folios, which lie side by side, into the index up to the first that meets
-    /// another, and fills them by one request.
+    /// Puts new folios, which lie side by side and of which one has page `index`, into the index up to
+    /// the first that meets another, and fills them by one request.
     pub(super) fn fill_folios<S>(
         &self,
         source: &S,
         folios: &[Ref<Folio<E>>],
+        index: u64,
     ) -> Result<Filled<E>, E>
     where
         S: AddressSpace<Error = E> + ?Sized,
@@ -118,7 +163,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             if let Err(error) = source.read_folios(offset, &mut bufs) {
                 // Those who wait asked for the same: they get the same answer. A larger folio
                 // may have failed for the sake of another page.
-                alone.failure = (first.order() == Order::ZERO).then(|| error.clone());
+                alone.failure = (first.order() == self.min_order).then(|| error.clone());
                 return Err(error);
             }
         } else {
@@ -131,7 +176,26 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         for folio in std::mem::take(&mut filling.folios) {
             folio.set_uptodate();
         }
-        Ok(Filled::Folio(first.clone()))
+        let wanted = folios[..count].iter().find(|folio| folio.covers(index));
+        Ok(wanted.map_or(Filled::Raced, |folio| Filled::Folio(folio.clone())))
+    }
+
+    /// The first page from `start` on such that it and those between it and `index` are missing.
+    fn missing_before(&self, start: u64, index: u64) -> u64 {
+        if start >= index {
+            return index;
+        }
+        let mut first = start;
+        let mut locked = self.pages.lock();
+        let mut cursor = locked.cursor(start, Order::ZERO);
+        let mut found = cursor.find(index - 1);
+        while let Some(entry) = found {
+            if let Content::Item(_) = entry.content {
+                first = entry.last_index() + 1;
+            }
+            found = cursor.find_next(index - 1);
+        }
+        first.min(index)
     }
 
     /// The part of `window` before its first present page; a window of one page is taken for missing.
@@ -157,7 +221,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let mut index = window.start;
         while index < window.end {
             let mut room = false;
-            for order in folio_orders(index..window.end) {
+            for order in folio_orders(index..window.end, self.min_order) {
                 let Some(folio) = Folio::new(&self.budget, index, order) else {
                     break;
                 };
@@ -168,11 +232,11 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             if room {
                 continue;
             }
-            // No large folio is to be had; a page may be.
-            let Some(folio) = Folio::new(&self.budget, index, Order::ZERO) else {
+            // No large folio is to be had; one of the smallest may be.
+            let Some(folio) = Folio::new(&self.budget, index, self.min_order) else {
                 break;
             };
-            index += 1;
+            index += self.min_order.span();
             folios.push(folio);
         }
         folios
@@ -190,8 +254,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             .end
             .min(size)
             .min(range.start.saturating_add(bytes_max));
-        let last = end.div_ceil(PAGE_BYTES as u64);
-        let mut index = super::page_of(range.start);
+        let last = self.end_of(end.div_ceil(PAGE_BYTES as u64));
+        let mut index = self.start_of(page_of(range.start));
         let _shared = self.fills.read();
         while index < last {
             let window = index..last.min(index.saturating_add(WINDOW_PAGES_MAX));

@@ -63,11 +63,15 @@ impl<E> Folio<E> {
         Some(Self::from_parts(index, order, frame, charge))
     }
 
-    /// A folio of one page, charged beyond the ceiling if need be.
-    pub(crate) fn new_beyond(budget: &Arc<MemoryBudget>, index: u64) -> Option<Ref<Self>> {
-        let charge = budget.charge_beyond(cost_bytes(Order::ZERO));
-        let frame = budget.frames().take(0)?;
-        Some(Self::from_parts(index, Order::ZERO, frame, charge))
+    /// A folio that is charged, and gets its memory, beyond the ceiling if need be.
+    pub(crate) fn new_beyond(
+        budget: &Arc<MemoryBudget>,
+        index: u64,
+        order: Order,
+    ) -> Option<Ref<Self>> {
+        let charge = budget.charge_beyond(cost_bytes(order));
+        let frame = budget.frames().take_beyond(order.get())?;
+        Some(Self::from_parts(index, order, frame, charge))
     }
 
     fn from_parts(index: u64, order: Order, frame: Frame, charge: Charge) -> Ref<Self> {
@@ -259,14 +263,13 @@ impl<E> Content<E> {
         self.frame.as_deref_mut().unwrap_or_default()
     }
 
-    /// Makes folios of the parts of this one, of `order` at `index`, which is left empty: the page
-    /// `wanted` alone, and the rest in as few folios as can be, in the order of the file. `extra`
-    /// pays for what the parts cost more than the whole.
+    /// Makes folios of the parts of this one, of `order` at `index`, which is left empty: that of order
+    /// `min` with the page `wanted` alone, and the rest in as few folios as can be, in the order of the
+    /// file. `extra` pays for what the parts cost more than the whole.
     pub(crate) fn split(
         &mut self,
-        index: u64,
-        order: Order,
-        wanted: u64,
+        (index, order): (u64, Order),
+        (wanted, min): (u64, Order),
         extra: Charge,
     ) -> Vec<Ref<Folio<E>>> {
         let (Some(mut frame), Some(mut charge)) = (self.frame.take(), self.charge.take()) else {
@@ -279,7 +282,7 @@ impl<E> Content<E> {
             let charge = charge.split(cost_bytes(order));
             Folio::from_parts(index, order, frame, charge)
         };
-        while order > Order::ZERO {
+        while order > min {
             order = order.halved();
             let middle = index + order.span();
             let (lower, upper) = frame.halve();

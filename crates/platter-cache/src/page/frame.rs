@@ -147,13 +147,30 @@ impl Arena {
     /// A run of `2^order` pages with unspecified contents. An order of zero never fails, larger
     /// ones do when the arena is too fragmented, or always if no chunk is so large.
     pub(crate) fn take(self: &Arc<Self>, order: u8) -> Option<Frame> {
+        self.take_within(
+            order,
+            if order == 0 {
+                usize::MAX
+            } else {
+                self.chunks_max
+            },
+        )
+    }
+
+    /// As [`take`](Self::take), with another chunk if there is no run of the order. Fails only if no
+    /// chunk is so large.
+    pub(crate) fn take_beyond(self: &Arc<Self>, order: u8) -> Option<Frame> {
+        self.take_within(order, usize::MAX)
+    }
+
+    fn take_within(self: &Arc<Self>, order: u8, chunks_max: usize) -> Option<Frame> {
         if order > CHUNK_ORDER {
             return None;
         }
         let mut state = self.state.lock();
         let number = match state.find(order) {
             Some(number) => number,
-            None if state.chunk_count < self.chunks_max || order == 0 => state.add_chunk(),
+            None if state.chunk_count < chunks_max => state.add_chunk(),
             None => return None,
         };
         let chunk = state.chunks.get_mut(number)?.as_mut()?;

@@ -29,7 +29,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     #[must_use]
     pub fn take_dirty(&self, pages_max: u64) -> Option<DirtyPages<E>> {
         let core = self.core.get().filter(|_| self.page_count() <= pages_max)?;
-        let folios = core.begin_writeback(0..u64::MAX, None, DIRTY).folios;
+        let folios = core.begin_writeback(0..u64::MAX, None, DIRTY, 1).folios;
         let core = Arc::clone(core);
         (!folios.is_empty()).then_some(DirtyPages { core, folios })
     }

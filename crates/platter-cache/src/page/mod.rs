@@ -57,6 +57,13 @@ pub trait AddressSpace {
     /// the page size and so is the length of every buffer.
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<(), Self::Error>;
 
+    /// Returns the range widened so that it has whole units where only those can be filled, such as
+    /// compressed extents. By up to 128 KiB at either end; more is ignored. The default is for files that
+    /// can be filled page by page.
+    fn fill_range(&self, range: Range<u64>) -> Range<u64> {
+        range
+    }
+
     /// Announces that a range will probably be read soon. A hint, without effect on what is read.
     fn will_need(&self, range: Range<u64>) {
         let _ = range;
@@ -74,6 +81,12 @@ pub trait WritableSpace: AddressSpace {
     /// the page size. Every length but the last is a multiple of the page size too; the last ends
     /// at the end of the file if that comes earlier.
     fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Self::Error>;
+
+    /// Bytes of a unit of writeback, a power of two and at least a page: dirty pages that share a unit go
+    /// to one call of [`write_folios`](Self::write_folios), unless clean ones lie between them.
+    fn write_granule(&self) -> u64 {
+        PAGE_BYTES as u64
+    }
 }
 
 /// The cached pages of one file, whose driver fails with `E`.
@@ -82,6 +95,7 @@ pub trait WritableSpace: AddressSpace {
 /// Dropping the mapping gives all its memory back, and what was not written is lost.
 pub struct Mapping<E: Clone + Send + Sync + 'static> {
     budget: Arc<MemoryBudget>,
+    min_order: Order,
     /// Made when the first page comes in: most files that are listed are never read.
     core: OnceLock<Arc<Core<E>>>,
 }
@@ -89,6 +103,8 @@ pub struct Mapping<E: Clone + Send + Sync + 'static> {
 /// What the eviction order reaches the pages by.
 struct Core<E: Clone + Send + Sync + 'static> {
     pages: XArray<Folio<E>>,
+    /// No folio is smaller, and each lies at a multiple of its size.
+    min_order: Order,
     budget: Arc<MemoryBudget>,
     registration: Registration,
     /// Held shared by whoever brings pages in, exclusively by whoever takes a range away.
@@ -105,8 +121,26 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// An empty mapping whose pages are charged to `budget`.
     #[must_use]
     pub fn new(budget: Arc<MemoryBudget>) -> Self {
-        let core = OnceLock::new();
-        Self { budget, core }
+        Self::with_min_order(budget, Order::ZERO)
+    }
+
+    /// An empty mapping whose folios have `2^min_order` pages or more, so that they hold whole blocks of
+    /// a filesystem whose blocks are larger than a page. They are read, and written back, in multiples of
+    /// that.
+    ///
+    /// # Panics
+    /// If the blocks are larger than 64 KiB.
+    #[must_use]
+    pub fn with_min_order(budget: Arc<MemoryBudget>, min_order: Order) -> Self {
+        assert!(
+            min_order.get() <= MIN_ORDER_MAX,
+            "a block has 64 KiB or less"
+        );
+        Self {
+            budget,
+            min_order,
+            core: OnceLock::new(),
+        }
     }
 
     /// The budget its pages are charged to.
@@ -126,7 +160,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         if let Some(core) = self.core.get() {
             return core;
         }
-        let core = Core::new(Arc::clone(&self.budget));
+        let core = Core::new(Arc::clone(&self.budget), self.min_order);
         self.core.get_or_init(|| core)
     }
 }
@@ -149,9 +183,10 @@ impl<E: Clone + Send + Sync + 'static> Drop for Mapping<E> {
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
-    fn new(budget: Arc<MemoryBudget>) -> Arc<Self> {
+    fn new(budget: Arc<MemoryBudget>, min_order: Order) -> Arc<Self> {
         Arc::new_cyclic(|core: &Weak<Self>| Self {
             pages: XArray::new(),
+            min_order,
             registration: budget.register(Weak::<Self>::clone(core)),
             budget,
             fills: RwLock::new(()),
@@ -161,6 +196,16 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             writeback_ended: Condvar::default(),
             page_count: AtomicU64::new(0),
         })
+    }
+
+    /// The first page of the smallest folio that page `index` can lie in.
+    fn start_of(&self, index: u64) -> u64 {
+        index & !(self.min_order.span() - 1)
+    }
+
+    /// The first page at or after `index` that a folio can begin at.
+    fn end_of(&self, index: u64) -> u64 {
+        self.start_of(index.saturating_add(self.min_order.span() - 1))
     }
 
     /// Takes everything out of the index, written or not.
@@ -185,6 +230,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 }
 
+/// The largest minimum order: 64 KiB.
+const MIN_ORDER_MAX: u8 = 4;
 /// Folios that are taken out under one hold of the lock.
 const REMOVE_BATCH: usize = 256;
 

@@ -125,6 +125,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let _shared = self.fills.read();
         let pages = (buf.len() / PAGE_BYTES) as u64;
         let missing = self.missing_at(first..first.saturating_add(pages));
+        let missing = without_parts(source, missing);
         let count = usize::try_from(missing.end - first).unwrap_or_default();
         if count < PAST_PAGES_MIN {
             return Ok(0);
@@ -158,6 +159,21 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         buf[..count].copy_from_slice(&read[..count]);
         Ok(count)
     }
+}
+
+/// The pages at the beginning of a range that make whole units of the source. Of a unit that is read in
+/// part, the rest would have to be read again.
+fn without_parts<S: AddressSpace + ?Sized>(source: &S, pages: Range<u64>) -> Range<u64> {
+    let bytes = bytes_of(pages.clone());
+    let page = PAGE_BYTES as u64;
+    if bytes.is_empty() || source.fill_range(bytes.start..bytes.start + page).start < bytes.start {
+        return pages.start..pages.start;
+    }
+    let last = source.fill_range(bytes.end - page..bytes.end);
+    if last.end <= bytes.end {
+        return pages;
+    }
+    pages.start..page_of(last.start).clamp(pages.start, pages.end)
 }
 
 /// Copies what a folio holds from byte `at` of the file on.

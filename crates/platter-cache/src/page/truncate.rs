@@ -11,8 +11,8 @@ use crate::budget::List;
 use crate::xarray::{Content, Order, Ref};
 
 impl<E: Clone + Send + Sync + 'static> Mapping<E> {
-    /// Takes everything from byte `size` on out of the cache, written or not. The rest of the page
-    /// in which the file ends now reads as zeros.
+    /// Takes everything from byte `size` on out of the cache, written or not. The rest of the smallest
+    /// folio in which the file can end now reads as zeros.
     ///
     /// Called after the driver has moved the end of the file, and before it frees the blocks:
     /// when this returns nobody reads or writes them through the cache any more. What the medium
@@ -21,14 +21,14 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         self.remove_range(size..u64::MAX);
     }
 
-    /// Takes the bytes of a range out of the cache, written or not. In pages that the range covers
-    /// in part they turn to zeros; these pages do not become dirty.
+    /// Takes the bytes of a range out of the cache, written or not. In pages, or larger blocks, that the
+    /// range covers in part they turn to zeros; these do not become dirty.
     pub fn remove_range(&self, range: Range<u64>) {
         let Some(core) = self.core.get() else {
             return;
         };
-        let first = range.start.div_ceil(PAGE_BYTES as u64);
-        let end = page_of(range.end);
+        let first = core.end_of(range.start.div_ceil(PAGE_BYTES as u64));
+        let end = core.start_of(page_of(range.end));
         // Nobody brings pages in meanwhile.
         let _exclusive = core.fills.write();
         core.zero_edge(range.start, range.end);
@@ -58,11 +58,12 @@ enum Straddling {
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
-    /// Clears the bytes from `from` to `end` in the page of `from`, if it is cached.
+    /// Clears the bytes from `from` to `end` in the smallest folio that `from` can lie in, if it is cached.
     fn zero_edge(&self, from: u64, end: u64) {
-        let page = bytes_of(page_of(from)..page_of(from) + 1);
-        let end = end.min(page.end);
-        if from == page.start && end == page.end || from >= end {
+        let first = self.start_of(page_of(from));
+        let least = bytes_of(first..first + self.min_order.span());
+        let end = end.min(least.end);
+        if from == least.start && end == least.end || from >= end {
             return;
         }
         if let Some(folio) = self.pages.get_item(page_of(from)) {
@@ -131,17 +132,17 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         Some(folio.index() + folio.order().span()).filter(|next| pages.contains(next))
     }
 
-    /// Splits a folio so that page `index` is the first of a part, if nobody else uses it. The
+    /// Splits a folio so that page `index`, which begins a smallest one, is the first of a part, if nobody else uses it. The
     /// slots of all its pages lead to the whole, which readers cannot get, until all parts are in
     /// their places. Whether it was split.
     pub(super) fn split_folio(&self, folio: &Ref<Folio<E>>, index: u64) -> bool {
         let order = folio.order();
-        if order == Order::ZERO || !folio.covers(index) || folio.index() == index {
+        if order <= self.min_order || !folio.covers(index) || folio.index() == index {
             return false;
         }
         let extra = self.budget.charge_beyond(split_cost_bytes(order));
         let parts = self.change(|locked| {
-            let mut cursor = locked.cursor(index, Order::ZERO);
+            let mut cursor = locked.cursor(index, self.min_order);
             if !is_at(&mut cursor, folio) || !folio.is_uptodate() || folio.is_in_writeback() {
                 return None;
             }
@@ -149,7 +150,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             let whole = folio.clone().freeze(3).ok()?;
             let mut content = whole.try_write()?;
             cursor.split_minimal();
-            let parts = content.split(folio.index(), order, index, extra);
+            let parts = content.split((folio.index(), order), (index, self.min_order), extra);
             for part in &parts {
                 part.inherit(&whole);
                 let mut cursor = locked.cursor(part.index(), part.order());

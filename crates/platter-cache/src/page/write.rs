@@ -117,8 +117,9 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     /// Makes bytes of a folio, whose content the caller has locked, dirty. Whether it is still in
     /// the index.
     pub(super) fn make_dirty(&self, folio: &Ref<Folio<E>>, start: usize, end: usize) -> bool {
+        let span = PAGE_BYTES << self.min_order.get();
         let page = |byte: usize| u32::try_from(byte / PAGE_BYTES).unwrap_or(u32::MAX);
-        let pages = page(start)..page(end.max(1) - 1) + 1;
+        let pages = page(start - start % span)..page(end.max(1).next_multiple_of(span));
         // A writeback takes the pages under the content's lock, after it has cleared the flag.
         folio.add_dirty_pages(pages);
         if folio.is_dirty() {
@@ -143,18 +144,19 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     where
         S: WritableSpace<Error = E> + ?Sized,
     {
-        let index = page_of(at);
-        let start = usize::try_from(at % PAGE_BYTES as u64).unwrap_or_default();
+        let index = self.start_of(page_of(at));
+        let start = usize::try_from(at - bytes_of(index..index).start).unwrap_or_default();
         let _shared = self.fills.read();
-        let is_whole = start == 0 && data.len() >= PAGE_BYTES;
+        let span = PAGE_BYTES << self.min_order.get();
+        let is_whole = start == 0 && data.len() >= span;
         let is_beyond = bytes_of(index..index).start >= source.size_bytes();
         if !is_whole && !is_beyond {
             return self.fill_for_write(source, index);
         }
         let whole_pages = if is_whole { data.len() / PAGE_BYTES } else { 1 };
-        let pages = whole_pages.min(1 << WRITE_ORDER_MAX) as u64;
+        let pages = (whole_pages as u64).clamp(self.min_order.span(), 1 << WRITE_ORDER_MAX);
         let missing = self.missing_at(index..index.saturating_add(pages));
-        let order = order_for(index, missing.end.saturating_sub(index));
+        let order = order_for(index, missing.end.saturating_sub(index)).max(self.min_order);
         let Some(folio) = self.folio_for_write(source, index, order)? else {
             return Ok(None);
         };
@@ -177,17 +179,17 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         Ok(is_dirty.then_some(count))
     }
 
-    /// Reads the page that is to be written in part. Always `None`: the caller looks again.
+    /// Reads the pages of which the first, `index`, begins a block to be written in part. Always `None`: the caller looks again.
     fn fill_for_write<S>(&self, source: &S, index: u64) -> Result<Option<usize>, E>
     where
         S: WritableSpace<Error = E> + ?Sized,
     {
-        match self.fill_window(source, index..index + 1)? {
+        match self.fill_window(source, index..index + self.min_order.span())? {
             Filled::Folio(_) | Filled::Raced => {}
             Filled::NoRoom => {
                 self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
-                if let Some(folio) = Folio::new_beyond(&self.budget, index) {
-                    self.fill_folios(source, &[folio])?;
+                if let Some(folio) = Folio::new_beyond(&self.budget, index, self.min_order) {
+                    self.fill_folios(source, &[folio], index)?;
                 }
             }
         }
@@ -195,7 +197,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// A folio to be written to, whatever the budget says: clean pages first give way, then dirty
-    /// ones are written, and in the end a single page goes beyond it.
+    /// ones are written, and in the end one of the smallest goes beyond it.
     fn folio_for_write<S>(
         &self,
         source: &S,
@@ -205,14 +207,14 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     where
         S: WritableSpace<Error = E> + ?Sized,
     {
-        for order in [order, Order::ZERO] {
+        for order in [order, self.min_order] {
             let folio = Folio::new(&self.budget, index, order);
             if folio.is_some() {
                 return Ok(folio);
             }
         }
         self.write_back_some(source, 0..u64::MAX, THROTTLE_PAGES)?;
-        Ok(Folio::new_beyond(&self.budget, index))
+        Ok(Folio::new_beyond(&self.budget, index, self.min_order))
     }
 
     /// Has a writer write back while too much of the budget is dirty.

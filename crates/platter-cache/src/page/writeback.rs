@@ -27,7 +27,10 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         let Some(core) = self.core.get() else {
             return Ok(());
         };
-        let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
+        let granule = granule_pages(source);
+        let start = page_of(range.start) & !(granule - 1);
+        let end = range.end.div_ceil(PAGE_BYTES as u64);
+        let pages = start..end.saturating_add(granule - 1) & !(granule - 1);
         core.mark_to_write(pages.clone());
         // What another one took and did not write is left to who waited for it.
         while core.wait_for_writeback(pages.clone()) {
@@ -72,7 +75,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     where
         S: WritableSpace<Error = E> + ?Sized,
     {
-        let batch = self.begin_writeback(pages, Some(count), DIRTY);
+        let batch = self.begin_writeback(pages, Some(count), DIRTY, granule_pages(source));
         self.write_batch(source, &batch.folios)
     }
 
@@ -103,7 +106,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     {
         let mut from = pages.start;
         loop {
-            let batch = self.begin_writeback(from..pages.end, None, TOWRITE);
+            let granule = granule_pages(source);
+            let batch = self.begin_writeback(from..pages.end, None, TOWRITE, granule);
             self.write_batch(source, &batch.folios)?;
             match batch.next {
                 Some(next) => from = next,
@@ -113,12 +117,13 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Takes the next folios with `mark`, which are dirty, into writeback: about as many pages as
-    /// one request writes, or `count`.
+    /// one request writes, or `count`, and the rest of the last `granule` of them.
     pub(super) fn begin_writeback(
         &self,
         pages: Range<u64>,
         count: Option<u64>,
         mark: crate::xarray::Mark,
+        granule: u64,
     ) -> Batch<E> {
         let mut folios: Vec<Ref<Folio<E>>> = Vec::new();
         let Some(last) = pages.end.checked_sub(1) else {
@@ -130,7 +135,14 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             let mut found = cursor.find_marked(last, mark);
             let mut looks = 0;
             while let Some(entry) = found {
-                if left == 0 || looks == SWEEP_ENTRIES {
+                let granule_end = || {
+                    folios
+                        .last()
+                        .map(|it| ends_at(it).next_multiple_of(granule))
+                };
+                if left == 0 && granule_end().is_none_or(|end| entry.index >= end)
+                    || looks == SWEEP_ENTRIES
+                {
                     return Some(entry.index);
                 }
                 looks += 1;
@@ -249,6 +261,13 @@ impl<E: Clone + Send + Sync + 'static> Drop for Writing<'_, E> {
             self.core.end_writeback(self.folios, false);
         }
     }
+}
+
+/// The pages of a unit of writeback.
+fn granule_pages<S: WritableSpace + ?Sized>(source: &S) -> u64 {
+    let granule = source.write_granule();
+    debug_assert!(granule.is_power_of_two(), "granules are powers of two");
+    (granule / PAGE_BYTES as u64).max(1)
 }
 
 fn ends_at<E>(folio: &Folio<E>) -> u64 {

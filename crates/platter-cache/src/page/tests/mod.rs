@@ -4,6 +4,7 @@ mod evicting;
 mod model;
 mod reading;
 mod stress;
+mod units;
 mod writing;
 
 use std::collections::HashSet;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use super::{AddressSpace, Mapping, PAGE_BYTES, WritableSpace};
 use crate::MemoryBudget;
+use crate::xarray::{Content, Order};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -33,6 +35,8 @@ struct File {
     panics: AtomicBool,
     /// Met inside each read, where set.
     gate: Option<Barrier>,
+    /// Pages of a block, of which only whole ones are written; zero stands for one.
+    block_pages: u64,
 }
 
 impl File {
@@ -114,8 +118,14 @@ impl WritableSpace for File {
 
     fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<(), Bad> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        assert_eq!(offset % PAGE, 0);
-        let pages = offset / PAGE..(offset + len as u64).div_ceil(PAGE);
+        let block = self.block_pages.max(1) * PAGE;
+        let end = offset + len as u64;
+        assert!(offset.is_multiple_of(block), "from a block on");
+        assert!(
+            end.is_multiple_of(block) || end == self.size_bytes(),
+            "whole blocks"
+        );
+        let pages = offset / PAGE..end.div_ceil(PAGE);
         self.writes.lock().unwrap().push(pages.clone());
         Self::check(&self.unwritable, &pages)?;
         let mut bytes = self.bytes.lock().unwrap();
@@ -139,6 +149,28 @@ fn one(pages: Range<u64>) -> [Range<u64>; 1] {
 fn mapping(limit_bytes: u64) -> (Mapping<Bad>, Arc<MemoryBudget>) {
     let budget = Arc::new(MemoryBudget::new(limit_bytes));
     (Mapping::new(Arc::clone(&budget)), budget)
+}
+
+/// A mapping of blocks of `2^order` pages.
+fn mapping_of_blocks(order: u8, limit_bytes: u64) -> (Mapping<Bad>, Arc<MemoryBudget>) {
+    let budget = Arc::new(MemoryBudget::new(limit_bytes));
+    let order = Order::new(order).unwrap();
+    (Mapping::with_min_order(Arc::clone(&budget), order), budget)
+}
+
+/// Checks that every folio holds whole blocks of `2^order` pages.
+fn assert_whole_blocks(mapping: &Mapping<Bad>, order: u8) {
+    let mut locked = mapping.core().pages.lock();
+    let mut cursor = locked.cursor(0, Order::ZERO);
+    let mut found = cursor.find(u64::MAX);
+    while let Some(entry) = found {
+        if let Content::Item(item) = entry.content {
+            let folio = item.try_get().unwrap();
+            assert!(folio.order().get() >= order, "at page {}", entry.index);
+            assert!(folio.index().is_multiple_of(folio.order().span()));
+        }
+        found = cursor.find_next(u64::MAX);
+    }
 }
 
 fn read(mapping: &Mapping<Bad>, file: &File, offset: u64, len: usize) -> Result<Vec<u8>, Bad> {

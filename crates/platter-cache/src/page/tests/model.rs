@@ -41,12 +41,15 @@ fn range(offset: u64, len: usize, size: usize) -> Range<usize> {
     start..(start + len).min(size)
 }
 
-fn run(steps: Vec<Step>, limit_bytes: u64) {
+fn run(steps: Vec<Step>, limit_bytes: u64, order: u8) {
     let mut model: Vec<u8> = (0..300 * PAGE_BYTES)
         .map(|at| (at / 977).to_le_bytes()[0])
         .collect();
-    let file = File::new(model.clone());
-    let (mapping, budget) = mapping(limit_bytes);
+    let file = File {
+        block_pages: 1 << order,
+        ..File::new(model.clone())
+    };
+    let (mapping, budget) = mapping_of_blocks(order, limit_bytes);
     for step in steps {
         match step {
             Step::Read(offset, len) => {
@@ -107,6 +110,7 @@ fn run(steps: Vec<Step>, limit_bytes: u64) {
             }
         }
         mapping.core().pages.lock().assert_invariants();
+        assert_whole_blocks(&mapping, order);
     }
     assert_eq!(read(&mapping, &file, 0, model.len() + 10).unwrap(), model);
     mapping.write_back(&file, 0..u64::MAX).unwrap();
@@ -122,16 +126,40 @@ proptest! {
 
     #[test]
     fn behaves_like_a_file_with_room(steps in prop::collection::vec(step(), 1..40)) {
-        run(steps, 16 << 20);
+        run(steps, 16 << 20, 0);
+    }
+
+    #[test]
+    fn blocks_behave_like_a_file_with_room(
+        steps in prop::collection::vec(step(), 1..40),
+        order in 1u8..=4,
+    ) {
+        run(steps, 16 << 20, order);
+    }
+
+    #[test]
+    fn blocks_behave_like_a_file_under_pressure(
+        steps in prop::collection::vec(step(), 1..40),
+        order in 1u8..=4,
+    ) {
+        run(steps, 512 << 10, order);
+    }
+
+    #[test]
+    fn blocks_behave_like_a_file_without_room(
+        steps in prop::collection::vec(step(), 1..20),
+        order in 1u8..=4,
+    ) {
+        run(steps, 3000, order);
     }
 
     #[test]
     fn behaves_like_a_file_under_pressure(steps in prop::collection::vec(step(), 1..40)) {
-        run(steps, 512 << 10);
+        run(steps, 512 << 10, 0);
     }
 
     #[test]
     fn behaves_like_a_file_without_room(steps in prop::collection::vec(step(), 1..20)) {
-        run(steps, 3000);
+        run(steps, 3000, 0);
     }
 }

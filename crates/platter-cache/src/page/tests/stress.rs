@@ -14,9 +14,22 @@ fn is_right(page: u64, byte: u8) -> bool {
 
 #[test]
 fn readers_writers_and_evictors_share_a_file() {
+    share_a_file(0);
+}
+
+#[test]
+fn readers_writers_and_evictors_share_a_file_of_blocks() {
+    share_a_file(2);
+    share_a_file(4);
+}
+
+fn share_a_file(order: u8) {
     let bytes = (0..PAGES).flat_map(|page| [(page % 128).to_le_bytes()[0]; PAGE_BYTES]);
-    let file = File::new(bytes.collect());
-    let (mapping, budget) = mapping(96 * PAGE);
+    let file = File {
+        block_pages: 1 << order,
+        ..File::new(bytes.collect())
+    };
+    let (mapping, budget) = mapping_of_blocks(order, 96 * PAGE);
     thread::scope(|scope| {
         for seed in 1..=3_u64 {
             let (mapping, file) = (&mapping, &file);
@@ -31,6 +44,7 @@ fn readers_writers_and_evictors_share_a_file() {
             .all(|(page, chunk)| { chunk.iter().all(|&byte| is_right(page, byte)) })
     );
     mapping.core().pages.lock().assert_invariants();
+    assert_whole_blocks(&mapping, order);
     let stats = budget.stats();
     assert_eq!(
         stats.inactive_bytes + stats.active_bytes,
