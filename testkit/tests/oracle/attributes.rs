@@ -5,7 +5,7 @@ use std::path::Path;
 
 use platter_ext4::ondisk::Inode;
 use platter_ext4::ondisk::xattr::{ValuePlace, XattrSpace};
-use platter_ext4::xattr::{self, ValueInodeRule};
+use platter_ext4::xattr::{self, EaInodeRule};
 use platter_ondisk::Rule;
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter_vfs::{Condition, Error};
@@ -212,7 +212,7 @@ fn changed_value_in_an_inode_does_not_pass() {
         .unwrap();
     bytes[at] = b'y';
     let image = Image::of_bytes(bytes).unwrap();
-    assert_eq!(rule(&image), ValueInodeRule::Hash.text());
+    assert_eq!(rule(&image), EaInodeRule::Hash.text());
 
     let inode = image.at("file").inode;
     let space = XattrSpace::decode_inode(&inode.tail, true)
@@ -226,11 +226,11 @@ fn changed_value_in_an_inode_does_not_pass() {
         &[&format!("set_inode_field <{number}> flags 0x80000")],
     )
     .unwrap();
-    assert_eq!(rule(&Image::open(&path)), ValueInodeRule::Flag.text());
+    assert_eq!(rule(&Image::open(&path)), EaInodeRule::Flag.text());
     let commands = [
         format!("set_inode_field <{number}> flags 0x280000"),
         format!("set_inode_field <{number}> size 19999"),
     ];
     debugfs::change(&path, &[&commands[0], &commands[1]]).unwrap();
-    assert_eq!(rule(&Image::open(&path)), ValueInodeRule::Size.text());
+    assert_eq!(rule(&Image::open(&path)), EaInodeRule::Size.text());
 }

@@ -244,7 +244,7 @@ fn open_of_leased_file_waits_for_its_release() {
     let ignoring = "trap '' IO; exec \"$0\" \"$@\"";
     let (_dir, path) = image(&pattern(1000));
     if std::env::var_os("LEASE_HELD").is_none() {
-        let test = "file::tests::who_opens_a_leased_file_waits_until_the_lease_is_given_up";
+        let test = "file::tests::open_of_leased_file_waits_for_its_release";
         let output = std::process::Command::new("sh")
             .args(["-c", ignoring])
             .arg(std::env::current_exe().unwrap())

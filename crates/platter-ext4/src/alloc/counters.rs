@@ -1,4 +1,4 @@
-//! What is free and promised in the whole filesystem.
+//! Counters of free and reserved space of the whole filesystem.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -7,47 +7,47 @@ use crossbeam_utils::CachePadded;
 
 use super::Reserve;
 
-/// The counts that every change of space touches, each on cache lines of its own: what is only read
-/// never shares one with them.
+/// The counters that every allocation modifies, each on its own cache lines, apart from read-only
+/// data.
 ///
 /// # Invariants
-/// `available` is what is free on the medium less what is taken and not recorded yet, less what is
-/// promised to data that has no place yet, less what lies in groups that cannot be used.
+/// `available` is the number of free clusters on disk, less those allocated in memory and not
+/// marked in a bitmap yet, less those reserved for delayed data, less those in unusable groups.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Counters {
-    /// Clusters that neither belong to anything nor are promised. Those that the running
-    /// transaction frees count: they can be had after its commit.
+    /// Clusters that are neither allocated nor reserved. Includes those that the running
+    /// transaction frees, which can be allocated after its commit.
     available: CachePadded<AtomicI64>,
-    /// Clusters that are free by the descriptors.
+    /// Free clusters according to the descriptors.
     pub(super) free: Count,
-    /// Clusters promised to data that has no place yet.
+    /// Clusters reserved for delayed allocation.
     delayed: Count,
-    /// Clusters that were freed and may not be used yet.
+    /// Clusters that were freed and cannot be allocated before the commit.
     pub(super) pending: Count,
-    /// How often freed clusters came to be used again.
+    /// How often freed clusters became allocatable.
     pub(super) returned: Count,
-    /// Clusters kept for files that grow. They count as available.
+    /// Preallocated clusters of growing files. They count as available.
     pub(super) kept: Count,
-    /// The number of the next window.
+    /// The number of the next preallocation.
     windows: Count,
-    /// Inodes that are free by the descriptors.
+    /// Free inodes according to the descriptors.
     pub(super) free_inodes: Count,
-    /// Directories, by the descriptors.
+    /// Directories according to the descriptors.
     pub(super) directories: Count,
     floors: Floors,
 }
 
-/// How much each kind of request has to leave available, in clusters.
+/// The clusters that each kind of request must leave available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Floors {
-    /// Kept for the superuser.
+    /// Reserved for the superuser.
     pub(super) reserved: u64,
-    /// Kept for the metadata of promised data.
+    /// Reserved for the metadata of delayed data.
     pub(super) split: u64,
 }
 
-/// A count alone on its cache lines.
+/// A counter on its own cache lines.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(super) struct Count(CachePadded<AtomicU64>);
@@ -106,7 +106,7 @@ impl Counters {
         };
     }
 
-    /// Takes as many of `want` clusters out of the count as a request of this kind may have.
+    /// Claims up to `want` clusters, as many as a request of this kind may have.
     pub(super) fn claim(&self, want: u32, from: Reserve) -> u32 {
         let wanted = u64::from(want);
         let granted = if from == Reserve::Promised {
@@ -117,7 +117,7 @@ impl Counters {
         u32::try_from(granted).unwrap_or(want)
     }
 
-    /// Gives back what was claimed.
+    /// Returns claimed clusters.
     pub(super) fn unclaim(&self, count: u64, from: Reserve) {
         if from == Reserve::Promised {
             self.delayed.add(count);
@@ -126,7 +126,7 @@ impl Counters {
         }
     }
 
-    /// What [`claim`](Self::claim) would give at most.
+    /// Returns the maximum that [`claim`](Self::claim) would return.
     pub(super) fn claimable(&self, from: Reserve) -> u64 {
         if from == Reserve::Promised {
             return self.delayed.get();
@@ -135,7 +135,7 @@ impl Counters {
         u64::try_from(left).unwrap_or(0)
     }
 
-    /// Promises `count` clusters to data, all or none, and tells whether it did.
+    /// Reserves `count` clusters for delayed data, all or none; returns whether it succeeded.
     pub(super) fn promise(&self, count: u64, from: Reserve) -> bool {
         if count == 0 || self.claim_available(count, count, from) == count {
             self.delayed.add(count);
@@ -144,42 +144,42 @@ impl Counters {
         false
     }
 
-    /// Promises what is released right after this.
+    /// Adds a reservation for clusters that are released immediately afterwards.
     pub(super) fn renew(&self, count: u64) {
         self.write_off(count);
         self.delayed.add(count);
     }
 
-    /// Takes back a promise.
+    /// Releases a reservation.
     pub(super) fn withdraw(&self, count: u64) {
         let withdrawn = take_up_to(&self.delayed.0, count);
         debug_assert_eq!(withdrawn, count, "what is withdrawn was promised");
         self.release(withdrawn);
     }
 
-    /// Counts clusters as available that were not.
+    /// Adds clusters that become available.
     pub(super) fn release(&self, count: u64) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.available.fetch_add(count, Ordering::AcqRel);
     }
 
-    /// Counts clusters as lost: their group cannot be used.
+    /// Removes clusters of a group that cannot be used.
     pub(super) fn write_off(&self, count: u64) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.available.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// A number that no window had yet.
+    /// Returns a unique number for a preallocation.
     pub(super) fn next_window(&self) -> u64 {
         self.windows.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Clusters free for anything: neither taken nor promised.
+    /// Returns the clusters that are neither allocated nor reserved.
     pub(super) fn available(&self) -> u64 {
         u64::try_from(self.available.load(Ordering::Acquire)).unwrap_or(0)
     }
 
-    /// Clusters free for anybody.
+    /// Returns the clusters available without privileges.
     pub(super) fn available_to_all(&self) -> u64 {
         self.claimable(Reserve::Ordinary)
     }
@@ -212,7 +212,7 @@ impl Counters {
     }
 }
 
-/// Takes up to `want` out of a count.
+/// Subtracts up to `want` from a counter.
 fn take_up_to(count: &AtomicU64, want: u64) -> u64 {
     let mut taken = 0;
     let mut take = |held: u64| {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn promise_is_given_whole_and_kept() {
+    fn reservation_is_all_or_nothing() {
         let counters = counters();
         assert!(!counters.promise(71, Reserve::Ordinary));
         assert!(counters.promise(70, Reserve::Ordinary));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_groups_may_take_more_than_there_is() {
+    fn lost_groups_may_exceed_available() {
         let counters = counters();
         counters.write_off(150);
         assert_eq!(counters.available(), 0);

@@ -1,4 +1,4 @@
-//! The blocks of the filesystem's own structures, which nothing may take or free.
+//! The blocks of the filesystem's fixed metadata, which are never allocated or freed.
 
 use std::ops::Range;
 
@@ -14,23 +14,23 @@ use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 /// The blocks of superblocks, descriptors, bitmaps and inode tables.
 ///
 /// # Invariants
-/// The ranges are not empty, do not touch each other, and ascend.
+/// The ranges are not empty, not adjacent, and ascending.
 #[derive(Debug)]
 pub(super) struct FixedBlocks {
     ranges: Box<[Range<u64>]>,
 }
 
-/// Those of the groups seen so far.
+/// The fixed blocks of the groups added so far.
 #[derive(Debug, Default)]
 pub(super) struct FixedBuilder {
     ranges: Vec<Range<u64>>,
-    /// The last ones of a kind: where groups keep their metadata together, the next group's follow.
+    /// The last range of each kind: with `flex_bg`, the next group's metadata is adjacent.
     heads: Range<u64>,
     own: [Range<u64>; 3],
 }
 
 impl FixedBuilder {
-    /// Adds the structures of a group.
+    /// Adds the metadata of a group.
     pub(super) fn add(&mut self, geometry: &Geometry, group: GroupNr, desc: &GroupDesc) {
         let ranges = &mut self.ranges;
         follow(ranges, &mut self.heads, layout::head(geometry, group));
@@ -39,7 +39,7 @@ impl FixedBuilder {
         }
     }
 
-    /// Proves that no two structures share a block.
+    /// Checks that no two structures share a block.
     pub(super) fn build(mut self, volume: &Volume) -> Result<FixedBlocks> {
         let block = volume.superblock.mmp_block;
         let has_mmp = volume.geometry.features.incompat.contains(Incompat::MMP);
@@ -66,7 +66,7 @@ impl FixedBuilder {
     }
 }
 
-/// Adds `range` to `last` if it follows; else `last` is at its end, and another one begins.
+/// Extends `last` by `range` if it is adjacent; else completes `last` and begins another one.
 fn follow(ranges: &mut Vec<Range<u64>>, last: &mut Range<u64>, range: Range<u64>) {
     if range.is_empty() {
         return;
@@ -82,7 +82,7 @@ fn follow(ranges: &mut Vec<Range<u64>>, last: &mut Range<u64>, range: Range<u64>
 }
 
 impl FixedBlocks {
-    /// The parts of `blocks` that are the filesystem's own, in ascending order.
+    /// Returns the parts of `blocks` that are fixed metadata, in ascending order.
     pub(super) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self
             .ranges

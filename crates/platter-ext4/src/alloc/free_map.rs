@@ -1,7 +1,7 @@
-//! Which clusters of a group are free, at every power of two.
+//! A buddy bitmap of the free clusters of a group.
 //!
-//! Level `k` has a bit for each aligned chunk of `2^k` clusters, set while all of them are free. A
-//! chunk of any size is then found without looking at what lies in it.
+//! Level `k` has a bit for each aligned chunk of `2^k` clusters, set while all of them are free. So
+//! a free chunk of any size is found without searching its clusters.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ struct Level {
 }
 
 impl FreeMap {
-    /// The map of a group of `clusters` clusters; those whose bit in `taken` is set are not free.
+    /// Creates the map of a group of `clusters` clusters; those whose bit in `taken` is set are not
+    /// free.
     pub(super) fn new(taken: &[u8], clusters: u32) -> Self {
         let mut levels = Vec::new();
         let mut chunks = clusters;
@@ -51,7 +52,7 @@ impl FreeMap {
         map
     }
 
-    /// Makes the clusters of `range` free, or not. Those behind the last are never free.
+    /// Marks the clusters of `range` as free, or not. Those after the last are never free.
     pub(super) fn assign(&mut self, range: Range<u32>, is_free: bool) {
         let range = range.start..range.end.min(self.clusters);
         if range.is_empty() {
@@ -69,7 +70,7 @@ impl FreeMap {
         self.propagate(range);
     }
 
-    /// Brings the levels above the lowest in line with a change of `range` there.
+    /// Updates the levels above the lowest after a change of `range` there.
     fn propagate(&mut self, range: Range<u32>) {
         let (mut first, mut last) = (range.start, range.end - 1);
         for upper in 1..self.levels.len() {
@@ -77,7 +78,7 @@ impl FreeMap {
             let (below, above) = self.levels.split_at_mut(upper);
             let (lower, level) = (&below[upper - 1].words, &mut above[0]);
             let words = first as usize / 64..=last as usize / 64;
-            // The last chunk may be cut off and have no bit.
+            // A partial last chunk may have no bit.
             let len = level.words.len();
             for index in words.take_while(|&index| index < len) {
                 let low = lower.get(2 * index).copied().unwrap_or(0);
@@ -89,12 +90,12 @@ impl FreeMap {
         }
     }
 
-    /// How many clusters are free.
+    /// Returns the number of free clusters.
     pub(super) fn free(&self) -> u32 {
         self.levels.first().map_or(0, |level| level.set)
     }
 
-    /// The binary logarithm of the largest aligned chunk that is free.
+    /// Returns the binary logarithm of the largest aligned free chunk.
     pub(super) fn order(&self) -> Option<u32> {
         let order = self.levels.iter().rposition(|level| level.set > 0)?;
         u32::try_from(order).ok()
@@ -105,8 +106,8 @@ impl FreeMap {
         self.run_end(range.start, range.end) == range.end
     }
 
-    /// Where the free clusters that begin with `start` end, at `limit` at the latest; `start` itself
-    /// if that is not free.
+    /// Returns the end of the run of free clusters that begins with `start`, at most `limit`;
+    /// `start` itself if it is not free.
     pub(super) fn run_end(&self, start: u32, limit: u32) -> u32 {
         let Some(lowest) = self.levels.first() else {
             return start;
@@ -125,7 +126,7 @@ impl FreeMap {
         at.min(limit).max(start)
     }
 
-    /// Where the free clusters that end with `last` begin.
+    /// Returns the start of the run of free clusters that ends with `last`.
     fn run_start(&self, last: u32) -> u32 {
         let Some(lowest) = self.levels.first() else {
             return last;
@@ -144,10 +145,10 @@ impl FreeMap {
         end
     }
 
-    /// The first `need` free clusters in a row at or behind `from`.
+    /// Returns the first `need` contiguous free clusters at or after `from`.
     pub(super) fn first_run(&self, from: u32, need: u32) -> Option<Range<u32>> {
         let clusters = self.clusters;
-        // Such a run holds an aligned chunk of this order at least.
+        // Such a run contains an aligned chunk of at least this order.
         let order = need.div_ceil(2).max(1).ilog2();
         let level = self.levels.get(order as usize)?;
         let mut chunk = from >> order;
@@ -165,9 +166,9 @@ impl FreeMap {
         None
     }
 
-    /// The longest free run; the first of several.
+    /// Returns the longest free run; the first of several.
     pub(super) fn longest_run(&self) -> Option<Range<u32>> {
-        // A run longer than the largest chunk holds one half as large at least.
+        // A run longer than the largest chunk contains one at least half as large.
         let order = self.order()?.saturating_sub(1);
         let level = self.levels.get(order as usize)?;
         let clusters = self.clusters;
@@ -185,7 +186,7 @@ impl FreeMap {
 }
 
 impl Level {
-    /// The first set bit at or behind `from`.
+    /// Returns the first set bit at or after `from`.
     fn next_set(&self, from: u32) -> Option<u32> {
         let mut index = from as usize / 64;
         let mut word = self.words.get(index)? & (u64::MAX << (from % 64));
@@ -199,7 +200,7 @@ impl Level {
     }
 }
 
-/// The words that hold the bits of `range`, each with the mask of those bits.
+/// Returns the words that hold the bits of `range`, each with the mask of those bits.
 fn masks(range: &Range<u32>) -> impl Iterator<Item = (usize, u64)> + use<> {
     let (start, end) = (range.start, range.end);
     (start / 64..end.div_ceil(64)).map(move |index| {
@@ -210,7 +211,7 @@ fn masks(range: &Range<u32>) -> impl Iterator<Item = (usize, u64)> + use<> {
     })
 }
 
-/// Bit `i` of the lower half is whether bits `2 i` and `2 i + 1` of `word` are set.
+/// Sets bit `i` of the lower half if bits `2 i` and `2 i + 1` of `word` are set.
 fn pairs(word: u64) -> u64 {
     let mut bits = word & (word >> 1) & 0x5555_5555_5555_5555;
     bits = (bits | bits >> 1) & 0x3333_3333_3333_3333;
@@ -224,7 +225,7 @@ fn pairs(word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A sequence of numbers that its seed repeats.
+    /// Returns a reproducible sequence of numbers.
     fn numbers(mut state: u64) -> impl FnMut(u32) -> u32 {
         move |bound| {
             state = state
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    /// The free runs of a plain list.
+    /// Returns the free runs of a plain list.
     fn runs(free: &[bool]) -> Vec<Range<u32>> {
         let mut runs: Vec<Range<u32>> = Vec::new();
         for (index, _) in (0u32..).zip(free).filter(|(_, is_free)| **is_free) {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn map_agrees_with_a_plain_list() {
+    fn free_map_agrees_with_a_plain_list() {
         for clusters in [1, 63, 64, 65, 200, 1000, 1024] {
             let mut random = numbers(u64::from(clusters));
             let mut free = vec![true; clusters as usize];
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn group_without_clusters_has_nothing_free() {
+    fn group_without_clusters_has_none_free() {
         let map = FreeMap::new(&[], 0);
         assert_eq!((map.free(), map.order()), (0, None));
         assert_eq!(map.first_run(0, 1), None);

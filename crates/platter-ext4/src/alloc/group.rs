@@ -1,4 +1,4 @@
-//! The clusters of one group: what its bitmap says, and what else is not free.
+//! The clusters of one group: its bitmap, and the clusters that are in use otherwise.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,38 +16,39 @@ use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 
-/// A run at the goal is taken though it is shorter than asked for, if it has so many clusters.
+/// Minimum length of a run at the goal that is used although it is shorter than requested.
 const GOAL_RUN_MIN: u32 = 16;
 
-/// The clusters of a group whose bitmap was proven.
+/// The clusters of a group with a valid bitmap.
 ///
 /// # Invariants
-/// What is free in `free` is free in `recorded`; `unsettled` counts the clusters that are free in
-/// `recorded` only: taken in memory, kept for a file, or freed by a transaction that is not durable.
+/// Clusters free in `free` are free in `recorded`; `unsettled` counts the clusters that are free in
+/// `recorded` only: allocated in memory, preallocated, or freed by a transaction that is not
+/// durable.
 #[derive(Debug)]
 pub(super) struct Clusters {
-    /// The bitmap as the running transaction has it.
+    /// The bitmap in the state of the running transaction.
     pub(super) recorded: Box<[u8]>,
     pub(super) recording: Recording,
     pub(super) free: FreeMap,
     pub(super) unsettled: u32,
-    /// What is kept for files that grow, by the first cluster: the end, and a number.
+    /// Preallocated clusters of growing files, by the first cluster: the end, and a number.
     pub(super) kept: BTreeMap<u32, (u32, u64)>,
 }
 
-/// What is asked of a group, in clusters.
+/// A request to a group, in clusters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
-    /// The best start, in the group it lies in.
+    /// The preferred start, in its group.
     pub(super) goal: Option<u32>,
-    /// As many as are of use.
+    /// The maximum useful number.
     pub(super) want: u32,
-    /// Fewer are of no use. At most `want`.
+    /// The minimum useful number. At most `want`.
     pub(super) need: u32,
 }
 
 impl Clusters {
-    /// Brings in the bitmap of a group, or computes that of a group without one.
+    /// Reads the bitmap of a group, or computes an uninitialized one.
     pub(super) fn load(volume: &Volume, fixed: &FixedBlocks, group: GroupNr) -> Result<Self> {
         let geometry = &volume.geometry;
         let desc = groups::read_descriptor(volume, group)?;
@@ -86,7 +87,7 @@ impl Clusters {
         })
     }
 
-    /// Free clusters that answer a request best.
+    /// Returns the free clusters that fit a request best.
     pub(super) fn find(&self, request: Request) -> Option<Range<u32>> {
         let Request { goal, want, need } = request;
         if let Some(goal) = goal {
@@ -110,14 +111,14 @@ impl Clusters {
         (end - run.start >= need).then_some(run.start..end)
     }
 
-    /// Takes free clusters, in memory only.
+    /// Allocates free clusters, in memory only.
     pub(super) fn take(&mut self, clusters: Range<u32>) {
         debug_assert!(self.free.is_free(clusters.clone()), "what is taken is free");
         self.unsettled += count(&clusters);
         self.free.assign(clusters, false);
     }
 
-    /// Makes clusters free that are taken in memory only.
+    /// Frees clusters that are allocated in memory only.
     pub(super) fn untake(&mut self, clusters: Range<u32>) {
         debug_assert!(
             self.is_recorded(clusters.clone(), false),
@@ -128,7 +129,7 @@ impl Clusters {
         self.free.assign(clusters, true);
     }
 
-    /// Takes what is recorded into the group's descriptor.
+    /// Updates the group's descriptor.
     pub(super) fn describe(&self, desc: &mut GroupDesc, group: GroupNr, geometry: &Geometry) {
         let counted = layout::clusters_counted(geometry, group);
         desc.free_clusters = bitmap::count_clear(&self.recorded, counted);
@@ -138,7 +139,7 @@ impl Clusters {
         desc.block_bitmap_checksum = sum.unwrap_or(desc.block_bitmap_checksum);
     }
 
-    /// Whether all of these clusters are taken, or all free, by the bitmap.
+    /// Whether all of these clusters are in use, or all free, in the bitmap.
     pub(super) fn is_recorded(&self, clusters: Range<u32>, taken: bool) -> bool {
         bitmap::has_range(&self.recorded, clusters, taken)
     }
@@ -148,7 +149,7 @@ pub(super) fn count(clusters: &Range<u32>) -> u32 {
     clusters.end.saturating_sub(clusters.start)
 }
 
-/// With the bitmap that is needed, brings in those that usually lie behind it and are needed next.
+/// Reads adjacent bitmaps along with the needed one, as they are usually needed next.
 fn read_ahead(volume: &Volume, group: GroupNr, desc: &GroupDesc) {
     let geometry = &volume.geometry;
     let flex = geometry.groups_per_flex;

@@ -1,4 +1,4 @@
-//! The inodes of one group: what its bitmap says, and what counts it.
+//! The inodes of one group: its bitmap and counts.
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result};
@@ -11,19 +11,19 @@ use crate::ondisk::bitmap::{self, BitmapVerifier};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
-/// The inodes of a group, as the running transaction has them.
+/// The inodes of a group, in the state of the running transaction.
 ///
 /// # Invariants
-/// No inode before `lowest_free` is free that may be taken.
+/// No allocatable inode before `lowest_free` is free.
 #[derive(Debug)]
 pub(super) struct Inodes {
     group: GroupNr,
     bits: Box<[u8]>,
-    /// Inodes of the group.
+    /// Number of inodes of the group.
     count: u32,
     free: u32,
     directories: u32,
-    /// Those at the end that were never used.
+    /// Number of inodes at the end that were never used.
     unused: u32,
     lowest_free: u32,
     table: BlockNr,
@@ -32,7 +32,7 @@ pub(super) struct Inodes {
 }
 
 impl Inodes {
-    /// Brings in the bitmap of a group, or makes that of a group without one.
+    /// Reads the bitmap of a group, or initializes an uninitialized one.
     pub(super) fn load(volume: &Volume, group: GroupNr) -> Result<Self> {
         let geometry = &volume.geometry;
         let desc = groups::read_descriptor(volume, group)?;
@@ -59,17 +59,17 @@ impl Inodes {
         })
     }
 
-    /// Free inodes, by the descriptor.
+    /// Returns the number of free inodes.
     pub(super) fn free(&self) -> u32 {
         self.free
     }
 
-    /// Directories, by the descriptor.
+    /// Returns the number of directories.
     pub(super) fn directories(&self) -> u32 {
         self.directories
     }
 
-    /// The first free inode from `from` on, where those begin that may be taken.
+    /// Returns the first free inode from `from` on, the first allocatable one.
     pub(super) fn first_free(&self, from: u32) -> Option<u32> {
         bitmap::first_clear(&self.bits, from.max(self.lowest_free)..self.count)
     }
@@ -78,7 +78,7 @@ impl Inodes {
         bitmap::is_set(&self.bits, index)
     }
 
-    /// Takes the first free inode.
+    /// Marks the first free inode as in use.
     pub(super) fn take(&mut self, index: u32, is_directory: bool) {
         bitmap::assign(&mut self.bits, index, true);
         self.free = self.free.saturating_sub(1);
@@ -87,7 +87,7 @@ impl Inodes {
         self.lowest_free = index + 1;
     }
 
-    /// Gives an inode back.
+    /// Marks an inode as free.
     pub(super) fn give(&mut self, index: u32, was_directory: bool) {
         bitmap::assign(&mut self.bits, index, false);
         self.free += 1;
@@ -95,8 +95,8 @@ impl Inodes {
         self.lowest_free = self.lowest_free.min(index);
     }
 
-    /// The block of the inode table that the inode lies in, if no inode of it was ever used: it may
-    /// hold anything.
+    /// Returns the inode table block of an inode if none of its inodes was ever used, so that its
+    /// contents are undefined.
     pub(super) fn untouched(&self, geometry: &Geometry, index: u32) -> Result<Option<BlockNr>> {
         if !geometry.features.has_group_csum() {
             return Ok(None);
@@ -110,12 +110,12 @@ impl Inodes {
         Ok(is_first.then(|| BlockNr(self.table.0 + u64::from(block))))
     }
 
-    /// The bitmap, and what is to be written of it.
+    /// Returns the bitmap and its state in the transaction.
     pub(super) fn split_mut(&mut self) -> (&[u8], &mut Recording) {
         (&self.bits, &mut self.recording)
     }
 
-    /// Takes what is known into the group's descriptor.
+    /// Updates the group's descriptor.
     pub(super) fn describe(&self, desc: &mut GroupDesc, geometry: &Geometry) {
         desc.free_inodes = self.free;
         desc.used_dirs = self.directories;

@@ -1,4 +1,4 @@
-//! Taking and freeing inodes. Spec: `ext4/bitmaps`.
+//! Allocating and freeing inodes. Spec: `ext4/bitmaps`.
 
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
@@ -10,7 +10,7 @@ use crate::Volume;
 use crate::ondisk::{GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
-/// Whether the bitmaps of a read-only volume mark an inode as in use.
+/// Whether an inode is marked in use in the bitmaps of a read-only volume.
 pub fn is_inode_in_use(volume: &Volume, number: InodeNr) -> Result<bool> {
     let Some((group, index)) = volume.geometry.group_of_inode(number) else {
         return Ok(false);
@@ -19,13 +19,13 @@ pub fn is_inode_in_use(volume: &Volume, number: InodeNr) -> Result<bool> {
 }
 
 impl Space {
-    /// Takes an inode for a new file of directory `parent`, near it; a directory may go far from
-    /// one that begins trees of their own, where `random` tells. What the inode's slot holds is
-    /// undefined. Changes [`ALLOC_INODE_CREDITS`](super::ALLOC_INODE_CREDITS) blocks.
+    /// Allocates an inode for a new file of directory `parent`, near it; directories in a top-level
+    /// directory are spread over the groups by `random`. The contents of the inode's slot are
+    /// undefined. Modifies [`ALLOC_INODE_CREDITS`](super::ALLOC_INODE_CREDITS) blocks.
     ///
     /// # Errors
-    /// `NoSpace` when no inode is free. `Corrupt` or `Io` if there is one only in groups that cannot
-    /// be used. Nothing is changed.
+    /// `NoSpace` if no inode is free. `Corrupt` or `Io` if the only free ones are in unusable
+    /// groups. Nothing is changed.
     pub fn alloc_inode(
         &self,
         volume: &Volume,
@@ -99,8 +99,8 @@ impl Space {
         Ok(Some(number))
     }
 
-    /// Frees an inode, `was_dir` telling whether it is a directory. It may be taken again at once.
-    /// Changes [`FREE_INODE_CREDITS`](super::FREE_INODE_CREDITS) blocks.
+    /// Frees an inode; `was_dir` says whether it is a directory. It can be allocated again at once.
+    /// Modifies [`FREE_INODE_CREDITS`](super::FREE_INODE_CREDITS) blocks.
     ///
     /// # Errors
     /// `Corrupt` if it is free already or cannot be freed: nothing is changed.
@@ -141,7 +141,7 @@ impl Space {
         Ok(())
     }
 
-    /// Whether an inode is marked as in use.
+    /// Whether an inode is marked in use.
     pub fn is_inode_in_use(&self, volume: &Volume, number: InodeNr) -> Result<bool> {
         let Some((group, index)) = self.geometry.group_of_inode(number) else {
             return Ok(false);
@@ -149,7 +149,7 @@ impl Space {
         Ok(self.inodes(volume, group)?.is_taken(index))
     }
 
-    /// The first inode of a group that may be taken.
+    /// Returns the first allocatable inode of a group.
     fn first_index(&self, group: GroupNr) -> u32 {
         let before = u64::from(group.0) * u64::from(self.geometry.inodes_per_group);
         let reserved = u64::from(self.geometry.first_inode.saturating_sub(1));

@@ -1,9 +1,8 @@
-//! Space: which clusters and inodes are taken, in memory and on the medium. Spec: `ext4/bitmaps`,
-//! `ext4/blockgroup`, `ext4/bigalloc`.
+//! The block and inode allocator. Spec: `ext4/bitmaps`, `ext4/blockgroup`, `ext4/bigalloc`.
 //!
-//! Data is placed in two steps, so that a crash between them leaves nothing that points to blocks
-//! without their contents: clusters are [taken](Space::take) in memory, and
-//! [recorded](Space::record) in bitmap and descriptor once the data is written.
+//! Data blocks are allocated in two steps, so that a crash between them leaves no reference to
+//! blocks without their data: clusters are [allocated in memory](Space::take), and
+//! [marked](Space::record) in bitmap and descriptor once the data is written.
 
 mod counters;
 mod fixed;
@@ -41,47 +40,46 @@ pub use inodes::is_inode_in_use;
 use window::DirectoryWindows;
 pub use window::Window;
 
-/// Memory for the bitmaps of groups in use.
+/// Maximum memory for bitmaps of groups in use, in bytes.
 const LOADED_BYTES_MAX: usize = 16 << 20;
-/// A flexible group of so many groups keeps files out of the group with its metadata.
+/// Minimum number of groups of a flex group whose first group is not used for files.
 const FLEX_GROUPS_MIN: u32 = 4;
 
-/// Blocks that [`Space::record`] and [`Space::alloc`] change at most.
+/// Maximum number of blocks modified by [`Space::record`] and [`Space::alloc`].
 pub const RECORD_CREDITS: u32 = 2;
-/// Blocks that [`Space::alloc_inode`] changes at most, the new inode's own block among them.
+/// Maximum number of blocks modified by [`Space::alloc_inode`], including the new inode's block.
 pub const ALLOC_INODE_CREDITS: u32 = 4;
-/// Blocks that [`Space::free_inode`] changes at most.
+/// Maximum number of blocks modified by [`Space::free_inode`].
 pub const FREE_INODE_CREDITS: u32 = 2;
 
-/// Who asks for space, and so how much of it has to stay.
+/// The kind of a request, which determines the space it must leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reserve {
-    /// Anybody: the blocks reserved for the superuser stay.
+    /// Without privileges: leaves the blocks reserved for the superuser.
     Ordinary,
-    /// The superuser, or whom the superblock names.
+    /// The superuser, or the user and group in the superblock.
     Privileged,
-    /// Metadata that data needs which has a promise, or is there already: everything goes that is
-    /// not promised.
+    /// Metadata needed to write reserved data; may use all unreserved space.
     Split,
-    /// Data with a promise by [`Space::reserve_delayed`], which this request uses up.
+    /// Data with a reservation by [`Space::reserve_delayed`], which this request consumes.
     Promised,
 }
 
-/// What of the free space contents of files may take.
+/// The part of the free space that file data may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ContentsShare {
-    /// What is reserved for the superuser stays.
+    /// All but the blocks reserved for the superuser.
     #[default]
     Unreserved,
-    /// That too: where everybody who writes is the superuser.
+    /// Also those: for mounts where every writer is the superuser.
     Reserved,
-    /// And what is kept for splitting extents: for a filesystem that is being filled, and thrown away
-    /// if it proves too small.
+    /// Also the reserve for splitting extents: for a filesystem that is being populated, and
+    /// discarded if it proves too small.
     Everything,
 }
 
-/// Blocks taken in memory: to be recorded, or given back. Dropped, they are lost until the
-/// filesystem is mounted again.
+/// Blocks allocated in memory: to be marked in the bitmap, or freed. If dropped, they are lost
+/// until the next mount.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Taken {
@@ -92,27 +90,27 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The blocks, at most as many as were asked for. They start with a cluster.
+    /// Returns the blocks, at most as many as requested. They begin at a cluster boundary.
     #[must_use]
     pub fn blocks(&self) -> Range<BlockNr> {
         let start = self.clusters.start;
         start..BlockNr(start.0 + u64::from(self.blocks))
     }
 
-    /// The first block.
+    /// Returns the first block.
     #[must_use]
     pub fn start(&self) -> BlockNr {
         self.clusters.start
     }
 
-    /// How many blocks, at least one.
+    /// Returns the number of blocks, at least one.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.blocks
     }
 
-    /// Parts the first `blocks` from the rest, each with its own clusters of `cluster_blocks`; nothing is
-    /// parted where there are fewer. The rest may be none, to be dropped.
+    /// Splits off the first `blocks`, each part with its own clusters of `cluster_blocks`; returns
+    /// `None` if there are fewer. The rest may be empty, to be dropped.
     pub fn split_first(&mut self, blocks: u32, cluster_blocks: u32) -> Option<Self> {
         if blocks == 0 || blocks > self.blocks {
             return None;
@@ -131,39 +129,39 @@ impl Taken {
     }
 }
 
-/// What is free, in blocks and inodes.
+/// Free blocks and inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpaceCounts {
-    /// Blocks that are free and not promised.
+    /// Blocks that are free and not reserved.
     pub free_blocks: u64,
-    /// Those of them that anybody may have.
+    /// Those available without privileges.
     pub available_blocks: u64,
-    /// Inodes.
+    /// Free inodes.
     pub free_inodes: u64,
 }
 
-/// What the structures that tell of space must hold to, beyond each one's own rules.
+/// Rules of the allocation metadata across structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SpaceRule {
     /// No two structures of the filesystem share a block.
     Overlap,
-    /// The descriptor's count of free clusters is the bitmap's.
+    /// The descriptor's free cluster count equals the bitmap's.
     FreeClusters,
-    /// The bitmap marks the filesystem's own blocks as taken.
+    /// The bitmap marks fixed metadata as in use.
     MetadataFree,
-    /// Blocks are freed once.
+    /// A freed block was in use.
     BlockFreedTwice,
-    /// Only blocks within the filesystem are freed, and none of its own structures.
+    /// A freed block is within the filesystem and not fixed metadata.
     FreedOwn,
-    /// The descriptor's count of free inodes is the bitmap's.
+    /// The descriptor's free inode count equals the bitmap's.
     FreeInodes,
-    /// The bitmap marks no inode as taken where the descriptor says none was ever used.
+    /// The bitmap marks no inode as in use after the descriptor's unused count.
     NeverUsed,
-    /// Inodes are freed once.
+    /// A freed inode was in use.
     InodeFreedTwice,
-    /// Only inodes that names can have are freed.
+    /// A freed inode is not reserved.
     FreedReserved,
-    /// The descriptor counts the directories that are freed.
+    /// The descriptor's directory count includes a freed directory.
     UsedDirs,
 }
 
@@ -172,46 +170,46 @@ impl Rule for SpaceRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Overlap => "two structures share a block",
-            Self::FreeClusters => "free blocks of a group are counted wrong",
-            Self::MetadataFree => "the filesystem's own blocks are marked as free",
-            Self::BlockFreedTwice => "a block that is free is freed",
-            Self::FreedOwn => "a block of the filesystem's own is freed",
-            Self::FreeInodes => "free inodes of a group are counted wrong",
-            Self::NeverUsed => "an inode that was never used is marked as taken",
-            Self::InodeFreedTwice => "an inode that is free is freed",
-            Self::FreedReserved => "an inode of the filesystem's own is freed",
-            Self::UsedDirs => "directories of a group are counted wrong",
+            Self::Overlap => "metadata blocks overlap",
+            Self::FreeClusters => "free blocks count wrong for group",
+            Self::MetadataFree => "metadata blocks marked free",
+            Self::BlockFreedTwice => "freeing already freed block",
+            Self::FreedOwn => "freeing blocks in system zone",
+            Self::FreeInodes => "free inodes count wrong for group",
+            Self::NeverUsed => "inode beyond bg_itable_unused marked in use",
+            Self::InodeFreedTwice => "bit already cleared for inode",
+            Self::FreedReserved => "reserved or nonexistent inode",
+            Self::UsedDirs => "directories count wrong for group",
         }
     }
 }
 
-/// The space of a mounted filesystem.
+/// The allocator of a mounted filesystem.
 ///
-/// Each group has a lock of its own, taken with or without a handle and held over the reading of
-/// its bitmap; nobody begins a handle or waits for a commit with one held.
+/// Each group has its own lock, taken with or without a handle and held while its bitmap is read;
+/// no thread begins a handle or waits for a commit while holding one.
 #[derive(Debug)]
 pub struct Space {
     geometry: Geometry,
     fixed: FixedBlocks,
-    /// Who the contents of files are written for.
+    /// The kind of requests for file data.
     contents_from: Reserve,
     loaded_max: usize,
     slots: Box<[Slot]>,
     counters: Counters,
-    /// Groups whose bitmap is in memory, the longest there first.
+    /// Groups with a bitmap in memory, in the order they were loaded.
     loaded: CachePadded<Mutex<VecDeque<GroupNr>>>,
-    /// Groups of which the running transaction changes something.
+    /// Groups that the running transaction modifies.
     pending: CachePadded<Mutex<BTreeSet<GroupNr>>>,
     directories: CachePadded<Mutex<DirectoryWindows>>,
-    /// Free blocks and inodes as the superblock has them.
+    /// Free blocks and inodes as stored in the superblock.
     stored: CachePadded<Mutex<(u64, u64)>>,
-    /// Damage that nobody was told of.
+    /// Corruption not reported yet.
     damage: Mutex<Option<Error>>,
 }
 
 platter_cache::layout!(
-    /// Of the space.
+    /// Of [`Space`].
     pub LAYOUT: Space {
         ReadOnly: geometry, fixed, contents_from, loaded_max, slots;
         Rare: damage;
@@ -220,11 +218,11 @@ platter_cache::layout!(
 );
 
 impl Space {
-    /// The space of a volume, by its descriptors, all of which are read.
+    /// Opens the allocator of a volume, reading all descriptors.
     ///
     /// # Errors
-    /// `Corrupt` when a descriptor is broken: nothing may then be changed. `Unsupported` with too
-    /// many groups.
+    /// `Corrupt` if a descriptor is corrupt: then the filesystem must not be modified.
+    /// `Unsupported` with too many groups.
     pub fn open(volume: &Volume) -> Result<Self> {
         let geometry = volume.geometry.clone();
         if geometry.groups_count > GROUPS_SUMMED_MAX {
@@ -269,7 +267,7 @@ impl Space {
         })
     }
 
-    /// The same space, of which contents of files may take another part.
+    /// Sets the part of the space that file data may use.
     #[must_use]
     pub fn with_share(mut self, share: ContentsShare) -> Self {
         match share {
@@ -280,20 +278,20 @@ impl Space {
         self
     }
 
-    /// Who the contents of files are written for. Pages are written back long after whoever filled
-    /// them, so that is one answer for a mount.
+    /// Returns the kind of requests for file data. Writeback runs long after the write, so it is
+    /// the same for the whole mount.
     #[must_use]
     pub fn contents_from(&self) -> Reserve {
         self.contents_from
     }
 
-    /// The space as requests of one kind have it.
+    /// Returns the allocator with a fixed kind of requests.
     #[must_use]
     pub fn portion(&self, from: Reserve) -> Portion<'_> {
         Portion { space: self, from }
     }
 
-    /// What is free, exactly.
+    /// Returns the free blocks and inodes, exactly.
     #[must_use]
     pub fn stat(&self) -> SpaceCounts {
         let ratio = u64::from(self.geometry.cluster_blocks);
@@ -304,11 +302,11 @@ impl Space {
         }
     }
 
-    /// Promises `clusters` clusters to data that will be given a place later, by requests from
-    /// [`Reserve::Promised`], which cannot fail for want of space.
+    /// Reserves `clusters` clusters for delayed data, to be allocated by requests with
+    /// [`Reserve::Promised`], which do not fail with ENOSPC.
     ///
     /// # Errors
-    /// `NoSpace`: nothing is promised.
+    /// `NoSpace`: nothing is reserved.
     pub fn reserve_delayed(&self, clusters: u64, from: Reserve) -> Result<()> {
         if self.counters.promise(clusters, from) {
             return Ok(());
@@ -316,20 +314,19 @@ impl Space {
         Err(Condition::NoSpace.into())
     }
 
-    /// Takes back the promise of `clusters` clusters.
+    /// Releases the reservation of `clusters` clusters.
     pub fn release_delayed(&self, clusters: u64) {
         self.counters.withdraw(clusters);
     }
 
-    /// Promises clusters again that were taken from a promise and are about to be freed.
+    /// Reserves clusters again that were allocated from a reservation and are about to be freed.
     pub(crate) fn renew_delayed(&self, clusters: u64) {
         self.counters.renew(clusters);
     }
 
-    /// Where the first block of an inode without any is best placed.
+    /// Returns the allocation goal of an inode's first block.
     ///
-    /// Where groups keep their metadata together, files stay out of the first group with it, and
-    /// directories in.
+    /// With `flex_bg`, files avoid the first group of the flex group, and directories prefer it.
     #[must_use]
     pub fn first_goal(&self, inode: InodeNr, kind: FileKind) -> BlockNr {
         let geometry = &self.geometry;
@@ -345,7 +342,8 @@ impl Space {
         geometry.group_first_block(GroupNr(group))
     }
 
-    /// Blocks that [`free`](Self::free) changes at most, for so many adjacent blocks.
+    /// Returns the maximum number of blocks modified by [`free`](Self::free) for so many adjacent
+    /// blocks.
     #[must_use]
     pub fn free_credits(&self, blocks: u64) -> u32 {
         let groups = blocks / u64::from(self.geometry.blocks_per_group) + 2;
@@ -353,20 +351,20 @@ impl Space {
         u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX)
     }
 
-    /// Damage that was met since this was last asked, and that no operation failed for: a group that
-    /// cannot be used was passed by.
+    /// Returns corruption found since the last call that failed no operation: an unusable group was
+    /// skipped.
     pub fn take_damage(&self) -> Option<Error> {
         self.damage.lock().take()
     }
 
-    /// Remembers what was wrong with a group that was passed by.
+    /// Records the corruption of a group that was skipped.
     fn pass_by(&self, failure: Option<Error>) {
         if let Some(error @ Error::Corrupt(_)) = failure {
             self.damage.lock().get_or_insert(error);
         }
     }
 
-    /// The first of `clusters` clusters of a group, and the block behind the last.
+    /// Returns the first block of `clusters` of a group, and the block after the last.
     fn blocks_of(&self, group: GroupNr, clusters: &Range<u32>) -> Range<BlockNr> {
         let first = self.geometry.group_first_block(group).0;
         let ratio = u64::from(self.geometry.cluster_blocks);
@@ -374,7 +372,7 @@ impl Space {
         block(clusters.start)..block(clusters.end)
     }
 
-    /// The clusters of each group that these blocks, which lie in the filesystem, touch.
+    /// Returns the clusters of each group that contain these blocks, which are in the filesystem.
     fn clusters_of(
         &self,
         blocks: Range<BlockNr>,
@@ -391,8 +389,7 @@ impl Space {
     }
 }
 
-/// The group that what is no contents of a file lies in best, if it belongs to `group`: the first of
-/// those that keep their metadata together.
+/// Returns the preferred group of metadata for `group`: the first group of its flex group.
 #[must_use]
 pub fn gathering_group(geometry: &Geometry, group: GroupNr) -> GroupNr {
     let flex = geometry.groups_per_flex;
@@ -402,12 +399,12 @@ pub fn gathering_group(geometry: &Geometry, group: GroupNr) -> GroupNr {
     GroupNr(group.0 - group.0 % flex)
 }
 
-/// The space as requests of one kind have it.
+/// The allocator with a fixed kind of requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Portion<'s> {
-    /// The space.
+    /// The allocator.
     pub space: &'s Space,
-    /// How much of it has to stay.
+    /// The kind of the requests.
     pub from: Reserve,
 }
 

@@ -1,17 +1,18 @@
-//! Which group a new inode goes to: directories apart from each other, files with their directory.
+//! The group of a new inode: the Orlov allocator.
 //!
-//! The policy is Orlov's: a directory near the root begins a tree of its own and goes where there is
-//! room for one, any other stays near its parent unless that place is crowded.
+//! Directories in the root or a top-level directory are spread over groups with space; other
+//! directories stay near their parent unless that is crowded, and files stay in their directory's
+//! group.
 
 use platter_vfs::FileKind;
 
 use super::{FLEX_GROUPS_MIN, Space};
 use crate::ondisk::{GroupNr, Inode, InodeFlags, InodeNr};
 
-/// A region may lack one part in so many of its share.
+/// A flex group may be below average in one resource by this fraction.
 const NEARLY: u64 = 16;
 
-/// Groups that are looked at as one, where they keep their metadata together.
+/// The groups of a flex group, considered together.
 #[derive(Debug, Clone, Copy)]
 struct Region {
     first: u32,
@@ -19,9 +20,9 @@ struct Region {
 }
 
 impl Region {
-    /// Its groups, from `home` on, each from another group in an order of its own: where their number is
-    /// a power of two, directories of different groups that outgrow them at the same pace do not meet in
-    /// the next one.
+    /// Returns its groups, from `home` on, in a permutation that depends on `home`: if their number
+    /// is a power of two, directories of different groups that outgrow them at the same rate do not
+    /// collide in the next one.
     fn groups_from(self, home: GroupNr) -> impl Iterator<Item = u32> {
         let place = home.0.saturating_sub(self.first);
         let places = (0..self.groups.next_power_of_two()).map(move |step| place ^ step);
@@ -30,7 +31,7 @@ impl Region {
     }
 }
 
-/// What is free in a region.
+/// The free resources of a flex group.
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
     free_inodes: u64,
@@ -39,7 +40,7 @@ struct Room {
 }
 
 impl Space {
-    /// The group in which a new inode is looked for first.
+    /// Returns the group in which a new inode is searched first.
     pub(super) fn inode_group(&self, parent: &Inode, kind: FileKind, random: u64) -> GroupNr {
         let place = self.geometry.group_of_inode(parent.number);
         let home = place.map_or(GroupNr(0), |(group, _)| group);
@@ -54,12 +55,12 @@ impl Space {
         };
         let region = region.or_else(|| self.near_region(home));
         let region = region.or_else(|| self.any_region(home));
-        // The caller goes on from here in any case.
+        // The caller continues with the following groups in any case.
         region.map_or(home, |region| self.emptiest_group(region).unwrap_or(home))
     }
 
-    /// Of the regions with their share of inodes and space, or nearly so, the one with the fewest
-    /// directories; which of several, chance tells.
+    /// Returns the flex group with the fewest directories among those near or above average in
+    /// inodes and space; a random one of several.
     fn roomiest_region(&self, random: u64) -> Option<Region> {
         let regions = u64::from(self.regions());
         let start = random % regions;
@@ -80,7 +81,7 @@ impl Space {
         best.map(|(_, region)| region)
     }
 
-    /// The next region from the parent's on that is not crowded.
+    /// Returns the next flex group from the parent's on that is not crowded.
     fn near_region(&self, home: GroupNr) -> Option<Region> {
         let average = self.average();
         let groups = u64::from(self.region_groups());
@@ -106,8 +107,8 @@ impl Space {
         with(average).or_else(|| with(1))
     }
 
-    /// A file goes to its directory's group, or to one of the same region; failing that, to groups
-    /// that the files of one directory reach in the same order, and those of others in another.
+    /// Returns the directory's group, or another one of its flex group; failing that, groups in an
+    /// order that is the same for all files of one directory and differs between directories.
     fn group_of_file(&self, parent: InodeNr, home: GroupNr) -> GroupNr {
         let near = self.region(u64::from(home.0 / self.region_groups()));
         let mut in_region = near.groups_from(home);
@@ -132,8 +133,8 @@ impl Space {
         home
     }
 
-    /// Of the groups of a region with inodes, the one with the fewest directories. Those who make files
-    /// in directories of different groups meet in no bitmap, and in no block of an inode table.
+    /// Returns the group with the fewest directories among those of a flex group with free inodes.
+    /// Directories in different groups share no bitmap and no inode table block.
     fn emptiest_group(&self, region: Region) -> Option<GroupNr> {
         let groups = region.first..region.first + region.groups;
         let groups = groups.map(GroupNr);
@@ -141,7 +142,7 @@ impl Space {
         with_inodes.min_by_key(|&group| self.slot(group).directories())
     }
 
-    /// Groups of a region; the last one may have fewer.
+    /// Returns the number of groups of a flex group; the last one may have fewer.
     fn region_groups(&self) -> u32 {
         let flex = self.geometry.groups_per_flex;
         if flex >= FLEX_GROUPS_MIN { flex } else { 1 }
@@ -162,7 +163,7 @@ impl Space {
         }
     }
 
-    /// All regions, that of `home` first.
+    /// Returns all flex groups, that of `home` first.
     fn regions_from(&self, home: GroupNr) -> impl Iterator<Item = Region> + '_ {
         let regions = u64::from(self.regions());
         let start = u64::from(home.0 / self.region_groups());
@@ -180,7 +181,7 @@ impl Space {
         room
     }
 
-    /// What a region has on average.
+    /// Returns the average free resources of a flex group.
     fn average(&self) -> Room {
         let regions = u64::from(self.regions());
         Room {
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_of_different_groups_meet_in_none_that_they_reach_together() {
+    fn directories_of_different_groups_overflow_apart() {
         let region = Region {
             first: 32,
             groups: 13,

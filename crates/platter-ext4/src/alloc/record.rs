@@ -1,5 +1,4 @@
-//! What is taken and freed, as transactions change it on the medium: bitmap, descriptor, and the
-//! superblock's counts.
+//! Marking allocated and freed blocks in a transaction: bitmap, descriptor, and superblock counts.
 
 use std::ops::Range;
 
@@ -15,11 +14,11 @@ use crate::ondisk::{BlockNr, GroupNr};
 use crate::txn::{CommitClient, Handle};
 
 impl Space {
-    /// Records taken blocks in the bitmap and what counts it, as part of a transaction. Changes
-    /// [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
+    /// Marks blocks allocated in memory in the bitmap and counts, as part of a transaction.
+    /// Modifies [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
     ///
     /// # Errors
-    /// The blocks are given back, unless the transaction was aborted.
+    /// The blocks are freed, unless the transaction was aborted.
     pub fn record(&self, volume: &Volume, handle: &mut Handle<'_>, taken: Taken) -> Result<()> {
         for (group, clusters) in self.clusters_of(taken.clusters.clone()) {
             let recorded = self.record_in(volume, handle, group, clusters);
@@ -46,25 +45,25 @@ impl Space {
         Ok(())
     }
 
-    /// Frees blocks, which may be used again once the transaction is durable. With clusters of
-    /// several blocks, all that the range touches are freed whole. Changes
+    /// Frees blocks, which can be allocated again once the transaction is durable. With bigalloc,
+    /// all clusters that the range overlaps are freed. Modifies
     /// [`free_credits`](Self::free_credits) blocks.
     ///
-    /// Blocks that held metadata have to be [forgotten](Handle::forget) as well.
+    /// Blocks that held metadata must be [forgotten](Handle::forget) as well.
     ///
     /// # Errors
-    /// `Corrupt` if one of them is free already, or cannot be anybody's: nothing is changed.
+    /// `Corrupt` if one of them is free already, or not allocatable: nothing is changed.
     pub fn free(
         &self,
         volume: &Volume,
         handle: &mut Handle<'_>,
         blocks: Range<BlockNr>,
     ) -> Result<()> {
-        self.prove_freeable(volume, &blocks)?;
+        self.check_freeable(volume, &blocks)?;
         let mut is_changed = false;
         for (group, clusters) in self.clusters_of(blocks) {
             if let Err(error) = self.free_in(volume, handle, group, clusters) {
-                // Only others that free the same blocks at the same time come between.
+                // Only a concurrent free of the same blocks can intervene.
                 return Err(if is_changed {
                     handle.abort(error)
                 } else {
@@ -76,7 +75,7 @@ impl Space {
         Ok(())
     }
 
-    fn prove_freeable(&self, volume: &Volume, blocks: &Range<BlockNr>) -> Result<()> {
+    fn check_freeable(&self, volume: &Volume, blocks: &Range<BlockNr>) -> Result<()> {
         let length = blocks.end.0.saturating_sub(blocks.start.0);
         let is_inside = self.geometry.contains(blocks.start, length);
         let own = self.fixed.within(blocks.start.0..blocks.end.0).next();
@@ -86,12 +85,17 @@ impl Space {
         }
         for (group, clusters) in self.clusters_of(blocks.clone()) {
             let held = self.clusters(volume, group)?;
-            self.prove_taken(group, &held, &clusters)?;
+            self.check_allocated(group, &held, &clusters)?;
         }
         Ok(())
     }
 
-    fn prove_taken(&self, group: GroupNr, held: &Clusters, clusters: &Range<u32>) -> Result<()> {
+    fn check_allocated(
+        &self,
+        group: GroupNr,
+        held: &Clusters,
+        clusters: &Range<u32>,
+    ) -> Result<()> {
         if held.is_recorded(clusters.clone(), true) {
             return Ok(());
         }
@@ -110,7 +114,7 @@ impl Space {
         let freed = count(&clusters);
         let blocks = self.blocks_of(group, &clusters);
         let mut held = self.clusters(volume, group)?;
-        self.prove_taken(group, &held, &clusters)?;
+        self.check_allocated(group, &held, &clusters)?;
         self.assign(handle, group, &mut held, clusters, false)?;
         held.unsettled += freed;
         self.counters.free.add(u64::from(freed));
@@ -120,7 +124,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gives a group without a block bitmap one. Changes at most two blocks.
+    /// Initializes the block bitmap of a group without one. Modifies at most two blocks.
     pub(super) fn initialize_bitmap(
         &self,
         volume: &Volume,
@@ -152,16 +156,16 @@ impl Space {
         Ok(())
     }
 
-    /// Makes freed clusters free for use.
+    /// Makes freed clusters allocatable.
     fn reuse(&self, blocks: Range<BlockNr>) {
         for (group, clusters) in self.clusters_of(blocks) {
             let freed = count(&clusters);
-            // What is pending in a group keeps its bitmap in memory.
+            // The bitmap of a group with pending frees stays in memory.
             if let Some(mut held) = self.loaded_clusters(group) {
                 held.untake(clusters);
                 self.slot(group).note(&held);
             }
-            // In this order: who finds nothing pending any more sees that it came back.
+            // In this order: a thread that sees no pending clusters also sees the increment.
             self.counters.returned.add(1);
             self.counters.pending.sub(u64::from(freed));
         }

@@ -1,5 +1,5 @@
-//! Bitmaps and descriptors on their way to the medium: changed in memory by each operation, written by
-//! each transaction once, when it closes.
+//! Bitmaps and descriptors of a transaction: modified in memory by each operation, encoded into
+//! their blocks once, when the transaction closes.
 
 use platter_vfs::Result;
 
@@ -11,13 +11,13 @@ use crate::ondisk::bitmap::BitmapVerifier;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr};
 use crate::txn::Handle;
 
-/// A bitmap in memory, and what of it is not written.
+/// A bitmap in memory, and its state in the transaction.
 #[derive(Debug)]
 pub(super) struct Recording {
     bitmap: BlockNr,
-    /// The group has none on the medium.
+    /// The bitmap is not initialized on disk.
     is_new: bool,
-    /// The running transaction changes it.
+    /// The running transaction modifies it.
     is_pending: bool,
 }
 
@@ -30,17 +30,17 @@ impl Recording {
         }
     }
 
-    /// Where the bitmap lies.
+    /// Returns the block of the bitmap.
     pub(super) fn bitmap(&self) -> BlockNr {
         self.bitmap
     }
 
-    /// Whether the group has no bitmap, and gets none either.
+    /// Whether the bitmap is uninitialized, and stays so.
     pub(super) fn is_absent(&self) -> bool {
         self.is_new && !self.is_pending
     }
 
-    /// Whether memory has what is not written yet.
+    /// Whether it has changes that are not encoded yet.
     pub(super) fn is_pending(&self) -> bool {
         self.is_pending
     }
@@ -63,11 +63,11 @@ impl Recording {
 }
 
 impl Space {
-    /// Makes the bitmap of a group, and what tells of it, part of the transaction before it is changed.
-    /// Changes two blocks.
+    /// Adds the bitmap of a group and its descriptor to the transaction before they are modified.
+    /// Modifies two blocks.
     ///
     /// # Errors
-    /// Of reading the descriptor.
+    /// Those of reading the descriptor.
     pub(super) fn join(
         &self,
         handle: &mut Handle<'_>,
@@ -84,7 +84,7 @@ impl Space {
         Ok(())
     }
 
-    /// Writes what the transaction changed, as part of it. No operation is.
+    /// Encodes the changes of the transaction into its blocks. No handle is open.
     pub(super) fn write_pending(&self, handle: &mut Handle<'_>) -> Result<()> {
         let pending = std::mem::take(&mut *self.pending.lock());
         pending

@@ -11,57 +11,57 @@ use crate::Volume;
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 use crate::txn::Handle;
 
-/// A run of so many blocks is long enough to end a search for longer ones, 8 MiB at 4 KiB a block.
+/// Length of a run that ends the search for longer ones, in blocks: 8 MiB with 4 KiB blocks.
 const GOOD_RUN_BLOCKS: u32 = 2048;
-/// Each pass of a search is content with runs so many times shorter than the one before.
+/// Factor by which each pass of a search lowers its minimum length.
 const NEED_STEP: u32 = 4;
-/// A search for a long run looks into so many groups whose bitmap was never read.
+/// Maximum number of unread bitmaps that a search for a long run reads.
 const NEW_GROUPS_MAX: u32 = 16;
-/// How often clusters that are known to be free are searched for while others take and free some.
+/// Maximum number of searches for clusters known to be free while other threads allocate and free.
 const SEARCHES_MAX: u32 = 8;
-/// Clusters taken at a time.
+/// Maximum number of clusters allocated at a time.
 const TAKEN_CLUSTERS_MAX: u32 = 32_768;
 
-/// What a search is for, in clusters.
+/// The parameters of a search, in clusters.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Search {
     pub(super) group: GroupNr,
-    /// The best start, in `group`.
+    /// The preferred start, in `group`.
     pub(super) goal: Option<u32>,
     pub(super) want: u32,
-    /// How many more are to be kept behind those that are taken.
+    /// Number of clusters to preallocate after the allocated ones.
     pub(super) ahead: u32,
-    /// What was kept for this in `group`.
+    /// The preallocation of this file in `group`.
     pub(super) kept: Option<Kept>,
     pub(super) from: Reserve,
 }
 
-/// What a search came to.
+/// The result of a search.
 pub(super) enum Outcome {
-    /// Clusters that were taken, and those kept behind them.
+    /// Allocated clusters, and the preallocation after them.
     Found(GroupNr, Range<u32>, Option<Kept>),
-    /// There is not so much space.
+    /// There is not enough space.
     Refused,
-    /// There is space, but not among the clusters that may be used now.
+    /// There is space, but not among the clusters that can be allocated now.
     Missed,
 }
 
 impl Space {
-    /// Takes up to `want` adjacent blocks, in memory only, as near to `goal` as there is room.
-    /// What was freed may have to be made durable first: the caller has no handle, nor a lock that
-    /// somebody with one may wait for.
+    /// Allocates up to `want` adjacent blocks in memory, as near to `goal` as possible. Freed
+    /// blocks may have to be made durable first: the caller has no handle, nor a lock that a thread
+    /// with a handle may wait for.
     ///
-    /// With clusters of several blocks whole ones are taken, and the blocks start with a cluster:
-    /// where a block has to lie within its cluster, `want` counts from the cluster's start.
+    /// With bigalloc, whole clusters are allocated, and the blocks begin at a cluster boundary: if
+    /// a block has a fixed offset in its cluster, `want` counts from the start of the cluster.
     ///
     /// # Errors
-    /// `NoSpace`. `Corrupt` or `Io` if nothing is found but in groups that cannot be used.
+    /// `NoSpace`. `Corrupt` or `Io` if the only free blocks are in unusable groups.
     pub fn take(&self, volume: &Volume, goal: BlockNr, want: u32, from: Reserve) -> Result<Taken> {
         self.take_growing(volume, &mut Window::default(), goal, want, from)
     }
 
-    /// As [`take`](Self::take), for a file that may grow: if `goal` lies right behind what was taken
-    /// with this window last, more is kept for it behind what it gets now.
+    /// Like [`take`](Self::take), for a file that may grow: if `goal` directly follows the last
+    /// allocation with this window, more clusters are preallocated after the new one.
     pub fn take_growing(
         &self,
         volume: &Volume,
@@ -86,12 +86,12 @@ impl Space {
         Err(Condition::NoSpace.into())
     }
 
-    /// Takes up to `want` adjacent blocks and records them: for metadata, by who has a handle.
-    /// Changes [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
+    /// Allocates up to `want` adjacent blocks and marks them in the bitmap: for metadata, with a
+    /// handle. Modifies [`RECORD_CREDITS`](super::RECORD_CREDITS) blocks.
     ///
     /// # Errors
-    /// As for [`take`](Self::take). After `NoSpace`, dropping the handle and
-    /// [another try](platter_vfs::writing::NoSpaceRetry) may help.
+    /// Those of [`take`](Self::take). After `NoSpace`, dropping the handle and [a
+    /// retry](platter_vfs::writing::NoSpaceRetry) may help.
     pub fn alloc(
         &self,
         volume: &Volume,
@@ -106,8 +106,8 @@ impl Space {
         Ok(blocks)
     }
 
-    /// As [`alloc`](Self::alloc), one cluster for a directory that has some and may grow on: more is
-    /// kept for it behind what it gets.
+    /// Like [`alloc`](Self::alloc), for one further cluster of a directory that may grow: more are
+    /// preallocated after it.
     pub fn alloc_for_directory(
         &self,
         volume: &Volume,
@@ -128,7 +128,7 @@ impl Space {
         Ok(start)
     }
 
-    /// As [`take_growing`](Self::take_growing), out of what may be used at once.
+    /// Like [`take_growing`](Self::take_growing), from clusters that can be allocated now.
     fn take_now(
         &self,
         volume: &Volume,
@@ -147,7 +147,7 @@ impl Space {
         Ok(taken)
     }
 
-    /// Gives back blocks that were taken and nothing was recorded of.
+    /// Frees blocks that were allocated in memory and not marked.
     pub fn give_back(&self, taken: Taken) {
         for (group, clusters) in self.clusters_of(taken.clusters) {
             let given = count(&clusters);
@@ -159,19 +159,19 @@ impl Space {
         }
     }
 
-    /// Whether blocks were freed that cannot be used before a commit.
+    /// Whether freed blocks wait for a commit.
     #[must_use]
     pub(super) fn has_pending(&self) -> bool {
         self.counters.pending.get() > 0
     }
 
-    /// How often freed space could be allocated again.
+    /// Returns how often freed space became allocatable.
     pub fn returned(&self) -> u64 {
         self.counters.returned.get()
     }
 
-    /// Sees to it that what was freed so far may be used. The caller holds nothing, as for
-    /// [`take`](Self::take).
+    /// Waits until the blocks freed so far can be allocated. The caller has no handle or lock, as
+    /// for [`take`](Self::take).
     pub fn settle(&self, volume: &Volume) -> Result<()> {
         match volume.log() {
             Some(log) if self.has_pending() => log.commit_all(),
@@ -194,7 +194,7 @@ impl Space {
         }
     }
 
-    /// Searches where others keep nothing, and then there as well.
+    /// Searches outside preallocations, and then in them as well.
     fn search(&self, volume: &Volume, mut search: Search) -> Result<Outcome> {
         let claimable = self.counters.claimable(search.from);
         if claimable == 0 {
@@ -210,7 +210,7 @@ impl Space {
         outcome
     }
 
-    /// Passes over all groups, each content with shorter runs than the one before.
+    /// Passes over all groups, each with a lower minimum length than the one before.
     fn search_all(&self, volume: &Volume, search: Search) -> Result<Outcome> {
         let good_run = (GOOD_RUN_BLOCKS / self.geometry.cluster_blocks).max(1);
         let mut need = search.want.min(good_run);
@@ -228,7 +228,7 @@ impl Space {
         }
     }
 
-    /// One pass over all groups. A group that cannot be read is passed by and its error kept.
+    /// Passes over all groups once. A group that cannot be read is skipped and its error recorded.
     fn pass(
         &self,
         volume: &Volume,
@@ -241,7 +241,7 @@ impl Space {
             let slot = self.slot(group);
             let is_goal = group == search.group;
             let is_kept_here = is_goal && search.kept.is_some();
-            // A shorter run is welcome where the goal is.
+            // At the goal, a shorter run is acceptable.
             if !is_kept_here && !slot.may_hold(if is_goal { 1 } else { need }) {
                 continue;
             }
@@ -263,7 +263,7 @@ impl Space {
         Ok(Outcome::Missed)
     }
 
-    /// Takes clusters of one group, if it has such as are asked for.
+    /// Allocates clusters of one group, if it has suitable ones.
     fn take_in(
         &self,
         volume: &Volume,
@@ -284,7 +284,8 @@ impl Space {
             self.slot(group).note(&held);
             return Ok(Outcome::Missed);
         };
-        // Claimed only now: nobody is refused for clusters that another one did not find.
+        // Claimed only now, so that no thread is refused because of clusters that another did not
+        // find.
         let want = count(&found).min(search.want);
         let granted = self.counters.claim(want, search.from);
         if granted == 0 {
@@ -312,7 +313,7 @@ impl Space {
         }
     }
 
-    /// All groups: first those that share their flexible group with the goal's, from it on.
+    /// Returns all groups: first the flex group of the goal's group, from it on.
     fn groups_from(&self, goal: GroupNr) -> impl Iterator<Item = GroupNr> + use<> {
         let count = self.geometry.groups_count;
         let flex = self.geometry.groups_per_flex;

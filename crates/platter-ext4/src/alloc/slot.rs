@@ -1,5 +1,5 @@
-//! What is kept of every group: its locks, its bitmaps while they are in use, and hints that let a
-//! search pass it by.
+//! The state of every group: its locks, its bitmaps while they are in use, and hints that let a
+//! search skip it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -13,10 +13,10 @@ use super::group_inodes::Inodes;
 use crate::Volume;
 use crate::ondisk::{GroupDesc, GroupNr};
 
-/// The largest free chunk is not known: the bitmap was not read yet.
+/// The largest free chunk is unknown: the bitmap was not read yet.
 const ORDER_UNKNOWN: u8 = u8::MAX;
 
-/// The lock of what may be in memory of a group.
+/// The locked in-memory state of a group.
 pub(super) type Loaded<'s, T> = MutexGuard<'s, Option<Box<T>>>;
 
 /// One group. Groups do not share cache lines.
@@ -30,7 +30,7 @@ pub(super) struct Slot {
     free: AtomicU32,
     /// One more than the order of the largest free chunk.
     order: AtomicU8,
-    /// The bitmap was found corrupt: what is free here is not counted as available.
+    /// The bitmap is corrupt: its free clusters are not counted as available.
     is_lost: AtomicBool,
     /// Free inodes, as of the last change.
     free_inodes: AtomicU32,
@@ -53,29 +53,29 @@ impl Slot {
         }
     }
 
-    /// Whether a run of `need` clusters may be found here: always, if there is one.
+    /// Whether a run of `need` clusters may be found here; never false if there is one.
     pub(super) fn may_hold(&self, need: u32) -> bool {
         if self.free.load(Ordering::Relaxed) < need {
             return false;
         }
         match self.order.load(Ordering::Relaxed) {
             ORDER_UNKNOWN => true,
-            // A run holds an aligned chunk of more than a quarter of its length.
+            // A run contains an aligned chunk of more than a quarter of its length.
             order => u64::from(need) < 1 << (u32::from(order).min(32) + 1),
         }
     }
 
-    /// Free clusters, as of the last change.
+    /// Returns the free clusters, as of the last change.
     pub(super) fn free(&self) -> u32 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Whether the bitmap was ever brought in.
+    /// Whether the bitmap was ever read.
     pub(super) fn is_known(&self) -> bool {
         self.order.load(Ordering::Relaxed) != ORDER_UNKNOWN
     }
 
-    /// Free inodes, as of the last change.
+    /// Returns the free inodes, as of the last change.
     pub(super) fn free_inodes(&self) -> u32 {
         self.free_inodes.load(Ordering::Relaxed)
     }
@@ -84,12 +84,12 @@ impl Slot {
         self.free_inodes() > 0
     }
 
-    /// Directories, as of the last change.
+    /// Returns the directories, as of the last change.
     pub(super) fn directories(&self) -> u32 {
         self.directories.load(Ordering::Relaxed)
     }
 
-    /// What is in memory of the group, locked.
+    /// Locks and returns the in-memory state of the group.
     pub(super) fn loaded(&self) -> (Loaded<'_, Inodes>, Loaded<'_, Clusters>) {
         let inodes = self.inodes.lock();
         (inodes, self.clusters.lock())
@@ -102,7 +102,7 @@ impl Slot {
             .store(inodes.directories(), Ordering::Relaxed);
     }
 
-    /// Has searches for inodes pass by: the bitmap cannot be used.
+    /// Makes searches for inodes skip the group: its bitmap cannot be used.
     pub(super) fn lose_inodes(&self) {
         self.free_inodes.store(0, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ impl Space {
         &self.slots[group.0 as usize]
     }
 
-    /// The clusters of a group, brought in if need be. The lock is held over that.
+    /// Locks the clusters of a group, reading the bitmap if necessary, with the lock held.
     pub(super) fn clusters(
         &self,
         volume: &Volume,
@@ -150,7 +150,7 @@ impl Space {
         }))
     }
 
-    /// The inodes of a group, brought in if need be. The lock is held over that.
+    /// Locks the inodes of a group, reading the bitmap if necessary, with the lock held.
     pub(super) fn inodes(
         &self,
         volume: &Volume,
@@ -169,13 +169,13 @@ impl Space {
         }))
     }
 
-    /// The clusters of a group that are in memory already.
+    /// Locks the clusters of a group that are in memory already.
     pub(super) fn loaded_clusters(&self, group: GroupNr) -> Option<MappedMutexGuard<'_, Clusters>> {
         let held = self.slot(group).clusters.lock();
         MutexGuard::try_map(held, Option::as_deref_mut).ok()
     }
 
-    /// Counts what is free in a group with a corrupt bitmap as lost.
+    /// Removes the free clusters of a group with a corrupt bitmap from the counters.
     fn lose(&self, slot: &Slot, error: &Error) {
         if matches!(error, Error::Corrupt(_)) && !slot.is_lost.swap(true, Ordering::Relaxed) {
             let free = slot.free.swap(0, Ordering::Relaxed);
@@ -184,14 +184,15 @@ impl Space {
         }
     }
 
-    /// Notes that a bitmap of `group`, whose lock is held, came in, and drops others beyond the limit.
+    /// Records that a bitmap of `group`, whose lock is held, was read, and drops others beyond the
+    /// limit.
     fn keep_bounded(&self, group: GroupNr) {
         let mut loaded = self.loaded.lock();
         loaded.push_back(group);
         self.drop_idle(&mut loaded, self.loaded_max);
     }
 
-    /// Drops bitmaps that nobody uses and nothing is pending in until so many groups are left.
+    /// Drops bitmaps that are unused and have no pending changes until `left` groups remain.
     fn drop_idle(&self, loaded: &mut VecDeque<GroupNr>, left: usize) {
         let mut tries = loaded.len();
         while loaded.len() > left && tries > 0 {
@@ -216,7 +217,7 @@ impl Space {
     }
 }
 
-/// Drops what is idle, unless somebody has its lock. Gives whether nothing is left.
+/// Drops the state if it is idle and not locked. Returns whether nothing is left.
 fn drop_if<T>(held: &Mutex<Option<Box<T>>>, is_idle: impl FnOnce(&T) -> bool) -> bool {
     let Some(mut held) = held.try_lock() else {
         return false;

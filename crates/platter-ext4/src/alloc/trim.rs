@@ -9,16 +9,16 @@ use super::group::count;
 use crate::Volume;
 use crate::ondisk::{BlockNr, GroupNr};
 
-/// Clusters discarded at a time, over which the group's lock is held.
+/// Clusters discarded at once, with the group's lock held.
 const DISCARD_CLUSTERS_MAX: u32 = 8192;
 
 impl Space {
-    /// Has the device discard the free blocks among `blocks`, in runs of `need` clusters and more.
-    /// Returns how many blocks that were.
+    /// Discards the free blocks among `blocks` on the device, in runs of at least `need` clusters.
+    /// Returns their number.
     ///
-    /// What a transaction freed counts as free only after its commit, so nothing durable refers to a
-    /// block that is discarded; and with the lock of its group held, it is not allocated meanwhile. A
-    /// group whose bitmap is corrupt is skipped.
+    /// Blocks freed by a transaction count as free only after its commit, so no durable metadata
+    /// refers to a discarded block; while the lock of its group is held, it is not allocated. A
+    /// group with a corrupt bitmap is skipped.
     pub fn trim(&self, volume: &Volume, blocks: Range<BlockNr>, need: u32) -> Result<u64> {
         let ratio = u64::from(self.geometry.cluster_blocks);
         let mut trimmed = 0;
@@ -43,7 +43,7 @@ impl Space {
         need: u32,
     ) -> Result<u32> {
         let (mut at, mut trimmed) = (within.start, 0);
-        // The end of what was discarded last: the run may go on there.
+        // The end of the last discarded run, which may continue there.
         let mut last_end = None;
         while at < within.end {
             let held = self.clusters(volume, group)?;

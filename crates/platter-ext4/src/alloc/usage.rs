@@ -1,11 +1,11 @@
-//! What nothing uses, for who writes past the mount.
+//! Queries for unused blocks, for writers that bypass the mount.
 
 use super::Space;
 use crate::Volume;
 use crate::ondisk::BlockNr;
 
 impl Space {
-    /// Whether nothing uses a block, as far as its group's bitmap can be believed.
+    /// Whether a block is free; `false` if its group's bitmap is corrupt.
     #[must_use]
     pub fn is_free(&self, volume: &Volume, block: BlockNr) -> bool {
         let geometry = &volume.geometry;

@@ -1,7 +1,8 @@
-//! Windows: clusters kept behind the last ones of a file that grows, so that what it takes next
-//! follows them though other files take some meanwhile.
+//! Preallocation: clusters reserved after the last ones of a growing file, so that its next
+//! allocation is contiguous although other files allocate meanwhile.
 //!
-//! What is kept is a wish: it counts as free, and when nothing else is left anybody gets it.
+//! A preallocation is only a preference: it counts as free, and is used by any request when there
+//! is no other space.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,41 +12,41 @@ use super::search::Search;
 use super::{Space, Taken};
 use crate::ondisk::{BlockNr, GroupNr, InodeNr};
 
-/// The first window of a file, in blocks; it is as long as what the file took so far later on.
+/// Minimum length of a preallocation in blocks; later ones are as long as the file so far.
 const WINDOW_BLOCKS_MIN: u32 = 16;
-/// The longest window: 8 MiB at 4 KiB a block.
+/// Maximum length of a preallocation in blocks: 8 MiB with 4 KiB blocks.
 const WINDOW_BLOCKS_MAX: u32 = 2048;
-/// So many directories that grow have a window.
+/// Maximum number of growing directories with a preallocation.
 const DIRECTORY_WINDOWS_MAX: usize = 32;
 
-/// What is kept for one file. To be [closed](Space::close_window) when the file is; else others get
-/// the blocks only under pressure.
+/// The preallocation of one file. To be [closed](Space::close_window) with the file; else other
+/// files use the blocks only if there are no others.
 #[derive(Debug, Default)]
 pub struct Window {
-    /// Where the file would go on.
+    /// The block after the last allocation.
     next: Option<BlockNr>,
-    /// Clusters taken in the order of the file so far.
+    /// Clusters allocated sequentially so far.
     taken: u32,
     kept: Option<Kept>,
 }
 
-/// Clusters that are kept, if the group still knows of them.
+/// Preallocated clusters, as long as the group lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
-    /// Never given out twice.
+    /// Unique number.
     pub(super) id: u64,
     pub(super) group: GroupNr,
     pub(super) start: u32,
 }
 
 impl Window {
-    /// Where the file would go on.
+    /// Returns the block after the last allocation.
     #[cfg(test)]
     pub(super) fn goal(&self) -> Option<BlockNr> {
         self.next
     }
 
-    /// Goes on from clusters that were taken.
+    /// Continues after newly allocated clusters.
     pub(super) fn follow(&mut self, taken: &Taken, clusters: u32, kept: Option<Kept>) {
         self.taken = self.taken.saturating_add(clusters);
         self.next = Some(taken.clusters.end);
@@ -53,19 +54,19 @@ impl Window {
     }
 }
 
-/// The windows of the directories that grew last: nobody closes a directory.
+/// The preallocations of the directories that grew last; directories are not closed.
 #[derive(Debug, Default)]
 pub(super) struct DirectoryWindows(VecDeque<(InodeNr, Window)>);
 
 impl DirectoryWindows {
-    /// The window of a directory, which may be a new one.
+    /// Removes the preallocation of a directory, or creates a new one.
     pub(super) fn remove(&mut self, directory: InodeNr) -> Window {
         let at = self.0.iter().position(|&(other, _)| other == directory);
         let found = at.and_then(|at| self.0.remove(at));
         found.map(|(_, window)| window).unwrap_or_default()
     }
 
-    /// Takes a window in, and gives back the oldest one if there are too many.
+    /// Adds a preallocation, and returns the oldest one if there are too many.
     pub(super) fn insert(&mut self, directory: InodeNr, window: Window) -> Option<Window> {
         self.0.push_back((directory, window));
         if self.0.len() <= DIRECTORY_WINDOWS_MAX {
@@ -76,7 +77,7 @@ impl DirectoryWindows {
 }
 
 impl Space {
-    /// Gives back what is kept with a window: its file is closed, removed or cut off.
+    /// Releases a preallocation: its file is closed, deleted or truncated.
     pub fn close_window(&self, window: &mut Window) {
         self.close(window.kept.take());
         window.next = None;
@@ -92,7 +93,7 @@ impl Space {
         }
     }
 
-    /// Has a search that goes on where the window's file ended use what is kept, and keep more.
+    /// Lets a search that continues the file use its preallocation, and extend it.
     pub(super) fn look_ahead(&self, window: &mut Window, search: &mut Search) {
         let goal = |goal| self.blocks_of(search.group, &(goal..goal)).start;
         let kept = window.kept.take();
@@ -112,7 +113,7 @@ impl Space {
         }
     }
 
-    /// Keeps clusters of a group behind those that were taken.
+    /// Preallocates clusters of a group after the allocated ones.
     pub(super) fn keep(
         &self,
         held: &mut Clusters,
@@ -132,13 +133,13 @@ impl Space {
         Some(kept)
     }
 
-    /// Makes what is kept free, if it still is kept.
+    /// Releases a preallocation, if it still exists.
     pub(super) fn unkeep(&self, held: &mut Clusters, kept: Kept) {
         let given = held.unkeep(kept.start, Some(kept.id));
         self.counters.kept.sub(u64::from(given));
     }
 
-    /// Gives back everything that is kept, and tells whether that was anything.
+    /// Releases all preallocations, and returns whether there were any.
     pub(super) fn close_all_windows(&self) -> bool {
         if self.counters.kept.get() == 0 {
             return false;
@@ -159,14 +160,14 @@ impl Space {
 }
 
 impl Clusters {
-    /// Keeps free clusters under a number.
+    /// Preallocates free clusters under a number.
     fn keep(&mut self, clusters: Range<u32>, id: u64) {
         self.kept.insert(clusters.start, (clusters.end, id));
         self.take(clusters);
     }
 
-    /// Makes the clusters free that are kept from `start` on, with this number if one is given, and
-    /// tells how many those were.
+    /// Releases the preallocation that begins at `start`, if it has this number or none is given,
+    /// and returns its length.
     fn unkeep(&mut self, start: u32, id: Option<u64>) -> u32 {
         let kept = self.kept.get(&start).copied();
         let kept = kept.filter(|&(_, of)| id.is_none_or(|id| id == of));

@@ -11,7 +11,7 @@ use crate::ondisk::xattr::{
     DiskXattrHeader, ValuePlace, XattrBlockVerifier, XattrEntry, XattrRule, XattrSpace, value_hash,
 };
 use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
-use crate::xattr::{VALUE_BYTES_MAX, ValueInodeRule};
+use crate::xattr::{EaInodeRule, VALUE_BYTES_MAX};
 use zerocopy::FromBytes;
 
 /// What the check found about an attribute block.
@@ -32,7 +32,7 @@ struct ValueReference {
 
 /// What the check found about an EA inode.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ValueHolder {
+pub(super) struct EaInode {
     size_bytes: u64,
     /// Hash of the value, if the inode stores it; a Lustre EA inode stores its owner instead.
     hash: Option<u32>,
@@ -193,12 +193,12 @@ impl Checker<'_> {
     ) -> Flow {
         let number = reference.number;
         *self.attribute_values.entry(number).or_default() += 1;
-        let known = self.value_holders.get(&number).copied();
+        let known = self.ea_inodes.get(&number).copied();
         let holder = if let Some(known) = known {
             known
         } else {
-            let holder = self.read_value_holder(number, at)?;
-            self.value_holders.insert(number, holder);
+            let holder = self.read_ea_inode(number, at)?;
+            self.ea_inodes.insert(number, holder);
             holder
         };
         let Some(holder) = holder else {
@@ -209,18 +209,18 @@ impl Checker<'_> {
             None => holder.owner == (u64::from(owner.number.get()), owner.generation),
         };
         if holder.size_bytes != u64::from(reference.size_bytes) {
-            self.found(at, ValueInodeRule::Size)?;
+            self.found(at, EaInodeRule::Size)?;
         } else if !is_proven {
-            self.found(at, ValueInodeRule::Hash)?;
+            self.found(at, EaInodeRule::Hash)?;
         }
         Ok(())
     }
 
     /// Reads an EA inode and its value.
-    fn read_value_holder(&mut self, number: InodeNr, at: Locus) -> Flow<Option<ValueHolder>> {
+    fn read_ea_inode(&mut self, number: InodeNr, at: Locus) -> Flow<Option<EaInode>> {
         let volume = self.volume;
         let Some(inode) = self.inode(number) else {
-            self.found(at, ValueInodeRule::Flag)?;
+            self.found(at, EaInodeRule::Flag)?;
             return Ok(None);
         };
         let read = BlockMap::decode(volume, &inode).and_then(|map| {
@@ -234,17 +234,17 @@ impl Checker<'_> {
             contents.read_at(0, &mut value)?;
             Ok(value_hash(volume.geometry.checksum_seed, &value))
         });
-        let Some(hash) = self.tolerate("attribute value inode", at, read)? else {
+        let Some(hash) = self.tolerate("EA inode", at, read)? else {
             return Ok(None);
         };
         if inode.kind != FileKind::Regular || !inode.flags.contains(InodeFlags::EA_INODE) {
-            self.found(at, ValueInodeRule::Flag)?;
+            self.found(at, EaInodeRule::Flag)?;
             return Ok(None);
         }
         // The hash is stored in the access time, the owner in the modification time.
         let low_half = |seconds: i64| seconds.cast_unsigned() & u64::from(u32::MAX);
         let is_hashed = low_half(inode.accessed.seconds) == u64::from(hash);
-        Ok(Some(ValueHolder {
+        Ok(Some(EaInode {
             size_bytes: inode.size_bytes,
             hash: is_hashed.then_some(hash),
             owner: (low_half(inode.modified.seconds), inode.generation),

@@ -33,7 +33,7 @@ use platter_vfs::{Error, Result};
 
 use crate::ondisk::{BlockNr, GroupDesc, Inode, InodeNr};
 use crate::{Ext4, Volume};
-use attributes::{AttributeBlock, ValueHolder};
+use attributes::{AttributeBlock, EaInode};
 use claims::Claims;
 use inode_states::InodeStates;
 use paths::Paths;
@@ -76,7 +76,7 @@ fn check(
         attribute_blocks: HashMap::new(),
         attribute_values: HashMap::new(),
         attribute_holders: HashMap::new(),
-        value_holders: HashMap::new(),
+        ea_inodes: HashMap::new(),
         usages: Usages::default(),
         paths: Paths::default(),
     };
@@ -116,7 +116,7 @@ struct Checker<'a> {
     /// The reference counts stored in EA inodes.
     attribute_holders: HashMap<InodeNr, u64>,
     /// The EA inodes that were read; `None` if corrupt.
-    value_holders: HashMap<InodeNr, Option<ValueHolder>>,
+    ea_inodes: HashMap<InodeNr, Option<EaInode>>,
     usages: Usages,
     paths: Paths,
 }

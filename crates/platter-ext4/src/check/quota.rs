@@ -25,8 +25,8 @@ struct QuotaFile<'a> {
 }
 
 impl Checker<'_> {
-    /// Adds the usage of an inode. `value_inodes` is the number of its EA inodes.
-    pub(super) fn count_usage(&mut self, inode: &Inode, space_bytes: u64, value_inodes: u64) {
+    /// Adds the usage of an inode. `ea_inodes` is the number of its EA inodes.
+    pub(super) fn count_usage(&mut self, inode: &Inode, space_bytes: u64, ea_inodes: u64) {
         let holds_value = inode.flags.contains(InodeFlags::EA_INODE);
         if holds_value || crate::inode::is_reserved(self.volume, inode.number) {
             return;
@@ -35,7 +35,7 @@ impl Checker<'_> {
         for (usages, id) in self.usages.0.iter_mut().zip(ids) {
             let usage = usages.entry(id).or_default();
             usage.space_bytes = usage.space_bytes.saturating_add(space_bytes);
-            usage.inodes = usage.inodes.saturating_add(1 + value_inodes);
+            usage.inodes = usage.inodes.saturating_add(1 + ea_inodes);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a directory's entries lie in: blocks, or the inode itself. Both are chunks in order.
+//! Storage of a directory's entries: blocks, or the inode. Both are a sequence of chunks.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -13,11 +13,11 @@ use crate::mapping::{Backing, BlockMap, InlineData};
 use crate::ondisk::dir_entry::DirBlockVerifier;
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 
-/// Bytes read ahead of a listing in one go.
+/// Readahead of a listing in bytes.
 const READ_AHEAD_BYTES: u32 = 256 << 10;
-/// Bytes of the parent's number at the start of an inline directory.
+/// Bytes of the parent's inode number at the start of an inline directory.
 const INLINE_PARENT_BYTES: usize = 4;
-/// Where the entries of an inline directory begin, had it the two it implies.
+/// Logical offset of the first entry of an inline directory, after its implied `.` and `..`.
 const INLINE_BASE: u64 = 24;
 
 /// A directory's entries.
@@ -28,7 +28,7 @@ pub(super) enum Contents<'a> {
     Inline(Inline<'a>),
 }
 
-/// The entries of one block or region.
+/// The entries of one block or inline region.
 pub(super) enum Chunk<'a> {
     /// A block.
     Block(Buffer),
@@ -36,27 +36,27 @@ pub(super) enum Chunk<'a> {
     Region(&'a [u8]),
 }
 
-/// An inline directory: `..` is a number, `.` is implied.
+/// An inline directory: `..` is stored as an inode number, `.` is implied.
 #[derive(Debug)]
 pub(super) struct Inline<'a> {
-    /// What `..` names.
+    /// The inode of `..`.
     pub(super) parent: InodeNr,
-    /// In the inode's block area, and in its attribute `system.data`.
+    /// The regions in `i_block` and in the attribute `system.data`.
     regions: [&'a [u8]; 2],
 }
 
-/// The blocks of a directory, each proven as one of this directory.
+/// The blocks of a directory, each validated as one of this directory.
 pub(super) struct DirBlocks<'a> {
     volume: &'a Volume,
     inode: &'a Inode,
     map: &'a BlockMap,
     count: u32,
-    /// Blocks before this one were read ahead by a listing.
+    /// Blocks before this one were already read ahead by a listing.
     ahead: Cell<u32>,
 }
 
 impl<'a> Contents<'a> {
-    /// The entries of the inline directory `inode`.
+    /// Returns the entries of the inline directory `inode`.
     pub(super) fn inline(volume: &Volume, inode: &'a Inode) -> Result<Self> {
         let data = InlineData::decode(inode, &volume.geometry)?;
         let (parent, area) = data
@@ -71,7 +71,7 @@ impl<'a> Contents<'a> {
         }))
     }
 
-    /// The number of blocks or regions.
+    /// Returns the number of blocks or regions.
     pub(super) fn chunk_count(&self) -> u32 {
         match self {
             Self::Blocks(blocks) => blocks.count,
@@ -87,7 +87,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// A block or region; `None` for a hole.
+    /// Reads a block or region; `None` for a hole.
     pub(super) fn read(&self, number: u32) -> Result<Option<Chunk<'a>>> {
         match self {
             Self::Blocks(blocks) => Ok(blocks.read(FileBlock(number))?.map(Chunk::Block)),
@@ -98,7 +98,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// As [`read`](Self::read), for who goes through all in order.
+    /// Like [`read`](Self::read), with readahead for sequential access.
     pub(super) fn read_in_order(&self, number: u32) -> Result<Option<Chunk<'a>>> {
         if let Self::Blocks(blocks) = self {
             blocks.read_ahead_from(FileBlock(number));
@@ -106,7 +106,7 @@ impl<'a> Contents<'a> {
         self.read(number)
     }
 
-    /// Where a block or region begins, in bytes of the directory.
+    /// Returns the start of a block or region, in bytes of the directory.
     pub(super) fn base(&self, number: u32) -> u64 {
         match self {
             Self::Blocks(blocks) => {
@@ -120,7 +120,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// The block or region that holds a byte of the directory.
+    /// Returns the block or region that contains a byte of the directory.
     pub(super) fn chunk_at(&self, byte: u64) -> u32 {
         match self {
             Self::Blocks(blocks) => {
@@ -155,7 +155,7 @@ impl<'a> DirBlocks<'a> {
         self.count
     }
 
-    /// The block, proven; `None` for a hole, and beyond the end.
+    /// Reads and validates a block; `None` for a hole, and beyond the end.
     pub(super) fn read(&self, block: FileBlock) -> Result<Option<Buffer>> {
         if block.0 >= self.count {
             return Ok(None);
@@ -167,21 +167,21 @@ impl<'a> DirBlocks<'a> {
         Ok(Some(self.volume.read_block(device, &verifier)?))
     }
 
-    /// Announces the blocks from `block` on, unless that was done.
+    /// Starts readahead from `block` on, unless that was done.
     fn read_ahead_from(&self, block: FileBlock) {
         if block.0 < self.ahead.get() {
             return;
         }
         let window = (READ_AHEAD_BYTES >> self.volume.geometry.block_bits).max(1);
         let end = block.0.saturating_add(window).min(self.count);
-        // One block is read when it is asked for, without further ado.
+        // A single block is read when it is needed.
         if end.saturating_sub(block.0) > 1 {
             self.announce(block.0, end);
         }
         self.ahead.set(end);
     }
 
-    /// Announces blocks that are wanted soon, in any order.
+    /// Starts readahead of blocks in any order.
     pub(super) fn announce_all(&self, mut blocks: Vec<FileBlock>) {
         blocks.sort_unstable();
         blocks.dedup();
@@ -192,7 +192,7 @@ impl<'a> DirBlocks<'a> {
         }
     }
 
-    /// Blocks that cannot be mapped are left to whoever reads them.
+    /// Starts readahead; mapping errors are left to the read itself.
     fn announce(&self, from: u32, end: u32) {
         let mut at = from;
         while at < end {
@@ -208,7 +208,7 @@ impl<'a> DirBlocks<'a> {
     }
 }
 
-/// What a block of the directory `inode` must hold to.
+/// Returns the verifier of a block of the directory `inode`.
 pub(super) fn verifier(volume: &Volume, inode: &Inode, block: FileBlock) -> DirBlockVerifier {
     let has_checksum = volume.geometry.features.has_metadata_csum();
     DirBlockVerifier {

@@ -1,5 +1,5 @@
-//! Descent of a directory's index, and the walk from leaf to leaf.
-//! Spec: `ext4/directory` (hash tree directories).
+//! Lookup in a directory's index, and iteration over its leaves. Spec: `ext4/directory` (hash tree
+//! directories).
 
 use platter_cache::Buffer;
 use platter_vfs::{Error, Result};
@@ -10,35 +10,35 @@ use super::{Directory, HtreeRule, Survey, Vacancy, linear};
 use crate::ondisk::FileBlock;
 use crate::ondisk::htree::{HtreeRoot, IndexEntries, decode_node};
 
-/// Leaves announced ahead of a walk in one go.
+/// Number of leaves read ahead at once.
 const LEAVES_AHEAD: usize = 64;
 
 /// A path from the root of an index to one of its leaves.
 ///
 /// # Invariants
-/// There are a root and as many inner blocks as the root says; hashes of each block lie within
-/// what the block above says of it. So a walk meets hashes in ascending order.
+/// There are a root and as many interior nodes as the root says; the hashes of each block are
+/// within the range given by the block above it. So iteration returns hashes in ascending order.
 pub(super) struct Walker<'a, 'b> {
     directory: &'a Directory<'b>,
     blocks: &'a DirBlocks<'b>,
     frames: Vec<Frame>,
-    /// Inner blocks of every path.
+    /// Number of interior nodes of every path.
     levels: usize,
     hash_version: u8,
-    /// Leaves still to be met before there are more than the directory has blocks.
+    /// Remaining leaves before their number exceeds the directory's blocks.
     leaves_left: u32,
 }
 
-/// One block of the path, proven, and the entry the path takes.
+/// One validated block of the path, and the entry that the path follows.
 struct Frame {
     block: FileBlock,
     buffer: Buffer,
     index: usize,
-    /// Leaves below entries before this one were announced.
+    /// Readahead was started for the leaves before this entry.
     announced: usize,
 }
 
-/// A block of the index on the way to a leaf.
+/// An index block on the path to a leaf.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathBlock<'w> {
     pub(super) block: FileBlock,
@@ -47,8 +47,8 @@ pub(super) struct PathBlock<'w> {
     pub(super) index: usize,
 }
 
-/// Looks in the leaf for the name's hash, and in those behind that go on with that hash. A new name
-/// goes to the first.
+/// Looks up the name in the leaf of its hash, and in following leaves that continue that hash. A
+/// new name goes to the first one with space.
 pub(super) fn survey(
     mut walker: Walker<'_, '_>,
     hashing: &Hashing,
@@ -82,7 +82,7 @@ fn read_root<'a, 'b>(directory: &'a Directory<'b>) -> Result<(&'a DirBlocks<'b>,
 }
 
 impl<'a, 'b> Walker<'a, 'b> {
-    /// At the root of the index, which is proven.
+    /// Opens the index at its validated root.
     pub(super) fn open(directory: &'a Directory<'b>) -> Result<Self> {
         let (blocks, buffer) = read_root(directory)?;
         let root = HtreeRoot::decode(&buffer, &directory.volume.geometry)
@@ -106,12 +106,12 @@ impl<'a, 'b> Walker<'a, 'b> {
         })
     }
 
-    /// The number of the index's hash function.
+    /// Returns the number of the index's hash function.
     pub(super) fn hash_version(&self) -> u8 {
         self.hash_version
     }
 
-    /// Takes the path to the first leaf that may hold names of hash `major`, from the root.
+    /// Moves the path to the first leaf that may contain names of hash `major`, from the root.
     pub(super) fn seek(&mut self, major: u32) -> Result<()> {
         self.frames.truncate(1);
         let root = self.frames.first();
@@ -123,7 +123,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         self.descend(|entries| entries.position(major))
     }
 
-    /// Whether a block, which the path leads to as a leaf, is one of the index itself.
+    /// Whether a block that the path reaches as a leaf is an index block itself.
     pub(super) fn is_on_path(&self, block: FileBlock) -> bool {
         self.frames.iter().any(|frame| frame.block == block)
     }
@@ -157,7 +157,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         Ok(())
     }
 
-    /// Goes on to the next leaf; `false` at the last one.
+    /// Moves to the next leaf; `false` at the last one.
     pub(super) fn advance(&mut self) -> Result<bool> {
         self.leaves_left = self
             .leaves_left
@@ -177,7 +177,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         Ok(true)
     }
 
-    /// The least hash of the leaf at hand, with the mark that the leaf before it has that, too.
+    /// Returns the lowest hash of the current leaf, with the continuation bit.
     pub(super) fn boundary(&self) -> Result<u32> {
         let mut upwards = self.frames.iter().rev();
         match upwards.find(|frame| frame.index > 0) {
@@ -186,7 +186,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         }
     }
 
-    /// The least hash of the next leaf, with the mark that this one has that, too.
+    /// Returns the lowest hash of the next leaf, with the continuation bit.
     pub(super) fn next_boundary(&self) -> Result<Option<u32>> {
         for frame in self.frames.iter().rev() {
             let entries = self.entries(frame)?;
@@ -198,8 +198,8 @@ impl<'a, 'b> Walker<'a, 'b> {
         Ok(None)
     }
 
-    /// The path to the leaf at hand, from the root on: each block, its entries, and the one that the
-    /// path takes.
+    /// Returns the path to the current leaf, from the root on: each block, its entries, and the one
+    /// followed.
     pub(super) fn path(&self) -> impl DoubleEndedIterator<Item = Result<PathBlock<'_>>> {
         self.frames.iter().map(|frame| {
             Ok(PathBlock {
@@ -210,7 +210,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         })
     }
 
-    /// The leaf at hand.
+    /// Reads the current leaf.
     pub(super) fn read_leaf(&self) -> Result<(FileBlock, Buffer)> {
         let block = self.child()?;
         let leaf = self.blocks.read(block)?;
@@ -218,7 +218,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         Ok((block, leaf.ok_or_else(missing)?))
     }
 
-    /// Announces the leaves that follow.
+    /// Starts readahead of the following leaves.
     pub(super) fn announce(&mut self) -> Result<()> {
         let Some(frame) = self.frames.last() else {
             return Ok(());
@@ -239,7 +239,7 @@ impl<'a, 'b> Walker<'a, 'b> {
         Ok(())
     }
 
-    /// The block that the last entry of the path points to.
+    /// Returns the block that the last entry of the path points to.
     fn child(&self) -> Result<FileBlock> {
         let outside = || self.directory.broken_index(FileBlock(0), HtreeRule::Block);
         let frame = self.frames.last().ok_or_else(outside)?;

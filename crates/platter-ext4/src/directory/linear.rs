@@ -1,4 +1,5 @@
-//! Directories in the order of storage. Spec: `ext4/directory` (linear directories).
+//! Directories without an index, in the order of storage. Spec: `ext4/directory` (linear
+//! directories).
 
 use platter_vfs::{Condition, DirSink, Error, FileKind, Name, Result};
 
@@ -9,12 +10,12 @@ use super::{DirEntryRule, Directory, Found, Slot, Survey, Vacancy, listed};
 use crate::ondisk::FileBlock;
 use crate::ondisk::dir_entry::Surveyed;
 
-/// Where `..` begins in a directory, if only implied.
+/// Offset of an implied `..`.
 const DOTDOT_PLACE: u64 = 12;
-/// Where entries begin behind an implied `..`.
+/// Offset of the first entry after an implied `..`.
 const DOTS_END: u64 = 24;
 
-/// Looks through all blocks. An error is given only if the name was not found elsewhere.
+/// Searches all blocks. Returns an error only if the name was not found in another block.
 pub(super) fn survey(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<Survey> {
     let contents = &directory.contents;
     let mut damage = None;
@@ -39,12 +40,12 @@ pub(super) fn survey(directory: &Directory<'_>, wanted: &Wanted<'_>) -> Result<S
             }
         }
     }
-    // Without its first block, a directory gets no names.
+    // A directory with a corrupt first block gets no new names.
     let gap = gap.filter(|_| has_first);
     damage.map_or(Ok(Survey::Missing(Vacancy { gap })), Err)
 }
 
-/// Looks through the entries of one block or region.
+/// Searches the entries of one block or region.
 pub(super) fn look_through(
     directory: &Directory<'_>,
     chunk: u32,
@@ -75,18 +76,18 @@ pub(super) fn look_through(
     }
 }
 
-/// Where a name goes in a directory without index.
+/// Where a new name is inserted into a directory without an index.
 pub(super) enum Spot {
-    /// There is a gap in this block.
+    /// Into a gap in this block.
     Gap(u32),
-    /// This block is a hole.
+    /// Into this block, which is a hole.
     Hole(u32),
     /// Every block is full.
     Full,
 }
 
 impl Directory<'_> {
-    /// Looks where a name goes, and proves that it is not there yet.
+    /// Finds where to insert a name, after checking that it does not exist yet.
     pub(super) fn spot(&self, name: Name<'_>) -> Result<Spot> {
         let wanted = self.wanted(name)?;
         let (mut gap, mut hole) = (None, None);
@@ -113,7 +114,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Where the part of a block or region ends that new names may go to.
+    /// Returns the end of the part of a block or region that accepts new names.
     fn names_end(&self, chunk: u32, bytes: &[u8]) -> usize {
         if matches!(self.contents, Contents::Inline(_)) {
             return bytes.len();
@@ -126,7 +127,7 @@ impl Directory<'_> {
     }
 }
 
-/// Lists from a byte of the directory on. `damage` is what is known to be broken already.
+/// Lists entries from a byte of the directory on. `damage` is corruption found before.
 pub(super) fn read(
     directory: &Directory<'_>,
     from: Position,
@@ -144,7 +145,7 @@ pub(super) fn read(
     }
     match listing.damage {
         Some(error) => Err(error),
-        // What was left out lies before `from`: a listing from the start finds it again.
+        // Skipped entries are before `from`: a listing from the start finds them again.
         None if from.is_damaged => read(directory, Position::default(), None, &mut |_| {
             std::ops::ControlFlow::Continue(())
         }),
@@ -160,13 +161,13 @@ struct Listing<'a, 'b> {
 }
 
 impl Listing<'_, '_> {
-    /// Whether the sink broke.
+    /// Lists entries; returns whether the sink stopped.
     fn list(&mut self, sink: &mut DirSink<'_>) -> bool {
         let contents = &self.directory.contents;
         if self.list_implied(sink) {
             return true;
         }
-        // An entry at `from` may have been merged with the one before it: its block tells.
+        // An entry at `from` may have been merged with the preceding one: its block is searched.
         for number in contents.chunk_at(self.from)..contents.chunk_count() {
             let chunk = match contents.read_in_order(number) {
                 Ok(Some(chunk)) => chunk,

@@ -1,7 +1,7 @@
-//! Directories: names to inode numbers, linear, hashed or inline. Spec: `ext4/directory`.
+//! Directories: names to inode numbers, linear, indexed or inline. Spec: `ext4/directory`.
 //!
-//! A lookup goes by the index where there is one that can be trusted, and through all blocks
-//! otherwise: damage to one block or to the index hides no name that lies elsewhere.
+//! A lookup uses the index if it is valid, and searches all blocks otherwise: corruption of one
+//! block or of the index hides no name in another block.
 
 pub mod hash;
 pub mod casefold;
@@ -31,12 +31,12 @@ use position::Position;
 
 pub use change::{CHANGE_CREDITS, DirectoryMut, insert_credits};
 
-/// What a directory as a whole must hold to.
+/// The rules of a directory as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DirectoryRule {
-    /// It is no larger than the filesystem.
+    /// It is not larger than the filesystem.
     Size,
-    /// An inline directory has room for its parent's number, which is an inode's.
+    /// An inline directory contains a valid inode number of its parent.
     InlineParent,
 }
 
@@ -45,49 +45,49 @@ impl Rule for DirectoryRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Size => "is larger than the filesystem",
-            Self::InlineParent => "has no valid parent in its inline data",
+            Self::Size => "is too big",
+            Self::InlineParent => "invalid parent in inline data",
         }
     }
 }
 
-/// What a name was found to name.
+/// Result of a successful lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// The inode. Nothing is known of it but its number.
+    /// The inode number, not read or validated.
     pub inode: InodeNr,
-    /// The type as the entry tells it.
+    /// The file type in the entry.
     pub kind: Option<FileKind>,
 }
 
-/// Where an entry lies, for as long as nothing of the directory changes.
+/// Location of an entry, valid while the directory is not modified.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
     found: Found,
     /// The block or region.
     chunk: u32,
-    /// Where the entry before it begins there.
+    /// Offset of the preceding entry in it.
     before: Option<usize>,
-    /// Where it begins itself.
+    /// Offset of the entry itself.
     offset: usize,
 }
 
 impl Slot {
-    /// What the entry names.
+    /// Returns what the entry refers to.
     #[must_use]
     pub fn found(&self) -> Found {
         self.found
     }
 }
 
-/// Where a name goes that is not there, for as long as nothing of the directory changes.
+/// Where to insert a name that does not exist, valid while the directory is not modified.
 #[derive(Debug, Clone, Copy)]
 pub struct Vacancy {
-    /// The block or region, and the place in it, unless room has to be made.
+    /// The block or region, and the gap in it, unless the directory has to grow.
     gap: Option<(u32, Gap)>,
 }
 
-/// What a look for a name came to.
+/// Result of searching for a name.
 #[derive(Debug)]
 enum Survey {
     There(Slot),
@@ -104,7 +104,7 @@ pub struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// The directory `inode`, whose blocks lie where `map` says.
+    /// Opens the directory `inode` with the block mapping `map`.
     ///
     /// # Errors
     /// `NotDirectory` for other inodes.
@@ -128,11 +128,11 @@ impl<'a> Directory<'a> {
         })
     }
 
-    /// What `name` names; `.` and `..` included.
+    /// Looks up `name`, including `.` and `..`.
     ///
     /// # Errors
     /// `NotFound`; `NoKey` for other names than those two in an encrypted directory;
-    /// `InvalidArgument` for a name that is no UTF-8, where only such are allowed.
+    /// `InvalidArgument` for a name that is not UTF-8 in a directory with strict encoding.
     pub fn lookup(&self, name: Name<'_>) -> Result<Found> {
         if name.is_dot_or_dotdot() {
             return self.lookup_dots(name);
@@ -140,10 +140,10 @@ impl<'a> Directory<'a> {
         Ok(self.locate(name)?.found)
     }
 
-    /// Where the entry of `name` lies, which is neither `.` nor `..`.
+    /// Returns the location of the entry `name`, which is neither `.` nor `..`.
     ///
     /// # Errors
-    /// As of [`lookup`](Self::lookup).
+    /// Those of [`lookup`](Self::lookup).
     pub fn locate(&self, name: Name<'_>) -> Result<Slot> {
         match self.survey(name)? {
             Survey::There(slot) => Ok(slot),
@@ -151,10 +151,10 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// Where `name` goes, which is not there yet.
+    /// Returns where to insert `name`, which does not exist yet.
     ///
     /// # Errors
-    /// `Exists`; else as of [`lookup`](Self::lookup).
+    /// `Exists`; else those of [`lookup`](Self::lookup).
     pub fn vacancy(&self, name: Name<'_>) -> Result<Vacancy> {
         if name.is_dot_or_dotdot() {
             return Err(Condition::Exists.into());
@@ -178,7 +178,7 @@ impl<'a> Directory<'a> {
         let survey = linear::survey(self, &wanted)?;
         match (survey, damage) {
             (Survey::Missing(_), Some(damage)) => Err(damage),
-            // Names go by the index, even if it cannot be read.
+            // New names are inserted by the index, even if it is corrupt.
             (Survey::Missing(_), None) if self.is_indexed() => {
                 Ok(Survey::Missing(Vacancy { gap: None }))
             }
@@ -186,10 +186,10 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// Whether it has no names but `.` and `..`.
+    /// Whether the directory has no entries except `.` and `..`.
     ///
     /// # Errors
-    /// `Corrupt` where something is damaged: there might be more.
+    /// `Corrupt` if any part is corrupt, as it may contain entries.
     pub fn is_empty(&self) -> Result<bool> {
         for number in 0..self.contents.chunk_count() {
             let Some(chunk) = self.contents.read_in_order(number)? else {
@@ -205,11 +205,11 @@ impl<'a> Directory<'a> {
         Ok(true)
     }
 
-    /// Gives the entries after `from` to `sink`: in the order of their hashes where the kernel
-    /// does so, else in the order they are stored.
+    /// Passes the entries after `from` to `sink`: in hash order if the kernel does so, else in the
+    /// order they are stored.
     ///
-    /// Entries that break a rule are left out, and the listing goes on behind them. It ends with an
-    /// error then, also if it was interrupted and taken up again in between.
+    /// Corrupt entries are skipped, and the listing continues after them. It then ends with an
+    /// error, even if it was interrupted and resumed in between.
     ///
     /// # Errors
     /// `NoKey` for an encrypted directory.
@@ -253,7 +253,7 @@ impl<'a> Directory<'a> {
         Err(self.broken_entry(0, (0, DirEntryRule::Dots)))
     }
 
-    /// Without a key nothing is known of names that are encrypted.
+    /// Refuses an encrypted directory, whose names cannot be read without a key.
     ///
     /// # Errors
     /// `NoKey`.
@@ -268,7 +268,7 @@ impl<'a> Directory<'a> {
         self.inode.flags.contains(InodeFlags::CASEFOLD)
     }
 
-    /// `EXT4_ENC_STRICT_MODE_FL`: names in casefolded directories are UTF-8.
+    /// `EXT4_ENC_STRICT_MODE_FL`: names in casefolded directories are valid UTF-8.
     fn is_strict(&self) -> bool {
         self.volume.superblock.encoding_flags & 1 != 0
     }
@@ -283,7 +283,7 @@ impl<'a> Directory<'a> {
         self.has_dir_index() && !is_inline && self.inode.flags.contains(InodeFlags::INDEX)
     }
 
-    /// Bytes of a block of names that names may fill.
+    /// Bytes of a block available for entries.
     fn content_len(&self) -> usize {
         let geometry = &self.volume.geometry;
         let tail = if geometry.features.has_metadata_csum() {
@@ -307,8 +307,8 @@ impl<'a> Directory<'a> {
         self.volume.superblock.flags & 2 != 0
     }
 
-    /// The root of the index, and how it hashes names; `None` without an index, with a hash nobody
-    /// knows, or when the root is damaged, which is told in `damage`.
+    /// Returns the index and its hash function; `None` without an index, with an unknown hash, or
+    /// if the root is corrupt, which is stored in `damage`.
     fn index(&self, damage: &mut Option<Error>) -> Result<Option<(Walker<'_, 'a>, Hashing)>> {
         if !self.is_indexed() {
             return Ok(None);
@@ -327,8 +327,8 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// How a listing is ordered; `None` if it goes by storage. As the kernel does, directories
-    /// that may get an index when they grow are already listed as if they had one.
+    /// Returns the hash function of a listing; `None` if it is in storage order. As in the kernel,
+    /// a directory that may be indexed when it grows is already listed in hash order.
     fn order_hashing(&self, damage: &mut Option<Error>) -> Result<Option<Hashing>> {
         if self.is_indexed() {
             return Ok(self.index(damage)?.map(|(_, hashing)| hashing));
@@ -348,14 +348,14 @@ impl<'a> Directory<'a> {
         Corrupt::new(self.locus(block.0, 0), rule).into()
     }
 
-    /// A place in the directory; the offset is that in the directory's contents.
+    /// Returns a location in the directory; the offset is relative to the chunk.
     fn locus(&self, chunk: u32, offset: usize) -> Locus {
         let offset = self.contents.base(chunk).saturating_add(offset as u64);
         Locus::inode(u64::from(self.inode.number.get())).at_offset(offset)
     }
 }
 
-/// The entry as a listing gives it; `None` for a name that cannot be shown.
+/// Converts an entry for a listing; `None` for a name that cannot be shown.
 fn listed(
     name: &[u8],
     inode: InodeNr,

@@ -6,22 +6,22 @@ use platter_vfs::{Condition, Name, Result};
 use super::casefold;
 use super::hash::{HashAlgorithm, HashSeed, HashVersion, NameHash};
 
-/// The name a lookup is for.
+/// The name to look up.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     name: Name<'a>,
-    /// The name folded, in a casefolded directory; `None` if it has no folding.
+    /// The casefolded name, in a casefolded directory; `None` if it cannot be folded.
     folded: Option<Vec<u8>>,
 }
 
-/// How names of a directory are hashed.
+/// The hash function of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hashing {
-    /// The function.
+    /// The algorithm.
     pub(super) version: HashVersion,
     /// The filesystem's seed.
     pub(super) seed: HashSeed,
-    /// Names are folded first.
+    /// Names are casefolded first.
     pub(super) casefold: bool,
 }
 
@@ -38,13 +38,13 @@ impl<'a> Wanted<'a> {
         Ok(Self { name, folded })
     }
 
-    /// Tells whether a stored name is the wanted one. Names that are no UTF-8 are compared by their
-    /// bytes.
+    /// Returns a predicate for stored names that equal the name. Names that are not UTF-8 are
+    /// compared bytewise.
     pub(super) fn test(&self) -> impl Fn(&[u8]) -> bool {
         let name = self.name.as_bytes();
         let (end, is_folded) = (name.last_chunk::<4>(), self.is_folded());
         move |stored| {
-            // Names of one directory often differ at the end only.
+            // Names of one directory often differ only at the end.
             let is_same = stored.len() == name.len() && stored.last_chunk() == end;
             is_same && stored == name || is_folded && self.matches_folded(stored)
         }
@@ -60,7 +60,7 @@ impl<'a> Wanted<'a> {
         casefold::fold(stored).is_ok_and(|stored| Some(&*stored) == folded)
     }
 
-    /// Bytes of the name as it would be stored.
+    /// Returns the length of the name as stored.
     pub(super) fn stored_len(&self) -> usize {
         self.name.as_bytes().len()
     }
@@ -72,8 +72,8 @@ impl<'a> Wanted<'a> {
 }
 
 impl Hashing {
-    /// The hash by which a stored name is put in order. Where the function has no minor hash,
-    /// another hash of the name stands for it.
+    /// Returns the hash that orders a stored name. If the algorithm has no minor hash, another hash
+    /// of the name replaces it.
     pub(super) fn order(&self, name: &[u8]) -> NameHash {
         let folded = if self.casefold {
             casefold::fold(name).ok()

@@ -1,5 +1,5 @@
-//! Listing in the order of hashes: leaf by leaf along the index, or, where there is none that can
-//! be trusted, by going through all blocks for the names that come next.
+//! Listing in hash order: leaf by leaf along the index, or, if it is missing or corrupt, by passes
+//! over all blocks that collect the next names.
 
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
@@ -14,22 +14,22 @@ use super::position::{Position, major_at, place_of_hash, place_of_major, without
 use super::{DirEntryRule, Directory, HtreeRule, listed};
 use crate::ondisk::{FileBlock, InodeNr};
 
-/// Leaves that may go on with one hash.
+/// Maximum number of leaves that continue one hash.
 const CHAIN_LEAVES_MAX: u32 = 1024;
-/// The fewest names kept in one pass through all blocks: more than cannot be told apart.
+/// Minimum number of names kept in one pass: more than the cursor can distinguish.
 const PASS_NAMES_MIN: usize = 4 * Position::ORDINALS;
-/// The most names kept in one pass through all blocks.
+/// Maximum number of names kept in one pass over all blocks.
 const PASS_NAMES_MAX: usize = 1 << 18;
-/// The hash `..` is listed by in an indexed directory; that of `.` is zero.
+/// The hash that `..` is listed with in an indexed directory; that of `.` is zero.
 const DOTDOT_HASH: u32 = 2;
 
-/// A directory whose listing goes by hashes.
+/// A directory that is listed in hash order.
 pub(super) struct Ordered<'a, 'b> {
     directory: &'a Directory<'b>,
     hashing: Hashing,
 }
 
-/// A name to list. The order is that of the listing.
+/// A name to list, ordered as in the listing.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Listed {
     hash: NameHash,
@@ -40,15 +40,15 @@ struct Listed {
     offset: usize,
 }
 
-/// How far a listing got.
+/// State of a listing.
 struct Progress {
-    /// The first place not listed yet.
+    /// The first position not listed yet.
     place: u64,
     is_damaged: bool,
     damage: Option<Error>,
 }
 
-/// Says that the sink broke.
+/// The sink stopped the listing.
 struct Broke;
 
 impl<'a, 'b> Ordered<'a, 'b> {
@@ -75,7 +75,7 @@ impl<'a, 'b> Ordered<'a, 'b> {
         }
         match progress.damage {
             Some(error) => Err(error),
-            // What was left out lies before `from`: a listing from the start finds it again.
+            // Skipped entries are before `from`: a listing from the start finds them again.
             None if from.is_damaged => {
                 self.read(Position::default(), &mut |_| ControlFlow::Continue(()))
             }
@@ -111,8 +111,8 @@ impl<'a, 'b> Ordered<'a, 'b> {
         }
     }
 
-    /// Collects a leaf and those behind it that go on with its last hash. Returns the least hash
-    /// behind them.
+    /// Collects a leaf and following ones that continue its last hash. Returns the lowest hash
+    /// after them.
     fn collect_chain(
         &self,
         walker: &mut Walker<'_, '_>,
@@ -135,7 +135,7 @@ impl<'a, 'b> Ordered<'a, 'b> {
             .broken_index(FileBlock(0), HtreeRule::Collisions))
     }
 
-    /// `.` and `..` lie in the root, and come first.
+    /// Adds `.` and `..`, which are in the root and are listed first.
     fn add_dots(&self, batch: &mut Vec<Listed>, is_within: impl Fn(u32) -> bool) -> Result<()> {
         if !is_within(0) && !is_within(DOTDOT_HASH) {
             return Ok(());
@@ -152,8 +152,8 @@ impl<'a, 'b> Ordered<'a, 'b> {
         Ok(())
     }
 
-    /// Lists by going through all blocks, as often as the names need. Each pass gets further: it keeps
-    /// more names than are told apart by their ordinals.
+    /// Lists by passes over all blocks, as many as needed. Each pass makes progress: it keeps more
+    /// names than the cursor's ordinals distinguish.
     fn pass_through(&self, progress: &mut Progress, sink: &mut DirSink<'_>) -> ControlFlow<Broke> {
         let chunks = self.directory.contents.chunk_count() as usize;
         let names_max = chunks
@@ -168,7 +168,7 @@ impl<'a, 'b> Ordered<'a, 'b> {
         }
     }
 
-    /// The names that come next in order, at most `names_max`, and whether they are the last.
+    /// Returns the next names in order, at most `names_max`, and whether they are the last.
     fn next_names(&self, progress: &mut Progress, names_max: usize) -> (Vec<Listed>, bool) {
         let first = without_ordinal(progress.place);
         let mut is_last = true;
@@ -206,7 +206,7 @@ impl<'a, 'b> Ordered<'a, 'b> {
         (next.into_sorted_vec(), is_last)
     }
 
-    /// An inline directory stores neither `.` nor `..`.
+    /// Returns `.` and `..` of an inline directory, which does not store them.
     fn implied_dots(&self) -> Vec<Listed> {
         let Contents::Inline(inline) = &self.directory.contents else {
             return Vec::new();
@@ -227,7 +227,7 @@ impl<'a, 'b> Ordered<'a, 'b> {
         .collect()
     }
 
-    /// An entry in use as a name to list.
+    /// Converts an entry in use into a name to list.
     fn prepare(&self, chunk: u32, entry: &super::Entry<'_>) -> Option<Listed> {
         let is_root = chunk == 0 && self.directory.is_indexed();
         let hash = match entry.name {
@@ -248,7 +248,7 @@ impl<'a, 'b> Ordered<'a, 'b> {
         })
     }
 
-    /// Gives names in order to the sink, from the place the listing got to.
+    /// Passes names in order to the sink, from the current position on.
     fn emit(
         &self,
         batch: Vec<Listed>,

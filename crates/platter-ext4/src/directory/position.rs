@@ -1,32 +1,32 @@
-//! Where a listing goes on: the meaning of a directory cursor.
+//! The position of a listing: the contents of a directory cursor.
 
 use platter_vfs::DirCursor;
 
 use super::hash::NameHash;
 
-/// Bits of the ordinal among names that cannot be told apart otherwise.
+/// Bits of the ordinal among names with equal upper bits.
 const ORDINAL_BITS: u32 = 10;
-/// Bits of what tells names of one major hash apart.
+/// Bits that distinguish names with the same major hash.
 const TIE_BITS: u32 = 21;
-/// The bit that says that something was left out.
+/// The bit that says that entries were skipped.
 const DAMAGED: u64 = 1 << 62;
 
-/// A place in a directory, in the order of its listing.
+/// A position in a directory, in the order of its listing.
 ///
-/// In a linear directory this is an offset in bytes. In a hashed one it is, from the top, the
-/// major hash without its always clear bit, the upper bits of the minor hash, and the ordinal
-/// among names that agree in both; so it is still good when names come and go, and when the index
-/// is rebuilt.
+/// In a linear directory it is an offset in bytes. In an indexed one it consists, from the top, of
+/// the major hash without its always clear bit, the upper bits of the minor hash, and the ordinal
+/// among names that agree in both; so it stays valid when entries are added or removed, and when
+/// the index is rebuilt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Position {
-    /// The place.
+    /// The position.
     pub(super) place: u64,
-    /// Whether something before it broke a rule and was left out of the listing.
+    /// Whether a corrupt entry before it was skipped.
     pub(super) is_damaged: bool,
 }
 
 impl Position {
-    /// Names that agree in all else are told apart up to this number.
+    /// Number of names with otherwise equal positions that can be distinguished.
     pub(super) const ORDINALS: usize = 1 << ORDINAL_BITS;
 
     pub(super) fn decode(cursor: DirCursor) -> Self {
@@ -42,22 +42,22 @@ impl Position {
     }
 }
 
-/// The place of the first name with this hash.
+/// Returns the position of the first name with this hash.
 pub(super) fn place_of_hash(hash: NameHash) -> u64 {
     place_of_major(hash.major) | u64::from(hash.minor >> (u32::BITS - TIE_BITS)) << ORDINAL_BITS
 }
 
-/// The place of the first name with this major hash.
+/// Returns the position of the first name with this major hash.
 pub(super) fn place_of_major(major: u32) -> u64 {
     u64::from(major >> 1) << (TIE_BITS + ORDINAL_BITS)
 }
 
-/// The major hash of names at this place.
+/// Returns the major hash of names at this position.
 pub(super) fn major_at(place: u64) -> u32 {
     u32::try_from(place >> (TIE_BITS + ORDINAL_BITS)).map_or(u32::MAX, |half| half << 1)
 }
 
-/// The place without its ordinal: that of the first name which cannot be told apart otherwise.
+/// Returns the position without its ordinal: that of the first name with equal upper bits.
 pub(super) fn without_ordinal(place: u64) -> u64 {
     place & !((1 << ORDINAL_BITS) - 1)
 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_in_the_order_of_hashes_and_fit_a_file_offset() {
+    fn positions_follow_hash_order_and_fit_an_offset() {
         let hash = |major, minor| NameHash { major, minor };
         let hashes = [
             hash(0, 0),

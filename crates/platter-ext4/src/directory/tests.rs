@@ -1,4 +1,4 @@
-//! Directories made in memory, damaged and crowded ones above all.
+//! Directories built in memory, mostly corrupt or large ones.
 
 use zerocopy::IntoBytes;
 
@@ -13,9 +13,9 @@ use crate::volume::tests::sample_volume;
 use platter_ondisk::Rule;
 
 const BLOCK: usize = 1024;
-/// Where a directory's blocks lie on the device.
+/// The first block of a directory on the device.
 const DEVICE: u32 = 100;
-/// The number of the directory, and what its names name.
+/// The inode number of the directory, and of its entries.
 const NUMBER: u32 = 12;
 const TARGET: u32 = 13;
 /// The legacy hash, which needs no seed.
@@ -30,7 +30,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// A directory of these blocks, without checksums.
+    /// Builds a directory of these blocks, without checksums.
     fn new(flags: InodeFlags, blocks: &[Vec<u8>]) -> Self {
         let number = InodeNr::new(NUMBER).unwrap();
         let on_device: Vec<_> = (u64::from(DEVICE)..)
@@ -62,7 +62,7 @@ impl Sample {
         Ok(found.inode.get())
     }
 
-    /// The names listed from the start, a new listing after every `step`, and how it ended.
+    /// Lists names from the start, resuming after every `step`, and returns the final result.
     fn list(&self, step: usize) -> (Vec<Vec<u8>>, Result<()>) {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut cursor = DirCursor::START;
@@ -84,7 +84,7 @@ impl Sample {
         }
     }
 
-    /// All names, the same whatever the steps.
+    /// Returns all names, checked to be independent of the step.
     fn names(&self) -> (Vec<Vec<u8>>, Result<()>) {
         let (names, result) = self.list(usize::MAX);
         for step in [1, 3, 50] {
@@ -96,7 +96,7 @@ impl Sample {
     }
 }
 
-/// The text of the rule an operation found broken.
+/// Returns the text of the rule that an operation found broken.
 fn rule_of<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => NONE.to_owned(),
@@ -117,7 +117,7 @@ fn entry(inode: u32, name: &[u8], rec_len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A block of these names, the last entry taking what is left.
+/// Builds a block of these names, the last entry extending to the end.
 fn block_of<N: AsRef<[u8]>>(names: &[N]) -> Vec<u8> {
     let mut block = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -152,7 +152,7 @@ fn index_entries(block: &mut [u8], at: usize, entries: &[(u32, u32)]) {
     block[at + 2..at + 4].copy_from_slice(&count.to_le_bytes());
 }
 
-/// The root of an index of the legacy hash.
+/// Builds the root of an index with the legacy hash.
 fn root(levels: u8, entries: &[(u32, u32)]) -> Vec<u8> {
     let mut block = [entry(NUMBER, b".", 12), entry(2, b"..", BLOCK - 12)].concat();
     block[28] = LEGACY;
@@ -181,7 +181,7 @@ fn numbered(count: usize) -> Vec<Vec<u8>> {
     names
 }
 
-/// An indexed directory of four leaves with ten names each, below two inner blocks.
+/// Builds an indexed directory of four leaves with ten names each, below two interior nodes.
 fn indexed() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let names = numbered(40);
     let leaves: Vec<_> = names.chunks(10).collect();
@@ -201,7 +201,7 @@ fn with_dots(names: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn sound_index_is_listed_searched_and_proven() {
+fn valid_index_is_listed_and_searched() {
     let (blocks, names) = indexed();
     let sample = Sample::new(InodeFlags::INDEX, &blocks);
     let (found, result) = sample.names();
@@ -217,7 +217,7 @@ fn sound_index_is_listed_searched_and_proven() {
     ));
 }
 
-/// Damages one block of the sample. All names but `lost` must be listed in order and found, and
+/// Corrupts one block of the sample. All names except `lost` must be listed in order and found, and
 /// the listing must end with `rule`.
 fn assert_names_survive(
     damage: impl FnOnce(&mut Vec<Vec<u8>>, &[Vec<u8>]),
@@ -240,7 +240,7 @@ fn assert_names_survive(
 }
 
 #[test]
-fn damage_to_the_index_hides_no_name() {
+fn corrupt_index_hides_no_name() {
     let none = |_| false;
     assert_names_survive(|blocks, _| blocks[2][8] ^= 1, none, HtreeRule::Limit.text());
     assert_names_survive(
@@ -261,14 +261,14 @@ fn damage_to_the_index_hides_no_name() {
 }
 
 #[test]
-fn broken_entry_hides_only_what_follows_in_its_block() {
+fn corrupt_entry_hides_only_the_rest_of_its_block() {
     let lost = |index| (10..20).contains(&index);
     let damage = |blocks: &mut Vec<Vec<u8>>, _: &[Vec<u8>]| blocks[4][4] = 9;
     assert_names_survive(damage, lost, DirEntryRule::LengthMin.text());
 }
 
 #[test]
-fn name_in_the_wrong_block_is_told() {
+fn name_in_the_wrong_block_is_reported() {
     let (mut blocks, _) = indexed();
     blocks.swap(3, 4);
     let sample = Sample::new(InodeFlags::INDEX, &blocks);
@@ -289,9 +289,9 @@ fn unknown_hash_makes_a_directory_linear() {
 }
 
 #[test]
-fn index_that_goes_round_in_circles_ends() {
+fn cyclic_index_terminates() {
     let (mut blocks, names) = indexed();
-    // Both inner blocks have the first one below them: an endless descent, were it believed.
+    // Both interior nodes have the first one as a child, which would be an endless descent.
     blocks[0][30] = 2;
     index_entries(&mut blocks[1], 8, &[(0, 1), (0, 1), (0, 1)]);
     let sample = Sample::new(InodeFlags::INDEX, &blocks);
@@ -301,8 +301,8 @@ fn index_that_goes_round_in_circles_ends() {
 }
 
 #[test]
-fn names_of_one_hash_are_listed_once_and_found_in_every_block() {
-    // Equal names stand for names of equal hashes, of which there may be more than fit a block.
+fn names_of_one_hash_are_listed_once_and_found() {
+    // Equal names represent names of equal hashes, more than fit a block.
     let twins = vec![b"twin".to_vec(); 60];
     let hash = major(b"twin");
     let mut blocks = vec![root(
@@ -335,7 +335,7 @@ fn names_of_one_hash_are_listed_once_and_found_in_every_block() {
     assert_eq!(sample.names().0.len(), 4);
 }
 
-/// Two names of one major hash.
+/// Returns two names with the same major hash.
 fn colliding() -> (Vec<u8>, Vec<u8>) {
     let mut seen = std::collections::HashMap::new();
     for number in 0..1_000_000 {
@@ -348,7 +348,7 @@ fn colliding() -> (Vec<u8>, Vec<u8>) {
 }
 
 #[test]
-fn more_equal_names_than_can_be_told_apart_are_told() {
+fn too_many_names_of_one_hash_are_reported() {
     let twins = vec![b"twin".to_vec(); 60];
     let hash = major(b"twin");
     let leaves: Vec<_> = (1..=20).map(|leaf| (hash | 1, leaf)).collect();
@@ -365,7 +365,7 @@ fn more_equal_names_than_can_be_told_apart_are_told() {
 }
 
 #[test]
-fn linear_listing_goes_on_behind_damage_and_tells_of_it() {
+fn linear_listing_continues_after_corruption() {
     let dots = [&b"."[..], b"..", b"first"];
     let mut blocks = vec![
         block_of(&dots),
@@ -386,7 +386,7 @@ fn linear_listing_goes_on_behind_damage_and_tells_of_it() {
 }
 
 #[test]
-fn small_directories_are_listed_by_hash_and_large_ones_by_place() {
+fn only_small_linear_directories_are_listed_by_hash() {
     let names = numbered(20);
     let mut shuffled = with_dots(&names);
     shuffled[2..].reverse();
@@ -400,7 +400,7 @@ fn small_directories_are_listed_by_hash_and_large_ones_by_place() {
 }
 
 #[test]
-fn directory_without_dots_or_beyond_the_filesystem_is_corrupt() {
+fn directory_without_dots_or_too_big_is_corrupt() {
     let sample = Sample::new(InodeFlags::empty(), &[block_of(&[b"a"])]);
     assert_eq!(rule_of(sample.lookup(b"..")), DirEntryRule::Dots.text());
     assert_eq!(sample.lookup(b"a").unwrap(), TARGET);
@@ -434,7 +434,7 @@ fn inline_directory_without_a_parent_is_corrupt() {
 }
 
 #[test]
-fn holes_are_passed_over() {
+fn holes_are_skipped() {
     let mut sample = Sample::new(
         InodeFlags::empty(),
         &[block_of(&[&b"."[..], b".."]), block_of(&[b"a"])],
@@ -445,7 +445,7 @@ fn holes_are_passed_over() {
 }
 
 #[test]
-fn checksums_stand_between_the_device_and_every_reader() {
+fn checksums_are_verified_by_every_reader() {
     let (blocks, names) = indexed();
     let mut sample = Sample::new(InodeFlags::INDEX, &blocks);
     sample.volume.geometry.features.ro_compat |= RoCompat::METADATA_CSUM;
@@ -463,7 +463,7 @@ fn checksums_stand_between_the_device_and_every_reader() {
 }
 
 #[test]
-fn mutated_directories_never_panic_and_always_end() {
+fn mutated_directories_never_panic_or_loop() {
     let mut state = 7u64;
     let mut random = move |bound: usize| {
         state = state
@@ -476,7 +476,7 @@ fn mutated_directories_never_panic_and_always_end() {
         let mut blocks = sound.clone();
         for _ in 0..=random(6) {
             let block = random(blocks.len());
-            // Heads and index entries are where it hurts.
+            // Entry headers and index entries are mutated most.
             let at = if random(2) == 0 {
                 random(48)
             } else {

@@ -1,5 +1,4 @@
-//! The copies of the superblock and of the descriptors, for when the first ones are lost.
-//! Spec: `ext4/blockgroup`.
+//! Backups of the superblock and the descriptors. Spec: `ext4/blockgroup`.
 
 use platter_block::BlockDevice;
 use platter_vfs::Result;
@@ -12,7 +11,7 @@ use crate::ondisk::{BlockNr, Geometry, GroupNr};
 /// The state of a backup: not known to be clean.
 const BACKUP_STATE: u16 = 0;
 
-/// Copies the superblock and the descriptors of a filesystem at rest to all groups that keep a copy.
+/// Copies the superblock and the descriptors of an offline filesystem to all backup groups.
 pub(crate) fn write_backups(device: &dyn BlockDevice, geometry: &Geometry) -> Result<()> {
     let holders = backup_groups(geometry);
     let mut bytes = vec![0; geometry.block_bytes as usize];
@@ -39,7 +38,7 @@ pub(crate) fn write_backups(device: &dyn BlockDevice, geometry: &Geometry) -> Re
     Ok(())
 }
 
-/// Groups, but the first, that hold a copy of the superblock and the descriptors.
+/// Returns the groups, except the first, with a copy of the superblock and the descriptors.
 pub(crate) fn backup_groups(geometry: &Geometry) -> Vec<GroupNr> {
     let groups = (1..geometry.groups_count).map(GroupNr);
     groups
@@ -47,7 +46,7 @@ pub(crate) fn backup_groups(geometry: &Geometry) -> Vec<GroupNr> {
         .collect()
 }
 
-/// Where the copies of a block of descriptors lie. `holders` are the groups with a superblock.
+/// Returns the copies of a descriptor block. `holders` are the groups with a superblock.
 pub(crate) fn descriptor_copies(
     geometry: &Geometry,
     holders: &[GroupNr],
@@ -79,7 +78,7 @@ mod tests {
     use crate::ondisk::geometry::tests::sample_geometry;
 
     #[test]
-    fn copies_of_a_meta_block_group_lie_in_its_second_and_last_group() {
+    fn meta_bg_copies_are_in_second_and_last_group() {
         let mut geometry = sample_geometry();
         geometry.features.incompat |= Incompat::META_BG;
         geometry.features.compat |= Compat::SPARSE_SUPER2;

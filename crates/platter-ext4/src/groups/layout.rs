@@ -1,6 +1,5 @@
-//! Where the filesystem's own blocks lie: copies of the superblock and of the descriptors at the
-//! start of a group, bitmaps and inode table where the descriptor says. Spec: `ext4/blockgroup`,
-//! `ext4/bigalloc`.
+//! Locations of fixed metadata: superblock copy and descriptors at the start of a group, bitmaps
+//! and inode table according to the descriptor. Spec: `ext4/blockgroup`, `ext4/bigalloc`.
 
 use std::ops::Range;
 
@@ -8,24 +7,24 @@ use crate::ondisk::bitmap;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 
-/// The blocks at the start of a group that hold a copy of the superblock and of descriptors, or are
-/// kept for more of them. The boot block counts among those of the first group.
+/// Returns the blocks at the start of a group with a superblock copy and descriptors, or reserved
+/// for more of them. In the first group they include the boot block.
 #[must_use]
 pub fn head(geometry: &Geometry, group: GroupNr) -> Range<u64> {
     let first = geometry.group_first_block(group).0;
-    // With clusters of 1 KiB blocks, the first group begins with the boot block.
+    // With bigalloc and 1 KiB blocks, the first group begins with the boot block.
     let has_boot_block = group.0 == 0 && first == 0 && geometry.block_bytes == 1024;
     let end = first + u64::from(has_boot_block) + head_blocks(geometry, group);
     first..end.min(geometry.blocks_count)
 }
 
-/// Blocks of the superblock copy and the descriptors in a group.
+/// Returns the number of superblock copy and descriptor blocks in a group.
 pub(crate) fn head_blocks(geometry: &Geometry, group: GroupNr) -> u64 {
     let copy = u64::from(geometry.has_superblock(group));
     let meta = geometry.features.incompat.contains(Incompat::META_BG);
     let own_block = group.0 / geometry.descriptors_per_block;
     if meta && own_block >= geometry.first_meta_block_group {
-        // The first, second and last group of a meta block group hold its one block.
+        // The first, second and last group of a meta block group have its descriptor block.
         let place = group.0 % geometry.descriptors_per_block;
         let holds = place <= 1 || place == geometry.descriptors_per_block - 1;
         return copy + u64::from(holds);
@@ -41,7 +40,7 @@ pub(crate) fn head_blocks(geometry: &Geometry, group: GroupNr) -> u64 {
     copy + u64::from(table) + u64::from(geometry.reserved_gdt_blocks)
 }
 
-/// The block bitmap, the inode bitmap and the inode table of a group.
+/// Returns the block bitmap, the inode bitmap and the inode table of a group.
 #[must_use]
 pub fn own(geometry: &Geometry, desc: &GroupDesc) -> [Range<u64>; 3] {
     let blocks = |first: u64, count: u32| first..first.saturating_add(u64::from(count));
@@ -52,8 +51,7 @@ pub fn own(geometry: &Geometry, desc: &GroupDesc) -> [Range<u64>; 3] {
     ]
 }
 
-/// The block bitmap of a group in which nothing but `fixed` blocks, those of the filesystem's own
-/// that lie there, was ever taken.
+/// Returns the block bitmap of a group in which only `fixed` blocks are in use.
 #[must_use]
 pub fn fresh_bitmap(
     geometry: &Geometry,
@@ -68,7 +66,7 @@ pub fn fresh_bitmap(
     bits
 }
 
-/// The clusters of a group in which some of these blocks lie, range by range.
+/// Returns the clusters of a group that contain these blocks, range by range.
 pub fn clusters(
     geometry: &Geometry,
     group: GroupNr,
@@ -85,15 +83,14 @@ pub fn clusters(
     })
 }
 
-/// The clusters of a group that its descriptor counts; the last one may be cut off by the end of the
-/// filesystem.
+/// Returns the number of clusters that a group's descriptor counts; the last one may be partial.
 #[must_use]
 pub fn clusters_counted(geometry: &Geometry, group: GroupNr) -> u32 {
     let blocks = geometry.group_blocks(group);
     blocks.div_ceil(geometry.cluster_blocks)
 }
 
-/// Sets what lies behind the first `bits` bits of a bitmap.
+/// Sets the bits after the first `bits` bits of a bitmap.
 pub fn pad(bitmap: &mut [u8], bits: u32) {
     let end = u32::try_from(bitmap.len() * 8).unwrap_or(u32::MAX);
     bitmap::assign_range(bitmap, bits..end, true);
@@ -106,7 +103,7 @@ mod tests {
     use crate::ondisk::geometry::tests::sample_geometry;
 
     #[test]
-    fn blocks_of_other_groups_take_no_cluster() {
+    fn blocks_of_other_groups_use_no_cluster() {
         let mut geometry = sample_geometry();
         geometry.cluster_blocks = 4;
         geometry.first_data_block = BlockNr(0);

@@ -1,7 +1,7 @@
-//! Block groups: their descriptors, read as they are needed.
+//! Block groups: their descriptors, read on demand.
 //!
-//! Nothing is read at a mount for reading: a descriptor costs a lookup in the buffer cache, and a large
-//! filesystem has a hundred thousand of them.
+//! A read-only mount reads no descriptor in advance: each costs a lookup in the buffer cache, and a
+//! large filesystem has a hundred thousand of them.
 
 pub mod layout;
 pub(crate) mod backups;
@@ -21,15 +21,15 @@ pub use space::{
     split_reserve_clusters, stored_overhead_clusters, visit_descriptors,
 };
 
-/// The inode table blocks that are read with one that is needed: a power of two.
+/// Number of inode table blocks read together: a power of two.
 const INODE_READ_AHEAD_BLOCKS: u32 = 32;
 
-/// The descriptor of a group.
+/// Reads the descriptor of a group.
 pub fn read_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
     read_with(volume, group, GroupDesc::decode)
 }
 
-/// The descriptor of a group whose checksum is wrong, for checks.
+/// Reads the descriptor of a group without verifying its checksum, for the check.
 pub fn read_unsummed_descriptor(volume: &Volume, group: GroupNr) -> Result<GroupDesc> {
     read_with(volume, group, GroupDesc::decode_unsummed)
 }
@@ -40,13 +40,14 @@ type DecodeDescriptor =
 fn read_with(volume: &Volume, group: GroupNr, decode: DecodeDescriptor) -> Result<GroupDesc> {
     let geometry = &volume.geometry;
     let (block, offset) = descriptor_place(geometry, group);
-    // Descriptors of one block are proven one by one, so that a bad one takes no other with it.
+    // Descriptors of one block are validated one by one, so that a corrupt one does not affect
+    // others.
     let buffer = volume.read_block(block, &Unverified)?;
     let bytes = buffer.get(offset..).ok_or(cut_off(group))?;
     Ok(decode(bytes, group, geometry)?)
 }
 
-/// Changes the descriptor of a group. When `change` fails, it stays as it was.
+/// Modifies the descriptor of a group. If `change` fails, it is unchanged.
 pub fn edit_descriptor<R>(
     handle: &mut Handle<'_>,
     geometry: &Geometry,
@@ -63,13 +64,13 @@ pub fn edit_descriptor<R>(
     })
 }
 
-/// Makes the block of a group's descriptor part of the transaction, as it is: it will be changed.
+/// Adds the block of a group's descriptor to the transaction, for later modification.
 pub fn join_descriptor(handle: &mut Handle<'_>, geometry: &Geometry, group: GroupNr) -> Result<()> {
     let (block, _) = descriptor_place(geometry, group);
     handle.edit(block, &Unverified, |_| Ok(()))
 }
 
-/// The block of a group's descriptor, and its first byte there.
+/// Returns the block of a group's descriptor, and its offset there.
 fn descriptor_place(geometry: &Geometry, group: GroupNr) -> (BlockNr, usize) {
     let per_block = geometry.descriptors_per_block;
     let offset = (group.0 % per_block) as usize * usize::from(geometry.descriptor_bytes);
@@ -80,12 +81,12 @@ fn cut_off(group: GroupNr) -> Corrupt<GroupDescRule> {
     Corrupt::new(Locus::group(u64::from(group.0)), GroupDescRule::Truncated)
 }
 
-/// Where an inode lies.
+/// Location of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InodeSlot {
-    /// The block of the inode table.
+    /// The inode table block.
     pub block: BlockNr,
-    /// The inode's first byte in that block.
+    /// Byte offset in that block.
     pub offset: usize,
 }
 
@@ -109,7 +110,7 @@ pub fn find_inode(volume: &Volume, inode: InodeNr) -> Result<Option<InodeSlot>> 
     }))
 }
 
-/// Brings in the block of an inode's slot with those around it that hold inodes which were ever used.
+/// Reads the block of an inode's slot with adjacent ones that contain inodes ever used.
 pub fn read_inodes_ahead(volume: &Volume, inode: InodeNr) -> Result<()> {
     let geometry = &volume.geometry;
     let Some((group, index)) = geometry.group_of_inode(inode) else {

@@ -1,4 +1,4 @@
-//! Space of the whole filesystem: what is free, and what the filesystem takes for itself.
+//! Space of the whole filesystem: free space and overhead.
 
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Error, Result};
@@ -9,25 +9,25 @@ use crate::Volume;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr};
 
-/// Blocks of the descriptor table that are read at once when all of them are needed.
+/// Descriptor table blocks read ahead when all are needed.
 const TABLE_READ_AHEAD_BLOCKS: u32 = 256;
 
-/// Space that is kept back for splitting extents under pressure: 2 %, at most so many clusters.
+/// Maximum space reserved for splitting extents, in clusters: 2 % of the filesystem, up to this.
 const SPLIT_RESERVE_CLUSTERS_MAX: u64 = 4096;
 
-/// Beyond so many groups, 128 TiB of them at the usual size, the superblock's counts are used.
+/// With more groups, 128 TiB at the usual size, the superblock's counts are used.
 pub const GROUPS_SUMMED_MAX: u32 = 1 << 20;
 
-/// Free clusters and inodes, by the descriptors of all groups.
+/// Free clusters and inodes according to the descriptors of all groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FreeSpace {
-    /// Clusters.
+    /// Free clusters.
     pub clusters: u64,
-    /// Inodes.
+    /// Free inodes.
     pub inodes: u64,
 }
 
-/// Adds up what is free. A group whose descriptor is damaged has nothing free.
+/// Sums up free space. A group with a corrupt descriptor has none.
 pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
     let geometry = &volume.geometry;
     if geometry.groups_count > GROUPS_SUMMED_MAX {
@@ -47,8 +47,7 @@ pub fn free_space(volume: &Volume) -> Result<FreeSpace> {
     Ok(free)
 }
 
-/// Gives the descriptors of all groups to `each`, one after the other: with one look at each block of
-/// the table.
+/// Passes the descriptors of all groups to `each` in order, reading each block of the table once.
 pub fn visit_descriptors(
     volume: &Volume,
     mut each: impl FnMut(GroupNr, Result<GroupDesc>) -> Result<()>,
@@ -82,7 +81,7 @@ fn unless_damaged(desc: Result<GroupDesc>) -> Result<Option<GroupDesc>> {
     }
 }
 
-/// Announces, for who reads the descriptors of all groups one after the other, those from `group` on.
+/// Starts readahead of the descriptor table from `group` on, for sequential readers.
 pub fn read_table_ahead(volume: &Volume, group: GroupNr) {
     let geometry = &volume.geometry;
     let in_a_row = !geometry.features.incompat.contains(Incompat::META_BG);
@@ -95,9 +94,8 @@ pub fn read_table_ahead(volume: &Volume, group: GroupNr) {
     }
 }
 
-/// The superblock's count of clusters that hold the filesystem's own structures, its journal
-/// included, where it is worth more than counting anew: with clusters of several blocks, and with
-/// very many groups.
+/// Returns the superblock's overhead (clusters of metadata, including the journal) if recomputing
+/// it is inexact or slow: with bigalloc, and with very many groups.
 #[must_use]
 pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
     let geometry = &volume.geometry;
@@ -109,7 +107,7 @@ pub fn stored_overhead_clusters(volume: &Volume) -> Option<u64> {
     (geometry.cluster_blocks > 1 && is_sound).then_some(stored)
 }
 
-/// Clusters that are kept back for the metadata of data that has a promise of space.
+/// Returns the clusters reserved for the metadata of delayed data.
 #[must_use]
 pub fn split_reserve_clusters(volume: &Volume) -> u64 {
     let geometry = &volume.geometry;
@@ -120,7 +118,7 @@ pub fn split_reserve_clusters(volume: &Volume) -> u64 {
     (clusters / 50).min(SPLIT_RESERVE_CLUSTERS_MAX)
 }
 
-/// Clusters that hold the filesystem's own structures, but for a journal inside of it.
+/// Returns the clusters of metadata, except an internal journal.
 pub fn metadata_clusters(volume: &Volume) -> Result<u64> {
     let geometry = &volume.geometry;
     if geometry.cluster_blocks > 1 {

@@ -1,4 +1,4 @@
-//! What changes of a block map work with: a transaction, and who keeps the filesystem's space.
+//! The context of a change of a block mapping: a transaction, and the source of blocks.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,18 +11,18 @@ use crate::alloc::{self, Portion, Reserve, Space};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeNr};
 use crate::txn::Handle;
 
-/// Metadata blocks that taking or giving back blocks of one group changes at most.
+/// Maximum number of metadata blocks modified by allocating or freeing blocks of one group.
 pub const SPACE_CREDITS: u32 = alloc::RECORD_CREDITS;
 
-/// Who keeps the filesystem's space, as maps see it. Both record what they do in the transaction.
+/// The allocator as block mappings use it. Both operations are part of the transaction.
 pub trait BlockSource: std::fmt::Debug + Send + Sync {
-    /// Takes a cluster for a metadata block, near `goal`, and gives its first block.
+    /// Allocates a cluster for a metadata block, near `goal`, and returns its first block.
     ///
     /// # Errors
     /// `NoSpace`.
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr>;
 
-    /// As [`alloc`](Self::alloc), for the contents of a directory that has some.
+    /// Like [`alloc`](Self::alloc), for a further block of a directory.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -36,14 +36,14 @@ pub trait BlockSource: std::fmt::Debug + Send + Sync {
         self.alloc(volume, handle, goal)
     }
 
-    /// Gives back whole clusters.
+    /// Frees whole clusters.
     ///
     /// # Errors
-    /// `Corrupt` where they are free already.
+    /// `Corrupt` if they are free already.
     fn free(&self, volume: &Volume, handle: &mut Handle<'_>, blocks: Range<BlockNr>) -> Result<()>;
 }
 
-/// For the map of a file, whose contents were promised space or have it already.
+/// For the mapping of a file, whose data has a reservation or is allocated already.
 impl BlockSource for Space {
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         self.portion(Reserve::Split).alloc(volume, handle, goal)
@@ -54,7 +54,7 @@ impl BlockSource for Space {
     }
 }
 
-/// For what nobody promised space to, such as a directory that grows.
+/// For allocations without a reservation, such as a directory that grows.
 impl BlockSource for Portion<'_> {
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         let taken = self.space.alloc(volume, handle, goal, 1, self.from)?;
@@ -77,17 +77,17 @@ impl BlockSource for Portion<'_> {
     }
 }
 
-/// A space of which so many clusters were promised to a map.
+/// A block source that uses a reservation of a block mapping first.
 #[derive(Debug)]
 pub struct PromisedSource<'a> {
     space: &'a Space,
     left: AtomicU32,
-    /// What was taken from the promise.
+    /// Blocks allocated from the reservation.
     taken: Mutex<Vec<BlockNr>>,
 }
 
 impl<'a> PromisedSource<'a> {
-    /// Takes up to `promised` clusters from a promise before others.
+    /// Uses up to `promised` clusters of a reservation before others.
     #[must_use]
     pub fn new(space: &'a Space, promised: u32) -> Self {
         let left = AtomicU32::new(promised);
@@ -98,7 +98,7 @@ impl<'a> PromisedSource<'a> {
         }
     }
 
-    /// How many of the promised clusters were not needed, or were given back.
+    /// Returns how many of the reserved clusters were not used, or were freed again.
     #[must_use]
     pub fn left(&self) -> u32 {
         self.left.load(Ordering::Relaxed)
@@ -129,55 +129,54 @@ impl BlockSource for PromisedSource<'_> {
     }
 }
 
-/// One change of the map of an inode, within a handle.
+/// One change of the block mapping of an inode, within a handle.
 ///
-/// What can fail for want of space fails before anything was changed. An error behind the first
-/// change aborts the transactions.
+/// Allocations come before the first change. An error after it aborts the transaction.
 #[derive(Debug)]
 pub struct MapChange<'a, 'h> {
     /// The filesystem.
     pub volume: &'a Volume,
-    /// Its space.
+    /// The source of blocks.
     pub space: &'a dyn BlockSource,
-    /// The transaction.
+    /// The handle.
     pub handle: &'a mut Handle<'h>,
     /// The inode, which the caller stores afterwards.
     pub inode: &'a mut Inode,
 }
 
-/// How far a change came that may take more than one handle.
+/// Progress of a change that may need more than one handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
     /// It is done.
     Done,
-    /// The map is in order; with a new handle the change goes on from (what goes from the end to
-    /// the start: before) this block.
+    /// The mapping is consistent; with a new handle the change continues at (if it runs from the
+    /// end to the start: before) this block.
     More(FileBlock),
 }
 
 impl MapChange<'_, '_> {
-    /// Whether the handle has `credits` left, or got them.
+    /// Ensures that the handle has `credits` left, extending it if necessary.
     pub(super) fn ensure(&mut self, credits: u32) -> bool {
         let left = self.handle.credits();
         left >= credits || self.handle.extend(credits - left)
     }
 
-    /// Takes a block for the map itself.
+    /// Allocates a block for the mapping itself.
     pub(super) fn alloc_node(&mut self, goal: BlockNr) -> Result<BlockNr> {
         let block = self.space.alloc(self.volume, self.handle, goal)?;
         self.inode.sectors = self.inode.sectors.saturating_add(self.cluster_sectors());
         Ok(block)
     }
 
-    /// Gives back a block of the map itself.
+    /// Frees a block of the mapping itself.
     pub(super) fn free_node(&mut self, block: BlockNr) -> Result<()> {
         self.free_clusters(block, 1, true)
     }
 
-    /// Gives back the clusters that blocks of the file lie in.
+    /// Frees the clusters of data blocks.
     pub(super) fn free_data(&mut self, first: BlockNr, count: u64) -> Result<()> {
-        // The journal may have copies: of directories and link targets, and of journaled contents.
+        // The journal may have copies of directories, link targets and journaled data.
         let is_metadata =
             self.inode.kind != FileKind::Regular || self.volume.journals_data(self.inode);
         self.free_clusters(first, count, is_metadata)
@@ -199,15 +198,15 @@ impl MapChange<'_, '_> {
         Ok(())
     }
 
-    /// The space of a cluster in units of 512 bytes.
+    /// Returns the size of a cluster in units of 512 bytes.
     #[must_use]
     pub fn cluster_sectors(&self) -> u64 {
         let geometry = &self.volume.geometry;
         u64::from(geometry.block_bytes >> 9) * u64::from(geometry.cluster_blocks)
     }
 
-    /// The last piece of the `count` blocks from `first` that lies within one group: how many
-    /// blocks it has, and the group.
+    /// Returns the last part of the `count` blocks from `first` that is within one group: its
+    /// number of blocks, and the group.
     pub(super) fn last_piece(&self, first: BlockNr, count: u32) -> (u32, GroupNr) {
         let geometry = &self.volume.geometry;
         let last = BlockNr(first.0 + u64::from(count) - 1);
@@ -224,7 +223,7 @@ mod tests {
     use crate::alloc::tests::sample::{Sample, Shape};
 
     #[test]
-    fn what_is_taken_from_a_promise_and_given_back_is_promised_again() {
+    fn freed_blocks_return_to_the_reservation() {
         let sample = Sample::new(Shape::PLAIN);
         let (volume, space) = (&sample.volume, &sample.space);
         let before = space.stat();

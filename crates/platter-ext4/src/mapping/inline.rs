@@ -1,5 +1,5 @@
-//! Contents that lie in the inode: 60 bytes in `i_block`, the rest as the value of an attribute.
-//! Spec: `ext4/inlinedata`.
+//! Inline data: 60 bytes in `i_block`, the rest as the value of an attribute. Spec:
+//! `ext4/inlinedata`.
 
 use platter_ondisk::{Corrupt, Locus, Rule};
 
@@ -10,15 +10,15 @@ use crate::ondisk::{Geometry, Inode};
 
 /// The prefix number of `system.`.
 const SYSTEM_NAME_INDEX: u8 = 7;
-/// The attribute that holds what the block area has no room for: prefix number and name.
+/// The attribute with the data that does not fit `i_block`: prefix number and name.
 pub const INLINE_DATA_NAME: (u8, &[u8]) = (SYSTEM_NAME_INDEX, b"data");
 
-/// What an inode with inline contents must hold to.
+/// The rules of an inode with inline data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InlineDataRule {
-    /// The attribute `system.data` is there.
+    /// The attribute `system.data` exists.
     Attribute,
-    /// Its value lies in the inode.
+    /// Its value is stored in the inode.
     Place,
 }
 
@@ -27,23 +27,23 @@ impl Rule for InlineDataRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Attribute => "inode has no attribute system.data",
-            Self::Place => "value of system.data does not lie in the inode",
+            Self::Attribute => "missing system.data extended attribute",
+            Self::Place => "system.data value is not in the inode",
         }
     }
 }
 
-/// The inline contents of an inode, in two parts.
+/// The inline data of an inode, in two parts.
 #[derive(Debug, Clone, Copy)]
 pub struct InlineData<'a> {
-    /// The first bytes.
+    /// The bytes in `i_block`.
     pub first: &'a [u8; BLOCK_AREA_BYTES],
-    /// What follows them.
+    /// The bytes in the attribute.
     pub rest: &'a [u8],
 }
 
 impl<'a> InlineData<'a> {
-    /// Finds the contents of an inode that has the inline data flag.
+    /// Returns the data of an inode that has the inline data flag.
     pub fn decode(inode: &'a Inode, geometry: &Geometry) -> Result<Self, platter_vfs::Error> {
         let locus = Locus::inode(u64::from(inode.number.get()));
         let has_ea_inode = geometry.features.incompat.contains(Incompat::EA_INODE);
@@ -67,7 +67,7 @@ impl<'a> InlineData<'a> {
         }
     }
 
-    /// Fills `buf` with the contents from byte `offset` on, zeros behind their end.
+    /// Fills `buf` with the data from byte `offset` on, and zeros after its end.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let parts = [
@@ -87,11 +87,11 @@ impl<'a> InlineData<'a> {
     }
 }
 
-/// Puts `contents` into an inode, in the place of what it held, if it has room for them beside its
-/// attributes. Whether it has; if not, nothing is changed. The flag is the caller's to set.
+/// Stores `contents` in an inode, replacing its inline data, if they fit beside its attributes.
+/// Returns whether they fit; if not, nothing is changed. The caller sets the flag.
 ///
 /// # Errors
-/// `Corrupt` where the attributes are.
+/// `Corrupt` if the attributes are.
 pub fn store_inline(
     inode: &mut Inode,
     geometry: &Geometry,
@@ -112,7 +112,7 @@ pub fn store_inline(
         name: name.to_vec(),
         value: AttributeValue::Here(rest.to_vec()),
     };
-    if !attributes.has_room_in_inode(&attribute, inode.tail.len()) {
+    if !attributes.fits_in_inode(&attribute, inode.tail.len()) {
         return Ok(false);
     }
     attributes.insert(attribute);
@@ -138,8 +138,8 @@ mod tests {
     use crate::ondisk::inode::tests::sample;
     use crate::ondisk::xattr::{DiskXattrEntry, XATTR_MAGIC};
 
-    /// An inode whose attributes are one entry, `system.data`, as `change` leaves it; its space
-    /// for values ends with `value`.
+    /// Builds an inode whose only attribute is `system.data`, modified by `change`; its space for
+    /// values ends with `value`.
     fn inode(value: &[u8], change: impl FnOnce(&mut DiskXattrEntry)) -> Inode {
         let number = InodeNr::new(12).unwrap();
         let bytes = sample(&sample_geometry(), number, |disk, _| disk.block.fill(b'a'));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_both_parts_and_zeros_behind_them() {
+    fn read_returns_both_parts_and_zeros_after_them() {
         let inode = inode(b"tail", |_| ());
         let data = InlineData::decode(&inode, &sample_geometry()).unwrap();
         let mut buf = [7; 8];
@@ -182,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_stored_beside_other_attributes_as_far_as_there_is_room() {
+    fn data_is_stored_if_it_fits_beside_attributes() {
         let mut inode = inode(b"tail", |entry| entry.name_index = 1);
         let geometry = sample_geometry();
-        // What follows the fields, but for the magic, two entries with their names, and the end.
+        // The space after the fields, except the magic, two entries with names, and the terminator.
         let room = BLOCK_AREA_BYTES + inode.tail.len() - 4 - 2 * 20 - 4 - 4;
         for len in [0, 10, 60, 61, room, 5] {
             let contents: Vec<u8> = (1..=u8::try_from(len).unwrap()).collect();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_contents_in_another_inode_are_corrupt() {
+    fn inline_data_in_an_ea_inode_is_corrupt() {
         let elsewhere = inode(b"", |entry| {
             entry.value_inode.set(20);
             entry.value_size.set(4);

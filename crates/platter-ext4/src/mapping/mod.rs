@@ -1,4 +1,4 @@
-//! From blocks of a file to blocks of the device: by extents or by indirect blocks.
+//! Block mapping: from logical blocks of a file to physical blocks, by extents or indirect blocks.
 
 mod change;
 mod extents;
@@ -24,30 +24,30 @@ pub use change::{BlockSource, MapChange, Progress, PromisedSource, SPACE_CREDITS
 pub use indirect::{IndirectRule, blocks_of_row, row_of};
 pub use inline::{INLINE_DATA_NAME, InlineData, InlineDataRule, store_inline};
 
-/// What backs a run of file blocks.
+/// The mapping of a run of file blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Nothing: the run reads as zeros.
     Hole,
-    /// Device blocks in a row from this one.
+    /// Contiguous physical blocks from this one.
     Written(BlockNr),
-    /// Device blocks in a row from this one, which read as zeros.
+    /// Contiguous physical blocks from this one, which read as zeros.
     Unwritten(BlockNr),
 }
 
-/// File blocks in a row with one kind of backing.
+/// Contiguous file blocks with one kind of mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// The first block.
     pub first: FileBlock,
     /// Number of blocks, at least 1.
     pub count: u32,
-    /// What backs them.
+    /// Their mapping.
     pub backing: Backing,
 }
 
 impl Run {
-    /// A hole from `first` to `end`, or to the end of all files.
+    /// Returns a hole from `first` to `end`, or to the last possible file block.
     fn hole(first: FileBlock, end: Option<FileBlock>) -> Self {
         let end = end.unwrap_or(FileBlock::MAX);
         Self {
@@ -57,13 +57,13 @@ impl Run {
         }
     }
 
-    /// The first block behind the run.
+    /// Returns the first block after the run.
     #[must_use]
     pub fn end(&self) -> FileBlock {
         FileBlock(self.first.0.saturating_add(self.count))
     }
 
-    /// The run from `block`, which lies in it, on.
+    /// Returns the rest of the run from `block` on, which is part of it.
     #[must_use]
     pub fn starting_at(&self, block: FileBlock) -> Self {
         let skipped = block.0.saturating_sub(self.first.0).min(self.count);
@@ -79,7 +79,7 @@ impl Run {
         }
     }
 
-    /// The device blocks that hold data, one by one; none of a hole or an unwritten run.
+    /// Returns the physical blocks of a written run one by one; none for other runs.
     pub fn places(&self) -> impl Iterator<Item = BlockNr> {
         let written = match self.backing {
             Backing::Written(start) => start.0..start.0.saturating_add(u64::from(self.count)),
@@ -88,7 +88,7 @@ impl Run {
         written.map(BlockNr)
     }
 
-    /// At most `count` blocks of the run.
+    /// Limits the run to `count` blocks.
     #[must_use]
     pub fn truncated(mut self, count: u32) -> Self {
         self.count = self.count.min(count);
@@ -96,40 +96,40 @@ impl Run {
     }
 }
 
-/// A piece of a file's map, as [`BlockMap::visit`] meets it.
+/// A part of a mapping, as passed by [`BlockMap::visit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// A metadata block of the map. Everything below it is at or behind this file block.
+    /// A metadata block of the mapping. All file blocks below it are at or after this one.
     Node(FileBlock, BlockNr),
-    /// Blocks of the file; never a hole.
+    /// A run of data blocks; never a hole.
     Run(Run),
 }
 
-/// Takes the pieces of a map until it breaks.
+/// Receives the parts of a mapping until it breaks.
 pub type PieceSink<'a> = dyn FnMut(Piece) -> ControlFlow<()> + 'a;
 
-/// Takes what is met in a map: pieces, and errors in the place of what lies below them.
+/// Receives the parts of a mapping, and errors in place of the parts below them.
 type Visitor<'a> = dyn FnMut(Result<Piece>) -> ControlFlow<()> + 'a;
 
-/// The map of one inode, with the runs found last.
+/// The block mapping of one inode, with a cache of recent runs.
 #[derive(Debug)]
 pub struct BlockMap {
     form: Form,
     recent: RecentRuns,
-    /// Where the file was cut off; what lies behind is not the file's any more.
+    /// The block at which the file was truncated; blocks from here on are not part of it.
     end: Option<FileBlock>,
 }
 
 #[derive(Debug)]
 enum Form {
-    /// Nothing is mapped: contents are inline, or there are none.
+    /// Nothing is mapped: inline data, or none.
     Empty,
     Extents(ExtentMap),
     Indirect(IndirectMap),
 }
 
 impl BlockMap {
-    /// The map of an inode.
+    /// Decodes the mapping of an inode.
     pub fn decode(volume: &Volume, inode: &Inode) -> Result<Self> {
         let form = if !has_blocks(volume, inode) {
             Form::Empty
@@ -145,13 +145,13 @@ impl BlockMap {
         })
     }
 
-    /// Takes what lies at `end` and behind it out of the map.
+    /// Hides all blocks from `end` on.
     pub fn cut(&mut self, end: FileBlock) {
         self.end = Some(end);
         self.recent = RecentRuns::default();
     }
 
-    /// The run that `block` lies in, from `block` on. A hole may go on behind the run's end.
+    /// Returns the run that contains `block`, from `block` on. A hole may continue after the run.
     pub fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
         if let Some(run) = self.recent.find(block) {
             return Ok(run.starting_at(block));
@@ -169,7 +169,7 @@ impl BlockMap {
         Ok(run.starting_at(block))
     }
 
-    /// The device block of one file block; `None` where the file has none or only an unwritten one.
+    /// Returns the physical block of one file block; `None` for a hole or an unwritten block.
     pub fn block(&self, volume: &Volume, block: FileBlock) -> Result<Option<BlockNr>> {
         Ok(match self.lookup(volume, block)?.backing {
             Backing::Written(start) => Some(start),
@@ -177,8 +177,8 @@ impl BlockMap {
         })
     }
 
-    /// Gives every metadata block and every run of the map to `sink`, in file order and parents
-    /// first, until it breaks or the map does.
+    /// Passes every metadata block and every run to `sink`, in file order and parents first, until
+    /// it breaks or an error occurs.
     pub fn visit(&self, volume: &Volume, sink: &mut PieceSink<'_>) -> Result<()> {
         let mut broken = Ok(());
         self.visit_sound(volume, &mut |met| match met {
@@ -191,14 +191,14 @@ impl BlockMap {
         broken
     }
 
-    /// As [`visit`](Self::visit), but goes on behind what is broken: the visitor is told of each
-    /// error, in the place of the pieces below it.
+    /// Like [`visit`](Self::visit), but continues after errors: the visitor receives each error in
+    /// place of the parts below it.
     pub fn visit_sound(
         &self,
         volume: &Volume,
         visitor: &mut dyn FnMut(Result<Piece>) -> ControlFlow<()>,
     ) {
-        // How the visit ended is known to the visitor.
+        // The visitor knows whether it broke.
         let _ = match &self.form {
             Form::Empty => ControlFlow::Continue(()),
             Form::Extents(map) => map.visit(volume, visitor),
@@ -206,7 +206,7 @@ impl BlockMap {
         };
     }
 
-    /// The map that 15 block numbers make, whatever else the inode says of itself.
+    /// Returns the indirect mapping of 15 block numbers, regardless of the inode's other fields.
     #[must_use]
     pub fn indirect(number: InodeNr, block: &[u8; BLOCK_AREA_BYTES]) -> Self {
         Self {
@@ -217,9 +217,9 @@ impl BlockMap {
     }
 }
 
-/// Changes. The caller stores the inode afterwards, whose block area and space they keep right.
+/// Changes. The caller stores the inode afterwards, whose `i_block` and `i_blocks` are updated.
 impl BlockMap {
-    /// The map of a new inode, whose block area is made to fit.
+    /// Creates the mapping of a new inode, and initializes its `i_block`.
     #[must_use]
     pub fn begin(volume: &Volume, inode: &mut Inode) -> Self {
         let form = if !has_blocks(volume, inode) {
@@ -239,8 +239,8 @@ impl BlockMap {
         }
     }
 
-    /// Has extents become block numbers in the inode, where there is no more than one run, of written
-    /// blocks among the first twelve. Returns whether that was so; else nothing is changed.
+    /// Converts an extent tree to block numbers in the inode, if it is a single run of written
+    /// blocks among the first twelve. Returns whether it was converted; else nothing is changed.
     pub fn leave_extents(&mut self, volume: &Volume, inode: &mut Inode) -> Result<bool> {
         if !matches!(self.form, Form::Extents(_)) || self.end.is_some() {
             return Ok(false);
@@ -266,7 +266,7 @@ impl BlockMap {
         Ok(true)
     }
 
-    /// Whether no block is mapped, and none taken for the map.
+    /// Whether no block is mapped or allocated for the mapping.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match &self.form {
@@ -276,20 +276,20 @@ impl BlockMap {
         }
     }
 
-    /// Credits of one step of any change below, but for the inode and for space of the file that is
-    /// taken. A handle with fewer makes no progress.
+    /// Returns the credits of one step of any change below, without the inode and the allocation of
+    /// data blocks. A handle with fewer makes no progress.
     #[must_use]
     pub fn step_credits(&self) -> u32 {
         let tree = match &self.form {
             Form::Empty => 0,
-            // It may have grown by a level until the handle has begun.
+            // The tree may grow by a level before the handle begins.
             Form::Extents(map) => extents::splice_credits(map.depth().saturating_add(1)),
             Form::Indirect(_) => indirect::STEP_CREDITS,
         };
         tree + SPACE_CREDITS
     }
 
-    /// How far a run from `first` can reach to be mapped in one step.
+    /// Returns how far a run from `first` can be mapped in one step.
     #[must_use]
     pub fn step_end(&self, volume: &Volume, first: FileBlock) -> FileBlock {
         match &self.form {
@@ -302,8 +302,8 @@ impl BlockMap {
         }
     }
 
-    /// How many blocks of its own the map would need to map a block, where that can be told: a map of
-    /// extents takes them from what is kept for it.
+    /// Returns how many indirect blocks mapping a block would allocate; zero for extents, whose
+    /// blocks come from a reserve.
     pub fn missing_nodes(&self, volume: &Volume, block: FileBlock) -> Result<u32> {
         match &self.form {
             Form::Empty | Form::Extents(_) => Ok(0),
@@ -311,7 +311,7 @@ impl BlockMap {
         }
     }
 
-    /// A block of the file in this cluster of it that has a place, and that.
+    /// Returns a mapped block of the file in this logical cluster, and its physical block.
     pub fn place_in_cluster(
         &self,
         volume: &Volume,
@@ -334,7 +334,7 @@ impl BlockMap {
         Ok(None)
     }
 
-    /// Whether all that is mapped can move up by `count` blocks.
+    /// Whether all mapped blocks can be shifted up by `count` blocks.
     pub fn has_room_above(&self, volume: &Volume, count: u32) -> Result<bool> {
         match &self.form {
             Form::Empty => Ok(true),
@@ -343,11 +343,11 @@ impl BlockMap {
         }
     }
 
-    /// Maps the first blocks of `run`, which are a hole, as many as one step can. Gives how many.
+    /// Maps the first blocks of `run`, which are a hole, as many as one step can. Returns how many.
     ///
     /// # Errors
-    /// `NoSpace` before anything is changed, and `FileTooLarge` for blocks that no map has room
-    /// for.
+    /// `NoSpace` before anything is changed, and `FileTooLarge` beyond the last block of the
+    /// format.
     pub fn insert(&mut self, change: &mut MapChange<'_, '_>, run: Run) -> Result<u32> {
         let (start, unwritten) = match run.backing {
             Backing::Hole => return Ok(run.count),
@@ -372,8 +372,8 @@ impl BlockMap {
         }
     }
 
-    /// Has what is mapped in a range read as what was written to its blocks, or as zeros where it
-    /// is to be `unwritten`. Holes stay. Goes from the start to the end.
+    /// Marks the mapped blocks in a range as written, or as unwritten. Holes are skipped. Runs from
+    /// the start to the end.
     ///
     /// # Errors
     /// `NoSpace` before a step.
@@ -390,7 +390,7 @@ impl BlockMap {
         }
     }
 
-    /// Takes the blocks of a range out of the map and gives them back, from the end to the start.
+    /// Unmaps and frees the blocks of a range, from the end to the start.
     ///
     /// # Errors
     /// `NoSpace` before a step.
@@ -407,8 +407,8 @@ impl BlockMap {
         }
     }
 
-    /// Moves what is mapped from `from` on down by `count` blocks, which are a hole. Goes from the
-    /// start to the end.
+    /// Shifts all mapped blocks from `from` on down by `count` blocks, which are a hole. Runs from
+    /// the start to the end.
     pub fn shift_down(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -423,8 +423,8 @@ impl BlockMap {
         }
     }
 
-    /// Has a run begin at `at`, if that lies within one: then what is mapped from there on can be
-    /// moved without any space. One step.
+    /// Splits the run that contains `at`, so that the blocks from there on can be shifted without
+    /// allocation. One step.
     ///
     /// # Errors
     /// `NoSpace` before anything is changed.
@@ -437,8 +437,8 @@ impl BlockMap {
         }
     }
 
-    /// Moves what is mapped of `range` up by `count` blocks; an extent that begins before the range
-    /// is parted. Goes from the end to the start.
+    /// Shifts the mapped blocks of `range` up by `count` blocks; an extent that begins before the
+    /// range is split. Runs from the end to the start.
     ///
     /// # Errors
     /// `NoSpace` before a step.

@@ -1,15 +1,15 @@
-//! The runs of a file that were found last, so that neighbouring reads need no descent.
+//! A cache of a file's recent runs, so that adjacent reads need no tree lookup.
 
 use parking_lot::Mutex;
 
 use super::{Backing, Run};
 use crate::ondisk::{BlockNr, FileBlock};
 
-/// How many runs are kept for each file.
+/// Number of runs cached for each file.
 const RUNS_MAX: usize = 8;
 
-/// A few runs, the oldest replaced first. Most inodes in memory are looked at and never read: they
-/// have no place for runs.
+/// A small cache, the oldest run replaced first. It is allocated on first use, since most inodes in
+/// memory are never read.
 #[derive(Debug, Default)]
 pub(super) struct RecentRuns {
     slots: Mutex<Option<Box<Slots>>>,
@@ -36,7 +36,7 @@ impl Default for Slots {
 }
 
 impl RecentRuns {
-    /// The run that holds `block`, whole.
+    /// Returns the cached run that contains `block`.
     pub(super) fn find(&self, block: FileBlock) -> Option<Run> {
         let slots = self.slots.lock();
         let slots = slots.as_deref()?;

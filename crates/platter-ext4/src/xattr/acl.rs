@@ -1,5 +1,5 @@
-//! Access control lists as ext4 stores them: entries that name nobody are cut short.
-//! Spec: `ext4/attributes` (POSIX ACLs).
+//! The on-disk format of access control lists: entries without a qualifier are short. Spec:
+//! `ext4/attributes` (POSIX ACLs).
 
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::acl::{AclEntry, AclSubject, PosixAcl};
@@ -10,14 +10,14 @@ use crate::ondisk::Inode;
 /// `EXT4_ACL_VERSION`.
 const VERSION: u32 = 1;
 
-/// What a stored list must hold to.
+/// The rules of a stored ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AclRule {
     /// It begins with its version, which is 1.
     Version,
-    /// Entries are whole, of a known tag, and with permissions that exist.
+    /// Entries are complete, with a known tag and valid permissions.
     Entry,
-    /// The entries together make a valid list.
+    /// The entries form a valid ACL.
     Order,
 }
 
@@ -26,17 +26,17 @@ impl Rule for AclRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Version => "version is not 1",
-            Self::Entry => "entry is cut off or of an unknown kind",
-            Self::Order => "entries are out of order, missing or double",
+            Self::Version => "unknown ACL version",
+            Self::Entry => "invalid ACL entry",
+            Self::Order => "ACL entries are out of order, missing or duplicate",
         }
     }
 }
 
-/// The stored list in the form of the attribute that user space sees.
+/// Converts a stored ACL to the attribute format of user space.
 ///
 /// # Errors
-/// `NoAttribute` for a list without entries.
+/// `NoAttribute` for an ACL without entries.
 pub(super) fn to_attribute(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
     let broken = |rule| Corrupt::new(Locus::inode(u64::from(inode.number.get())), rule);
     let entries = decode(stored).map_err(broken)?;
@@ -47,7 +47,7 @@ pub(super) fn to_attribute(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
     Ok(acl.encode())
 }
 
-/// A list as it is stored.
+/// Encodes an ACL in the on-disk format.
 pub(super) fn encode(acl: &PosixAcl) -> Vec<u8> {
     let mut stored = VERSION.to_le_bytes().to_vec();
     for entry in acl.entries() {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn list_that_breaks_a_rule_is_corrupt() {
+    fn invalid_acl_is_corrupt() {
         let changed = |at: usize, byte: u8| {
             let mut stored = STORED.to_vec();
             stored[at] = byte;

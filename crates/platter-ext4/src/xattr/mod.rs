@@ -1,12 +1,12 @@
-//! Extended attributes of an inode: those behind it, those in its attribute block, and values in
-//! inodes of their own. Spec: `ext4/attributes`.
+//! Extended attributes of an inode: in the inode, in its attribute block, and values in EA inodes.
+//! Spec: `ext4/attributes`.
 
 mod acl;
 mod change;
 mod names;
 mod set;
 mod sharing;
-mod value_inode;
+mod ea_inode;
 
 use platter_cache::Buffer;
 use platter_ondisk::{Corrupt, Locus};
@@ -20,14 +20,14 @@ use names::AttributeName;
 
 pub use acl::AclRule;
 pub use change::{Released, XattrChange, change_credits};
+pub use ea_inode::EaInodeRule;
 pub use set::acl;
-pub use value_inode::ValueInodeRule;
 
-/// The largest value in bytes that Linux lets anyone see (`XATTR_SIZE_MAX`).
+/// Maximum size of a value in bytes (`XATTR_SIZE_MAX`).
 pub const VALUE_BYTES_MAX: u32 = 64 << 10;
 
-/// The value of the attribute with this full name, such as `user.comment`. Access control lists
-/// come in the form of [`platter_vfs::PosixAcl`].
+/// Returns the value of the attribute with this full name, such as `user.comment`. ACLs are
+/// returned in the form of [`platter_vfs::PosixAcl`].
 ///
 /// # Errors
 /// `NoAttribute`; `NotSupported` for a prefix that ext4 does not know; `InvalidArgument` for a
@@ -36,7 +36,7 @@ pub const VALUE_BYTES_MAX: u32 = 64 << 10;
 pub fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let name = AttributeName::parse(name)?;
     let mut damage = None;
-    // Damage behind the inode hides nothing that is in the block.
+    // Corrupt in-inode attributes do not hide those in the block.
     match inode_space(volume, inode) {
         Ok(Some(space)) => {
             if let Some(entry) = space.find(name.index, name.rest) {
@@ -56,8 +56,7 @@ pub fn get(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     Err(damage.unwrap_or(Condition::NoAttribute.into()))
 }
 
-/// The full names of all attributes but those that the filesystem keeps for itself, in the order
-/// they are stored.
+/// Returns the full names of all attributes except internal ones, in the order they are stored.
 pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     if let Some(space) = inode_space(volume, inode)? {
@@ -71,7 +70,7 @@ pub fn list(volume: &Volume, inode: &Inode) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// The attributes behind an inode, if it has any.
+/// Returns the in-inode attributes, if any.
 fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<XattrSpace<'a>>> {
     let Some(space) = XattrSpace::decode_inode(&inode.tail, has_ea_inode(volume)) else {
         return Ok(None);
@@ -79,7 +78,7 @@ fn inode_space<'a>(volume: &Volume, inode: &'a Inode) -> Result<Option<XattrSpac
     Ok(Some(space.map_err(|broken| corrupt(inode, broken))?))
 }
 
-/// The attribute block of an inode, if it has one.
+/// Reads the attribute block of an inode, if it has one.
 fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
     let Some(block) = inode.xattr_block else {
         return Ok(None);
@@ -87,7 +86,7 @@ fn read_block(volume: &Volume, inode: &Inode) -> Result<Option<Buffer>> {
     Ok(Some(volume.read_block(block, &block_verifier(volume))?))
 }
 
-/// Takes note of the block that [`read_block`] gave, for others to share.
+/// Adds the block returned by [`read_block`] to the mbcache.
 fn note_block(volume: &Volume, inode: &Inode, bytes: &Buffer) {
     if let Some(block) = inode.xattr_block {
         sharing::note_block(volume, block, bytes);
@@ -103,7 +102,7 @@ fn block_verifier(volume: &Volume) -> XattrBlockVerifier {
     }
 }
 
-/// The attributes in the block that [`read_block`] gave.
+/// Returns the attributes in the block returned by [`read_block`].
 fn block_space<'a>(volume: &Volume, inode: &Inode, block: &'a Buffer) -> Result<XattrSpace<'a>> {
     Ok(XattrSpace::decode_block(block, has_ea_inode(volume))
         .map_err(|broken| corrupt(inode, broken))?)
@@ -123,7 +122,7 @@ fn full_name(entry: &XattrEntry<'_>) -> Option<Vec<u8>> {
     names::full_name(entry.name_index, entry.name)
 }
 
-/// The value, proven against the entry's hash where it has one: entries behind an inode need none.
+/// Returns the value, validated against the entry's hash if it has one: in-inode entries need none.
 fn value(
     volume: &Volume,
     inode: &Inode,
@@ -140,7 +139,7 @@ fn value(
             value.to_vec()
         }
         ValuePlace::Inode { number, size_bytes } => {
-            value_inode::read(volume, inode, entry, number, size_bytes)?
+            ea_inode::read(volume, inode, entry, number, size_bytes)?
         }
     };
     if names::is_acl(entry.name_index) {

@@ -1,15 +1,14 @@
-//! Prefixes of attribute names and the numbers they are stored as.
-//! Spec: `ext4/attributes` (name indices).
+//! Prefixes of attribute names and their numbers on disk. Spec: `ext4/attributes` (name indices).
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use platter_vfs::{Condition, Result};
 
-/// The longest name in bytes, its prefix included (`XATTR_NAME_MAX`).
+/// Maximum length of a name in bytes, including its prefix (`XATTR_NAME_MAX`).
 const NAME_BYTES_MAX: usize = 255;
-/// Numbers that stand for a whole name.
+/// Numbers of complete names.
 const WHOLE: [(u8, &[u8]); 2] = [(2, ACL_ACCESS_NAME), (3, ACL_DEFAULT_NAME)];
-/// Numbers that stand for a prefix. Nobody is shown those of Lustre (5), of the rest of inline contents
-/// (7), of rich access control lists (8) and of encryption (9).
+/// Numbers of prefixes. Those of Lustre (5), inline data (7), rich ACLs (8) and encryption (9) are
+/// not visible.
 const PREFIXES: [(u8, &[u8]); 4] = [
     (1, b"user."),
     (4, b"trusted."),
@@ -17,12 +16,12 @@ const PREFIXES: [(u8, &[u8]); 4] = [
     (10, b"gnu."),
 ];
 
-/// A name as it is stored.
+/// A name in its stored form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AttributeName<'a> {
     /// The number of the prefix.
     pub(super) index: u8,
-    /// What follows the prefix.
+    /// The name after the prefix.
     pub(super) rest: &'a [u8],
 }
 
@@ -46,7 +45,7 @@ impl<'a> AttributeName<'a> {
     }
 }
 
-/// The full name of a stored one; `None` for what is shown to nobody.
+/// Returns the full name of a stored one; `None` if it is not visible.
 pub(super) fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
     let is_index = |entry: &&(u8, &[u8])| entry.0 == index;
     if rest.is_empty() {
@@ -57,7 +56,7 @@ pub(super) fn full_name(index: u8, rest: &[u8]) -> Option<Vec<u8>> {
     Some([prefix, rest].concat())
 }
 
-/// Whether values under this number are access control lists.
+/// Whether values under this number are ACLs.
 pub(super) fn is_acl(index: u8) -> bool {
     matches!(index, 2 | 3)
 }
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_both_ways() {
+    fn names_round_trip() {
         for (name, index, rest) in [
             (&b"user.comment"[..], 1, &b"comment"[..]),
             (b"trusted.overlay.opaque", 4, b"overlay.opaque"),
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn names_nobody_may_see_have_no_name() {
+    fn internal_attributes_are_not_visible() {
         assert_eq!(full_name(7, b"data"), None);
         assert_eq!(full_name(8, b""), None);
         assert_eq!(full_name(9, b"c"), None);
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_are_refused_as_linux_does() {
+    fn invalid_names_are_refused_as_in_linux() {
         let refused = |name: &[u8], condition| {
             let error = AttributeName::parse(name).unwrap_err();
             assert!(matches!(error, platter_vfs::Error::Condition(found) if found == condition));

@@ -1,5 +1,5 @@
-//! Attributes by their full names, as they are set and removed: access control lists and permission
-//! bits say the same of a file.
+//! Setting and removing attributes by their full names, and keeping ACLs and permission bits
+//! consistent.
 
 use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::creation::NewFile;
@@ -14,7 +14,7 @@ use crate::ondisk::Inode;
 const SET_GROUP_ID: u32 = 0o2000;
 const PERMISSION_BITS: u32 = 0o777;
 
-/// The access control list under this name, if the inode has one.
+/// Returns the ACL under this name, if the inode has one.
 pub fn acl(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<PosixAcl>> {
     match get(volume, inode, name) {
         Ok(value) => Ok(Some(PosixAcl::decode(&value)?)),
@@ -24,13 +24,13 @@ pub fn acl(volume: &Volume, inode: &Inode, name: &[u8]) -> Result<Option<PosixAc
 }
 
 impl XattrChange<'_, '_> {
-    /// Gives the attribute with this full name a value. Whether that changed anything. An access control list changes the
-    /// permission bits with it; `keeps_group_id` tells whether the caller may leave a set-group-id
-    /// bit there.
+    /// Sets the attribute with this full name, and returns whether that changed anything. An access
+    /// ACL changes the permission bits too; `keeps_group_id` says whether the caller may keep the
+    /// set-group-ID bit.
     ///
     /// # Errors
-    /// As for [`get`](super::get); `Exists` and `NoAttribute` as `mode` asks, `NotSupported` for what
-    /// nobody may set, `TooBig` and `NoSpace`.
+    /// Those of [`get`](super::get); `Exists` and `NoAttribute` according to `mode`, `NotSupported`
+    /// for attributes that cannot be set, `TooBig` and `NoSpace`.
     pub fn set_named(
         &mut self,
         name: &[u8],
@@ -60,16 +60,16 @@ impl XattrChange<'_, '_> {
         }
     }
 
-    /// Removes the attribute with this full name. Whether that changed anything.
+    /// Removes the attribute with this full name, and returns whether that changed anything.
     ///
     /// # Errors
-    /// `NoAttribute` if it is not there.
+    /// `NoAttribute` if it does not exist.
     pub fn remove_named(&mut self, name: &[u8]) -> Result<bool> {
         let parsed = AttributeName::parse(name)?;
         self.set(&parsed, None, XattrMode::Replace)
     }
 
-    /// Sets the permission bits, and with them what the access control list says of the same.
+    /// Sets the permission bits, and updates the access ACL accordingly.
     pub fn set_permissions(&mut self, permissions: u32) -> Result<()> {
         if let Some(acl) = acl(self.volume, self.inode, ACL_ACCESS_NAME)? {
             let name = AttributeName::parse(ACL_ACCESS_NAME)?;
@@ -80,7 +80,7 @@ impl XattrChange<'_, '_> {
         Ok(())
     }
 
-    /// Gives a new inode the lists it takes from its directory, whose default list is `default`.
+    /// Sets the ACLs that a new inode inherits from its directory's default ACL, `default`.
     pub fn inherit(&mut self, new: &NewFile, default: Option<&PosixAcl>) -> Result<()> {
         if let Some(acl) = &new.access_acl {
             let name = AttributeName::parse(ACL_ACCESS_NAME)?;
@@ -103,7 +103,7 @@ impl XattrChange<'_, '_> {
         PosixAcl::decode(value)
     }
 
-    /// A list that says no more than permission bits is not kept.
+    /// Stores an access ACL unless the permission bits express it completely.
     fn set_access_acl(
         &mut self,
         name: &AttributeName<'_>,

@@ -1,7 +1,7 @@
-//! What is noted of attributes that are met, so that others can share them.
+//! Entries of the mbcaches for attribute blocks and EA inodes.
 //!
-//! Whoever notes a block or a value has an inode in its hands that uses it, so that it stays what it
-//! is meanwhile.
+//! Callers that add an entry hold an inode that uses the block or value, so that it does not change
+//! meanwhile.
 
 use std::hash::BuildHasher;
 
@@ -15,7 +15,7 @@ use crate::ondisk::xattr::{
 };
 use crate::ondisk::{BlockNr, InodeNr};
 
-/// What a block of attributes is found by; `None` of one that must not be shared.
+/// Returns the mbcache key of an attribute block; `None` if it must not be shared.
 pub(super) fn fingerprint_of_block(bytes: &[u8], has_ea_inode: bool) -> Option<Fingerprint> {
     let key = shared_hash(bytes)?;
     let space = XattrSpace::decode_block(bytes, has_ea_inode).ok()?;
@@ -23,7 +23,7 @@ pub(super) fn fingerprint_of_block(bytes: &[u8], has_ea_inode: bool) -> Option<F
     Some(Fingerprint { key, contents })
 }
 
-/// What a value with this hash is found by.
+/// Returns the mbcache key of a value with this hash.
 pub(super) fn fingerprint_of_value(hash: u32, value: &[u8]) -> Fingerprint {
     let contents = FixedState::default().hash_one(value);
     Fingerprint {
@@ -32,7 +32,7 @@ pub(super) fn fingerprint_of_value(hash: u32, value: &[u8]) -> Fingerprint {
     }
 }
 
-/// Whether two sound blocks hold the same attributes in the same order.
+/// Whether two valid blocks have the same attributes in the same order.
 pub(super) fn is_same(one: &[u8], other: &[u8], has_ea_inode: bool) -> bool {
     if shared_hash(one) != shared_hash(other) {
         return false;
@@ -47,7 +47,7 @@ pub(super) fn is_same(one: &[u8], other: &[u8], has_ea_inode: bool) -> bool {
     }
 }
 
-/// Notes a block of attributes that was read.
+/// Adds an attribute block that was read to the mbcache.
 pub(super) fn note_block(volume: &Volume, block: BlockNr, bytes: &[u8]) {
     let (Some(sharing), Some(log)) = (volume.sharing(), volume.log()) else {
         return;
@@ -62,22 +62,22 @@ pub(super) fn note_block(volume: &Volume, block: BlockNr, bytes: &[u8]) {
     let Some(fingerprint) = fingerprint_of_block(bytes, verifier.has_ea_inode) else {
         return;
     };
-    // Others count themselves in and out: how many there are is certain under the block's lock only.
-    // What cannot be read is not noted.
+    // Other inodes change the reference count concurrently; it is stable only under the block's
+    // lock. An unreadable block is not added.
     let _ = log.inspect(block, &verifier, |newest| {
         let is_reusable = references(newest).is_some_and(|count| count < XATTR_REFERENCES_MAX);
         sharing.blocks.create(fingerprint, block.0, is_reusable)
     });
 }
 
-/// Notes an inode that holds a value with this hash.
+/// Adds an EA inode with a value of this hash to the mbcache.
 pub(super) fn note_value(volume: &Volume, number: InodeNr, hash: u32, value: &[u8]) {
     let Some(sharing) = volume.sharing() else {
         return;
     };
     let place = u64::from(number.get());
     if !sharing.values.contains(hash, place) {
-        // Somebody else may have been faster.
+        // Another thread may have added it.
         let _ = sharing
             .values
             .create(fingerprint_of_value(hash, value), place, true);

@@ -1,4 +1,4 @@
-//! Attributes made in memory: values in inodes, damage, and mutations.
+//! Attributes built in memory: EA inodes, corruption, and mutations.
 
 use platter_vfs::Error;
 use zerocopy::IntoBytes;
@@ -13,10 +13,10 @@ use crate::ondisk::{InodeFlags, InodeNr};
 use crate::volume::tests::sample_volume;
 use platter_ondisk::Rule;
 
-/// The inode with attributes, and the one that holds a value.
+/// The inode with attributes, and its EA inode.
 const OWNER: u32 = 12;
 const HOLDER: u32 = 13;
-/// Device blocks: of the group descriptors, the inode table, the attributes and the value.
+/// Physical blocks: group descriptors, inode table, attributes and value.
 const DESCRIPTORS: u64 = 2;
 const INODE_TABLE: u32 = 10;
 const XATTR_BLOCK: u32 = 700;
@@ -70,8 +70,8 @@ fn hash_of(name: &[u8], words: &[u32]) -> u32 {
 }
 
 impl Sample {
-    /// An inode with this behind it, and this block of attributes; and the inode that holds
-    /// [`VALUE`], as `change` leaves it.
+    /// Builds an inode with this in-inode space and this attribute block; and the EA inode with
+    /// [`VALUE`], modified by `change`.
     fn new(tail: &[u8], block: &[u8], change: impl FnOnce(&mut DiskInode)) -> Self {
         let mut descriptors = vec![0; 1024];
         for (at, to) in [(0, 3), (4, 4), (8, INODE_TABLE)] {
@@ -113,7 +113,7 @@ impl Sample {
         Self { volume, owner }
     }
 
-    /// With one attribute, whose value is in the other inode.
+    /// Builds an inode with one attribute, whose value is in the EA inode.
     fn holding(change: impl FnOnce(&mut DiskInode)) -> Self {
         let geometry = crate::ondisk::geometry::tests::sample_geometry();
         let hash = hash_of(b"large", &[value_hash(geometry.checksum_seed, VALUE)]);
@@ -126,7 +126,7 @@ impl Sample {
     }
 }
 
-/// The text of the rule an operation found broken.
+/// Returns the text of the rule that an operation found broken.
 fn rule_of<T>(result: Result<T>) -> String {
     match result {
         Ok(_) => String::new(),
@@ -136,23 +136,23 @@ fn rule_of<T>(result: Result<T>) -> String {
 }
 
 #[test]
-fn value_in_an_inode_is_proven() {
+fn ea_inode_is_validated() {
     let rule = |change: fn(&mut DiskInode)| rule_of(Sample::holding(change).get(b"user.large"));
     assert_eq!(Sample::holding(|_| ()).get(b"user.large").unwrap(), VALUE);
     let unflagged = rule(|disk| disk.flags.set(InodeFlags::EXTENTS.bits()));
-    assert_eq!(unflagged, ValueInodeRule::Flag.text());
+    assert_eq!(unflagged, EaInodeRule::Flag.text());
     let directory = rule(|disk| disk.mode.set(0o04_0755));
-    assert_eq!(directory, ValueInodeRule::Flag.text());
+    assert_eq!(directory, EaInodeRule::Flag.text());
     let nested = rule(|disk| disk.xattr_block_lo.set(XATTR_BLOCK));
-    assert_eq!(nested, ValueInodeRule::Attributes.text());
+    assert_eq!(nested, EaInodeRule::Attributes.text());
     let short = rule(|disk| disk.size_lo.set(3));
-    assert_eq!(short, ValueInodeRule::Size.text());
+    assert_eq!(short, EaInodeRule::Size.text());
     let other = rule(|disk| disk.accessed.set(1));
-    assert_eq!(other, ValueInodeRule::Hash.text());
+    assert_eq!(other, EaInodeRule::Hash.text());
 }
 
 #[test]
-fn value_inode_of_lustre_is_known_by_its_owner() {
+fn lustre_ea_inode_is_validated_by_its_owner() {
     let lustre = |disk: &mut DiskInode| {
         disk.accessed.set(1);
         disk.modified.set(OWNER);
@@ -162,19 +162,19 @@ fn value_inode_of_lustre_is_known_by_its_owner() {
     assert_eq!(sample.get(b"user.large").unwrap(), VALUE);
     sample.owner.generation = 1;
     let rule = rule_of(sample.get(b"user.large"));
-    assert_eq!(rule, ValueInodeRule::Hash.text());
+    assert_eq!(rule, EaInodeRule::Hash.text());
 }
 
 #[test]
-fn inode_that_holds_its_own_value_is_corrupt() {
+fn inode_as_its_own_ea_inode_is_corrupt() {
     let block = block_of(&[entry(b"self", OWNER, 5, 0, 0)]);
     let sample = Sample::new(&[], &block, |_| ());
     let rule = rule_of(sample.get(b"user.self"));
-    assert_eq!(rule, ValueInodeRule::Owner.text());
+    assert_eq!(rule, EaInodeRule::Owner.text());
 }
 
 #[test]
-fn value_larger_than_linux_shows_is_too_big() {
+fn value_above_the_maximum_is_too_big() {
     let block = block_of(&[entry(b"huge", HOLDER, 65_537, 0, 0)]);
     let sample = Sample::new(&[], &block, |disk| disk.size_lo.set(65_537));
     let error = sample.get(b"user.huge").unwrap_err();
@@ -182,7 +182,7 @@ fn value_larger_than_linux_shows_is_too_big() {
     assert_eq!(list(&sample.volume, &sample.owner).unwrap(), [b"user.huge"]);
 }
 
-/// Behind an inode: one attribute without a hash, and what else is given.
+/// Builds an in-inode space: one attribute without a hash, and the given ones.
 fn tail_of(entries: &[Vec<u8>]) -> Vec<u8> {
     let mut tail = [&XATTR_MAGIC.to_le_bytes()[..], &entries.concat()].concat();
     tail.resize(96, 0);
@@ -191,7 +191,7 @@ fn tail_of(entries: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn hash_may_be_missing_behind_an_inode_but_not_in_a_block() {
+fn hash_is_optional_only_in_the_inode() {
     let tail = tail_of(&[entry(b"in", 0, 4, 88, 0)]);
     let mut block = block_of(&[entry(b"out", 0, 4, 1020, 0)]);
     block[1020..].copy_from_slice(b"here");
@@ -203,7 +203,7 @@ fn hash_may_be_missing_behind_an_inode_but_not_in_a_block() {
 }
 
 #[test]
-fn damage_behind_an_inode_hides_nothing_in_the_block() {
+fn corrupt_inode_space_does_not_hide_the_block() {
     let word = u32::from_le_bytes(*b"here");
     let mut block = block_of(&[entry(b"out", 0, 4, 1020, hash_of(b"out", &[word]))]);
     block[1020..].copy_from_slice(b"here");

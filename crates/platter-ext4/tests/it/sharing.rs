@@ -11,7 +11,7 @@ use platter_ext4::ondisk::xattr::{
 };
 use platter_ext4::ondisk::{BlockNr, Inode as StoredInode, InodeNr};
 use platter_ext4::volume::Sharing;
-use platter_ext4::xattr::ValueInodeRule;
+use platter_ext4::xattr::EaInodeRule;
 use platter_ext4::{Ext4, MountOptions};
 use platter_ondisk::Rule;
 use platter_ondisk::verify::Unverified;
@@ -400,5 +400,5 @@ fn a_value_that_nobody_uses_by_its_count_is_corrupt() {
     let Err(Error::Corrupt(found)) = set(&*two, &value) else {
         panic!("its count is wrong");
     };
-    assert_eq!(found.rule, ValueInodeRule::References.text());
+    assert_eq!(found.rule, EaInodeRule::References.text());
 }

@@ -1,4 +1,4 @@
-//! Inodes taken and freed.
+//! Allocating and freeing inodes.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ impl Sample {
         Ok(number.get())
     }
 
-    /// What comes of taking an inode of this group.
+    /// Allocates an inode of this group.
     pub(super) fn in_group(&self, group: GroupNr) -> Result<Option<InodeNr>> {
         let mut handle = self.volume.begin(ALLOC_INODE_CREDITS)?;
         self.space
@@ -40,7 +40,7 @@ impl Sample {
 }
 
 #[test]
-fn inodes_are_given_out_to_the_last_and_come_back() {
+fn all_inodes_are_allocated_and_freed() {
     for (uninit, ro_compat) in [
         (false, RoCompat::METADATA_CSUM),
         (true, RoCompat::METADATA_CSUM),
@@ -60,20 +60,20 @@ fn inodes_are_given_out_to_the_last_and_come_back() {
         assert_eq!(numbers.len() as u64, before.free_inodes);
         assert_eq!(sample.space.stat().free_inodes, 0);
         sample.commit();
-        sample.proven();
+        sample.validated();
         let sample = Sample::on(sample.device);
         assert!(refused(&sample.alloc_inode(2, FileKind::Regular, 0)));
         for number in numbers {
             sample.free_inode(number, false).unwrap();
         }
         sample.commit();
-        sample.proven();
+        sample.validated();
         assert_eq!(sample.space.stat(), before);
     }
 }
 
 #[test]
-fn file_gets_the_lowest_inode_of_its_directory_s_group() {
+fn file_gets_lowest_inode_of_its_parents_group() {
     let sample = Sample::new(Shape::PLAIN);
     let first = sample.alloc_inode(100, FileKind::Regular, 0).unwrap();
     let second = sample.alloc_inode(100, FileKind::Symlink, 0).unwrap();
@@ -83,7 +83,7 @@ fn file_gets_the_lowest_inode_of_its_directory_s_group() {
 }
 
 #[test]
-fn directories_of_the_root_spread_and_others_stay() {
+fn only_directories_of_the_root_are_spread() {
     let sample = Sample::new(Shape::PLAIN);
     let group = |number: u32| (number - 1) / 32;
     let groups: BTreeSet<_> = (0..6)
@@ -98,11 +98,11 @@ fn directories_of_the_root_spread_and_others_stay() {
     let below = sample.alloc_inode(100, FileKind::Directory, 5).unwrap();
     assert_eq!(group(below), 3);
     sample.commit();
-    sample.proven();
+    sample.validated();
     assert_eq!(sample.space.counters.directories.get(), 8);
 }
 
-/// Sixteen groups, four of which keep their metadata together.
+/// Sixteen groups in flex groups of four.
 const FLEX: Shape = Shape {
     blocks: 16 * 512 + 1,
     blocks_per_group: 512,
@@ -112,27 +112,27 @@ const FLEX: Shape = Shape {
 };
 
 #[test]
-fn flexible_groups_fill_as_one() {
+fn flex_groups_are_filled_as_one() {
     let sample = Sample::new(FLEX);
     let region = |number: u32| (number - 1) / 128;
     let regions: BTreeSet<_> = (0..3)
         .map(|random| sample.alloc_inode(2, FileKind::Directory, random).unwrap())
         .map(region)
         .collect();
-    // The root is in the first.
+    // The root is in the first flex group.
     assert_eq!(regions, BTreeSet::from([1, 2, 3]));
-    // Files of a directory in the last group of the second four stay within these.
+    // Files of a directory in the last group of the second flex group stay in it.
     let files: Vec<_> = (0..100)
         .map(|_| sample.alloc_inode(250, FileKind::Regular, 0).unwrap())
         .collect();
     assert_eq!((files[0], files[32]), (225, 193));
     assert!(files.iter().all(|&number| region(number) == 1));
     sample.commit();
-    sample.proven();
+    sample.validated();
 }
 
 #[test]
-fn crowded_regions_send_directories_on() {
+fn directories_leave_crowded_flex_groups() {
     let sample = Sample::new(FLEX);
     let region = |number: u32| (number - 1) / 128;
     let mut count = [0; 4];
@@ -144,7 +144,7 @@ fn crowded_regions_send_directories_on() {
 }
 
 #[test]
-fn top_directories_spread_like_those_of_the_root() {
+fn topdir_flag_spreads_subdirectories() {
     let sample = Sample::new(FLEX);
     let mut parent = sample.parent(130);
     parent.flags |= crate::ondisk::InodeFlags::TOP_DIR;
@@ -161,7 +161,7 @@ fn top_directories_spread_like_those_of_the_root() {
 }
 
 #[test]
-fn files_start_outside_the_group_with_the_metadata() {
+fn files_avoid_the_first_group_of_a_flex_group() {
     let sample = Sample::new(FLEX);
     let goal = |number, kind| {
         let number = InodeNr::new(number).unwrap();
@@ -178,7 +178,7 @@ fn files_start_outside_the_group_with_the_metadata() {
 }
 
 #[test]
-fn block_of_inodes_never_used_is_zeroed() {
+fn unused_inode_table_block_is_zeroed() {
     let sample = Sample::new(Shape {
         uninit: true,
         ..Shape::PLAIN
@@ -187,7 +187,7 @@ fn block_of_inodes_never_used_is_zeroed() {
         sample.alloc_inode(100, FileKind::Regular, 0).unwrap();
     }
     sample.commit();
-    sample.proven();
+    sample.validated();
     let desc = groups::read_descriptor(&sample.volume, GroupNr(3)).unwrap();
     assert_eq!(desc.unused_inodes, 27);
     let buffer = |index| {

@@ -1,4 +1,4 @@
-//! What is taken, kept and freed, on filesystems made in memory.
+//! Allocation, preallocation and freeing, on filesystems built in memory.
 
 mod inodes;
 mod model;
@@ -21,7 +21,7 @@ fn refused<T>(result: &Result<T>) -> bool {
 }
 
 #[test]
-fn blocks_are_taken_at_the_goal() {
+fn blocks_are_allocated_at_the_goal() {
     let sample = Sample::new(Shape::PLAIN);
     let taken = sample
         .space
@@ -42,11 +42,11 @@ fn blocks_are_taken_at_the_goal() {
         sample.space.give_back(taken);
     }
     sample.commit();
-    assert_eq!(sample.proven(), []);
+    assert_eq!(sample.validated(), []);
 }
 
 #[test]
-fn freed_blocks_come_back_with_the_commit() {
+fn freed_blocks_are_allocatable_after_the_commit() {
     let sample = Sample::new(Shape::PLAIN);
     let free = sample.space.stat().free_blocks;
     let mut handle = sample.volume.begin(8).unwrap();
@@ -68,7 +68,7 @@ fn freed_blocks_come_back_with_the_commit() {
 }
 
 #[test]
-fn space_is_given_out_to_the_last_block() {
+fn space_is_allocated_to_the_last_block() {
     for uninit in [false, true] {
         let sample = Sample::new(Shape {
             reserved_blocks: 50,
@@ -94,8 +94,8 @@ fn space_is_given_out_to_the_last_block() {
         assert_eq!(sum, before.free_blocks);
         assert_eq!(space.stat().free_blocks, 0);
         sample.commit();
-        assert_eq!(sample.proven().len() as u64, before.free_blocks);
-        let all = sample.proven();
+        assert_eq!(sample.validated().len() as u64, before.free_blocks);
+        let all = sample.validated();
         let reopened = Sample::on(Arc::clone(&sample.device));
         assert!(refused(&reopened.space.take(
             &reopened.volume,
@@ -113,13 +113,13 @@ fn space_is_given_out_to_the_last_block() {
         }
         drop(handle);
         reopened.commit();
-        assert_eq!(reopened.proven(), []);
+        assert_eq!(reopened.validated(), []);
         assert_eq!(reopened.space.stat(), before);
     }
 }
 
 #[test]
-fn promised_space_is_there_though_it_was_just_freed() {
+fn reservation_may_use_space_freed_just_now() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, volume) = (&sample.space, &sample.volume);
     let mut all = Vec::new();
@@ -166,7 +166,7 @@ fn promised_space_is_there_though_it_was_just_freed() {
 }
 
 #[test]
-fn groups_checksummed_the_old_way_or_not_at_all_are_kept_right() {
+fn gdt_csum_and_unchecksummed_groups_stay_valid() {
     for ro_compat in [RoCompat::GDT_CSUM, RoCompat::empty()] {
         let sample = Sample::new(Shape {
             ro_compat,
@@ -178,11 +178,11 @@ fn groups_checksummed_the_old_way_or_not_at_all_are_kept_right() {
         let blocks = space.alloc(volume, &mut handle, BlockNr(600), 9, Reserve::Ordinary);
         drop(handle);
         sample.commit();
-        assert_eq!(sample.proven().len(), 9);
+        assert_eq!(sample.validated().len(), 9);
         let mut handle = sample.volume.begin(64).unwrap();
         space.free(volume, &mut handle, blocks.unwrap()).unwrap();
         drop(handle);
         sample.commit();
-        assert_eq!(sample.proven(), []);
+        assert_eq!(sample.validated(), []);
     }
 }

@@ -1,9 +1,9 @@
-//! Random steps beside a plain list of who has each cluster.
+//! Random steps compared with a plain list of the owner of each cluster.
 
 use super::sample::{Sample, Shape};
 use super::*;
 
-/// Who has a cluster.
+/// The owner of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Own,
@@ -65,7 +65,7 @@ impl Model {
         self.states.iter().filter(|found| **found == state).count() as u64
     }
 
-    /// Clusters that are not promised.
+    /// Returns the number of clusters that are not reserved.
     fn available(&self) -> u64 {
         self.count(State::Free) + self.count(State::Pending) - self.delayed
     }
@@ -223,7 +223,7 @@ impl Model {
             .filter(|(_, state)| matches!(state, State::Recorded))
             .map(|(cluster, _): (u64, _)| base + cluster * self.ratio())
             .collect();
-        assert_eq!(self.sample.proven(), recorded);
+        assert_eq!(self.sample.validated(), recorded);
     }
 
     fn committed(&mut self) {
@@ -248,7 +248,7 @@ impl Model {
             }
             38 => self.commit(),
             _ => {
-                // Everybody's groups but those with something pending leave memory.
+                // Drops all bitmaps except those with pending changes.
                 self.sample.space.drop_idle_groups();
             }
         }
@@ -261,7 +261,7 @@ impl Model {
 }
 
 #[test]
-fn space_agrees_with_a_plain_list() {
+fn allocator_agrees_with_a_plain_list() {
     for (seed, shape) in (1..).zip(Shape::ALL) {
         let mut model = Model::new(shape, seed);
         for step in 0..2500 {

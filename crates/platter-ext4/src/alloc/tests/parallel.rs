@@ -61,6 +61,6 @@ fn threads_never_get_the_same_blocks() {
         }
     });
     sample.commit();
-    assert_eq!(sample.proven(), []);
+    assert_eq!(sample.validated(), []);
     assert_eq!(space.stat(), before);
 }

@@ -16,7 +16,7 @@ fn rule<T: std::fmt::Debug>(result: Result<T>) -> String {
     }
 }
 
-/// A filesystem whose third group has this descriptor.
+/// Builds a filesystem whose third group has this descriptor.
 fn with_desc(shape: Shape, change: impl FnOnce(&mut GroupDesc)) -> Sample {
     let sound = Sample::new(shape);
     let mut desc = groups::read_descriptor(&sound.volume, GROUP).unwrap();
@@ -26,7 +26,7 @@ fn with_desc(shape: Shape, change: impl FnOnce(&mut GroupDesc)) -> Sample {
     })
 }
 
-/// A filesystem without checksums, one bit of whose bitmap is turned over.
+/// Builds a filesystem without checksums, with one flipped bit in a bitmap.
 fn with_bit(bit: u32, of_inodes: bool) -> Sample {
     let shape = Shape {
         ro_compat: RoCompat::empty(),
@@ -55,7 +55,7 @@ fn load(sample: &Sample) -> Result<()> {
 }
 
 #[test]
-fn structures_that_share_a_block_are_corrupt() {
+fn overlapping_metadata_is_corrupt() {
     let shape = Shape {
         incompat: crate::ondisk::features::Incompat::FILETYPE,
         ..Shape::PLAIN
@@ -100,7 +100,7 @@ fn wrong_count_of_free_blocks_is_corrupt() {
 }
 
 #[test]
-fn damage_that_is_passed_by_is_told_once() {
+fn corruption_of_a_skipped_group_is_reported_once() {
     let sample = with_desc(Shape::PLAIN, |desc| {
         desc.free_clusters -= 1;
         desc.free_inodes += 1;
@@ -120,7 +120,7 @@ fn damage_that_is_passed_by_is_told_once() {
 }
 
 #[test]
-fn bitmap_that_marks_metadata_as_free_is_corrupt() {
+fn metadata_marked_free_is_corrupt() {
     assert_eq!(
         rule(load(&with_bit(0, false))),
         SpaceRule::MetadataFree.text()
@@ -132,7 +132,7 @@ fn bitmap_that_marks_metadata_as_free_is_corrupt() {
 }
 
 #[test]
-fn free_block_is_not_freed() {
+fn double_free_of_a_block_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, volume) = (&sample.space, &sample.volume);
     let mut handle = volume.begin(64).unwrap();
@@ -143,7 +143,7 @@ fn free_block_is_not_freed() {
         .unwrap();
     let freed = space.free(volume, &mut handle, taken.blocks());
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
-    // One of them is taken; all of the others' groups stay as they are.
+    // One of them is in use; all others' groups are unchanged.
     let blocks = space
         .alloc(volume, &mut handle, BlockNr(740), 9, Reserve::Ordinary)
         .unwrap();
@@ -151,11 +151,11 @@ fn free_block_is_not_freed() {
     assert_eq!(rule(freed), SpaceRule::BlockFreedTwice.text());
     drop(handle);
     sample.commit();
-    assert_eq!(sample.proven().len(), 9);
+    assert_eq!(sample.validated().len(), 9);
 }
 
 #[test]
-fn filesystem_s_own_blocks_are_not_freed() {
+fn freeing_fixed_metadata_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, volume) = (&sample.space, &sample.volume);
     let desc = groups::read_descriptor(volume, GROUP).unwrap();
@@ -180,7 +180,7 @@ fn filesystem_s_own_blocks_are_not_freed() {
 }
 
 #[test]
-fn group_whose_inode_counts_are_wrong_is_passed_by() {
+fn group_with_wrong_inode_counts_is_skipped() {
     let full = with_desc(Shape::PLAIN, |desc| desc.free_inodes += 3);
     let group = |number: u32| (number - 1) / 32;
     for _ in 0..32 {
@@ -201,7 +201,7 @@ fn group_whose_inode_counts_are_wrong_is_passed_by() {
 }
 
 #[test]
-fn inode_taken_where_none_was_ever_used_is_corrupt() {
+fn used_inode_beyond_itable_unused_is_corrupt() {
     let shape = Shape {
         ro_compat: RoCompat::GDT_CSUM,
         ..Shape::PLAIN
@@ -215,7 +215,7 @@ fn inode_taken_where_none_was_ever_used_is_corrupt() {
 }
 
 #[test]
-fn free_or_reserved_inode_is_not_freed() {
+fn freeing_a_free_or_reserved_inode_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
     let number = sample.alloc_inode(65, FileKind::Regular, 0).unwrap();
     sample.free_inode(number, false).unwrap();
@@ -230,7 +230,7 @@ fn free_or_reserved_inode_is_not_freed() {
 }
 
 #[test]
-fn inode_that_the_counts_do_not_know_is_not_freed() {
+fn freeing_an_uncounted_directory_is_refused() {
     let sample = Sample::new(Shape::PLAIN);
     let number = sample.alloc_inode(65, FileKind::Regular, 0).unwrap();
     assert_eq!(
@@ -248,7 +248,7 @@ fn inode_that_the_counts_do_not_know_is_not_freed() {
 }
 
 #[test]
-fn damaged_bitmap_is_told_when_nothing_else_is_left() {
+fn corrupt_bitmap_is_reported_when_space_runs_out() {
     let sample = Sample::damaged(Shape::PLAIN, |bytes, geometry| {
         let first = geometry.group_first_block(GroupNr(7)).0;
         let desc_of = usize::try_from(first).unwrap();
@@ -271,7 +271,7 @@ fn damaged_bitmap_is_told_when_nothing_else_is_left() {
 }
 
 #[test]
-fn block_of_a_group_without_bitmap_gets_one() {
+fn uninitialized_bitmap_is_initialized_on_use() {
     let sample = Sample::new(Shape {
         uninit: true,
         ..Shape::PLAIN
@@ -288,7 +288,7 @@ fn block_of_a_group_without_bitmap_gets_one() {
     sample.commit();
     assert_eq!(flags(), GroupFlags::INODE_UNINIT);
     let taken: Vec<u64> = (blocks.start.0..blocks.end.0).collect();
-    assert_eq!(sample.proven(), taken);
+    assert_eq!(sample.validated(), taken);
     let bitmap = groups::read_descriptor(volume, GROUP).unwrap().block_bitmap;
     assert!(
         volume.read_block(bitmap, &Unverified).unwrap()[1000..]

@@ -1,4 +1,4 @@
-//! Small filesystems made in memory, empty but for their own structures.
+//! Small filesystems built in memory, with nothing but metadata.
 
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,7 @@ use crate::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_LEN_BYTES};
 use crate::ondisk::{Geometry, GroupDesc, GroupNr, Superblock};
 use crate::txn::{CommitClient, Log};
 
-/// What a filesystem to make is like; blocks are 1 KiB.
+/// Parameters of a filesystem; blocks are 1 KiB.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) blocks: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Shape {
     pub(crate) reserved_blocks: u32,
     pub(crate) incompat: Incompat,
     pub(crate) ro_compat: RoCompat,
-    /// Groups are left uninitialized where that is possible, and what lies there is garbage.
+    /// Groups are left uninitialized where possible, with garbage in their metadata.
     pub(crate) uninit: bool,
 }
 
@@ -113,7 +113,7 @@ impl Shape {
     }
 }
 
-/// A filesystem that may be changed.
+/// A writable filesystem.
 pub(crate) struct Sample {
     pub(crate) device: Arc<MemoryDevice>,
     pub(crate) volume: Volume,
@@ -125,14 +125,14 @@ impl Sample {
         Self::damaged(shape, |_, _| {})
     }
 
-    /// A filesystem whose bytes are changed before anybody reads them.
+    /// Builds a filesystem whose bytes are modified before they are read.
     pub(crate) fn damaged(shape: Shape, damage: impl FnOnce(&mut [u8], &Geometry)) -> Self {
         let (mut bytes, geometry) = bytes(shape);
         damage(&mut bytes, &geometry);
         Self::on(Arc::new(MemoryDevice::new("memory", bytes)))
     }
 
-    /// What is on the device now, opened anew.
+    /// Opens the contents of the device again.
     pub(crate) fn on(device: Arc<MemoryDevice>) -> Self {
         let sample = Self::without_client(device);
         let client: Weak<dyn CommitClient> = Arc::<Space>::downgrade(&sample.space);
@@ -140,13 +140,13 @@ impl Sample {
         sample
     }
 
-    /// As [`on`](Self::on), but its log has no client yet.
+    /// Like [`on`](Self::on), without a client of its log.
     pub(crate) fn without_client(device: Arc<MemoryDevice>) -> Self {
         let through: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&device);
         Self::through(device, through)
     }
 
-    /// As [`without_client`](Self::without_client), with requests that go through another device.
+    /// Like [`without_client`](Self::without_client), with requests through another device.
     pub(crate) fn through(device: Arc<MemoryDevice>, above: Arc<dyn BlockDevice>) -> Self {
         let volume = open_through(above);
         let space = Arc::new(Space::open(&volume).unwrap());
@@ -161,9 +161,10 @@ impl Sample {
         self.volume.log().unwrap().commit_all().unwrap();
     }
 
-    /// Proves what is on the device: all checksums, each count against the bitmaps, the superblock's
-    /// against the sum, and the padding. Gives the taken blocks that are not the filesystem's own.
-    pub(crate) fn proven(&self) -> Vec<u64> {
+    /// Validates the device's contents: all checksums, each count against the bitmaps, the
+    /// superblock's against the sum, and the padding. Returns the blocks in use that are not fixed
+    /// metadata.
+    pub(crate) fn validated(&self) -> Vec<u64> {
         let volume = open(&self.device);
         let geometry = &volume.geometry;
         let (mut clusters, mut inodes) = (0, 0);
@@ -232,7 +233,7 @@ fn all_own(volume: &Volume) -> Vec<std::ops::Range<u64>> {
     own
 }
 
-/// The clusters of a group that hold some of these blocks.
+/// Returns the clusters of a group that contain some of these blocks.
 fn own_clusters(
     geometry: &Geometry,
     group: GroupNr,
@@ -277,7 +278,7 @@ fn bytes(shape: Shape) -> (Vec<u8>, Geometry) {
     (bytes, geometry)
 }
 
-/// Behind the head of its group, or with the others of its flexible group in the first one.
+/// Places metadata after the head of its group, or with `flex_bg` in the first group.
 fn place(geometry: &Geometry, group: GroupNr) -> GroupDesc {
     let flex = geometry.groups_per_flex;
     let first = GroupNr(group.0 - group.0 % flex);
@@ -348,7 +349,7 @@ fn fill_group(
     store(bytes, geometry, group, desc);
 }
 
-/// Writes a descriptor, its places too.
+/// Writes a descriptor, including its locations.
 pub(crate) fn store(bytes: &mut [u8], geometry: &Geometry, group: GroupNr, desc: &GroupDesc) {
     let per_block = geometry.descriptors_per_block;
     let table = geometry.descriptor_block(group.0 / per_block).0;

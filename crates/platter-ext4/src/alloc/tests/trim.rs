@@ -1,11 +1,11 @@
-//! Free space that is discarded: the device fills it with zeros.
+//! Discarding free space: the device fills it with zeros.
 
 use platter_block::BlockDevice;
 
 use super::sample::{Sample, Shape};
 use super::*;
 
-/// What no structure of the filesystem is full of.
+/// A byte that no metadata structure is filled with.
 const USED: u8 = 0xa5;
 
 impl Sample {
@@ -38,7 +38,7 @@ impl Sample {
 }
 
 #[test]
-fn blocks_are_discarded_when_their_freeing_is_durable() {
+fn freed_blocks_are_discarded_after_the_commit() {
     for shape in Shape::ALL {
         let sample = Sample::new(shape);
         let (space, volume) = (&sample.space, &sample.volume);
@@ -75,12 +75,12 @@ fn blocks_are_discarded_when_their_freeing_is_durable() {
         }
         space.give_back(held);
         sample.commit();
-        sample.proven();
+        sample.validated();
     }
 }
 
 #[test]
-fn nothing_but_free_blocks_is_discarded() {
+fn only_free_blocks_are_discarded() {
     for shape in Shape::ALL {
         let sample = Sample::new(shape);
         let ratio = u64::from(shape.cluster_blocks);
@@ -91,8 +91,8 @@ fn nothing_but_free_blocks_is_discarded() {
         let changed = before.chunks(1024).zip(after.chunks(1024));
         let changed = changed.filter(|(before, after)| before != after).count();
         assert!(changed as u64 <= free, "{shape:?}");
-        sample.proven();
-        // Twice is as good as once; and runs that are too short are left alone.
+        sample.validated();
+        // A second trim discards the same; short runs are skipped.
         assert_eq!(sample.trim(1), free, "{shape:?}");
         let most = shape.blocks_per_group / shape.cluster_blocks;
         assert_eq!(sample.trim(most + 1), 0, "{shape:?}");
@@ -102,7 +102,7 @@ fn nothing_but_free_blocks_is_discarded() {
 }
 
 #[test]
-fn runs_are_discarded_within_the_range_asked_for() {
+fn runs_are_discarded_within_the_requested_range() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, volume) = (&sample.space, &sample.volume);
     let middle = BlockNr(700)..BlockNr(740);
@@ -122,10 +122,10 @@ fn runs_are_discarded_within_the_range_asked_for() {
 }
 
 #[test]
-fn a_group_whose_bitmap_is_corrupt_is_skipped() {
+fn group_with_corrupt_bitmap_is_skipped() {
     let sample = Sample::damaged(Shape::PLAIN, |bytes, geometry| {
         let start = usize::try_from(geometry.offset_bytes(geometry.group_first_block(GroupNr(2))));
-        // Of a group without a copy of the superblock, the bitmap comes first.
+        // In a group without a superblock copy, the bitmap comes first.
         bytes[start.unwrap()] ^= 0xff;
     });
     let free = sample.space.stat().free_blocks;

@@ -1,10 +1,10 @@
-//! Windows of files that grow.
+//! Preallocation for growing files.
 
 use super::sample::{Sample, Shape};
 use super::*;
 
 #[test]
-fn files_that_grow_side_by_side_stay_in_one_piece() {
+fn files_growing_together_stay_contiguous() {
     let sample = Sample::new(Shape {
         blocks: 4096,
         blocks_per_group: 4096,
@@ -28,7 +28,7 @@ fn files_that_grow_side_by_side_stay_in_one_piece() {
 }
 
 #[test]
-fn kept_blocks_go_to_who_needs_them() {
+fn preallocated_blocks_are_used_when_space_runs_out() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, volume) = (&sample.space, &sample.volume);
     let free = space.stat().free_blocks;
@@ -51,7 +51,7 @@ fn kept_blocks_go_to_who_needs_them() {
 }
 
 #[test]
-fn closed_window_gives_back_what_it_kept() {
+fn closing_releases_the_preallocation() {
     let sample = Sample::new(Shape::PLAIN);
     let (space, volume) = (&sample.space, &sample.volume);
     let mut window = Window::default();
@@ -69,7 +69,7 @@ fn closed_window_gives_back_what_it_kept() {
 }
 
 #[test]
-fn directories_that_grow_side_by_side_lie_in_few_pieces() {
+fn directories_growing_together_have_few_fragments() {
     let sample = Sample::new(Shape {
         blocks: 4096,
         blocks_per_group: 4096,
@@ -95,7 +95,7 @@ fn directories_that_grow_side_by_side_lie_in_few_pieces() {
 }
 
 #[test]
-fn only_so_many_directories_have_windows() {
+fn number_of_directory_preallocations_is_limited() {
     let sample = Sample::new(Shape {
         blocks: 4096,
         blocks_per_group: 4096,

@@ -27,7 +27,7 @@ use crate::ondisk::inode::{DiskInode, InodeRule};
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::xattr::{DiskXattrEntry, DiskXattrHeader, ValuePlace, XattrRule, XattrSpace};
 use crate::ondisk::{FileBlock, Geometry, GroupNr, InodeFlags, Superblock};
-use crate::xattr::ValueInodeRule;
+use crate::xattr::EaInodeRule;
 use crate::{groups, inode};
 
 const BLOCK: usize = 1024;
@@ -505,7 +505,7 @@ fn orphaned_directory_is_not_part_of_the_tree() {
 }
 
 /// Makes an image whose `sub` has an attribute in an EA inode; returns that inode, too.
-fn image_with_value_inode() -> (Image, u32) {
+fn image_with_ea_inode() -> (Image, u32) {
     let image = Image::with("ea_inode,^metadata_csum,^has_journal");
     let clean = image.findings(&[]);
     assert_eq!(clean, []);
@@ -520,16 +520,16 @@ fn image_with_value_inode() -> (Image, u32) {
 
 #[test]
 fn ea_inode_references_and_sizes_are_checked() {
-    let (mut image, number) = image_with_value_inode();
+    let (mut image, number) = image_with_ea_inode();
     image.number(number).version_lo.set(2);
     image.breaks(InodeUseRule::ValueReferences);
-    let (mut image, number) = image_with_value_inode();
+    let (mut image, number) = image_with_ea_inode();
     image.number(number).size_lo.set(7);
-    image.breaks(ValueInodeRule::Size);
-    let (mut image, number) = image_with_value_inode();
+    image.breaks(EaInodeRule::Size);
+    let (mut image, number) = image_with_ea_inode();
     let flags = image.number(number).flags.get() & !InodeFlags::EA_INODE.bits();
     image.number(number).flags.set(flags);
-    image.breaks(ValueInodeRule::Flag);
+    image.breaks(EaInodeRule::Flag);
 }
 
 #[test]

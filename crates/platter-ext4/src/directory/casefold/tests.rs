@@ -1,4 +1,4 @@
-//! Folding against the tables of e2fsprogs, asked through the hash of the folded name.
+//! Folding compared with e2fsprogs, through the hash of the folded name.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use super::super::hash::{HashSeed, HashVersion};
 use super::*;
 
-/// What `debugfs` says are the hashes of the folded `names`, which hold no quotes or line breaks.
+/// Returns the hashes that `debugfs` computes of the folded `names`, which contain no quotes or
+/// line breaks.
 fn debugfs_hashes(names: &[String]) -> Vec<String> {
     let mut commands = String::new();
     for name in names {
@@ -42,7 +43,7 @@ fn assert_folds_as_e2fsprogs(names: &[String]) {
     }
 }
 
-/// Every character of the planes that have letters, and the supplementary ones that do not.
+/// Returns every character of the planes with letters, and a sample of the others.
 fn characters() -> impl Iterator<Item = char> {
     (0x80..0x2_0000)
         .chain(0x2_f000..0x2_fb00)
@@ -60,7 +61,7 @@ fn every_character_folds_as_in_unicode_12_1() {
 }
 
 #[test]
-fn sequences_of_marks_are_put_in_canonical_order() {
+fn combining_marks_are_put_in_canonical_order() {
     let marks: Vec<_> = (0x300..0x370)
         .chain(0x5b0..0x5c0)
         .chain([0x345, 0x1d16d, 0x180f, 0x2c2f, 0xad])
@@ -105,7 +106,7 @@ fn equal_names_fold_to_equal_bytes() {
 }
 
 #[test]
-fn bytes_that_are_no_utf8_have_no_folding() {
+fn invalid_utf8_is_not_folded() {
     assert_eq!(fold(b"\xff"), Err(NotUtf8));
     assert_eq!(fold(b"a\xed\xa0\x80"), Err(NotUtf8));
 }

@@ -2,12 +2,12 @@
 //! characters, which an ext4 directory of encoding 12.1 must not apply. Spec: UCD 12.1
 //! (`DerivedAge`, `DerivedCoreProperties`), read through Perl's `Unicode::UCD`.
 
-/// Whether the character has no folding, decomposition or combining class: it stands for itself.
+/// Whether the character has no folding, decomposition or combining class, and so is kept.
 pub(super) fn is_unmapped(character: char) -> bool {
     !character.is_ascii() && !is_in(&MAPPED, character)
 }
 
-/// Whether the character is left out of comparisons (`Default_Ignorable_Code_Point`).
+/// Whether the character is ignored in comparisons (`Default_Ignorable_Code_Point`).
 pub(super) fn is_ignorable(character: char) -> bool {
     is_in(&IGNORABLE, character)
 }

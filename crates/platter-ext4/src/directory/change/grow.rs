@@ -1,4 +1,4 @@
-//! New blocks of a directory: taken, mapped, and given back when not all of them can be had.
+//! Growing a directory: allocates and maps new blocks, all or none.
 
 use std::ops::Range;
 
@@ -10,21 +10,21 @@ use crate::mapping::{Backing, BlockMap, MapChange, Progress, Run, SPACE_CREDITS}
 use crate::ondisk::features::Incompat;
 use crate::ondisk::{BlockNr, FileBlock};
 
-/// Blocks that an index can point to.
+/// Maximum number of blocks that an index can address.
 const BLOCKS_MAX: u32 = 1 << 28;
-/// Blocks that a directory grows by at most when a name is added: a leaf and two index blocks.
+/// Maximum number of blocks that adding a name allocates: a leaf and two index blocks.
 const GROWTH_BLOCKS_MAX: u32 = 3;
 
-/// Blocks that change at most when a directory grows as much as it can for one name.
+/// Returns the credits of growing a directory by [`GROWTH_BLOCKS_MAX`].
 pub(super) fn growth_credits(map: &BlockMap) -> u32 {
     GROWTH_BLOCKS_MAX.saturating_mul(map.step_credits().saturating_add(SPACE_CREDITS))
 }
 
 impl DirectoryMut<'_, '_> {
-    /// Adds blocks at the end, which hold nothing yet. Returns the first.
+    /// Adds empty blocks at the end. Returns the first.
     ///
     /// # Errors
-    /// `NoSpace`; with an error, nothing was changed.
+    /// `NoSpace`; after an error, nothing was changed.
     pub(super) fn grow(&mut self, count: u32) -> Result<FileBlock> {
         let first = self.block_count();
         let geometry = &self.volume.geometry;
@@ -39,10 +39,10 @@ impl DirectoryMut<'_, '_> {
         Ok(first)
     }
 
-    /// Takes space for blocks that are holes, and maps them.
+    /// Allocates and maps blocks that are holes.
     ///
     /// # Errors
-    /// `NoSpace`; with an error, nothing was changed.
+    /// `NoSpace`; after an error, nothing was changed.
     pub(super) fn fill_holes(&mut self, blocks: Range<FileBlock>) -> Result<()> {
         let mut goal = self.goal(blocks.start)?;
         for block in (blocks.start.0..blocks.end.0).map(FileBlock) {
@@ -100,7 +100,7 @@ impl DirectoryMut<'_, '_> {
         Ok(place)
     }
 
-    /// Where a block lies whose cluster has another block of the directory.
+    /// Returns the physical block of a hole whose cluster is already allocated to the directory.
     fn place_in_shared_cluster(&self, block: FileBlock) -> Result<Option<BlockNr>> {
         let ratio = self.volume.geometry.cluster_blocks;
         let first = block.0 - block.0 % ratio;
@@ -113,7 +113,7 @@ impl DirectoryMut<'_, '_> {
         Ok(None)
     }
 
-    /// Where a block is best placed: behind the one before it.
+    /// Returns the allocation goal of a block: the one after its predecessor.
     fn goal(&self, block: FileBlock) -> Result<BlockNr> {
         let geometry = &self.volume.geometry;
         let before = match block.0.checked_sub(1) {
@@ -128,7 +128,7 @@ impl DirectoryMut<'_, '_> {
         Ok(geometry.group_first_block(gathering_group(geometry, group)))
     }
 
-    /// Takes blocks that were just mapped out of the map again.
+    /// Unmaps blocks that were just mapped.
     pub(super) fn empty(&mut self, blocks: Range<FileBlock>) -> Result<()> {
         if blocks.is_empty() {
             return Ok(());
@@ -141,7 +141,7 @@ impl DirectoryMut<'_, '_> {
         };
         let emptied = match self.map.remove(&mut change, blocks) {
             Ok(Progress::Done) => Ok(()),
-            // What was mapped through this handle is taken out through it, too.
+            // The same handle has credits for what it mapped.
             Ok(Progress::More(_)) => Err(Condition::NoSpace.into()),
             Err(error) => Err(error),
         };

@@ -1,6 +1,6 @@
-//! Adding a name to a directory with an index, and making an index. A full leaf is split in two by
-//! the order of hashes, a full inner block in the middle; a full root gets a level below it.
-//! Spec: `ext4/directory` (hash tree directories).
+//! Adding a name to an indexed directory, and creating an index. A full leaf is split in two by
+//! hash order, a full interior node in the middle; a full root gets another level. Spec:
+//! `ext4/directory` (hash tree directories).
 
 use platter_vfs::{Condition, Result};
 
@@ -13,17 +13,17 @@ use crate::ondisk::dir_entry::{EntryFormat, stored_len};
 use crate::ondisk::htree::{self, HtreeRule, IndexEntry, RootHead};
 use crate::ondisk::{FileBlock, InodeFlags};
 
-/// What is to be done for a name to get in.
+/// How to insert a name.
 enum Plan {
-    /// Its leaf has room.
+    /// Its leaf has a gap.
     Gap(FileBlock),
-    /// Its leaf has room once the gaps between its names are one.
+    /// Its leaf has space after its entries are packed.
     Pack(FileBlock, Vec<Stored>),
-    /// Its leaf is to be split.
+    /// Its leaf has to be split.
     Split(Split),
 }
 
-/// The split of a leaf, and of the index blocks above it that are full.
+/// The split of a leaf, and of the full index blocks above it.
 struct Split {
     leaf: FileBlock,
     halves: Halves,
@@ -31,7 +31,7 @@ struct Split {
     path: Vec<Level>,
 }
 
-/// An index block on the way to a leaf.
+/// An index block on the path to a leaf.
 struct Level {
     block: FileBlock,
     entries: Vec<IndexEntry>,
@@ -40,27 +40,27 @@ struct Level {
     is_full: bool,
 }
 
-/// A leaf's names in two parts.
+/// The entries of a leaf, split in two.
 struct Halves {
     lower: Vec<Stored>,
     upper: Vec<Stored>,
-    /// The least hash of the upper part, with the mark that the lower part has it, too.
+    /// The lowest hash of the upper half, with the continuation bit.
     boundary: u32,
-    /// The new name goes to the upper part.
+    /// The new name goes to the upper half.
     takes_new_up: bool,
 }
 
-/// An entry as it is stored, and its place in the order of the index.
+/// A stored entry, and its hash.
 #[derive(Debug, Clone)]
 struct Stored {
     hash: NameHash,
     bytes: Box<[u8]>,
 }
 
-/// How an index that is to be made hashes names.
+/// The hash function of an index to be created.
 pub(super) struct NewIndex {
     hashing: Hashing,
-    /// The hash function's number in the root.
+    /// Its number in the root.
     hash_version: u8,
 }
 
@@ -81,7 +81,7 @@ impl DirectoryMut<'_, '_> {
         }
     }
 
-    /// Makes an index of a directory whose one block is full.
+    /// Creates an index for a directory whose only block is full.
     pub(super) fn make_index(&mut self, made: &NewIndex, new: &NewName<'_>) -> Result<()> {
         let (head, names) = self.view()?.take_apart(made)?;
         let hash = made.hashing.order(new.name.as_bytes());
@@ -115,7 +115,7 @@ impl DirectoryMut<'_, '_> {
         self.abort_on_error(done)
     }
 
-    /// Splits what is full. `next` is the first of the new blocks.
+    /// Splits the full blocks. `next` is the first of the new blocks.
     fn split(&mut self, split: Split, mut next: FileBlock, new: &NewName<'_>) -> Result<()> {
         let mut take = || {
             let block = next;
@@ -150,7 +150,7 @@ impl DirectoryMut<'_, '_> {
         Ok(())
     }
 
-    /// Moves the root's entries to a block below it, which has room for some more.
+    /// Moves the root's entries to a new block below it, which has more space.
     fn add_level(&mut self, block: FileBlock, entries: &[IndexEntry]) -> Result<()> {
         self.write_node(block, entries)?;
         self.edit_block(FileBlock(0), |bytes| {
@@ -200,8 +200,7 @@ impl DirectoryMut<'_, '_> {
 }
 
 impl Split {
-    /// One leaf, and an index block for each that is full: its other half, or what the root's entries
-    /// move to.
+    /// Returns the number of new blocks: one leaf, and one for each full index block.
     fn blocks_needed(&self) -> u32 {
         let full = self.path.iter().filter(|level| level.is_full).count();
         u32::try_from(full).unwrap_or(u32::MAX).saturating_add(1)
@@ -209,7 +208,7 @@ impl Split {
 }
 
 impl Directory<'_> {
-    /// How an index of this directory would hash, if it may have one and has none.
+    /// Returns the hash function of an index if this directory may have one and has none.
     pub(super) fn new_index(&self) -> Option<NewIndex> {
         if !self.has_dir_index() || self.inode.flags.contains(InodeFlags::INDEX) {
             return None;
@@ -223,7 +222,7 @@ impl Directory<'_> {
         })
     }
 
-    /// Looks where a name goes, which is not there yet.
+    /// Finds where to insert a name that does not exist yet.
     fn plan(&self, new: &NewName<'_>) -> Result<Plan> {
         let wanted = self.wanted(new.name)?;
         let mut damage = None;
@@ -243,7 +242,7 @@ impl Directory<'_> {
             return Ok(Plan::Gap(leaf));
         }
         let names = self.names_of(leaf, content, &hashing)?;
-        self.prove_placement(&walker, leaf, &names)?;
+        self.validate_placement(&walker, leaf, &names)?;
         if bytes_of(&names).saturating_add(stored_len(new.len())) <= content.len() {
             return Ok(Plan::Pack(leaf, names));
         }
@@ -260,7 +259,7 @@ impl Directory<'_> {
         if path.iter().all(|level| level.is_full) && path.len() >= levels_max {
             return Err(Condition::NoSpace.into());
         }
-        // Above one that is not full, nothing changes.
+        // Above a block that is not full, nothing changes.
         let last = path.iter().rposition(|level| !level.is_full);
         let changing = path.split_off(last.unwrap_or(0));
         Ok(Plan::Split(Split {
@@ -270,8 +269,8 @@ impl Directory<'_> {
         }))
     }
 
-    /// Names that lie in a leaf of other hashes must not make others do so, too.
-    fn prove_placement(
+    /// Checks the hashes of a leaf's names, so that splitting it does not spread misplaced ones.
+    fn validate_placement(
         &self,
         walker: &Walker<'_, '_>,
         leaf: FileBlock,
@@ -279,7 +278,7 @@ impl Directory<'_> {
     ) -> Result<()> {
         let lower = walker.boundary()? & !1;
         let upper = walker.next_boundary()?;
-        // A mark on the boundary says that its hash is in both blocks.
+        // The continuation bit on the boundary says that its hash is in both blocks.
         let is_placed = |major| major >= lower && upper.is_none_or(|upper| major < upper);
         if names.iter().all(|name| is_placed(name.hash.major)) {
             Ok(())
@@ -288,7 +287,7 @@ impl Directory<'_> {
         }
     }
 
-    /// The names of a block that `content` holds, in the order of their hashes.
+    /// Returns the entries of a block with contents `content`, in hash order.
     fn names_of(&self, block: FileBlock, content: &[u8], hashing: &Hashing) -> Result<Vec<Stored>> {
         let mut names = Vec::new();
         for entry in self.format.entries(content) {
@@ -304,7 +303,7 @@ impl Directory<'_> {
         Ok(names)
     }
 
-    /// What the one block of a directory holds: what becomes the root, and the names.
+    /// Splits the only block of a directory into the fields of the root, and the entries.
     fn take_apart(&self, made: &NewIndex) -> Result<(RootHead, Vec<Stored>)> {
         let broken = || self.broken_entry(0, (0, DirEntryRule::Dots));
         let first = self.contents.read(0)?.ok_or_else(broken)?;
@@ -330,8 +329,8 @@ impl Directory<'_> {
         Ok((head, self.names_of(FileBlock(0), names, &made.hashing)?))
     }
 
-    /// Parts names in the order of their hashes so that the parts are of about one size, the new name
-    /// fits its part, and names of one hash stay together if they can.
+    /// Divides entries in hash order so that the halves have about equal size, the new name fits
+    /// its half, and names of one hash stay together if possible.
     fn halve(&self, names: Vec<Stored>, new: NameHash, new_len: usize) -> Result<Halves> {
         let room = self.content_len().saturating_sub(stored_len(new_len));
         let total = bytes_of(&names);

@@ -1,5 +1,5 @@
-//! Names in the inode itself: the first ones behind the number of the parent, more as the value of
-//! an attribute. When the inode is full, they move to a block. Spec: `ext4/inlinedata`.
+//! Inline directories: entries after the parent's number in `i_block`, and more in the attribute
+//! `system.data`. When the inode is full, they are moved to a block. Spec: `ext4/inlinedata`.
 
 use platter_vfs::Result;
 
@@ -17,7 +17,7 @@ use crate::ondisk::{FileBlock, InodeFlags, InodeNr};
 
 /// `system.data`: the prefix's number and the name.
 const DATA_NAME: (u8, &[u8]) = (7, b"data");
-/// Bytes of the parent's number.
+/// Bytes of the parent's inode number.
 const PARENT_BYTES: usize = 4;
 /// Bytes of `.` and `..` at the start of a block.
 const DOTS_BYTES: usize = 24;
@@ -27,7 +27,7 @@ impl DirectoryMut<'_, '_> {
         self.inode.flags.contains(InodeFlags::INLINE_DATA)
     }
 
-    /// Whether a new directory begins inline: the inode has room, and nothing else is in it.
+    /// Whether a new directory is created inline: the inode has space, and no other data.
     pub(super) fn may_begin_inline(&self) -> bool {
         let incompat = self.volume.geometry.features.incompat;
         incompat.contains(Incompat::INLINE_DATA)
@@ -67,7 +67,7 @@ impl DirectoryMut<'_, '_> {
         self.move_to_block()?;
         let inserted = self.insert_linear(new);
         if inserted.is_err() {
-            // The names moved in this transaction, which the table must know.
+            // The directory was converted in this transaction, so the inode table must be updated.
             let stored = inode::store(self.volume, self.handle, self.inode);
             self.abort_on_error(stored)?;
         }
@@ -78,7 +78,7 @@ impl DirectoryMut<'_, '_> {
         change(self.region_mut(region));
     }
 
-    /// One of the two regions that hold entries.
+    /// Returns one of the two regions with entries.
     fn region_mut(&mut self, region: u32) -> &mut [u8] {
         if region == 0 {
             let (_, entries) = self.inode.block.split_at_mut(PARENT_BYTES);
@@ -88,12 +88,12 @@ impl DirectoryMut<'_, '_> {
         value.unwrap_or_default()
     }
 
-    /// The largest second region this inode may have.
+    /// Returns the maximum size of the second region in this inode.
     fn value_len_max(&self) -> Option<usize> {
         value_len_max_in_inode(self.inode.tail.len(), DATA_NAME.1.len())
     }
 
-    /// Makes the second region as long as can be, where nothing else lies behind the inode. Tells
+    /// Extends the second region to its maximum, if no other attribute is in the inode. Returns
     /// whether it grew.
     fn grow_value(&mut self) -> Result<bool> {
         let has_ea_inode = self
@@ -117,7 +117,7 @@ impl DirectoryMut<'_, '_> {
         Ok(true)
     }
 
-    /// Moves the names to a block, in which each keeps its place.
+    /// Moves the entries to a block, each keeping its offset.
     fn move_to_block(&mut self) -> Result<()> {
         let inline = self.inode.clone();
         let data = InlineData::decode(&inline, &self.volume.geometry)?;

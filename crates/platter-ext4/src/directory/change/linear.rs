@@ -1,5 +1,5 @@
-//! Adding a name to a directory without index: into the first gap, into a hole, or behind the last
-//! block; or by making an index where the format has one.
+//! Adding a name to a directory without an index: into the first gap, into a hole, or into a new
+//! block; or by creating an index if the filesystem has `dir_index`.
 
 use platter_vfs::Result;
 
@@ -25,8 +25,8 @@ impl DirectoryMut<'_, '_> {
                 self.abort_on_error(written)?;
             }
         }
-        // An index that was not used is out of date now. Where blocks have checksums they are sealed
-        // as those of an index, stay what they are, and get no names.
+        // An unused index is outdated now. With checksums, its blocks have the checksum of an index
+        // block, remain so, and get no entries.
         if !self.has_checksums() {
             self.inode.flags.remove(InodeFlags::INDEX);
         }

@@ -1,8 +1,8 @@
-//! Changing a directory: names come, go, and come to name something else. Spec: `ext4/directory`.
+//! Modifying a directory: adding, removing and replacing entries. Spec: `ext4/directory`.
 //!
-//! What can be refused is refused before the first change; an error behind that aborts the
-//! transaction. A directory whose index is damaged is not changed where checksums tell of damage,
-//! and goes on without its index where there are none.
+//! Preconditions are checked before the first change; a later error aborts the transaction. A
+//! directory with a corrupt index is refused with checksums, and converted to a linear one without
+//! them.
 
 mod grow;
 mod linear;
@@ -23,18 +23,18 @@ use crate::ondisk::htree::HtreeRule;
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeNr};
 use crate::txn::Handle;
 
-/// Blocks of a directory that one change of a name changes at most: two leaves, two blocks each of
-/// two levels of the index, and the root.
+/// Maximum number of directory blocks modified by one operation on a name: two leaves, two blocks
+/// for each of two levels of the index, and the root.
 pub const CHANGE_CREDITS: u32 = 7;
 
-/// Blocks that adding a name changes at most: those of the directory, and what growing takes.
+/// Returns the credits of adding a name: the directory's blocks, and growth.
 #[must_use]
 pub fn insert_credits(map: &BlockMap) -> u32 {
     CHANGE_CREDITS.saturating_add(grow::growth_credits(map))
 }
 
-/// A directory opened for changing. The caller keeps all others out of it, and stores the inode
-/// afterwards.
+/// A directory opened for modification. The caller holds the inode lock exclusively, and stores the
+/// inode afterwards.
 pub struct DirectoryMut<'a, 'h> {
     volume: &'a Volume,
     space: &'a dyn BlockSource,
@@ -45,7 +45,7 @@ pub struct DirectoryMut<'a, 'h> {
 }
 
 impl<'a, 'h> DirectoryMut<'a, 'h> {
-    /// The directory `inode`, whose blocks lie where `map` says. New ones come from `space`.
+    /// Opens the directory `inode` with the block mapping `map`. New blocks come from `space`.
     ///
     /// # Errors
     /// `NotDirectory`, and `NoKey` for one whose names are encrypted.
@@ -73,8 +73,8 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         })
     }
 
-    /// Makes a new directory, which has no contents yet, one without names: in its inode where the
-    /// format and what else lies there allow it, or else in a block.
+    /// Initializes a new directory without entries: in its inode if the format and other inline
+    /// contents allow it, else in a block.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -91,7 +91,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         self.abort_on_error(written)
     }
 
-    /// Gives back what [`begin`](Self::begin) took.
+    /// Frees what [`begin`](Self::begin) allocated.
     pub fn undo_begin(&mut self) -> Result<()> {
         self.empty(FileBlock(0)..self.block_count())
     }
@@ -99,22 +99,22 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     /// Adds a name.
     ///
     /// # Errors
-    /// `Exists`; `NoSpace`, also where the index can take no more names; `Corrupt` where something is
-    /// damaged that might hold the name.
+    /// `Exists`; `NoSpace`, also if the index is full; `Corrupt` if a corrupt part may contain the
+    /// name.
     pub fn insert(&mut self, name: Name<'_>, inode: InodeNr, kind: FileKind) -> Result<()> {
         let vacancy = match self.view()?.vacancy(name) {
             Ok(vacancy) => vacancy,
-            // Where an index may be done without, all blocks were looked through.
+            // Without checksums, all blocks were searched.
             Err(Error::Corrupt(_)) if !self.has_checksums() => Vacancy { gap: None },
             Err(error) => return Err(error),
         };
         self.insert_at(vacancy, name, inode, kind)
     }
 
-    /// Adds a name where it was found to go.
+    /// Adds a name at a location found before.
     ///
     /// # Errors
-    /// As of [`insert`](Self::insert).
+    /// Those of [`insert`](Self::insert).
     pub fn insert_at(
         &mut self,
         vacancy: Vacancy,
@@ -135,13 +135,13 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
             return self.insert_linear(&new);
         }
         match self.insert_indexed(&new) {
-            // Without checksums a directory may do without its damaged index.
+            // Without checksums, a corrupt index is dropped.
             Err(Error::Corrupt(_)) if !self.has_checksums() => self.insert_linear(&new),
             result => result,
         }
     }
 
-    /// Removes a name, and tells what it named.
+    /// Removes a name, and returns what it referred to.
     ///
     /// # Errors
     /// `NotFound`.
@@ -151,7 +151,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         Ok(slot.found)
     }
 
-    /// Removes the name at a place where it was found.
+    /// Removes the entry at a location found before.
     pub fn remove_at(&mut self, slot: &Slot) -> Result<()> {
         let format = self.format;
         self.edit_chunk(slot.chunk, |content| {
@@ -159,7 +159,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         })
     }
 
-    /// Makes a name that is there name another inode, and tells what it named before.
+    /// Changes the inode of an existing name, and returns what it referred to before.
     ///
     /// # Errors
     /// `NotFound`.
@@ -169,7 +169,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         Ok(slot.found)
     }
 
-    /// Makes `..` name another directory.
+    /// Changes the inode of `..`.
     pub fn set_parent(&mut self, parent: InodeNr) -> Result<()> {
         if self.is_inline() {
             self.set_inline_parent(parent);
@@ -186,7 +186,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         })
     }
 
-    /// The directory as it is.
+    /// Returns the directory for reading.
     fn view(&self) -> Result<Directory<'_>> {
         Directory::open(self.volume, self.inode, self.map)
     }
@@ -199,7 +199,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         self.volume.geometry.features.has_metadata_csum()
     }
 
-    /// Changes a block of names, or a region of the inode.
+    /// Modifies a block of entries, or a region of the inode.
     fn edit_chunk(&mut self, chunk: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
         if self.is_inline() {
             self.edit_region(chunk, change);
@@ -211,7 +211,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         })
     }
 
-    /// Changes a block; of one of names, all but its tail.
+    /// Modifies a block, without the tail of a block of entries.
     fn edit_block(
         &mut self,
         block: FileBlock,
@@ -231,7 +231,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         })
     }
 
-    /// Writes a block of names anew.
+    /// Overwrites a block of entries.
     fn write_leaf(&mut self, block: FileBlock, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let mut bytes = self.blank();
         if self.has_checksums() {
@@ -242,7 +242,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         self.write_block(block, bytes)
     }
 
-    /// Writes a block anew, with its tail if it has one.
+    /// Overwrites a block, with its tail if it has one.
     fn write_block(&mut self, block: FileBlock, bytes: Vec<u8>) -> Result<()> {
         let verifier = verifier(self.volume, self.inode, block);
         let place = self.place(block)?;
@@ -259,14 +259,14 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
         place.ok_or_else(|| self.broken_index(block, HtreeRule::Block))
     }
 
-    /// The number of blocks.
+    /// Returns the number of blocks.
     fn block_count(&self) -> FileBlock {
         let bits = self.volume.geometry.block_bits;
         let count = u32::try_from(self.inode.size_bytes >> bits);
         FileBlock(count.unwrap_or(u32::MAX))
     }
 
-    /// What happens to an error behind the first change.
+    /// Aborts the transaction on an error after the first change.
     fn abort_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         result.map_err(|error| self.handle.abort(error))
     }
@@ -279,7 +279,7 @@ impl<'a, 'h> DirectoryMut<'a, 'h> {
     }
 }
 
-/// A name to add.
+/// A name to be added.
 struct NewName<'n> {
     name: Name<'n>,
     inode: InodeNr,
@@ -291,7 +291,7 @@ impl NewName<'_> {
         self.name.as_bytes().len()
     }
 
-    /// Puts it into a block that has room for it.
+    /// Inserts it into a block known to have space.
     fn put(&self, format: EntryFormat, content: &mut [u8]) {
         let is_in = format.insert(content, self.name.as_bytes(), self.inode, self.kind);
         debug_assert!(is_in, "room was found before");

@@ -1,4 +1,4 @@
-//! Directories that grow and shrink, against an ordered map.
+//! Directories that grow and shrink, compared with an ordered map.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -20,22 +20,22 @@ use crate::ondisk::superblock::tests::sample as sample_superblock;
 use crate::txn::Log;
 
 const NUMBER: u32 = 12;
-/// Where the first block of the directory lies.
+/// The first block of the directory.
 const DEVICE: u64 = 128;
 const BLOCKS: u64 = 30_000;
 
-/// A directory and the filesystem it is in.
+/// A directory and its filesystem.
 struct Bench {
     volume: Volume,
     inode: Inode,
     map: BlockMap,
-    /// Blocks that may still be had.
+    /// Blocks that can still be allocated.
     space: Space,
     names: BTreeMap<Vec<u8>, u32>,
     random: u64,
 }
 
-/// Clusters are taken in a row, and those given back are counted.
+/// Allocates clusters in ascending order, and counts those that are freed.
 #[derive(Debug)]
 struct Space {
     next: AtomicU64,
@@ -182,8 +182,8 @@ impl Bench {
             .levels
     }
 
-    /// Every name is listed once and found, and an index holds to all its rules.
-    fn prove(&self) {
+    /// Checks that every name is listed once and found, and that an index is valid.
+    fn assert_valid(&self) {
         let directory = self.directory();
         let mut listed = BTreeMap::new();
         directory
@@ -209,7 +209,7 @@ impl Bench {
         assert_eq!(directory.is_empty().unwrap(), self.names.is_empty());
     }
 
-    /// `steps` changes, by the end of which the directory has about `count` names.
+    /// Performs `steps` changes, after which the directory has about `count` names.
     fn churn(&mut self, steps: u32, count: usize, len_max: u64) {
         for step in 0..steps {
             let pick = self.next();
@@ -239,7 +239,7 @@ impl Bench {
 }
 
 #[test]
-fn names_come_and_go_as_in_a_map_in_every_kind_of_directory() {
+fn every_kind_of_directory_behaves_like_a_map() {
     for has_checksums in [false, true] {
         for hash_version in 0..6 {
             let mut bench = Bench::new(Kind {
@@ -249,7 +249,7 @@ fn names_come_and_go_as_in_a_map_in_every_kind_of_directory() {
             });
             bench.churn(3000, 1500, 60);
             assert!(bench.inode.flags.contains(InodeFlags::INDEX));
-            bench.prove();
+            bench.assert_valid();
         }
         let mut bench = Bench::new(Kind {
             has_checksums,
@@ -258,12 +258,12 @@ fn names_come_and_go_as_in_a_map_in_every_kind_of_directory() {
         });
         bench.churn(1500, 400, 255);
         assert!(!bench.inode.flags.contains(InodeFlags::INDEX));
-        bench.prove();
+        bench.assert_valid();
     }
 }
 
 #[test]
-fn emptied_directory_is_empty_and_is_used_again() {
+fn emptied_directory_is_empty_and_reused() {
     for has_checksums in [false, true] {
         let mut bench = Bench::new(Kind {
             has_checksums,
@@ -273,10 +273,10 @@ fn emptied_directory_is_empty_and_is_used_again() {
         for name in bench.names.keys().cloned().collect::<Vec<_>>() {
             bench.remove(&name);
         }
-        bench.prove();
+        bench.assert_valid();
         let size_bytes = bench.inode.size_bytes;
         bench.churn(100, 100, 20);
-        bench.prove();
+        bench.assert_valid();
         assert_eq!(bench.inode.size_bytes, size_bytes);
     }
 }
@@ -299,10 +299,10 @@ fn index_grows_by_levels_until_it_is_full() {
     };
     assert!(matches!(error, Error::Condition(Condition::NoSpace)));
     assert_eq!(bench.levels(), 1);
-    // A root of 123 inner blocks of 126 entries, each at least half full: names of 255 bytes lie
-    // by two or three in a leaf.
+    // A root of 123 interior nodes of 126 entries, each at least half full: two or three names of
+    // 255 bytes fit a leaf.
     assert!(count > 123 * 63 * 2, "{count} names");
-    bench.prove();
+    bench.assert_valid();
     let size_bytes = bench.inode.size_bytes;
     bench.volume.geometry.features.incompat |= Incompat::LARGE_DIR;
     for number in 0..500 {
@@ -312,7 +312,7 @@ fn index_grows_by_levels_until_it_is_full() {
     }
     assert_eq!(bench.levels(), 2);
     assert!(bench.inode.size_bytes > size_bytes);
-    bench.prove();
+    bench.assert_valid();
 }
 
 #[test]
@@ -338,16 +338,16 @@ fn no_space_changes_nothing() {
                 }
             };
             assert!(matches!(error, Error::Condition(Condition::NoSpace)));
-            bench.prove();
+            bench.assert_valid();
             assert!(bench.volume.log().unwrap().failure().is_none());
         }
     }
 }
 
-/// Names of 255 bytes that all have one legacy hash, more than fit a leaf of 1 KiB.
+/// Returns names of 255 bytes with the same legacy hash, more than fit a leaf of 1 KiB.
 fn colliding() -> Vec<Vec<u8>> {
     const TAIL: usize = 4;
-    /// The hashes looked for have this many leading zeros.
+    /// Number of leading zeros of the hash that the search accepts.
     const ZEROS: u32 = 12;
     let step = |(last, before): (u32, u32), byte: u8| {
         let byte = i32::from(byte.cast_signed()).cast_unsigned();
@@ -387,7 +387,7 @@ fn colliding() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn names_of_one_hash_go_on_in_the_next_leaf() {
+fn names_of_one_hash_continue_in_the_next_leaf() {
     let names = colliding();
     assert!(names.len() > 3, "{} names of one hash", names.len());
     for has_checksums in [false, true] {
@@ -403,17 +403,17 @@ fn names_of_one_hash_go_on_in_the_next_leaf() {
         for name in &names {
             assert!(bench.insert(name, 78).is_err());
         }
-        bench.prove();
+        bench.assert_valid();
         bench.churn(300, 300, 255);
         for name in &names {
             bench.remove(name);
         }
-        bench.prove();
+        bench.assert_valid();
     }
 }
 
 #[test]
-fn names_that_differ_in_case_are_one_in_a_casefolded_directory() {
+fn casefolded_directory_ignores_case() {
     let mut bench = Bench::new(Kind {
         has_checksums: true,
         flags: InodeFlags::EXTENTS.union(InodeFlags::CASEFOLD),
@@ -427,19 +427,19 @@ fn names_that_differ_in_case_are_one_in_a_casefolded_directory() {
     let other = Name::new("STRASSE-77".as_bytes()).unwrap();
     let error = bench.insert(other.as_bytes(), 14).unwrap_err();
     assert!(matches!(error, Error::Condition(Condition::Exists)));
-    bench.prove();
+    bench.assert_valid();
     bench
         .change(|dir| dir.replace(other, number(15), FileKind::Regular))
         .unwrap();
     bench.names.insert("Straße-77".into(), 15);
-    bench.prove();
+    bench.assert_valid();
     bench.change(|dir| dir.remove(other)).unwrap();
     bench.names.remove("Straße-77".as_bytes());
-    bench.prove();
+    bench.assert_valid();
 }
 
 #[test]
-fn parent_is_changed_with_and_without_index() {
+fn parent_is_changed_with_and_without_an_index() {
     for count in [3, 300] {
         let mut bench = Bench::new(Kind {
             has_checksums: true,
@@ -450,12 +450,12 @@ fn parent_is_changed_with_and_without_index() {
         let dotdot = Name::new(b"..").unwrap();
         assert_eq!(bench.directory().lookup(dotdot).unwrap().inode.get(), 99);
         bench.change(|dir| dir.set_parent(InodeNr::ROOT)).unwrap();
-        bench.prove();
+        bench.assert_valid();
     }
 }
 
 #[test]
-fn damaged_index_is_refused_with_checksums_and_left_behind_without() {
+fn corrupt_index_is_refused_only_with_checksums() {
     let mut sealed = Bench::new(Kind {
         has_checksums: true,
         ..PLAIN
@@ -480,7 +480,7 @@ fn damaged_index_is_refused_with_checksums_and_left_behind_without() {
         plain.insert(&name, 13).unwrap();
     }
     assert!(!plain.inode.flags.contains(InodeFlags::INDEX));
-    plain.prove();
+    plain.assert_valid();
     let known = sealed.names.keys().next().unwrap().clone();
     sealed.remove(&known);
     let key = Name::new(&known).unwrap();
@@ -488,7 +488,7 @@ fn damaged_index_is_refused_with_checksums_and_left_behind_without() {
 }
 
 #[test]
-fn listing_goes_on_while_names_come_and_go() {
+fn listing_continues_while_names_change() {
     for has_index in [true, false] {
         let mut bench = Bench::new(Kind { has_index, ..PLAIN });
         for number in 0..20 {
@@ -528,12 +528,12 @@ fn listing_goes_on_while_names_come_and_go() {
             assert_eq!(seen.get(format!("stays-{number}").as_bytes()), Some(&1));
         }
         assert!(seen.values().all(|&count| count == 1));
-        bench.prove();
+        bench.assert_valid();
     }
 }
 
 #[test]
-fn hole_gets_the_name_that_no_block_has_room_for() {
+fn hole_is_filled_when_all_blocks_are_full() {
     let mut bench = Bench::new(Kind {
         has_index: false,
         has_checksums: true,
@@ -551,7 +551,7 @@ fn hole_gets_the_name_that_no_block_has_room_for() {
     bench.inode.size_bytes = 3072;
     bench.insert(&name(6), 13).unwrap();
     assert_eq!(bench.inode.size_bytes, 3072);
-    bench.prove();
+    bench.assert_valid();
     bench
         .change(|dir| dir.empty(FileBlock(0)..FileBlock(1)))
         .unwrap();
@@ -564,7 +564,7 @@ fn hole_gets_the_name_that_no_block_has_room_for() {
 }
 
 #[test]
-fn names_begin_in_the_inode_and_move_to_a_block() {
+fn inline_directory_is_converted_to_a_block() {
     let flags = [InodeFlags::EXTENTS, InodeFlags::empty()];
     for (has_checksums, flags) in [(false, flags[0]), (true, flags[0]), (true, flags[1])] {
         let mut bench = Bench::new(Kind {
@@ -575,8 +575,8 @@ fn names_begin_in_the_inode_and_move_to_a_block() {
         });
         assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
         assert_eq!(bench.inode.size_bytes, 60);
-        bench.prove();
-        // 56 bytes hold three names of this length, and 68 behind the inode four more.
+        bench.assert_valid();
+        // 56 bytes hold three names of this length, and 68 after the inode four more.
         for number in 0..7 {
             assert_eq!(bench.inode.size_bytes, if number < 4 { 60 } else { 128 });
             bench
@@ -587,7 +587,7 @@ fn names_begin_in_the_inode_and_move_to_a_block() {
                     .insert(format!("name-{number}").as_bytes(), 13)
                     .is_err()
             );
-            bench.prove();
+            bench.assert_valid();
         }
         bench.remove(b"name-2");
         bench.remove(b"name-5");
@@ -598,18 +598,18 @@ fn names_begin_in_the_inode_and_move_to_a_block() {
         bench.insert(b"other-5", 14).unwrap();
         bench.insert(b"other-2", 14).unwrap();
         assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
-        bench.prove();
+        bench.assert_valid();
         bench.insert(b"more", 14).unwrap();
         assert!(!bench.inode.flags.contains(InodeFlags::INLINE_DATA));
         assert_eq!((bench.inode.size_bytes, bench.inode.sectors), (1024, 2));
-        bench.prove();
+        bench.assert_valid();
         bench.churn(500, 300, 40);
-        bench.prove();
+        bench.assert_valid();
     }
 }
 
 #[test]
-fn names_stay_in_the_inode_when_there_is_no_block() {
+fn inline_directory_stays_inline_on_enospc() {
     let mut bench = Bench::new(Kind {
         has_inline: true,
         ..PLAIN
@@ -621,11 +621,11 @@ fn names_stay_in_the_inode_when_there_is_no_block() {
     }
     assert_eq!(count, 7);
     assert!(bench.inode.flags.contains(InodeFlags::INLINE_DATA));
-    bench.prove();
+    bench.assert_valid();
 }
 
 #[test]
-fn blocks_of_a_cluster_are_used_before_another_is_taken() {
+fn directory_uses_a_whole_cluster_first() {
     for flags in [InodeFlags::EXTENTS, InodeFlags::empty()] {
         let mut bench = Bench::new(Kind {
             has_checksums: true,
@@ -634,7 +634,7 @@ fn blocks_of_a_cluster_are_used_before_another_is_taken() {
             ..PLAIN
         });
         bench.churn(3000, 2500, 60);
-        bench.prove();
+        bench.assert_valid();
         let blocks = bench.inode.size_bytes / 1024;
         let nodes = u64::from(!flags.contains(InodeFlags::EXTENTS));
         assert_eq!(bench.inode.sectors, (blocks.div_ceil(16) + nodes) * 32);

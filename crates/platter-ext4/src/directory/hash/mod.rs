@@ -1,8 +1,7 @@
-//! The hashes that order a hashed directory: legacy, half MD4 and TEA, each over bytes taken as
-//! signed or unsigned. Spec: `ext4/directory` (hash tree directories), RFC 1320, Wheeler and
-//! Needham's TEA.
+//! The hashes of indexed directories: legacy, half MD4 and TEA, each over signed or unsigned bytes.
+//! Spec: `ext4/directory` (hash tree directories), RFC 1320, Wheeler and Needham's TEA.
 
-/// The hash functions by the number the directory's root or the superblock gives them.
+/// The hash algorithms, by their number in the directory's root or the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
     /// 0: a multiplicative hash without a seed.
@@ -13,38 +12,38 @@ pub enum HashAlgorithm {
     Tea,
 }
 
-/// How one directory, or one filesystem, hashes names.
+/// The hash version of a directory or a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HashVersion {
-    /// The function.
+    /// The algorithm.
     pub algorithm: HashAlgorithm,
-    /// Whether bytes above 0x7f count as positive numbers: a matter of the machine that made the
-    /// filesystem, which the superblock remembers.
+    /// Whether bytes above 0x7f are unsigned: a property of the machine that made the filesystem,
+    /// stored in `s_flags`.
     pub unsigned: bool,
 }
 
-/// The filesystem's hash seed; all zeros stands for MD4's initial state.
+/// `s_hash_seed`; all zeros selects MD4's initial state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HashSeed(pub [u32; 4]);
 
-/// The hash of a name. The order of a directory is that of these pairs.
+/// The hash of a name. A directory is ordered by these pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NameHash {
-    /// What the index goes by. The lowest bit is always clear, since the index uses it to mark a
-    /// block that goes on with the hash the block before it ended with.
+    /// The hash in the index. The lowest bit is always clear, since the index uses it to mark a
+    /// block that continues the last hash of its predecessor.
     pub major: u32,
-    /// What tells names apart whose major hash is equal; 0 with the legacy function.
+    /// Orders names with the same major hash; 0 with the legacy algorithm.
     pub minor: u32,
 }
 
 /// MD4's initial state (RFC 1320, 3.3).
 const INITIAL_STATE: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
-/// The major hash that stands for the end of a directory, which no name may have.
+/// The major hash reserved for the end of a directory.
 const END_OF_DIRECTORY: u32 = 0xffff_fffe;
 
 impl HashVersion {
-    /// The version a directory's root names by `number`; `None` for unknown ones. `unsigned` is
-    /// the filesystem's flag.
+    /// Returns the version for `number` in a directory's root; `None` for unknown ones. `unsigned`
+    /// is the filesystem's flag.
     #[must_use]
     pub fn of_directory(number: u8, unsigned: bool) -> Option<Self> {
         let algorithm = match number {
@@ -59,8 +58,8 @@ impl HashVersion {
         })
     }
 
-    /// The version the superblock names as the default by `number`, where 3 to 5 are the unsigned
-    /// forms of 0 to 2; `None` for unknown ones.
+    /// Returns the version for `number` in the superblock, where 3 to 5 are the unsigned forms of 0
+    /// to 2; `None` for unknown ones.
     #[must_use]
     pub fn of_superblock(number: u8, unsigned: bool) -> Option<Self> {
         match number.checked_sub(3) {
@@ -69,7 +68,7 @@ impl HashVersion {
         }
     }
 
-    /// The hash of `name`, which a casefolded directory folds first.
+    /// Returns the hash of `name`, casefolded by the caller if the directory is.
     #[must_use]
     pub fn hash(self, seed: HashSeed, name: &[u8]) -> NameHash {
         let state = if seed.0 == [0; 4] {
@@ -95,7 +94,7 @@ impl HashVersion {
         NameHash { major, minor }
     }
 
-    /// One byte as the number it counts for, in 32-bit two's complement.
+    /// Converts a byte to 32-bit two's complement.
     fn widen(self, byte: u8) -> u32 {
         if self.unsigned {
             u32::from(byte)
@@ -118,7 +117,7 @@ impl HashVersion {
         last << 1
     }
 
-    /// Feeds the name to `transform` in blocks of `WORDS` words, the last one padded.
+    /// Passes the name to `transform` in blocks of `WORDS` words, the last one padded.
     fn chain<const WORDS: usize>(
         self,
         name: &[u8],
@@ -133,8 +132,8 @@ impl HashVersion {
         state
     }
 
-    /// The next block: bytes make words from the top down, over a padding that repeats how many
-    /// bytes of the name were left.
+    /// Returns the next block: bytes fill words from the top down, over a padding of the remaining
+    /// length.
     fn pack<const WORDS: usize>(self, rest: &[u8]) -> [u32; WORDS] {
         let left = u32::try_from(rest.len()).unwrap_or(u32::MAX);
         let padding = left | (left << 8);
@@ -149,9 +148,10 @@ impl HashVersion {
     }
 }
 
-/// One block of MD4 over eight words: each round does eight steps, in its own order of words.
+/// Computes one block of MD4 over eight words: each round has eight steps, in its own order of
+/// words.
 fn half_md4(state: [u32; 4], input: &[u32; 8]) -> [u32; 4] {
-    /// Words in the order a round takes them, rotations, additive constant.
+    /// Word order, rotations and additive constant of each round.
     const ROUNDS: [([usize; 8], [u32; 4], u32); 3] = [
         ([0, 1, 2, 3, 4, 5, 6, 7], [3, 7, 11, 19], 0),
         ([1, 3, 5, 7, 0, 2, 4, 6], [3, 5, 9, 13], 0x5a82_7999),
@@ -180,7 +180,8 @@ fn half_md4(state: [u32; 4], input: &[u32; 8]) -> [u32; 4] {
     ]
 }
 
-/// Half the rounds of TEA (16 cycles), with the input as the key and the state as the text.
+/// Computes half the rounds of TEA (16 cycles), with the input as the key and the state as the
+/// text.
 fn tea(state: [u32; 4], key: &[u32; 4]) -> [u32; 4] {
     const DELTA: u32 = 0x9e37_79b9;
     let [mut left, mut right, ..] = state;

@@ -18,7 +18,7 @@ fn assert_hashes(seed: HashSeed, name: &[u8], expected: [(u32, u32); 6]) {
 }
 
 #[test]
-fn seeded_hashes_are_those_of_debugfs() {
+fn seeded_hashes_match_debugfs() {
     let both =
         |three: [(u32, u32); 3]| [three[0], three[1], three[2], three[0], three[1], three[2]];
     assert_hashes(
@@ -76,7 +76,7 @@ fn signedness_matters_above_ascii() {
 }
 
 #[test]
-fn a_seed_of_zeros_is_the_initial_state_of_md4() {
+fn zero_seed_is_the_initial_state_of_md4() {
     let half_md4 = HashVersion::of_directory(1, false).unwrap();
     let zeros = half_md4.hash(HashSeed::default(), b"hello");
     assert_eq!((zeros.major, zeros.minor), (0x1746_da32, 0x4200_13b5));
@@ -84,7 +84,7 @@ fn a_seed_of_zeros_is_the_initial_state_of_md4() {
 }
 
 #[test]
-fn a_full_block_is_padded_with_the_length_that_was_left() {
+fn full_block_is_padded_with_the_remaining_length() {
     let tea = HashVersion::of_directory(2, false).unwrap();
     let hash = tea.hash(HashSeed::default(), b"0123456789abcdef0123456789abcdef");
     assert_eq!((hash.major, hash.minor), (0xcbe9_5e3c, 0x1762_7589));

@@ -1,4 +1,4 @@
-//! Extents that come into the map, and those that change their kind.
+//! Inserting extents, and converting them between written and unwritten.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::ondisk::FileBlock;
 use crate::ondisk::extent::{Extent, ExtentRule};
 
 impl ExtentMap {
-    /// Maps blocks that are a hole. The extent is no longer than its kind may be.
+    /// Maps blocks that are a hole. The extent does not exceed the maximum length.
     pub(in crate::mapping) fn insert(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -39,8 +39,7 @@ impl ExtentMap {
         self.splice(change, path, old, new)
     }
 
-    /// Has the extents of a range read as what was written to their blocks, or as zeros. Holes are
-    /// left.
+    /// Marks the extents of a range as written or unwritten. Holes are skipped.
     pub(in crate::mapping) fn convert(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -84,7 +83,7 @@ impl ExtentMap {
     }
 }
 
-/// What becomes of `extent` when `part` of it changes its kind.
+/// Returns the extents that replace `extent` when `part` of it is converted.
 fn parted(extent: &Extent, part: &Extent, unwritten: bool) -> Vec<Extent> {
     let mut parts = Vec::with_capacity(5);
     parts.extend(extent.within(&(FileBlock(0)..part.first)));

@@ -1,4 +1,4 @@
-//! Maps made of extents: a tree of at most five levels below its root in the inode.
+//! Mapping by extents: a tree of at most five levels below its root in the inode.
 
 mod insert;
 mod node;
@@ -21,10 +21,10 @@ use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{FileBlock, Inode, InodeNr};
 pub(super) use splice::splice_credits;
 
-/// The tree of one inode.
+/// The extent tree of one inode.
 ///
 /// # Invariants
-/// The root's header and entries were proven.
+/// The root's header and entries are valid.
 #[derive(Debug)]
 pub(super) struct ExtentMap {
     root: [u8; BLOCK_AREA_BYTES],
@@ -33,7 +33,7 @@ pub(super) struct ExtentMap {
 }
 
 impl ExtentMap {
-    /// Proves the root.
+    /// Decodes and validates the root.
     pub(super) fn decode(volume: &Volume, inode: &Inode) -> Result<Self> {
         let root = ExtentNode::decode(&inode.block);
         root.and_then(|root| root.verify(&volume.geometry))
@@ -45,12 +45,12 @@ impl ExtentMap {
         })
     }
 
-    /// The run that holds `block`: all of its extent, or a hole from `block` on.
+    /// Returns the run that contains `block`: its whole extent, or a hole from `block` on.
     pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
         let root = self.node(&self.root, None)?;
         let mut depth = root.depth;
         let mut found = root.lookup(block);
-        // The first entry behind `block` on the levels above.
+        // The first entry after the block on the levels above.
         let mut bound = None;
         loop {
             match found {
@@ -58,7 +58,7 @@ impl ExtentMap {
                 Found::Hole(next) => return Ok(Run::hole(block, next.or(bound))),
                 Found::Child(child, next) => {
                     bound = next.or(bound);
-                    // Ends: `read` only lets a node pass that is one level further down.
+                    // Terminates: `read` accepts only a node one level further down.
                     let buffer = self.read(volume, child, depth)?;
                     let node = self.node(&buffer, Some(child))?;
                     depth = node.depth;
@@ -100,7 +100,7 @@ impl ExtentMap {
         ControlFlow::Continue(())
     }
 
-    /// A child of a node of `depth`, proven by itself and against its parent.
+    /// Reads a child of a node of `depth`, and validates it by itself and against its parent.
     fn read(&self, volume: &Volume, child: Child, depth: u16) -> Result<Buffer> {
         let rules = ExtentBlockRules {
             geometry: &volume.geometry,
@@ -129,7 +129,7 @@ impl ExtentMap {
         self.corrupt(None, ExtentRule::Entries)
     }
 
-    /// The root's bytes.
+    /// Returns the root's bytes.
     pub(super) fn root(&self) -> [u8; BLOCK_AREA_BYTES] {
         self.root
     }
@@ -142,7 +142,7 @@ impl ExtentMap {
         self.node(&self.root, None).is_ok_and(is_blank)
     }
 
-    /// Levels below the root.
+    /// Returns the number of levels below the root.
     pub(super) fn depth(&self) -> u16 {
         self.node(&self.root, None).map_or(0, |root| root.depth)
     }

@@ -1,4 +1,4 @@
-//! A node taken out of its bytes, to be changed.
+//! A decoded node, for modification.
 
 use zerocopy::IntoBytes;
 
@@ -6,17 +6,17 @@ use crate::ondisk::FileBlock;
 use crate::ondisk::extent::{Child, DiskExtent, DiskExtentIndex, Extent, ExtentNode};
 use crate::ondisk::extent::{encode_node, node_room};
 
-/// The header and entries of a node. It may hold more entries than fit while it is changed.
+/// The header and entries of a node. It may temporarily exceed its capacity.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     /// Levels below it.
     pub(super) depth: u16,
-    /// Entries that fit.
+    /// Capacity in entries.
     pub(super) room: usize,
     pub(super) entries: Entries,
 }
 
-/// What a node holds.
+/// The entries of a node.
 #[derive(Debug, Clone)]
 pub(super) enum Entries {
     Inner(Vec<Child>),
@@ -24,7 +24,7 @@ pub(super) enum Entries {
 }
 
 impl Node {
-    /// The node that `bytes` were decoded to.
+    /// Creates the node that `bytes` were decoded to.
     pub(super) fn new(node: &ExtentNode<'_>, bytes: &[u8]) -> Self {
         Self {
             depth: node.depth,
@@ -37,7 +37,7 @@ impl Node {
         }
     }
 
-    /// A leaf without extents.
+    /// Creates a leaf without extents.
     pub(super) fn empty(room: usize) -> Self {
         Self {
             depth: 0,
@@ -53,12 +53,12 @@ impl Node {
         }
     }
 
-    /// Whether it holds more than fits.
+    /// Whether it exceeds its capacity.
     pub(super) fn overflows(&self) -> bool {
         self.len() > self.room
     }
 
-    /// The file block of its first entry.
+    /// Returns the file block of its first entry.
     pub(super) fn first(&self) -> Option<FileBlock> {
         match &self.entries {
             Entries::Inner(children) => children.first().map(|child| child.first),
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// The children of an inner node, to be changed; `None` for a leaf.
+    /// Returns the children of an index node, for modification; `None` for a leaf.
     pub(super) fn children_mut(&mut self) -> Option<&mut Vec<Child>> {
         match &mut self.entries {
             Entries::Leaf(_) => None,
@@ -88,7 +88,7 @@ impl Node {
         }
     }
 
-    /// Takes the entries from `at` on into a node of their own.
+    /// Moves the entries from `at` on into a new node.
     pub(super) fn split_off(&mut self, at: usize) -> Self {
         Self {
             depth: self.depth,
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Fills `bytes` with the node.
+    /// Encodes the node into `bytes`.
     pub(super) fn encode(&self, bytes: &mut [u8]) {
         bytes.fill(0);
         match &self.entries {

@@ -1,4 +1,4 @@
-//! The nodes from the root to the leaf of a file block.
+//! The path from the root to the leaf of a file block.
 
 use platter_vfs::Result;
 
@@ -11,21 +11,21 @@ use crate::ondisk::{BlockNr, FileBlock};
 /// One node of a path.
 #[derive(Debug)]
 pub(super) struct Level {
-    /// Where it lies; `None` for the root, in the inode.
+    /// Its block; `None` for the root, in the inode.
     pub(super) place: Option<BlockNr>,
     pub(super) node: Node,
-    /// Of an inner node: the child that the path goes on with. Of a leaf: the first extent behind
-    /// the block.
+    /// In an index node: the child that the path follows. In a leaf: the first extent after the
+    /// block.
     pub(super) at: usize,
 }
 
-/// The way to the leaf that holds a file block, or would hold it.
+/// The path to the leaf that contains a file block, or would contain it.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// The nodes above the leaf, the root first.
+    /// The nodes above the leaf, from the root on.
     pub(super) above: Vec<Level>,
     pub(super) leaf: Level,
-    /// The first block of the next leaf.
+    /// The first file block of the next leaf.
     pub(super) bound: Option<FileBlock>,
 }
 
@@ -34,44 +34,44 @@ impl Path {
         self.leaf.node.extents()
     }
 
-    /// The last extent that begins at or before the block.
+    /// Returns the last extent that begins at or before the block.
     pub(super) fn before(&self) -> Option<(usize, Extent)> {
         let at = self.leaf.at.checked_sub(1)?;
         Some((at, *self.extents().get(at)?))
     }
 
-    /// The first extent behind the block, in the same leaf.
+    /// Returns the first extent after the block, in the same leaf.
     pub(super) fn after(&self) -> Option<Extent> {
         self.extents().get(self.leaf.at).copied()
     }
 
-    /// Where the first extent behind the block begins.
+    /// Returns the start of the first extent after the block.
     pub(super) fn next(&self) -> Option<FileBlock> {
         self.after().map(|extent| extent.first).or(self.bound)
     }
 
-    /// Levels below the root.
+    /// Returns the number of levels below the root.
     pub(super) fn depth(&self) -> u16 {
         u16::try_from(self.above.len()).unwrap_or(u16::MAX)
     }
 }
 
 impl ExtentMap {
-    /// The first block behind all extents.
+    /// Returns the first block after all extents.
     pub(in crate::mapping) fn end(&self, volume: &Volume) -> Result<FileBlock> {
         let path = self.descend(volume, FileBlock::MAX)?;
         let last = path.before();
         Ok(last.map_or(FileBlock(0), |(_, extent)| extent.end()))
     }
 
-    /// The way to the leaf of `block`; of one before all others, to the first leaf.
+    /// Finds the path to the leaf of `block`; for one before all others, to the first leaf.
     pub(super) fn descend(&self, volume: &Volume, block: FileBlock) -> Result<Path> {
         let root = self.node(&self.root, None)?;
         let mut node = Node::new(&root, &self.root);
         let mut place: Option<Child> = None;
         let mut above = Vec::new();
         let mut bound = None;
-        // Ends: `read` only lets a node pass that is one level further down.
+        // Terminates: `read` accepts only a node one level further down.
         while node.depth > 0 {
             let children = node.children();
             let behind = children.partition_point(|child| child.first <= block);

@@ -1,5 +1,4 @@
-//! Extents that leave the map, from the end of a range to its start, in pieces that a handle can
-//! hold.
+//! Removing extents, from the end of a range to its start, in steps that fit a handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,21 +13,21 @@ use crate::mapping::change::{MapChange, SPACE_CREDITS};
 use crate::ondisk::extent::Extent;
 use crate::ondisk::{BlockNr, FileBlock, GroupNr};
 
-/// What one step takes out of a leaf.
+/// What one step removes from a leaf.
 struct Cut {
-    /// The pieces, each within one group, from the last to the first.
+    /// The removed parts, each within one group, from the last to the first.
     pieces: Vec<Extent>,
-    /// The first block that is taken out.
+    /// The first removed block.
     first: FileBlock,
-    /// Extents of the leaf that are taken out or cut.
+    /// The extents of the leaf that are removed or shortened.
     old: Range<usize>,
-    /// The handle has no room for more.
+    /// The handle has no credits for more.
     is_full: bool,
 }
 
 impl ExtentMap {
-    /// Takes the blocks of a range out of the map and gives them back. With [`Progress::More`],
-    /// what lies before that block is left.
+    /// Unmaps and frees the blocks of a range. With [`Progress::More`], the blocks before the
+    /// returned one are left.
     pub(in crate::mapping) fn remove(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -55,7 +54,7 @@ impl ExtentMap {
         Ok(Progress::Done)
     }
 
-    /// Takes what was planned out of a leaf.
+    /// Removes the planned extents from a leaf.
     fn cut(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -74,8 +73,8 @@ impl ExtentMap {
             .map_err(|error| change.handle.abort(error))
     }
 
-    /// Gives back the blocks of pieces that were taken out. Of clusters that other blocks of the
-    /// file lie in too, the last one gives them back.
+    /// Frees the blocks of removed parts. A cluster with other blocks of the file is freed with the
+    /// last of them.
     fn free_pieces(&self, change: &mut MapChange<'_, '_>, pieces: &[Extent]) -> Result<()> {
         let ratio = change.volume.geometry.cluster_blocks;
         let mut edges = BTreeMap::new();
@@ -100,7 +99,7 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// Whether any block of the cluster of the file that begins at `first` is mapped.
+    /// Whether any block of the logical cluster that begins at `first` is mapped.
     fn is_cluster_mapped(&self, change: &MapChange<'_, '_>, first: u32) -> Result<bool> {
         let run = self.lookup(change.volume, FileBlock(first))?;
         let end = first.saturating_add(change.volume.geometry.cluster_blocks);
@@ -108,8 +107,8 @@ impl ExtentMap {
     }
 }
 
-/// Finds what of a range, which ends at the path's block, its leaf holds and the handle has room
-/// for. The first piece always fits.
+/// Plans the removal of the part of a range, which ends at the path's block, that is in the leaf
+/// and fits the handle. The first part always fits.
 fn plan(
     change: &mut MapChange<'_, '_>,
     path: &Path,

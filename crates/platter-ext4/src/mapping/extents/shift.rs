@@ -1,4 +1,4 @@
-//! Extents that move within the file, as collapsing and inserting ranges moves them.
+//! Shifting extents within the file, for collapsing and inserting ranges.
 
 use platter_vfs::{Condition, Error, Result};
 
@@ -9,8 +9,8 @@ use crate::ondisk::FileBlock;
 use crate::ondisk::extent::{Extent, ExtentRule};
 
 impl ExtentMap {
-    /// Moves what begins at or behind `from` down by `count` blocks, which are a hole. With
-    /// [`Progress::More`], what begins before that block was moved.
+    /// Shifts extents that begin at or after `from` down by `count` blocks, which are a hole. With
+    /// [`Progress::More`], those that begin before the returned block were shifted.
     pub(in crate::mapping) fn shift_down(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -48,7 +48,7 @@ impl ExtentMap {
         Ok(Progress::Done)
     }
 
-    /// Parts the extent that `at` lies in, so that one begins there.
+    /// Splits the extent that contains `at`, so that one begins there.
     pub(in crate::mapping) fn part(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -69,8 +69,9 @@ impl ExtentMap {
         self.splice(change, path, old..old + 1, parts)
     }
 
-    /// Moves what begins at or behind `from` up by `count` blocks; an extent that `from` lies in is
-    /// parted there. With [`Progress::More`], what begins at or behind that block was moved.
+    /// Shifts extents that begin at or after `from` up by `count` blocks; an extent that contains
+    /// `from` is split there. With [`Progress::More`], those that begin at or after the returned
+    /// block were shifted.
     ///
     /// # Errors
     /// `NoSpace` before anything is changed.

@@ -1,5 +1,5 @@
-//! The one way in which a tree changes: extents of a leaf give way to others, and the nodes above
-//! follow. Full nodes split, empty ones go, and the root takes in its only child when that fits.
+//! The only modification of a tree: replaces extents of a leaf by others, and updates the nodes
+//! above. Full nodes are split, empty ones freed, and the root absorbs its only child if that fits.
 
 use std::ops::Range;
 
@@ -13,13 +13,13 @@ use crate::ondisk::extent::node_room;
 use crate::ondisk::extent::{Child, EXTENT_DEPTH_MAX, Extent, ExtentBlockRules, ExtentRule};
 use crate::ondisk::{BlockNr, InodeNr};
 
-/// Blocks that a splice changes at most in a tree of this depth: on every level a node, its new
-/// neighbour, and what taking or giving back a block changes.
+/// Returns the maximum number of blocks that a splice modifies in a tree of this depth: on every
+/// level a node, its new sibling, and the metadata of allocating or freeing a block.
 pub(in crate::mapping) fn splice_credits(depth: u16) -> u32 {
     (u32::from(depth) + 1) * (SPACE_CREDITS + 2)
 }
 
-/// Makes neighbours that go on where the one before ends one extent.
+/// Merges adjacent extents that are contiguous.
 pub(super) fn coalesce(extents: &mut Vec<Extent>) {
     extents.dedup_by(|next, before| {
         let joined = before.joined(next);
@@ -31,7 +31,7 @@ pub(super) fn coalesce(extents: &mut Vec<Extent>) {
 }
 
 impl ExtentMap {
-    /// Puts `new` in the place of the extents `old` of the path's leaf.
+    /// Replaces the extents `old` of the path's leaf by `new`.
     ///
     /// # Errors
     /// `NoSpace` before anything is changed.
@@ -53,7 +53,7 @@ impl ExtentMap {
             .map_err(|error| change.handle.abort(error))
     }
 
-    /// Stores the leaf and what changes above it, from below.
+    /// Stores the leaf and the changed nodes above it, from the leaf up.
     fn store(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -96,8 +96,8 @@ impl ExtentMap {
         self.store_root(change, level.node, &mut spare)
     }
 
-    /// Moves entries of a node that overflows into a new one behind it. Whether that is the last
-    /// of its parent.
+    /// Moves entries of an overflowing node into a new one after it. Returns whether the node is
+    /// the last of its parent.
     fn split(
         &self,
         change: &mut MapChange<'_, '_>,
@@ -107,7 +107,7 @@ impl ExtentMap {
         is_at_end: bool,
         spare: &mut impl Iterator<Item = BlockNr>,
     ) -> Result<bool> {
-        // A file that grows leaves full nodes behind.
+        // A file that grows leaves full nodes.
         let kept = if is_at_end {
             level.node.room
         } else {
@@ -123,7 +123,7 @@ impl ExtentMap {
         Ok(is_last)
     }
 
-    /// Stores the root; one that overflows moves into a block, one level further down.
+    /// Stores the root; an overflowing one moves into a block, one level further down.
     fn store_root(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -151,7 +151,7 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// Takes the only child of a root into it, as long as it fits.
+    /// Absorbs the only child of a root, as long as it fits.
     fn absorb(&self, change: &mut MapChange<'_, '_>, mut root: Node) -> Result<Node> {
         while let [child] = *root.children() {
             let buffer = self.read(change.volume, child, root.depth)?;
@@ -190,7 +190,7 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// The root of a map without blocks.
+    /// Creates the root of an empty mapping.
     pub(in crate::mapping) fn empty(inode: InodeNr, inode_seed: u32) -> Self {
         let mut root = [0; crate::ondisk::inode::BLOCK_AREA_BYTES];
         Node::empty(node_room(root.len())).encode(&mut root);
@@ -202,7 +202,7 @@ impl ExtentMap {
     }
 }
 
-/// Takes the blocks that storing the path will need.
+/// Allocates the blocks that storing the path will need.
 fn take_nodes(change: &mut MapChange<'_, '_>, path: &Path) -> Result<Vec<BlockNr>> {
     let mut count = 0;
     if path.leaf.node.overflows() {
@@ -210,7 +210,7 @@ fn take_nodes(change: &mut MapChange<'_, '_>, path: &Path) -> Result<Vec<BlockNr
         count = 1 + path.above.iter().rev().take_while(full).count();
     }
     if count > path.above.len() && path.depth() >= EXTENT_DEPTH_MAX {
-        // As many extents as there can be.
+        // The tree has the maximum depth and is full.
         return Err(platter_vfs::Condition::NoSpace.into());
     }
     let near = path.leaf.place;

@@ -1,4 +1,4 @@
-//! Blocks that come into an indirect map and leave it, with the blocks of numbers above them.
+//! Mapping and unmapping blocks in an indirect mapping, with the indirect blocks above them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,23 +13,23 @@ use crate::Volume;
 use crate::mapping::change::{MapChange, Progress, SPACE_CREDITS};
 use crate::ondisk::{BlockNr, FileBlock, GroupNr};
 
-/// The most levels of blocks of numbers.
+/// Maximum number of levels of indirect blocks.
 const LEVELS_MAX: u32 = 3;
-/// Blocks that one step changes at most: each block of numbers, and what taking it or giving it
-/// back changes.
+/// Maximum number of blocks modified by one step: each indirect block, and the metadata of
+/// allocating or freeing it.
 pub(in crate::mapping) const STEP_CREDITS: u32 = LEVELS_MAX * (SPACE_CREDITS + 1) + 1;
 
-/// One row of numbers on the way to a file block: in the inode, or a block of them.
+/// One array of block numbers on the path to a file block: in the inode, or an indirect block.
 #[derive(Debug)]
 struct Row {
-    /// Where it lies; `None` for the inode.
+    /// Its block; `None` for the inode.
     place: Option<BlockNr>,
     numbers: Vec<Le32>,
-    /// The number that the way goes on with.
+    /// Index of the number that the path follows.
     at: usize,
     /// The first file block below the number `at`.
     first: u64,
-    /// File blocks below each number.
+    /// Number of file blocks below each number.
     span: u64,
 }
 
@@ -46,16 +46,16 @@ impl Row {
     }
 }
 
-/// Where a way ends.
+/// End of a path.
 enum Found {
-    /// Its last row names the file block, or would.
+    /// Its last array contains the number of the file block, or zero.
     Whole,
-    /// The last row has no block of numbers; so many levels are missing below it.
+    /// The last array lacks an indirect block; this many levels are missing below it.
     Missing(u32),
 }
 
 impl IndirectMap {
-    /// The rows on the way to `block`; `None` behind the last block that a map can have.
+    /// Returns the arrays on the path to `block`; `None` after the last block of the format.
     fn way(&self, volume: &Volume, block: FileBlock) -> Result<Option<(Vec<Row>, Found)>> {
         let per_block = u64::from(volume.geometry.block_bytes / 4);
         let block = u64::from(block.0);
@@ -87,7 +87,7 @@ impl IndirectMap {
             let Some(number) = above.number() else {
                 return Ok(Some((rows, Found::Missing(level + 1))));
             };
-            let place = self.prove(volume, number, above.place)?;
+            let place = self.validate(volume, number, above.place)?;
             let buffer = volume.read_block(place, &Unverified)?;
             let span = per_block.pow(level);
             let index = (block - above.first) / span;
@@ -105,7 +105,7 @@ impl IndirectMap {
         Ok(Some((rows, Found::Whole)))
     }
 
-    /// How many blocks of numbers mapping `block` would take.
+    /// Returns how many indirect blocks mapping `block` would allocate.
     pub(in crate::mapping) fn missing_nodes(
         &self,
         volume: &Volume,
@@ -117,7 +117,7 @@ impl IndirectMap {
         })
     }
 
-    /// Maps blocks that are a hole, as many of `count` as one row holds. Gives how many.
+    /// Maps blocks that are a hole, as many of `count` as one array has. Returns how many.
     pub(in crate::mapping) fn insert(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -153,7 +153,8 @@ impl IndirectMap {
         grown.map_err(|error| change.handle.abort(error))
     }
 
-    /// Makes `nodes`, the highest first, the missing rows on the way to `block`.
+    /// Initializes `nodes`, the highest first, as the missing indirect blocks on the path to
+    /// `block`.
     fn grow(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -191,8 +192,8 @@ impl IndirectMap {
         Ok(count)
     }
 
-    /// Takes the blocks of a range out of the map and gives them back, with the blocks of numbers
-    /// that name nothing any more. With [`Progress::More`], what lies before that block is left.
+    /// Unmaps and frees the blocks of a range, and the indirect blocks that become empty. With
+    /// [`Progress::More`], the blocks before the returned one are left.
     pub(in crate::mapping) fn remove(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -231,8 +232,8 @@ impl IndirectMap {
         Ok(Progress::Done)
     }
 
-    /// Clears the numbers of a row from its `at` down to `from`, as far as the handle has room for
-    /// giving their blocks back. The first run always fits.
+    /// Clears the numbers of an array from its `at` down to `from`, as far as the handle has
+    /// credits for freeing their blocks. The first run always fits.
     fn plan(
         &self,
         change: &mut MapChange<'_, '_>,
@@ -251,7 +252,7 @@ impl IndirectMap {
             if slot.get() == 0 {
                 continue;
             }
-            let block = self.prove(change.volume, *slot, row.place)?;
+            let block = self.validate(change.volume, *slot, row.place)?;
             let (_, group) = change.last_piece(block, 1);
             let is_new = !groups.contains(&group);
             credits += if is_new { SPACE_CREDITS } else { 0 };
@@ -273,8 +274,8 @@ impl IndirectMap {
         Ok(plan)
     }
 
-    /// Stores the last of `rows`, which was changed; a row that names nothing any more goes, and
-    /// its number above. Then gives back the blocks of `runs`.
+    /// Stores the last of `rows`, which was modified; an empty indirect block is freed, and its
+    /// number above cleared. Then frees the blocks of `runs`.
     fn cut(
         &mut self,
         change: &mut MapChange<'_, '_>,
@@ -296,7 +297,7 @@ impl IndirectMap {
             .try_for_each(|&(start, count)| change.free_data(start, count))
     }
 
-    /// Stores the last row.
+    /// Stores the last array.
     fn write_last(&mut self, change: &mut MapChange<'_, '_>, rows: &[Row]) -> Result<()> {
         let Some(row) = rows.last() else {
             return Ok(());
@@ -319,7 +320,7 @@ impl IndirectMap {
     }
 }
 
-/// Takes `count` blocks of numbers.
+/// Allocates `count` indirect blocks.
 fn take_nodes(change: &mut MapChange<'_, '_>, count: u32, goal: BlockNr) -> Result<Vec<BlockNr>> {
     let mut nodes = Vec::new();
     for _ in 0..count {
@@ -340,20 +341,20 @@ fn take_nodes(change: &mut MapChange<'_, '_>, count: u32, goal: BlockNr) -> Resu
     Ok(nodes)
 }
 
-/// What one step takes out of a row.
+/// What one step removes from an array.
 struct Plan {
-    /// Device blocks in a row within one group, the last ones of the file first.
+    /// Contiguous physical blocks within one group, the last ones of the file first.
     runs: Vec<(BlockNr, u64)>,
-    /// The numbers from here on were looked at.
+    /// The numbers from this index on were processed.
     from: usize,
-    /// The handle has no room for more.
+    /// The handle has no credits for more.
     is_full: bool,
 }
 
-/// The numbers of `count` blocks from `start`.
+/// Returns the numbers of `count` blocks from `start`.
 ///
 /// # Errors
-/// `NoSpace` for blocks that 32 bits cannot name.
+/// `NoSpace` for block numbers beyond 32 bits.
 fn block_numbers(start: BlockNr, count: u32) -> Result<Vec<Le32>> {
     let end = start.0.saturating_add(u64::from(count));
     if end > u64::from(u32::MAX) {

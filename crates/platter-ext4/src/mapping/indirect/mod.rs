@@ -1,5 +1,5 @@
-//! Maps of ext2 and ext3: twelve block numbers in the inode, then trees of blocks full of numbers,
-//! one, two and three levels deep. Zero stands for a hole. Spec: `ext4/ifork`, "Direct/Indirect".
+//! Indirect mapping, as in ext2 and ext3: twelve block numbers in the inode, then trees of indirect
+//! blocks, one, two and three levels deep. Zero is a hole. Spec: `ext4/ifork`, "Direct/Indirect".
 
 mod change;
 
@@ -18,15 +18,15 @@ use crate::ondisk::inode::BLOCK_AREA_BYTES;
 use crate::ondisk::{BlockNr, FileBlock, Geometry, InodeNr};
 pub(super) use change::STEP_CREDITS;
 
-/// Block numbers in the inode that name blocks of the file.
+/// Number of direct blocks.
 const DIRECT_COUNT: u32 = 12;
-/// All block numbers in the inode: the last three are roots of trees.
+/// Number of block numbers in the inode: the last three are roots of trees.
 const POINTERS: usize = 15;
 
-/// What a block number of a map must hold to.
+/// The rules of a block number in an indirect mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IndirectRule {
-    /// It lies within the filesystem.
+    /// It is within the filesystem.
     Outside,
 }
 
@@ -35,24 +35,24 @@ impl Rule for IndirectRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Outside => "block number lies outside the filesystem",
+            Self::Outside => "illegal block number",
         }
     }
 }
 
-/// The map of one inode.
+/// The mapping of one inode.
 #[derive(Debug)]
 pub(super) struct IndirectMap {
     pointers: [Le32; POINTERS],
     inode: InodeNr,
 }
 
-/// One of the trees, or the numbers in the inode as a tree of no level.
+/// One of the trees, or the direct blocks as a tree without levels.
 #[derive(Debug, Clone, Copy)]
 struct Tree {
-    /// The first file block below it.
+    /// Its first file block.
     first: u64,
-    /// Levels of indirect blocks.
+    /// Number of levels of indirect blocks.
     levels: u32,
 }
 
@@ -65,7 +65,7 @@ impl IndirectMap {
         }
     }
 
-    /// The map of one run of blocks, all of which the inode names itself; `None` where it cannot.
+    /// Returns the mapping of one run within the direct blocks; `None` if it is not.
     pub(super) fn direct(inode: InodeNr, run: Option<Run>) -> Option<Self> {
         let mut pointers = <[Le32; POINTERS]>::new_zeroed();
         if let Some(run) = run {
@@ -83,17 +83,18 @@ impl IndirectMap {
         Some(Self { pointers, inode })
     }
 
-    /// The block area of the inode.
+    /// Returns `i_block`.
     pub(super) fn area(&self) -> [u8; BLOCK_AREA_BYTES] {
         zerocopy::transmute!(self.pointers)
     }
 
-    /// Whether the inode has no numbers.
+    /// Whether all numbers in the inode are zero.
     pub(super) fn is_empty(&self) -> bool {
         self.pointers.iter().all(|pointer| pointer.get() == 0)
     }
 
-    /// The run from `block` on, within one block of numbers; a hole goes on over all zeros in it.
+    /// Returns the run from `block` on, within one indirect block; a hole extends over adjacent
+    /// zeros in it.
     pub(super) fn lookup(&self, volume: &Volume, block: FileBlock) -> Result<Run> {
         let geometry = &volume.geometry;
         let (direct, roots) = self.pointers.split_at(DIRECT_COUNT as usize);
@@ -108,7 +109,7 @@ impl IndirectMap {
             return Ok(Run::hole(block, None));
         };
         let mut pointer = *root;
-        // Zeros in a row, from `pointer` on where it is one.
+        // Adjacent zeros, from `pointer` on if it is one.
         let mut zeros = 1;
         let mut inside = u64::from(block.0) - tree.first;
         for level in (0..tree.levels).rev() {
@@ -117,7 +118,7 @@ impl IndirectMap {
                 let rest = zeros * per_block.pow(level + 1) - inside;
                 return Ok(hole(block, rest));
             }
-            let at = self.prove(volume, pointer, None)?;
+            let at = self.validate(volume, pointer, None)?;
             let buffer = volume.read_block(at, &Unverified)?;
             let numbers = <[Le32]>::ref_from_bytes(&buffer).unwrap_or_default();
             let index = usize::try_from(inside / below).unwrap_or(usize::MAX);
@@ -132,7 +133,7 @@ impl IndirectMap {
         Ok(Run::hole(block, None))
     }
 
-    /// The run from `numbers[index]` on.
+    /// Returns the run from `numbers[index]` on.
     fn run(
         &self,
         volume: &Volume,
@@ -146,7 +147,7 @@ impl IndirectMap {
             let holes = rest.iter().take_while(|number| number.get() == 0).count();
             return Ok(hole(block, holes as u64));
         };
-        let start = self.prove(volume, number, place)?;
+        let start = self.validate(volume, number, place)?;
         let in_a_row = (start.0..).zip(rest).take_while(|(expected, number)| {
             *expected == u64::from(number.get()) && volume.geometry.contains(BlockNr(*expected), 1)
         });
@@ -157,7 +158,7 @@ impl IndirectMap {
         })
     }
 
-    fn prove(&self, volume: &Volume, number: Le32, place: Option<BlockNr>) -> Result<BlockNr> {
+    fn validate(&self, volume: &Volume, number: Le32, place: Option<BlockNr>) -> Result<BlockNr> {
         let block = BlockNr(u64::from(number.get()));
         if volume.geometry.contains(block, 1) {
             return Ok(block);
@@ -178,7 +179,7 @@ impl IndirectMap {
         ControlFlow::Continue(())
     }
 
-    /// Recurses at most three deep: each call has one level less.
+    /// Recurses at most three levels: each call has one level less.
     fn visit_tree(
         &self,
         volume: &Volume,
@@ -186,12 +187,12 @@ impl IndirectMap {
         tree: Tree,
         visitor: &mut Visitor<'_>,
     ) -> ControlFlow<()> {
-        // A tree may begin beyond the last file block: then nothing of it is the file's.
+        // A tree that begins beyond the last possible file block is ignored.
         let first = u32::try_from(tree.first).ok().filter(|_| root.get() != 0);
         let Some(first) = first.map(FileBlock) else {
             return ControlFlow::Continue(());
         };
-        let at = match self.prove(volume, root, None) {
+        let at = match self.validate(volume, root, None) {
             Ok(at) => at,
             Err(error) => return visitor(Err(error)),
         };
@@ -247,21 +248,21 @@ impl IndirectMap {
     }
 }
 
-/// A hole of at most `count` blocks from `block` on.
+/// Returns a hole of at most `count` blocks from `block` on.
 fn hole(block: FileBlock, count: u64) -> Run {
     let count = u32::try_from(count).unwrap_or(u32::MAX).max(1);
     Run::hole(block, block.checked_add(count))
 }
 
-/// The row that names a block of a file: 0 for the inode's own numbers, then the blocks of numbers of
-/// the lowest level in file order.
+/// Returns the index of the array with the number of a block: 0 for the direct blocks, then the
+/// lowest-level indirect blocks in file order.
 #[must_use]
 pub fn row_of(geometry: &Geometry, block: FileBlock) -> u32 {
     let behind = block.0.checked_sub(DIRECT_COUNT);
     behind.map_or(0, |behind| 1 + behind / (geometry.block_bytes / 4))
 }
 
-/// The blocks of a file that a row names.
+/// Returns the file blocks of an array.
 #[must_use]
 pub fn blocks_of_row(geometry: &Geometry, row: u32) -> Range<u32> {
     let per_block = geometry.block_bytes / 4;
@@ -277,13 +278,13 @@ pub fn blocks_of_row(geometry: &Geometry, row: u32) -> Range<u32> {
 }
 
 impl Tree {
-    /// The first file block behind it.
+    /// Returns the first file block after it.
     fn end(&self, per_block: u64) -> u64 {
         self.first + per_block.pow(self.levels)
     }
 }
 
-/// The three trees, in file order. With 64 KiB blocks the last one ends at 2^42 blocks.
+/// Returns the three trees, in file order. With 64 KiB blocks the last one ends at 2^42 blocks.
 fn trees(per_block: u64) -> impl Iterator<Item = Tree> {
     (1..=3).scan(u64::from(DIRECT_COUNT), move |next, levels| {
         let tree = Tree {

@@ -1,4 +1,4 @@
-//! Maps made in memory: what they find, and what breaks them.
+//! Mappings built in memory: lookups, and corruption.
 
 mod model;
 
@@ -24,7 +24,7 @@ fn inode(flags: InodeFlags, block: &[u8]) -> Inode {
     Inode::decode(&bytes, number, &geometry).unwrap()
 }
 
-/// A file whose extent root is `root`, on a volume with these nodes.
+/// Builds a file whose extent root is `root`, on a volume with these nodes.
 fn extents(root: &[u8], nodes: &[(u64, Vec<u8>)]) -> (Volume, Result<BlockMap>) {
     let inode = inode(InodeFlags::EXTENTS, root);
     let mut nodes = nodes.to_vec();
@@ -76,7 +76,7 @@ fn rule(error: Error) -> String {
 }
 
 #[test]
-fn extent_tree_of_two_levels_is_found_whole() {
+fn extent_tree_of_two_levels_is_mapped() {
     let root = inner(60, 2, &[(0, 100), (50, 101)]);
     let (volume, map) = extents(
         &root,
@@ -117,7 +117,7 @@ fn extent_tree_of_two_levels_is_found_whole() {
 }
 
 #[test]
-fn extent_nodes_that_disagree_with_their_parent_are_corrupt() {
+fn extent_node_not_matching_its_parent_is_corrupt() {
     let broken = |root: &[u8], node: Vec<u8>| {
         let (volume, map) = extents(root, &[(100, node)]);
         rule(map.unwrap().lookup(&volume, FileBlock(9)).unwrap_err())
@@ -132,7 +132,7 @@ fn extent_nodes_that_disagree_with_their_parent_are_corrupt() {
 }
 
 #[test]
-fn extent_tree_that_leads_into_itself_ends() {
+fn cyclic_extent_tree_terminates() {
     let root = inner(60, 5, &[(0, 100)]);
     let (volume, map) = extents(&root, &[(100, inner(1024, 4, &[(0, 100)]))]);
     let error = map.unwrap().lookup(&volume, FileBlock(0)).unwrap_err();
@@ -140,7 +140,7 @@ fn extent_tree_that_leads_into_itself_ends() {
 }
 
 #[test]
-fn extent_root_is_proven_when_the_inode_is_loaded() {
+fn extent_root_is_validated_with_the_inode() {
     let (_, map) = extents(&[0; 60], &[]);
     assert_eq!(rule(map.unwrap_err()), ExtentRule::Magic.text());
     let (_, map) = extents(&leaf(60, &[(0, 1, 9000)]), &[]);
@@ -148,7 +148,7 @@ fn extent_root_is_proven_when_the_inode_is_loaded() {
 }
 
 #[test]
-fn indirect_blocks_are_found_to_the_third_level() {
+fn indirect_blocks_are_mapped_to_the_third_level() {
     let mut pointers = [0; 15];
     pointers[..4].copy_from_slice(&[100, 101, 0, 300]);
     pointers[12..].copy_from_slice(&[110, 111, 112]);
@@ -170,7 +170,7 @@ fn indirect_blocks_are_found_to_the_third_level() {
     assert_eq!(lookup(4), run(4, 8, Backing::Hole));
     assert_eq!(lookup(12), run(12, 256, Backing::Written(BlockNr(500))));
     assert_eq!(lookup(267), run(267, 1, Backing::Written(BlockNr(755))));
-    // Behind the first tree: 256 blocks of hole, then the second block of numbers.
+    // After the first tree: a hole of 256 blocks, then the second indirect block.
     assert_eq!(lookup(268), run(268, 256, Backing::Hole));
     assert_eq!(lookup(525), run(525, 2, Backing::Written(BlockNr(900))));
     assert_eq!(lookup(12 + 256 + 512), run(780, 65536 - 512, Backing::Hole));

@@ -1,5 +1,5 @@
-//! Random changes of maps beside a simple model: which device block each file block has. After
-//! each change the map, walked whole, says the same, and what it uses is what was taken.
+//! Random changes of mappings compared with a model: the physical block of each file block. After
+//! each change a walk of the mapping agrees with it, and its blocks are the allocated ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::ondisk::Superblock;
 use crate::ondisk::superblock::tests::sample as sample_superblock;
 use crate::txn::{Handle, Log};
 
-/// Blocks below are for the map, the others, which no device has, for data.
+/// Blocks below are for the mapping, the others, which the device does not have, for data.
 const DATA_START: u64 = 32768;
 const BLOCKS_COUNT: u64 = 1 << 20;
 const FILE_BLOCKS: u64 = 400;
 
-/// Reproducible numbers (`SplitMix64`).
+/// Reproducible pseudo-random numbers (`SplitMix64`).
 struct Random(u64);
 
 impl Random {
@@ -37,7 +37,7 @@ impl Random {
 struct Space {
     ratio: u64,
     used: Mutex<BTreeSet<u64>>,
-    /// Clusters of the map's own.
+    /// Clusters of the mapping itself.
     nodes: Mutex<BTreeSet<u64>>,
 }
 
@@ -59,7 +59,7 @@ impl BlockSource for Space {
         assert!(blocks.start.0.is_multiple_of(self.ratio));
         assert!(blocks.end.0.is_multiple_of(self.ratio));
         for cluster in blocks.start.0 / self.ratio..blocks.end.0 / self.ratio {
-            assert!(self.used.lock().remove(&cluster), "freed what is free");
+            assert!(self.used.lock().remove(&cluster), "freed a free cluster");
             self.nodes.lock().remove(&cluster);
         }
         Ok(())
@@ -75,7 +75,7 @@ struct Bench {
     model: BTreeMap<u64, (u64, bool)>,
     next_data: u64,
     random: Random,
-    /// Handles get no credits beyond those they begin with.
+    /// Handles cannot be extended.
     is_tight: bool,
 }
 
@@ -118,7 +118,7 @@ impl Bench {
         self.random.below(bound)
     }
 
-    /// Runs one step in a handle of its own, which has as few credits as it may.
+    /// Runs one step in its own handle, with the minimum of credits.
     fn step<R>(&mut self, step: impl FnOnce(&mut BlockMap, &mut MapChange<'_, '_>) -> R) -> R {
         const ALL: u32 = 8192;
         let credits = self.map.step_credits();
@@ -137,13 +137,13 @@ impl Bench {
         step(&mut self.map, &mut change)
     }
 
-    /// The hole from `block` on, of at most `count` blocks.
+    /// Returns the hole from `block` on, of at most `count` blocks.
     fn hole(&self, block: u64, count: u64) -> u64 {
         let next = self.model.range(block..).next();
         next.map_or(count, |(&next, _)| count.min(next - block))
     }
 
-    /// Takes data blocks for a hole; those of a cluster that the file has are there already.
+    /// Allocates data blocks for a hole; a cluster of the file is reused.
     fn take(&mut self, block: u64, count: u64) -> (u64, u64) {
         let ratio = self.space.ratio;
         let cluster = block / ratio * ratio;
@@ -152,7 +152,7 @@ impl Bench {
             let end = (cluster + ratio).min(block + count);
             return (place + block - other, end - block);
         }
-        // No further than to a cluster that is there.
+        // Up to the next allocated cluster.
         let mut end = block + count;
         let last = (end - 1) / ratio * ratio;
         if last > cluster && self.model.range(last..last + ratio).next().is_some() {
@@ -207,7 +207,7 @@ impl Bench {
         }
     }
 
-    /// Gives back what was taken for blocks that could not be mapped.
+    /// Frees the blocks that could not be mapped.
     fn give_back(&mut self, block: u64, start: u64, count: u64) {
         let ratio = self.space.ratio;
         for nth in 0..count {
@@ -308,12 +308,12 @@ impl Bench {
         self.model.extend(moved);
     }
 
-    /// Makes the model what the map says, after a change that ran out of space half way.
+    /// Reloads the model from the mapping, after a change that failed half way for lack of space.
     fn reload(&mut self) {
         self.model = self.walk().0;
     }
 
-    /// Everything the map says, and its own blocks.
+    /// Returns all runs of the mapping, and its own blocks.
     fn walk(&self) -> (BTreeMap<u64, (u64, bool)>, BTreeSet<u64>) {
         let (mut blocks, mut nodes) = (BTreeMap::new(), BTreeSet::new());
         let map = BlockMap::decode(&self.volume, &self.inode).unwrap();
@@ -405,7 +405,7 @@ fn file_block(block: u64) -> FileBlock {
     FileBlock(u32::try_from(block).unwrap())
 }
 
-/// A block with a node of nine entries, five more than the root has: trees of all depths from few
+/// A block size with nine entries per node, five more than the root has: trees of all depths with few
 /// extents.
 const TINY_NODE: u32 = 128;
 
@@ -431,7 +431,7 @@ fn extent_trees_of_clusters_follow_the_model() {
     }
 }
 
-/// Rows of 16 numbers: the third tree begins at block 284.
+/// Indirect blocks of 16 numbers: the third tree begins at block 284.
 #[test]
 fn indirect_maps_follow_the_model() {
     for seed in 0..1000 {
@@ -443,7 +443,7 @@ fn indirect_maps_follow_the_model() {
 }
 
 #[test]
-fn a_tree_as_full_as_it_can_be_has_no_space() {
+fn full_tree_returns_enospc() {
     let mut bench = Bench::new(1, TINY_NODE, 1, InodeFlags::EXTENTS);
     let refused = (0..300_000).map(|nth| nth * 2).find(|&block| {
         bench.insert(block, 1, false);
@@ -455,7 +455,7 @@ fn a_tree_as_full_as_it_can_be_has_no_space() {
 }
 
 #[test]
-fn what_moved_up_does_not_move_again_where_there_was_no_space_for_the_rest() {
+fn shift_up_resumes_after_enospc() {
     let mut bench = Bench::new(1, TINY_NODE, 1, InodeFlags::EXTENTS);
     for nth in 0..30 {
         bench.insert(nth * 3, 2, false);
@@ -488,7 +488,7 @@ fn what_moved_up_does_not_move_again_where_there_was_no_space_for_the_rest() {
 }
 
 #[test]
-fn extents_grow_to_their_limits_and_are_parted_there() {
+fn extents_grow_to_their_limit_and_are_split_there() {
     let mut bench = Bench::new(1, 1024, 1, InodeFlags::EXTENTS);
     let mut map = |first: u32, count: u32| {
         let part = run(
@@ -505,7 +505,7 @@ fn extents_grow_to_their_limits_and_are_parted_there() {
     map(32768, 32767);
     map(32767, 1);
     let whole = |bench: &Bench, block| bench.map.lookup(&bench.volume, FileBlock(block)).unwrap();
-    // Joined with the one before; both together are too long for one.
+    // Adjacent to the one before; both together exceed the limit.
     assert_eq!(whole(&bench, 0).count, 32768);
     assert_eq!(whole(&bench, 32768).count, 32767);
     let all = FileBlock(0)..FileBlock(65535);

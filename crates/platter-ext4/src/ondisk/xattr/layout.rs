@@ -129,7 +129,7 @@ impl Attributes {
 
     /// Whether `attribute` and these fit the `space_len` bytes after an inode's fields.
     #[must_use]
-    pub fn has_room_in_inode(&self, attribute: &Attribute, space_len: usize) -> bool {
+    pub fn fits_in_inode(&self, attribute: &Attribute, space_len: usize) -> bool {
         let header = size_of::<Le32>();
         self.len_bytes_with(attribute).saturating_add(header) <= space_len
     }
@@ -137,7 +137,7 @@ impl Attributes {
     /// Whether `attribute` and these fit a block, of whose end values may use all but the first
     /// `reserved` bytes.
     #[must_use]
-    pub fn has_room_in_block(
+    pub fn fits_in_block(
         &self,
         attribute: &Attribute,
         block_bytes: usize,
@@ -369,13 +369,13 @@ mod tests {
         let attribute = here(1, "name", &[7; 100]);
         let none = Attributes::default();
         let (inode, block) = (4 + 20 + 4 + 100, 32 + 20 + 4 + 100);
-        assert!(none.has_room_in_inode(&attribute, inode));
-        assert!(!none.has_room_in_inode(&attribute, inode - 1));
-        assert!(none.has_room_in_block(&attribute, block, 0));
-        assert!(!none.has_room_in_block(&attribute, block - 1, 0));
-        assert!(none.has_room_in_block(&attribute, block, block - 100));
-        assert!(!none.has_room_in_block(&attribute, block, block - 99));
-        assert!(none.has_room_in_block(&here(1, "name", &[]), block, block));
+        assert!(none.fits_in_inode(&attribute, inode));
+        assert!(!none.fits_in_inode(&attribute, inode - 1));
+        assert!(none.fits_in_block(&attribute, block, 0));
+        assert!(!none.fits_in_block(&attribute, block - 1, 0));
+        assert!(none.fits_in_block(&attribute, block, block - 100));
+        assert!(!none.fits_in_block(&attribute, block, block - 99));
+        assert!(none.fits_in_block(&here(1, "name", &[]), block, block));
         let mut one = none;
         one.insert(attribute);
         assert!(one.encode_inode(&mut vec![0; inode]));

@@ -1,5 +1,5 @@
-//! The attribute block of an inode: made, changed in place, copied from one that others share, and
-//! let go of.
+//! The attribute block of an inode: created, modified in place, copied from a shared one, and
+//! released.
 
 use platter_cache::Buffer;
 use platter_cache::mbcache::{Fingerprint, Removal};
@@ -19,8 +19,8 @@ use crate::txn::Edit;
 use crate::xattr::sharing::{fingerprint_of_block, is_same};
 use crate::xattr::{block_verifier, has_ea_inode, read_block};
 
-/// Times that somebody who is about to share a block is waited for: each leaves it with one user
-/// more, or does not come again.
+/// Maximum number of waits for a thread that is about to share a block: each wait ends with one
+/// more reference, or with that thread gone.
 pub(super) const WAITS_MAX: u32 = 1000;
 
 /// An attribute block as it was read.
@@ -30,26 +30,26 @@ pub(super) struct AttributeBlock {
     pub(super) buffer: Buffer,
 }
 
-/// What an attribute block is to hold, as one user's, but for its checksum.
+/// The intended contents of an attribute block with one reference, without checksum.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) bytes: Vec<u8>,
-    /// `None` where it must not be shared.
+    /// `None` if it must not be shared.
     pub(super) fingerprint: Option<Fingerprint>,
 }
 
-/// What became of an inode's attribute block.
+/// The change of an inode's attribute block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outside {
-    /// It stays, with what it holds.
+    /// The block and its contents are unchanged.
     Same,
-    /// It holds something else.
+    /// Its contents changed.
     Rewritten,
-    /// The inode uses a block that was there before.
+    /// The inode uses an existing block.
     Shared,
     /// The inode has a new block.
     Made,
-    /// The inode has none.
+    /// The inode has no block.
     Gone,
 }
 
@@ -61,14 +61,14 @@ impl AttributeBlock {
         Ok(Some(Self { number, buffer }))
     }
 
-    /// Its number, for who changes it: while somebody has what was read, that is done to a copy.
+    /// Returns its number; dropping the buffer lets the block be modified without a copy.
     fn into_number(self) -> BlockNr {
         self.number
     }
 }
 
 impl XattrChange<'_, '_> {
-    /// Makes the inode's block what `places` says. With an error, nothing was changed, or the handle
+    /// Makes the inode's block match `places`. After an error, nothing was changed, or the handle
     /// was aborted.
     pub(super) fn write_outside(
         &mut self,
@@ -133,8 +133,8 @@ impl XattrChange<'_, '_> {
         })
     }
 
-    /// Makes a block that this inode alone uses. It counts as a user of the values that it names, as
-    /// does `taken` of the new one already.
+    /// Creates a block used only by this inode. It takes a reference to each of its EA inodes; that
+    /// of `taken` already counts it.
     fn make_block(
         &mut self,
         draft: Draft,
@@ -173,7 +173,7 @@ impl XattrChange<'_, '_> {
         Ok(())
     }
 
-    /// Changes the inode's block in place, if no other inode uses it or is about to.
+    /// Modifies the inode's block in place, if no other inode uses it or is about to.
     fn rewrite_own(&mut self, block: BlockNr, draft: &Draft) -> Result<bool> {
         let (verifier, volume) = (block_verifier(self.volume), self.volume);
         let is_rewritten = self.handle.edit_or_keep(block, &verifier, |bytes| {
@@ -194,16 +194,16 @@ impl XattrChange<'_, '_> {
         Ok(is_rewritten)
     }
 
-    /// Notes a block that this inode alone uses, for others to share.
+    /// Adds a block used only by this inode to the mbcache.
     fn note_own(&self, block: BlockNr, fingerprint: Option<Fingerprint>) {
         if let Some((sharing, fingerprint)) = self.volume.sharing().zip(fingerprint) {
-            // It was taken out before the block was freed last, so it is not there.
+            // The entry was removed before the block was last freed.
             let _ = sharing.blocks.create(fingerprint, block.0, true);
         }
     }
 
-    /// Lets go of the inode's block. The last to use it frees it, and the block counts as a user of
-    /// its values, which lie in `holders`, no more.
+    /// Releases the inode's block. The last reference frees it, and releases its EA inodes,
+    /// `holders`.
     fn release_block(&mut self, block: BlockNr, holders: &[InodeNr]) -> Result<()> {
         if let Left::Nobody = self.leave_block(block)? {
             self.free_block(block)?;
@@ -215,15 +215,15 @@ impl XattrChange<'_, '_> {
         Ok(())
     }
 
-    /// The inode has no block any more.
+    /// Clears the inode's attribute block.
     pub(super) fn forget_block(&mut self) {
         self.inode.xattr_block = None;
         let sectors = self.cluster_bytes() >> 9;
         self.inode.sectors = self.inode.sectors.saturating_sub(sectors);
     }
 
-    /// Counts one user of a block less, if there are others. If not, nobody gets to share it any more:
-    /// it is the caller's to free.
+    /// Drops one reference to a block, if there are others. If not, the block can no longer be
+    /// shared, and the caller frees it.
     pub(super) fn leave_block(&mut self, block: BlockNr) -> Result<Left> {
         let (verifier, volume) = (block_verifier(self.volume), self.volume);
         for _ in 0..WAITS_MAX {
@@ -248,7 +248,8 @@ impl XattrChange<'_, '_> {
             })?;
             match left {
                 Ok(left) => return Ok(left),
-                // Whoever it is holds no lock that is held here, and waits for nobody.
+                // The other thread holds no lock that this one holds, and waits for no other
+                // thread.
                 Err(entry) => entry.wait_unused(),
             }
         }
@@ -261,7 +262,7 @@ impl XattrChange<'_, '_> {
         self.space.free(self.volume, self.handle, blocks)
     }
 
-    /// Takes attributes out of the block that this inode alone uses.
+    /// Removes attributes from a block used only by this inode.
     pub(super) fn rewrite_block(&mut self, block: BlockNr, attributes: &Attributes) -> Result<()> {
         let verifier = block_verifier(self.volume);
         let new = self.encode(attributes)?;

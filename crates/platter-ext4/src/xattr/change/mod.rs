@@ -1,8 +1,8 @@
-//! Setting and removing attributes within a transaction: behind the inode where there is room, else
-//! in the inode's attribute block, and large values in inodes of their own.
+//! Setting and removing attributes in a transaction: in the inode if they fit, else in the
+//! attribute block, and large values in EA inodes.
 
 mod block;
-mod holder;
+mod ea_inode;
 mod places;
 mod release;
 mod share;
@@ -26,38 +26,38 @@ use value::{Dropped, Taken, Wanted};
 
 pub use release::Released;
 
-/// What a block with one attribute of a name of three bytes holds beside the value: a larger value
-/// goes into an inode of its own.
+/// Bytes of a block with one attribute, with a name of three bytes, besides the value: a larger
+/// value needs an EA inode.
 const BLOCK_OVERHEAD_BYTES: usize = 32 + 4 + 20;
-/// Changes of an attribute block: a new one that is recorded or one that is shared, and an old one
-/// that is freed; and the superblock.
+/// Credits of changing an attribute block: a new block marked in the bitmap or a shared one, a
+/// freed old one, and the superblock.
 const BLOCK_CREDITS: u32 = 1 + RECORD_CREDITS + 1 + 4 + 1;
-/// Runs of blocks that a value in an inode is expected to have; the handle is extended for more.
+/// Expected number of runs of an EA inode; the handle is extended for more.
 const VALUE_RUNS: u32 = 4;
 
-/// A change of one inode's attributes. The caller keeps others from changing them, and stores the
-/// inode afterwards.
+/// A change of one inode's attributes. The caller serialises changes of them, and stores the inode
+/// afterwards.
 ///
-/// An error says that nothing was changed, or that the handle was aborted.
+/// After an error, nothing was changed, or the handle was aborted.
 #[derive(Debug)]
 pub struct XattrChange<'a, 'h> {
     /// The filesystem.
     pub volume: &'a Volume,
-    /// Its space.
+    /// The allocator.
     pub space: &'a Space,
-    /// The transaction, with [`change_credits`].
+    /// The handle, with [`change_credits`].
     pub handle: &'a mut Handle<'h>,
-    /// Whose attributes they are.
+    /// The inode with the attributes.
     pub inode: &'a mut Inode,
-    /// What space may be used.
+    /// The reserve that allocations may use.
     pub from: Reserve,
     /// Now.
     pub now: Timestamp,
-    /// Where an inode that is made takes its generation from.
+    /// Source of the generation of a new EA inode.
     pub clock: &'a dyn Clock,
 }
 
-/// Credits of setting or removing an attribute, but for storing the inode.
+/// Returns the credits of setting or removing an attribute, without storing the inode.
 #[must_use]
 pub fn change_credits(volume: &Volume) -> u32 {
     if !has_ea_inode(volume) {
@@ -70,11 +70,11 @@ pub fn change_credits(volume: &Volume) -> u32 {
 }
 
 impl XattrChange<'_, '_> {
-    /// Gives an attribute a value, as it is stored, or removes it. Whether that changed anything.
+    /// Sets an attribute, or removes it, in its stored form. Returns whether that changed anything.
     ///
     /// # Errors
-    /// `Exists` and `NoAttribute` as `mode` asks; `NoAttribute` for removing what is not there;
-    /// `NoSpace` when the value has no room anywhere.
+    /// `Exists` and `NoAttribute` according to `mode`; `NoAttribute` for removing a missing one;
+    /// `NoSpace` if the value does not fit.
     pub(super) fn set(
         &mut self,
         name: &AttributeName<'_>,
@@ -115,8 +115,8 @@ impl XattrChange<'_, '_> {
         Ok(true)
     }
 
-    /// Sees to it that the handle has credits for the values in inodes: for the one that may be freed
-    /// with its blocks, and for those that get counted anew where a block is copied.
+    /// Ensures credits for EA inodes: for the one that may be freed with its blocks, and for the
+    /// reference counts that change if a block is copied.
     fn ensure_for(&mut self, places: &Places, dropped: Option<&Dropped>) -> Result<()> {
         let holders = places.holders_before.len();
         let mut credits = u32::try_from(holders).unwrap_or(u32::MAX);
@@ -130,8 +130,8 @@ impl XattrChange<'_, '_> {
         Err(Condition::NoSpace.into())
     }
 
-    /// Finds room for a value among the attributes, and an inode it lies in if it must: one that has
-    /// it, or a new one.
+    /// Finds space for a value among the attributes, and if necessary an EA inode: a shared or a
+    /// new one.
     fn place(
         &mut self,
         places: &mut Places,
@@ -165,14 +165,14 @@ impl XattrChange<'_, '_> {
         Ok(Some(taken))
     }
 
-    /// Makes the inode and its block what `places` says, and counts who uses which value.
+    /// Updates the inode and its block to match `places`, and the reference counts of EA inodes.
     fn apply(
         &mut self,
         places: &mut Places,
         dropped: Option<&Dropped>,
         taken: Option<&Taken>,
     ) -> Result<()> {
-        // What can fail for want of space comes first.
+        // Steps that can fail with ENOSPC come first.
         let outside = match self.write_outside(places, taken) {
             Ok(outside) => outside,
             Err(error) => {
@@ -189,8 +189,8 @@ impl XattrChange<'_, '_> {
         settled.map_err(|error| self.abort(error))
     }
 
-    /// Each attribute behind an inode and in a block counts as one user of its value, however many
-    /// inodes share the block.
+    /// Updates the reference counts. An in-inode attribute counts as one reference to its value; so
+    /// does one in a block, however many inodes share the block.
     fn settle(
         &mut self,
         outside: Outside,
@@ -207,7 +207,7 @@ impl XattrChange<'_, '_> {
         if let Some(taken) = taken {
             let sectors = self.inode.sectors;
             self.inode.sectors = sectors.saturating_add(taken.owner_sectors);
-            // The block that holds these attributes already counts itself.
+            // The block with these attributes is already counted.
             if taken.is_outside && matches!(outside, Outside::Same | Outside::Shared) {
                 self.drop_value(taken.number)?;
             }
@@ -215,7 +215,7 @@ impl XattrChange<'_, '_> {
         Ok(())
     }
 
-    /// A filesystem says in its superblock whether it ever had attributes.
+    /// Sets the `ext_attr` feature with the first attribute.
     fn announce(&mut self) -> Result<()> {
         let compat = self.volume.geometry.features.compat;
         if compat.contains(Compat::EXT_ATTR) {
@@ -232,7 +232,7 @@ impl XattrChange<'_, '_> {
         self.handle.abort(error)
     }
 
-    /// Sees to it that the handle has `credits` left.
+    /// Ensures that the handle has `credits` left.
     fn ensure(&mut self, credits: u32) -> bool {
         let left = self.handle.credits();
         left >= credits || self.handle.extend(credits - left)
@@ -243,7 +243,7 @@ impl XattrChange<'_, '_> {
         u64::from(geometry.block_bytes).saturating_mul(geometry.cluster_blocks.into())
     }
 
-    /// Where blocks of the inode's attributes are best placed.
+    /// Returns the allocation goal of attribute blocks.
     fn goal(&self) -> BlockNr {
         self.space.first_goal(self.inode.number, FileKind::Regular)
     }

@@ -1,4 +1,4 @@
-//! The attributes of an inode, in both places they may be in, on their way to others.
+//! The attributes of an inode while they are modified: in-inode ones and those in the block.
 
 use platter_vfs::Result;
 
@@ -12,23 +12,23 @@ use crate::xattr::{block_space, has_ea_inode, inode_space};
 /// All attributes of an inode.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Those behind the inode.
+    /// The in-inode attributes.
     pub(super) inside: Attributes,
     pub(super) inside_changed: bool,
-    /// Those in its block.
+    /// The attributes in the block.
     pub(super) outside: Attributes,
     pub(super) outside_changed: bool,
-    /// The block as it was read, if there is one, until it is to be changed.
+    /// The block as it was read, if there is one, until it is to be modified.
     pub(super) block: Option<AttributeBlock>,
     inside_len: usize,
     block_bytes: usize,
-    /// What values leave free of a block for the entries of others.
+    /// Bytes of a block that values leave free for the entries of others.
     reserved: usize,
-    /// The inodes that hold values of the block, as it was read.
+    /// The EA inodes of the block as it was read.
     pub(super) holders_before: Vec<InodeNr>,
 }
 
-/// Where values may lie in inodes, one in a block leaves an eighth of it, up to this, to entries.
+/// Maximum of [`reserved`](Places::reserved): with `ea_inode`, values leave an eighth of the block.
 const RESERVED_MAX: usize = 1024;
 
 impl Places {
@@ -58,7 +58,7 @@ impl Places {
         })
     }
 
-    /// Takes an attribute out, and tells whether it was in the block.
+    /// Removes an attribute, and returns whether it was in the block.
     pub(super) fn take(&mut self, name: &AttributeName<'_>) -> Option<(Attribute, bool)> {
         let inside = self.inside.remove(name.index, name.rest);
         if let Some(attribute) = inside {
@@ -70,22 +70,22 @@ impl Places {
         Some((attribute, true))
     }
 
-    /// Whether there is room for an attribute in one of the places.
+    /// Whether an attribute fits the inode or the block.
     pub(super) fn has_room(&self, attribute: &Attribute) -> bool {
-        self.has_room_inside(attribute)
+        self.fits_inside(attribute)
             || self
                 .outside
-                .has_room_in_block(attribute, self.block_bytes, self.reserved)
+                .fits_in_block(attribute, self.block_bytes, self.reserved)
     }
 
-    fn has_room_inside(&self, attribute: &Attribute) -> bool {
-        self.inside.has_room_in_inode(attribute, self.inside_len)
+    fn fits_inside(&self, attribute: &Attribute) -> bool {
+        self.inside.fits_in_inode(attribute, self.inside_len)
     }
 
-    /// Puts an attribute that [has room](Self::has_room) behind the inode, or else in the block.
-    /// Whether it went there.
+    /// Adds an attribute that [fits](Self::has_room) to the inode, or else to the block. Returns
+    /// whether it went to the block.
     pub(super) fn put(&mut self, attribute: Attribute) -> bool {
-        let is_outside = !self.has_room_inside(&attribute);
+        let is_outside = !self.fits_inside(&attribute);
         if is_outside {
             self.outside.insert(attribute);
             self.outside_changed = true;

@@ -1,4 +1,4 @@
-//! Letting go of all attributes of an inode that is deleted, in pieces that a handle can hold.
+//! Releasing all attributes of a deleted inode, in steps that fit a handle.
 
 use platter_vfs::{Error, Result};
 
@@ -7,22 +7,22 @@ use super::share::Left;
 use super::{XattrChange, change_credits};
 use crate::ondisk::xattr::{AttributeValue, Attributes};
 
-/// How far it came.
+/// Progress of the release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Released {
     /// There are no attributes any more.
     All,
-    /// With a new handle, which has so many credits, it goes on.
+    /// More remain; a new handle with these credits continues.
     Some {
-        /// What the next step takes.
+        /// Credits of the next step.
         credits: u32,
     },
 }
 
 impl XattrChange<'_, '_> {
-    /// Removes the inode's attributes, at least one of those with much to free. What is damaged is
-    /// left where it is, for a check to find.
+    /// Removes the inode's attributes, at least one of those with an EA inode. Corrupt ones are
+    /// left for a check to report.
     ///
     /// # Errors
     /// The handle was aborted.
@@ -36,7 +36,7 @@ impl XattrChange<'_, '_> {
             }
             Err(error) => return Err(self.abort(error)),
         };
-        // While somebody has what was read, a change is made to a copy.
+        // A referenced buffer would force a copy.
         places.block = None;
         let released = self.release_all(&mut places);
         released.map_err(|error| self.abort(error))
@@ -44,7 +44,7 @@ impl XattrChange<'_, '_> {
 
     fn release_all(&mut self, places: &mut Places) -> Result<Released> {
         if let Some(credits) = self.release_values(&mut places.inside)? {
-            // What is left has room: there was more before.
+            // Fits, since there was more before.
             let _ = places.inside.encode_inode(&mut self.inode.tail);
             return Ok(Released::Some { credits });
         }
@@ -63,13 +63,13 @@ impl XattrChange<'_, '_> {
         Ok(Released::All)
     }
 
-    /// Drops values in inodes, and takes the attributes that had them out, until the handle has no
-    /// room for more: then it gives the credits that are needed to go on.
+    /// Drops EA inodes and removes their attributes until the handle is out of credits: then it
+    /// returns the credits needed to continue.
     fn release_values(&mut self, attributes: &mut Attributes) -> Result<Option<u32>> {
         let large = |value: &AttributeValue| matches!(value, AttributeValue::Inode { .. });
         while let Some(attribute) = attributes.list().iter().find(|a| large(&a.value)).cloned() {
             match self.release_value(&attribute.value) {
-                // What is damaged is left for a check to find.
+                // A corrupt one is left for a check to report.
                 Ok(None) | Err(Error::Corrupt(_)) => {}
                 Ok(Some(credits)) => return Ok(Some(credits)),
                 Err(error) => return Err(error),
@@ -79,13 +79,13 @@ impl XattrChange<'_, '_> {
         Ok(None)
     }
 
-    /// Drops a value, or gives the credits that this takes if the handle cannot have them.
+    /// Drops a value, or returns the credits that this needs if the handle cannot get them.
     fn release_value(&mut self, value: &AttributeValue) -> Result<Option<u32>> {
         let Some(dropped) = self.dropped(value, false)? else {
             return Ok(None);
         };
         let credits = self.credits_of_drop(dropped.number)?;
-        // What is to be written besides is an inode or a block, and the bitmap of the block.
+        // Also written are an inode or a block, and the bitmap of the block.
         let credits = credits.saturating_add(change_credits(self.volume));
         if !self.ensure(credits) {
             return Ok(Some(credits));

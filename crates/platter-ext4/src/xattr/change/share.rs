@@ -1,7 +1,7 @@
-//! Blocks and values that are there already, and get one user more.
+//! Reusing existing attribute blocks and EA inodes, which get one more reference.
 //!
-//! While an entry of a cache is in hand here, nobody frees or rewrites what it tells of. It is let go
-//! of before anything else is, so that two who take what the other has do not wait for each other.
+//! While this code holds an mbcache entry, its block is neither freed nor rewritten. The entry is
+//! released before any other is acquired, so that two threads do not deadlock.
 
 use platter_cache::mbcache::EntryRef;
 use platter_vfs::Result;
@@ -13,26 +13,26 @@ use crate::ondisk::xattr::{XATTR_REFERENCES_MAX, references, set_references};
 use crate::ondisk::{BlockNr, InodeNr};
 use crate::txn::Edit;
 use crate::xattr::sharing::{fingerprint_of_value, is_same};
-use crate::xattr::{block_verifier, value_inode};
+use crate::xattr::{block_verifier, ea_inode};
 
-/// Blocks or values that are looked at for equal contents before they are stored anew.
+/// Maximum number of candidates that are compared before a new block or EA inode is created.
 const CANDIDATES_MAX: u32 = 64;
 
-/// Who uses a block or a value that an inode let go of.
+/// Remaining references of a block or a value after an inode released it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Left {
-    /// Others, who were counted before.
+    /// There are others, already counted.
     Others,
-    /// Nobody, and nobody will.
+    /// There are none, and will be none.
     Nobody,
 }
 
 impl XattrChange<'_, '_> {
-    /// A block that holds what `draft` does, with this inode as one of its users from now on.
+    /// Returns a block with the contents of `draft`, to which this inode now has a reference.
     ///
     /// # Errors
-    /// Nothing was changed. What is damaged is not suggested again.
+    /// Nothing was changed. A corrupt block is removed from the mbcache.
     pub(super) fn share_block(&mut self, draft: &Draft) -> Result<Option<BlockNr>> {
         let Some((sharing, fingerprint)) = self.volume.sharing().zip(draft.fingerprint) else {
             return Ok(None);
@@ -64,7 +64,7 @@ impl XattrChange<'_, '_> {
             let count = references(bytes).map_or(u32::MAX, |count| count.saturating_add(1));
             let has_room = count < XATTR_REFERENCES_MAX;
             if !has_room {
-                // Whoever looks next is not led here, whatever the entry said so far.
+                // Later lookups skip it, whatever the entry's flag was.
                 entry.set_reusable(false);
             }
             if count > XATTR_REFERENCES_MAX {
@@ -75,10 +75,10 @@ impl XattrChange<'_, '_> {
         })
     }
 
-    /// An inode that holds the value, with one user more from now on.
+    /// Returns an EA inode with the value, with one more reference.
     ///
     /// # Errors
-    /// As of [`share_block`](Self::share_block).
+    /// Those of [`share_block`](Self::share_block).
     pub(super) fn share_value(&mut self, wanted: &Wanted<'_>) -> Result<Option<Taken>> {
         let Some(sharing) = self.volume.sharing() else {
             return Ok(None);
@@ -105,7 +105,7 @@ impl XattrChange<'_, '_> {
     }
 
     fn share_holder(&mut self, number: InodeNr, wanted: &Wanted<'_>) -> Result<bool> {
-        if !value_inode::holds(self.volume, number, wanted.hash, wanted.value)? {
+        if !ea_inode::holds(self.volume, number, wanted.hash, wanted.value)? {
             return Ok(false);
         }
         self.add_reference(number)?;

@@ -1,5 +1,5 @@
-//! Inodes that hold values: made, counted by those who use them, and freed. Their blocks are written
-//! as metadata, so that they are there when the entry that names them is.
+//! EA inodes: creating, reference counting, and freeing them. Their data blocks are written as
+//! metadata, so that they are durable together with the entry.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::XattrChange;
 use super::block::WAITS_MAX;
-use super::holder::{
-    pieces, prove_holder, read_holder, reference_count, set_hash, set_reference_count,
+use super::ea_inode::{
+    pieces, read_ea_inode, reference_count, set_hash, set_reference_count, validate_ea_inode,
 };
 use super::share::Left;
 use crate::Volume;
@@ -22,12 +22,12 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::xattr::{AttributeValue, entry_hash_of_inode, value_hash};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 use crate::txn::Edit;
-use crate::xattr::value_inode::{ValueInodeRule, stored_hash};
+use crate::xattr::ea_inode::{EaInodeRule, stored_hash};
 
-/// Permission bits of an inode that holds a value: nobody ever opens it.
+/// Permission bits of an EA inode, which is never opened.
 const PERMISSIONS: u32 = 0o600;
 
-/// A value that needs an inode.
+/// A value that needs an EA inode.
 #[derive(Debug)]
 pub(super) struct Wanted<'v> {
     pub(super) value: &'v [u8],
@@ -35,20 +35,20 @@ pub(super) struct Wanted<'v> {
     entry_hash: u32,
 }
 
-/// An inode with the value of an attribute, which counts as one of its users.
+/// An EA inode with a reference for this attribute.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) number: InodeNr,
     pub(super) hash: u32,
-    /// What the owner of the attribute takes more.
+    /// Sectors added to the owner's `i_blocks`.
     pub(super) owner_sectors: u64,
     /// The attribute is in a block.
     pub(super) is_outside: bool,
-    /// The blocks of one that was made now.
+    /// The blocks of a newly created one.
     made: Option<Vec<Range<BlockNr>>>,
 }
 
-/// A value in an inode that is used less.
+/// A value in an EA inode whose reference is dropped.
 #[derive(Debug)]
 pub(super) struct Dropped {
     pub(super) number: InodeNr,
@@ -67,7 +67,7 @@ impl<'v> Wanted<'v> {
         }
     }
 
-    /// The value as an entry has it, when it lies in the inode `number`.
+    /// Returns the value as stored in an entry, for the EA inode `number`.
     pub(super) fn value_in(&self, number: InodeNr) -> AttributeValue {
         AttributeValue::Inode {
             number,
@@ -78,12 +78,12 @@ impl<'v> Wanted<'v> {
 }
 
 impl XattrChange<'_, '_> {
-    /// What a value of this inode takes of its space, which is counted there.
+    /// Returns the sectors of a value that count towards this inode's `i_blocks`.
     fn owner_sectors(&self, size_bytes: u64) -> u64 {
         size_bytes.next_multiple_of(self.cluster_bytes().max(1)) >> 9
     }
 
-    /// What the owner of an attribute has to note when the value is in `number`.
+    /// Returns the reference for a value in the EA inode `number`.
     pub(super) fn taken(&self, number: InodeNr, wanted: &Wanted<'_>) -> Taken {
         Taken {
             number,
@@ -94,7 +94,7 @@ impl XattrChange<'_, '_> {
         }
     }
 
-    /// Makes an inode that holds a value.
+    /// Creates an EA inode.
     pub(super) fn make_value(&mut self, wanted: &Wanted<'_>) -> Result<Taken> {
         let kind = FileKind::Regular;
         let number = self
@@ -116,7 +116,7 @@ impl XattrChange<'_, '_> {
         let mut left = len_bytes.div_ceil(self.volume.geometry.block_bytes as usize);
         let mut goal = self.goal();
         while left > 0 {
-            // The block itself, and those of the map that it may need.
+            // The block itself, and the mapping blocks that it may need.
             if !self.ensure(RECORD_CREDITS + u32::try_from(left).unwrap_or(u32::MAX)) {
                 return Err(Condition::NoSpace.into());
             }
@@ -177,7 +177,7 @@ impl XattrChange<'_, '_> {
         inode::initialize(self.volume, self.handle, &holder)
     }
 
-    /// Maps blocks from the file block `first` on; gives the one behind them.
+    /// Maps blocks from the file block `first` on; returns the next one.
     fn map_blocks(
         &mut self,
         map: &mut BlockMap,
@@ -208,7 +208,7 @@ impl XattrChange<'_, '_> {
         Ok(at)
     }
 
-    /// Gives back a value that got no attribute because of `error`.
+    /// Releases a value that got no attribute because of `error`.
     pub(super) fn give_back(&mut self, taken: &Taken, error: Error) -> Error {
         match &taken.made {
             Some(blocks) => self.unmake_value(taken.number, blocks, error),
@@ -219,7 +219,7 @@ impl XattrChange<'_, '_> {
         }
     }
 
-    /// Frees the inode of a value that nobody knows of, and its blocks.
+    /// Frees an EA inode without references, and its blocks.
     fn unmake_value(&mut self, number: InodeNr, blocks: &[Range<BlockNr>], error: Error) -> Error {
         match self.free_holder(number, blocks) {
             Ok(()) => error,
@@ -227,10 +227,10 @@ impl XattrChange<'_, '_> {
         }
     }
 
-    /// What is to be noted of a value that an attribute had, if it lies in an inode.
+    /// Returns the drop of an attribute's value, if it is in an EA inode.
     ///
     /// # Errors
-    /// It is damaged.
+    /// It is corrupt.
     pub(super) fn dropped(
         &self,
         value: &AttributeValue,
@@ -242,7 +242,7 @@ impl XattrChange<'_, '_> {
         else {
             return Ok(None);
         };
-        read_holder(self.volume, number)?;
+        read_ea_inode(self.volume, number)?;
         Ok(Some(Dropped {
             number,
             owner_sectors: self.owner_sectors(size_bytes.into()),
@@ -250,10 +250,10 @@ impl XattrChange<'_, '_> {
         }))
     }
 
-    /// Credits of [`drop_value`](Self::drop_value), should this be the last to use it. Whether that
-    /// can be done is seen here, before anything is changed.
+    /// Returns the credits of [`drop_value`](Self::drop_value) if this is the last reference.
+    /// Corruption is detected here, before anything is changed.
     pub(super) fn credits_of_drop(&self, number: InodeNr) -> Result<u32> {
-        let holder = read_holder(self.volume, number)?;
+        let holder = read_ea_inode(self.volume, number)?;
         let pieces = pieces(self.volume, &holder)?.len();
         let runs = u32::try_from(pieces).unwrap_or(u32::MAX);
         let groups = self.volume.geometry.groups_count;
@@ -262,12 +262,12 @@ impl XattrChange<'_, '_> {
         Ok(credits.saturating_add(FREE_INODE_CREDITS + STORE_CREDITS))
     }
 
-    /// Counts one user of a value less; the last frees it.
+    /// Drops one reference to a value; the last one frees it.
     pub(super) fn drop_value(&mut self, number: InodeNr) -> Result<()> {
         match self.leave_value(number)? {
             Left::Others => Ok(()),
             Left::Nobody => {
-                let holder = read_holder(self.volume, number)?;
+                let holder = read_ea_inode(self.volume, number)?;
                 let blocks = pieces(self.volume, &holder)?;
                 self.free_holder(number, &blocks)
             }
@@ -284,23 +284,23 @@ impl XattrChange<'_, '_> {
         self.space.free_inode(volume, self.handle, number, was_dir)
     }
 
-    /// Leaves nothing of an inode but that it was deleted.
+    /// Clears an inode, leaving only its deletion time.
     fn erase(&mut self, number: InodeNr) -> Result<()> {
         let geometry = &self.volume.geometry;
         let extra_bytes = self.volume.superblock.inode_extra_bytes;
         let kind = FileKind::Regular;
         let deleted = Inode::new(number, kind, 0, extra_bytes, geometry);
         inode::initialize(self.volume, self.handle, &deleted)?;
-        // Zero would say that it is in use.
+        // Zero would mean that it is in use.
         let seconds = self.now.seconds.clamp(1, u32::MAX.into());
         let seconds = u32::try_from(seconds).unwrap_or(1);
         inode::store_deleted(self.volume, self.handle, number, seconds)
     }
 
-    /// Counts one user more of a value that has some.
+    /// Adds a reference to a value that has some.
     pub(super) fn add_reference(&mut self, number: InodeNr) -> Result<()> {
         inode::edit(self.volume, self.handle, number, |holder| {
-            prove_holder(holder)?;
+            validate_ea_inode(holder)?;
             let count = reference_count(holder);
             let more = count.checked_add(1).filter(|_| count > 0);
             set_reference_count(holder, more.ok_or_else(|| broken_count(number))?);
@@ -308,14 +308,14 @@ impl XattrChange<'_, '_> {
         })
     }
 
-    /// Counts one user of a value less, if there are others. If not, nobody gets to share it any more:
-    /// it is the caller's to free.
+    /// Drops one reference to a value, if there are others. If not, the value can no longer be
+    /// shared, and the caller frees it.
     fn leave_value(&mut self, number: InodeNr) -> Result<Left> {
         let volume = self.volume;
         let place = u64::from(number.get());
         for _ in 0..WAITS_MAX {
             let left = inode::edit_or_keep(volume, self.handle, number, |holder| {
-                prove_holder(holder)?;
+                validate_ea_inode(holder)?;
                 if let Some(others @ 1..) = reference_count(holder).checked_sub(1) {
                     set_reference_count(holder, others);
                     return Ok(Edit::Changed(Ok(Left::Others)));
@@ -330,7 +330,8 @@ impl XattrChange<'_, '_> {
             })?;
             match left {
                 Ok(left) => return Ok(left),
-                // Whoever it is holds no lock that is held here, and waits for nobody.
+                // The other thread holds no lock that this one holds, and waits for no other
+                // thread.
                 Err(entry) => entry.wait_unused(),
             }
         }
@@ -338,7 +339,7 @@ impl XattrChange<'_, '_> {
     }
 }
 
-fn broken_count(number: InodeNr) -> Corrupt<ValueInodeRule> {
+fn broken_count(number: InodeNr) -> Corrupt<EaInodeRule> {
     let locus = Locus::inode(u64::from(number.get()));
-    Corrupt::new(locus, ValueInodeRule::References)
+    Corrupt::new(locus, EaInodeRule::References)
 }

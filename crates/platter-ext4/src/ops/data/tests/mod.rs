@@ -242,7 +242,7 @@ impl File {
         let free = self.tree.space().unwrap().stat();
         self.tree.volume.log().unwrap().commit_all().unwrap();
         let sample = Sample::on(Arc::clone(&self.device));
-        let taken = sample.proven();
+        let taken = sample.validated();
         assert_eq!(free, sample.space.stat());
         self.tree = mount(&self.device);
         self.node = self.tree.find(number).unwrap().unwrap();

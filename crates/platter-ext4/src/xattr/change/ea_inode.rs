@@ -1,5 +1,5 @@
-//! An inode that holds a value: how it is told, its blocks, and the fields that mean something else
-//! in it. Spec: `ext4/attributes` (attribute value inodes).
+//! Fields and blocks of an EA inode, some of whose fields have another meaning. Spec:
+//! `ext4/attributes` (attribute value inodes).
 
 use std::ops::{ControlFlow, Range};
 
@@ -10,26 +10,27 @@ use crate::Volume;
 use crate::inode;
 use crate::mapping::{Backing, BlockMap, Piece};
 use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
-use crate::xattr::value_inode::ValueInodeRule;
+use crate::xattr::ea_inode::EaInodeRule;
 
-/// Pieces of a value's map that are freed at once; a map with more is no value's.
+/// Maximum number of runs of a value's mapping that are freed at once; a mapping with more is
+/// corrupt.
 const PIECES_MAX: usize = 4096;
 
-pub(super) fn read_holder(volume: &Volume, number: InodeNr) -> Result<Inode> {
+pub(super) fn read_ea_inode(volume: &Volume, number: InodeNr) -> Result<Inode> {
     let holder = inode::read(volume, number)?;
-    prove_holder(&holder)?;
+    validate_ea_inode(&holder)?;
     Ok(holder)
 }
 
-pub(super) fn prove_holder(holder: &Inode) -> Result<()> {
+pub(super) fn validate_ea_inode(holder: &Inode) -> Result<()> {
     if holder.kind == FileKind::Regular && holder.flags.contains(InodeFlags::EA_INODE) {
         return Ok(());
     }
     let locus = Locus::inode(u64::from(holder.number.get()));
-    Err(Corrupt::new(locus, ValueInodeRule::Flag).into())
+    Err(Corrupt::new(locus, EaInodeRule::Flag).into())
 }
 
-/// The blocks of a value and of its map.
+/// Returns the blocks of a value and of its mapping.
 pub(super) fn pieces(volume: &Volume, holder: &Inode) -> Result<Vec<Range<BlockNr>>> {
     let map = BlockMap::decode(volume, holder)?;
     let mut pieces = Vec::new();
@@ -49,12 +50,12 @@ pub(super) fn pieces(volume: &Volume, holder: &Inode) -> Result<Vec<Range<BlockN
     })?;
     if pieces.len() > PIECES_MAX {
         let locus = Locus::inode(u64::from(holder.number.get()));
-        return Err(Corrupt::new(locus, ValueInodeRule::Size).into());
+        return Err(Corrupt::new(locus, EaInodeRule::Size).into());
     }
     Ok(pieces)
 }
 
-/// The hash of the value takes the place of the access time.
+/// Stores the hash of the value in the access time.
 pub(super) fn set_hash(holder: &mut Inode, hash: u32) {
     holder.accessed = Timestamp {
         seconds: i64::from(hash.cast_signed()),
@@ -62,8 +63,7 @@ pub(super) fn set_hash(holder: &mut Inode, hash: u32) {
     };
 }
 
-/// How many attributes have this value: the low half takes the place of the version, the high one
-/// that of the time of change.
+/// Returns the reference count: the low half is stored in `i_version`, the high half in `i_ctime`.
 pub(super) fn reference_count(holder: &Inode) -> u64 {
     let low = holder.version & u64::from(u32::MAX);
     let high = holder.changed.seconds.cast_unsigned() & u64::from(u32::MAX);

@@ -1,5 +1,5 @@
-//! Values too large for an attribute block: each is the contents of an inode that no directory
-//! names. Spec: `ext4/attributes` (attribute value inodes).
+//! EA inodes: each holds an attribute value too large for an attribute block, and has no directory
+//! entry. Spec: `ext4/attributes` (attribute value inodes).
 
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus, Rule};
@@ -12,39 +12,39 @@ use crate::mapping::{Backing, BlockMap};
 use crate::ondisk::xattr::{XattrEntry, value_hash};
 use crate::ondisk::{FileBlock, Inode, InodeFlags, InodeNr};
 
-/// What an inode that holds a value must hold to.
+/// The rules of an EA inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ValueInodeRule {
-    /// It is not the inode whose attribute it holds.
+pub enum EaInodeRule {
+    /// It is not the inode that has the attribute.
     Owner,
     /// It is a regular file with the flag `EA_INODE`.
     Flag,
     /// It has no attributes itself.
     Attributes,
-    /// Its size is that of the value.
+    /// Its size is the size of the value.
     Size,
-    /// The value's hash is the inode's, and the entry's.
+    /// The value's hash matches the inode's, and the entry's.
     Hash,
-    /// It is counted that somebody uses it.
+    /// Its reference count is not zero.
     References,
 }
 
-impl Rule for ValueInodeRule {
-    const STRUCTURE: &'static str = "attribute value inode";
+impl Rule for EaInodeRule {
+    const STRUCTURE: &'static str = "EA inode";
 
     fn text(self) -> &'static str {
         match self {
-            Self::Owner => "is the inode whose attribute it holds",
-            Self::Flag => "is not flagged as one",
-            Self::Attributes => "has attributes itself",
-            Self::Size => "size is not that of the value",
-            Self::Hash => "hash of the value does not match",
-            Self::References => "count of its users is impossible",
+            Self::Owner => "EA inode is its own parent inode",
+            Self::Flag => "missing EA_INODE flag",
+            Self::Attributes => "EA inode has extended attributes",
+            Self::Size => "i_size is not the size of the value",
+            Self::Hash => "value hash does not match",
+            Self::References => "invalid EA inode ref count",
         }
     }
 }
 
-/// The value of `entry`, an attribute of `owner`.
+/// Returns the value of `entry`, an attribute of `owner`.
 pub(super) fn read(
     volume: &Volume,
     owner: &Inode,
@@ -54,24 +54,24 @@ pub(super) fn read(
 ) -> Result<Vec<u8>> {
     let broken = |rule| Corrupt::new(Locus::inode(u64::from(number.get())), rule);
     if number == owner.number {
-        return Err(broken(ValueInodeRule::Owner).into());
+        return Err(broken(EaInodeRule::Owner).into());
     }
     let holder = inode::read(volume, number)?;
     if holder.kind != FileKind::Regular || !holder.flags.contains(InodeFlags::EA_INODE) {
-        return Err(broken(ValueInodeRule::Flag).into());
+        return Err(broken(EaInodeRule::Flag).into());
     }
     if holder.xattr_block.is_some() {
-        return Err(broken(ValueInodeRule::Attributes).into());
+        return Err(broken(EaInodeRule::Attributes).into());
     }
     if holder.size_bytes != u64::from(size_bytes) {
-        return Err(broken(ValueInodeRule::Size).into());
+        return Err(broken(EaInodeRule::Size).into());
     }
     if size_bytes > VALUE_BYTES_MAX {
         return Err(Condition::TooBig.into());
     }
     let value = contents(volume, &holder, size_bytes)?;
-    if !is_proven(volume, owner, &holder, entry, &value) {
-        return Err(broken(ValueInodeRule::Hash).into());
+    if !hash_matches(volume, owner, &holder, entry, &value) {
+        return Err(broken(EaInodeRule::Hash).into());
     }
     let hash = value_hash(volume.geometry.checksum_seed, &value);
     if stored_hash(&holder) == hash {
@@ -80,7 +80,7 @@ pub(super) fn read(
     Ok(value)
 }
 
-/// Whether the inode `number` holds this value. Its users are not counted.
+/// Whether the EA inode `number` has this value. Its reference count is not checked.
 pub(super) fn holds(volume: &Volume, number: InodeNr, hash: u32, value: &[u8]) -> Result<bool> {
     let holder = inode::read(volume, number)?;
     let is_like_it = holder.kind == FileKind::Regular
@@ -94,13 +94,13 @@ pub(super) fn holds(volume: &Volume, number: InodeNr, hash: u32, value: &[u8]) -
     Ok(is_like_it && contents(volume, &holder, size_bytes)? == value)
 }
 
-/// The hash of the value, which stands in the place of the access time.
+/// Returns the hash of the value, stored in the access time.
 pub(super) fn stored_hash(holder: &Inode) -> u32 {
     let low_half = holder.accessed.seconds.cast_unsigned() & u64::from(u32::MAX);
     u32::try_from(low_half).unwrap_or_default()
 }
 
-/// The blocks of a value are metadata: the newest of them may not have come home yet.
+/// Reads the value. Its blocks are metadata: the newest versions may not be checkpointed yet.
 fn contents(volume: &Volume, holder: &Inode, size_bytes: u32) -> Result<Vec<u8>> {
     let map = BlockMap::decode(volume, holder)?;
     let block_bytes = volume.geometry.block_bytes;
@@ -122,9 +122,9 @@ fn contents(volume: &Volume, holder: &Inode, size_bytes: u32) -> Result<Vec<u8>>
     Ok(value)
 }
 
-/// The hash of the value stands in the place of the access time. An inode made by Lustre has no
-/// hash, but the number and generation of its owner.
-fn is_proven(
+/// Whether the hash matches; it is stored in the access time. A Lustre EA inode has no hash, but
+/// the number and generation of its owner.
+fn hash_matches(
     volume: &Volume,
     owner: &Inode,
     holder: &Inode,
