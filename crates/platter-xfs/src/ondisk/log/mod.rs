@@ -10,6 +10,7 @@ pub mod inode;
 pub mod dinode;
 pub mod dquot;
 pub mod icreate;
+pub mod stamp;
 pub mod intent;
 
 pub use buffer::{BufferFlags, BufferFormat, BufferType};
@@ -20,6 +21,7 @@ pub use intent::{Done, Intent};
 pub use item::{ItemHeader, ItemKind};
 pub use operation::{Client, OpFlags, Operation, Operations, TransactionHeader};
 pub use record::{LogByteOrder, RecordHeader};
+pub use stamp::Stamp;
 
 rules! {
     /// What the log must hold to.

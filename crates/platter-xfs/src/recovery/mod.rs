@@ -1,0 +1,99 @@
+//! Recovery after a crash: replays the log, finishes what it leaves open, and brings the superblock's
+//! counters up to date.
+
+pub mod counters;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Result, Unsupported};
+
+use crate::ondisk::{Geometry, Superblock, SuperblockRule};
+use crate::txn::{self, LogDevice, LogPosition, LogState, ReplayReport};
+pub use counters::Counters;
+
+/// What a recovery did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Where the log begins and ends.
+    pub position: LogPosition,
+    /// What came from the log.
+    pub log: ReplayReport,
+    /// Whether inodes without a name still wait to be freed. A tree of names does not show them.
+    pub has_unlinked_inodes: bool,
+}
+
+/// Recovers the filesystem on `data`, an overlay of its device or the device itself, from its log. The
+/// log stays as it is, and the superblock must be read anew afterwards.
+pub fn recover(
+    data: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+) -> Result<RecoveryReport> {
+    let superblock = read_superblock(&**data)?;
+    let log = LogDevice::open(&superblock, data, external)?;
+    let has_checksums = superblock.features.is_v5();
+    let position = txn::find_position(&log, has_checksums)?;
+    let report = txn::replay(&log, &position, &superblock, &**data)?;
+    if position.state == LogState::Clean {
+        return Ok(RecoveryReport {
+            position,
+            log: report,
+            has_unlinked_inodes: false,
+        });
+    }
+    let superblock = read_superblock(&**data)?;
+    let geometry = Geometry::new(&superblock);
+    if let Some(intent) = report.open_intents.first() {
+        return Err(Unsupported {
+            filesystem: "xfs",
+            feature: format!("a log with an unfinished intent ({:?})", intent.kind()),
+            reason: Some("mount read-only with norecovery"),
+        }
+        .into());
+    }
+    let counters = Counters::read(&**data, &geometry)?;
+    if geometry.features.has_lazy_count() {
+        counters.store(&**data, &geometry)?;
+    }
+    Ok(RecoveryReport {
+        position,
+        log: report,
+        has_unlinked_inodes: counters.unlinked_lists > 0,
+    })
+}
+
+/// Ends the log of a filesystem that was [recovered](recover) in place.
+pub fn mark_clean(
+    data: &Arc<dyn BlockDevice>,
+    external: Option<&Arc<dyn BlockDevice>>,
+    report: &RecoveryReport,
+) -> Result<()> {
+    if report.has_unlinked_inodes {
+        return Err(Unsupported {
+            filesystem: "xfs",
+            feature: "writing to a filesystem with unlinked inodes to free".to_owned(),
+            reason: Some("mount it read-only, or with the kernel first"),
+        }
+        .into());
+    }
+    let superblock = read_superblock(&**data)?;
+    let log = LogDevice::open(&superblock, data, external)?;
+    if report.position.state == LogState::Dirty {
+        data.flush()?;
+        txn::write_unmount_record(&log, &report.position)?;
+    }
+    Ok(())
+}
+
+fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let mut sector = vec![0; 512];
+    device.read_at(0, &mut sector)?;
+    let len = Superblock::sector_bytes(&sector)
+        .ok_or(Corrupt::new(Locus::group(0), SuperblockRule::SectorSize))?;
+    if len > sector.len() {
+        sector.resize(len, 0);
+        device.read_at(0, &mut sector)?;
+    }
+    Ok(Superblock::decode(&sector, Locus::group(0))?)
+}

@@ -1,0 +1,11 @@
+//! Transactions: the log they go through, and the replay of those that a crash left in it.
+//!
+//! Spec: `xfs/journaling_log`.
+
+pub mod log_device;
+pub mod replay;
+pub mod unmount;
+
+pub use log_device::LogDevice;
+pub use replay::{LogPosition, LogState, ReplayReport, find_position, replay};
+pub use unmount::write_unmount_record;

@@ -1,0 +1,127 @@
+//! The forks of a logged inode: as they are, or the root of a tree of extents in the form that it has in
+//! memory. Spec: `xfs/data_extents`.
+
+use platter_ondisk::endian::{Be16, Be64};
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+use zerocopy::FromBytes;
+
+use super::rules::ReplayRule;
+use super::second_pass::SecondPass;
+use crate::ondisk::log::Stamp;
+use crate::ondisk::{FsBlock, InodeNr};
+
+/// Header of a tree block with long pointers, in version 5 and before.
+const LONG_HEADER_V5: usize = 72;
+const LONG_HEADER_V4: usize = 24;
+/// `bb_level` and `bb_numrecs` of a tree block, after its magic number.
+const LEVEL_AT: usize = 4;
+/// Header of a root in an inode: level and number of records.
+const ROOT_HEADER: usize = 4;
+const KEY_BYTES: usize = 8;
+const POINTER_BYTES: usize = 8;
+/// `bb_owner` of a block with long pointers.
+const OWNER_AT: usize = 56;
+/// The most levels of a tree of extents.
+const LEVELS_MAX: u16 = 9;
+
+/// Stores a logged fork in the inode's; `None` if it does not fit.
+pub(super) fn store(fork: &mut [u8], region: &[u8], is_root: bool, is_v5: bool) -> Option<()> {
+    if !is_root {
+        fork.get_mut(..region.len())?.copy_from_slice(region);
+        return Some(());
+    }
+    let header = if is_v5 {
+        LONG_HEADER_V5
+    } else {
+        LONG_HEADER_V4
+    };
+    let entry = KEY_BYTES + POINTER_BYTES;
+    let level = region.get(LEVEL_AT..LEVEL_AT + 4)?;
+    let (records, _) = Be16::ref_from_prefix(region.get(LEVEL_AT + 2..)?).ok()?;
+    let records = usize::from(records.get());
+    let logged_max = region.len().checked_sub(header)? / entry;
+    let stored_max = fork.len().checked_sub(ROOT_HEADER)? / entry;
+    if records > logged_max || records > stored_max {
+        return None;
+    }
+    let keys = region.get(header..header + records * KEY_BYTES)?;
+    let pointers_at = header + logged_max * KEY_BYTES;
+    let pointers = region.get(pointers_at..pointers_at + records * POINTER_BYTES)?;
+    fork.get_mut(..ROOT_HEADER)?.copy_from_slice(level);
+    let stored = fork.get_mut(ROOT_HEADER..)?;
+    stored.get_mut(..keys.len())?.copy_from_slice(keys);
+    let pointers_at = stored_max * KEY_BYTES;
+    stored
+        .get_mut(pointers_at..pointers_at + pointers.len())?
+        .copy_from_slice(pointers);
+    Some(())
+}
+
+/// Level and pointers of a root or block whose entries begin at `at`.
+fn pointers(block: &[u8], level_at: usize, at: usize) -> Option<(u16, Vec<FsBlock>)> {
+    let (level, _) = Be16::ref_from_prefix(block.get(level_at..)?).ok()?;
+    let (records, _) = Be16::ref_from_prefix(block.get(level_at + 2..)?).ok()?;
+    if level.get() == 0 {
+        return Some((0, Vec::new()));
+    }
+    let max = block.len().checked_sub(at)? / (KEY_BYTES + POINTER_BYTES);
+    let records = usize::from(records.get());
+    if records > max {
+        return None;
+    }
+    let pointers = block.get(at + max * KEY_BYTES..)?;
+    let (pointers, _) = <[Be64]>::ref_from_prefix_with_elems(pointers, records).ok()?;
+    let pointers = pointers.iter().map(|pointer| FsBlock(pointer.get()));
+    Some((level.get(), pointers.collect()))
+}
+
+impl SecondPass<'_> {
+    /// Gives all blocks of the tree below a fork's root a new owner, after forks were swapped.
+    pub(super) fn change_owner(&mut self, root: &[u8], owner: InodeNr) -> Result<()> {
+        let locus = Locus::inode(owner.get());
+        let broken = || Corrupt::new(locus, ReplayRule::OwnerTree);
+        let (level, mut next) = pointers(root, 0, ROOT_HEADER).ok_or_else(broken)?;
+        if level > LEVELS_MAX {
+            return Err(broken().into());
+        }
+        let blocks_max = self.geometry.data_blocks;
+        let mut seen = 0_u64;
+        for level in (0..level).rev() {
+            let mut below = Vec::new();
+            for block in next {
+                seen += 1;
+                if seen > blocks_max || !self.geometry.contains(block, 1) {
+                    return Err(broken().into());
+                }
+                let found = self.change_block_owner(block, owner)?;
+                let (found_level, pointers) = found.ok_or_else(broken)?;
+                if found_level != level {
+                    return Err(broken().into());
+                }
+                below.extend(pointers);
+            }
+            next = below;
+        }
+        Ok(())
+    }
+
+    fn change_block_owner(
+        &mut self,
+        block: FsBlock,
+        owner: InodeNr,
+    ) -> Result<Option<(u16, Vec<FsBlock>)>> {
+        let place = self.geometry.basic_block(block);
+        let sectors = u64::from(self.geometry.block_bytes() / 512);
+        let buffer = self.buffers.get(place, sectors)?;
+        let Some(stamp) = Stamp::of_block(&buffer.bytes) else {
+            return Ok(None);
+        };
+        let bytes = buffer.edit();
+        if let Some(slot) = bytes.get_mut(OWNER_AT..OWNER_AT + 8) {
+            slot.copy_from_slice(&owner.get().to_be_bytes());
+        }
+        stamp.seal_checksum(bytes);
+        Ok(pointers(bytes, LEVEL_AT, LONG_HEADER_V5))
+    }
+}

@@ -1,0 +1,115 @@
+//! Inode items. Spec: `xfs/journaling_log`, "Inode Updates".
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+
+use super::fork;
+use super::rules::ReplayRule;
+use super::second_pass::{Applied, SecondPass};
+use super::transactions::Item;
+use crate::ondisk::log::dinode::{
+    CORE_V3_BYTES, CRC_AT, FORKS_V2_AT, LogDinode, has_inode_magic, inode_flush_iteration,
+    inode_lsn,
+};
+use crate::ondisk::log::{InodeFields, InodeFormat};
+use crate::ondisk::{Lsn, checksum};
+
+/// `DI_MAX_FLUSH`: counts of flushes wrap here.
+const FLUSH_MAX: u16 = u16::MAX;
+
+impl SecondPass<'_> {
+    pub(super) fn inode(&mut self, item: &Item) -> Result<Applied> {
+        let format = InodeFormat::decode(item.first(), self.locus)?;
+        if self.cancelled.contains(format.block, format.len.into()) {
+            return Ok(Applied::Skipped);
+        }
+        let locus = Locus::inode(format.inode.get());
+        let (is_v3, inode_bytes) = (self.geometry.features.is_v5(), self.geometry.inode_bytes());
+        let core = item.regions.get(1).map(Vec::as_slice).unwrap_or_default();
+        let core = LogDinode::decode(core, is_v3, inode_bytes, locus)?;
+        let lsn = self.lsn;
+        let meta_uuid_forks = ForkRegions::new(item, &format);
+        let buffer = self.buffers.get(format.block, format.len.into())?;
+        let start = format.offset as usize;
+        let end = start + inode_bytes as usize;
+        let Some(current) = buffer.bytes.get(start..end) else {
+            return Err(Corrupt::new(locus, ReplayRule::ObjectPlace).into());
+        };
+        if !has_inode_magic(current) {
+            return Err(Corrupt::new(locus, ReplayRule::BufferInodeMagic).into());
+        }
+        if is_older(&core, current, is_v3, lsn) {
+            return Ok(Applied::Skipped);
+        }
+        let Some(inode) = buffer.edit().get_mut(start..end) else {
+            return Err(Corrupt::new(locus, ReplayRule::ObjectPlace).into());
+        };
+        core.store(inode, lsn);
+        let forks_at = if is_v3 { CORE_V3_BYTES } else { FORKS_V2_AT };
+        let fork_at = usize::from(core.disk.forkoff) * 8;
+        let broken = || Corrupt::new(locus, ReplayRule::InodeFork);
+        let forks = inode.get_mut(forks_at..).ok_or_else(broken)?;
+        if fork_at > forks.len() {
+            return Err(broken().into());
+        }
+        let (data, attr) = match fork_at {
+            0 => (forks, Default::default()),
+            at => forks.split_at_mut(at),
+        };
+        if format.fields.contains(InodeFields::DEVICE) {
+            let device = format.device.to_be_bytes();
+            data.get_mut(..4)
+                .ok_or_else(broken)?
+                .copy_from_slice(&device);
+        }
+        if let Some(region) = meta_uuid_forks.data {
+            let has_root = format.fields.contains(InodeFields::DATA_ROOT);
+            fork::store(data, region, has_root, is_v3).ok_or_else(broken)?;
+        }
+        if let Some(region) = meta_uuid_forks.attr {
+            let has_root = format.fields.contains(InodeFields::ATTR_ROOT);
+            fork::store(attr, region, has_root, is_v3).ok_or_else(broken)?;
+        }
+        let trees = [
+            (InodeFields::DATA_OWNER, data.to_vec()),
+            (InodeFields::ATTR_OWNER, attr.to_vec()),
+        ];
+        if is_v3 {
+            checksum::seal(inode, CRC_AT);
+        }
+        for (field, root) in trees {
+            if format.fields.contains(field) {
+                self.change_owner(&root, format.inode)?;
+            }
+        }
+        Ok(Applied::Yes)
+    }
+}
+
+/// The regions of the forks that are logged, in the order of the item.
+struct ForkRegions<'i> {
+    data: Option<&'i [u8]>,
+    attr: Option<&'i [u8]>,
+}
+
+impl<'i> ForkRegions<'i> {
+    fn new(item: &'i Item, format: &InodeFormat) -> Self {
+        let mut regions = item.regions.iter().skip(2).map(Vec::as_slice);
+        let mut take = |fields| format.fields.intersects(fields).then(|| regions.next());
+        Self {
+            data: take(InodeFields::DATA_FORK).flatten(),
+            attr: take(InodeFields::ATTR_FORK).flatten(),
+        }
+    }
+}
+
+/// Whether a logged inode is older than the one on the device.
+fn is_older(core: &LogDinode, current: &[u8], is_v3: bool, lsn: Lsn) -> bool {
+    if is_v3 {
+        let stored = inode_lsn(current).filter(|&stored| stored != Lsn::NULL);
+        return stored.is_some_and(|stored| stored > lsn);
+    }
+    let (logged, stored) = (core.flush_iteration(), inode_flush_iteration(current));
+    let wrapped = stored == FLUSH_MAX && logged < FLUSH_MAX / 2;
+    logged < stored && !wrapped
+}

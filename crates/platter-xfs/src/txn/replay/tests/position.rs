@@ -1,0 +1,129 @@
+//! Heads and tails of logs, whole and torn.
+
+use std::sync::Arc;
+
+use platter_block::{BlockDevice, CountingDevice, MemoryDevice};
+
+use super::sample::{LOG_SECTORS, Sample, plain};
+use crate::ondisk::Lsn;
+use crate::ondisk::log::LogByteOrder;
+use crate::txn::{LogDevice, LogState, find_position, write_unmount_record};
+
+#[test]
+fn log_that_was_never_written_is_clean() {
+    let sample = Sample::new();
+    assert_eq!(sample.position().unwrap().state, LogState::Clean);
+}
+
+#[test]
+fn unmount_record_makes_a_log_clean() {
+    for (cycle, head) in [(1, 0), (3, 17), (7, LOG_SECTORS - 2), (7, LOG_SECTORS - 1)] {
+        let mut sample = Sample::at(cycle, head);
+        sample.transaction(1, &plain(8, 1));
+        assert_eq!(sample.position().unwrap().state, LogState::Dirty);
+        sample.unmount();
+        let position = sample.position().unwrap();
+        assert_eq!(position.state, LogState::Clean, "{head}");
+        assert_eq!((position.head, position.cycle), (sample.head, sample.cycle));
+        sample.transaction(2, &plain(16, 2));
+        let position = sample.position().unwrap();
+        assert_eq!(position.state, LogState::Dirty, "{head}");
+    }
+}
+
+#[test]
+fn log_wraps_inside_a_record_and_between_records() {
+    for head in LOG_SECTORS - 12..LOG_SECTORS {
+        let mut sample = Sample::at(5, head);
+        for tid in 1..8 {
+            sample.transaction(tid, &plain(8 * u64::from(tid), 0x40));
+        }
+        let position = sample.position().unwrap();
+        assert_eq!((position.tail, position.head), (head, sample.head));
+        assert_eq!(position.cycle, 6);
+        assert_eq!(sample.replay().unwrap().transactions, 7, "{head}");
+    }
+}
+
+#[test]
+fn torn_records_and_all_after_them_are_dropped() {
+    for torn in 0..4 {
+        let mut sample = Sample::at(2, 100);
+        sample.unmount();
+        sample.tail = Lsn::new(2, sample.head);
+        let starts: Vec<u32> = (1..6)
+            .map(|tid| sample.transaction(tid, &plain(8 * u64::from(tid), 0x40)))
+            .collect();
+        let start = starts[torn + 1];
+        // The body of the record keeps what was there a cycle before.
+        let stale = [&1_u32.to_be_bytes()[..], &[0; 508]].concat();
+        sample.log.write(start + 1, &stale).unwrap();
+        let position = sample.position().unwrap();
+        assert_eq!((position.head, position.torn), (start, true));
+        let report = sample.replay().unwrap();
+        assert_eq!(report.transactions, torn as u64 + 1);
+    }
+}
+
+#[test]
+fn record_with_wrong_checksum_at_the_head_is_dropped() {
+    let mut sample = Sample::at(2, 100);
+    sample.unmount();
+    sample.tail = Lsn::new(2, sample.head);
+    sample.transaction(1, &plain(8, 0x40));
+    let bad = sample.transaction(2, &plain(16, 0x40));
+    sample
+        .disk
+        .write_at(u64::from(bad) * 512 + 600, &[9])
+        .unwrap();
+    let position = sample.position().unwrap();
+    assert_eq!((position.head, position.torn), (bad, true));
+    assert_eq!(sample.replay().unwrap().transactions, 1);
+    write_unmount_record(&sample.log, &position).unwrap();
+    let position = sample.position().unwrap();
+    assert_eq!(position.state, LogState::Clean);
+    assert_eq!(position.last, bad);
+}
+
+#[test]
+fn only_torn_record_leaves_the_log_clean() {
+    let mut sample = Sample::at(2, 100);
+    sample.unmount();
+    sample.tail = Lsn::new(2, sample.head);
+    let bad = sample.transaction(2, &plain(16, 0x40));
+    sample
+        .disk
+        .write_at(u64::from(bad) * 512 + 600, &[9])
+        .unwrap();
+    let position = sample.position().unwrap();
+    assert_eq!((position.state, position.head), (LogState::Clean, bad));
+}
+
+#[test]
+fn clean_log_takes_few_reads() {
+    let mut sample = Sample::at(2, 1000);
+    sample.unmount();
+    let disk = Arc::<MemoryDevice>::clone(&sample.disk);
+    let counting = Arc::new(CountingDevice::new(disk));
+    let device: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&counting);
+    let log = LogDevice::sample(device, sample.uuid);
+    let position = find_position(&log, true).unwrap();
+    assert_eq!(position.state, LogState::Clean);
+    let reads = counting.counts().reads;
+    assert!(reads < 40, "{reads}");
+}
+
+#[test]
+fn log_of_another_byte_order_is_refused_by_name() {
+    for (byte_order, name) in [
+        (LogByteOrder::LinuxBig, "big-endian"),
+        (LogByteOrder::Irix, "IRIX"),
+        (LogByteOrder::Unknown, "unknown byte order"),
+    ] {
+        let mut sample = Sample::new();
+        sample.byte_order = byte_order;
+        sample.transaction(1, &plain(8, 1));
+        let refused = sample.replay().unwrap_err().to_string();
+        assert!(refused.contains(name), "{refused}");
+    }
+}

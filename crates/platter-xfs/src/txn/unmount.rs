@@ -1,0 +1,98 @@
+//! Ending a log: an unmount record at its head, and nothing after it that could be taken for a record.
+//! Spec: `xfs/journaling_log`, "Log Records".
+
+use platter_vfs::Result;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::log_device::LogDevice;
+use super::replay::LogPosition;
+use crate::ondisk::Lsn;
+use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
+use crate::ondisk::log::record::{
+    DiskRecordHeader, HEADER_COVERS_BYTES, RECORD_BYTES_MAX, RECORD_MAGIC, RECORDS_IN_FLIGHT_MAX,
+    SECTOR_BYTES, pack,
+};
+use crate::ondisk::log::{Client, LogByteOrder, OpFlags, Operation, RecordHeader};
+
+/// Writes an unmount record to the head of a log whose transactions are all in their place, and makes it
+/// durable.
+pub fn write_unmount_record(log: &LogDevice, position: &LogPosition) -> Result<()> {
+    if position.torn {
+        clear_torn_records(log, position)?;
+    }
+    let mut body = Vec::new();
+    let data = unmount_data();
+    let unmount = Operation {
+        tid: UNMOUNT_TID,
+        client: Client::Log,
+        flags: OpFlags::UNMOUNT,
+        data: &data,
+    };
+    unmount.encode(&mut body);
+    write_record(log, position, &mut body, 1)?;
+    log.flush()
+}
+
+/// Writes one record to the head, padded to the log's unit.
+fn write_record(
+    log: &LogDevice,
+    position: &LogPosition,
+    body: &mut Vec<u8>,
+    operations: u32,
+) -> Result<()> {
+    let unit = log.record_unit_bytes();
+    let size = if unit > HEADER_COVERS_BYTES {
+        RECORD_BYTES_MAX
+    } else {
+        HEADER_COVERS_BYTES
+    };
+    let lsn = position.head_lsn();
+    let mut header = RecordHeader {
+        cycle: position.cycle,
+        version: log.version(),
+        len: 0,
+        lsn,
+        tail_lsn: lsn,
+        crc: 0,
+        prev_block: position.last,
+        operations,
+        byte_order: LogByteOrder::LinuxLittle,
+        uuid: log.uuid(),
+        size,
+    };
+    let header_len = header.header_sectors() as usize * SECTOR_BYTES;
+    let len = (header_len + body.len()).next_multiple_of(unit as usize) - header_len;
+    body.resize(len, 0);
+    header.len = u32::try_from(len).unwrap_or(RECORD_BYTES_MAX);
+    let to_end = (log.sectors() - position.head) as usize;
+    let mut sectors = header.encode();
+    pack(&mut sectors, body, position.cycle, Some(to_end));
+    sectors.extend_from_slice(body);
+    log.write(position.head, &sectors)
+}
+
+/// Gives the sectors after the head the cycle number before, as far as records may have been in flight:
+/// what a crash left of those has the cycle number of the records to come.
+fn clear_torn_records(log: &LogDevice, position: &LogPosition) -> Result<()> {
+    let record = RECORD_BYTES_MAX / 512 + RECORD_BYTES_MAX / HEADER_COVERS_BYTES;
+    let count = (RECORDS_IN_FLIGHT_MAX * record).min(log.sectors());
+    let sector_at = |index: u32| {
+        let at = log.after(position.head, index);
+        let wrapped = u32::from(at < position.head);
+        let cycle = position.cycle.wrapping_sub(1).wrapping_add(wrapped);
+        let mut sector = DiskRecordHeader::new_zeroed();
+        sector.magic.set(RECORD_MAGIC);
+        sector.cycle.set(cycle);
+        sector.version.set(log.version());
+        sector.lsn.set(Lsn::new(cycle, at).0);
+        sector.tail_lsn.set(position.head_lsn().0);
+        sector.byte_order.set(1);
+        sector.uuid = log.uuid().into_bytes();
+        sector
+    };
+    let mut bytes = Vec::with_capacity(count as usize * SECTOR_BYTES);
+    for index in 0..count {
+        bytes.extend_from_slice(sector_at(index).as_bytes());
+    }
+    log.write(position.head, &bytes)
+}

@@ -1,0 +1,95 @@
+//! All that a mount shows, for comparison.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use testkit::attributes;
+
+/// Every path with its attributes and contents.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Listing(BTreeMap<PathBuf, Entry>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    /// Inode, mode, links, owner, group, size, blocks, device, and times but that of access.
+    numbers: Vec<i128>,
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    contents: Vec<u8>,
+}
+
+impl Listing {
+    pub(crate) fn of(root: &Path) -> Result<Self> {
+        let mut entries = BTreeMap::new();
+        let mut folders = vec![PathBuf::new()];
+        while let Some(folder) = folders.pop() {
+            for child in std::fs::read_dir(root.join(&folder))? {
+                let name = folder.join(child?.file_name());
+                let path = root.join(&name);
+                let metadata = path.symlink_metadata()?;
+                if metadata.is_dir() {
+                    folders.push(name.clone());
+                }
+                entries.insert(name, Entry::of(&path, &metadata)?);
+            }
+        }
+        Ok(Self(entries))
+    }
+}
+
+impl Entry {
+    fn of(path: &Path, metadata: &std::fs::Metadata) -> Result<Self> {
+        let numbers = [
+            i128::from(metadata.ino()),
+            metadata.mode().into(),
+            metadata.nlink().into(),
+            metadata.uid().into(),
+            metadata.gid().into(),
+            metadata.size().into(),
+            metadata.blocks().into(),
+            metadata.rdev().into(),
+            metadata.mtime().into(),
+            metadata.mtime_nsec().into(),
+            metadata.ctime().into(),
+            metadata.ctime_nsec().into(),
+        ];
+        let contents = if metadata.is_file() {
+            std::fs::read(path)?
+        } else if metadata.is_symlink() {
+            path.read_link()?.into_os_string().into_encoded_bytes()
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            numbers: numbers.to_vec(),
+            attributes: attributes::of(path)?,
+            contents,
+        })
+    }
+}
+
+/// Fails with the first paths that differ.
+pub(crate) fn assert_equal(ours: &Listing, theirs: &Listing) {
+    let missing: Vec<_> = theirs
+        .0
+        .keys()
+        .filter(|key| !ours.0.contains_key(*key))
+        .collect();
+    let extra: Vec<_> = ours
+        .0
+        .keys()
+        .filter(|key| !theirs.0.contains_key(*key))
+        .collect();
+    assert!(
+        missing.is_empty() && extra.is_empty(),
+        "missing {missing:?}, extra {extra:?}"
+    );
+    for (path, entry) in &ours.0 {
+        let other = &theirs.0[path];
+        assert_eq!(entry.numbers, other.numbers, "{}", path.display());
+        assert_eq!(entry.attributes, other.attributes, "{}", path.display());
+        assert!(entry.contents == other.contents, "{}", path.display());
+    }
+    assert!(!ours.0.is_empty());
+}

@@ -1,0 +1,25 @@
+//! Recovery of XFS logs beside that of the kernel: images that the kernel shut down in the middle of its
+//! work, over log shapes and features.
+
+mod scene;
+mod listing;
+mod work;
+mod shapes;
+
+use anyhow::Result;
+
+use scene::{Scene, Shape, Shutdown};
+
+/// Recovers what the kernel left on one shape after one workload, and compares.
+pub(crate) fn recover_beside_the_kernel(
+    shape: &Shape,
+    shutdown: Shutdown,
+    work: fn(&std::path::Path) -> Result<()>,
+) -> Result<()> {
+    let scene = Scene::make(shape)?;
+    scene.work(shutdown, work)?;
+    let ours = scene.recovered()?;
+    let theirs = scene.recovered_by_the_kernel()?;
+    listing::assert_equal(&ours, &theirs);
+    Ok(())
+}

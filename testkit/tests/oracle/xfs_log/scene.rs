@@ -1,0 +1,154 @@
+//! A filesystem with a log that the kernel left dirty, and its copies.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use platter_block::{BlockDevice, MemoryDevice, OverlayDevice, OverlayOptions};
+use platter_xfs::recovery::{self, RecoveryReport};
+use platter_xfs::txn::LogState;
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
+use testkit::oracle::{Verdict, xfs};
+use testkit::tool;
+
+use super::listing::Listing;
+
+/// How a filesystem is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    pub(crate) size_mib: u64,
+    pub(crate) options: &'static [&'static str],
+    pub(crate) external_mib: Option<u64>,
+    pub(crate) mount_options: &'static str,
+}
+
+/// How the kernel is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shutdown {
+    /// With the log written, nothing else.
+    Flushed,
+    /// With the log as it happens to be.
+    Abrupt,
+}
+
+/// The images of one filesystem.
+pub(crate) struct Scene {
+    folder: tempfile::TempDir,
+    shape: Shape,
+}
+
+impl Scene {
+    pub(crate) fn make(shape: &Shape) -> Result<Self> {
+        let scene = Self {
+            folder: tempfile::tempdir()?,
+            shape: *shape,
+        };
+        let image = scene.path("image");
+        let mut options: Vec<&str> = shape.options.to_vec();
+        let log = scene.path("log");
+        let named;
+        if let Some(mib) = shape.external_mib {
+            std::fs::File::create(&log)?.set_len(mib << 20)?;
+            named = format!("logdev={},size={mib}m", log.display());
+            options.extend(["-l", &named]);
+        }
+        xfs::make(&image, shape.size_mib << 10, &options)?;
+        Ok(scene)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn images(&self, suffix: &str) -> Vec<PathBuf> {
+        let mut images = vec![self.path(&format!("image{suffix}"))];
+        if self.shape.external_mib.is_some() {
+            images.push(self.path(&format!("log{suffix}")));
+        }
+        images
+    }
+
+    /// Lets the kernel work in the filesystem, and stops it.
+    pub(crate) fn work(&self, shutdown: Shutdown, work: fn(&Path) -> Result<()>) -> Result<()> {
+        let images = self.images("");
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+        let options = self.shape.mount_options;
+        let mount = Mount::images(FsType::Xfs, &paths, options, Access::ReadWrite)?;
+        work(mount.root())?;
+        let command = match shutdown {
+            Shutdown::Flushed => "shutdown -f",
+            Shutdown::Abrupt => "shutdown",
+        };
+        let mut io = tool::command("xfs_io");
+        io.args(["-x", "-c", command]).arg(mount.root());
+        tool::succeed(&mut io)?;
+        drop(mount);
+        // The kernel has let go of the image once its devices are gone.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        Ok(())
+    }
+
+    fn copy(&self, suffix: &str) -> Result<Vec<PathBuf>> {
+        for (from, to) in self.images("").iter().zip(self.images(suffix)) {
+            std::fs::copy(from, to)?;
+        }
+        Ok(self.images(suffix))
+    }
+
+    /// What the kernel finds after its own recovery of a copy.
+    pub(crate) fn recovered_by_the_kernel(&self) -> Result<Listing> {
+        let images = self.copy(".kernel")?;
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+        let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::Replay)?;
+        Listing::of(mount.root())
+    }
+
+    /// What the kernel finds in a copy that was recovered by platter: in an overlay of the images, which
+    /// do not change, that is then written out.
+    pub(crate) fn recovered(&self) -> Result<Listing> {
+        let images = self.images("");
+        let contents = images.iter().map(std::fs::read);
+        let contents: Vec<Vec<u8>> = contents.collect::<Result<_, _>>()?;
+        let memory = contents.iter().map(|bytes| {
+            let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", bytes.clone()));
+            let overlay = OverlayDevice::new(device, OverlayOptions::default());
+            let overlay: Arc<dyn BlockDevice> = Arc::new(overlay);
+            overlay
+        });
+        let devices: Vec<_> = memory.collect();
+        let [data, external @ ..] = &devices[..] else {
+            bail!("no device");
+        };
+        let report = recovery::recover(data, external.first())
+            .with_context(|| format!("recovery of {}", self.shape.name))?;
+        self.explain(&report);
+        recovery::mark_clean(data, external.first(), &report)?;
+        for (device, image) in devices.iter().zip(self.images(".ours")) {
+            let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes)?];
+            device.read_at(0, &mut bytes)?;
+            std::fs::write(image, bytes)?;
+        }
+        let images = self.images(".ours");
+        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+        let (verdict, text) = xfs::report(&paths)?;
+        assert_eq!(verdict, Verdict::Clean, "{}: {text}", self.shape.name);
+        let options = "nouuid,norecovery";
+        let mount = Mount::images(FsType::Xfs, &paths, options, Access::ReadOnly)?;
+        let listing = Listing::of(mount.root())?;
+        drop(mount);
+        // The kernel takes the log we end for a clean one, and works on.
+        let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::ReadWrite)?;
+        std::fs::write(mount.root().join("afterwards"), b"works")?;
+        mount.unmount_all(&paths)?;
+        assert_eq!(xfs::check(&paths)?, Verdict::Clean, "{}", self.shape.name);
+        Ok(listing)
+    }
+
+    fn explain(&self, report: &RecoveryReport) {
+        let name = self.shape.name;
+        assert_eq!(report.position.state, LogState::Dirty, "{name}");
+        assert!(report.log.transactions > 0, "{name}: {report:?}");
+    }
+}

@@ -1,0 +1,85 @@
+//! Every shape of log with every workload.
+
+use super::scene::{Shape, Shutdown};
+use super::{recover_beside_the_kernel, work};
+
+const PLAIN: Shape = Shape {
+    name: "plain",
+    size_mib: 64,
+    options: &["-m", "rmapbt=0,reflink=0"],
+    external_mib: None,
+    mount_options: "",
+};
+
+/// Stripe units, a small log that wraps, sectors of 4 KiB, and a log of its own.
+const SHAPES: &[Shape] = &[
+    PLAIN,
+    Shape {
+        name: "stripe unit of 32 KiB",
+        size_mib: 128,
+        options: &["-l", "sunit=64"],
+        ..PLAIN
+    },
+    Shape {
+        name: "stripe unit of 256 KiB",
+        size_mib: 256,
+        options: &["-l", "sunit=512", "-m", "rmapbt=1,reflink=1"],
+        mount_options: "logbsize=256k",
+        ..PLAIN
+    },
+    Shape {
+        name: "smallest log",
+        options: &["-l", "size=4m", "-m", "rmapbt=0,reflink=0"],
+        ..PLAIN
+    },
+    Shape {
+        name: "sectors of 4 KiB",
+        options: &["-s", "size=4096", "-m", "rmapbt=1,reflink=1"],
+        ..PLAIN
+    },
+    Shape {
+        name: "external log",
+        external_mib: Some(8),
+        ..PLAIN
+    },
+    Shape {
+        name: "rmap and reflink, records of 256 KiB",
+        options: &["-m", "rmapbt=1,reflink=1,finobt=1,inobtcount=1,bigtime=1"],
+        mount_options: "logbsize=256k",
+        ..PLAIN
+    },
+    Shape {
+        name: "small blocks and wide counters",
+        options: &[
+            "-b",
+            "size=1024",
+            "-i",
+            "nrext64=1,sparse=1",
+            "-n",
+            "size=8192",
+        ],
+        ..PLAIN
+    },
+];
+
+fn all(shutdown: Shutdown, work: fn(&std::path::Path) -> anyhow::Result<()>) {
+    for shape in SHAPES {
+        recover_beside_the_kernel(shape, shutdown, work)
+            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
+    }
+}
+
+#[test]
+fn xfs_log_of_names_recovers_as_in_the_kernel() {
+    all(Shutdown::Flushed, work::names);
+}
+
+#[test]
+fn xfs_log_of_rounds_recovers_as_in_the_kernel() {
+    all(Shutdown::Flushed, work::rounds);
+}
+
+#[test]
+fn abruptly_ended_xfs_log_recovers_as_in_the_kernel() {
+    all(Shutdown::Abrupt, work::rounds);
+}
