@@ -77,6 +77,8 @@ impl Scene {
         let options = self.shape.mount_options;
         let mount = Mount::images(FsType::Xfs, &paths, options, Access::ReadWrite)?;
         work(mount.root())?;
+        // Inodes without a name are freed in the background.
+        std::thread::sleep(std::time::Duration::from_millis(700));
         let command = match shutdown {
             Shutdown::Flushed => "shutdown -f",
             Shutdown::Abrupt => "shutdown",
