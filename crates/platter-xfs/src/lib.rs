@@ -7,3 +7,15 @@
 pub mod ondisk;
 pub mod txn;
 pub mod recovery;
+pub mod context;
+pub mod btree;
+pub mod inode;
+pub mod mapping;
+pub mod file;
+pub mod xattr;
+pub mod directory;
+pub mod ops;
+pub mod mount;
+
+pub use context::{FsContext, RealtimeDevice};
+pub use mount::{MountOptions, Recovery, Xfs};

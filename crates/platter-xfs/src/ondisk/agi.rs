@@ -211,7 +211,7 @@ impl Agi {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::ondisk::geometry::tests::{sample_geometry, sample_geometry_v4};
 
@@ -235,11 +235,20 @@ mod tests {
         disk
     }
 
-    fn decode(disk: &DiskAgi) -> Result<Agi, AgiRule> {
+    fn sector_of(disk: &DiskAgi) -> Vec<u8> {
         let mut sector = vec![0; 512];
         sector[..344].copy_from_slice(disk.as_bytes());
         checksum::seal(&mut sector, DiskAgi::CHECKSUM_OFFSET);
-        Agi::decode(&sector, &sample_geometry(), AgNr(1))
+        sector
+    }
+
+    /// The header of group 1, whose inode B-tree is block 3.
+    pub(crate) fn sample_sector() -> Vec<u8> {
+        sector_of(&sample())
+    }
+
+    fn decode(disk: &DiskAgi) -> Result<Agi, AgiRule> {
+        Agi::decode(&sector_of(disk), &sample_geometry(), AgNr(1))
     }
 
     fn broken(change: impl FnOnce(&mut DiskAgi)) -> AgiRule {

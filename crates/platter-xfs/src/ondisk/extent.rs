@@ -20,12 +20,18 @@ rules! {
         Length => "bad length",
         /// Its blocks lie within one allocation group, or within the realtime device.
         Target => "blocks lie outside the filesystem",
+        /// Attribute forks have no unwritten extents.
+        Unwritten => "unwritten extent where there cannot be one",
+        /// Mappings ascend and do not overlap.
+        Order => "records out of order",
+        /// The inode counts as many mappings as there are.
+        Count => "number of extents does not match the inode",
     }
 }
 
 /// Where the data of a fork lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Volume {
+pub enum ExtentDevice {
     /// On the data device.
     Data,
     /// On the realtime device.
@@ -87,13 +93,13 @@ impl Mapping {
     }
 
     /// Checks all that can be decided without its neighbours.
-    pub fn check(&self, geometry: &Geometry, volume: Volume) -> Result<(), MappingRule> {
+    pub fn check(&self, geometry: &Geometry, device: ExtentDevice) -> Result<(), MappingRule> {
         if self.count == 0 || self.offset.checked_add(self.count).is_none() {
             return Err(MappingRule::Length);
         }
-        let is_inside = match volume {
-            Volume::Data => geometry.contains(FsBlock(self.start), self.count),
-            Volume::Realtime => geometry.contains_rt(RtBlock(self.start), self.count),
+        let is_inside = match device {
+            ExtentDevice::Data => geometry.contains(FsBlock(self.start), self.count),
+            ExtentDevice::Realtime => geometry.contains_rt(RtBlock(self.start), self.count),
         };
         if is_inside {
             Ok(())
@@ -102,12 +108,12 @@ impl Mapping {
         }
     }
 
-    /// First byte on the device that `volume` names.
+    /// First byte on the device that `device` names.
     #[must_use]
-    pub fn byte_offset(&self, geometry: &Geometry, volume: Volume) -> u64 {
-        match volume {
-            Volume::Data => geometry.byte_offset(FsBlock(self.start)),
-            Volume::Realtime => geometry.rt_byte_offset(RtBlock(self.start)),
+    pub fn byte_offset(&self, geometry: &Geometry, device: ExtentDevice) -> u64 {
+        match device {
+            ExtentDevice::Data => geometry.byte_offset(FsBlock(self.start)),
+            ExtentDevice::Realtime => geometry.rt_byte_offset(RtBlock(self.start)),
         }
     }
 }
@@ -179,17 +185,17 @@ mod tests {
             count: 1,
             is_unwritten: false,
         };
-        assert_eq!(mapping.check(&geometry, Volume::Data), Ok(()));
+        assert_eq!(mapping.check(&geometry, ExtentDevice::Data), Ok(()));
         let across = Mapping {
             count: 2,
             ..mapping
         };
         assert_eq!(
-            across.check(&geometry, Volume::Data),
+            across.check(&geometry, ExtentDevice::Data),
             Err(MappingRule::Target)
         );
         assert_eq!(
-            mapping.check(&geometry, Volume::Realtime),
+            mapping.check(&geometry, ExtentDevice::Realtime),
             Err(MappingRule::Target)
         );
         let empty = Mapping {
@@ -197,7 +203,7 @@ mod tests {
             ..mapping
         };
         assert_eq!(
-            empty.check(&geometry, Volume::Data),
+            empty.check(&geometry, ExtentDevice::Data),
             Err(MappingRule::Length)
         );
         let beyond = Mapping {
@@ -206,7 +212,7 @@ mod tests {
             ..mapping
         };
         assert_eq!(
-            beyond.check(&geometry, Volume::Data),
+            beyond.check(&geometry, ExtentDevice::Data),
             Err(MappingRule::Length)
         );
     }

@@ -319,6 +319,13 @@ impl Geometry {
         (AgBlock(block), usize::try_from(offset).unwrap_or_default())
     }
 
+    /// The number within its group of the first inode of a block.
+    #[must_use]
+    pub fn first_ag_inode(&self, block: AgBlock) -> AgInode {
+        let bits = self.inodes_per_block_bits();
+        AgInode(block.0.checked_shl(bits.into()).unwrap_or_default())
+    }
+
     /// Whether an inode of a group can have this number.
     #[must_use]
     pub fn is_ag_inode(&self, ag: AgNr, inode: AgInode) -> bool {

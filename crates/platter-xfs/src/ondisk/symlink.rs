@@ -26,6 +26,10 @@ rules! {
         Offset => "bad offset",
         /// `sl_bytes` is what is left of the target, or what fits the blocks.
         Length => "bad length",
+        /// The target is not empty and has no zero byte.
+        Target => "bad target",
+        /// The target has blocks up to its end.
+        Missing => "target has a hole",
     }
 }
 
@@ -81,11 +85,7 @@ mod tests {
             checksum::seal(&mut block, DiskRemoteHeader::CHECKSUM_OFFSET);
         }
         let geometry = sample_geometry();
-        let site = Site {
-            geometry: &geometry,
-            at: BasicBlock(80),
-            owner: 131,
-        };
+        let site = Site::new(&geometry, BasicBlock(80), 131);
         decode(&block, 0, 600, &site).map(<[u8]>::to_vec)
     }
 
@@ -108,11 +108,7 @@ mod tests {
     #[test]
     fn target_of_version_4_has_no_header() {
         let geometry = sample_geometry_v4();
-        let site = Site {
-            geometry: &geometry,
-            at: BasicBlock(80),
-            owner: 131,
-        };
+        let site = Site::new(&geometry, BasicBlock(80), 131);
         assert_eq!(decode(&[b'y'; 4096], 0, 1000, &site).unwrap().len(), 1000);
     }
 }

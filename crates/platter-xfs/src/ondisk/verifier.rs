@@ -54,11 +54,7 @@ impl BlockVerifier {
     /// Where a block that lies at `at` is.
     #[must_use]
     pub fn site(&self, at: BasicBlock) -> Site<'_> {
-        Site {
-            geometry: &self.geometry,
-            at,
-            owner: self.owner,
-        }
+        Site::new(&self.geometry, at, self.owner)
     }
 
     /// Where the checksum of a block lies.

@@ -3,6 +3,7 @@
 mod ext4;
 mod mkfs;
 mod resize;
+mod xfs;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub use mkfs::NewFilesystem;
 pub use resize::Resized;
 
 /// All drivers, in the order in which they are asked.
-const DRIVERS: &[&dyn Driver] = &[&ext4::Ext];
+const DRIVERS: &[&dyn Driver] = &[&ext4::Ext, &xfs::Xfs];
 
 /// What a driver can do.
 pub(crate) trait Driver: Sync {

@@ -68,6 +68,8 @@ rules! {
         Offset => "bad offset",
         /// `rm_bytes` is what is left of the value, or what fits the block.
         Length => "bad length",
+        /// Values have blocks up to their end.
+        Missing => "value has a hole",
     }
 }
 
@@ -117,11 +119,7 @@ mod tests {
     use crate::ondisk::types::BasicBlock;
 
     fn site(geometry: &Geometry) -> Site<'_> {
-        Site {
-            geometry,
-            at: BasicBlock(80),
-            owner: 131,
-        }
+        Site::new(geometry, BasicBlock(80), 131)
     }
 
     fn sample(change: impl FnOnce(&mut DiskRemoteHeader)) -> Vec<u8> {

@@ -27,11 +27,7 @@ fn seal(block: &mut [u8]) {
 }
 
 fn site(geometry: &Geometry) -> Site<'_> {
-    Site {
-        geometry,
-        at: BasicBlock((4096 + 9) * 8),
-        owner: 1,
-    }
+    Site::new(geometry, BasicBlock((4096 + 9) * 8), 1)
 }
 
 fn broken(change: impl FnOnce(&mut DiskShortHeaderV5)) -> BtreeRule {
@@ -153,4 +149,26 @@ fn records_ascend_and_do_not_overlap() {
     assert_eq!(check((10, 6), (15, 1)), Err(BtreeRule::Order));
     assert_eq!(check((16, 1), (15, 1)), Err(BtreeRule::Order));
     assert_eq!(check((10, 0), (15, 1)), Err(BtreeRule::Record));
+}
+
+/// The inode B-tree of group 1 as one leaf, in block 3, with these chunks.
+pub(crate) fn inobt_leaf(chunks: &[InodeChunk]) -> Vec<u8> {
+    let mut block = vec![0; 4096];
+    let (header, body) = DiskShortHeaderV5::mut_from_prefix(&mut block).unwrap();
+    header.common.magic.set(0x4941_4233);
+    header
+        .common
+        .records
+        .set(u16::try_from(chunks.len()).unwrap());
+    header.common.left.set(u32::MAX);
+    header.common.right.set(u32::MAX);
+    header.block.set((4096 + 3) * 8);
+    header.uuid = [0x5a; 16];
+    header.owner.set(1);
+    let (records, _) = <[DiskInodeChunk]>::mut_from_prefix_with_elems(body, chunks.len()).unwrap();
+    for (record, chunk) in records.iter_mut().zip(chunks) {
+        *record = chunk.encode(true);
+    }
+    seal(&mut block);
+    block
 }

@@ -437,11 +437,7 @@ mod tests {
 
     fn decode(block: &[u8]) -> Result<Vec<(usize, Option<String>)>, DirDataRule> {
         let geometry = sample_geometry();
-        let site = Site {
-            geometry: &geometry,
-            at: BasicBlock(80),
-            owner: 131,
-        };
+        let site = Site::new(&geometry, BasicBlock(80), 131);
         let data = DirData::decode(block, DataKind::Single, &site)?;
         let shown = |region| match region {
             Region::Entry(entry) => {
@@ -479,11 +475,7 @@ mod tests {
     #[test]
     fn entry_is_found_where_it_begins_and_nowhere_else() {
         let (block, geometry) = (sample(), sample_geometry());
-        let site = Site {
-            geometry: &geometry,
-            at: BasicBlock(80),
-            owner: 131,
-        };
+        let site = Site::new(&geometry, BasicBlock(80), 131);
         let data = DirData::decode(&block, DataKind::Single, &site).unwrap();
         assert_eq!(data.leaves.len(), 3);
         let entry = data.entry_at(96, &geometry).unwrap();

@@ -140,11 +140,7 @@ mod tests {
 
     fn decode(block: &[u8]) -> Result<(u32, usize), DirFreeRule> {
         let geometry = sample_geometry();
-        let site = Site {
-            geometry: &geometry,
-            at: BasicBlock(80),
-            owner: 131,
-        };
+        let site = Site::new(&geometry, BasicBlock(80), 131);
         DirFree::decode(block, &site).map(|free| (free.first, free.bests.len()))
     }
 

@@ -160,3 +160,21 @@ fn device_numbers_have_14_and_18_bits() {
     let device = inode.device();
     assert_eq!((device.major, device.minor), (259, 70_001));
 }
+
+/// An inode that was changed before it was sealed: its core, and the forks behind it.
+pub(crate) fn inode_with(change: impl FnOnce(&mut DiskInodeV3, &mut [u8])) -> Inode {
+    let mut bytes = sample();
+    let (disk, literal) = DiskInodeV3::mut_from_prefix(&mut bytes).unwrap();
+    change(disk, literal);
+    DiskInodeV3::seal(&mut bytes);
+    Inode::decode(&bytes, number(), &sample_geometry()).unwrap()
+}
+
+/// Stores mappings at the start of a fork.
+pub(crate) fn put_mappings(fork: &mut [u8], mappings: &[crate::ondisk::Mapping]) {
+    let count = mappings.len();
+    let (stored, _) = <[DiskMapping]>::mut_from_prefix_with_elems(fork, count).unwrap();
+    for (stored, mapping) in stored.iter_mut().zip(mappings) {
+        *stored = mapping.pack().unwrap();
+    }
+}

@@ -1,0 +1,193 @@
+//! What every algorithm shares: geometry, superblock, devices and the metadata buffers.
+//!
+//! All metadata is read here.
+
+mod block;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
+use platter_cache::{Buffer, BufferCache, MemoryBudget};
+use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus, Verify};
+use platter_vfs::{Result, Unsupported};
+
+use crate::ondisk::extent::ExtentDevice;
+use crate::ondisk::{AgNr, Agf, Agi, BasicBlock, FsBlock, Geometry, Superblock};
+
+pub use block::Block;
+
+/// Bytes of the unit that buffers are addressed in.
+const ADDRESS_UNIT: u32 = 512;
+/// Sectors of an allocation group's headers.
+const AGF_SECTOR: u32 = 1;
+const AGI_SECTOR: u32 = 2;
+const AGFL_SECTOR: u32 = 3;
+
+rules! {
+    /// What holds for every block that metadata points to.
+    pub enum BlockPointerRule of "block pointer" {
+        /// It lies within an allocation group.
+        Outside => "points outside the filesystem",
+    }
+}
+
+/// An opened filesystem below the level of inodes. Shared by reference; only the cache changes.
+#[derive(Debug)]
+pub struct FsContext {
+    /// Sizes and counts.
+    pub geometry: Geometry,
+    /// The superblock.
+    pub superblock: Superblock,
+    buffers: Arc<BufferCache>,
+    data: Arc<dyn BlockDevice>,
+    /// The realtime device, if it was named.
+    realtime: Option<RealtimeDevice>,
+}
+
+/// A realtime device.
+#[derive(Debug, Clone)]
+pub struct RealtimeDevice {
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// Its number among the devices of the filesystem; the data device is 0.
+    pub member: u16,
+}
+
+impl FsContext {
+    /// The filesystem on `data`, whose superblock was validated.
+    #[must_use]
+    pub fn new(
+        data: Arc<dyn BlockDevice>,
+        realtime: Option<RealtimeDevice>,
+        superblock: Superblock,
+        budget: Arc<MemoryBudget>,
+    ) -> Self {
+        let geometry = Geometry::new(&superblock);
+        let addressing = Addressing {
+            unit_bytes: ADDRESS_UNIT,
+            usual: block_size(geometry.block_bytes()),
+        };
+        let store = Arc::new(DeviceStore::new(Arc::clone(&data)));
+        Self {
+            geometry,
+            superblock,
+            buffers: Arc::new(BufferCache::over(store, addressing, budget)),
+            data,
+            realtime,
+        }
+    }
+
+    /// The data device.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.data
+    }
+
+    /// The device that extents are on.
+    ///
+    /// # Errors
+    /// `Unsupported` for a realtime device that was not named.
+    pub fn device_of(&self, device: ExtentDevice) -> Result<&Arc<dyn BlockDevice>> {
+        match (device, &self.realtime) {
+            (ExtentDevice::Data, _) => Ok(&self.data),
+            (ExtentDevice::Realtime, Some(realtime)) => Ok(&realtime.device),
+            (ExtentDevice::Realtime, None) => Err(Unsupported {
+                filesystem: "xfs",
+                feature: "reading a realtime file".to_owned(),
+                reason: Some("the realtime device was not named"),
+            }
+            .into()),
+        }
+    }
+
+    /// The number of the device that extents are on.
+    #[must_use]
+    pub fn member_of(&self, device: ExtentDevice) -> u16 {
+        match (device, &self.realtime) {
+            (ExtentDevice::Realtime, Some(realtime)) => realtime.member,
+            (ExtentDevice::Data | ExtentDevice::Realtime, _) => 0,
+        }
+    }
+
+    /// The metadata buffers, named by their position in units of 512 bytes.
+    #[must_use]
+    pub fn buffers(&self) -> &BufferCache {
+        &self.buffers
+    }
+
+    /// `len` bytes of metadata at `at`, validated by `verifier`.
+    pub fn read(&self, at: BasicBlock, len: u32, verifier: &dyn Verify) -> Result<Buffer> {
+        let end = at.byte_offset().checked_add(len.into());
+        if end.is_none_or(|end| end > self.geometry.len_bytes()) {
+            let locus = self.geometry.locus(at);
+            return Err(Corrupt::new(locus, BlockPointerRule::Outside).into());
+        }
+        Ok(self.buffers.read((at.0, block_size(len)), verifier)?)
+    }
+
+    /// A metadata block, validated by `verifier`.
+    pub fn read_block(&self, block: FsBlock, verifier: &dyn Verify) -> Result<Buffer> {
+        self.read_blocks(block, 1, verifier)
+    }
+
+    /// `count` neighbouring blocks that are one piece of metadata, validated by `verifier`.
+    pub fn read_blocks(&self, block: FsBlock, count: u32, verifier: &dyn Verify) -> Result<Buffer> {
+        if !self.geometry.contains(block, count.into()) {
+            let locus = Locus::block(block.0);
+            return Err(Corrupt::new(locus, BlockPointerRule::Outside).into());
+        }
+        let len = self.geometry.block_bytes().saturating_mul(count);
+        self.read(self.geometry.basic_block(block), len, verifier)
+    }
+
+    /// Announces that `count` metadata blocks of the usual size will be read. A hint.
+    pub fn read_ahead(&self, block: FsBlock, count: u32) {
+        if self.geometry.contains(block, count.into()) {
+            let at = self.geometry.basic_block(block).0;
+            let units = u64::from(self.geometry.block_bytes() / ADDRESS_UNIT);
+            let end = at.saturating_add(units.saturating_mul(count.into()));
+            self.buffers.read_ahead(at..end);
+        }
+    }
+
+    /// A sector of an allocation group's headers.
+    fn read_header(&self, ag: AgNr, sector: u32) -> Result<Buffer> {
+        let len = self.geometry.sector_bytes();
+        let within = u64::from(len).saturating_mul(sector.into());
+        let offset = self.geometry.ag_offset(ag).saturating_add(within);
+        self.read(BasicBlock::of_byte(offset), len, &Unverified)
+    }
+
+    /// The sector with the superblock of an allocation group.
+    pub fn read_superblock(&self, ag: AgNr) -> Result<Buffer> {
+        self.read_header(ag, 0)
+    }
+
+    /// The free space header of an allocation group.
+    pub fn agf(&self, ag: AgNr) -> Result<Agf> {
+        let sector = self.read_header(ag, AGF_SECTOR)?;
+        let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
+        Ok(Agf::decode(&sector, &self.geometry, ag).map_err(corrupt)?)
+    }
+
+    /// The inode header of an allocation group.
+    pub fn agi(&self, ag: AgNr) -> Result<Agi> {
+        let sector = self.read_header(ag, AGI_SECTOR)?;
+        let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
+        Ok(Agi::decode(&sector, &self.geometry, ag).map_err(corrupt)?)
+    }
+
+    /// The sector with the free list of an allocation group.
+    pub fn read_agfl(&self, ag: AgNr) -> Result<Buffer> {
+        self.read_header(ag, AGFL_SECTOR)
+    }
+}
+
+/// The size of a block of `len` bytes.
+fn block_size(len: u32) -> BlockSize {
+    BlockSize::new(len).expect("a validated superblock has sizes that are powers of two")
+}

@@ -1,0 +1,184 @@
+//! Directories in all their forms: a name looked up by its hash, and names listed in the order of
+//! their entries.
+
+mod blocks;
+mod list;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, FileKind, Name, Result};
+
+use crate::context::FsContext;
+use crate::mapping::ForkMap;
+use crate::ondisk::dir::short::ShortDir;
+use crate::ondisk::{ForkFormat, Inode, InodeNr, da, dir};
+
+rules! {
+    /// What a directory as a whole must hold to.
+    pub enum DirectoryRule of "directory" {
+        /// It has a fork of a possible form.
+        Form => "bad directory form",
+        /// It has a block of entries where its size or a leaf says so.
+        Missing => "data block is not mapped",
+        /// It is not larger than the part of the fork for entries.
+        Size => "bad size",
+    }
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// The inode.
+    pub inode: InodeNr,
+    /// The type, where entries hold it.
+    pub kind: Option<FileKind>,
+}
+
+/// The form of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Entries in the inode.
+    Short,
+    /// One block with entries and leaf entries.
+    Block,
+    /// Blocks of entries, and one leaf.
+    Leaf,
+    /// Blocks of entries, leaves below a hash tree, and free indexes.
+    Node,
+}
+
+/// A directory that is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Directory<'a> {
+    context: &'a FsContext,
+    inode: &'a Inode,
+    map: &'a ForkMap,
+}
+
+impl<'a> Directory<'a> {
+    /// The directory of an inode, whose data fork has these mappings.
+    ///
+    /// # Errors
+    /// `NotDirectory`.
+    pub fn open(context: &'a FsContext, inode: &'a Inode, map: &'a ForkMap) -> Result<Self> {
+        if inode.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        Ok(Self {
+            context,
+            inode,
+            map,
+        })
+    }
+
+    /// Which form it has: by the last block of its data fork.
+    pub fn form(&self) -> Result<Form> {
+        match self.inode.data_format {
+            ForkFormat::Local => return Ok(Form::Short),
+            ForkFormat::Extents | ForkFormat::Btree => {}
+            ForkFormat::Device | ForkFormat::MetaBtree => {
+                return Err(self.corrupt(DirectoryRule::Form));
+            }
+        }
+        let geometry = &self.context.geometry;
+        let end = self.map.end(self.context)?;
+        let block = u64::from(geometry.dir_block_blocks());
+        let leaf = dir::leaf_start(geometry);
+        Ok(if end.0 == block {
+            Form::Block
+        } else if end.0 == leaf.0 + block {
+            Form::Leaf
+        } else if end > leaf {
+            Form::Node
+        } else {
+            return Err(self.corrupt(DirectoryRule::Form));
+        })
+    }
+
+    /// What `name` stands for; `.` and `..` included.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn lookup(&self, name: Name<'_>) -> Result<Found> {
+        if &*name == b"." {
+            return Ok(self.itself());
+        }
+        let found = match self.form()? {
+            Form::Short => self.find_short(&name)?,
+            Form::Block => self.find_in_block(&name)?,
+            Form::Leaf => self.find_in_leaf(&name)?,
+            Form::Node => self.find_in_tree(&name)?,
+        };
+        found.ok_or_else(|| Condition::NotFound.into())
+    }
+
+    fn itself(&self) -> Found {
+        Found {
+            inode: self.inode.number,
+            kind: Some(FileKind::Directory),
+        }
+    }
+
+    fn short(&self) -> Result<ShortDir<'a>> {
+        let bytes = self.inode.local_data().unwrap_or_default();
+        let short = ShortDir::decode(bytes, &self.context.geometry);
+        Ok(short.map_err(|rule| Corrupt::new(self.locus(), rule))?)
+    }
+
+    fn find_short(&self, name: &[u8]) -> Result<Option<Found>> {
+        let short = self.short()?;
+        if name == b".." {
+            return Ok(Some(Found {
+                inode: short.parent,
+                kind: Some(FileKind::Directory),
+            }));
+        }
+        let mut best = None;
+        for entry in short.entries(&self.context.geometry) {
+            let entry = entry.map_err(|rule| Corrupt::new(self.locus(), rule))?;
+            let found = Found {
+                inode: entry.inode,
+                kind: entry.kind,
+            };
+            if entry.name == name {
+                return Ok(Some(found));
+            }
+            if best.is_none() && self.is_same(entry.name, name) {
+                best = Some(found);
+            }
+        }
+        Ok(best)
+    }
+
+    /// Whether two names stand for one file here.
+    fn is_same(&self, stored: &[u8], wanted: &[u8]) -> bool {
+        if !self.context.geometry.features.has_ascii_ci() {
+            return stored == wanted;
+        }
+        let fold = |name: &[u8]| {
+            name.iter()
+                .map(|&byte| da::fold_case(byte))
+                .collect::<Vec<_>>()
+        };
+        stored.len() == wanted.len() && fold(stored) == fold(wanted)
+    }
+
+    /// The hash of a name here.
+    fn hash(&self, name: &[u8]) -> u32 {
+        if self.context.geometry.features.has_ascii_ci() {
+            da::hash_ascii_ci(name)
+        } else {
+            da::hash(name)
+        }
+    }
+
+    fn locus(&self) -> Locus {
+        Locus::inode(self.inode.number.get())
+    }
+
+    fn corrupt(&self, rule: DirectoryRule) -> platter_vfs::Error {
+        Corrupt::new(self.locus(), rule).into()
+    }
+}

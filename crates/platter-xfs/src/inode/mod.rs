@@ -1,0 +1,84 @@
+//! Inodes in memory: found in their cluster, read, and shown as attributes.
+
+mod attr;
+mod chunk;
+#[cfg(test)]
+mod tests;
+
+use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+
+use crate::context::FsContext;
+use crate::ondisk::inode::InodeRule;
+use crate::ondisk::{AgBlock, AgNr, Inode, InodeNr};
+
+pub use attr::attr;
+pub use chunk::{chunk_of, is_allocated};
+
+rules! {
+    /// What every number of an inode must hold to, wherever it comes from.
+    pub enum InodeNumberRule of "inode number" {
+        /// An inode can have the number.
+        OutOfRange => "bad inode number",
+        /// A chunk of inodes holds it.
+        NoChunk => "inode is in no inode chunk",
+        /// It is in use.
+        Deleted => "inode is free",
+        /// Entries of directories do not name metadata inodes.
+        Metadata => "is a metadata inode",
+    }
+}
+
+/// The inode with this number, whatever its use; it may have no links.
+pub fn read(context: &FsContext, number: InodeNr) -> Result<Inode> {
+    let locus = Locus::inode(number.get());
+    let found = find(context, number)?;
+    found.ok_or_else(|| Corrupt::new(locus, InodeNumberRule::Deleted).into())
+}
+
+/// The inode with this number; `None` if it is free.
+pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
+    let geometry = &context.geometry;
+    let locus = Locus::inode(number.get());
+    let Some(location) = geometry.locate_inode(number) else {
+        return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
+    };
+    let cluster = cluster_of(context, location.ag, location.block)?;
+    let first = geometry.fs_block(location.ag, cluster);
+    // Inodes of a cluster are validated one by one, so that a bad one takes no other with it.
+    let buffer = context.read_blocks(first, geometry.cluster_blocks(), &Unverified)?;
+    let block_bytes = usize::try_from(geometry.block_bytes()).unwrap_or(usize::MAX);
+    let skipped = usize::try_from(location.block.0.saturating_sub(cluster.0)).unwrap_or(0);
+    let start = skipped
+        .saturating_mul(block_bytes)
+        .saturating_add(location.offset);
+    let end = start.saturating_add(usize::try_from(geometry.inode_bytes()).unwrap_or(0));
+    let bytes = buffer.get(start..end).unwrap_or_default();
+    match Inode::decode(bytes, number, geometry) {
+        Err(InodeRule::Unused) => Ok(None),
+        decoded => Ok(Some(decoded.map_err(|rule| Corrupt::new(locus, rule))?)),
+    }
+}
+
+/// The first block of the cluster that holds a block of inodes.
+fn cluster_of(context: &FsContext, ag: AgNr, block: AgBlock) -> Result<AgBlock> {
+    let geometry = &context.geometry;
+    let cluster = geometry.cluster_blocks();
+    if cluster == 1 {
+        return Ok(block);
+    }
+    let chunk = if geometry.inode_alignment >= cluster {
+        // Chunks, and clusters in them, begin at multiples of the alignment.
+        AgBlock(block.0 - block.0 % geometry.inode_alignment)
+    } else {
+        let first = geometry.first_ag_inode(block);
+        let Some(chunk) = chunk_of(context, ag, first)? else {
+            let number = geometry.inode_nr(ag, first).map_or(0, InodeNr::get);
+            return Err(Corrupt::new(Locus::inode(number), InodeNumberRule::NoChunk).into());
+        };
+        geometry.locate_ag_inode(chunk.start).0
+    };
+    let within = block.0.saturating_sub(chunk.0);
+    Ok(AgBlock(block.0 - within % cluster))
+}

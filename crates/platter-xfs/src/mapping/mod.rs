@@ -1,0 +1,259 @@
+//! From blocks of a fork to blocks of a device.
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+
+use crate::btree::Tree;
+use crate::context::FsContext;
+use crate::ondisk::btree::{BtreeKind, DiskMapping};
+use crate::ondisk::extent::{ExtentDevice, Mapping, MappingRule};
+use crate::ondisk::{FileBlock, Fork, ForkFormat, ForkKind, Inode, InodeNr};
+
+/// What backs a run of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing: the run reads as zeros.
+    Hole,
+    /// Blocks in a row from this one.
+    Written(u64),
+    /// Blocks in a row from this one, which read as zeros.
+    Unwritten(u64),
+}
+
+/// Blocks of a fork in a row with one kind of backing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first block.
+    pub first: FileBlock,
+    /// Number of blocks, at least 1.
+    pub count: u64,
+    /// What backs them.
+    pub backing: Backing,
+}
+
+impl Run {
+    /// The block after the last one.
+    #[must_use]
+    pub fn end(&self) -> FileBlock {
+        FileBlock(self.first.0.saturating_add(self.count))
+    }
+
+    /// A hole from `first` to `end`, or to the end of all forks.
+    fn hole(first: FileBlock, end: Option<u64>) -> Self {
+        let end = end.unwrap_or(FileBlock::MAX.0.saturating_add(1));
+        Self {
+            first,
+            count: end.saturating_sub(first.0).max(1),
+            backing: Backing::Hole,
+        }
+    }
+
+    /// The part of a mapping from `first`, which lies in it, on.
+    fn of_mapping(mapping: &Mapping, first: FileBlock) -> Self {
+        let skipped = first.0.saturating_sub(mapping.offset.0);
+        let start = mapping.start.saturating_add(skipped);
+        Self {
+            first,
+            count: mapping.count.saturating_sub(skipped),
+            backing: if mapping.is_unwritten {
+                Backing::Unwritten(start)
+            } else {
+                Backing::Written(start)
+            },
+        }
+    }
+}
+
+/// The mappings of a fork, or where they are.
+#[derive(Debug, Clone)]
+pub struct ForkMap {
+    kind: ForkKind,
+    device: ExtentDevice,
+    owner: InodeNr,
+    extents: u64,
+    form: Form,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    /// The fork holds its contents itself, or there is none.
+    Unmapped,
+    /// Mappings in the inode.
+    Extents(Box<[Mapping]>),
+    /// The root of a B-tree.
+    Btree(Box<[u8]>),
+}
+
+/// Takes mappings until it breaks.
+pub type MappingSink<'s> = dyn FnMut(Mapping) -> Result<ControlFlow<()>> + 's;
+
+impl ForkMap {
+    /// The mappings of the data fork.
+    pub fn of_data(context: &FsContext, inode: &Inode) -> Result<Self> {
+        let device = if inode.is_realtime() {
+            ExtentDevice::Realtime
+        } else {
+            ExtentDevice::Data
+        };
+        Self::decode(context, inode.number, Some(inode.data_fork()), device)
+    }
+
+    /// The mappings of the attribute fork.
+    pub fn of_attrs(context: &FsContext, inode: &Inode) -> Result<Self> {
+        Self::decode(context, inode.number, inode.attr_fork(), ExtentDevice::Data)
+    }
+
+    fn decode(
+        context: &FsContext,
+        owner: InodeNr,
+        fork: Option<Fork<'_>>,
+        device: ExtentDevice,
+    ) -> Result<Self> {
+        let mut map = Self {
+            kind: fork.map_or(ForkKind::Attr, |fork| fork.kind),
+            device,
+            owner,
+            extents: fork.map_or(0, |fork| fork.extents),
+            form: Form::Unmapped,
+        };
+        let Some(fork) = fork else {
+            return Ok(map);
+        };
+        match fork.format {
+            ForkFormat::Extents => {
+                let mut mappings = Vec::new();
+                for disk in fork.mappings() {
+                    let mapping = map.checked(context, disk)?;
+                    let last: Option<&Mapping> = mappings.last();
+                    if last.is_some_and(|last| last.end() > mapping.offset) {
+                        return Err(map.corrupt(MappingRule::Order));
+                    }
+                    mappings.push(mapping);
+                }
+                map.form = Form::Extents(mappings.into());
+            }
+            ForkFormat::Btree => map.form = Form::Btree(fork.bytes.into()),
+            ForkFormat::Device | ForkFormat::Local | ForkFormat::MetaBtree => {}
+        }
+        Ok(map)
+    }
+
+    /// The device that the blocks are on.
+    #[must_use]
+    pub fn device(&self) -> ExtentDevice {
+        self.device
+    }
+
+    /// The run that `block` lies in, from `block` on.
+    pub fn lookup(&self, context: &FsContext, block: FileBlock) -> Result<Run> {
+        match &self.form {
+            Form::Unmapped => Ok(Run::hole(block, None)),
+            Form::Extents(mappings) => {
+                let after = mappings.partition_point(|mapping| mapping.offset <= block);
+                let before = after.checked_sub(1).and_then(|at| mappings.get(at));
+                Ok(match before {
+                    Some(mapping) if mapping.end() > block => Run::of_mapping(mapping, block),
+                    Some(_) | None => {
+                        let next = mappings.get(after).map(|mapping| mapping.offset.0);
+                        Run::hole(block, next)
+                    }
+                })
+            }
+            Form::Btree(root) => self.search(context, root, block),
+        }
+    }
+
+    fn search(&self, context: &FsContext, root: &[u8], block: FileBlock) -> Result<Run> {
+        let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
+        let Some(leaf) = tree.search(block.0)? else {
+            return Ok(Run::hole(
+                block,
+                tree.first_key()?.filter(|&key| key > block.0),
+            ));
+        };
+        let view = tree.view_leaf(&leaf)?;
+        let records = view.records::<DiskMapping>();
+        let after = records.partition_point(|disk| Mapping::unpack(disk).offset <= block);
+        if let Some(disk) = after.checked_sub(1).and_then(|at| records.get(at)) {
+            let mapping = self.checked(context, disk)?;
+            if mapping.end() > block {
+                return Ok(Run::of_mapping(&mapping, block));
+            }
+        }
+        let next = records
+            .get(after)
+            .map(|disk| Mapping::unpack(disk).offset.0);
+        let next = next.or(leaf.next_key).filter(|&next| next > block.0);
+        Ok(Run::hole(block, next))
+    }
+
+    /// Passes all mappings in order to `sink` until it breaks; the inode has to count as many.
+    pub fn mappings(&self, context: &FsContext, sink: &mut MappingSink<'_>) -> Result<()> {
+        let mut seen = 0_u64;
+        let mut is_whole = true;
+        match &self.form {
+            Form::Unmapped => return Ok(()),
+            Form::Extents(mappings) => {
+                for mapping in mappings {
+                    if sink(*mapping)?.is_break() {
+                        break;
+                    }
+                }
+                return Ok(());
+            }
+            Form::Btree(root) => {
+                let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
+                tree.leaves(&mut |leaf| {
+                    for disk in leaf.records::<DiskMapping>() {
+                        seen = seen.saturating_add(1);
+                        if sink(self.checked(context, disk)?)?.is_break() {
+                            is_whole = false;
+                            return Ok(ControlFlow::Break(()));
+                        }
+                    }
+                    Ok(ControlFlow::Continue(()))
+                })?;
+            }
+        }
+        if is_whole && seen != self.extents {
+            return Err(self.corrupt(MappingRule::Count));
+        }
+        Ok(())
+    }
+
+    /// The block after the last one that is mapped.
+    pub fn end(&self, context: &FsContext) -> Result<FileBlock> {
+        match &self.form {
+            Form::Unmapped => Ok(FileBlock(0)),
+            Form::Extents(mappings) => Ok(mappings.last().map_or(FileBlock(0), Mapping::end)),
+            Form::Btree(root) => {
+                let tree = Tree::of_fork(context, BtreeKind::Bmap, self.owner, root);
+                let Some(leaf) = tree.search(u64::MAX)? else {
+                    return Ok(FileBlock(0));
+                };
+                let view = tree.view_leaf(&leaf)?;
+                let last = view.records::<DiskMapping>().last();
+                Ok(last.map_or(FileBlock(0), |disk| Mapping::unpack(disk).end()))
+            }
+        }
+    }
+
+    fn checked(&self, context: &FsContext, disk: &DiskMapping) -> Result<Mapping> {
+        let mapping = Mapping::unpack(disk);
+        let checked = mapping.check(&context.geometry, self.device);
+        checked.map_err(|rule| self.corrupt(rule))?;
+        if mapping.is_unwritten && self.kind == ForkKind::Attr {
+            return Err(self.corrupt(MappingRule::Unwritten));
+        }
+        Ok(mapping)
+    }
+
+    fn corrupt(&self, rule: MappingRule) -> platter_vfs::Error {
+        Corrupt::new(Locus::inode(self.owner.get()), rule).into()
+    }
+}

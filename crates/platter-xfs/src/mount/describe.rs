@@ -1,0 +1,150 @@
+//! What a filesystem reports about itself: what `xfs_info` prints, and more.
+
+use platter_vfs::{Description, Detail, DetailValue};
+
+use crate::context::FsContext;
+use crate::recovery::RecoveryReport;
+use crate::txn::LogState;
+
+/// Bits of `sb_qflags` by name.
+const QUOTA_FLAGS: [(u16, &str); 9] = [
+    (0x1, "user accounting"),
+    (0x2, "user enforcement"),
+    (0x4, "user checked"),
+    (0x40, "group accounting"),
+    (0x80, "group enforcement"),
+    (0x100, "group checked"),
+    (0x8, "project accounting"),
+    (0x200, "project enforcement"),
+    (0x400, "project checked"),
+];
+
+pub(super) fn description(context: &FsContext, recovery: Option<&RecoveryReport>) -> Description {
+    let superblock = &context.superblock;
+    Description {
+        kind: "xfs",
+        uuid: superblock.uuid,
+        label: superblock.label.clone(),
+        features: superblock.features.describe(),
+        details: details(context, recovery),
+    }
+}
+
+fn number(key: &'static str, label: &'static str, number: impl Into<u64>) -> Detail {
+    Detail::new(key, label, number.into().into())
+}
+
+fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail> {
+    let (geometry, superblock) = (&context.geometry, &context.superblock);
+    let mut details = vec![
+        number("version", "version", superblock.features.number),
+        number("blocks", "blocks", geometry.data_blocks),
+        number("block_bytes", "block size", geometry.block_bytes()),
+        number("sector_bytes", "sector size", geometry.sector_bytes()),
+        number("groups", "allocation groups", geometry.ag_count),
+        number("blocks_per_group", "blocks per group", geometry.ag_blocks),
+        number("inode_bytes", "inode size", geometry.inode_bytes()),
+        number(
+            "directory_block_bytes",
+            "directory block size",
+            geometry.dir_block_bytes(),
+        ),
+        number("inodes", "inodes", superblock.inode_count),
+        number("free_inodes", "free inodes", superblock.free_inodes),
+        number("free_blocks", "free blocks", superblock.free_data_blocks),
+        number(
+            "inode_percent_max",
+            "maximum inode percentage",
+            superblock.inode_percent_max,
+        ),
+        number("root_inode", "root inode", superblock.root_inode.get()),
+        number(
+            "inode_alignment",
+            "inode alignment",
+            superblock.inode_alignment,
+        ),
+        number("stripe_unit", "stripe unit", superblock.stripe_unit),
+        number("stripe_width", "stripe width", superblock.stripe_width),
+        Detail::new("log", "log", log(context, recovery)),
+    ];
+    let realtime = superblock.rt_blocks;
+    if realtime > 0 {
+        details.push(number("realtime_blocks", "realtime blocks", realtime));
+        let extent = superblock.rt_extent_blocks;
+        details.push(number(
+            "realtime_extent_blocks",
+            "realtime extent size",
+            extent,
+        ));
+        let free = superblock.free_rt_extents;
+        details.push(number(
+            "free_realtime_extents",
+            "free realtime extents",
+            free,
+        ));
+    }
+    if superblock.rt_group_count > 0 {
+        let groups = superblock.rt_group_count;
+        details.push(number("realtime_groups", "realtime groups", groups));
+    }
+    if superblock.features.has_quota() {
+        let on = QUOTA_FLAGS
+            .iter()
+            .filter(|(bit, _)| superblock.quota_flags & bit != 0);
+        let names: Vec<_> = on.map(|&(_, name)| name).collect();
+        let value = if names.is_empty() {
+            DetailValue::Absent("none")
+        } else {
+            DetailValue::Text(names.join(", "))
+        };
+        details.push(Detail::new("quota", "quota", value));
+    }
+    if superblock.features.has_meta_uuid() {
+        let value = superblock.meta_uuid.into();
+        details.push(Detail::new("metadata_uuid", "metadata UUID", value));
+    }
+    let held = context.device().geometry().len_bytes;
+    if let Some(missing @ 1..) = geometry.len_bytes().checked_sub(held) {
+        let value = DetailValue::Record {
+            text: format!("the last {missing} bytes are missing"),
+            fields: vec![number("missing_bytes", "missing bytes", missing)],
+        };
+        details.insert(0, Detail::new("truncated", "truncated", value));
+    }
+    details
+}
+
+fn log(context: &FsContext, recovery: Option<&RecoveryReport>) -> DetailValue {
+    let superblock = &context.superblock;
+    let version = if superblock.features.has_logv2() {
+        2_u64
+    } else {
+        1
+    };
+    let location = match superblock.log_start {
+        Some(_) => "internal",
+        None => "external",
+    };
+    let bytes = u64::from(superblock.log_blocks) * u64::from(context.geometry.block_bytes());
+    let unit = match superblock.log_stripe_unit {
+        1 => 0,
+        unit => unit,
+    };
+    let state = match recovery.map(|report| report.position.state) {
+        Some(LogState::Clean) => "clean",
+        Some(LogState::Dirty) => "replayed_in_memory",
+        None => "not_replayed",
+    };
+    let shown = state.replace('_', " ");
+    DetailValue::Record {
+        text: format!("{shown}, {location}, version {version}, {bytes} bytes"),
+        fields: vec![
+            Detail::new("state", "state", DetailValue::Word(state)),
+            Detail::new("location", "location", DetailValue::Word(location)),
+            number("version", "version", version),
+            number("bytes", "size", bytes),
+            number("sector_bytes", "sector size", superblock.log_sector_bytes),
+            number("stripe_unit_bytes", "stripe unit", unit),
+        ],
+    }
+}

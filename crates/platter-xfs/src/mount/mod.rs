@@ -1,0 +1,179 @@
+//! Opening a filesystem: superblock, features, log; and what is asked of it as a whole.
+
+mod describe;
+mod options;
+mod statfs;
+
+use std::sync::Arc;
+
+use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
+use platter_cache::MemoryBudget;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{
+    Condition, Description, Error, Filesystem, InodeId, Result, StatFs, Unsupported,
+};
+
+use crate::context::FsContext;
+use crate::inode;
+use crate::ondisk::superblock::SuperblockRule;
+use crate::ondisk::{Features, InodeNr, Superblock};
+use crate::ops::SuperBlock;
+use crate::recovery::RecoveryReport;
+use crate::txn::LogState;
+
+pub use options::{MountOptions, Recovery};
+
+/// The least that is read of a device to find its superblock.
+const SECTOR_BYTES_MIN: usize = 512;
+
+/// A mounted XFS filesystem.
+#[derive(Debug)]
+pub struct Xfs {
+    superblock: Arc<SuperBlock>,
+    recovery: Option<RecoveryReport>,
+}
+
+impl Xfs {
+    /// Opens the filesystem on `device`.
+    ///
+    /// # Errors
+    /// `Unsupported` for features this driver does not know, by name.
+    pub fn mount(
+        device: Arc<dyn BlockDevice>,
+        options: &MountOptions,
+        budget: Arc<MemoryBudget>,
+    ) -> Result<Self> {
+        let mut superblock = read_superblock(&*device)?;
+        refuse_unreadable(&superblock.features)?;
+        if !options.truncated {
+            superblock.check_device(device.geometry().len_bytes)?;
+        }
+        let mut device = device;
+        let mut recovery = None;
+        if options.recovery == Recovery::InMemory {
+            let overlay = OverlayDevice::new(Arc::clone(&device), OverlayOptions::default());
+            let overlay: Arc<dyn BlockDevice> = Arc::new(overlay);
+            let report = crate::recovery::recover(&overlay, options.log.as_ref())?;
+            if report.position.state == LogState::Dirty {
+                device = overlay;
+                superblock = read_superblock(&*device)?;
+                refuse_unreadable(&superblock.features)?;
+            }
+            recovery = Some(report);
+        }
+        let realtime = options.realtime.clone();
+        let context = FsContext::new(device, realtime, superblock, Arc::clone(&budget));
+        Ok(Self {
+            superblock: SuperBlock::new(context, budget),
+            recovery,
+        })
+    }
+
+    /// What recovery found and did; `None` where it was skipped.
+    #[must_use]
+    pub fn recovery(&self) -> Option<&RecoveryReport> {
+        self.recovery.as_ref()
+    }
+
+    /// Reads the superblock of `device` without opening the filesystem: its features may be ones this
+    /// driver does not know.
+    pub fn identify(device: &dyn BlockDevice) -> Result<Superblock> {
+        read_superblock(device)
+    }
+
+    /// The filesystem below its inodes, for checks.
+    #[must_use]
+    pub fn context(&self) -> &FsContext {
+        &self.superblock.context
+    }
+}
+
+impl Drop for Xfs {
+    fn drop(&mut self) {
+        self.superblock.close();
+    }
+}
+
+impl Filesystem for Xfs {
+    fn describe(&self) -> Description {
+        describe::description(self.context(), self.recovery())
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn root(&self) -> Result<Arc<dyn platter_vfs::Inode>> {
+        self.inode(self.context().superblock.root_inode.id())
+    }
+
+    fn inode(&self, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let number = InodeNr::new(id.number).filter(|_| id.tree == 0);
+        let found = match number {
+            Some(number) => self.superblock.find(number)?,
+            None => None,
+        };
+        match found {
+            Some(inode) => Ok(inode),
+            None => Err(Condition::Stale.into()),
+        }
+    }
+
+    fn inode_of_handle(&self, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
+        // What lies where no inode chunk is may be anything.
+        let is_allocated = match InodeNr::new(id.number) {
+            Some(number) => inode::is_allocated(self.context(), number)?,
+            None => false,
+        };
+        if !is_allocated {
+            return Err(Condition::Stale.into());
+        }
+        self.inode(id)
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        Ok(statfs::stat_fs(self.context()))
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.superblock.close();
+        Ok(())
+    }
+}
+
+/// The primary superblock.
+fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
+    let locus = Locus::group(0);
+    let len_bytes = device.geometry().len_bytes;
+    let mut sector = vec![0; SECTOR_BYTES_MIN];
+    let read = |sector: &mut Vec<u8>| {
+        if len_bytes < sector.len() as u64 {
+            return Err(Error::from(Corrupt::new(locus, SuperblockRule::Magic)));
+        }
+        Ok(device.read_at(0, sector)?)
+    };
+    read(&mut sector)?;
+    let len = Superblock::sector_bytes(&sector).unwrap_or(SECTOR_BYTES_MIN);
+    if len > sector.len() {
+        sector.resize(len, 0);
+        read(&mut sector)?;
+    }
+    Ok(Superblock::decode(&sector, locus)?)
+}
+
+fn refuse_unreadable(features: &Features) -> Result<()> {
+    let names = features.unreadable();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(Unsupported {
+        filesystem: "xfs",
+        feature: names.join(", "),
+        reason: None,
+    }
+    .into())
+}

@@ -1,0 +1,31 @@
+//! How to open a filesystem.
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+
+use crate::context::RealtimeDevice;
+
+/// What to do about a log that holds changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Recovery {
+    /// Replay it in memory. The device is not written.
+    #[default]
+    InMemory,
+    /// Do not replay it: the filesystem may be inconsistent (`-o norecovery`).
+    Skip,
+}
+
+/// How to open a filesystem.
+#[derive(Debug, Clone, Default)]
+pub struct MountOptions {
+    /// What to do about a log that holds changes.
+    pub recovery: Recovery,
+    /// The device of an external log (`-o logdev=`).
+    pub log: Option<Arc<dyn BlockDevice>>,
+    /// The realtime device (`-o rtdev=`).
+    pub realtime: Option<RealtimeDevice>,
+    /// Open a filesystem although the device ends before it does: what is there can be read, and the
+    /// rest gives I/O errors.
+    pub truncated: bool,
+}

@@ -1,0 +1,58 @@
+//! Space and inodes as `statfs(2)` reports them.
+
+use platter_vfs::StatFs;
+
+use crate::context::FsContext;
+use crate::ondisk::superblock::SUPERBLOCK_MAGIC;
+
+/// Blocks of each allocation group that Linux keeps for the B-trees of its free space.
+const SET_ASIDE_PER_GROUP: u64 = 8;
+const NAME_BYTES_MAX: u32 = 255;
+
+pub(super) fn stat_fs(context: &FsContext) -> StatFs {
+    let (geometry, superblock) = (&context.geometry, &context.superblock);
+    let log_blocks = match superblock.log_start {
+        Some(_) => superblock.log_blocks.into(),
+        None => 0,
+    };
+    let set_aside = SET_ASIDE_PER_GROUP.saturating_mul(geometry.ag_count.into());
+    let free = superblock.free_data_blocks.saturating_sub(set_aside);
+    let per_block = u64::from(geometry.inodes_per_block());
+    let possible = superblock
+        .inode_count
+        .saturating_add(free.saturating_mul(per_block));
+    let inodes = match inodes_max(context) {
+        Some(most) => possible.min(most).max(superblock.inode_count),
+        None => possible,
+    };
+    let used = superblock
+        .inode_count
+        .saturating_sub(superblock.free_inodes);
+    StatFs {
+        block_bytes: geometry.block_bytes(),
+        blocks: geometry.data_blocks.saturating_sub(log_blocks),
+        blocks_free: free,
+        blocks_available: free,
+        inodes,
+        inodes_free: inodes.saturating_sub(used),
+        name_len_max: NAME_BYTES_MAX,
+        id: identity(context),
+        magic: SUPERBLOCK_MAGIC,
+    }
+}
+
+/// The most inodes that the part of the space allowed for them holds, in whole chunks.
+fn inodes_max(context: &FsContext) -> Option<u64> {
+    let (geometry, superblock) = (&context.geometry, &context.superblock);
+    let percent = Some(superblock.inode_percent_max).filter(|&percent| percent > 0)?;
+    let blocks = u128::from(superblock.data_blocks) * u128::from(percent) / 100;
+    let chunk = u128::from(geometry.chunk_blocks());
+    let blocks = blocks / chunk * chunk;
+    u64::try_from(blocks * u128::from(geometry.inodes_per_block())).ok()
+}
+
+/// The two halves of the UUID folded onto each other.
+fn identity(context: &FsContext) -> u64 {
+    let (low, high) = context.superblock.uuid.as_u64_pair();
+    low.swap_bytes() ^ high.swap_bytes()
+}

@@ -1,0 +1,75 @@
+//! XFS.
+
+use std::sync::Arc;
+
+use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
+use platter_xfs::{MountOptions, RealtimeDevice};
+
+use super::{Driver, Identity, MountRequest, unsupported};
+use crate::Format;
+use crate::devices::{DeviceRole, Devices};
+use crate::options::Recovery;
+
+/// The driver.
+pub(super) struct Xfs;
+
+impl Driver for Xfs {
+    fn format(&self) -> Format {
+        Format::Xfs
+    }
+
+    fn identify(&self, devices: &Devices) -> Result<Identity> {
+        let superblock = platter_xfs::Xfs::identify(&**devices.first())?;
+        Ok(Identity {
+            kind: "xfs",
+            label: superblock.label,
+            uuid: superblock.uuid,
+            members: None,
+        })
+    }
+
+    fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
+        if request.writing.is_some() {
+            return Err(unsupported(Format::Xfs, "writing"));
+        }
+        if request.superblock_kib.is_some() {
+            return Err(unsupported(Format::Xfs, "a copy of the superblock"));
+        }
+        let options = options(&request)?;
+        let device = Arc::clone(request.devices.first());
+        let xfs = platter_xfs::Xfs::mount(device, &options, request.budget)?;
+        Ok(Arc::new(xfs))
+    }
+
+    fn check(&self, _request: MountRequest, _sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        Err(unsupported(Format::Xfs, "checking"))
+    }
+}
+
+fn options(request: &MountRequest) -> Result<MountOptions> {
+    let mut options = MountOptions {
+        recovery: match request.recovery {
+            Recovery::Replay => platter_xfs::Recovery::InMemory,
+            Recovery::Skip => platter_xfs::Recovery::Skip,
+        },
+        // What is missing does not matter to a reader that does not reach it.
+        truncated: true,
+        ..MountOptions::default()
+    };
+    for (member, device) in (0..).zip(request.devices.iter()).skip(1) {
+        let named = Arc::clone(&device.device);
+        match device.role {
+            DeviceRole::Log if options.log.is_none() => options.log = Some(named),
+            DeviceRole::Realtime if options.realtime.is_none() => {
+                options.realtime = Some(RealtimeDevice {
+                    device: named,
+                    member,
+                });
+            }
+            DeviceRole::Data | DeviceRole::Log | DeviceRole::Realtime => {
+                return Err(unsupported(Format::Xfs, "several data devices"));
+            }
+        }
+    }
+    Ok(options)
+}
