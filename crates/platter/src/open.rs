@@ -11,7 +11,7 @@ use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding, Timesta
 
 use crate::counting::Counting;
 use crate::devices::{DeviceRole, Devices, NamedDevice};
-use crate::driver::{self, Driver, MountRequest};
+use crate::driver::{self, Driver, MountRequest, Purpose};
 use crate::options::{MountOption, Recovery, WriteOptions};
 use crate::{Cause, Error, Image, ImageSpec, Probe, Result, Volume};
 
@@ -339,7 +339,7 @@ impl OpenOptions {
             superblock_kib: self.superblock_kib,
             options: self.options.clone(),
             writing: self.writing,
-            on_scratch: false,
+            purpose: Purpose::Use,
             budget: Arc::clone(&self.budget),
             clock,
         })

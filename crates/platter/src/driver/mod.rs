@@ -1,25 +1,24 @@
 //! The seam between the facade and the drivers: one line for each.
 
+mod edit;
 mod ext4;
 mod mkfs;
 mod resize;
 mod xfs;
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use platter_block::{BlockDevice, ScratchDevice};
+use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_ondisk::checksum::crc32c;
 use platter_ondisk::{Corruption, Uuid};
-use platter_vfs::{
-    CheckReport, CheckSink, Clock, Condition, Error, Filesystem, Result, Unsupported,
-};
+use platter_vfs::{CheckReport, CheckSink, Clock, Error, Filesystem, Result, Unsupported};
 
 use crate::Format;
 use crate::devices::{Devices, Members};
 use crate::options::{MountOption, OptionError, Recovery, WriteOptions};
 
+pub(crate) use edit::{EditStrategy, FreeRanges, ImageCommit, JournaledEdits, Purpose};
 pub(crate) use mkfs::{FillRequest, Mkfs, MkfsRequest, OnDevice};
 pub(crate) use resize::{Resize, ResizeRequest};
 
@@ -80,14 +79,9 @@ pub(crate) trait Driver: Sync {
         Err(unsupported(self.format(), "verifying data"))
     }
 
-    /// The free ranges of the first device, if they are known before a replay.
-    fn free_ranges(&self, _request: &MountRequest) -> Result<Option<Box<FreeRanges>>> {
-        Ok(None)
-    }
-
-    /// Makes the device hold, in one transaction, what was changed on a scratch device above it.
-    fn commit_image(&self, _commit: ImageCommit<'_>) -> Result<()> {
-        Err(Condition::ReadOnly.into())
+    /// How edits of its filesystems are committed.
+    fn edit_strategy(&self) -> EditStrategy<'_> {
+        EditStrategy::Refused
     }
 
     /// The types of filesystems it makes, by the names that `mkfs -t` takes.
@@ -104,19 +98,6 @@ pub(crate) trait Driver: Sync {
     fn resize(&self) -> Option<&dyn Resize> {
         None
     }
-}
-
-/// Whether a range of bytes of a device is free, as long as the filesystem is not written.
-pub(crate) type FreeRanges = dyn Fn(&Range<u64>) -> bool + Send + Sync;
-
-/// An edit that is to be committed to its image.
-pub(crate) struct ImageCommit<'c> {
-    /// The devices that hold the filesystem, and how it was opened.
-    pub(crate) mount: MountRequest,
-    /// The first device again, for blocks that are free before.
-    pub(crate) unbatched: Arc<dyn BlockDevice>,
-    /// What the first device is to hold.
-    pub(crate) new: &'c ScratchDevice,
 }
 
 /// What a filesystem calls itself.
@@ -139,8 +120,7 @@ pub(crate) struct MountRequest {
     pub(crate) options: Vec<MountOption>,
     /// `None` for reading only.
     pub(crate) writing: Option<WriteOptions>,
-    /// The devices do not outlive the mount, so that a power failure does not matter.
-    pub(crate) on_scratch: bool,
+    pub(crate) purpose: Purpose,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) clock: Arc<dyn Clock>,
 }

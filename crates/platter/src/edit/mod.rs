@@ -3,6 +3,7 @@
 //! An edit works above the image, on a device of its own, and nothing reaches the image before
 //! [`commit`](Edit::commit): to drop it is to have done nothing. See `docs/design/editing.md`.
 
+mod scratch;
 mod place;
 mod removal;
 mod names;
@@ -14,30 +15,27 @@ mod copy_in;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter_block::{
-    Access, BatchDevice, BatchWriter, BlockDevice, ConcatDevice, FileDevice, IoError, Operation,
-    OverlayDevice, OverlayOptions, RevocableDevice, ScratchDevice,
-};
+use platter_block::{Access, BatchDevice, BatchWriter, FileDevice, RevocableDevice};
 use platter_vfs::{Context, Credentials};
 
 use crate::counting::Counting;
-use crate::devices::{DeviceRole, Devices};
-use crate::driver::ImageCommit;
-use crate::{Cause, Error, Image, ImageSpec, OnError, OpenOptions, Result, Volume, WriteOptions};
+use crate::devices::Devices;
+use crate::driver::{Driver, EditStrategy, Purpose, unsupported};
+use crate::{
+    Cause, Error, Image, ImageSet, ImageSpec, OnError, OpenOptions, Result, Volume, WriteOptions,
+};
+
+use scratch::Scratches;
 
 pub use attributes::{SizeChange, Times};
 pub use copy_in::{CopyIn, CopyInEvent, CopySource};
 pub use mode::{ModeChange, ModeError};
 pub use names::{Existing, Missing};
 pub use owner::Owner;
-
-/// What is written lies in files of this length: filesystems of hosts have none of any length.
-const STORE_PART_BYTES: u64 = 1 << 40;
-/// What errors call them.
-const STORE_NAME: &str = "temporary file";
 
 /// Changes of one filesystem that are made together.
 ///
@@ -49,10 +47,10 @@ const STORE_NAME: &str = "temporary file";
 /// edit.commit()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Edit {
     volume: Volume,
-    scratch: Arc<ScratchDevice>,
+    driver: &'static dyn Driver,
+    stage: Stage,
     /// The image, and the same for writes that are to arrive together.
     image: Image,
     together: Image,
@@ -66,6 +64,24 @@ pub struct Edit {
     ended: Arc<AtomicBool>,
     /// What was made is there to stay, at least in parts.
     is_kept: bool,
+}
+
+/// Where the changes are until they are committed.
+#[derive(Debug)]
+enum Stage {
+    /// On devices above the image.
+    Journaled(Scratches),
+    /// In free space of the image.
+    InPlace,
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Edit")
+            .field("volume", &self.volume)
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
 }
 
 impl OpenOptions {
@@ -112,54 +128,63 @@ fn whole(spec: &ImageSpec) -> Result<Image> {
 
 impl Edit {
     fn begin(options: &OpenOptions, image: Image, together: Image) -> Result<Self> {
-        // The journal is written once at the end, and an error must not lead to a half of it.
+        let driver = options.driver(&image)?;
+        Self::begin_with(driver, options, image, together)
+    }
+
+    fn begin_with(
+        driver: &'static dyn Driver,
+        options: &OpenOptions,
+        image: Image,
+        together: Image,
+    ) -> Result<Self> {
+        let named = |error: platter_vfs::Error| Error::new(image.name(), error);
+        // All is committed once at the end, and an error must not lead to a half of it.
         let options = options.clone().writing(WriteOptions {
             on_error: Some(OnError::ReadOnly),
             commit_interval: None,
             // Whoever may write the image may do all that the superuser may in it.
             uses_reserve: true,
         });
-        let driver = options.driver(&image)?;
-        let mut revocable = Vec::new();
-        let mut revoked_later = |device| -> Arc<dyn BlockDevice> {
-            let device = Arc::new(RevocableDevice::new(device));
-            revocable.push(Arc::clone(&device));
-            device
-        };
         let devices = options.devices(&image)?;
-        let mut bases = devices.map(|device| revoked_later(Arc::clone(&device.device)));
+        let revocable: Vec<_> = devices
+            .iter()
+            .map(|device| Arc::new(RevocableDevice::new(Arc::clone(&device.device))))
+            .collect();
+        let mut left = revocable.iter();
+        let mut bases = devices.map(|device| match left.next() {
+            Some(revocable) => Arc::<RevocableDevice>::clone(revocable),
+            None => Arc::clone(&device.device),
+        });
         let counting = options.count_requests.then(|| Counting::below(&mut bases));
-        let base = bases.first();
-        let store = store_for(&**base).map_err(|error| Error::new(image.name(), error))?;
-        let mut scratch = ScratchDevice::new(Arc::clone(base), store);
-        // What keeps the driver from finding them keeps the filesystem from being opened, below.
-        let looked = options.request(driver, &image, bases.clone())?;
-        if let Ok(Some(free)) = driver.free_ranges(&looked) {
-            scratch = scratch.with_unused(free);
+        let mut request = options.request(driver, &image, bases.clone())?;
+        let stage = match driver.edit_strategy() {
+            EditStrategy::Refused => return Err(named(unsupported(driver.format(), "editing"))),
+            EditStrategy::Journaled(edits) => {
+                Stage::Journaled(Scratches::above(edits, &request).map_err(named)?)
+            }
+            EditStrategy::InPlace => Stage::InPlace,
+        };
+        match &stage {
+            Stage::Journaled(scratches) => {
+                request.devices = scratches.devices(&bases);
+                request.purpose = Purpose::EditOnScratch;
+            }
+            Stage::InPlace => request.purpose = Purpose::EditInPlace,
         }
-        let scratch = Arc::new(scratch);
-        let device: Arc<dyn BlockDevice> = Arc::<ScratchDevice>::clone(&scratch);
-        let layers = bases
-            .map(|other| match other.role {
-                DeviceRole::Data => Arc::clone(&other.device),
-                DeviceRole::Log | DeviceRole::Realtime => in_memory(Arc::clone(&other.device)),
-            })
-            .with_first(device);
-        let mut request = options.request(driver, &image, layers.clone())?;
-        request.on_scratch = true;
-        let fs = driver
-            .mount(request)
-            .map_err(|error| Error::new(image.name(), error))?;
+        let mounted = request.devices.clone();
+        let fs = driver.mount(request).map_err(named)?;
         let ended = Arc::new(AtomicBool::new(false));
         let mut volume = Volume::new(Arc::clone(image.name()), fs)
-            .on_devices(&layers)
+            .on_devices(&mounted)
             .ending_with(Arc::clone(&ended));
         if let Some(counting) = counting {
             volume = volume.counting(counting);
         }
         Ok(Self {
             volume,
-            scratch,
+            driver,
+            stage,
             image,
             together,
             devices,
@@ -202,16 +227,15 @@ impl Edit {
         let name = Arc::clone(self.image.name());
         let named = |error: platter_vfs::Error| Error::new(&name, error);
         self.volume.filesystem().unmount().map_err(named)?;
-        let driver = self.options.driver(&self.image)?;
-        let together = Arc::clone(self.together.device());
-        let devices = self.devices.with_first(together);
-        let commit = ImageCommit {
-            mount: self.options.request(driver, &self.image, devices)?,
-            unbatched: Arc::clone(self.image.device()),
-            new: &self.scratch,
-        };
-        self.is_kept = true;
-        driver.commit_image(commit).map_err(named)
+        if let Stage::Journaled(scratches) = &self.stage {
+            let together = Arc::clone(self.together.device());
+            let devices = self.devices.with_first(together);
+            let mount = self.options.request(self.driver, &self.image, devices)?;
+            self.is_kept = true;
+            let unbatched = Arc::clone(self.image.device());
+            scratches.commit(mount, unbatched).map_err(named)?;
+        }
+        Ok(())
     }
 
     fn error(&self, path: &[u8], cause: impl Into<Cause>) -> Error {
@@ -225,43 +249,12 @@ impl Edit {
 
 impl Drop for Edit {
     fn drop(&mut self) {
-        if !self.is_kept {
-            self.scratch.revert_holes();
+        if let (Stage::Journaled(scratches), false) = (&self.stage, self.is_kept) {
+            scratches.revert();
         }
         self.ended.store(true, Ordering::Relaxed);
         for device in &self.revocable {
             device.revoke();
         }
     }
-}
-
-/// A device as long as `base` that goes when it is closed.
-fn store_for(base: &dyn BlockDevice) -> Result<Arc<dyn BlockDevice>, IoError> {
-    let mut left = base.geometry().len_bytes;
-    let mut parts = Vec::new();
-    while left > 0 {
-        let part = left.min(STORE_PART_BYTES);
-        parts.push(temporary_file(part)?);
-        left -= part;
-    }
-    Ok(Arc::new(ConcatDevice::new(STORE_NAME, parts)))
-}
-
-fn temporary_file(len_bytes: u64) -> Result<Arc<dyn BlockDevice>, IoError> {
-    let failed = |error: std::io::Error| {
-        let name = Arc::from(STORE_NAME);
-        IoError::new(&name, Operation::Open, 0, 0, error)
-    };
-    let file = tempfile::NamedTempFile::new().map_err(failed)?;
-    file.as_file().set_len(len_bytes).map_err(failed)?;
-    let options = platter_block::OpenOptions {
-        access: Access::Write,
-        ..platter_block::OpenOptions::default()
-    };
-    Ok(Arc::new(FileDevice::open(file.path(), options)?))
-}
-
-/// The device, with all that is written to it kept in memory.
-fn in_memory(device: Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> {
-    Arc::new(OverlayDevice::new(device, OverlayOptions::default()))
 }

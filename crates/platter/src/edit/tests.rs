@@ -4,15 +4,20 @@ use std::fmt::Write;
 
 use parking_lot::Mutex;
 use platter_block::sim::{CrashOptions, RecordingDevice};
-use platter_block::{BatchPiece, MemoryDevice};
+use platter_block::{BatchPiece, BlockDevice, IoError, MemoryDevice};
 use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
+use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{
-    CheckProgress, CheckSink, FileKind, Finding, FixedClock, Timestamp, TreeWalk, WalkEvent,
-    WalkOrder,
+    CheckProgress, CheckReport, CheckSink, Description, FileKind, Filesystem, Finding, FixedClock,
+    Inode, InodeId, StatFs, Timestamp, TreeWalk, WalkEvent, WalkOrder,
 };
 
+use super::scratch::{STORE_PART_BYTES, store_for};
 use super::*;
+use crate::Format;
 use crate::copy::CopyOptions;
+use crate::devices::Devices;
+use crate::driver::{Identity, MountRequest};
 use crate::{MemoryBudget, Recovery};
 
 const GENERATIONS: [Generation; 3] = [Generation::Ext2, Generation::Ext3, Generation::Ext4];
@@ -522,4 +527,93 @@ fn files_that_outlive_an_edit_do_not_lock_the_image() {
         next.commit().unwrap();
         drop((volume, file, other));
     }
+}
+
+/// Commits in place: what was made is in the image once it is unmounted.
+struct InPlace;
+
+/// A file tree in memory whose only trace in the image is where it ends.
+#[derive(Debug)]
+struct Marked {
+    memory: MemFs,
+    device: Arc<dyn BlockDevice>,
+}
+
+/// What the image begins with once it was committed.
+const MARK: &[u8] = b"committed";
+
+impl Driver for InPlace {
+    fn format(&self) -> Format {
+        Format::Btrfs
+    }
+
+    fn identify(&self, _: &Devices) -> platter_vfs::Result<Identity> {
+        Err(unsupported(self.format(), "identifying"))
+    }
+
+    fn mount(&self, request: MountRequest) -> platter_vfs::Result<Arc<dyn Filesystem>> {
+        assert_eq!(request.purpose, Purpose::EditInPlace);
+        assert_eq!(request.writing.unwrap().commit_interval, None);
+        Ok(Arc::new(Marked {
+            memory: MemFs::new(clock(), MemFsLimits::default()),
+            device: Arc::clone(request.devices.first()),
+        }))
+    }
+
+    fn check(&self, _: MountRequest, _: &mut dyn CheckSink) -> platter_vfs::Result<CheckReport> {
+        Err(unsupported(self.format(), "a check"))
+    }
+
+    fn edit_strategy(&self) -> EditStrategy<'_> {
+        EditStrategy::InPlace
+    }
+}
+
+impl Filesystem for Marked {
+    fn describe(&self) -> Description {
+        self.memory.describe()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn root(&self) -> platter_vfs::Result<Arc<dyn Inode>> {
+        self.memory.root()
+    }
+
+    fn inode(&self, id: InodeId) -> platter_vfs::Result<Arc<dyn Inode>> {
+        self.memory.inode(id)
+    }
+
+    fn stat_fs(&self) -> platter_vfs::Result<StatFs> {
+        self.memory.stat_fs()
+    }
+
+    fn sync(&self) -> platter_vfs::Result<()> {
+        Ok(self.device.write_at(0, MARK)?)
+    }
+
+    fn unmount(&self) -> platter_vfs::Result<()> {
+        self.sync()
+    }
+}
+
+#[test]
+fn edit_in_place_reaches_the_image_with_its_commit() {
+    let memory = Arc::new(MemoryDevice::new("disk", vec![0; 4096]));
+    let before = memory.snapshot();
+    let begin = || Edit::begin_with(&InPlace, &options(), image(&memory), image(&memory)).unwrap();
+    let dropped = begin();
+    dropped.make_dirs(b"/a/b", None).unwrap();
+    let left = dropped.volume().clone();
+    drop(dropped);
+    assert!(memory.snapshot() == before);
+    let error = left.filesystem().sync().unwrap_err();
+    assert!(matches!(error, platter_vfs::Error::Io(_)), "{error}");
+    assert!(memory.snapshot() == before, "what outlives it has no image");
+    let committed = begin();
+    write(&committed, "/file", b"contents");
+    committed.commit().unwrap();
+    assert!(memory.snapshot().starts_with(MARK));
 }

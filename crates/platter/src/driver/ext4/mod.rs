@@ -11,7 +11,10 @@ use platter_ext4::{Changeover, ContentsShare, DataMode, Ext4, MountOptions, Unus
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
-use super::{Driver, FreeRanges, Identity, ImageCommit, Mkfs, MountRequest, Resize, unsupported};
+use super::{
+    Driver, EditStrategy, FreeRanges, Identity, ImageCommit, JournaledEdits, Mkfs, MountRequest,
+    Purpose, Resize, unsupported,
+};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
 use crate::options::{MountOption, OnError, OptionError, Recovery};
@@ -76,30 +79,8 @@ impl Driver for Ext {
         Ok(open(request, cut_off)?.check(sink))
     }
 
-    fn free_ranges(&self, request: &MountRequest) -> Result<Option<Box<FreeRanges>>> {
-        let options = edit_options(request);
-        let found = Unused::of(request.devices.first(), &options, &request.budget)?;
-        Ok(
-            found
-                .map(|unused| -> Box<FreeRanges> { Box::new(move |range| unused.contains(range)) }),
-        )
-    }
-
-    fn commit_image(&self, commit: ImageCommit<'_>) -> Result<()> {
-        let ImageCommit {
-            mount,
-            unbatched,
-            new,
-        } = commit;
-        let changeover = Changeover {
-            options: edit_options(&mount),
-            device: Arc::clone(mount.devices.first()),
-            unseen: unbatched,
-            new,
-            budget: mount.budget,
-            clock: mount.clock,
-        };
-        changeover.run()
+    fn edit_strategy(&self) -> EditStrategy<'_> {
+        EditStrategy::Journaled(self)
     }
 
     fn mkfs_types(&self) -> &'static [&'static str] {
@@ -115,9 +96,37 @@ impl Driver for Ext {
     }
 }
 
+impl JournaledEdits for Ext {
+    fn free_ranges(&self, request: &MountRequest) -> Result<Option<Box<FreeRanges>>> {
+        let options = edit_options(request);
+        let found = Unused::of(request.devices.first(), &options, &request.budget)?;
+        let boxed =
+            |unused: Unused| -> Box<FreeRanges> { Box::new(move |range| unused.contains(range)) };
+        Ok(found.map(boxed))
+    }
+
+    fn commit_image(&self, commit: ImageCommit<'_>) -> Result<()> {
+        let ImageCommit {
+            mount,
+            unbatched,
+            new,
+            ..
+        } = commit;
+        let changeover = Changeover {
+            options: edit_options(&mount),
+            device: Arc::clone(mount.devices.first()),
+            unseen: unbatched,
+            new,
+            budget: mount.budget,
+            clock: mount.clock,
+        };
+        changeover.run()
+    }
+}
+
 fn open(request: MountRequest, cut_off: bool) -> Result<Ext4> {
     refuse_several(&request.devices)?;
-    let options = if request.on_scratch {
+    let options = if request.purpose == Purpose::EditOnScratch {
         edit_options(&request)
     } else {
         mount_options(&request, cut_off)
@@ -174,7 +183,7 @@ fn mount_options(request: &MountRequest, cut_off: bool) -> MountOptions {
         } else {
             ContentsShare::Unreserved
         },
-        unjournaled: request.on_scratch,
+        unjournaled: request.purpose == Purpose::EditOnScratch,
         node_name: rustix::system::uname().nodename().to_bytes().to_vec(),
     }
 }
