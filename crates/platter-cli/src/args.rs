@@ -133,6 +133,14 @@ pub(crate) struct ImageOptions {
 }
 
 impl ImageOptions {
+    /// The devices beside the image.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (DeviceRole, &PathBuf)> {
+        let data = self.devices.iter().map(|path| (DeviceRole::Data, path));
+        let log = self.journal.iter().map(|path| (DeviceRole::Log, path));
+        let realtime = self.rtdev.iter().map(|path| (DeviceRole::Realtime, path));
+        data.chain(log).chain(realtime)
+    }
+
     /// The options as the library takes them.
     pub(crate) fn open_options(&self) -> OpenOptions {
         let mut options = OpenOptions::new().budget(Arc::new(MemoryBudget::new(self.cache)));
@@ -142,14 +150,8 @@ impl ImageOptions {
         if self.norecovery {
             options = options.recovery(Recovery::Skip);
         }
-        for device in &self.devices {
-            options = options.device(DeviceRole::Data, device);
-        }
-        if let Some(journal) = &self.journal {
-            options = options.device(DeviceRole::Log, journal);
-        }
-        if let Some(rtdev) = &self.rtdev {
-            options = options.device(DeviceRole::Realtime, rtdev);
+        for (role, device) in self.devices() {
+            options = options.device(role, device);
         }
         if let Some(superblock) = self.superblock {
             options = options.superblock_kib(superblock);

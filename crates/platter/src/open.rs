@@ -10,10 +10,10 @@ use platter_vfs::clock::{FixedClock, SystemClock};
 use platter_vfs::{CheckReport, CheckReporter, CheckSink, Clock, Finding, Timestamp};
 
 use crate::counting::Counting;
-use crate::devices::{DeviceRole, Devices, NamedDevice};
+use crate::devices::{DeviceRole, Devices};
 use crate::driver::{self, Driver, MountRequest, Purpose};
 use crate::options::{MountOption, Recovery, WriteOptions};
-use crate::{Cause, Error, Image, ImageSpec, Probe, Result, Volume};
+use crate::{Cause, Error, Image, ImageSet, ImageSpec, Probe, Result, Volume};
 
 pub use crate::driver::check_option;
 
@@ -182,10 +182,12 @@ impl OpenOptions {
         self.mount(&self.open_image(spec)?)
     }
 
-    /// Opens the filesystem that an image holds.
-    pub fn mount(&self, image: &Image) -> Result<Volume> {
+    /// Opens the filesystem that an image holds, or several.
+    pub fn mount(&self, images: impl Into<ImageSet>) -> Result<Volume> {
+        let images = images.into();
+        let image = images.first();
         let driver = self.driver(image)?;
-        let mut devices = self.devices(image)?;
+        let mut devices = self.devices(&images)?;
         let counting = self.count_requests.then(|| Counting::below(&mut devices));
         let request = self.request(driver, image, devices.clone())?;
         let fs = driver
@@ -201,8 +203,9 @@ impl OpenOptions {
     }
 
     /// Looks at the image with its devices, and at its partitions if it has any.
-    pub fn probe(&self, image: &Image) -> Result<Probe> {
-        image.probe_with(&self.devices(image)?)
+    pub fn probe(&self, images: impl Into<ImageSet>) -> Result<Probe> {
+        let images = images.into();
+        images.first().probe_with(&self.devices(&images)?)
     }
 
     /// Reads all metadata of the filesystem that an image holds, and tells `sink` what breaks a
@@ -210,9 +213,15 @@ impl OpenOptions {
     ///
     /// A journal that holds changes is replayed in memory first. A filesystem too damaged to be
     /// opened is a finding, too.
-    pub fn check(&self, image: &Image, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+    pub fn check(
+        &self,
+        images: impl Into<ImageSet>,
+        sink: &mut dyn CheckSink,
+    ) -> Result<CheckReport> {
+        let images = images.into();
+        let image = images.first();
         let driver = self.driver(image)?;
-        let mut request = self.request(driver, image, self.devices(image)?)?;
+        let mut request = self.request(driver, image, self.devices(&images)?)?;
         request.writing = None;
         match driver.check(request, sink) {
             Ok(report) => Ok(report),
@@ -238,9 +247,15 @@ impl OpenOptions {
     ///
     /// # Errors
     /// `Unsupported` where data has no checksums.
-    pub fn verify_data(&self, image: &Image, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+    pub fn verify_data(
+        &self,
+        images: impl Into<ImageSet>,
+        sink: &mut dyn CheckSink,
+    ) -> Result<CheckReport> {
+        let images = images.into();
+        let image = images.first();
         let driver = self.driver(image)?;
-        let mut request = self.request(driver, image, self.devices(image)?)?;
+        let mut request = self.request(driver, image, self.devices(&images)?)?;
         request.writing = None;
         let verified = driver.verify_data(request, sink);
         verified.map_err(|error| self.explain(image, driver, error))
@@ -291,9 +306,10 @@ impl OpenOptions {
         driver.ok_or_else(|| image.not_a_filesystem(format))
     }
 
-    /// Opens the devices of the filesystem on `image`, and locks them.
-    pub(crate) fn devices(&self, image: &Image) -> Result<Devices> {
-        let mut others = Vec::new();
+    /// The devices of the filesystem on `images`, with those that are named here, which are opened and
+    /// locked.
+    pub(crate) fn devices(&self, images: &ImageSet) -> Result<Devices> {
+        let mut all = images.clone();
         for (role, path) in &self.devices {
             let spec = ImageSpec::parse(path).map_err(|error| Error {
                 image: Image::name_of(path),
@@ -303,12 +319,9 @@ impl OpenOptions {
             if spec.path.is_some() {
                 return Err(Error::new(&Image::name_of(path), Cause::NotADevice));
             }
-            others.push(NamedDevice::new(
-                *role,
-                &Image::open_spec(&spec, self.access)?,
-            ));
+            all = all.with(*role, Image::open_spec(&spec, self.access)?);
         }
-        Ok(Devices::new(image, others))
+        Ok(all.devices())
     }
 
     pub(crate) fn request(

@@ -118,7 +118,7 @@ impl CheckSink for Errors {
 
 fn ask_platter(image: Vec<u8>) -> Vec<String> {
     let mut errors = Errors(Vec::new());
-    let checked = open::options(CACHE_BYTES).check(&open::image(image), &mut errors);
+    let checked = open::options(CACHE_BYTES).check(open::image(image), &mut errors);
     match checked {
         Ok(report) => assert_eq!(report.is_clean(), errors.0.is_empty()),
         Err(error) => errors.0.push(format!("refused: {error}")),

@@ -148,6 +148,9 @@ impl Mkfs {
             .overwrite(self.force)
             .clock(self.clock()?)
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));
+        for (role, path) in image_options.devices() {
+            maker = maker.target(role, parse_image(path.as_os_str())?);
+        }
         if self.has_content() {
             maker = maker.content(self.content(&spec.image)?);
         }

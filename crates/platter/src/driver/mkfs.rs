@@ -61,7 +61,7 @@ pub(crate) trait Mkfs: fmt::Debug + Send + Sync {
 
     /// Refuses what [`make`](Self::make) would refuse for devices of these lengths, before anything
     /// is changed.
-    fn check(&self, len_bytes: &[u64], clock: &dyn Clock) -> Result<()>;
+    fn check(&self, targets: &Devices, clock: &dyn Clock) -> Result<()>;
 
     /// Makes it.
     ///
@@ -116,7 +116,7 @@ pub(crate) struct FillRequest<'r> {
 pub struct NewFilesystem(Box<dyn Mkfs>);
 
 impl NewFilesystem {
-    pub(super) fn new(mkfs: impl Mkfs + 'static) -> Self {
+    pub(crate) fn new(mkfs: impl Mkfs + 'static) -> Self {
         Self(Box::new(mkfs))
     }
 

@@ -146,7 +146,7 @@ impl Edit {
             // Whoever may write the image may do all that the superuser may in it.
             uses_reserve: true,
         });
-        let devices = options.devices(&image)?;
+        let devices = options.devices(&ImageSet::from(&image))?;
         let revocable: Vec<_> = devices
             .iter()
             .map(|device| Arc::new(RevocableDevice::new(Arc::clone(&device.device))))

@@ -474,7 +474,7 @@ fn contents_are_written_as_the_host_writes_them() {
         assert_eq!(edit.append(path, b"x").unwrap_err().errno(), errno);
     }
     edit.commit().unwrap();
-    let volume = options().mount(&image(&disk)).unwrap();
+    let volume = options().mount(image(&disk)).unwrap();
     let read = |path: &str| volume.read(path, 100).unwrap();
     assert_eq!(read("/link"), b"short, and more");
     assert_eq!(read("/log"), b"line\n");

@@ -32,7 +32,7 @@ impl Maker {
             .map_err(|error| Error::new(name, IoError::from(error)))?;
         let device: Arc<dyn BlockDevice> = Arc::new(device);
         let image = Image::new(Arc::clone(name), device);
-        self.make_empty(&image, OnDevice::Zeros, &*self.fresh_clock())
+        self.make_empty(&image.into(), OnDevice::Zeros, &*self.fresh_clock())
     }
 
     /// Says how long an image has to be, where that is what was wrong.

@@ -2,6 +2,7 @@
 
 mod draft;
 mod enough;
+mod several;
 mod smallest;
 
 use std::fs;
@@ -14,12 +15,12 @@ use platter_block::{Access, PartitionView};
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Context, FixedClock, SetAttr, SystemClock, Timestamp};
 
-use crate::devices::Devices;
+use crate::devices::DeviceRole;
 use crate::driver::{FillRequest, MkfsRequest, OnDevice};
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
-use crate::{Error, Image, ImageSpec, Result};
+use crate::{Error, Image, ImageSet, ImageSpec, Result};
 pub(crate) use draft::Draft;
 use enough::TRIED_BYTES_MAX;
 
@@ -54,6 +55,8 @@ pub struct Maker {
     size: Size,
     content: Option<Arc<Content>>,
     overwrite: bool,
+    /// Further images to make it on.
+    others: Vec<(DeviceRole, ImageSpec)>,
     clock: Arc<dyn Clock>,
     /// The time and the seed of everything, once they are settled.
     moment: Option<(Timestamp, u64)>,
@@ -69,6 +72,7 @@ impl Maker {
             size: Size::AsItIs,
             content: None,
             overwrite: false,
+            others: Vec::new(),
             clock: Arc::new(SystemClock::new()),
             moment: None,
             budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
@@ -105,6 +109,14 @@ impl Maker {
         let inodes = u32::try_from(inodes).unwrap_or(u32::MAX);
         self.new.driver_mut().require_inodes(inodes);
         self.content = Some(Arc::new(content));
+        self
+    }
+
+    /// Make it on a further image, too: one that is there, or a new file of the size that was asked for.
+    /// Then all images are written in place.
+    #[must_use]
+    pub fn target(mut self, role: DeviceRole, spec: ImageSpec) -> Self {
+        self.others.push((role, spec));
         self
     }
 
@@ -146,6 +158,9 @@ impl Maker {
         if content.is_some_and(|content| content.is_read_from(&spec.image)) {
             let text = "is the archive that the content is read from";
             return Err(host_error(&spec.image, std::io::Error::other(text)));
+        }
+        if !maker.others.is_empty() {
+            return maker.make_on_several(spec, tell);
         }
         let there = match fs::metadata(&spec.image) {
             Ok(metadata) => Some(metadata),
@@ -191,32 +206,35 @@ impl Maker {
     }
 
     fn make_in_place(&self, spec: &ImageSpec, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        let mut image = Image::open_spec(spec, Access::Write)?;
+        let image = Image::open_spec(spec, Access::Write)?;
         self.refuse_occupied(&image)?;
-        let len_bytes = image.device().geometry().len_bytes;
-        match self.size {
-            Size::AsItIs | Size::OfContent => {}
-            Size::Bytes(size_bytes) if size_bytes <= len_bytes => {
-                let device = Arc::clone(image.device());
-                let window = PartitionView::new(image.name(), device, 0..size_bytes)
-                    .map_err(|error| Error::new(image.name(), error))?;
-                image = Image::new(Arc::clone(image.name()), Arc::new(window));
-            }
-            Size::Bytes(_) => return Err(full(&image)),
-            Size::Minimal => {
-                let text =
-                    "has the length it has; only a file is made as short as its content allows";
-                return Err(Error::new(image.name(), std::io::Error::other(text)));
-            }
+        if self.size == Size::Minimal {
+            let text = "has the length it has; only a file is made as short as its content allows";
+            return Err(Error::new(image.name(), std::io::Error::other(text)));
         }
+        let image = self.part_to_use(image)?;
         let len_bytes = image.device().geometry().len_bytes;
         self.refuse_unfit(&image)
             .map_err(|error| self.explain_too_small(error, len_bytes))?;
-        self.make_on(&image, OnDevice::Anything, tell)
+        self.make_on(&image.into(), OnDevice::Anything, tell)
+    }
+
+    /// As much of an image that is there as the filesystem is to use.
+    fn part_to_use(&self, image: Image) -> Result<Image> {
+        let Size::Bytes(size_bytes) = self.size else {
+            return Ok(image);
+        };
+        if size_bytes > image.device().geometry().len_bytes {
+            return Err(full(&image));
+        }
+        let device = Arc::clone(image.device());
+        let view = PartitionView::new(image.name(), device, 0..size_bytes)
+            .map_err(|error| Error::new(image.name(), error))?;
+        Ok(Image::new(Arc::clone(image.name()), Arc::new(view)))
     }
 
     fn try_size(&self, draft: &Draft, size_bytes: u64, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        self.make_on(&draft.clear(size_bytes)?, OnDevice::Zeros, tell)
+        self.make_on(&draft.clear(size_bytes)?.into(), OnDevice::Zeros, tell)
     }
 
     /// Makes it with some room to spare.
@@ -245,16 +263,21 @@ impl Maker {
         Ok((own + spare).next_multiple_of(SIZE_UNIT_BYTES))
     }
 
-    /// Makes it on an image: of a draft, which holds nothing but zeros, or in place.
-    fn make_on(&self, image: &Image, before: OnDevice, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    /// Makes it on images: of a draft, which holds nothing but zeros, or in place.
+    fn make_on(
+        &self,
+        images: &ImageSet,
+        before: OnDevice,
+        tell: &mut dyn FnMut(u64),
+    ) -> Result<()> {
         let clock = self.fresh_clock();
-        self.make_empty(image, before, &*clock)?;
+        self.make_empty(images, before, &*clock)?;
         let Some(content) = &self.content else {
             return Ok(());
         };
-        let named = |error: platter_vfs::Error| Error::new(image.name(), error);
+        let named = |error: platter_vfs::Error| Error::new(images.first().name(), error);
         let request = FillRequest {
-            targets: &Devices::single(image),
+            targets: &images.devices(),
             before,
             budget: Arc::clone(&self.budget),
             clock,
@@ -274,15 +297,15 @@ impl Maker {
         fs.unmount().map_err(named)
     }
 
-    fn make_empty(&self, image: &Image, before: OnDevice, clock: &dyn Clock) -> Result<()> {
+    fn make_empty(&self, images: &ImageSet, before: OnDevice, clock: &dyn Clock) -> Result<()> {
         let request = MkfsRequest {
-            targets: &Devices::single(image),
+            targets: &images.devices(),
             before,
             budget: Arc::clone(&self.budget),
             clock,
         };
         let made = self.new.driver().make(request);
-        made.map_err(|error| Error::new(image.name(), error))
+        made.map_err(|error| Error::new(images.first().name(), error))
     }
 
     /// A clock that begins anew each time it is asked for.
@@ -300,7 +323,10 @@ impl Maker {
         if len_bytes < TRIED_BYTES_MAX {
             return self.try_elsewhere(image.name(), len_bytes);
         }
-        let checked = self.new.driver().check(&[len_bytes], &*self.fresh_clock());
+        let checked = self
+            .new
+            .driver()
+            .check(&ImageSet::from(image).devices(), &*self.fresh_clock());
         checked.map_err(|error| Error::new(image.name(), error))
     }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::draft::Draft;
 use super::{Maker, SIZES_MAX, is_full};
 use crate::driver::OnDevice;
-use crate::{Error, Image, Result};
+use crate::{Error, Image, ImageSet, Result};
 
 /// What lengths are multiples of, and the smallest step between two.
 const UNIT_BYTES: u64 = 4 << 10;
@@ -142,7 +142,11 @@ impl Maker {
     /// What is free in an empty image; `None` where it is too short for one.
     fn free_bytes(&self, draft: &Draft, len: u64) -> Result<Option<u64>> {
         let image = draft.clear(len)?;
-        match self.make_empty(&image, OnDevice::Zeros, &*self.fresh_clock()) {
+        match self.make_empty(
+            &ImageSet::from(&image),
+            OnDevice::Zeros,
+            &*self.fresh_clock(),
+        ) {
             Err(error) if is_full(&error) => Ok(None),
             made => {
                 made?;

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use platter::{DeviceRole, ImageSpec, MountOption, OpenOptions, Volume, WriteOptions};
+use platter::{DeviceRole, ImageSet, ImageSpec, MountOption, OpenOptions, Volume, WriteOptions};
 use tempfile::TempDir;
 
 /// A folder for the images of one test.

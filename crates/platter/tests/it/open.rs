@@ -156,6 +156,10 @@ fn further_devices_are_opened_locked_and_refused_by_name() {
     let several = "disk.img: ext: a filesystem on several devices is not supported";
     assert_eq!(with(DeviceRole::Data, &partition), several);
     assert_eq!(with(DeviceRole::Realtime, &partition), several);
+    let open = |spec| OpenOptions::new().open_image(&spec).unwrap();
+    let set = ImageSet::new(open(spec(&image, ""))).with(DeviceRole::Data, open(spec(&disk, "@2")));
+    assert_eq!(refusal(&workshop, OpenOptions::new().mount(&set)), several);
+    drop(set);
     let inside = format!("{partition}:/dir/file");
     assert_eq!(
         with(DeviceRole::Data, &inside),

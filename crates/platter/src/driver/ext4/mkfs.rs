@@ -12,6 +12,7 @@ use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Filesystem, Result};
 
 use crate::Format;
+use crate::devices::Devices;
 use crate::driver::{FillRequest, Mkfs, MkfsRequest, NewFilesystem, OnDevice, unsupported};
 use crate::options::OptionError;
 
@@ -131,11 +132,10 @@ impl Mkfs for NewExt {
             .get_or_insert_with(|| random_uuid(clock));
     }
 
-    fn check(&self, len_bytes: &[u64], clock: &dyn Clock) -> Result<()> {
-        match len_bytes {
-            [len_bytes] => check(*len_bytes, &self.options, clock),
-            _ => Err(several_devices()),
-        }
+    fn check(&self, targets: &Devices, clock: &dyn Clock) -> Result<()> {
+        refuse_several(targets)?;
+        let len_bytes = targets.first().geometry().len_bytes;
+        check(len_bytes, &self.options, clock)
     }
 
     fn make(&self, request: MkfsRequest<'_>) -> Result<()> {
@@ -145,9 +145,7 @@ impl Mkfs for NewExt {
             budget,
             clock,
         } = request;
-        if targets.iter().count() > 1 {
-            return Err(several_devices());
-        }
+        refuse_several(targets)?;
         let is_zero = before == OnDevice::Zeros;
         mkfs(targets.first(), &self.options, is_zero, budget, clock)
     }
@@ -187,6 +185,9 @@ fn fit<T: TryFrom<u64>>(value: u64) -> Result<T, OptionError> {
     T::try_from(value).map_err(|_| OptionError::Invalid("a smaller number"))
 }
 
-fn several_devices() -> platter_vfs::Error {
-    unsupported(Format::Ext, super::SEVERAL_DEVICES)
+fn refuse_several(targets: &Devices) -> Result<()> {
+    if targets.iter().nth(1).is_some() {
+        return Err(unsupported(Format::Ext, super::SEVERAL_DEVICES));
+    }
+    Ok(())
 }
