@@ -112,6 +112,11 @@ impl HandleGate {
         self.word.fetch_or(SHUT, Ordering::AcqRel);
     }
 
+    /// Whether no handle begins.
+    pub fn is_shut(&self) -> bool {
+        self.word.load(Ordering::Acquire) & SHUT != 0
+    }
+
     /// Lets handles begin again.
     pub fn open(&self) {
         self.word.fetch_and(!SHUT, Ordering::AcqRel);

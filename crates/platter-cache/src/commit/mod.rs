@@ -5,18 +5,22 @@
 
 mod flushes;
 mod gate;
+mod held;
 mod requests;
 mod schedule;
 mod statistics;
 mod thread;
+mod transactions;
 mod worker;
 
 pub use flushes::{DeviceFlushes, FlushTicket};
 pub use gate::{Blocked, HandleGate};
+pub use held::HeldHandle;
 pub use requests::CommitRequests;
 pub use schedule::{CommitDue, CommitSchedule};
 pub use statistics::{CommitCounters, CommitStatistics};
 pub use thread::{CommitThread, FullCommits, end, serve};
+pub use transactions::{ClosedTransaction, RunningTransaction, TransactionNumber, Transactions};
 pub use worker::{BackgroundWorker, NextRun, WorkerWake};
 
 /// Identifies a transaction: the sequence of JBD2, the generation of btrfs, the checkpoint sequence of the

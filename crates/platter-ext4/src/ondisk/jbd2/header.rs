@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use platter_cache::commit::TransactionId;
+use platter_cache::commit::{TransactionId, TransactionNumber};
 use platter_ondisk::endian::Be32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -56,6 +56,16 @@ impl Sequence {
     #[must_use]
     pub fn later(self, other: Self) -> Self {
         if self.is_before(other) { other } else { self }
+    }
+}
+
+impl TransactionNumber for Sequence {
+    fn previous(self) -> Self {
+        Self(self.0.wrapping_sub(1))
+    }
+
+    fn is_before(self, other: Self) -> bool {
+        Self::is_before(self, other)
     }
 }
 

@@ -8,7 +8,7 @@ use platter_vfs::file::{
     FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
 };
 use platter_vfs::lock_rank::RankedRwLock;
-use platter_vfs::{Condition, Error, Result};
+use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::super::Node;
 use super::writeback::{JOURNALED_BLOCKS_MAX, Piece, Placement};
@@ -50,8 +50,24 @@ impl FileBlocks for Node {
     }
 
     fn check_write(&self) -> Result<()> {
-        self.refuse_without_contents()?;
-        self.refuse_change()
+        if self.kind != FileKind::Regular {
+            return self.refuse_without_contents();
+        }
+        let (flags, is_encrypted) = {
+            let inode = &self.core.read().inode;
+            (inode.flags, inode.is_encrypted())
+        };
+        if is_encrypted {
+            return Err(Condition::NoKey.into());
+        }
+        let log = self.volume().log().ok_or(Condition::ReadOnly)?;
+        if log.failure().is_some() {
+            return Err(Condition::ReadOnly.into());
+        }
+        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+            return Err(Condition::NotPermitted.into());
+        }
+        Ok(())
     }
 
     fn is_sync(&self) -> bool {
@@ -112,6 +128,9 @@ impl FileBlocks for Node {
         let blocks = file_blocks(&blocks)?;
         let (volume, space) = (self.volume(), self.tree.space()?);
         let reserved = self.core.write().promise(volume, space, blocks)?;
+        if reserved.is_empty() {
+            return Ok(Vec::new());
+        }
         let reserved = reserved.into_iter();
         Ok(reserved
             .map(|run| u64::from(run.start)..u64::from(run.end))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use platter_vfs::{Condition, Result, Timestamp};
+use platter_vfs::{Result, Timestamp};
 
 use super::super::{Core, Node};
 use crate::alloc::Space;
@@ -15,19 +15,6 @@ use crate::volume::Volume;
 /// every write changes the inode.
 const TICK_NANOSECONDS: i64 = 4_000_000;
 impl Node {
-    /// Refuses what changes contents where nothing can be changed.
-    pub(super) fn refuse_change(&self) -> Result<()> {
-        let log = self.volume().log().ok_or(Condition::ReadOnly)?;
-        if log.failure().is_some() {
-            return Err(Condition::ReadOnly.into());
-        }
-        let flags = self.core.read().inode.flags;
-        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
-            return Err(Condition::NotPermitted.into());
-        }
-        Ok(())
-    }
-
     /// Notes a change of contents, unless one was noted just now.
     pub(super) fn touch_contents(&self) -> Result<()> {
         let now = self.tree.clock.now();

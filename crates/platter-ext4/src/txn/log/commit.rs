@@ -1,19 +1,14 @@
 //! Commits: the running transaction is closed and made durable, by one caller for all who wait.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use platter_cache::Buffer;
-use platter_vfs::{Condition, Error, Result};
+use platter_cache::commit::HeldHandle;
+use platter_vfs::{Error, Result};
 
-use super::transaction::{Closed, Transaction};
-use super::{Durability, Handle, Log, State, held, in_place};
+use super::{Durability, Handle, Log, in_place};
 use crate::ondisk::jbd2::Sequence;
-
-/// The longest time that a commit waits for others to ask for it, however long the last one took.
-const GATHER_MAX: Duration = Duration::from_millis(15);
 
 impl Log {
     /// Returns when `transaction` and all before it are durable: at once, without I/O, if they are
@@ -25,69 +20,13 @@ impl Log {
     /// # Errors
     /// The device's, and then and from then on `ReadOnly`.
     pub fn commit(&self, transaction: Sequence) -> Result<()> {
-        held::assert_none_of(self);
-        let mut state = self.state.lock();
-        if !transaction.is_before(state.running.sequence) {
-            state.callers += 1;
-            if state.callers == state.callers_expected {
-                self.changed.notify_all();
-            }
-        }
-        loop {
-            if !state.committed.is_before(transaction) {
-                return Ok(());
-            }
-            if let Some(error) = &state.failure {
-                return Err(error.clone());
-            }
-            if !state.is_committing {
-                break;
-            }
-            self.changed.wait(&mut state);
-        }
-        if self.gate.handles() == 0 && state.running.is_empty() {
-            return Ok(());
-        }
-        state.is_committing = true;
-        self.gather(&mut state);
-        state.is_closing = true;
-        self.gate.shut();
-        drop(state);
-        let mut turn = CommitTurn {
-            log: self,
-            is_done: false,
-        };
-        let mut state = self.state.lock();
-        while self.gate.handles() > 0 {
-            self.changed.wait(&mut state);
-        }
-        let is_empty = state.running.is_empty();
-        drop(state);
-        let committed = if is_empty {
-            Ok(())
-        } else {
-            self.commit_running().inspect_err(|error| self.fail(error))
-        };
-        turn.is_done = true;
-        committed
-    }
-
-    /// Gives those who waited for the last commit, or came meanwhile, the time to ask for this one: who
-    /// calls again and again shares commits with others who do, instead of taking turns. It waits no
-    /// longer than a commit takes.
-    fn gather(&self, state: &mut MutexGuard<'_, State>) {
+        HeldHandle::assert_none(self);
+        let write = || self.commit_running().inspect_err(|error| self.fail(error));
         let Durability::Journal(journaled) = &self.durability else {
-            return;
+            return self.transactions.commit(transaction, None, write);
         };
-        let clock = &journaled.clock;
-        // Others ring as well: what is left of the time counts, not each wait.
-        let end = clock.monotonic() + state.commit_took.min(GATHER_MAX);
-        while state.callers < state.callers_expected && state.failure.is_none() {
-            let left = end.saturating_sub(clock.monotonic());
-            if left.is_zero() || self.changed.wait_for(state, left).timed_out() {
-                break;
-            }
-        }
+        let now = || journaled.clock.monotonic();
+        self.transactions.commit(transaction, Some(&now), write)
     }
 
     /// As [`commit`](Self::commit), and data that was written to the device before the call is
@@ -123,13 +62,20 @@ impl Log {
             client.closing(&mut handle)?;
         }
         let blocks = self.settle_running()?;
-        let (closed, callers) = self.close_running(blocks)?;
+        let closing = self.transactions.close_running(|running| {
+            let mut closed = running.close(blocks);
+            if let Durability::Journal(journaled) = &self.durability {
+                journaled.live.lock().close(&mut closed);
+            }
+            closed
+        })?;
+        let closed = &closing.closed;
         let mut took = Duration::ZERO;
         match &self.durability {
-            Durability::InPlace => in_place::commit(&self.home, &closed)?,
+            Durability::InPlace => in_place::commit(&self.home, closed)?,
             Durability::Journal(journaled) => {
                 let begun = journaled.clock.monotonic();
-                journaled.commit(&closed)?;
+                journaled.commit(closed)?;
                 took = journaled.clock.monotonic().saturating_sub(begun);
             }
         }
@@ -138,10 +84,8 @@ impl Log {
         if let Some(client) = &client {
             client.committed(&closed.freed);
         }
-        let mut state = self.state.lock();
-        state.committed = closed.sequence;
-        state.commit_took = took;
-        state.callers_expected = callers + state.callers;
+        self.transactions
+            .set_committed(closed.sequence, &closing, took);
         Ok(())
     }
 
@@ -149,11 +93,9 @@ impl Log {
     /// now on are others.
     fn settle_running(&self) -> Result<BTreeMap<u64, Buffer>> {
         let buffers = &self.home.buffers;
-        let (dropped, blocks) = {
-            let mut state = self.state.lock();
-            let dropped = self.change_running(&mut state, 0, Transaction::drop_freed);
-            (dropped, state.running.blocks.clone())
-        };
+        let (dropped, blocks) = self
+            .transactions
+            .change(0, |running| (running.drop_freed(), running.blocks.clone()));
         for block in dropped {
             buffers.forget(block);
         }
@@ -166,29 +108,9 @@ impl Log {
         Ok(versions)
     }
 
-    /// Takes the running transaction, and lets another one run. Tells how many ask for it.
-    fn close_running(&self, blocks: BTreeMap<u64, Buffer>) -> Result<(Closed, u32)> {
-        let mut state = self.state.lock();
-        if let Some(error) = &state.failure {
-            return Err(error.clone());
-        }
-        let next = state.running.sequence.next();
-        let running = std::mem::replace(&mut state.running, Transaction::new(next));
-        let mut closed = running.close(blocks);
-        if let Durability::Journal(journaled) = &self.durability {
-            journaled.live.lock().close(&mut closed);
-        }
-        state.is_closing = false;
-        self.gate.renew(next.into(), state.is_closed);
-        let callers = std::mem::take(&mut state.callers);
-        drop(state);
-        self.changed.notify_all();
-        Ok((closed, callers))
-    }
-
     /// Writes nothing any more because of `error`, the first one, and tells those who keep it.
     pub(super) fn fail(&self, error: &Error) {
-        if !self.stop(error) {
+        if !self.transactions.stop(error) {
             return;
         }
         if let Durability::Journal(journaled) = &self.durability {
@@ -198,44 +120,5 @@ impl Log {
         if let Some(client) = self.client() {
             client.failed(error);
         }
-    }
-
-    /// Has nothing written any more, unless that is so already.
-    pub(super) fn stop(&self, error: &Error) -> bool {
-        {
-            let mut state = self.state.lock();
-            if state.failure.is_some() {
-                return false;
-            }
-            state.failure = Some(error.clone());
-            self.gate.shut();
-            self.has_failed.store(true, Ordering::Release);
-        }
-        self.changed.notify_all();
-        true
-    }
-}
-
-/// The right and the duty to commit. Those who wait look again when it ends, however it does.
-struct CommitTurn<'l> {
-    log: &'l Log,
-    /// It came to an end, be it an error.
-    is_done: bool,
-}
-
-impl Drop for CommitTurn<'_> {
-    fn drop(&mut self) {
-        if !self.is_done {
-            // A transaction may be neither running nor durable.
-            self.log.stop(&Condition::ReadOnly.into());
-        }
-        let mut state = self.log.state.lock();
-        state.is_closing = false;
-        if state.failure.is_none() && !state.is_closed {
-            self.log.gate.open();
-        }
-        state.is_committing = false;
-        drop(state);
-        self.log.changed.notify_all();
     }
 }

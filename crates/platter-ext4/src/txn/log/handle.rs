@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use platter_cache::commit::HeldHandle;
 use platter_cache::{Buffer, Edit, Edited};
 use platter_ondisk::Verify;
 use platter_ondisk::verify::Unverified;
@@ -9,7 +10,6 @@ use platter_vfs::{Condition, Error, Result};
 
 use super::Log;
 use super::changed::Changed;
-use super::held::Held;
 use crate::ondisk::BlockNr;
 use crate::ondisk::jbd2::Sequence;
 
@@ -30,7 +30,7 @@ pub struct Handle<'l> {
     unneeded: u32,
     changed: Changed,
     part: Part,
-    held: Option<Held>,
+    held: Option<HeldHandle>,
 }
 
 /// How a handle is counted.
@@ -53,7 +53,7 @@ impl<'l> Handle<'l> {
             unneeded: 0,
             changed: Changed::default(),
             part: Part::Operation,
-            held: Some(Held::note(log)),
+            held: Some(HeldHandle::note(log)),
         }
     }
 
@@ -199,7 +199,9 @@ impl<'l> Handle<'l> {
     /// Notes `blocks` as freed by this transaction: they may be used again once it is durable. Those
     /// that are logged, in this transaction or before, are revoked.
     pub fn free_when_durable(&mut self, blocks: Range<BlockNr>) {
-        self.log.state.lock().running.freed.push(blocks);
+        self.log
+            .transactions
+            .change(0, |running| running.freed.push(blocks));
     }
 
     /// Asks for `credits` more without waiting. When it gives `false`, the operation has to come to
@@ -208,7 +210,7 @@ impl<'l> Handle<'l> {
         if self.part != Part::Operation {
             return self.part == Part::Closing;
         }
-        if !self.log.extend(credits) {
+        if !self.log.transactions.extend(credits) {
             return false;
         }
         self.credits += credits;
@@ -268,7 +270,7 @@ impl<'l> Handle<'l> {
 
     fn end(&mut self) {
         if self.part == Part::Operation {
-            self.log.end(self.credits + self.unneeded);
+            self.log.transactions.end(self.credits + self.unneeded);
             self.part = Part::Ended;
             self.held = None;
         }

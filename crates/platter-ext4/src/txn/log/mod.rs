@@ -6,7 +6,6 @@
 //! brings them home; without a journal, it writes them home itself.
 
 mod transaction;
-mod held;
 mod changed;
 mod handle;
 mod running;
@@ -24,14 +23,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 
-use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
 use platter_cache::commit::{
-    self as service, CommitCounters, CommitRequests, FullCommits, HandleGate, TransactionId,
+    self as service, CommitCounters, CommitRequests, FullCommits, HeldHandle, TransactionId,
+    Transactions,
 };
 use platter_cache::{Buffer, BufferCache};
 use platter_ondisk::Verify;
@@ -42,7 +38,6 @@ use crate::ondisk::jbd2::{Sequence, revoke};
 use crate::ondisk::{BlockNr, Features};
 use home::Home;
 use journaled::Journaled;
-use running::Limits;
 use transaction::Transaction;
 
 pub use handle::Handle;
@@ -83,14 +78,7 @@ pub trait CommitClient: Send + Sync {
 pub struct Log {
     home: Arc<Home>,
     durability: Durability,
-    limits: Limits,
-    gate: CachePadded<HandleGate>,
-    state: CachePadded<Mutex<State>>,
-    /// The log has failed; see [`State::failure`].
-    has_failed: AtomicBool,
-    /// Rung when a transaction closes, a commit ends, and a handle ends that somebody waits for.
-    changed: CachePadded<Condvar>,
-    requests: CachePadded<CommitRequests>,
+    transactions: Transactions<Transaction, Error>,
     client: OnceLock<Weak<dyn CommitClient>>,
     first_change: OnceLock<FirstChange>,
     counters: Arc<CommitCounters>,
@@ -99,34 +87,14 @@ pub struct Log {
 platter_cache::layout!(
     /// Of the log.
     pub LAYOUT: Log {
-        ReadOnly: home, durability, limits, counters;
-        Rare: has_failed, client, first_change;
-        Hot: gate, state, changed, requests;
+        ReadOnly: home, durability, counters;
+        Rare: client, first_change;
+        Apart: transactions;
     }
 );
 
 /// What is called when a transaction has its first change.
 type FirstChange = Box<dyn Fn() + Send + Sync>;
-
-/// What the lock of a log guards.
-struct State {
-    running: Transaction,
-    /// The running transaction takes no more handles: the gate is shut.
-    is_closing: bool,
-    is_committing: bool,
-    /// How many asked for the running transaction to be committed, and how many are to be expected:
-    /// those who waited for the last commit when it ended.
-    callers: u32,
-    callers_expected: u32,
-    /// How long the last commit took.
-    commit_took: Duration,
-    /// Nothing is begun any more: the filesystem was unmounted.
-    is_closed: bool,
-    /// The last transaction that is durable.
-    committed: Sequence,
-    /// Why nothing is written any more.
-    failure: Option<Error>,
-}
 
 /// How transactions become durable.
 enum Durability {
@@ -140,11 +108,9 @@ impl Log {
     pub fn without_journal(buffers: Arc<BufferCache>) -> Self {
         let counters = Arc::new(CommitCounters::default());
         let home = Arc::new(Home::new(buffers, Arc::clone(&counters)));
-        let limits = Limits {
-            blocks_max: memory_blocks_max(&home),
-            revokes_per_block: usize::MAX,
-        };
-        Self::new(home, Durability::InPlace, limits, Sequence(1), counters)
+        let first = Transaction::new(Sequence(1), usize::MAX);
+        let blocks_max = memory_blocks_max(&home);
+        Self::new(home, Durability::InPlace, first, blocks_max, counters)
     }
 
     /// Transactions that go through `journal`, which has nothing to replay, of a filesystem with
@@ -172,13 +138,11 @@ impl Log {
             clock,
             Arc::clone(&counters),
         )?;
-        let limits = Limits {
-            blocks_max: (journaled.len_blocks() / TRANSACTION_PART).min(memory_blocks_max(&home)),
-            revokes_per_block: revoke::records_max(journaled.format()),
-        };
-        let first = journaled.live.lock().next();
+        let blocks_max = (journaled.len_blocks() / TRANSACTION_PART).min(memory_blocks_max(&home));
+        let sequence = journaled.live.lock().next();
+        let first = Transaction::new(sequence, revoke::records_max(journaled.format()));
         let durability = Durability::Journal(Box::new(journaled));
-        Ok(Self::new(home, durability, limits, first, counters))
+        Ok(Self::new(home, durability, first, blocks_max, counters))
     }
 
     /// Lets a transaction fill three quarters of the journal: for whoever makes only one, and nobody
@@ -187,7 +151,8 @@ impl Log {
     pub fn for_one_transaction(mut self) -> Self {
         if let Durability::Journal(journaled) = &self.durability {
             let most = journaled.len_blocks() / TRANSACTION_PART * (TRANSACTION_PART - 1);
-            self.limits.blocks_max = most.min(TRANSACTION_BLOCKS_MAX);
+            self.transactions
+                .set_blocks_max(most.min(TRANSACTION_BLOCKS_MAX));
         }
         self
     }
@@ -195,29 +160,14 @@ impl Log {
     fn new(
         home: Arc<Home>,
         durability: Durability,
-        limits: Limits,
-        first: Sequence,
+        first: Transaction,
+        blocks_max: u32,
         counters: Arc<CommitCounters>,
     ) -> Self {
         Self {
             home,
             durability,
-            limits,
-            gate: CachePadded::new(HandleGate::new(first.into())),
-            state: CachePadded::new(Mutex::new(State {
-                running: Transaction::new(first),
-                is_closing: false,
-                is_committing: false,
-                callers: 0,
-                callers_expected: 0,
-                commit_took: Duration::ZERO,
-                is_closed: false,
-                committed: Sequence(first.0.wrapping_sub(1)),
-                failure: None,
-            })),
-            has_failed: AtomicBool::new(false),
-            changed: CachePadded::default(),
-            requests: CachePadded::default(),
+            transactions: Transactions::new(first, blocks_max, Condition::ReadOnly.into()),
             client: OnceLock::new(),
             first_change: OnceLock::new(),
             counters,
@@ -240,24 +190,19 @@ impl Log {
     /// A count that differs from an earlier one if handles were begun in between.
     #[must_use]
     pub fn handles_begun(&self) -> u32 {
-        self.gate.begun()
+        self.transactions.gate().begun()
     }
 
     /// The transaction that a handle begun now would be part of.
     #[must_use]
     pub fn running(&self) -> Sequence {
-        self.state.lock().running.sequence
+        self.transactions.running()
     }
 
     /// The last transaction that anything was done in.
     #[must_use]
     pub fn latest(&self) -> Sequence {
-        let state = self.state.lock();
-        if state.running.is_empty() && self.gate.handles() == 0 {
-            Sequence(state.running.sequence.0.wrapping_sub(1))
-        } else {
-            state.running.sequence
-        }
+        self.transactions.latest()
     }
 
     /// The contents of the blocks of `range` that are newer than what the device holds. Whoever
@@ -265,15 +210,14 @@ impl Log {
     #[must_use]
     pub fn data_away(&self, range: Range<BlockNr>) -> BTreeMap<u64, Buffer> {
         let range = range.start.0..range.end.0;
-        let (mut newest, running) = {
-            let state = self.state.lock();
+        let (mut newest, running) = self.transactions.inspect(|running| {
             let newest = match &self.durability {
                 Durability::InPlace => BTreeMap::new(),
                 Durability::Journal(journaled) => journaled.live.lock().newest(range.clone()),
             };
-            let running: Vec<u64> = state.running.blocks.range(range).copied().collect();
+            let running: Vec<u64> = running.blocks.range(range).copied().collect();
             (newest, running)
-        };
+        });
         // What is committed and comes home meanwhile is on the device.
         let current = |block| Some((block, self.home.buffers.current(block)?));
         newest.extend(running.into_iter().filter_map(current));
@@ -310,11 +254,7 @@ impl Log {
 
     /// Makes everything durable at home, and marks the journal as empty. Nothing is begun any more.
     pub fn close(&self) -> Result<()> {
-        {
-            let mut state = self.state.lock();
-            state.is_closed = true;
-            self.gate.shut();
-        }
+        self.transactions.refuse_handles();
         self.commit_all()?;
         self.checkpoint_all()?;
         self.checkpoint_by(Journaled::mark_empty)
@@ -338,19 +278,16 @@ impl Log {
     /// Ends all writing because of `error`, as [`abort`](Self::abort) does, and notes nothing of it. A
     /// commit or a checkpoint that is under way still comes to its end.
     pub fn leave(&self, error: &Error) {
-        self.stop(error);
+        self.transactions.stop(error);
     }
 
     /// Ends all writing as a power cut does: nothing that is not durable yet will be, and nothing is
     /// noted of it. A commit that has all it needs still comes to its end before this returns.
     /// The caller has no handle.
     pub fn cut(&self) {
-        held::assert_none_of(self);
-        self.stop(&Condition::ReadOnly.into());
-        let mut state = self.state.lock();
-        while state.is_committing {
-            self.changed.wait(&mut state);
-        }
+        HeldHandle::assert_none(self);
+        self.transactions.stop(&Condition::ReadOnly.into());
+        self.transactions.wait_for_commit();
     }
 
     /// Commits transactions that are full, until [`end_service`](Self::end_service): for a thread of
@@ -368,10 +305,7 @@ impl Log {
     /// Why nothing is written any more, if so.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        if !self.has_failed() {
-            return None;
-        }
-        self.state.lock().failure.clone()
+        self.transactions.failure()
     }
 
     /// What it has cost so far.
@@ -381,7 +315,7 @@ impl Log {
     }
 
     fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Acquire)
+        self.transactions.has_failed()
     }
 
     fn client(&self) -> Option<Arc<dyn CommitClient>> {
@@ -391,7 +325,7 @@ impl Log {
 
 impl FullCommits for Log {
     fn requests(&self) -> &CommitRequests {
-        &self.requests
+        self.transactions.requests()
     }
 
     fn commit_full(&self, full: TransactionId) {
@@ -400,9 +334,7 @@ impl FullCommits for Log {
     }
 
     fn ended(&self) {
-        // Threads that wait for the commit thread commit themselves now.
-        drop(self.state.lock());
-        self.changed.notify_all();
+        self.transactions.commit_thread_ended();
     }
 }
 
@@ -416,11 +348,8 @@ fn memory_blocks_max(home: &Home) -> u32 {
 
 impl std::fmt::Debug for Log {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.state.lock();
         out.debug_struct("Log")
-            .field("running", &state.running.sequence)
-            .field("committed", &state.committed)
-            .field("failure", &state.failure)
+            .field("transactions", &self.transactions)
             .finish_non_exhaustive()
     }
 }

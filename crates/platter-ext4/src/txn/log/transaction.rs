@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use platter_cache::Buffer;
+use platter_cache::commit::RunningTransaction;
 
 use crate::ondisk::BlockNr;
 use crate::ondisk::jbd2::Sequence;
@@ -14,9 +15,11 @@ use crate::ondisk::jbd2::Sequence;
 /// - The buffer cache has the versions of its blocks, each of its last change by a handle of this
 ///   transaction.
 /// - No block is both changed and revoked: the later of the two counts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Transaction {
     pub(super) sequence: Sequence,
+    /// Records in a revoke block.
+    revokes_per_block: usize,
     pub(super) blocks: BTreeSet<u64>,
     /// Of the changed blocks those that nothing durable refers to.
     pub(super) created: BTreeSet<u64>,
@@ -40,16 +43,15 @@ pub(super) struct Closed {
 }
 
 impl Transaction {
-    pub(super) fn new(sequence: Sequence) -> Self {
+    pub(super) fn new(sequence: Sequence, revokes_per_block: usize) -> Self {
         Self {
             sequence,
-            ..Self::default()
+            revokes_per_block,
+            blocks: BTreeSet::new(),
+            created: BTreeSet::new(),
+            revoked: BTreeSet::new(),
+            freed: Vec::new(),
         }
-    }
-
-    /// Whether it changes nothing.
-    pub(super) fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
     }
 
     /// Adds a block that was changed.
@@ -86,5 +88,26 @@ impl Transaction {
             self.forget(block);
         }
         dropped
+    }
+}
+
+impl RunningTransaction for Transaction {
+    type Number = Sequence;
+
+    fn number(&self) -> Sequence {
+        self.sequence
+    }
+
+    fn next(&self) -> Self {
+        Self::new(self.sequence.next(), self.revokes_per_block)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.freed.is_empty() && self.revoked.is_empty()
+    }
+
+    fn len_blocks(&self) -> u32 {
+        let revokes = self.revoked.len().div_ceil(self.revokes_per_block);
+        u32::try_from(self.blocks.len() + revokes).unwrap_or(u32::MAX)
     }
 }

@@ -2,17 +2,16 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Barrier;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use platter_block::{Geometry, IoError};
-use platter_vfs::SystemClock;
 
 use super::journal::log_on;
 use super::*;
-use crate::txn::sample_log::{SampleLog, filled, open};
+use crate::txn::sample_log::{SampleLog, filled};
 
 fn sample() -> Arc<MemoryDevice> {
     let mut sample = SampleLog::new(crate::ondisk::jbd2::Checksums::None, false);
@@ -70,7 +69,7 @@ fn handle_beyond_its_credits_is_a_bug() {
 
 #[test]
 #[cfg(debug_assertions)]
-#[should_panic(expected = "who holds a handle waits for no commit")]
+#[should_panic(expected = "a thread with a handle waits for no commit")]
 fn second_handle_in_a_thread_is_a_bug() {
     let log = journaled();
     let _handle = log.begin(1).unwrap();
@@ -79,7 +78,7 @@ fn second_handle_in_a_thread_is_a_bug() {
 
 #[test]
 #[cfg(debug_assertions)]
-#[should_panic(expected = "who holds a handle waits for no commit")]
+#[should_panic(expected = "a thread with a handle waits for no commit")]
 fn commit_under_a_handle_is_a_bug() {
     let log = journaled();
     let handle = log.begin(1).unwrap();
@@ -110,7 +109,7 @@ fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
 /// Returns when another thread serves, who then is asked to commit what runs.
 fn await_service(log: &Log) {
     let is_served = |_| {
-        log.requests.ask(log.running().into()) || {
+        log.transactions.requests().ask(log.running().into()) || {
             thread::sleep(Duration::from_millis(1));
             false
         }
@@ -330,39 +329,6 @@ fn those_who_wait_for_a_commit_share_the_next_one() {
     let statistics = log.statistics();
     assert_eq!((statistics.commits, statistics.blocks), (2, 8));
     assert_eq!(statistics.flushes, 4);
-}
-
-#[test]
-fn a_commit_does_not_wait_for_others_as_long_as_handles_end() {
-    let disk = sample();
-    let device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(&disk);
-    let budget = Arc::new(MemoryBudget::new(1 << 20));
-    let buffers = Arc::new(BufferCache::new(device, BLOCK, budget));
-    let clock = Arc::new(SystemClock::default());
-    let features = Features::from_bits(0, 0, 0);
-    let log = Log::with_journal(buffers, open(&disk), &features, clock).unwrap();
-    change(&mut log.begin(1).unwrap(), 3);
-    {
-        let mut state = log.state.lock();
-        state.callers_expected = 2;
-        state.commit_took = Duration::from_millis(10);
-    }
-    let is_done = AtomicBool::new(false);
-    let rings = thread::scope(|scope| {
-        let ringing = scope.spawn(|| {
-            let mut rings = 0;
-            while rings < 2000 && !is_done.load(Ordering::Acquire) {
-                drop(log.begin(1).unwrap());
-                thread::sleep(Duration::from_millis(1));
-                rings += 1;
-            }
-            rings
-        });
-        log.commit_all().unwrap();
-        is_done.store(true, Ordering::Release);
-        ringing.join().unwrap()
-    });
-    assert!(rings < 1000, "the commit waited for {rings} handles");
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn operation_that_aborts_while_a_commit_waits_for_it_is_not_committed() {
         let committing = std::thread::Builder::new()
             .spawn_scoped(scope, || scene.log.commit_all())
             .unwrap();
-        while !scene.log.state.lock().is_closing {
+        while !scene.log.transactions.gate().is_shut() {
             std::thread::yield_now();
         }
         handle.abort(Condition::NoSpace.into());

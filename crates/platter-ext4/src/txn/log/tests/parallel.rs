@@ -1,5 +1,6 @@
 //! Handles that begin and end without a lock, while commits close the transaction they are part of.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::journal::log_on;
@@ -27,7 +28,7 @@ fn work(log: &Log, thread: u64, rounds: u64) -> u64 {
             return round;
         };
         assert_eq!(handle.transaction(), log.running(), "it stays open");
-        assert!(log.gate.blocks() <= log.credits_max());
+        assert!(log.transactions.gate().blocks() <= log.credits_max());
         handle.extend(2);
         for block in 0..u64::from(credits.min(3)) {
             let block = BlockNr(10 + 3 * thread + block);
@@ -65,10 +66,22 @@ fn handles_and_commits_leave_nothing_behind_and_nobody_waiting() {
             is_done.store(true, Ordering::Release);
             log.end_service();
         });
-        let len = u32::try_from(log.state.lock().running.blocks.len()).unwrap();
-        assert_eq!((log.gate.handles(), log.gate.blocks()), (0, len));
+        let len = u32::try_from(log.transactions.inspect(|running| running.blocks.len())).unwrap();
+        assert_eq!(
+            (
+                log.transactions.gate().handles(),
+                log.transactions.gate().blocks()
+            ),
+            (0, len)
+        );
         log.commit_all().unwrap();
-        assert_eq!((log.gate.handles(), log.gate.blocks()), (0, 0));
+        assert_eq!(
+            (
+                log.transactions.gate().handles(),
+                log.transactions.gate().blocks()
+            ),
+            (0, 0)
+        );
         assert!(log.statistics().commits > 1);
     }
 }
@@ -92,7 +105,7 @@ fn a_failure_lets_go_whoever_waits_to_begin_or_to_commit() {
             }
             log.abort(&Condition::InvalidArgument.into());
         });
-        assert_eq!(log.gate.handles(), 0);
+        assert_eq!(log.transactions.gate().handles(), 0);
         assert!(log.begin(0).is_err());
     }
 }
@@ -118,7 +131,7 @@ fn a_transaction_that_is_nearly_full_is_closed_instead_of_waited_for() {
     let held = log.begin(3).unwrap();
     thread::scope(|scope| {
         let begun = scope.spawn(|| log.begin(3).unwrap().transaction());
-        while !log.state.lock().is_closing {
+        while !log.transactions.gate().is_shut() {
             thread::yield_now();
         }
         let full = held.transaction();

@@ -237,7 +237,7 @@ impl<'s> Actor<'s> {
         let latest = self.scene.log.latest();
         self.scene.log.sync(latest)?;
         // One that nothing was changed in is not committed, and others may change something in it.
-        let committed = self.scene.log.state.lock().committed;
+        let committed = self.scene.log.transactions.committed();
         let is_empty = committed.is_before(latest);
         self.scene
             .promise(if is_empty { committed } else { latest });
