@@ -24,6 +24,7 @@ mod map_write;
 mod names_write;
 mod names_limits;
 mod mount_write;
+mod large_blocks;
 mod creators;
 mod open_files;
 mod handles;

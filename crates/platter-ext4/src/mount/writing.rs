@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::commit::{BackgroundWorker, CommitThread};
-use platter_cache::page::PAGE_BYTES;
 use platter_vfs::{Clock, Condition, Result};
 
 use super::lifetime::Lifetime;
@@ -77,10 +76,6 @@ pub(super) fn refuse_unwritable(
             "ea_inode",
         ));
         names.extend(has(features.has_metadata_csum(), "metadata_csum"));
-    }
-    // Contents are cached, and written, by pages.
-    if opened.geometry.block_bytes as usize > PAGE_BYTES {
-        names.push(format!("a block size of {}", opened.geometry.block_bytes));
     }
     if !names.is_empty() {
         return Err(unsupported(names.join(", "), Some("only reading is")));

@@ -262,7 +262,7 @@ impl Tree {
             number: inode.number,
             kind: inode.kind,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
-            pages: Mapping::new(Arc::clone(&self.budget)),
+            pages: Mapping::with_min_order(Arc::clone(&self.budget), self.volume.folio_order()),
             data: FileState {
                 file: FileData::new(inode.size_bytes, may_be_unflushed),
                 is_journaled: AtomicBool::new(is_journaled),

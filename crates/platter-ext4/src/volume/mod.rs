@@ -6,6 +6,8 @@ mod sharing;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
+use platter_cache::page::PAGE_BYTES;
+use platter_cache::xarray::Order;
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus, Rule, Verify};
 use platter_vfs::{Condition, FileKind, Result};
@@ -102,6 +104,14 @@ impl Volume {
             data_mode: DataMode::default(),
             sharing: None,
         }
+    }
+
+    /// The order of the smallest folios of contents, which hold whole blocks.
+    #[must_use]
+    pub fn folio_order(&self) -> Order {
+        let pages = self.geometry.block_bytes as usize / PAGE_BYTES;
+        let order = u8::try_from(pages.max(1).ilog2()).ok();
+        order.and_then(Order::new).unwrap_or_default()
     }
 
     /// Where inode tables begin, as far as that was asked.

@@ -104,12 +104,6 @@ fn features_that_cannot_be_written_are_refused_by_name() {
         error.to_string(),
         "ext4: read-only, FEATURE_R31 is not supported (only reading is)"
     );
-    let image = Image::format(&["-t", "ext4", "-b", "8192"], "16M");
-    let error = begin(&image).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "ext4: a block size of 8192 is not supported (only reading is)"
-    );
 }
 
 #[test]

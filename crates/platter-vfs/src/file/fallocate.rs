@@ -2,15 +2,10 @@
 
 use std::ops::Range;
 
-use platter_cache::page::PAGE_BYTES;
-
 use super::truncate::{finish_truncation, lengthen};
 use super::write::write_reserved;
-use super::{Backing, FileBlocks, WriteTo, blocks_of};
+use super::{Backing, FileBlocks, WriteTo, blocks_of, cached_unit_bytes};
 use crate::{Condition, FallocateMode, Result};
-
-/// A page, as an offset counts.
-const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Allocates, frees or moves space.
 ///
@@ -58,9 +53,10 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
     if range.start >= size {
         return Ok(());
     }
-    let end = range
-        .end
-        .min(size.checked_next_multiple_of(PAGE).unwrap_or(size));
+    let end = range.end.min(
+        size.checked_next_multiple_of(cached_unit_bytes(file))
+            .unwrap_or(size),
+    );
     file.settle_shared_reservations(0..u64::MAX)?;
     let inner = clear_edges(file, &(range.start..end))?;
     drop_cached(file, &inner)?;

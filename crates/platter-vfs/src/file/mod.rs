@@ -23,7 +23,7 @@ use std::io::IoSlice;
 use std::ops::Range;
 
 use platter_cache::Mapping;
-use platter_cache::page::WritableSpace;
+use platter_cache::page::{PAGE_BYTES, WritableSpace};
 
 use crate::lock_rank::RankedRwLock;
 use crate::{Error, Result};
@@ -251,6 +251,11 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
 
     /// Makes data and mapping durable, and without `data_only` the inode.
     fn commit(&self, data_only: bool) -> Result<()>;
+}
+
+/// The unit in which contents are cached: a page, or a block that is larger.
+pub(crate) fn cached_unit_bytes<F: FileBlocks + ?Sized>(file: &F) -> u64 {
+    (1 << file.block_bits()).max(PAGE_BYTES as u64)
 }
 
 /// The blocks that a range of bytes touches.

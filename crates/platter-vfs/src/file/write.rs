@@ -2,14 +2,15 @@
 //! never runs out of it.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use platter_cache::AddressSpace;
-use platter_cache::page::{PAGE_BYTES, WritableSpace};
+use platter_cache::page::WritableSpace;
 
 use super::sync::sync_data;
 use super::truncate::finish_truncation;
-use super::{Backing, FileBlocks, blocks_of};
+use super::{Backing, FileBlocks, blocks_of, cached_unit_bytes};
 use crate::{Condition, Error, Result};
 
 /// So many bytes at once go to the device as they come, without a copy in the cache.
@@ -89,11 +90,13 @@ pub(super) fn clear_tail<F: FileBlocks>(file: &F, offset: u64) -> Result<()> {
     file.pages().write_back(file, size..end)
 }
 
-/// How many of the first bytes of a write are so many whole pages that they are not worth a copy in the
-/// cache, or have to be on the device anyway.
+/// How many of the first bytes of a write are so many whole pages and blocks that they are not worth a copy
+/// in the cache, or have to be on the device anyway.
 fn bypass_len<F: FileBlocks>(file: &F, offset: u64, len: usize, to: WriteTo) -> usize {
-    let whole = len - len % PAGE_BYTES;
-    let is_aligned = offset.is_multiple_of(PAGE_BYTES as u64);
+    let unit = cached_unit_bytes(file);
+    let part = usize::try_from(len as u64 % unit).unwrap_or_default();
+    let whole = len - part;
+    let is_aligned = offset.is_multiple_of(unit);
     let is_worth_a_copy = to == WriteTo::Cache && whole < BYPASS_BYTES_MIN;
     if whole == 0 || is_worth_a_copy || !is_aligned || file.journaled_blocks_max().is_some() {
         return 0;
@@ -169,6 +172,10 @@ impl<F: FileBlocks> AddressSpace for WriteCall<'_, F> {
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         self.file.read_folios(offset, bufs)
     }
+
+    fn fill_range(&self, range: Range<u64>) -> Range<u64> {
+        self.file.fill_range(range)
+    }
 }
 
 impl<F: FileBlocks> WritableSpace for WriteCall<'_, F> {
@@ -179,5 +186,9 @@ impl<F: FileBlocks> WritableSpace for WriteCall<'_, F> {
 
     fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
         self.file.write_folios(offset, bufs)
+    }
+
+    fn write_granule(&self) -> u64 {
+        self.file.write_granule()
     }
 }
