@@ -1,4 +1,4 @@
-//! Where the groups of a new filesystem keep their metadata. Spec: `ext4/blockgroup`.
+//! Locations of the metadata of new groups. Spec: `ext4/blockgroup`.
 
 use std::ops::Range;
 
@@ -8,22 +8,22 @@ use crate::groups::layout::{head, own};
 use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::{BlockNr, Geometry, GroupDesc, GroupNr};
 
-/// The descriptors of the groups, and the blocks that their metadata takes.
+/// The descriptors of new groups, and the blocks of their metadata.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// The first of the groups.
+    /// The first new group.
     first: GroupNr,
     pub(crate) descs: Vec<GroupDesc>,
-    /// In ascending order, side by side ranges joined.
+    /// Ascending, with adjacent ranges merged.
     taken: Vec<Range<u64>>,
 }
 
 impl Layout {
-    /// Places bitmaps and inode tables of all groups from `from` on: those of a flexible group
-    /// together, as far as it has room.
+    /// Places bitmaps and inode tables of all groups from `from` on: those of a flex group
+    /// together, if they fit.
     ///
     /// # Errors
-    /// `NoSpace` where a group has no room for its own.
+    /// `NoSpace` if a group cannot hold its own metadata.
     pub(crate) fn place(geometry: &Geometry, from: GroupNr) -> Result<Self> {
         let mut descs = Vec::new();
         let mut first = from.0;
@@ -66,12 +66,12 @@ impl Layout {
         })
     }
 
-    /// The groups with their descriptors.
+    /// Returns the groups with their descriptors.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupNr, &GroupDesc)> {
         (self.first.0..).map(GroupNr).zip(&self.descs)
     }
 
-    /// The blocks of a group that metadata takes.
+    /// Returns the metadata blocks of a group.
     pub(super) fn taken_in(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self
             .taken
@@ -82,7 +82,7 @@ impl Layout {
             .map(move |range| range.start.max(blocks.start)..range.end.min(blocks.end))
     }
 
-    /// Whether a group's block bitmap says no more than its descriptor and the geometry do.
+    /// Whether a group's block bitmap follows from its descriptor and the geometry.
     pub(super) fn is_plain(&self, geometry: &Geometry, group: GroupNr) -> bool {
         let blocks = blocks_of(geometry, group);
         let taken: u64 = self.taken_in(blocks.clone()).map(|range| len(&range)).sum();
@@ -97,7 +97,7 @@ impl Layout {
     }
 }
 
-/// The blocks of a group.
+/// Returns the blocks of a group.
 pub(super) fn blocks_of(geometry: &Geometry, group: GroupNr) -> Range<u64> {
     let first = geometry.group_first_block(group).0;
     first..first + u64::from(geometry.group_blocks(group))
@@ -107,8 +107,8 @@ fn len(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
 
-/// The metadata of some groups behind each other from the start of the first: block bitmaps, inode
-/// bitmaps, inode tables. `None` where they do not fit into those groups.
+/// Places the metadata of some groups contiguously from the start of the first: block bitmaps,
+/// inode bitmaps, inode tables. Returns `None` if it does not fit into those groups.
 fn place_together(geometry: &Geometry, groups: Range<u32>) -> Option<Vec<GroupDesc>> {
     let mut cursor = Cursor {
         geometry,
@@ -137,7 +137,7 @@ fn place_together(geometry: &Geometry, groups: Range<u32>) -> Option<Vec<GroupDe
     Some(places.map(desc).collect())
 }
 
-/// Goes through the blocks of some groups and leaves out their heads.
+/// Iterates over the blocks of some groups, skipping superblock and descriptor copies.
 struct Cursor<'g> {
     geometry: &'g Geometry,
     at: u64,
@@ -145,7 +145,7 @@ struct Cursor<'g> {
 }
 
 impl Cursor<'_> {
-    /// The next `count` blocks in a row.
+    /// Returns the next `count` contiguous blocks.
     fn take(&mut self, count: u32) -> Option<BlockNr> {
         loop {
             let end = self.at.checked_add(u64::from(count))?;

@@ -1,5 +1,5 @@
-//! Making a filesystem: its shape is chosen, its metadata placed and written, and then the files it
-//! is born with are made through transactions, as all others are.
+//! Making a filesystem: chooses its sizes, places and writes its metadata, and then creates its
+//! initial files through transactions.
 
 mod options;
 mod shape;
@@ -30,27 +30,27 @@ pub use shape::random_uuid;
 /// Refuses what [`mkfs`] would refuse for a device of `len_bytes`, before anything is changed.
 ///
 /// # Errors
-/// As `mkfs`.
+/// Those of `mkfs`.
 pub fn check(len_bytes: u64, options: &MkfsOptions, clock: &dyn Clock) -> Result<()> {
     let shape = Shape::choose(len_bytes, options, clock)?;
     Layout::place(&shape.geometry, GroupNr(0))?;
     Ok(())
 }
 
-/// What is free in a filesystem at rest, in bytes, by its superblock.
+/// Returns the free space of an offline filesystem in bytes, according to its superblock.
 ///
 /// # Errors
-/// `Corrupt` where there is none.
+/// `Corrupt` without a valid superblock.
 pub fn free_bytes(device: &dyn BlockDevice) -> Result<u64> {
     let (superblock, geometry) = read_shape(device)?;
     let block_bytes = u64::from(geometry.block_bytes);
     Ok(superblock.free_blocks.saturating_mul(block_bytes))
 }
 
-/// How long a filesystem is, in bytes, by its superblock.
+/// Returns the length of a filesystem in bytes, according to its superblock.
 ///
 /// # Errors
-/// `Corrupt` where there is none.
+/// `Corrupt` without a valid superblock.
 pub fn len_bytes(device: &dyn BlockDevice) -> Result<u64> {
     Ok(read_shape(device)?.1.len_bytes())
 }
@@ -64,14 +64,14 @@ fn read_shape(device: &dyn BlockDevice) -> Result<(Superblock, Geometry)> {
     Ok((superblock, geometry))
 }
 
-/// Makes a filesystem on the whole of `device`. `is_zero` says that it holds zeros all over, as a
+/// Makes a filesystem on the whole of `device`. `is_zero` says that it contains only zeros, as a
 /// new file does: then no zeros are written.
 ///
 /// The same options, clock and seed give the same bytes.
 ///
 /// # Errors
-/// `NoSpace` on a device that is too small, `InvalidArgument` for sizes that do not go together,
-/// `Unsupported` for features that do not, or cannot be made.
+/// `NoSpace` on a device that is too small, `InvalidArgument` for inconsistent sizes, `Unsupported`
+/// for inconsistent features or those that cannot be made.
 pub fn mkfs(
     device: &Arc<dyn BlockDevice>,
     options: &MkfsOptions,

@@ -1,4 +1,4 @@
-//! What to make: the choices of mke2fs(8), and its defaults by type and size.
+//! Options: those of mke2fs(8), with its defaults by type and size.
 
 use platter_ondisk::Uuid;
 use platter_vfs::Unsupported;
@@ -6,7 +6,7 @@ use platter_vfs::Unsupported;
 use crate::ondisk::Features;
 use crate::ondisk::features::{Compat, Incompat, RoCompat};
 
-/// Features that can be made.
+/// Supported compatible features.
 const COMPAT: Compat = Compat::HAS_JOURNAL
     .union(Compat::EXT_ATTR)
     .union(Compat::RESIZE_INODE)
@@ -31,19 +31,19 @@ const RO_COMPAT: RoCompat = RoCompat::SPARSE_SUPER
     .union(RoCompat::PROJECT)
     .union(RoCompat::VERITY);
 
-/// Which of the family.
+/// The filesystem type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Generation {
-    /// No journal.
+    /// Without a journal.
     Ext2,
     /// With a journal.
     Ext3,
-    /// With extents, checksums and all that came with them.
+    /// With extents and checksums.
     Ext4,
 }
 
 impl Generation {
-    /// The features that mke2fs gives it.
+    /// Returns the default features of mke2fs.
     #[must_use]
     pub fn features(self) -> Features {
         let mut features = Features {
@@ -65,47 +65,48 @@ impl Generation {
     }
 }
 
-/// How to make a filesystem. What is `None` is chosen by type and size, as mke2fs does.
+/// Options for making a filesystem. `None` is replaced by the default for type and size, as in
+/// mke2fs.
 #[derive(Debug, Clone)]
 pub struct MkfsOptions {
     /// The features: those of a [`Generation`], with changes.
     pub features: Features,
-    /// Bytes of a block: a power of two from 1 KiB to 64 KiB.
+    /// Block size in bytes: a power of two from 1 KiB to 64 KiB.
     pub block_bytes: Option<u32>,
-    /// Bytes of a cluster, with `bigalloc`.
+    /// Cluster size in bytes, with `bigalloc`.
     pub cluster_bytes: Option<u32>,
-    /// Bytes of an inode: a power of two from 128 to the block size.
+    /// Inode size in bytes: a power of two from 128 to the block size.
     pub inode_bytes: Option<u16>,
-    /// One inode for so many bytes.
+    /// Inode ratio: bytes per inode.
     pub bytes_per_inode: Option<u32>,
-    /// So many inodes, whatever the ratio says, but for what fills their tables.
+    /// Number of inodes, which overrides the ratio; rounded up to full inode tables.
     pub inodes: Option<u32>,
-    /// So many inodes at least.
+    /// Minimum number of inodes.
     pub inodes_min: u32,
-    /// Blocks that only the superuser may use, in hundredths of a percent.
+    /// Blocks reserved for the superuser, in hundredths of a percent.
     pub reserved: u32,
-    /// Bytes of the journal.
+    /// Journal size in bytes.
     pub journal_bytes: Option<u64>,
-    /// Groups that share the place of their metadata, with `flex_bg`: a power of two.
+    /// Groups per flex group, with `flex_bg`: a power of two.
     pub groups_per_flex: u32,
-    /// The label, of 16 bytes at most.
+    /// The label, of at most 16 bytes.
     pub label: Vec<u8>,
-    /// The UUID; a random one otherwise.
+    /// The UUID; random if `None`.
     pub uuid: Option<Uuid>,
-    /// What the hashes of names start from; random otherwise.
+    /// Seed of the directory hash; random if `None`.
     pub hash_seed: Option<Uuid>,
-    /// User and group of the root directory; the superuser's otherwise. `lost+found` is always the
-    /// superuser's.
+    /// User and group of the root directory; the superuser if `None`. `lost+found` always belongs
+    /// to the superuser.
     pub root_owner: Option<(u32, u32)>,
-    /// Write zeros to inode tables that a checksum of their descriptor would let wait for the kernel,
-    /// where the device does not hold zeros anyway.
+    /// Zero the inode tables now instead of leaving them to the kernel (lazy initialization), if
+    /// the device does not contain zeros anyway.
     pub zero_inode_tables: bool,
     /// RAID stride and stripe width in blocks.
     pub stripe: (u16, u32),
 }
 
 impl MkfsOptions {
-    /// The defaults of mke2fs.
+    /// Returns the defaults of mke2fs.
     #[must_use]
     pub fn new(generation: Generation) -> Self {
         Self {
@@ -128,7 +129,7 @@ impl MkfsOptions {
         }
     }
 
-    /// Switches a feature on or off, by its name in e2fsprogs.
+    /// Sets or clears a feature, by its name in e2fsprogs.
     ///
     /// # Errors
     /// `Unsupported` for a feature that cannot be made.
@@ -147,11 +148,11 @@ impl MkfsOptions {
         Ok(())
     }
 
-    /// The features as they go together.
+    /// Returns the features after resolving dependencies.
     pub(super) fn settled_features(&self) -> Result<Features, Unsupported> {
         let mut features = self.features;
         if features.has_metadata_csum() {
-            // One checksum of the descriptors takes the place of the other.
+            // `metadata_csum` replaces the older descriptor checksums.
             features.ro_compat -= RoCompat::GDT_CSUM;
         }
         let needs = |name, on: bool, other: &'static str, has: bool| {
@@ -179,19 +180,19 @@ impl MkfsOptions {
     }
 }
 
-/// What a filesystem of some size gets unasked.
+/// Defaults that depend on the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SizeClass {
     pub(super) block_bytes: u32,
     pub(super) bytes_per_inode: u32,
 }
 
-/// Shorter filesystems have blocks of 1 KiB, and others of 4 KiB, where no size is asked for.
+/// Filesystems below this size have a default block size of 1 KiB, others of 4 KiB.
 pub const SMALL_BLOCKS_END_BYTES: u64 = 512 * MIB;
 const MIB: u64 = 1 << 20;
 
 impl SizeClass {
-    /// By the length of the device in bytes.
+    /// Returns the defaults for a device length in bytes.
     pub(super) fn of(len_bytes: u64) -> Self {
         const SMALL_BLOCKS_END: u64 = SMALL_BLOCKS_END_BYTES / MIB;
         let (block_bytes, bytes_per_inode) = match len_bytes / MIB {
@@ -208,7 +209,7 @@ impl SizeClass {
     }
 }
 
-/// Blocks of the journal of a filesystem of `blocks`; none where it would be too small.
+/// Returns the journal length for a filesystem of `blocks`; `None` if that is too small for one.
 pub(super) fn journal_blocks(blocks: u64) -> Option<u32> {
     const KIB: u64 = 1 << 10;
     let count = match blocks {
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn features_that_need_others_are_refused_alone() {
+    fn features_need_their_dependencies() {
         let mut options = MkfsOptions::new(Generation::Ext2);
         options.set_feature("bigalloc", true).unwrap();
         assert!(options.settled_features().is_err());

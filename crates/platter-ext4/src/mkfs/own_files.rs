@@ -1,5 +1,4 @@
-//! The files a filesystem is born with: the root directory, `lost+found`, the journal, and the
-//! inode that keeps room for more descriptors.
+//! The initial files: the root directory, `lost+found`, the journal, and the resize inode.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -23,23 +22,23 @@ use crate::ondisk::{BlockNr, FileBlock, Geometry, Inode, InodeNr};
 use crate::txn::{CommitClient, Handle};
 use crate::{Volume, groups, superblock};
 
-/// Bytes that `lost+found` is made long enough for: a check that fills it must not need space.
+/// Length of `lost+found` in bytes: repairs must not need to allocate blocks for it.
 const LOST_FOUND_BYTES: u32 = 16 << 10;
-/// Blocks that a directory without extents can have without a block for its map.
+/// Maximum length of a directory that needs no indirect block.
 const DIRECT_BLOCKS: u32 = 12;
-/// Bytes behind the first 128 of an inode that its fields take.
+/// Length of the inode fields after the first 128 bytes.
 const EXTRA_INODE_BYTES: u16 = 32;
-/// Which of the numbers in an inode is that of the doubly indirect block.
+/// Index of the doubly indirect block in `i_block`.
 const DOUBLY_INDIRECT: usize = 13;
-/// Handles are generous here: nobody else has one.
+/// Credits of every handle; there is only one at a time.
 const CREDITS: u32 = 64;
 
-/// The inode of `lost+found`: the first that is not reserved.
+/// Returns the inode of `lost+found`: the first that is not reserved.
 pub(super) fn lost_found(geometry: &Geometry) -> Option<InodeNr> {
     InodeNr::new(geometry.first_inode)
 }
 
-/// Makes the files.
+/// Creates the files.
 pub(super) struct OwnFiles<'a> {
     volume: &'a Volume,
     space: Arc<Space>,
@@ -62,7 +61,7 @@ impl<'a> OwnFiles<'a> {
         })
     }
 
-    /// Makes all files and the counts that go with them durable.
+    /// Makes all files and the counts durable.
     pub(super) fn make(&self, shape: &Shape, owner: (u32, u32)) -> Result<()> {
         self.make_directories(owner)?;
         if self
@@ -191,7 +190,7 @@ impl<'a> OwnFiles<'a> {
         Ok(())
     }
 
-    /// The blocks kept behind the descriptors are those of a file, so that nothing else takes them.
+    /// Creates the resize inode, which owns the reserved descriptor blocks.
     fn make_resize_inode(&self) -> Result<()> {
         let geometry = &self.volume.geometry;
         let mut inode = self.new_inode(InodeNr::RESIZE, FileKind::Regular, 0o600);
@@ -215,7 +214,7 @@ impl<'a> OwnFiles<'a> {
                     geometry.group_first_block(group).0 + skipped,
                 );
             }
-            // There may be more of them than a transaction holds, and nobody reads them meanwhile.
+            // There may be more than a transaction holds, and they are not read meanwhile.
             let device = self.volume.device();
             device.write_at(geometry.offset_bytes(BlockNr(block)), copies.as_bytes())?;
         }
@@ -224,12 +223,12 @@ impl<'a> OwnFiles<'a> {
         if let Ok(numbers) = <[Le32]>::mut_from_bytes(&mut inode.block) {
             set(numbers, DOUBLY_INDIRECT, blocks.start.0);
         }
-        // As far as a map can go that has all its singly and doubly indirect blocks.
+        // The limit of a mapping with singly and doubly indirect blocks.
         let per_block = per_block as u64;
         let blocks = per_block * per_block + per_block + u64::from(DIRECT_BLOCKS);
         inode.size_bytes = blocks * u64::from(geometry.block_bytes);
         let held = 1 + u64::from(geometry.reserved_gdt_blocks) * (1 + backups.len() as u64);
-        // Of larger clusters, each block counts as one.
+        // With larger clusters, each block counts as one.
         inode.sectors = held * cluster_sectors(geometry);
         inode::initialize(self.volume, &mut handle, &inode)
     }
@@ -247,7 +246,7 @@ impl<'a> OwnFiles<'a> {
         inode
     }
 
-    /// Gives an inode its first `count` blocks.
+    /// Allocates and maps the first `count` blocks of an inode.
     fn map(
         &self,
         handle: &mut Handle<'_>,
@@ -291,7 +290,7 @@ impl<'a> OwnFiles<'a> {
     }
 }
 
-/// The space of a cluster in units of 512 bytes.
+/// Returns the size of a cluster in units of 512 bytes.
 fn cluster_sectors(geometry: &Geometry) -> u64 {
     u64::from(geometry.block_bytes >> 9) * u64::from(geometry.cluster_blocks)
 }

@@ -1,5 +1,5 @@
-//! The sizes and counts of a new filesystem, and the superblock that tells them.
-//! Spec: `ext4/super`, `ext4/blockgroup`.
+//! The sizes and counts of a new filesystem, and its superblock. Spec: `ext4/super`,
+//! `ext4/blockgroup`.
 
 use platter_ondisk::Uuid;
 use platter_ondisk::checksum::crc32c;
@@ -15,21 +15,21 @@ use crate::ondisk::{Geometry, GroupNr, Superblock};
 
 /// `EXT2_MAGIC`.
 const MAGIC: u16 = 0xef53;
-/// Descriptors of filesystems with block numbers of 64 bits.
+/// Descriptor size with 64-bit block numbers.
 const WIDE_DESCRIPTOR_BYTES: u16 = 64;
-/// Inodes up to this one belong to the filesystem; it is that of `lost+found`.
+/// The last reserved inode plus one; it is that of `lost+found`.
 const FIRST_INODE: u32 = 11;
-/// Bytes of an inode behind the first 128 that its fields take.
+/// Length of the inode fields after the first 128 bytes.
 const EXTRA_INODE_BYTES: u16 = 32;
-/// Times that the filesystem may grow to, as far as the descriptors go.
+/// Maximum growth factor that the reserved descriptor blocks allow.
 const GROWTH_MAX: u64 = 1024;
-/// Blocks that a last group has at least besides its own metadata.
+/// Minimum length of the last group without its own metadata, in blocks.
 const LAST_GROUP_BLOCKS_MIN: u64 = 50;
-/// Clusters of a group at most: what a descriptor can count as free.
+/// Maximum number of clusters per group, limited by the descriptor's free count.
 const GROUP_CLUSTERS_MAX: u32 = 65528;
-/// Blocks of a cluster where none is asked for.
+/// Default cluster size in blocks.
 const CLUSTER_BLOCKS: u32 = 16;
-/// Blocks of the journal that the formats' tools and drivers agree on.
+/// Minimum journal length in blocks.
 const JOURNAL_BLOCKS_MIN: u64 = 1024;
 const JOURNAL_BLOCKS_MAX: u64 = 10_240_000;
 /// `EXT2_DEFM_XATTR_USER`, `EXT2_DEFM_ACL`.
@@ -43,7 +43,7 @@ const CRC32C: u8 = 1;
 /// `EXT3_JNL_BACKUP_BLOCKS`.
 pub(super) const JOURNAL_BACKUP: u8 = 1;
 
-/// A new filesystem before anything of it is written.
+/// A new filesystem before it is written.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
     pub(super) disk: DiskSuperblock,
@@ -52,7 +52,7 @@ pub(super) struct Shape {
     pub(super) journal_blocks: Option<u32>,
 }
 
-/// What is chosen before the groups are counted.
+/// Sizes that do not depend on the number of groups.
 struct Sizes {
     features: Features,
     block_bytes: u32,
@@ -63,21 +63,21 @@ struct Sizes {
     first_data_block: u64,
 }
 
-/// How many inodes there are to be.
+/// The requested number of inodes.
 struct Inodes {
-    /// As the size has it: fewer where the groups hold no more.
+    /// From the inode ratio: fewer if the groups hold no more.
     by_ratio: u64,
-    /// As somebody asked for.
+    /// Explicitly requested.
     wanted: Option<u64>,
-    /// At least.
+    /// Minimum.
     needed: u64,
 }
 
 impl Shape {
-    /// The shape of a filesystem of `len_bytes`.
+    /// Chooses the sizes of a filesystem of `len_bytes`.
     ///
     /// # Errors
-    /// `NoSpace` where that is too short for one, `InvalidArgument` for sizes that are none.
+    /// `NoSpace` if that is too short, `InvalidArgument` for invalid sizes.
     pub(super) fn choose(len_bytes: u64, options: &MkfsOptions, clock: &dyn Clock) -> Result<Self> {
         let class = SizeClass::of(len_bytes);
         let mut sizes = Sizes::choose(options, class)?;
@@ -95,7 +95,7 @@ impl Shape {
         }
         let journal_blocks = journal.filter(|_| sizes.features.has_journal());
         let per_inode = options.bytes_per_inode.unwrap_or(class.bytes_per_inode);
-        // A file that takes space takes a cluster.
+        // Every file with data uses at least one cluster.
         let per_inode = per_inode.max(sizes.block_bytes * sizes.cluster_blocks);
         let by_ratio = blocks * u64::from(sizes.block_bytes) / u64::from(per_inode);
         let inodes = Inodes {
@@ -231,7 +231,7 @@ impl Sizes {
         Ok(disk)
     }
 
-    /// Blocks of a journal of this size, which the format and the filesystem have to have room for.
+    /// Returns the length of a journal of this size, which must suit the format and the filesystem.
     fn journal_blocks(&self, bytes: u64, blocks: u64) -> Result<u32> {
         let wanted = bytes / u64::from(self.block_bytes);
         if !(JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX.min(blocks / 2)).contains(&wanted) {
@@ -240,7 +240,7 @@ impl Sizes {
         u32::try_from(wanted).map_err(|_| Condition::InvalidArgument.into())
     }
 
-    /// Inodes fill their blocks, and come in eights for their bitmap.
+    /// Returns the inodes per group: full inode table blocks, and a multiple of eight.
     fn inodes_per_group(&self, inodes: &Inodes, groups: u64) -> Result<u32> {
         let per_block = u64::from(self.block_bytes / u32::from(self.inode_bytes));
         let max = u64::from(self.block_bytes * 8).min(u64::from(u16::MAX) & !7);
@@ -253,7 +253,7 @@ impl Sizes {
         let count = inodes.wanted.unwrap_or(inodes.by_ratio).max(inodes.needed);
         let wanted = count.max(u64::from(FIRST_INODE)).div_ceil(groups).min(max);
         let filled = (wanted.div_ceil(per_block) * per_block).min(max);
-        // The first group holds those that are the filesystem's own.
+        // The first group contains the reserved inodes.
         let own = u64::from(FIRST_INODE).next_multiple_of(8);
         let per_group = (filled & !7).max(own);
         if per_group * groups > u64::from(u32::MAX) {
@@ -262,7 +262,7 @@ impl Sizes {
         u32::try_from(per_group).map_err(|_| Condition::InvalidArgument.into())
     }
 
-    /// Blocks behind the descriptors into which they can grow with the filesystem.
+    /// Returns the number of blocks reserved for growing the descriptor table.
     fn reserved_gdt_blocks(&self, blocks: u64, blocks_per_group: u64, groups: u64) -> u16 {
         let per_block = u64::from(self.block_bytes / u32::from(self.descriptor_bytes));
         let grown = (blocks.saturating_mul(GROWTH_MAX)).min(u64::from(u32::MAX));
@@ -277,7 +277,7 @@ impl Sizes {
     }
 }
 
-/// What does not depend on sizes: identity, times, defaults.
+/// Sets identity, times and defaults.
 fn name(
     disk: &mut DiskSuperblock,
     features: Features,
@@ -329,7 +329,7 @@ fn name(
     Ok(())
 }
 
-/// A random UUID, of version 4.
+/// Returns a random UUID, of version 4.
 #[must_use]
 pub fn random_uuid(clock: &dyn Clock) -> Uuid {
     let (low, high) = (clock.random_u64(), clock.random_u64());
@@ -339,7 +339,7 @@ pub fn random_uuid(clock: &dyn Clock) -> Uuid {
     Uuid::from_bytes(variant.to_be_bytes())
 }
 
-/// Whether the last of several groups has hardly room for more than its own metadata.
+/// Whether the last group has hardly more space than its own metadata needs.
 pub(crate) fn is_last_group_too_short(geometry: &Geometry) -> bool {
     let last = last_group_blocks(geometry);
     let is_full = last == u64::from(geometry.blocks_per_group);
@@ -351,7 +351,7 @@ fn last_group_blocks(geometry: &Geometry) -> u64 {
     u64::from(geometry.group_blocks(last))
 }
 
-/// Blocks that the last group's own metadata takes.
+/// Returns the metadata blocks of the last group.
 fn own_blocks(geometry: &Geometry) -> u64 {
     let last = GroupNr(geometry.groups_count - 1);
     head_blocks(geometry, last) + 2 + u64::from(geometry.inode_table_blocks)

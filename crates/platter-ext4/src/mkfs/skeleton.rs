@@ -1,5 +1,5 @@
-//! A filesystem without files: superblock, descriptors, bitmaps and inode tables, written straight
-//! to their places.
+//! A filesystem without files: superblock, descriptors, bitmaps and inode tables, written directly
+//! to the device.
 
 use platter_block::BlockDevice;
 use platter_vfs::Result;
@@ -13,21 +13,21 @@ use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::superblock::SUPERBLOCK_OFFSET_BYTES;
 use crate::ondisk::{Geometry, GroupDesc, GroupNr};
 
-/// Bytes written at once where zeros are wanted.
+/// Bytes of one write of zeros.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// What is in the inode tables before anything is written to them, and becomes of it.
+/// Old contents of the inode tables, and their treatment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OldTables {
     /// Zeros, as everywhere on the device.
     Zeros,
-    /// What nobody looks at where descriptors have checksums: the kernel overwrites it in time.
+    /// Undefined, and ignored thanks to descriptor checksums: the kernel zeroes them later.
     MayStay,
-    /// What is overwritten now.
+    /// Undefined, and overwritten now.
     Overwritten,
 }
 
-/// Writes the skeleton; the inodes below `inodes_used` of the first group count as taken, and
+/// Writes the skeleton; the inodes below `inodes_used` of the first group count as in use, and
 /// `directories` of them as directories.
 pub(super) fn write(
     device: &dyn BlockDevice,
@@ -38,7 +38,7 @@ pub(super) fn write(
     old: OldTables,
 ) -> Result<()> {
     let geometry = &shape.geometry;
-    // Whatever was recognized here before is so no more.
+    // Signatures of an earlier filesystem are overwritten.
     device.write_at(0, &ZEROS[..2048])?;
     let free = write_groups(
         device,
@@ -59,15 +59,15 @@ pub(super) fn write(
     Ok(())
 }
 
-/// What of the first group is taken from the start.
+/// What is in use in the first group from the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Used {
     pub(crate) reserved_inodes: u32,
     pub(crate) directories: u32,
 }
 
-/// Completes the descriptors of groups that were placed, writes bitmaps and inode tables, and tells
-/// what is free.
+/// Completes the descriptors of placed groups, writes bitmaps and inode tables, and returns the
+/// free counts.
 pub(crate) fn write_groups(
     device: &dyn BlockDevice,
     geometry: &Geometry,
@@ -111,7 +111,7 @@ pub(super) fn zero(device: &dyn BlockDevice, from: u64, count: u64) -> Result<()
     Ok(())
 }
 
-/// Counts, flags and checksums of a group without files.
+/// Sets counts, flags and checksums of a group without files.
 fn fill_in(
     geometry: &Geometry,
     group: GroupNr,
@@ -177,7 +177,7 @@ fn write_group(
     Ok(())
 }
 
-/// Metadata is taken, and so is what lies behind the end of the group.
+/// Returns a bitmap with metadata, and the bits after the end of the group, in use.
 fn block_bitmap(geometry: &Geometry, layout: &Layout, group: GroupNr) -> Vec<u8> {
     let blocks = blocks_of(geometry, group);
     let ratio = u64::from(geometry.cluster_blocks);

@@ -1,6 +1,6 @@
-//! Inodes that a crash left half deleted or half truncated, seen as the kernel leaves them after
-//! its mount: what was to go is gone; and those that a crash would leave so now.
-//! Spec: `ext4/orphan`.
+//! Orphans: inodes whose deletion or truncation a crash interrupted. A read-only mount presents
+//! them as the kernel leaves them after its mount; a read-write mount records new ones. Spec:
+//! `ext4/orphan`.
 
 mod register;
 
@@ -19,7 +19,7 @@ use crate::ondisk::{FileBlock, Inode, InodeNr};
 
 pub use register::{ORPHAN_CREDITS, OrphanRegister};
 
-/// Blocks of the orphan file that are looked at; no tool makes a longer one.
+/// Maximum number of blocks of the orphan file that are read; no tool makes a longer one.
 const ORPHAN_FILE_BLOCKS_MAX: u32 = 1 << 16;
 
 /// The orphans of a filesystem.
@@ -27,16 +27,16 @@ const ORPHAN_FILE_BLOCKS_MAX: u32 = 1 << 16;
 pub struct Orphans {
     truncated: HashSet<InodeNr>,
     unlinked: HashSet<InodeNr>,
-    /// Clusters that deleting the unlinked ones frees.
+    /// Number of clusters that deleting the unlinked ones frees.
     pub freed_clusters: u64,
 }
 
 impl Orphans {
-    /// Finds the orphans in the list and in the file. The search ends, as the kernel's, where the
-    /// list or the file is damaged.
+    /// Collects the orphans in the list and in the file. Like the kernel's, the search ends where
+    /// the list or the file is corrupt.
     pub fn collect(volume: &Volume) -> Result<Self> {
         let mut orphans = Self::default();
-        // The kernel leaves them alone where it found errors or must not write.
+        // The kernel ignores them if it found errors or must not write.
         let superblock = &volume.superblock;
         if superblock.state.has_errors() || !superblock.features.unwritable().is_empty() {
             return Ok(orphans);
@@ -52,7 +52,8 @@ impl Orphans {
         Ok(orphans)
     }
 
-    /// The list's links are in the inodes. Each inode is taken once, so a cycle ends it.
+    /// Collects the list, which is linked through the inodes. Each inode is added once, so a cycle
+    /// terminates.
     fn collect_list(&mut self, volume: &Volume) -> Result<()> {
         let mut next = volume.superblock.last_orphan;
         while let Some(number) = next {
@@ -101,7 +102,7 @@ impl Orphans {
         Ok(())
     }
 
-    /// Takes an inode among the orphans, unless it is none or was taken before.
+    /// Adds an inode to the orphans, if it is one and was not added before.
     fn take(&mut self, volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
         if inode::is_reserved(volume, number) {
             return Ok(None);
@@ -126,26 +127,26 @@ impl Orphans {
         Ok(new.then_some(inode))
     }
 
-    /// How many inodes deleting the unlinked ones frees.
+    /// Returns how many inodes deleting the unlinked ones frees.
     #[must_use]
     pub fn freed_inodes(&self) -> u64 {
         self.unlinked.len() as u64
     }
 
-    /// The inodes of which what lies behind their end is to be cut off.
+    /// Whether an inode is to be truncated to its size.
     #[must_use]
     pub fn is_truncated(&self, number: InodeNr) -> bool {
         self.truncated.contains(&number)
     }
 
-    /// All orphans.
+    /// Returns all orphans.
     #[must_use]
     pub fn all(&self) -> BTreeSet<InodeNr> {
         self.truncated.union(&self.unlinked).copied().collect()
     }
 }
 
-/// Cuts off what an inode holds behind its end, as finishing its truncation does.
+/// Unmaps the blocks after an inode's size, which completes its truncation.
 pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap) -> Result<()> {
     if inode.kind != FileKind::Regular {
         return Ok(());
@@ -157,7 +158,7 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
     };
     let ratio = geometry.cluster_blocks;
     let mut freed_clusters = 0u64;
-    // A cluster is freed when all of it lies behind the end; runs may share one.
+    // A cluster is freed if it is completely after the end; runs may share one.
     let mut counted_to = end.0.div_ceil(ratio);
     let mut budget = geometry.blocks_count;
     let counted = map.visit(volume, &mut |piece| {
@@ -171,7 +172,7 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
             }
         };
         freed_clusters += count;
-        // No sound map has more pieces than there are blocks.
+        // No valid mapping has more parts than there are blocks.
         budget = budget.saturating_sub(1);
         if budget == 0 {
             return ControlFlow::Break(());
@@ -179,7 +180,7 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
         ControlFlow::Continue(())
     });
     match counted {
-        // What cannot be read is not needed: it lies behind the end, or is missed when it is.
+        // Unreadable parts are not needed now, or fail when they are.
         Err(Error::Io(_)) => {}
         counted => counted?,
     }
@@ -190,7 +191,7 @@ pub fn finish_truncation(volume: &Volume, inode: &mut Inode, map: &mut BlockMap)
     Ok(())
 }
 
-/// `None` for what is corrupt.
+/// Converts corruption to `None`.
 fn sound<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Finding the journal that a superblock names: in an inode, or on a device of its own.
+//! Opening the journal of a filesystem: in an inode, or on an external device.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::ondisk::jbd2::LogBlock;
 use crate::ondisk::{BlockNr, FileBlock, Inode};
 use crate::txn::{Journal, JournalMap, JournalMapBuilder};
 
-/// What the inode of a journal must hold to.
+/// The rules of the journal inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum JournalInodeRule {
     /// It is a regular file that was not deleted.
@@ -29,8 +29,8 @@ impl Rule for JournalInodeRule {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Kind => "is deleted or no regular file",
-            Self::Unwritten => "has a block that was never written",
+            Self::Kind => "is deleted or not a regular file",
+            Self::Unwritten => "has an unwritten block",
         }
     }
 }
@@ -47,28 +47,28 @@ pub fn open_journal(volume: &Volume, external: Option<&Arc<dyn BlockDevice>>) ->
             let unsupported = Unsupported {
                 filesystem: "ext4",
                 feature: "external journal".into(),
-                reason: Some("the journal is on another device, which was not given"),
+                reason: Some("the external journal device was not given"),
             };
             Err(unsupported.into())
         }
     }
 }
 
-/// Opens the journal that lies in an inode.
+/// Opens the journal in an inode.
 pub fn open_internal_journal(volume: &Volume, inode: &Inode) -> Result<Journal> {
     let locus = Locus::inode(u64::from(inode.number.get()));
     check_kind(inode).map_err(|rule| Corrupt::new(locus, rule))?;
     Journal::open(map_of(volume, inode)?)
 }
 
-/// Where the blocks of a journal lie, by the map of its inode.
+/// Returns the physical blocks of a journal, from the block mapping of its inode.
 fn map_of(volume: &Volume, inode: &Inode) -> Result<JournalMap> {
     let locus = Locus::inode(u64::from(inode.number.get()));
     let geometry = &volume.geometry;
     let len_blocks = u32::try_from(inode.size_bytes >> geometry.block_bits).unwrap_or(u32::MAX);
     let mut map = JournalMapBuilder::new(Arc::clone(volume.device()), geometry.block_bytes);
     let mut pushed = Ok(());
-    // A sound map has no more pieces than there are blocks.
+    // A valid mapping has no more parts than the filesystem has blocks.
     let mut pieces_left = geometry.blocks_count;
     BlockMap::decode(volume, inode)?.visit(volume, &mut |piece| {
         let Some(left) = pieces_left.checked_sub(1) else {
@@ -95,7 +95,7 @@ fn map_of(volume: &Volume, inode: &Inode) -> Result<JournalMap> {
     Ok(map.finish())
 }
 
-/// The part of a run before `end`.
+/// Returns the part of a run before `end`.
 fn within(run: Run, end: FileBlock) -> Option<Run> {
     let room = end.checked_since(run.first).filter(|&room| room > 0)?;
     Some(run.truncated(room))
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_whose_map_leads_into_itself_is_refused() {
+    fn journal_with_cyclic_mapping_is_refused() {
         let row = |number: u32| number.to_le_bytes().repeat(256);
         let volume = sample_volume(&[(110, &row(111)), (111, &row(112))]);
         let bytes = sample(&volume.geometry, InodeNr::JOURNAL, |disk, _| {
@@ -163,13 +163,13 @@ mod tests {
         });
         let inode = Inode::decode(&bytes, InodeNr::JOURNAL, &volume.geometry).unwrap();
         let Err(Error::Corrupt(report)) = map_of(&volume, &inode) else {
-            panic!("was taken for a journal");
+            panic!("accepted as a journal");
         };
         assert_eq!(report.rule, BlockMapRule::TooManyBlocks.text());
     }
 
     #[test]
-    fn journal_ends_with_its_inode() {
+    fn journal_is_limited_by_its_inode() {
         let run = Run {
             first: FileBlock(8),
             count: 4,

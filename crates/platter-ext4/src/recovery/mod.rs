@@ -1,7 +1,7 @@
-//! Recovery after a crash: replays the log, then the fast commits behind it, and marks both done.
+//! Recovery after a crash: replays the log, then the fast commits after it, and marks both as done.
 //!
 //! Each step is durable before the next one begins, so that a crash in between only repeats it:
-//! blocks come home, the journal is marked empty, the superblock stops asking for recovery.
+//! blocks are written to the filesystem, the journal is marked empty, `needs_recovery` is cleared.
 
 mod journal;
 mod superblock;
@@ -18,24 +18,24 @@ use fast_commit::FastCommitReport;
 pub use journal::{JournalInodeRule, open_internal_journal, open_journal};
 use superblock::Primary;
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecoveryReport {
-    /// What came from the log.
+    /// The replay of the log.
     pub log: ReplayReport,
-    /// What came from behind the log.
+    /// The replay of fast commits.
     pub fast_commits: FastCommitReport,
-    /// Why the journal had been aborted, as a negative errno; zero if it was not. The superblock
-    /// of the filesystem now says that there were errors, and the journal no longer does.
+    /// The error with which the journal was aborted, as a negative errno; zero if it was not. It
+    /// was moved to the error flag of the filesystem's superblock.
     pub journal_errno: i32,
 }
 
-/// Recovers the filesystem on `target`, the disk itself or an overlay of it, from `journal`,
-/// which is written to as well. The superblock, at byte `superblock_offset`, must be read anew
+/// Recovers the filesystem on `target`, the disk itself or an overlay over it, from `journal`,
+/// which is written too. The superblock, at byte `superblock_offset`, must be read again
 /// afterwards.
 ///
-/// To be called for a filesystem with the `needs_recovery` feature; without it, the kernel takes
-/// the log for stale, whatever it holds.
+/// Call it only for a filesystem with the `needs_recovery` feature; without it, the kernel ignores
+/// the contents of the log.
 pub fn recover(
     journal: &mut Journal,
     target: &Arc<dyn BlockDevice>,

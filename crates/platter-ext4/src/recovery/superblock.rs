@@ -1,4 +1,4 @@
-//! The superblock after recovery: counts as the groups have them, and no request to recover.
+//! Updating the superblock after recovery: counts from the groups, and `needs_recovery` cleared.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::{Geometry, GroupNr, Superblock};
 
-/// `s_state`: the kernel found errors.
+/// `s_state`: errors were detected.
 const STATE_ERRORS: u16 = 0x2;
 
 /// The superblock in use and its device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Primary<'r> {
     pub(super) device: &'r Arc<dyn BlockDevice>,
-    /// Where it lies, in bytes.
+    /// Its location in bytes.
     pub(super) offset: u64,
     pub(super) budget: &'r Arc<MemoryBudget>,
 }
 
 impl Primary<'_> {
-    /// Opens the volume as it is now.
+    /// Opens the volume in its current state.
     pub(super) fn open(self) -> Result<Volume> {
         let disk = self.read()?;
         let superblock = Superblock::decode(&disk)?;
@@ -36,10 +36,10 @@ impl Primary<'_> {
         Ok(Volume::new(device, superblock, geometry, budget))
     }
 
-    /// Takes the recovery done into the superblock, durably.
+    /// Marks the recovery as done, durably.
     ///
-    /// The superblock's free counts are written now and then only; what the groups say counts. A
-    /// group whose descriptor is damaged leaves them as they are.
+    /// The free counts in the superblock are updated rarely; those of the groups are used. If a
+    /// descriptor is corrupt, they are left unchanged.
     pub(super) fn settle(self, journal_errno: i32, now: Timestamp) -> Result<()> {
         let mut disk = self.read()?;
         let volume = self.open()?;

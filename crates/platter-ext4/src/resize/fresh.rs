@@ -1,5 +1,5 @@
-//! What lies behind the old end: bitmaps and inode tables of new groups, and descriptors that lie
-//! with them. Nobody looks there yet, so it is written straight to its place.
+//! New groups: their bitmaps, inode tables and descriptors. They are not visible yet, so they are
+//! written directly to the device.
 
 use platter_block::BlockDevice;
 use platter_vfs::Result;
@@ -52,7 +52,7 @@ pub(super) fn write(device: &dyn BlockDevice, plan: &Plan) -> Result<Fresh> {
 }
 
 impl Fresh {
-    /// Puts the descriptors of new groups into a block of the table, counted from its start.
+    /// Encodes the descriptors of new groups into block `index` of the table.
     pub(super) fn encode_descriptors(&self, plan: &Plan, index: u32, bytes: &mut [u8]) {
         let geometry = &plan.after;
         let per_block = geometry.descriptors_per_block;

@@ -1,4 +1,4 @@
-//! What changes where the filesystem was before: one transaction.
+//! Changes within the old filesystem: one transaction.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use crate::ondisk::{BlockNr, GroupNr};
 use crate::txn::Handle;
 use crate::{Volume, superblock};
 
-/// Blocks beside those of descriptors and of the resize inode: the superblock, two bitmaps with
-/// their descriptors, the inode.
+/// Credits besides descriptors and the resize inode: the superblock, two bitmaps with their
+/// descriptors, the inode.
 const CREDITS: u32 = 1 + 2 * 2 + STORE_CREDITS;
 
-/// Makes the filesystem the one that was planned.
+/// Performs the planned growth.
 ///
 /// # Errors
-/// Nothing was changed then. `Unsupported` where the journal has no room for it at once.
+/// Nothing was changed. `Unsupported` if the journal is too small for the transaction.
 pub(super) fn change(volume: &Volume, plan: &Plan, fresh: &Fresh, now: Timestamp) -> Result<()> {
     let tables = table_blocks(plan);
     let kept = u32::from(plan.before.reserved_gdt_blocks);
@@ -83,7 +83,8 @@ fn change_all(
     })
 }
 
-/// Blocks of the descriptor table within the old filesystem that hold descriptors of new groups.
+/// Returns the blocks of the descriptor table within the old filesystem with descriptors of new
+/// groups.
 fn table_blocks(plan: &Plan) -> Range<u32> {
     let first = plan.before.groups_count / plan.after.descriptors_per_block;
     let is_inside = |&index: &u32| plan.after.descriptor_block(index).0 < plan.before.blocks_count;
@@ -91,8 +92,7 @@ fn table_blocks(plan: &Plan) -> Range<u32> {
     first..first + u32::try_from(count.count()).unwrap_or(0)
 }
 
-/// Lets the last group have what lies between its old and its new end, and tells how many clusters
-/// that are.
+/// Extends the last group to its new end, and returns the number of added clusters.
 fn extend_last_group(volume: &Volume, handle: &mut Handle<'_>, plan: &Plan) -> Result<u32> {
     let last = GroupNr(plan.before.groups_count - 1);
     let from = clusters_counted(&plan.before, last);
@@ -103,7 +103,7 @@ fn extend_last_group(volume: &Volume, handle: &mut Handle<'_>, plan: &Plan) -> R
     Ok(to - from)
 }
 
-/// Frees a block, with the whole of its cluster.
+/// Frees a block, with its whole cluster.
 fn free_block(
     volume: &Volume,
     handle: &mut Handle<'_>,
@@ -121,7 +121,7 @@ fn free_block(
     Ok(1)
 }
 
-/// Counts clusters of a group as free that were taken, or not there.
+/// Marks clusters of a group as free that were in use, or beyond its end.
 fn clear_bits(
     volume: &Volume,
     handle: &mut Handle<'_>,
@@ -149,7 +149,7 @@ fn clear_bits(
     })
 }
 
-/// The blocks of all groups' metadata.
+/// Returns the metadata blocks of all groups.
 fn fixed_blocks(volume: &Volume) -> Result<Vec<Range<u64>>> {
     let geometry = &volume.geometry;
     let mut fixed = Vec::new();

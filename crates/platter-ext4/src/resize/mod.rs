@@ -1,11 +1,10 @@
-//! Making a filesystem at rest larger.
+//! Growing an offline filesystem.
 //!
-//! What is new lies behind the old end and is written first: until the superblock tells of it, nobody
-//! looks there. All that changes in place is one transaction: the old last group's bitmap and
-//! descriptor, the descriptors of new groups, the resize inode with the blocks it keeps, and the
-//! superblock. So with a journal the filesystem has its old or its new size at every moment. Without
-//! one it is marked as not clean meanwhile, as always while it is written. The copies of superblock
-//! and descriptors come last.
+//! New groups are initialised first; they become visible when the superblock is updated. All
+//! changes within the old filesystem are one transaction: the old last group's bitmap and
+//! descriptor, the descriptors of new groups, the resize inode with its blocks, and the superblock.
+//! So with a journal, the filesystem has its old or its new size at any time. Without one it is
+//! marked as not clean meanwhile. The backups of superblock and descriptors are written last.
 
 mod plan;
 mod fresh;
@@ -24,20 +23,20 @@ use crate::ondisk::Geometry;
 use crate::superblock;
 use plan::Plan;
 
-/// How long a filesystem was and is, in bytes.
+/// Length of a filesystem before and after growing, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grown {
     /// Before.
     pub before_bytes: u64,
-    /// Now: whole clusters, and no last group that hardly has room for more than its metadata.
+    /// New length: whole clusters, without a last group that is too short.
     pub after_bytes: u64,
 }
 
-/// Makes the filesystem on `device` as large as `len_bytes` allow.
+/// Grows the filesystem on `device` to at most `len_bytes`.
 ///
 /// # Errors
-/// `NoSpace` beyond the end of the device. `Unsupported` for making it smaller, where it is not clean,
-/// and where the journal is too short for what has to change at once.
+/// `NoSpace` beyond the end of the device. `Unsupported` for shrinking, for a filesystem that is
+/// not clean, and if the journal is too small for the transaction.
 pub fn grow(
     device: &Arc<dyn BlockDevice>,
     len_bytes: u64,
@@ -68,10 +67,10 @@ pub fn grow(
     Ok(grown(&before, &plan.after))
 }
 
-/// Whether the filesystem has its old or its new size at every moment of growing: it has a journal.
+/// Whether the filesystem has a journal, so that growing it is atomic.
 ///
 /// # Errors
-/// `Corrupt` where there is no filesystem.
+/// `Corrupt` without a valid superblock.
 pub fn is_journaled(device: &dyn BlockDevice) -> Result<bool> {
     Ok(crate::Ext4::identify(device)?.features.has_journal())
 }

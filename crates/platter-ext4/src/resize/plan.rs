@@ -1,4 +1,4 @@
-//! The sizes and counts of a filesystem that grows. Spec: `ext4/super`, `ext4/blockgroup`.
+//! The new sizes and counts of a filesystem that grows. Spec: `ext4/super`, `ext4/blockgroup`.
 
 use platter_vfs::Result;
 
@@ -8,18 +8,17 @@ use crate::ondisk::features::{Compat, Incompat};
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::ondisk::{Geometry, GroupNr, Superblock};
 
-/// What a filesystem is and becomes.
+/// The old and the new sizes.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) before: Geometry,
     pub(super) after: Geometry,
-    /// The superblock with all that `after` says.
+    /// The superblock with the new sizes.
     disk: DiskSuperblock,
 }
 
 impl Plan {
-    /// Has it grow to `len_bytes`; `None` where that is no more than it has, whole groups and clusters
-    /// counted.
+    /// Plans growth to `len_bytes`; `None` if that adds no whole group or cluster.
     pub(super) fn choose(
         disk: &DiskSuperblock,
         before: &Geometry,
@@ -49,7 +48,7 @@ impl Plan {
         Ok(None)
     }
 
-    /// Makes the sizes, counts and features of a superblock those after growing.
+    /// Sets the new sizes, counts and features in a superblock.
     pub(super) fn apply(&self, disk: &mut DiskSuperblock) {
         let new = &self.disk;
         disk.blocks_count_lo = new.blocks_count_lo;
@@ -71,12 +70,12 @@ impl Plan {
             .set(changed(keeps, compat, Compat::RESIZE_INODE.bits()));
     }
 
-    /// Groups that are new.
+    /// Returns the new groups.
     pub(super) fn new_groups(&self) -> impl Iterator<Item = GroupNr> + use<> {
         (self.before.groups_count..self.after.groups_count).map(GroupNr)
     }
 
-    /// Whether the blocks behind the descriptors are kept by an inode afterwards.
+    /// Whether there is a resize inode afterwards.
     pub(super) fn has_resize_inode(&self) -> bool {
         self.after.features.compat.contains(Compat::RESIZE_INODE)
     }
@@ -117,8 +116,8 @@ fn grown(
     Ok((disk, after))
 }
 
-/// New descriptors go into the blocks kept behind the old ones. When there are not enough, those of
-/// all further groups lie with the groups, and nothing is kept any more.
+/// Grows the descriptor table into the reserved blocks. If they do not suffice, the descriptors of
+/// all further groups are stored in the groups (`meta_bg`), and no blocks are reserved any more.
 fn grow_table(disk: &mut DiskSuperblock, before: &Geometry, groups: u32) {
     if before.features.incompat.contains(Incompat::META_BG) {
         return;

@@ -1,5 +1,5 @@
-//! The inode that keeps the blocks behind the descriptors. Its doubly indirect block names them, and
-//! each of them names its copies in the groups with a backup. Spec: `ext4/special_inodes`.
+//! The resize inode. Its doubly indirect block lists the reserved descriptor blocks, and each of
+//! them lists its copies in the groups with a backup. Spec: `ext4/special_inodes`.
 
 use platter_ondisk::endian::Le32;
 use platter_ondisk::verify::Unverified;
@@ -16,11 +16,11 @@ use crate::ondisk::features::Compat;
 use crate::ondisk::{BlockNr, InodeNr};
 use crate::txn::Handle;
 
-/// Which of the numbers in an inode is that of the doubly indirect block.
+/// Index of the doubly indirect block in `i_block`.
 const DOUBLY_INDIRECT: usize = 13;
 
-/// Has the inode keep what is kept after growing. Where that is nothing any more, it is cleared, and
-/// its doubly indirect block is to be freed.
+/// Updates the inode to the reserved blocks after growing. Without any, it is cleared, and its
+/// doubly indirect block is to be freed.
 pub(super) fn change(
     volume: &Volume,
     handle: &mut Handle<'_>,
@@ -66,7 +66,7 @@ pub(super) fn change(
         Ok(())
     })?;
     let place = |index: u64| after.superblock_block.0 + 1 + index;
-    // Without new backups, their lists stay.
+    // Without new backups, their lists are unchanged.
     let kept = kept.filter(|_| holders.len() > backup_groups(before).len());
     for index in kept {
         let mut copies = vec![Le32::default(); per_block];
@@ -76,14 +76,15 @@ pub(super) fn change(
         }
         handle.replace(BlockNr(place(index)), &Unverified, copies.as_bytes())?;
     }
-    // Tools do not agree on what a block counts for where clusters are larger.
+    // With larger clusters, tools count differently.
     let each = inode.sectors / was_held.max(1);
     inode.sectors = each * is_held;
     inode::store(volume, handle, &inode)?;
     Ok(None)
 }
 
-/// Blocks that the inode has: the doubly indirect one, and each kept one with its copies.
+/// Returns the number of the inode's blocks: the doubly indirect one, and each reserved one with
+/// its copies.
 fn held(kept: u16, holders: usize) -> u64 {
     1 + u64::from(kept) * (1 + holders as u64)
 }

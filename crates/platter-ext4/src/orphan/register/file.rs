@@ -1,5 +1,5 @@
-//! The orphan file: blocks of places for inode numbers, so that those who add and remove orphans
-//! meet in no single block.
+//! The orphan file: blocks with slots for inode numbers, so that concurrent orphans do not contend
+//! for one block.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -24,18 +24,18 @@ use crate::txn::Handle;
 pub(super) struct OrphanFile {
     rules: OrphanBlockRules,
     state: Mutex<State>,
-    /// How many there are, as of the last change: where there are none, nobody needs the lock to see that.
+    /// Number of orphans, as of the last change: read without the lock to skip an empty file.
     len: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct State {
     blocks: Vec<Block>,
-    /// Where each orphan is: the index of the block, and the place in it.
+    /// Location of each orphan: the index of the block, and the slot in it.
     orphans: HashMap<InodeNr, (usize, u32)>,
     /// The block that is tried next.
     turn: usize,
-    /// The superblock says that there may be orphans.
+    /// `orphan_present` is set in the superblock.
     is_announced: bool,
 }
 
@@ -46,7 +46,7 @@ struct Block {
 }
 
 impl OrphanFile {
-    /// The orphan file of the filesystem, if it has one.
+    /// Opens the orphan file of the filesystem, if it has one.
     pub(super) fn open(volume: &Volume) -> Result<Option<Self>> {
         let Some(number) = volume.superblock.orphan_file_inode else {
             return Ok(None);
@@ -98,7 +98,7 @@ impl OrphanFile {
         !self.is_empty() && self.state.lock().orphans.contains_key(&number)
     }
 
-    /// Adds an inode, if there is room.
+    /// Adds an inode, if there is a free slot.
     pub(super) fn add(
         &self,
         volume: &Volume,
@@ -122,7 +122,7 @@ impl OrphanFile {
         Ok(true)
     }
 
-    /// Whether the inode was there.
+    /// Removes an inode; returns whether it was found.
     pub(super) fn remove(&self, handle: &mut Handle<'_>, number: InodeNr) -> Result<bool> {
         if self.is_empty() {
             return Ok(false);
@@ -133,7 +133,7 @@ impl OrphanFile {
         };
         let block = self.state.lock().blocks.get(index).map(|block| block.at);
         self.put(handle, block, place, None)?;
-        // Only now others may use the place.
+        // From here on other threads may use the slot.
         let mut state = self.state.lock();
         state.orphans.remove(&number);
         self.len.store(state.orphans.len(), Ordering::Release);
@@ -152,7 +152,7 @@ impl OrphanFile {
         Ok(())
     }
 
-    /// Whether there are none. Who added one, and has not taken it out, sees that.
+    /// Whether there are no orphans. A thread that added one and has not removed it gets `false`.
     fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
@@ -175,7 +175,7 @@ impl OrphanFile {
 }
 
 impl State {
-    /// Takes a block of the file into the state.
+    /// Reads a block of the file into the state.
     fn take(&mut self, volume: &Volume, rules: OrphanBlockRules, at: BlockNr) -> Result<()> {
         let bytes = volume.read_block(at, &rules)?;
         let (index, mut free) = (self.blocks.len(), Vec::new());
@@ -187,13 +187,13 @@ impl State {
                 None => free.push(place),
             }
         }
-        // The first places are used first.
+        // The first slots are used first.
         free.reverse();
         self.blocks.push(Block { at, free });
         Ok(())
     }
 
-    /// A free place: the blocks take turns.
+    /// Returns a free slot, from the blocks in turn.
     fn take_place(&mut self) -> Option<(usize, u32)> {
         let count = self.blocks.len();
         for _ in 0..count {

@@ -1,5 +1,4 @@
-//! The orphan list: it begins in the superblock, and each inode tells the next in place of the time
-//! of its deletion.
+//! The orphan list: it begins in the superblock, and each inode stores the next one in `i_dtime`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,11 +17,11 @@ use crate::txn::Handle;
 #[derive(Debug, Default)]
 pub(super) struct OrphanList {
     links: Mutex<Links>,
-    /// How many there are, as of the last change: where there are none, nobody needs the lock to see that.
+    /// Number of orphans, as of the last change: read without the lock to skip an empty list.
     len: AtomicUsize,
 }
 
-/// The order of the list: who came last is its head.
+/// The order of the list: the last added one is its head.
 #[derive(Debug, Default)]
 struct Links {
     by_turn: BTreeMap<u64, InodeNr>,
@@ -33,7 +32,7 @@ struct Links {
 impl OrphanList {
     pub(super) fn open(volume: &Volume) -> Result<Self> {
         let mut links = Links {
-            // The head was the last to come.
+            // The head was added last.
             next_turn: u64::from(u32::MAX),
             ..Links::default()
         };
@@ -88,7 +87,7 @@ impl OrphanList {
         Ok(())
     }
 
-    /// Whether the inode was in the list. What it tells as its next is left to the caller.
+    /// Removes an inode; returns whether it was found. The caller updates its own `i_dtime`.
     pub(super) fn remove(
         &self,
         volume: &Volume,

@@ -1,6 +1,5 @@
-//! The orphans of a filesystem that is written: inodes that a crash would leave half deleted or half
-//! truncated, kept in a file where there is one with room, and in a list otherwise.
-//! Spec: `ext4/orphan`.
+//! The orphans of a filesystem mounted read-write: unlinked inodes still in use and truncations in
+//! progress, recorded in the orphan file if it has space, else in the list. Spec: `ext4/orphan`.
 
 mod file;
 mod list;
@@ -16,14 +15,14 @@ use crate::txn::Handle;
 use file::OrphanFile;
 use list::OrphanList;
 
-/// Blocks that adding an orphan or removing it changes at most: its own inode, and either a block of
-/// the orphan file and the superblock, or the superblock or another inode.
+/// Maximum number of blocks modified by adding or removing an orphan: its own inode, and either a
+/// block of the orphan file and the superblock, or the superblock or another inode.
 pub const ORPHAN_CREDITS: u32 = 3;
 
-/// Which inodes are orphans, in memory and on the medium.
+/// The orphans, in memory and on disk.
 ///
-/// An inode enters in the transaction that takes its last name, or begins to truncate it, and leaves
-/// in the one that ends that.
+/// An inode is added in the transaction that removes its last link or begins to truncate it, and
+/// removed in the one that completes this.
 #[derive(Debug)]
 pub struct OrphanRegister {
     list: OrphanList,
@@ -31,10 +30,11 @@ pub struct OrphanRegister {
 }
 
 impl OrphanRegister {
-    /// What a crash left. The list ends, as the kernel's search, where it is damaged.
+    /// Reads the orphans that a crash left. Like the kernel's search, the list ends where it is
+    /// corrupt.
     ///
     /// # Errors
-    /// `Corrupt` when a block of the orphan file is damaged.
+    /// `Corrupt` if a block of the orphan file is corrupt.
     pub fn open(volume: &Volume) -> Result<Self> {
         Ok(Self {
             list: OrphanList::open(volume)?,
@@ -42,7 +42,7 @@ impl OrphanRegister {
         })
     }
 
-    /// All orphans, those that came last first.
+    /// Returns all orphans, the last added first.
     #[must_use]
     pub fn all(&self) -> Vec<InodeNr> {
         let mut all = self.list.all();
@@ -50,10 +50,10 @@ impl OrphanRegister {
         all
     }
 
-    /// Adds an inode, unless it is there. Takes [`ORPHAN_CREDITS`].
+    /// Adds an inode, unless it is an orphan already. Uses [`ORPHAN_CREDITS`].
     ///
     /// # Errors
-    /// The transaction is aborted then.
+    /// The transaction was aborted.
     pub fn add(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
         let added = self.try_add(volume, handle, number);
         added.map_err(|error| handle.abort(error))
@@ -68,27 +68,26 @@ impl OrphanRegister {
         self.list.add(volume, handle, number)
     }
 
-    /// Whether an inode is there.
+    /// Whether an inode is an orphan.
     pub fn contains(&self, number: InodeNr) -> bool {
         let is_in_file = self.file.as_ref().map(|file| file.contains(number));
         is_in_file.unwrap_or(false) || self.list.contains(number)
     }
 
-    /// Takes an inode out, if it is there: it was truncated, or got a name. Takes
-    /// [`ORPHAN_CREDITS`].
+    /// Removes an inode if it is an orphan: it was truncated, or linked. Uses [`ORPHAN_CREDITS`].
     ///
     /// # Errors
-    /// The transaction is aborted then.
+    /// The transaction was aborted.
     pub fn remove(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
         let removed = self.try_remove(volume, handle, number);
         removed.map_err(|error| handle.abort(error))
     }
 
-    /// Takes an inode out that is deleted at `time`, in seconds, and stores it with that. Takes
+    /// Removes an inode that is deleted at `time`, in seconds, and stores it with that. Uses
     /// [`ORPHAN_CREDITS`].
     ///
     /// # Errors
-    /// The transaction is aborted then.
+    /// The transaction was aborted.
     pub fn remove_deleted(
         &self,
         volume: &Volume,
@@ -101,17 +100,17 @@ impl OrphanRegister {
         stored.map_err(|error| handle.abort(error))
     }
 
-    /// Takes an inode out that is too damaged to be dealt with, and leaves it as it is. Takes
+    /// Removes an inode that is too corrupt to be processed, and leaves it unchanged. Uses
     /// [`ORPHAN_CREDITS`].
     ///
     /// # Errors
-    /// The transaction is aborted then.
+    /// The transaction was aborted.
     pub fn forget(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<()> {
         let forgotten = self.take_out(volume, handle, number);
         forgotten.map(|_| ()).map_err(|error| handle.abort(error))
     }
 
-    /// Whether the inode was in the list.
+    /// Removes an inode; returns whether it was in the list.
     fn take_out(&self, volume: &Volume, handle: &mut Handle<'_>, number: InodeNr) -> Result<bool> {
         let was_in_file = match &self.file {
             Some(file) => file.remove(handle, number)?,
@@ -127,7 +126,7 @@ impl OrphanRegister {
         Ok(())
     }
 
-    /// Says in the superblock that the orphan file is empty, if it is. Takes one credit.
+    /// Clears `orphan_present` in the superblock if the orphan file is empty. Uses one credit.
     pub fn close(&self, volume: &Volume, handle: &mut Handle<'_>) -> Result<()> {
         match &self.file {
             Some(file) => file.close(volume, handle),

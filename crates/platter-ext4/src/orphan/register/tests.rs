@@ -1,4 +1,4 @@
-//! Orphans that come and go, and what a mount finds of them.
+//! Adding and removing orphans, and what a mount finds of them.
 
 use platter_ondisk::verify::Unverified;
 use platter_vfs::FileKind;
@@ -14,14 +14,14 @@ use crate::volume::tests::sample_writable;
 /// The orphan file, and its only block.
 const FILE: u32 = 15;
 const BLOCK: BlockNr = BlockNr(700);
-/// Places of a block of 1 KiB.
+/// Slots of a block of 1 KiB.
 const PLACES: u32 = 254;
 
 fn number(number: u32) -> InodeNr {
     InodeNr::new(number).unwrap()
 }
 
-/// A filesystem with inodes from 16 on.
+/// Makes a filesystem with inodes from 16 on.
 fn volume(count: u32) -> Volume {
     let volume = sample_writable();
     let mut handle = volume.begin(100).unwrap();
@@ -68,7 +68,7 @@ fn disk_superblock(volume: &Volume) -> DiskSuperblock {
     disk
 }
 
-/// The list as it is stored.
+/// Returns the list as it is stored.
 fn stored_list(volume: &Volume) -> Vec<u32> {
     let mut list = Vec::new();
     let mut next = disk_superblock(volume).last_orphan.get();
@@ -80,7 +80,7 @@ fn stored_list(volume: &Volume) -> Vec<u32> {
 }
 
 #[test]
-fn orphans_leave_the_list_at_any_place() {
+fn orphans_are_removed_anywhere_in_the_list() {
     let mut volume = volume(5);
     let register = OrphanRegister::open(&volume).unwrap();
     for inode in [16, 17, 18, 19, 20, 18] {
@@ -116,7 +116,7 @@ fn orphans_leave_the_list_at_any_place() {
 }
 
 #[test]
-fn list_that_goes_in_circles_ends() {
+fn cyclic_list_terminates() {
     let mut volume = volume(3);
     let mut handle = volume.begin(3).unwrap();
     for (inode, next) in [(16, 17), (17, 18), (18, 16)] {
@@ -129,7 +129,7 @@ fn list_that_goes_in_circles_ends() {
 }
 
 #[test]
-fn orphans_are_kept_in_the_file_and_then_in_the_list() {
+fn orphans_overflow_from_the_file_to_the_list() {
     let mut volume = with_file(volume(PLACES + 2));
     let register = OrphanRegister::open(&volume).unwrap();
     let announced = |volume: &Volume| {
@@ -171,7 +171,7 @@ fn orphans_are_kept_in_the_file_and_then_in_the_list() {
 }
 
 #[test]
-fn damaged_orphan_file_is_told() {
+fn corrupt_orphan_file_is_reported() {
     let volume = with_file(volume(1));
     let mut handle = volume.begin(1).unwrap();
     handle.create(BLOCK, &Unverified, vec![0; 1024]).unwrap();

@@ -1,8 +1,8 @@
-//! Does the operations of fast commits again, in their order.
+//! Applies the records of fast commits in their order.
 //!
-//! An operation whose inode or directory is not there is passed over: a later record undid it
-//! before it reached the disk. Link counts of files are what their inode records say; those of
-//! directories are counted in the end, since directories have no such records.
+//! A record whose inode or directory does not exist is skipped: a later record undid it before it
+//! reached the disk. Link counts of files come from their inode records; those of directories are
+//! recounted at the end, since directories have no such records.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -23,27 +23,27 @@ use crate::ondisk::jbd2::fast_commit::{AddRange, Entry, FastCommitRule, Record};
 use crate::ondisk::xattr::{DiskXattrHeader, XattrBlockVerifier};
 use crate::ondisk::{BlockNr, FileBlock, Inode, InodeFlags, InodeNr};
 
-/// Names a directory can have before its count of links says 1 for "many".
+/// Maximum link count of a directory before it is stored as 1.
 const DIRECTORY_LINKS_MAX: u32 = 65_000;
-/// Records after which what they changed goes to the device.
+/// Number of records after which changes are written to the device.
 const RECORDS_IN_MEMORY_MAX: u32 = 256;
 
-/// A replay of fast commits under way.
+/// A replay of fast commits in progress.
 #[derive(Debug)]
 pub(super) struct Apply<'v> {
     volume: &'v Volume,
     space: Space<'v>,
-    /// Inodes whose space is to be counted in the end.
+    /// Inodes whose blocks are recounted at the end.
     changed: BTreeSet<u32>,
-    /// Directories whose links are to be counted in the end.
+    /// Directories whose links are recounted at the end.
     recount: BTreeSet<u32>,
-    /// The map that records are changing, and is not stored yet.
+    /// The mapping that records are changing, not stored yet.
     open: Option<FileMap>,
     in_memory: u32,
 }
 
 impl<'v> Apply<'v> {
-    /// A replay onto `volume` that leaves `regions` to the files that records give them to.
+    /// Creates a replay onto `volume` that does not allocate `regions`, which records map.
     pub(super) fn new(volume: &'v Volume, regions: Vec<Range<u64>>) -> Self {
         Self {
             volume,
@@ -55,7 +55,7 @@ impl<'v> Apply<'v> {
         }
     }
 
-    /// Does one record's operation.
+    /// Applies one record.
     pub(super) fn record(&mut self, record: &Record<'_>) -> Result<()> {
         if let Record::Create(entry) | Record::Link(entry) | Record::Unlink(entry) = *record {
             check_name(&entry)?;
@@ -77,7 +77,7 @@ impl<'v> Apply<'v> {
         Ok(())
     }
 
-    /// Counts what is left to count, and writes all to the device.
+    /// Recounts, and writes all changes to the device.
     pub(super) fn finish(mut self) -> Result<()> {
         self.close_map()?;
         for number in std::mem::take(&mut self.recount) {
@@ -161,7 +161,7 @@ impl<'v> Apply<'v> {
         if let Ok((disk, _)) = DiskInode::mut_from_prefix(&mut bytes) {
             disk.block = block;
         }
-        // First the slot, then the bitmap: what takes the inode zeroes unused slots before it.
+        // First the slot, then the bitmap: allocating the inode zeroes unused slots before it.
         self.space.take_inode(number, is_directory)?;
         inode_slot::write(self.volume, number, &mut bytes)?;
         self.changed.insert(number.get());
@@ -225,7 +225,7 @@ impl<'v> Apply<'v> {
         let Some(found) = names.find(entry.name)? else {
             return Ok(());
         };
-        // A name that names something else by now was given away before this one was taken.
+        // A name that refers to another inode by now was reused.
         let is_same = found.inode == entry.inode;
         if is_same {
             names.remove(&found)?;
@@ -255,7 +255,7 @@ impl<'v> Apply<'v> {
         })
     }
 
-    /// Deletes an inode that has no name any more.
+    /// Deletes an unlinked inode.
     fn delete(&mut self, inode: Inode) -> Result<()> {
         let (number, kind) = (inode.number, inode.kind);
         let changed_seconds = inode.changed.seconds;
@@ -263,7 +263,7 @@ impl<'v> Apply<'v> {
         self.space.free_inode(number, kind == FileKind::Directory)?;
         self.changed.remove(&number.get());
         self.recount.remove(&number.get());
-        // The time of deletion is not recorded; that of the last change is the nearest.
+        // The deletion time is not recorded; that of the last change is the nearest.
         let deleted = u32::try_from(changed_seconds).unwrap_or(u32::MAX).max(1);
         inode_slot::edit(self.volume, number, |disk| {
             let generation = disk.generation;
@@ -293,7 +293,7 @@ impl<'v> Apply<'v> {
         Ok(())
     }
 
-    /// A block of attributes may be shared by inodes with equal ones.
+    /// Drops a reference to an attribute block.
     fn drop_xattr_block(&self, block: BlockNr) -> Result<()> {
         let features = self.volume.geometry.features;
         let seed = features
@@ -316,13 +316,13 @@ impl<'v> Apply<'v> {
         Ok(())
     }
 
-    /// The directory with this number, if there is one.
+    /// Returns the directory with this number, if there is one.
     fn directory(&self, number: InodeNr) -> Result<Option<Inode>> {
         let inode = inode_slot::find(self.volume, number)?;
         Ok(inode.filter(|inode| inode.kind == FileKind::Directory))
     }
 
-    /// Opens the map of a file to change it; false when there is no such file.
+    /// Opens the mapping of a file for modification; false if there is no such file.
     fn open_map(&mut self, number: InodeNr) -> Result<bool> {
         if self
             .open
@@ -347,7 +347,7 @@ impl<'v> Apply<'v> {
         }
     }
 
-    /// A directory has the links of its own two names, and one by each directory in it.
+    /// Recounts a directory's links: two, and one for each subdirectory.
     fn count_links(&self, number: u32) -> Result<()> {
         let Some(inode) = InodeNr::new(number)
             .map(|number| self.directory(number))
@@ -368,8 +368,8 @@ impl<'v> Apply<'v> {
         inode_slot::edit(self.volume, number, |disk| disk.links = links.into())
     }
 
-    /// Takes all blocks of a file, some of which another file may have had before, and says in
-    /// the inode how many they are.
+    /// Allocates all blocks of a file, some of which may have belonged to another file before, and
+    /// updates `i_blocks`.
     fn count_space(&self, number: u32) -> Result<()> {
         let found = InodeNr::new(number).map(|number| inode_slot::find(self.volume, number));
         let Some(inode) = found.transpose()?.flatten() else {
@@ -389,7 +389,7 @@ impl<'v> Apply<'v> {
             map.take_all(&self.space)?;
             clusters += map.clusters(geometry.cluster_blocks);
         } else if inode.kind == FileKind::Regular || inode.kind == FileKind::Directory {
-            // Indirect blocks have no records; their count stays.
+            // Indirect blocks have no records; their count is unchanged.
             return Ok(());
         }
         let blocks = clusters * u64::from(geometry.cluster_blocks);
@@ -415,7 +415,7 @@ fn check_name(entry: &Entry<'_>) -> Result<(), Corrupt<FastCommitRule>> {
     Ok(())
 }
 
-/// Whether an inode's blocks are told by extents.
+/// Whether an inode is mapped by extents.
 fn has_map(volume: &Volume, inode: &Inode) -> bool {
     let mapped = match inode.kind {
         FileKind::Regular | FileKind::Directory => true,
@@ -431,8 +431,8 @@ fn flags_of(disk: &DiskInode) -> InodeFlags {
     InodeFlags::from_bits_retain(disk.flags.get())
 }
 
-/// Whether `i_block` of an inode record is no block map, which such a record does not bring, but
-/// contents: inline data, a short link target, a device number.
+/// Whether `i_block` of an inode record is data instead of a block mapping, which such a record
+/// does not contain: inline data, a fast symlink target, a device number.
 fn carries_block(disk: &DiskInode) -> bool {
     let flags = flags_of(disk);
     if flags.contains(InodeFlags::INLINE_DATA) {
@@ -466,7 +466,7 @@ mod tests {
         }
     }
 
-    /// What is said of a record on a volume without any inode.
+    /// Returns the error of a record on a volume without inodes.
     fn refusal(record: &Record<'_>) -> String {
         let volume = sample_volume(&[]);
         text(Apply::new(&volume, Vec::new()).record(record))
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_name_is_refused() {
+    fn invalid_name_is_refused() {
         for name in [&b"."[..], b"..", b"a/b", b"a\0"] {
             let entry = Entry {
                 parent: InodeNr::ROOT,
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn name_for_an_inode_that_was_never_written_is_refused() {
+    fn name_of_an_unused_inode_is_refused() {
         let mut table = vec![0; 1024];
         let (desc, _) =
             crate::ondisk::group_desc::DiskGroupDesc::mut_from_prefix(&mut table).unwrap();

@@ -1,7 +1,7 @@
-//! The whole block map of one file, taken apart, changed, and put together again.
+//! The whole block mapping of one file, decoded, modified, and encoded again.
 //!
-//! Put together, extents that touch are one, and the tree is as shallow as it can be. Its nodes
-//! take the places of the old ones first.
+//! When encoded, adjacent extents are merged, and the tree is as shallow as possible. Its nodes use
+//! the old node blocks first.
 
 use std::ops::ControlFlow;
 
@@ -20,10 +20,10 @@ use crate::ondisk::extent::{
 use crate::ondisk::jbd2::fast_commit::FastCommitRule;
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags};
 
-/// The longest extent that is not yet written, in blocks.
+/// Maximum length of an unwritten extent in blocks.
 const UNWRITTEN_LEN_MAX: u32 = EXTENT_LEN_MAX as u32 - 1;
 
-/// The map of one file.
+/// The mapping of one file.
 #[derive(Debug)]
 pub(super) struct FileMap {
     inode: Inode,
@@ -34,7 +34,7 @@ pub(super) struct FileMap {
 }
 
 impl FileMap {
-    /// The map of a file that is mapped by extents.
+    /// Loads the mapping of a file with extents.
     pub(super) fn load(volume: &Volume, inode: Inode) -> Result<Self> {
         if !inode.flags.contains(InodeFlags::EXTENTS) {
             let locus = Locus::inode(u64::from(inode.number.get()));
@@ -42,7 +42,8 @@ impl FileMap {
         }
         let (mut extents, mut nodes) = (Vec::<Extent>::new(), Vec::new());
         let mut is_ordered = true;
-        // A sound map takes no more blocks than there are, which bounds the work of each record.
+        // A valid mapping has no more blocks than the filesystem, which bounds the work of each
+        // record.
         let mut blocks_left = Some(volume.geometry.blocks_count);
         BlockMap::decode(volume, &inode)?.visit(volume, &mut |piece| {
             let count = match piece {
@@ -89,18 +90,17 @@ impl FileMap {
         })
     }
 
-    /// The file.
+    /// Returns the inode.
     pub(super) fn inode(&self) -> &Inode {
         &self.inode
     }
 
-    /// The extents, ascending.
+    /// Returns the extents in ascending order.
     pub(super) fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Maps the file blocks of `extent`, whatever was there before. Blocks that this takes from
-    /// the file become free.
+    /// Maps the file blocks of `extent`, replacing an existing mapping. Replaced blocks are freed.
     pub(super) fn insert(&mut self, space: &Space<'_>, extent: Extent) -> Result<()> {
         let taken = self.cut(extent.first, extent.count);
         let at = self
@@ -111,13 +111,13 @@ impl FileMap {
         space.assign(extent.start, u64::from(extent.count), true)
     }
 
-    /// Takes `count` blocks from `first` on from the file, which become free.
+    /// Unmaps and frees `count` blocks from `first` on.
     pub(super) fn remove(&mut self, space: &Space<'_>, first: FileBlock, count: u32) -> Result<()> {
         let taken = self.cut(first, count);
         self.release(space, &taken)
     }
 
-    /// Removes a range of file blocks from the extents, and gives what was removed.
+    /// Removes a range of file blocks from the extents, and returns what was removed.
     fn cut(&mut self, first: FileBlock, count: u32) -> Vec<Extent> {
         let (start, end) = (first.0, first.0.saturating_add(count));
         let from = self
@@ -151,12 +151,12 @@ impl FileMap {
         taken
     }
 
-    /// Frees blocks of the device, but for clusters in which the file still has others.
+    /// Frees physical blocks, except clusters in which the file still has others.
     fn release(&self, space: &Space<'_>, taken: &[Extent]) -> Result<()> {
         for extent in taken {
             space.assign(extent.start, u64::from(extent.count), false)?;
         }
-        // A cluster belongs to one file alone, so what it still needs is taken again.
+        // A cluster belongs to one file only, so what it still uses is allocated again.
         if !taken.is_empty() && space.has_clusters() {
             for extent in &self.extents {
                 space.assign(extent.start, u64::from(extent.count), true)?;
@@ -165,7 +165,7 @@ impl FileMap {
         Ok(())
     }
 
-    /// Frees all blocks, those of the tree included.
+    /// Frees all blocks, including those of the tree.
     pub(super) fn free_all(mut self, space: &Space<'_>) -> Result<()> {
         let taken = std::mem::take(&mut self.extents);
         self.release(space, &taken)?;
@@ -174,8 +174,8 @@ impl FileMap {
             .try_for_each(|node| space.assign(*node, 1, false))
     }
 
-    /// Takes all blocks, those of the tree included: they may have been freed by another file
-    /// that had them before.
+    /// Allocates all blocks, including those of the tree: a file that had them before may have
+    /// freed them.
     pub(super) fn take_all(&self, space: &Space<'_>) -> Result<()> {
         for extent in &self.extents {
             space.assign(extent.start, u64::from(extent.count), true)?;
@@ -185,7 +185,7 @@ impl FileMap {
             .try_for_each(|node| space.assign(*node, 1, true))
     }
 
-    /// The space the file takes, in clusters, without its attributes.
+    /// Returns the number of the file's clusters, without its attributes.
     pub(super) fn clusters(&self, cluster_blocks: u32) -> u64 {
         let cluster = u64::from(cluster_blocks);
         let (mut count, mut last) = (self.nodes.len() as u64, None);
@@ -198,7 +198,7 @@ impl FileMap {
         count
     }
 
-    /// Writes the tree into the inode and blocks of its own.
+    /// Writes the tree into the inode and its node blocks.
     pub(super) fn store(&mut self, volume: &Volume, space: &Space<'_>) -> Result<()> {
         let mut spare = std::mem::take(&mut self.nodes);
         let goal = volume.geometry.group_of_inode(self.inode.number);
@@ -253,7 +253,7 @@ impl Level {
         }
     }
 
-    /// Encodes the node of at most `count` entries from `at` on, and gives its first file block.
+    /// Encodes the node of at most `count` entries from `at` on, and returns its first file block.
     fn encode(
         &self,
         at: usize,
@@ -286,7 +286,7 @@ fn end_of(extent: &Extent) -> u32 {
     extent.first.0.saturating_add(extent.count)
 }
 
-/// Joins extents that touch in the file and on the device, as far as an extent can be long.
+/// Merges extents that are contiguous in the file and on the device, up to the maximum length.
 fn merged(extents: &[Extent]) -> Vec<Extent> {
     let mut merged: Vec<Extent> = Vec::new();
     for extent in extents {

@@ -1,5 +1,5 @@
-//! A directory whose names lie in its inode gets blocks of its own, so that names can come and go
-//! as in any other. That is always valid, and a kernel does so, too, when an inode is full.
+//! Converts an inline directory to blocks, so that entries can be added and removed as in any
+//! other. That is always valid, and the kernel does so when an inode is full.
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
@@ -16,13 +16,13 @@ use crate::ondisk::jbd2::fast_commit::FastCommitRule;
 use crate::ondisk::xattr::remove_from_inode;
 use crate::ondisk::{Inode, InodeFlags, InodeNr};
 
-/// The attribute that holds inline data beyond the inode's block area: `system.data`.
+/// The attribute with inline data beyond `i_block`: `system.data`.
 const INLINE_DATA_NAME: (u8, &[u8]) = (7, b"data");
 
-/// A name and what it names.
+/// A name and its inode.
 type NamedInode = (Vec<u8>, InodeNr, FileKind);
 
-/// The same directory with its names in a block.
+/// Returns the directory converted to a block.
 pub(super) fn expand(volume: &Volume, space: &Space<'_>, inode: &Inode) -> Result<Inode> {
     let number = inode.number;
     let gone = Corrupt::new(
@@ -67,7 +67,7 @@ fn contents(volume: &Volume, inode: &Inode) -> Result<(Option<InodeNr>, Vec<Name
     Ok((parent, names))
 }
 
-/// Makes the inode one without contents.
+/// Removes the contents of the inode.
 fn clear(volume: &Volume, number: InodeNr) -> Result<()> {
     let mut bytes = inode_slot::read(volume, number)?;
     let Ok((disk, rest)) = DiskInode::mut_from_prefix(&mut bytes) else {

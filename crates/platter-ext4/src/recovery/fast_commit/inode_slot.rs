@@ -1,4 +1,4 @@
-//! The bytes of one inode in its table, read and written whole.
+//! Reading and writing the bytes of one inode in its table.
 
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
@@ -16,7 +16,7 @@ use crate::ondisk::{BlockNr, Inode, InodeFlags, InodeNr};
 /// Entries of the extent root, in the inode.
 pub(super) const ROOT_ENTRIES: usize = 4;
 
-/// The inode with this number, if there is a sound one with names.
+/// Returns the inode with this number, if it is valid and linked.
 pub(super) fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
     match inode::read(volume, number) {
         Ok(inode) => Ok(Some(inode).filter(|inode| inode.links > 0)),
@@ -25,7 +25,7 @@ pub(super) fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
     }
 }
 
-/// The bytes of an inode's slot.
+/// Reads the bytes of an inode's slot.
 pub(super) fn read(volume: &Volume, number: InodeNr) -> Result<Vec<u8>> {
     let (block, offset) = place(volume, number)?;
     let buffer = volume.read_block(block, &Unverified)?;
@@ -33,7 +33,7 @@ pub(super) fn read(volume: &Volume, number: InodeNr) -> Result<Vec<u8>> {
     Ok(slot.ok_or(outside(number))?.to_vec())
 }
 
-/// Seals `bytes` and writes them into an inode's slot.
+/// Updates the checksum of `bytes` and writes them into an inode's slot.
 pub(super) fn write(volume: &Volume, number: InodeNr, bytes: &mut [u8]) -> Result<()> {
     let (block, offset) = place(volume, number)?;
     ondisk_inode::seal(bytes, number, &volume.geometry);
@@ -44,7 +44,7 @@ pub(super) fn write(volume: &Volume, number: InodeNr, bytes: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// Changes fields of an inode.
+/// Modifies fields of an inode.
 pub(super) fn edit(
     volume: &Volume,
     number: InodeNr,
@@ -57,7 +57,7 @@ pub(super) fn edit(
     write(volume, number, &mut bytes)
 }
 
-/// `i_block` of a file without blocks.
+/// Returns the `i_block` of an empty file.
 pub(super) fn empty_map(flags: InodeFlags) -> [u8; BLOCK_AREA_BYTES] {
     let mut block = [0; BLOCK_AREA_BYTES];
     if flags.contains(InodeFlags::EXTENTS) {

@@ -1,8 +1,8 @@
-//! Fast commits: records of what changed since the last transaction in the log.
+//! Fast commits: records of the changes since the last transaction in the log.
 //!
-//! They name operations, not blocks: a file's new inode and extents, names that came and went.
-//! `scan` finds which are whole, `apply` does them again. Each may be done twice, since a
-//! crash during recovery begins it anew. Spec: `ext4/journal`, fast commits.
+//! They describe operations, not blocks: a file's new inode and extents, created and removed names.
+//! `scan` finds the complete ones, `apply` applies them. Each may be applied twice, since a crash
+//! during recovery restarts it. Spec: `ext4/journal`, fast commits.
 
 mod scan;
 mod apply;
@@ -22,17 +22,17 @@ use crate::ondisk::jbd2::{LogBlock, Sequence};
 use crate::txn::Journal;
 use apply::Apply;
 
-/// What a replay of fast commits did.
+/// The result of a replay of fast commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FastCommitReport {
-    /// Fast commits that were whole.
+    /// Number of complete fast commits.
     pub fast_commits: u32,
-    /// Records in them.
+    /// Number of records in them.
     pub records: u64,
 }
 
-/// Replays the fast commits of transaction `sequence`, the one that would have come next in the
-/// log, onto `volume`, and makes them durable there.
+/// Replays the fast commits of transaction `sequence`, the next one expected in the log, onto
+/// `volume`, and makes them durable there.
 pub(super) fn replay(
     journal: &Journal,
     sequence: Sequence,
@@ -59,7 +59,7 @@ pub(super) fn replay(
     Ok(valid.report)
 }
 
-/// Gives the blocks of the fast commit area to `visit` until it breaks.
+/// Passes the blocks of the fast commit area to `visit` until it breaks.
 fn for_each_block(
     journal: &Journal,
     mut visit: impl FnMut(&[u8]) -> Result<ControlFlow<()>>,

@@ -1,7 +1,7 @@
-//! Names put into directories and taken out of them.
+//! Adding names to directories and removing them.
 //!
-//! A hashed directory keeps its index as long as the block that a name belongs to has room. When
-//! it has none, the directory becomes a linear one, which is always valid, and grows at its end.
+//! An indexed directory keeps its index as long as the leaf of a new name has space. Otherwise it
+//! is converted to a linear one, which is always valid, and grows at its end.
 
 use std::ops::ControlFlow;
 
@@ -22,10 +22,10 @@ use crate::ondisk::htree::{self, HtreeRoot};
 use crate::ondisk::jbd2::fast_commit::FastCommitRule;
 use crate::ondisk::{BlockNr, FileBlock, GroupNr, Inode, InodeFlags, InodeNr};
 
-/// `s_flags`: the directory hash takes bytes as unsigned numbers.
+/// `s_flags`: the directory hash uses unsigned bytes.
 const FLAG_UNSIGNED_HASH: u32 = 0x2;
 
-/// One directory that names are put into or taken out of.
+/// A directory being modified.
 #[derive(Debug)]
 pub(super) struct Names<'v> {
     volume: &'v Volume,
@@ -36,17 +36,17 @@ pub(super) struct Names<'v> {
     blocks: Vec<(FileBlock, BlockNr)>,
 }
 
-/// What was found under a name.
+/// Result of looking up a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FoundName {
     block: (FileBlock, BlockNr),
     offset: usize,
-    /// What the name names.
+    /// The inode of the entry.
     pub(super) inode: InodeNr,
 }
 
 impl<'v> Names<'v> {
-    /// The names of a directory.
+    /// Opens a directory.
     pub(super) fn open(volume: &'v Volume, space: &'v Space<'v>, inode: Inode) -> Result<Self> {
         let hashed = InodeFlags::ENCRYPT | InodeFlags::CASEFOLD;
         if inode.flags.contains(hashed) {
@@ -72,7 +72,7 @@ impl<'v> Names<'v> {
         })
     }
 
-    /// Makes the directory begin with `.` and `..`, if it does not yet.
+    /// Adds `.` and `..` at the start of the directory, if they are missing.
     pub(super) fn begin(&mut self, parent: InodeNr) -> Result<()> {
         let block_bytes = u64::from(self.volume.geometry.block_bytes);
         let begins = match self.blocks.first() {
@@ -94,7 +94,7 @@ impl<'v> Names<'v> {
         Ok(())
     }
 
-    /// The entry of a name.
+    /// Looks up the entry of a name.
     pub(super) fn find(&self, name: &[u8]) -> Result<Option<FoundName>> {
         if let Some(leaves) = self.leaves_of(name)? {
             for leaf in leaves {
@@ -111,7 +111,7 @@ impl<'v> Names<'v> {
         Ok(None)
     }
 
-    /// Puts a name in, unless it is there already.
+    /// Adds a name, unless it exists already.
     pub(super) fn insert(&mut self, name: &[u8], inode: InodeNr, kind: FileKind) -> Result<bool> {
         let leaves = self.leaves_of(name)?;
         let searched = leaves.as_deref().unwrap_or(&self.blocks);
@@ -144,7 +144,7 @@ impl<'v> Names<'v> {
         Ok(true)
     }
 
-    /// Takes a name out.
+    /// Removes a name.
     pub(super) fn remove(&mut self, found: &FoundName) -> Result<()> {
         let mut bytes = self.read(found.block)?;
         let content_len = self.content_len();
@@ -154,7 +154,7 @@ impl<'v> Names<'v> {
         self.write(found.block, bytes)
     }
 
-    /// Whether there are names besides `.` and `..`, and how many of them name directories.
+    /// Whether there are names besides `.` and `..`, and the number of subdirectories.
     pub(super) fn count(&self) -> Result<(bool, u32)> {
         let (mut any, mut directories) = (false, 0u32);
         for &block in &self.blocks {
@@ -218,8 +218,8 @@ impl<'v> Names<'v> {
         Ok(true)
     }
 
-    /// The blocks that a name belongs to by the index: the second and later ones hold more names
-    /// of the same hash. `None` without a usable index.
+    /// Returns the leaves that a name may be in according to the index: the second and later ones
+    /// continue the same hash. `None` without a usable index.
     fn leaves_of(&self, name: &[u8]) -> Result<Option<Vec<(FileBlock, BlockNr)>>> {
         let Some(&first) = self.blocks.first().filter(|_| self.is_indexed()) else {
             return Ok(None);
@@ -261,7 +261,7 @@ impl<'v> Names<'v> {
             .collect())
     }
 
-    /// Makes the directory a linear one.
+    /// Converts the directory to a linear one.
     pub(super) fn forget_index(&mut self) -> Result<()> {
         let Some((dot, parent)) = self.dots()? else {
             let locus = Locus::inode(u64::from(self.inode.number.get()));
@@ -287,7 +287,7 @@ impl<'v> Names<'v> {
         Ok(())
     }
 
-    /// What `.` and `..` name, if the first block begins with them.
+    /// Returns the inodes of `.` and `..`, if the first block begins with them.
     fn dots(&self) -> Result<Option<(InodeNr, InodeNr)>> {
         let Some(&first) = self.blocks.first() else {
             return Ok(None);
@@ -309,7 +309,7 @@ impl<'v> Names<'v> {
         Ok(dots.filter(|(dot, _)| *dot == self.inode.number))
     }
 
-    /// Adds a block at the end of the directory, which nothing is in yet.
+    /// Adds an empty block at the end of the directory.
     fn append(&mut self) -> Result<(FileBlock, BlockNr)> {
         let geometry = &self.volume.geometry;
         let block_bytes = u64::from(geometry.block_bytes);
@@ -391,7 +391,7 @@ impl<'v> Names<'v> {
         Ok(())
     }
 
-    /// Writes a block of entries anew.
+    /// Overwrites a block of entries.
     fn write_leaf(&self, block: (FileBlock, BlockNr), fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let mut bytes = vec![0; self.volume.geometry.block_bytes as usize];
         if self.volume.geometry.features.has_metadata_csum() {
@@ -403,8 +403,8 @@ impl<'v> Names<'v> {
     }
 }
 
-/// Where the cluster begins in which file block `index` lies, if an extent has a part of it and
-/// keeps to the bounds of clusters.
+/// Returns the first block of the cluster of file block `index`, if an extent has a part of it and
+/// is cluster-aligned.
 fn cluster_of(extents: &[Extent], index: u32, cluster_blocks: u32) -> Option<u64> {
     let mate = extents
         .iter()
@@ -413,8 +413,8 @@ fn cluster_of(extents: &[Extent], index: u32, cluster_blocks: u32) -> Option<u64
     mate.start.0.checked_sub(inside)
 }
 
-/// The blocks of a directory. Extents may name one block again and again, so that their number
-/// alone bounds nothing.
+/// Returns the blocks of a directory, limited by their number: extents may list one block
+/// repeatedly.
 fn blocks_of(volume: &Volume, inode: &Inode) -> Result<Vec<(FileBlock, BlockNr)>> {
     let mut blocks = Vec::new();
     let blocks_max = volume.geometry.blocks_count;
@@ -488,11 +488,11 @@ mod tests {
         });
         let inode = Inode::decode(&bytes, InodeNr::ROOT, &volume.geometry).unwrap();
         let Err(Error::Corrupt(report)) = blocks_of(&volume, &inode) else {
-            panic!("was taken for a directory");
+            panic!("accepted as a directory");
         };
         assert_eq!(report.rule, FastCommitRule::DirectorySize.text());
         let Err(Error::Corrupt(report)) = FileMap::load(&volume, inode) else {
-            panic!("was taken for a file");
+            panic!("accepted as a file");
         };
         assert_eq!(report.rule, BlockMapRule::TooManyBlocks.text());
     }

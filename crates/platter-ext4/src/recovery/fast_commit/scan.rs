@@ -1,9 +1,9 @@
-//! Which fast commits are whole. A tail with the right CRC vouches for all records since the
-//! tail before; at the first one that does not, the fast commits end.
+//! Finds the complete fast commits. A tail with the right CRC validates all records since the tail
+//! before; the first tail that does not match ends the fast commits.
 //!
-//! Where that is the first one, the journal is refused, as the kernel and `e2fsck` do: before it,
-//! there were fast commits of an earlier transaction, and if the device kept back that transaction
-//! when it took the blocks, what they made durable is lost.
+//! If that is the first one, the journal is refused, as by the kernel and `e2fsck`: before it,
+//! there were fast commits of an earlier transaction, and if the device dropped that transaction
+//! but wrote these blocks, what they made durable is lost.
 
 use std::ops::{ControlFlow, Range};
 
@@ -19,14 +19,14 @@ use crate::txn::Journal;
 /// The fast commits to replay.
 #[derive(Debug, Default)]
 pub(super) struct Valid {
-    /// How much there is of them.
+    /// Their counts.
     pub(super) report: FastCommitReport,
-    /// The blocks that they give to files, in ascending order without overlaps: nothing else may
-    /// be put there.
+    /// The blocks that they map, in ascending order without overlaps: these must not be allocated
+    /// otherwise.
     pub(super) regions: Vec<Range<u64>>,
 }
 
-/// Finds the whole fast commits of transaction `sequence`.
+/// Finds the complete fast commits of transaction `sequence`.
 pub(super) fn scan(journal: &Journal, sequence: Sequence, geometry: &Geometry) -> Result<Valid> {
     let mut scan = Scan {
         sequence,
@@ -71,7 +71,7 @@ struct Scan {
 type Step = ControlFlow<Result<()>>;
 
 impl Scan {
-    /// What is not whole ends the fast commits, if there are any.
+    /// An incomplete fast commit ends the sequence, unless it is the first.
     fn end(&self) -> Step {
         if self.valid.report.fast_commits > 0 {
             return ControlFlow::Break(Ok(()));
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_is_refused_where_it_is_not_whole() {
+    fn incomplete_first_fast_commit_is_refused() {
         let wrong = Record::Tail {
             sequence: Sequence(7),
             crc: 1,
         };
         let ControlFlow::Break(Err(Error::Corrupt(corruption))) = scan().record(&wrong, &[]) else {
-            panic!("not refused");
+            panic!("accepted");
         };
         assert_eq!(corruption.rule, FastCommitRule::First.text());
 

@@ -1,8 +1,8 @@
-//! Taking and giving back clusters and inodes, with all that counts them: bitmaps, their
-//! checksums, group descriptors.
+//! Allocating and freeing clusters and inodes, with their metadata: bitmaps, checksums, group
+//! descriptors.
 //!
-//! A bitmap is believed without its checksum, and what is free is counted anew: a replay that was
-//! cut short may have changed the bitmap, and the log then brought its old descriptor back.
+//! Bitmap checksums are ignored, and free counts recomputed: an interrupted replay may have changed
+//! the bitmap, and the log then restored its old descriptor.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,13 +18,13 @@ use crate::ondisk::group_desc::GroupFlags;
 use crate::ondisk::inode::DiskInode;
 use crate::ondisk::{BlockNr, GroupDesc, GroupNr, InodeNr};
 
-/// The free space of a volume whose fast commits are being replayed.
+/// The free space of a volume during fast commit replay.
 #[derive(Debug)]
 pub(super) struct Space<'v> {
     volume: &'v Volume,
-    /// Blocks that records give to files, now or later.
+    /// Blocks that records map to files, now or later.
     regions: Vec<Range<u64>>,
-    /// Groups whose directories are to be counted in the end.
+    /// Groups whose directories are recounted at the end.
     recount: BTreeSet<GroupNr>,
 }
 
@@ -37,8 +37,8 @@ impl<'v> Space<'v> {
         }
     }
 
-    /// Marks the clusters of `count` blocks from `start` on as taken or free; those that are so
-    /// already stay. The blocks lie within the filesystem.
+    /// Marks the clusters of `count` blocks from `start` on as in use or free, whatever they were
+    /// before. The blocks are within the filesystem.
     pub(super) fn assign(&self, start: BlockNr, count: u64, taken: bool) -> Result<()> {
         let geometry = &self.volume.geometry;
         let end = start.0.saturating_add(count);
@@ -58,12 +58,12 @@ impl<'v> Space<'v> {
         Ok(())
     }
 
-    /// Whether space is taken in clusters of several blocks.
+    /// Whether clusters have several blocks.
     pub(super) fn has_clusters(&self) -> bool {
         self.volume.geometry.cluster_blocks > 1
     }
 
-    /// Takes a free cluster, near `goal` if there is one, and gives its first block.
+    /// Allocates a free cluster, near `goal` if possible, and returns its first block.
     pub(super) fn alloc(&self, goal: GroupNr) -> Result<BlockNr> {
         let groups = self.volume.geometry.groups_count;
         for step in 0..groups {
@@ -102,7 +102,7 @@ impl<'v> Space<'v> {
         region.is_some_and(|region| region.start < start + u64::from(count))
     }
 
-    /// Whether an inode is in use, by the bitmap.
+    /// Whether an inode is marked in use in the bitmap.
     pub(super) fn is_inode_taken(&self, inode: InodeNr) -> Result<bool> {
         let Some((group, index)) = self.volume.geometry.group_of_inode(inode) else {
             return Ok(false);
@@ -111,7 +111,7 @@ impl<'v> Space<'v> {
         Ok(bitmap::is_set(&bits, index))
     }
 
-    /// Marks an inode as in use. Slots of the table up to it that were never used are zeroed.
+    /// Marks an inode as in use. Unused slots of the table up to it are zeroed.
     pub(super) fn take_inode(&mut self, inode: InodeNr, is_directory: bool) -> Result<()> {
         let geometry = &self.volume.geometry;
         let Some((group, index)) = geometry.group_of_inode(inode) else {
@@ -145,7 +145,7 @@ impl<'v> Space<'v> {
         self.write_inode_bitmap(group, &desc, bits)
     }
 
-    /// Counts the directories of the groups in which some came or went.
+    /// Recounts the directories of the groups with changes.
     pub(super) fn count_directories(&self) -> Result<()> {
         for &group in &self.recount {
             let (mut desc, bits) = self.inode_bitmap(group)?;
