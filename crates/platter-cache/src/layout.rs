@@ -1,4 +1,4 @@
-//! Where the fields of a shared structure lie, proven when it is compiled: what threads write all the
+//! Where the fields of a shared structure lie, checked at compile time: what threads write all the
 //! time shares no cache line, nor the pair of lines that a processor fetches at once, with what others
 //! only read.
 
@@ -12,7 +12,7 @@ pub enum Class {
     ReadOnly,
     /// When a filesystem is mounted or unmounted, fails, or grows.
     Rare,
-    /// In normal use. A lock is written by whoever takes it.
+    /// In normal use. A lock is written by the thread that takes it.
     Hot,
     /// A structure with a layout of its own, which begins and ends at a pair of lines.
     Apart,
@@ -90,7 +90,7 @@ impl Layout {
     /// Whether no pair of lines mixes what is written all the time with what is not.
     #[must_use]
     pub const fn is_parted(&self) -> bool {
-        // Offsets tell of lines only where the structure begins at one.
+        // An offset identifies a line only if the structure begins at one.
         if !self.align_bytes.is_multiple_of(LINES_BYTES) {
             return false;
         }

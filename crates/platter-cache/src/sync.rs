@@ -6,7 +6,7 @@ pub(crate) use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-/// Gives memory back that other threads may have looked at before.
+/// Frees memory that other threads may have read before.
 pub(crate) fn free<T: 'static>(memory: Box<T>) {
     drop(memory);
 }
@@ -21,7 +21,7 @@ pub(crate) mod epoch {
 pub(crate) struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// Gives the lock up until notified; may also wake without a reason.
+    /// Releases the lock until notified; may also wake without a reason.
     pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(&mut guard);
         guard

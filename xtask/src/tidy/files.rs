@@ -22,7 +22,7 @@ const UNSAFE_PLACES: &[&str] = &[
 /// Code that says it is not done. Split, so that this file does not find itself.
 const UNFINISHED: &[&str] = &["todo!", "unimplemented!", "#[ignore"];
 
-/// Text that tells of the machine it was written on. Split for the same reason.
+/// Text that depends on the machine it was written on. Split for the same reason.
 const MACHINE_TEXT: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),

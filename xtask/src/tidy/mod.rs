@@ -1,5 +1,5 @@
-//! The rules of the source tree that neither compiler nor clippy checks. Each rule is one file
-//! here and gives findings; any finding fails the run.
+//! Rules of the source tree that neither compiler nor clippy checks. Each rule is one file here and
+//! returns findings; any finding fails the run.
 
 mod source;
 mod files;
@@ -8,6 +8,7 @@ mod edges;
 mod licences;
 mod spec;
 mod rules;
+mod words;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ));
     findings.extend(spec::check(&workspace.read(spec::SOURCES)?, &sources));
     findings.extend(rules::check(&sources));
+    findings.extend(words::check(&sources));
     for finding in &findings {
         println!("{finding}");
     }

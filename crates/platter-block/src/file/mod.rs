@@ -56,7 +56,7 @@ impl FileDevice {
     /// Opens a regular file or a block device.
     ///
     /// A writer locks it exclusively, and claims a block device (`O_EXCL`), so that a mounted one
-    /// is refused. A reader takes a shared lock unless told otherwise, writes nothing, and does not
+    /// is refused. A reader takes a shared lock unless `options` says otherwise, writes nothing, and does not
     /// update the access time where it may avoid it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, OpenError> {
         open::open(path, options, lock::Share::Whole)

@@ -405,10 +405,10 @@ impl Opening<'_> {
         {
             return Err(self.io(Errno::AGAIN).into());
         }
-        let told = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        let align = match told {
-            Ok(told) if told.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-                told.stx_dio_offset_align.max(told.stx_dio_mem_align)
+        let alignment = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        let align = match alignment {
+            Ok(limits) if limits.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+                limits.stx_dio_offset_align.max(limits.stx_dio_mem_align)
             }
             Ok(_) | Err(_) => match kind {
                 FileKind::Block => geometry.logical_block_bytes,

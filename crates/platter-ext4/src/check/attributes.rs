@@ -204,13 +204,13 @@ impl Checker<'_> {
         let Some(holder) = holder else {
             return Ok(()); // Reported at its first reference.
         };
-        let is_proven = match holder.hash {
+        let is_valid = match holder.hash {
             Some(hash) => entry.verify_hash_of_inode(hash).is_ok(),
             None => holder.owner == (u64::from(owner.number.get()), owner.generation),
         };
         if holder.size_bytes != u64::from(reference.size_bytes) {
             self.found(at, EaInodeRule::Size)?;
-        } else if !is_proven {
+        } else if !is_valid {
             self.found(at, EaInodeRule::Hash)?;
         }
         Ok(())

@@ -162,8 +162,8 @@ impl Checker<'_> {
         locus: Locus,
     ) -> Flow<Option<platter_cache::Buffer>> {
         let volume = self.volume;
-        let proven = volume.read_block(block, verifier);
-        if let Some(buffer) = self.tolerate("bitmap", locus.at_block(block.0), proven)? {
+        let read = volume.read_block(block, verifier);
+        if let Some(buffer) = self.tolerate("bitmap", locus.at_block(block.0), read)? {
             return Ok(Some(buffer));
         }
         Ok(volume.read_block(block, &Unverified).ok())

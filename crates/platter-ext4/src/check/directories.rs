@@ -298,11 +298,11 @@ impl Checker<'_> {
 
     fn check_kind(&mut self, target: InodeNr, entry: &Entry<'_>, at: Locus) -> Flow {
         let features = self.volume.geometry.features;
-        let tells_kind = features
+        let has_kind = features
             .incompat
             .contains(crate::ondisk::features::Incompat::FILETYPE);
         let kind = self.inodes.get(target).kind;
-        if tells_kind && kind.is_some() && entry.kind != kind {
+        if has_kind && kind.is_some() && entry.kind != kind {
             self.found(at, DirectoryUseRule::FileType)?;
         }
         Ok(())

@@ -143,7 +143,7 @@ fn external_journal_is_named_when_it_is_missing() {
     });
     let error = image.try_mount(&MountOptions::default()).unwrap_err();
     let expected = "ext4: external journal is not supported \
-                    (the journal is on another device, which was not given)";
+                    (the external journal device was not given)";
     assert_eq!(error.to_string(), expected);
     assert!(image.try_mount(&with(Recovery::Skip)).is_ok());
 }

@@ -29,7 +29,7 @@ fn sample_file(blocks: u64) -> Inode {
 }
 
 #[test]
-fn data_and_holes_are_told_apart() {
+fn data_and_holes_are_distinguished() {
     let (context, inode) = (sample_context(&[]), sample_file(6));
     let map = ForkMap::of_data(&context, &inode).unwrap();
     let contents = Contents {

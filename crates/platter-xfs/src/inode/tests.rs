@@ -67,7 +67,7 @@ fn unaligned_chunks_are_found_in_the_tree() {
 }
 
 #[test]
-fn tree_tells_which_inodes_are_in_use() {
+fn tree_shows_which_inodes_are_in_use() {
     let chunk = crate::ondisk::btree::InodeChunk {
         start: crate::ondisk::AgInode(128),
         holes: 0xff00,

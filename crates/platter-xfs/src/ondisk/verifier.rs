@@ -71,7 +71,7 @@ impl BlockVerifier {
 
 impl Verify for BlockVerifier {
     fn key(&self) -> VerifierKey {
-        // Variants of a structure are told apart above its own number.
+        // Variants of a structure are distinguished above its own number.
         const VARIANT: u32 = 0x100;
         let (structure, variant) = match self.kind {
             BlockKind::Btree(kind) => (Structure::Btree, kind as u32),

@@ -71,7 +71,7 @@ fn write_record(
     log.write(position.head, &sectors)
 }
 
-/// Gives the sectors after the head the cycle number before, as far as records may have been in flight:
+/// Stamps the sectors after the head with the cycle number before, as far as records may have been in flight:
 /// what a crash left of those has the cycle number of the records to come.
 fn clear_torn_records(log: &LogDevice, position: &LogPosition) -> Result<()> {
     let record = RECORD_BYTES_MAX / 512 + RECORD_BYTES_MAX / HEADER_COVERS_BYTES;

@@ -267,12 +267,12 @@ fn skipped_flush_makes_nothing_durable() {
     });
     device.write_at(0, &[1; BLOCK]).unwrap();
     device.flush().unwrap();
-    let promised = below.mark();
+    let flushed = below.mark();
     device.write_at(BLOCK as u64, &[2; BLOCK]).unwrap();
     let recording = below.recording();
     let states = states(&recording, CrashOptions::default());
     let broken = |(state, bytes): &&(CrashState<'_>, Vec<u8>)| {
-        state.position >= promised && first_bytes(bytes)[0] != 1
+        state.position >= flushed && first_bytes(bytes)[0] != 1
     };
     assert_eq!(states.iter().filter(broken).count(), 2);
 }

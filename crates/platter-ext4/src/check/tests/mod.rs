@@ -286,7 +286,7 @@ damage! {
         |image| image.superblock().reserved_blocks_count_lo.set(2049);
     upper_half_without_64bit: SuperblockUseRule::HighHalves =>
         |image| image.superblock().free_blocks_count_hi.set(1);
-    feature_nobody_knows: SuperblockUseRule::UnknownFeature =>
+    unknown_feature: SuperblockUseRule::UnknownFeature =>
         |image| image.superblock().feature_ro_compat.set(0x8000_0000);
     marked_errors: SuperblockUseRule::Errors => |image| image.superblock().state.set(3);
     not_unmounted: SuperblockUseRule::Unclean => |image| image.superblock().state.set(0);
@@ -406,7 +406,7 @@ damage! {
         let below = image.find("sub/below").get();
         image.entry("", "file")[..4].copy_from_slice(&below.to_le_bytes());
     };
-    directory_nobody_names: DirectoryUseRule::Unreachable =>
+    unconnected_directory: DirectoryUseRule::Unreachable =>
         |image| image.entry("", "sub")[..4].fill(0);
     root_is_a_file: DirectoryUseRule::Root => |image| image.number(2).mode.set(0o100_755);
 

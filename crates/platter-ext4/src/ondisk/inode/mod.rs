@@ -157,7 +157,7 @@ impl Inode {
             return Err(broken(InodeRule::Checksum));
         }
         let inode = Self::take(disk, &extra, number, seed, geometry).map_err(broken)?;
-        inode.prove(geometry).map_err(broken)?;
+        inode.validate(geometry).map_err(broken)?;
         Ok(inode)
     }
 
@@ -237,7 +237,7 @@ impl Inode {
         })
     }
 
-    fn prove(&self, geometry: &Geometry) -> Result<(), InodeRule> {
+    fn validate(&self, geometry: &Geometry) -> Result<(), InodeRule> {
         if i64::try_from(self.size_bytes).is_err() {
             return Err(InodeRule::Size);
         }

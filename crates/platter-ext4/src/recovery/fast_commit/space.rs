@@ -86,7 +86,7 @@ impl<'v> Space<'v> {
         let whole_clusters = geometry.group_blocks(group) / cluster;
         for index in 0..whole_clusters {
             let start = first + u64::from(index) * u64::from(cluster);
-            if bitmap::is_set(&bits, index) || self.is_promised(start, cluster) {
+            if bitmap::is_set(&bits, index) || self.is_mapped_by_records(start, cluster) {
                 continue;
             }
             bitmap::assign(&mut bits, index, true);
@@ -96,7 +96,7 @@ impl<'v> Space<'v> {
         Ok(None)
     }
 
-    fn is_promised(&self, start: u64, count: u32) -> bool {
+    fn is_mapped_by_records(&self, start: u64, count: u32) -> bool {
         let behind = self.regions.partition_point(|region| region.end <= start);
         let region = self.regions.get(behind);
         region.is_some_and(|region| region.start < start + u64::from(count))

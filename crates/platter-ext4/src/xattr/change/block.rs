@@ -205,7 +205,7 @@ impl XattrChange<'_, '_> {
     /// Releases the inode's block. The last reference frees it, and releases its EA inodes,
     /// `holders`.
     fn release_block(&mut self, block: BlockNr, holders: &[InodeNr]) -> Result<()> {
-        if let Left::Nobody = self.leave_block(block)? {
+        if let Left::None = self.leave_block(block)? {
             self.free_block(block)?;
             for &holder in holders {
                 self.drop_value(holder)?;
@@ -242,7 +242,7 @@ impl XattrChange<'_, '_> {
                 }
                 let removal = entry.map(|(cache, key)| cache.blocks.delete_or_get(key, block.0));
                 Ok(Edit::Kept(match removal {
-                    None | Some(Removal::Deleted) => Ok(Left::Nobody),
+                    None | Some(Removal::Deleted) => Ok(Left::None),
                     Some(Removal::InUse(entry)) => Err(entry),
                 }))
             })?;

@@ -52,7 +52,7 @@ impl XattrChange<'_, '_> {
         let Some(block) = self.inode.xattr_block else {
             return Ok(Released::All);
         };
-        if let Left::Nobody = self.leave_block(block)? {
+        if let Left::None = self.leave_block(block)? {
             if let Some(credits) = self.release_values(&mut places.outside)? {
                 self.rewrite_block(block, &places.outside)?;
                 return Ok(Released::Some { credits });

@@ -25,7 +25,7 @@ pub(super) enum Left {
     /// There are others, already counted.
     Others,
     /// There are none, and will be none.
-    Nobody,
+    None,
 }
 
 impl XattrChange<'_, '_> {

@@ -266,7 +266,7 @@ impl XattrChange<'_, '_> {
     pub(super) fn drop_value(&mut self, number: InodeNr) -> Result<()> {
         match self.leave_value(number)? {
             Left::Others => Ok(()),
-            Left::Nobody => {
+            Left::None => {
                 let holder = read_ea_inode(self.volume, number)?;
                 let blocks = pieces(self.volume, &holder)?;
                 self.free_holder(number, &blocks)
@@ -324,7 +324,7 @@ impl XattrChange<'_, '_> {
                 let removal =
                     sharing.map(|cache| cache.values.delete_or_get(stored_hash(holder), place));
                 Ok(Edit::Kept(match removal {
-                    None | Some(Removal::Deleted) => Ok(Left::Nobody),
+                    None | Some(Removal::Deleted) => Ok(Left::None),
                     Some(Removal::InUse(entry)) => Err(entry),
                 }))
             })?;

@@ -77,7 +77,7 @@ fn pointers(block: &[u8], level_at: usize, at: usize) -> Option<(u16, Vec<FsBloc
 }
 
 impl SecondPass<'_> {
-    /// Gives all blocks of the tree below a fork's root a new owner, after forks were swapped.
+    /// Sets a new owner in all blocks of the tree below a fork's root, after forks were swapped.
     pub(super) fn change_owner(&mut self, root: &[u8], owner: InodeNr) -> Result<()> {
         let locus = Locus::inode(owner.get());
         let broken = || Corrupt::new(locus, ReplayRule::OwnerTree);
