@@ -5,6 +5,8 @@
     reason = "a panic is how a test fails, and counts are told"
 )]
 
+mod mirror;
+
 use testkit::crash::{Breakage, Cost, Faults, Matrix, Threads, costs, run_threads};
 use testkit::subject::{Mode, scene};
 
