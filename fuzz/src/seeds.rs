@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use testkit::fixtures::{Fixture, catalogue};
 
 use crate::layout::Layout;
+use crate::open;
 
 /// A good image and where its structures lie.
 #[derive(Debug)]
@@ -16,15 +17,32 @@ pub struct Seed {
     pub layout: Layout,
 }
 
-/// Every seed, with all times set to one moment.
+/// Cache for a look at a seed.
+const CACHE_BYTES: u64 = 4 << 20;
+
+/// Every seed of a format that the library serves, those of ext2, ext3 and ext4 with all times set to
+/// one moment.
 pub fn all() -> Result<Vec<Seed>> {
-    fixtures().map(seed).collect()
+    let mut seeds = Vec::new();
+    for seed in fixtures().map(seed) {
+        let seed = seed?;
+        if is_served(&seed.image) {
+            seeds.push(seed);
+        }
+    }
+    Ok(seeds)
+}
+
+/// Whether there is a driver for what the bytes hold.
+fn is_served(image: &[u8]) -> bool {
+    let mounted = open::options(CACHE_BYTES).mount(open::image(image.to_vec()));
+    mounted.is_ok_and(|volume| volume.filesystem().unmount().is_ok())
 }
 
 /// A fixture as a seed, with all times set to one moment.
 pub fn seed(fixture: &Fixture) -> Result<Seed> {
     let mut image = read(fixture)?;
-    let layout = Layout::read(&image).context(fixture.name)?;
+    let layout = Layout::read(fixture.fs_type, &image).context(fixture.name)?;
     layout.make_still(&mut image);
     Ok(Seed {
         name: fixture.name,
@@ -35,15 +53,15 @@ pub fn seed(fixture: &Fixture) -> Result<Seed> {
 
 /// The seeds as the tools made them.
 #[cfg(test)]
-pub(crate) fn files() -> Result<Vec<(&'static str, Vec<u8>)>> {
+pub(crate) fn files() -> Result<Vec<(&'static Fixture, Vec<u8>)>> {
     fixtures()
-        .map(|fixture| Ok((fixture.name, read(fixture)?)))
+        .map(|fixture| Ok((fixture, read(fixture)?)))
         .collect()
 }
 
 fn fixtures() -> impl Iterator<Item = &'static Fixture> {
     let seeds = catalogue::all().filter(|fixture| fixture.name.starts_with("seed_"));
-    seeds.chain(catalogue::bare())
+    seeds.chain(catalogue::bare()).chain(catalogue::others())
 }
 
 fn read(fixture: &Fixture) -> Result<Vec<u8>> {

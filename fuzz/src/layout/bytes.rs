@@ -13,6 +13,18 @@ pub(super) fn le32(image: &[u8], at: usize) -> u32 {
     slice(image, at, 4).try_into().map_or(0, u32::from_le_bytes)
 }
 
+pub(super) fn le64(image: &[u8], at: usize) -> u64 {
+    slice(image, at, 8).try_into().map_or(0, u64::from_le_bytes)
+}
+
+pub(super) fn be16(image: &[u8], at: usize) -> u16 {
+    slice(image, at, 2).try_into().map_or(0, u16::from_be_bytes)
+}
+
+pub(super) fn be64(image: &[u8], at: usize) -> u64 {
+    slice(image, at, 8).try_into().map_or(0, u64::from_be_bytes)
+}
+
 pub(super) fn be32(image: &[u8], at: usize) -> u32 {
     slice(image, at, 4).try_into().map_or(0, u32::from_be_bytes)
 }

@@ -1,34 +1,131 @@
 //! Where the structures of an undamaged image lie, and how their checksums are put right after
-//! a change: a second, trusting reading of the format that shares no code with the driver.
+//! a change: a second, trusting reading of each format that shares no code with its driver.
 
 mod bytes;
-mod format;
-mod parts;
-mod journal;
-mod seal;
-mod still;
+mod checksum;
+pub mod ext4;
+pub mod btrfs;
+pub mod xfs;
 
-pub use format::Format;
-pub use parts::{Kind, Part};
+use std::mem::Discriminant;
+use std::ops::Range;
 
 use anyhow::Result;
+use testkit::fs_type::FsType;
+
+/// What a part is, by the format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A structure of ext2, ext3 or ext4.
+    Ext4(ext4::Kind),
+    /// A structure of btrfs.
+    Btrfs(btrfs::Kind),
+    /// A structure of XFS.
+    Xfs(xfs::Kind),
+}
+
+/// The parts that are mutated equally often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Those of ext2, ext3 and ext4.
+    Ext4(Discriminant<ext4::Kind>),
+    /// Those of btrfs: items of each type are a class.
+    Btrfs(btrfs::Kind),
+    /// Those of XFS: each magic number is a class.
+    Xfs(xfs::Kind),
+}
+
+impl Kind {
+    /// The class it belongs to; `None` for file contents.
+    #[must_use]
+    pub fn class(self) -> Option<Class> {
+        match self {
+            Self::Ext4(ext4::Kind::Data) | Self::Btrfs(btrfs::Kind::Data) => None,
+            Self::Ext4(kind) => Some(Class::Ext4(std::mem::discriminant(&kind))),
+            Self::Btrfs(kind) => Some(Class::Btrfs(kind)),
+            Self::Xfs(kind) => Some(Class::Xfs(kind)),
+        }
+    }
+
+    /// Whether its fields are big-endian.
+    #[must_use]
+    pub fn is_big_endian(self) -> bool {
+        match self {
+            Self::Ext4(kind) => matches!(
+                kind,
+                ext4::Kind::JournalSuperblock | ext4::Kind::JournalBlock { .. }
+            ),
+            Self::Btrfs(_) => false,
+            Self::Xfs(_) => true,
+        }
+    }
+}
+
+/// One structure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// What it is.
+    pub kind: Kind,
+    /// Where it lies in the image.
+    pub range: Range<usize>,
+    /// The number by which other structures point to it.
+    pub address: u64,
+}
+
+/// The numbers of an image, for values that are near them.
+#[derive(Debug, Clone, Copy)]
+pub struct Units {
+    /// Bytes of a block.
+    pub block_bytes: usize,
+    /// The first address after the filesystem.
+    pub addresses: u64,
+    /// The first inode number that is not used.
+    pub inodes: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Format {
+    Ext4(ext4::Format),
+    Btrfs(btrfs::Format),
+    Xfs(xfs::Format),
+}
 
 /// The parts of one image.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// What the superblock says.
-    pub format: Format,
+    /// Its numbers.
+    pub units: Units,
     /// Every structure, in the order of the image.
     pub parts: Vec<Part>,
+    format: Format,
 }
 
 impl Layout {
     /// Reads an image that is known to be good.
-    pub fn read(image: &[u8]) -> Result<Self> {
-        let format = Format::read(image)?;
-        let mut parts = parts::find(image, &format);
+    pub fn read(fs_type: FsType, image: &[u8]) -> Result<Self> {
+        let (format, units, mut parts) = match fs_type {
+            FsType::Ext4 => {
+                let (format, parts) = ext4::read(image)?;
+                let units = format.units();
+                (Format::Ext4(format), units, parts)
+            }
+            FsType::Btrfs => {
+                let (format, parts) = btrfs::read(image)?;
+                let units = format.units();
+                (Format::Btrfs(format), units, parts)
+            }
+            FsType::Xfs => {
+                let (format, parts) = xfs::read(image)?;
+                let units = format.units();
+                (Format::Xfs(format), units, parts)
+            }
+        };
         parts.sort_by_key(|part| part.range.start);
-        Ok(Self { format, parts })
+        Ok(Self {
+            units,
+            parts,
+            format,
+        })
     }
 
     /// The parts that overlap bytes from `start` to `end`.
@@ -39,14 +136,20 @@ impl Layout {
 
     /// Puts the checksums of `parts`, and of what covers those checksums, right again.
     pub fn seal(&self, image: &mut [u8], parts: &[Part]) {
-        seal::seal(image, &self.format, &self.parts, parts);
+        match &self.format {
+            Format::Ext4(format) => ext4::seal(image, format, &self.parts, parts),
+            Format::Btrfs(format) => btrfs::seal(image, format, parts),
+            Format::Xfs(format) => xfs::seal(image, format, parts),
+        }
     }
 
-    /// Puts every checksum right, after setting all times to one moment: what a tool left of the
-    /// time it ran at goes.
+    /// Sets all times of an ext2, ext3 or ext4 to one moment and puts every checksum right: what a tool
+    /// left of the time it ran at goes. Images of other formats stay as they were made.
     pub fn make_still(&self, image: &mut [u8]) {
-        still::set_times(image, self);
-        self.seal(image, &self.parts);
+        if matches!(self.format, Format::Ext4(_)) {
+            ext4::set_times(image, &self.parts);
+            self.seal(image, &self.parts);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use testkit::prng::Prng;
 
 use super::pick;
-use crate::layout::Kind;
+use crate::layout::{Class, Kind, Part};
 use crate::seeds::Seed;
 
 /// What is done to an image, and where.
@@ -51,7 +51,7 @@ pub enum Change {
 impl Change {
     /// Chooses a change for an image made from `seed`.
     pub(super) fn choose(prng: &mut Prng, seed: &Seed) -> Self {
-        let block = seed.layout.format.block_bytes;
+        let block = seed.layout.units.block_bytes;
         let length = seed.image.len();
         match prng.below(100) {
             0..10 => Self::Flip {
@@ -64,12 +64,12 @@ impl Change {
             },
             30..85 => Self::choose_field(prng, seed),
             85..91 => Self::Fill {
-                range: part(prng, seed).1,
+                range: part(prng, seed).range.clone(),
                 value: if prng.below(2) == 0 { 0 } else { 0xff },
             },
             91..97 => {
                 let start = pick(prng, length / block) * block;
-                let target = part(prng, seed).1.start / block * block;
+                let target = part(prng, seed).range.start / block * block;
                 Self::Copy {
                     source: start..start + block,
                     target,
@@ -86,10 +86,9 @@ impl Change {
         let width = 1_usize << prng.below(4);
         let at = place / width * width;
         let value = interesting(prng, seed);
-        let is_journal = matches!(kind, Kind::JournalSuperblock | Kind::JournalBlock { .. });
         let bytes = value.to_le_bytes();
         let mut value = bytes[..width].to_vec();
-        if is_journal {
+        if kind.is_big_endian() {
             value.reverse();
         }
         Self::Field { kind, at, value }
@@ -137,50 +136,47 @@ fn bit(prng: &mut Prng) -> u8 {
 }
 
 /// A structure, each kind as likely as the others, but for plain contents.
-fn part(prng: &mut Prng, seed: &Seed) -> (Kind, Range<usize>) {
+fn part<'s>(prng: &mut Prng, seed: &'s Seed) -> &'s Part {
     let parts = &seed.layout.parts;
-    let name = |kind: Kind| std::mem::discriminant(&kind);
-    let mut kinds: Vec<_> = Vec::new();
-    for part in parts {
-        if part.kind != Kind::Data && !kinds.contains(&name(part.kind)) {
-            kinds.push(name(part.kind));
+    let mut classes: Vec<Class> = Vec::new();
+    for class in parts.iter().filter_map(|part| part.kind.class()) {
+        if !classes.contains(&class) {
+            classes.push(class);
         }
     }
-    let chosen = kinds[pick(prng, kinds.len())];
-    let of_kind: Vec<_> = parts
+    let chosen = classes[pick(prng, classes.len())];
+    let of_class: Vec<_> = parts
         .iter()
-        .filter(|part| name(part.kind) == chosen)
+        .filter(|part| part.kind.class() == Some(chosen))
         .collect();
-    let part = of_kind[pick(prng, of_kind.len())];
-    (part.kind, part.range.clone())
+    of_class[pick(prng, of_class.len())]
 }
 
 /// A byte of a structure; the first ones, where most fields are, more often.
 fn place_in_part(prng: &mut Prng, seed: &Seed) -> (Kind, usize) {
-    let (kind, range) = part(prng, seed);
+    let Part { kind, range, .. } = part(prng, seed);
     let length = if prng.below(3) > 0 {
         range.len().min(160)
     } else {
         range.len()
     };
-    (kind, range.start + pick(prng, length))
+    (*kind, range.start + pick(prng, length))
 }
 
 /// A value that is at an edge, means another place of the image, or is anything at all.
 fn interesting(prng: &mut Prng, seed: &Seed) -> u64 {
-    let format = &seed.layout.format;
-    let block = |range: &Range<usize>| (range.start / format.block_bytes) as u64;
+    let units = &seed.layout.units;
     match prng.below(12) {
         0 => 0,
         1 => 1,
         2 => u64::MAX,
         3 => 1 << prng.below(64),
         4 => (1 << prng.below(64)) - 1,
-        5 => format.blocks - prng.below(3),
-        6 => format.blocks + prng.below(3),
-        7 => prng.below(u64::from(format.inodes) + 2),
+        5 => units.addresses - prng.below(3),
+        6 => units.addresses + prng.below(3),
+        7 => prng.below(units.inodes + 2),
         8 => prng.below(16),
-        9 | 10 => block(&part(prng, seed).1),
+        9 | 10 => part(prng, seed).address,
         _ => prng.next_u64(),
     }
 }

@@ -13,12 +13,6 @@ pub(super) struct Resident {
 impl Resident {
     /// Asks the kernel.
     pub(super) fn read() -> Result<Self> {
-        let status = std::fs::read_to_string("/proc/self/status")?;
-        let field = |name: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let kib = line.and_then(|line| line.split_whitespace().next());
-            Ok(kib.with_context(|| name.to_owned())?.parse::<u64>()? * 1024)
-        };
         Ok(Self {
             now: field("VmRSS:")?,
             peak: field("VmHWM:")?,
@@ -31,12 +25,20 @@ impl Resident {
     }
 }
 
-/// Refuses this process more than `bytes` of memory, so that a mutant takes down itself and not the
-/// machine.
+/// A field of the process's status, in bytes.
+fn field(name: &str) -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.with_context(|| name.to_owned())?.parse::<u64>()? * 1024)
+}
+
+/// Refuses this process more memory than `bytes` above what it has now, which are the seeds, so that a
+/// mutant takes down itself and not the machine.
 pub(super) fn limit(bytes: u64) -> Result<()> {
     let maximum = getrlimit(Resource::Data).maximum;
     let limit = Rlimit {
-        current: Some(bytes),
+        current: Some(field("VmData:")? + bytes),
         maximum,
     };
     setrlimit(Resource::Data, limit).context("a limit of memory")

@@ -93,11 +93,11 @@ pub fn work(job: Job, limits: Limits, progress: &Path) -> Result<Tallies> {
         worker.tallies.images += 1;
         worker.tallies.sealed += u64::from(mutant.is_sealed);
         match &desk {
-            None => worker.step(number, "reading", || Ok(examine(&mutant, limits)))?,
+            None => worker.step(&mutant, "reading", || Ok(examine(&mutant, limits)))?,
             Some(desk) => {
                 for &operation in OPERATIONS {
                     let perform = || perform(desk, operation, &mutant);
-                    worker.step(number, operation.name, perform)?;
+                    worker.step(&mutant, operation.name, perform)?;
                 }
             }
         }
@@ -112,10 +112,11 @@ impl Worker {
     /// Does one thing with one mutant and adds what it came to.
     fn step(
         &mut self,
-        number: u64,
+        mutant: &Mutant,
         step: &str,
         action: impl FnOnce() -> Result<Tallies>,
     ) -> Result<()> {
+        let number = mutant.number;
         Progress::write(number, step, &self.progress)?;
         Resident::reset_peak()?;
         let before = Resident::read()?.now;
@@ -133,7 +134,8 @@ impl Worker {
             let what = format!("{step}: {what}");
             tallies.failures.push(Failure { number, what });
         };
-        if grown > self.limits.cache_bytes + self.limits.memory_bytes {
+        let copy_bytes = mutant.image.len() as u64;
+        if grown > self.limits.cache_bytes + self.limits.memory_bytes + copy_bytes {
             fail(format!("took {} MiB of memory", grown >> 20));
         }
         let mut panicked = self.panicked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -39,6 +39,12 @@ struct Failure {
     error: Result<u64, BufferError>,
 }
 
+impl Failure {
+    fn line(&self) -> String {
+        format!("after a crash at {}: {:?}", self.position, self.error)
+    }
+}
+
 /// What a search through the crash states of a workload came to.
 #[derive(Debug, Default)]
 struct Found {
@@ -89,7 +95,8 @@ fn search(order: Order) -> Found {
 #[test]
 fn mirror_keeps_commits_in_every_crash_state() {
     let found = search(Order::FlushAllFirst);
-    assert!(found.failures.is_empty(), "{:?}", found.failures);
+    let lines: Vec<_> = found.failures.iter().map(Failure::line).collect();
+    assert!(lines.is_empty(), "{lines:?}");
     assert!(found.states > 100, "{}", found.states);
     assert!(found.between_flushes > 20, "{}", found.between_flushes);
 }

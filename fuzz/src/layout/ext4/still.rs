@@ -2,7 +2,7 @@
 
 use super::bytes::{le16, le32, put};
 use super::format::SUPERBLOCK;
-use super::{Kind, Layout};
+use super::parts::{Kind, Part};
 
 const MOMENT: u32 = 1_700_000_000;
 /// Times of an inode's first 128 bytes: modification, access, change.
@@ -18,8 +18,8 @@ const SUPERBLOCK_WRITTEN: usize = 0x178;
 /// Seconds and nanoseconds of a commit block.
 const COMMIT_TIME: usize = 0x30;
 
-pub(super) fn set_times(image: &mut [u8], layout: &Layout) {
-    for part in &layout.parts {
+pub(super) fn set_times(image: &mut [u8], parts: &[Part]) {
+    for part in parts {
         let at = part.range.start;
         if part.kind == Kind::Superblock {
             for time in SUPERBLOCK_TIMES {

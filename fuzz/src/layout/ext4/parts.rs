@@ -78,7 +78,7 @@ pub struct JournalSums {
 
 /// One structure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub(super) struct Part {
     /// What it is.
     pub kind: Kind,
     /// Where it lies in the image.
