@@ -17,6 +17,8 @@ pub struct Member {
     pub uuid: Uuid,
     /// Its size as the filesystem knows it, if that is known.
     pub total_bytes: Option<u64>,
+    /// Its position among the devices that were given.
+    pub index: u16,
     /// The device; `None` if it is missing.
     pub device: Option<Arc<dyn BlockDevice>>,
 }
@@ -48,17 +50,16 @@ impl Members {
         known.total_bytes = known.total_bytes.or(member.total_bytes);
         if known.device.is_none() {
             known.device = member.device;
+            known.index = member.index;
         }
     }
 
-    /// The device that holds a stripe, unless it is missing.
+    /// The device that a stripe is on.
     #[must_use]
-    pub fn of_stripe(&self, stripe: &Stripe) -> Option<&Arc<dyn BlockDevice>> {
-        let found = self
-            .list
-            .iter()
-            .find(|member| member.id == stripe.device && member.uuid == stripe.device_uuid);
-        found.and_then(|member| member.device.as_ref())
+    pub fn of_stripe(&self, stripe: &Stripe) -> Option<&Member> {
+        let is_it =
+            |member: &&Member| member.id == stripe.device && member.uuid == stripe.device_uuid;
+        self.list.iter().find(is_it)
     }
 
     /// All devices.

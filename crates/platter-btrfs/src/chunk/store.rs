@@ -1,18 +1,18 @@
 //! Reading of logical addresses: from any copy, or reconstructed from parity.
 
 use std::fmt;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, IoError, Operation};
-use platter_cache::BufferError;
+use platter_cache::{BufferError, MetadataStore};
 
 use super::layout::{Placement, Segment};
 use super::map::ChunkMap;
-use super::members::Members;
+use super::members::{Member, Members};
 use super::parity;
 use crate::ondisk::chunk_item::{ChunkItem, Profile};
-use crate::ondisk::{DeviceId, LogicalAddr};
+use crate::ondisk::{DeviceAddr, LogicalAddr};
 
 /// The devices of a filesystem as one space of logical addresses.
 ///
@@ -69,13 +69,13 @@ impl ChunkStore {
 
     /// The device that a copy of the address is read from, and where; `None` if it is reconstructed.
     #[must_use]
-    pub fn location(&self, logical: LogicalAddr, copy: u16) -> Option<(DeviceId, u64)> {
+    pub fn location(&self, logical: LogicalAddr, copy: u16) -> Option<(&Member, DeviceAddr)> {
         let chunk = self.map.find(logical).ok()?;
         let segment = chunk.segment(logical, 1);
         match self.ways(chunk, &segment).get(usize::from(copy))? {
             Way::Direct(stripe) => {
-                let device = chunk.stripes.get(*stripe)?.device;
-                Some((device, chunk.device_addr(*stripe, segment.offset).0))
+                let member = self.members.of_stripe(chunk.stripes.get(*stripe)?)?;
+                Some((member, chunk.device_addr(*stripe, segment.offset)))
             }
             Way::Rebuilt { .. } => None,
         }
@@ -153,7 +153,8 @@ impl ChunkStore {
     }
 
     fn device(&self, chunk: &ChunkItem, stripe: usize) -> Option<&Arc<dyn BlockDevice>> {
-        self.members.of_stripe(chunk.stripes.get(stripe)?)
+        let member = self.members.of_stripe(chunk.stripes.get(stripe)?)?;
+        member.device.as_ref()
     }
 
     /// The error of a stripe on a device that is missing.
@@ -213,6 +214,34 @@ impl ChunkStore {
             }));
         }
         ways
+    }
+}
+
+impl MetadataStore for ChunkStore {
+    fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.map.end().0
+    }
+
+    fn copies(&self, at: u64, len_bytes: u32) -> u16 {
+        self.copies(LogicalAddr(at), len_bytes.into())
+    }
+
+    fn read(&self, at: u64, copy: u16, bufs: &mut [IoSliceMut<'_>]) -> Result<(), BufferError> {
+        self.read(LogicalAddr(at), copy, bufs)
+    }
+
+    fn write(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<(), BufferError> {
+        let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
+        Err(IoError::read_only(&self.name, Operation::Write, at, len_bytes).into())
+    }
+
+    fn repair(&self, at: u64, _copy: u16, bytes: &[u8]) -> Result<(), BufferError> {
+        let len_bytes = bytes.len() as u64;
+        Err(IoError::read_only(&self.name, Operation::Write, at, len_bytes).into())
     }
 }
 

@@ -66,6 +66,7 @@ fn store(chunk: &ChunkItem, devices: Vec<Option<Vec<u8>>>) -> ChunkStore {
         id: DeviceId(index as u64 + 1),
         uuid: Uuid::from_u128(index as u128 + 1),
         total_bytes: None,
+        index: u16::try_from(index).unwrap(),
         device: bytes
             .map(|bytes| -> Arc<dyn BlockDevice> { Arc::new(MemoryDevice::new("member", bytes)) }),
     };
@@ -182,9 +183,12 @@ fn one_corrupt_device_besides_a_missing_one_is_avoided() {
 fn copies_have_a_location() {
     let chunk = sample(START, Profile::Raid1, 2);
     let store = store(&chunk, written(&chunk).into_iter().map(Some).collect());
-    let location = |copy| store.location(LogicalAddr(START + 5), copy);
-    assert_eq!(location(0), Some((DeviceId(1), (1 << 20) + 5)));
-    assert_eq!(location(1), Some((DeviceId(2), (2 << 20) + 5)));
+    let location = |copy| {
+        let location = store.location(LogicalAddr(START + 5), copy);
+        location.map(|(member, at)| (member.id, member.index, at.0))
+    };
+    assert_eq!(location(0), Some((DeviceId(1), 0, (1 << 20) + 5)));
+    assert_eq!(location(1), Some((DeviceId(2), 1, (2 << 20) + 5)));
     assert_eq!(location(2), None);
 }
 

@@ -1,13 +1,12 @@
 //! Reading of tree blocks: the only module that does.
 
 use std::fmt;
-use std::io::IoSliceMut;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use parking_lot::Mutex;
-use platter_ondisk::Corruption;
-use platter_vfs::{Error, Result};
+use platter_cache::buffer::BadCopies;
+use platter_cache::{Addressing, BlockSize, Buffer, BufferCache, MemoryBudget};
+use platter_ondisk::{Corruption, VerifierKey, Verify};
+use platter_vfs::Result;
 use zerocopy::FromBytes;
 
 use crate::chunk::ChunkStore;
@@ -20,80 +19,98 @@ use crate::ondisk::{Generation, LogicalAddr};
 /// A verified tree block.
 #[derive(Clone)]
 pub struct TreeBlock {
-    bytes: Arc<[u8]>,
+    bytes: Buffer,
     logical: LogicalAddr,
     level: u8,
 }
 
-/// The tree blocks of a filesystem.
+/// The tree blocks of a filesystem, in a cache.
 pub struct TreeBlocks {
-    store: Arc<ChunkStore>,
-    format: TreeBlockFormat,
-    cached: Mutex<HashMap<LogicalAddr, TreeBlock>>,
+    cache: BufferCache<ChunkStore>,
+    verifier: TreeBlockVerifier,
+}
+
+/// The number of tree blocks among the structures with verifiers.
+const STRUCTURE: u32 = 1;
+
+/// Verifies tree blocks by the rules that their bytes alone decide.
+#[derive(Debug, Clone, Copy)]
+struct TreeBlockVerifier(TreeBlockFormat);
+
+impl Verify for TreeBlockVerifier {
+    fn key(&self) -> VerifierKey {
+        VerifierKey {
+            structure: STRUCTURE,
+            seed: 0,
+        }
+    }
+
+    fn verify(&self, block: u64, bytes: &[u8]) -> Result<(), Corruption> {
+        self.0.verify(LogicalAddr(block), bytes).map(drop)
+    }
+
+    fn seal(&self, _block: u64, bytes: &mut [u8]) {
+        self.0.seal(bytes);
+    }
+
+    fn kept(&self) -> Option<Box<dyn Verify>> {
+        Some(Box::new(*self))
+    }
 }
 
 impl TreeBlocks {
-    /// The tree blocks in `store`.
+    /// The tree blocks in `store`, cached within `budget`.
+    ///
+    /// # Panics
+    /// If blocks of this format have a size that no cached block has; a superblock has none such.
     #[must_use]
-    pub fn new(store: Arc<ChunkStore>, format: TreeBlockFormat) -> Self {
+    pub fn new(store: Arc<ChunkStore>, format: TreeBlockFormat, budget: Arc<MemoryBudget>) -> Self {
+        let usual = BlockSize::new(format.node_bytes).expect("nodesize is from 4 to 64 KiB");
+        let unit_bytes = 1;
+        let addressing = Addressing { unit_bytes, usual };
         Self {
-            store,
-            format,
-            cached: Mutex::default(),
+            cache: BufferCache::over(store, addressing, budget),
+            verifier: TreeBlockVerifier(format),
         }
     }
 
     /// The devices below.
     #[must_use]
     pub fn store(&self) -> &Arc<ChunkStore> {
-        &self.store
+        self.cache.store()
     }
 
     /// What all tree blocks have in common.
     #[must_use]
     pub fn format(&self) -> &TreeBlockFormat {
-        &self.format
+        &self.verifier.0
+    }
+
+    /// The copies of blocks that were passed over for another one.
+    #[must_use]
+    pub fn bad_copies(&self) -> BadCopies {
+        self.cache.bad_copies()
     }
 
     /// The block at `logical`, which is what is `expected`. A copy that breaks a rule is passed over for
     /// the next.
     pub fn read(&self, logical: LogicalAddr, expected: &Expected) -> Result<TreeBlock> {
-        let cached = self.cached.lock().get(&logical).cloned();
-        if let Some(block) = cached
-            && expected.check(&block.bytes).is_ok()
-        {
-            return Ok(block);
-        }
-        let copies = self.store.copies(logical, self.format.node_bytes.into());
-        let mut failed = None;
-        for copy in 0..copies {
-            match self.read_copy(logical, copy, expected) {
-                Ok(block) => {
-                    let mut cached = self.cached.lock();
-                    if cached.len() > 2000 {
-                        cached.clear();
-                    }
-                    cached.insert(logical, block.clone());
-                    return Ok(block);
-                }
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        Err(failed.unwrap_or_else(|| unreachable!("a block has a copy")))
+        let expect = |bytes: &[u8]| expected.check(bytes).map_err(Corruption::from);
+        let (bytes, _) = self
+            .cache
+            .read_expecting(logical.0, &self.verifier, &expect)?;
+        Ok(TreeBlock::new(bytes, logical))
     }
 
-    fn read_copy(&self, logical: LogicalAddr, copy: u16, expected: &Expected) -> Result<TreeBlock> {
-        let mut bytes = vec![0; self.format.node_bytes as usize];
-        self.store
-            .read(logical, copy, &mut [IoSliceMut::new(&mut bytes)])?;
-        self.format.verify(logical, &bytes).map_err(Error::from)?;
-        expected.check(&bytes).map_err(Corruption::from)?;
-        Ok(TreeBlock::new(bytes.into(), logical))
+    /// Brings blocks in that will be read soon.
+    pub fn read_ahead(&self, blocks: impl IntoIterator<Item = LogicalAddr>) {
+        self.cache
+            .read_ahead_each(blocks.into_iter().map(|block| block.0));
     }
 }
 
 impl TreeBlock {
-    fn new(bytes: Arc<[u8]>, logical: LogicalAddr) -> Self {
+    fn new(bytes: Buffer, logical: LogicalAddr) -> Self {
         let level = DiskHeader::ref_from_prefix(&bytes).map_or(0, |(header, _)| header.level);
         Self {
             bytes,
@@ -158,8 +175,8 @@ impl fmt::Debug for TreeBlock {
 impl fmt::Debug for TreeBlocks {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("TreeBlocks")
-            .field("store", &self.store)
-            .field("format", &self.format)
-            .finish_non_exhaustive()
+            .field("cache", &self.cache)
+            .field("verifier", &self.verifier)
+            .finish()
     }
 }

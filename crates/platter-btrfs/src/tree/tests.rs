@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use platter_block::MemoryDevice;
+use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 use platter_vfs::Error;
 
@@ -84,11 +85,12 @@ impl Sample {
             id: DeviceId(1),
             uuid: Uuid::from_u128(1),
             total_bytes: None,
+            index: 0,
             device: Some(Arc::new(MemoryDevice::new("device", self.device))),
         };
         let map = ChunkMap::new(vec![chunk]).unwrap();
         let store = ChunkStore::new("sample".into(), map, Members::new(vec![member]));
-        TreeBlocks::new(Arc::new(store), FORMAT)
+        TreeBlocks::new(Arc::new(store), FORMAT, MemoryBudget::new(1 << 20).into())
     }
 }
 
@@ -197,6 +199,7 @@ fn corrupt_copy_is_passed_over() {
         cursor.seek(key(object)).unwrap();
         assert_eq!(found(&cursor), Some(object));
     }
+    assert_eq!(blocks.bad_copies().found, 1);
     let Err(Error::Corrupt(corruption)) = cursor.seek(key(80)) else {
         panic!("not found corrupt");
     };
