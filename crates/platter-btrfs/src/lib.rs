@@ -6,3 +6,15 @@
 pub mod ondisk;
 pub mod chunk;
 pub mod tree;
+pub mod items;
+pub mod context;
+pub mod compress;
+pub mod data;
+pub mod inode;
+pub mod file;
+pub mod directory;
+pub mod xattr;
+pub mod ops;
+pub mod mount;
+
+pub use mount::{Btrfs, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify};

@@ -46,8 +46,16 @@ impl Sample {
     }
 
     pub(crate) fn leaf(&mut self, items: &[(Key, &[u8])]) -> KeyPointer {
+        self.leaf_of(TreeId::FS, items)
+    }
+
+    /// A leaf of a tree.
+    pub(crate) fn leaf_of(&mut self, owner: TreeId, items: &[(Key, &[u8])]) -> KeyPointer {
         let mut block = vec![0; 4096];
-        let header = header(self.next, 0);
+        let header = crate::ondisk::header::Header {
+            owner,
+            ..header(self.next, 0)
+        };
         assert!(leaf::encode(&mut block, &header, items.iter().copied()));
         let logical = LogicalAddr(self.put(block));
         KeyPointer {

@@ -1,0 +1,182 @@
+//! A filesystem below its inodes: superblock, tree blocks, the roots of its trees.
+
+mod subvolumes;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hashbrown::HashMap;
+use parking_lot::RwLock;
+use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_vfs::Result;
+
+use crate::items::{ItemCursor, Overlay};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::root_item::RootItem;
+use crate::ondisk::{Key, Superblock, TreeId};
+use crate::tree::{Tree, TreeBlocks};
+
+pub use subvolumes::{ParentName, Subvolume};
+
+/// The rules of the trees together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TreesRule {
+    /// A tree that every filesystem has is there.
+    MissingTree,
+    /// A subvolume has a parent, but for the top-level one, and is not its own ancestor.
+    Parent,
+}
+
+impl Rule for TreesRule {
+    const STRUCTURE: &'static str = "root tree";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::MissingTree => "failed to read tree root: no root item",
+            Self::Parent => "subvolume without a valid parent",
+        }
+    }
+}
+
+/// What is not verified, for rescue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Leniency {
+    /// Checksums of data (`rescue=ignoredatacsums`).
+    pub ignores_data_checksums: bool,
+    /// Trees that are not needed to read files may be unreadable (`rescue=ignorebadroots`).
+    pub ignores_bad_roots: bool,
+}
+
+/// A filesystem below its inodes.
+pub struct FsContext {
+    /// Its superblock.
+    pub superblock: Superblock,
+    /// Its tree blocks.
+    pub blocks: TreeBlocks,
+    /// What is not verified.
+    pub leniency: Leniency,
+    root_tree: Tree,
+    /// Changes of log trees that were replayed, by tree.
+    overlays: BTreeMap<TreeId, Overlay>,
+    /// Root items that were read, and those that are not there.
+    roots: RwLock<HashMap<TreeId, Option<RootItem>>>,
+}
+
+impl FsContext {
+    /// The filesystem with this superblock.
+    #[must_use]
+    pub fn new(superblock: Superblock, blocks: TreeBlocks, leniency: Leniency) -> Self {
+        let root_tree = Tree {
+            id: TreeId::ROOT,
+            root: superblock.root,
+        };
+        Self {
+            superblock,
+            blocks,
+            leniency,
+            root_tree,
+            overlays: BTreeMap::new(),
+            roots: RwLock::default(),
+        }
+    }
+
+    /// Puts changes over the items of trees.
+    pub fn set_overlays(&mut self, overlays: BTreeMap<TreeId, Overlay>) {
+        self.overlays = overlays;
+    }
+
+    /// The size of a sector.
+    #[must_use]
+    pub fn sector_bytes(&self) -> u32 {
+        self.superblock.sector_bytes
+    }
+
+    /// The tree of tree roots.
+    #[must_use]
+    pub fn root_tree(&self) -> Tree {
+        self.root_tree
+    }
+
+    /// The chunk tree.
+    #[must_use]
+    pub fn chunk_tree(&self) -> Tree {
+        Tree {
+            id: TreeId::CHUNK,
+            root: self.superblock.chunk_root,
+        }
+    }
+
+    /// A cursor over the items of a tree.
+    #[must_use]
+    pub fn cursor(&self, tree: Tree) -> ItemCursor<'_> {
+        ItemCursor::new(&self.blocks, tree, self.overlays.get(&tree.id))
+    }
+
+    /// The item with this key, given to `use_item` if there is one.
+    pub fn find<T>(
+        &self,
+        tree: Tree,
+        key: Key,
+        use_item: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut cursor = self.cursor(tree);
+        cursor.seek(key)?;
+        match cursor.item() {
+            Some((found, data)) if found == key => use_item(data).map(Some),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// The root item of a tree; `None` if there is no such tree.
+    pub fn root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
+        if let Some(known) = self.roots.read().get(&id) {
+            return Ok(*known);
+        }
+        let item = self.read_root_item(id)?;
+        self.roots.write().insert(id, item);
+        Ok(item)
+    }
+
+    fn read_root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
+        let mut cursor = self.cursor(self.root_tree);
+        // The key's offset is the transaction of a snapshot's creation, 0 for other trees.
+        let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
+        if !cursor.seek_at_or_before(last)? {
+            return Ok(None);
+        }
+        match cursor.item() {
+            Some((key, data)) if key.object == id.0 && key.kind == ItemKind::ROOT_ITEM => {
+                let locus = self.root_tree.locus(key);
+                let item = RootItem::decode(data, self.sector_bytes(), locus)?;
+                Ok(Some(item))
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// A tree; `None` if there is no such tree.
+    pub fn tree(&self, id: TreeId) -> Result<Option<Tree>> {
+        let item = self.root_item(id)?;
+        Ok(item.map(|item| Tree {
+            id,
+            root: item.root,
+        }))
+    }
+
+    /// A tree that every filesystem has.
+    pub fn required_tree(&self, id: TreeId) -> Result<Tree> {
+        let missing = || Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree);
+        Ok(self.tree(id)?.ok_or_else(missing)?)
+    }
+}
+
+impl fmt::Debug for FsContext {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("FsContext")
+            .field("fsid", &self.superblock.fsid)
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
+    }
+}

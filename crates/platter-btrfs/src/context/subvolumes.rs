@@ -1,0 +1,164 @@
+//! Subvolumes: their trees, names and parents.
+
+use platter_ondisk::Corrupt;
+use platter_ondisk::Locus;
+use platter_vfs::Result;
+
+use super::{FsContext, TreesRule};
+use crate::ondisk::dir_item::{DirItem, Location};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::root_item::{RootFlags, RootItem};
+use crate::ondisk::root_ref::RootRef;
+use crate::ondisk::types::FIRST_FREE_OBJECT;
+use crate::ondisk::{Key, TreeId};
+use crate::tree::Tree;
+
+/// A subvolume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subvolume {
+    /// Its number.
+    pub id: TreeId,
+    /// Its root item.
+    pub item: RootItem,
+}
+
+impl Subvolume {
+    /// Its tree.
+    #[must_use]
+    pub fn tree(&self) -> Tree {
+        Tree {
+            id: self.id,
+            root: self.item.root,
+        }
+    }
+
+    /// The inode number of its root directory.
+    #[must_use]
+    pub fn root_dir(&self) -> u64 {
+        match self.item.root_dir {
+            0 => FIRST_FREE_OBJECT,
+            number => number,
+        }
+    }
+
+    /// Whether nothing in it may change.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.item.flags.contains(RootFlags::READ_ONLY)
+    }
+}
+
+/// The name of a subvolume, and the directory that holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentName {
+    /// The parent subvolume.
+    pub parent: TreeId,
+    /// The directory in it.
+    pub dir: u64,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+impl FsContext {
+    /// The subvolume with this number; `None` if there is none, or it was deleted.
+    pub fn subvolume(&self, id: TreeId) -> Result<Option<Subvolume>> {
+        if !id.is_subvolume() {
+            return Ok(None);
+        }
+        let item = self.root_item(id)?;
+        let item = item.filter(|item| item.refs > 0 && !item.flags.contains(RootFlags::DEAD));
+        Ok(item.map(|item| Subvolume { id, item }))
+    }
+
+    /// All subvolumes that were not deleted, in order of their numbers.
+    pub fn subvolumes(&self) -> Result<Vec<Subvolume>> {
+        let mut ids = Vec::new();
+        let tree = self.root_tree();
+        let mut cursor = self.cursor(tree);
+        cursor.seek(Key::new(TreeId::FS.0, ItemKind::ROOT_ITEM, 0))?;
+        while let Some(key) = cursor.key() {
+            let id = TreeId(key.object);
+            if key.kind == ItemKind::ROOT_ITEM && id.is_subvolume() && ids.last() != Some(&id) {
+                ids.push(id);
+            }
+            cursor.step()?;
+        }
+        let mut found = Vec::new();
+        for id in ids {
+            found.extend(self.subvolume(id)?);
+        }
+        Ok(found)
+    }
+
+    /// Where a subvolume is named; `None` for one without a name.
+    pub fn parent_name(&self, id: TreeId) -> Result<Option<ParentName>> {
+        let tree = self.root_tree();
+        let mut cursor = self.cursor(tree);
+        cursor.seek(Key::new(id.0, ItemKind::ROOT_BACKREF, 0))?;
+        let item = cursor.item();
+        let item = item.filter(|(key, _)| key.object == id.0 && key.kind == ItemKind::ROOT_BACKREF);
+        let Some((key, data)) = item else {
+            return Ok(None);
+        };
+        let reference = RootRef::decode(data, tree.locus(key))?;
+        Ok(Some(ParentName {
+            parent: TreeId(key.offset),
+            dir: reference.dir,
+            name: reference.name.to_vec(),
+        }))
+    }
+
+    /// Whether `parent` names the subvolume `child` so in its directory `dir`. Entries that say so and
+    /// are not meant are in snapshots: the subvolume itself is elsewhere.
+    pub fn names_subvolume(
+        &self,
+        parent: TreeId,
+        child: TreeId,
+        dir: u64,
+        name: &[u8],
+    ) -> Result<bool> {
+        let tree = self.root_tree();
+        let key = Key::new(parent.0, ItemKind::ROOT_REF, child.0);
+        let found = self.find(tree, key, |data| {
+            let reference = RootRef::decode(data, tree.locus(key))?;
+            Ok(reference.dir == dir && reference.name == name)
+        })?;
+        Ok(found.unwrap_or(false))
+    }
+
+    /// The subvolume that is mounted unless another one is asked for.
+    pub fn default_subvolume(&self) -> Result<TreeId> {
+        let tree = self.root_tree();
+        let name = b"default";
+        let hash = crate::ondisk::checksum::name_hash(name);
+        let key = Key::new(self.superblock.root_dir, ItemKind::DIR_ITEM, hash);
+        let found = self.find(tree, key, |data| {
+            let entries = DirItem::decode_all(key, data, tree.locus(key))?;
+            let entry = entries.iter().find(|entry| entry.name == name);
+            Ok(entry.and_then(|entry| match entry.location {
+                Location::Subvolume(id) => Some(TreeId(id)),
+                Location::Inode(_) => None,
+            }))
+        })?;
+        Ok(found.flatten().unwrap_or(TreeId::FS))
+    }
+
+    /// The names from the top-level subvolume down to this one, each with the directory that holds it.
+    pub fn ancestry(&self, id: TreeId) -> Result<Vec<ParentName>> {
+        let mut names: Vec<ParentName> = Vec::new();
+        let mut at = id;
+        while at != TreeId::FS {
+            let broken = Corrupt::new(Locus::tree(at.0), TreesRule::Parent);
+            let Some(name) = self.parent_name(at)? else {
+                return Err(broken.into());
+            };
+            if names.iter().any(|known| known.parent == name.parent) {
+                return Err(broken.into());
+            }
+            at = name.parent;
+            names.push(name);
+        }
+        names.reverse();
+        Ok(names)
+    }
+}

@@ -1,0 +1,96 @@
+//! A filesystem of a few items in memory, and what is wrong with others.
+
+use platter_vfs::Error;
+use zerocopy::IntoBytes;
+
+use super::*;
+use crate::ondisk::Generation;
+use crate::ondisk::root_item::{RootFlags, RootHistory};
+use crate::ondisk::root_ref::RootRef;
+use crate::ondisk::superblock::RootPointer;
+use crate::tree::tests::Sample;
+
+/// A filesystem whose top-level subvolume has these items, and whose root tree these besides.
+pub(crate) fn sample(items: &[(Key, &[u8])], others: &[(Key, &[u8])]) -> FsContext {
+    let mut blocks = Sample::new();
+    let fs = blocks.leaf(items);
+    let item = RootItem {
+        root: RootPointer {
+            logical: fs.logical,
+            generation: fs.generation,
+            level: 0,
+        },
+        root_dir: 256,
+        bytes_used: 4096,
+        last_snapshot: Generation(0),
+        flags: RootFlags::empty(),
+        refs: 1,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        history: RootHistory::default(),
+    };
+    let item = item.encode(None);
+    let key = Key::new(TreeId::FS.0, ItemKind::ROOT_ITEM, 0);
+    let mut roots = vec![(key, item.as_bytes())];
+    roots.extend_from_slice(others);
+    let root = blocks.leaf_of(TreeId::ROOT, &roots);
+    let mut superblock = crate::ondisk::superblock::tests::sample();
+    superblock.node_bytes = 4096;
+    superblock.root = RootPointer {
+        logical: root.logical,
+        generation: root.generation,
+        level: 0,
+    };
+    FsContext::new(superblock, blocks.blocks(), Leniency::default())
+}
+
+/// The rule that an operation found broken.
+pub(crate) fn rule<T: fmt::Debug>(result: Result<T>) -> String {
+    match result {
+        Err(Error::Corrupt(corruption)) => corruption.rule.into_owned(),
+        other => panic!("expected corruption, got {other:?}"),
+    }
+}
+
+const ANY: Key = Key::new(256, ItemKind::ORPHAN_ITEM, 0);
+
+#[test]
+fn tree_that_is_not_there_is_corrupt() {
+    let context = sample(&[(ANY, b"")], &[]);
+    assert!(context.required_tree(TreeId::FS).is_ok());
+    assert_eq!(context.tree(TreeId::CSUM).unwrap(), None);
+    let expected = TreesRule::MissingTree.text();
+    assert_eq!(rule(context.required_tree(TreeId::CSUM)), expected);
+}
+
+#[test]
+fn subvolume_without_a_parent_is_corrupt() {
+    let name = RootRef {
+        dir: 256,
+        index: 2,
+        name: b"name",
+    };
+    let name = name.encode();
+    let own = Key::new(300, ItemKind::ROOT_BACKREF, 300);
+    let context = sample(&[(ANY, b"")], &[(own, &name)]);
+    assert!(context.ancestry(TreeId::FS).unwrap().is_empty());
+    let expected = TreesRule::Parent.text();
+    assert_eq!(rule(context.ancestry(TreeId(299))), expected);
+    assert_eq!(rule(context.ancestry(TreeId(300))), expected);
+}
+
+#[test]
+fn ancestry_lists_names_from_the_top() {
+    let reference = |name| RootRef {
+        dir: 256,
+        index: 2,
+        name,
+    };
+    let (one, two) = (reference(b"one").encode(), reference(b"two").encode());
+    let key = |child, parent| Key::new(child, ItemKind::ROOT_BACKREF, parent);
+    let roots = [(key(256, 5), &one[..]), (key(257, 256), &two[..])];
+    let context = sample(&[(ANY, b"")], &roots);
+    let names = context.ancestry(TreeId(257)).unwrap();
+    let names: Vec<_> = names.iter().map(|name| &name.name[..]).collect();
+    assert_eq!(names, [b"one", b"two"]);
+}

@@ -1,0 +1,9 @@
+//! Data extents: read from any copy, verified against their checksums, decompressed once.
+
+mod checksums;
+mod decompressed;
+mod read;
+
+pub use checksums::Checksums;
+pub use decompressed::{CompressedExtent, DecompressedCache};
+pub use read::{DataReader, Reader};

@@ -1,0 +1,261 @@
+//! Reading a file's contents, and describing them as data and holes.
+
+use std::io::IoSliceMut;
+use std::ops::{ControlFlow, Range};
+
+use platter_vfs::{Condition, Extent, ExtentSink, Place, Result, SeekTarget};
+
+use super::runs::{Backing, FileRun, Runs};
+use crate::context::FsContext;
+use crate::data::{CompressedExtent, DataReader, DecompressedCache, Reader};
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::file_extent::{Compression, ExtentPlace};
+use crate::tree::Tree;
+
+/// One file's contents.
+#[derive(Debug, Clone, Copy)]
+pub struct Contents<'a> {
+    /// The filesystem.
+    pub context: &'a FsContext,
+    /// How data is read.
+    pub data: &'a DataReader,
+    /// The extents that were decompressed last.
+    pub decompressed: &'a DecompressedCache,
+    /// The file's tree.
+    pub tree: Tree,
+    /// The file, as errors name it.
+    pub reader: Reader,
+    /// The file's size.
+    pub size_bytes: u64,
+}
+
+impl Contents<'_> {
+    fn runs(&self) -> Runs<'_> {
+        Runs::new(self.context, self.tree, self.reader.inode)
+    }
+
+    /// Fills `bufs` with the file's bytes from `offset` on, and zeros after its end.
+    pub fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let mut left: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
+        let mut runs = self.runs();
+        let mut at = offset;
+        while !left.is_empty() {
+            let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
+            if at >= self.size_bytes {
+                zero(&mut left);
+                return Ok(());
+            }
+            let run = runs.at(at)?;
+            let count = run.file.end.saturating_sub(at).min(wanted);
+            let (mut target, rest) = split(left, count);
+            self.fill_run(&run, at - run.file.start, &mut target)?;
+            left = rest;
+            at = at.saturating_add(count);
+        }
+        self.zero_end(offset, bufs);
+        Ok(())
+    }
+
+    /// What follows the end of the file in its last sector is not shown.
+    fn zero_end(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) {
+        let mut skip = self.size_bytes.saturating_sub(offset);
+        for buf in bufs {
+            let kept = usize::try_from(skip).unwrap_or(usize::MAX).min(buf.len());
+            buf[kept..].fill(0);
+            skip -= kept as u64;
+        }
+    }
+
+    /// Fills `bufs` with a run's bytes from `inside` on.
+    fn fill_run(&self, run: &FileRun, inside: u64, bufs: &mut [&mut [u8]]) -> Result<()> {
+        match &run.backing {
+            Backing::Hole | Backing::Prealloc(_) => {
+                zero(bufs);
+                Ok(())
+            }
+            Backing::Inline { data, compression } => {
+                let bytes = self.inline(run, data, *compression)?;
+                copy(&bytes, inside, bufs);
+                Ok(())
+            }
+            Backing::Data {
+                place,
+                compression: Compression::None,
+                ..
+            } => self.fill_from_disk(place, inside, bufs),
+            Backing::Data {
+                place,
+                ram_bytes,
+                compression,
+            } => {
+                let extent = CompressedExtent {
+                    logical: place.logical,
+                    disk_bytes: place.disk_bytes,
+                    ram_bytes: *ram_bytes,
+                    compression: *compression,
+                };
+                let bytes =
+                    self.decompressed
+                        .read(self.context, self.data, self.reader, &extent)?;
+                copy(&bytes, place.offset.saturating_add(inside), bufs);
+                Ok(())
+            }
+        }
+    }
+
+    fn inline(&self, run: &FileRun, data: &[u8], compression: Compression) -> Result<Vec<u8>> {
+        if compression == Compression::None {
+            return Ok(data.to_vec());
+        }
+        let extent = CompressedExtent {
+            logical: LogicalAddr(0),
+            disk_bytes: data.len() as u64,
+            ram_bytes: run.file.end - run.file.start,
+            compression,
+        };
+        let bytes = self
+            .decompressed
+            .decompress(self.context, self.reader, &extent, data)?;
+        Ok(bytes.to_vec())
+    }
+
+    fn fill_from_disk(
+        &self,
+        place: &ExtentPlace,
+        inside: u64,
+        bufs: &mut [&mut [u8]],
+    ) -> Result<()> {
+        let sector = u64::from(self.context.sector_bytes());
+        let at = place.logical.0.saturating_add(place.offset);
+        let at = at.saturating_add(inside);
+        let is_whole = |len: usize| (len as u64).is_multiple_of(sector);
+        if at.is_multiple_of(sector) && bufs.iter().all(|buf| is_whole(buf.len())) {
+            let mut bufs: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+            return self
+                .data
+                .read(self.context, self.reader, LogicalAddr(at), &mut bufs);
+        }
+        // Sectors are verified whole.
+        let start = at - at % sector;
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = at.saturating_add(len).next_multiple_of(sector);
+        let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(usize::MAX)];
+        let whole = &mut [IoSliceMut::new(&mut bytes)];
+        self.data
+            .read(self.context, self.reader, LogicalAddr(start), whole)?;
+        copy(&bytes, at - start, bufs);
+        Ok(())
+    }
+
+    /// The first byte of data, or of a hole, at or after `offset`. The end of the file counts as a hole.
+    ///
+    /// # Errors
+    /// `NoSuchAddress` at or beyond the end of the file, or where no data follows.
+    pub fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
+        let nothing = || Err(Condition::NoSuchAddress.into());
+        if offset >= self.size_bytes {
+            return nothing();
+        }
+        let mut runs = self.runs();
+        let mut at = offset;
+        while at < self.size_bytes {
+            let run = runs.at(at)?;
+            let is_data = match run.backing {
+                Backing::Hole | Backing::Prealloc(_) => false,
+                Backing::Inline { .. } | Backing::Data { .. } => true,
+            };
+            if is_data == (target == SeekTarget::Data) {
+                return Ok(at);
+            }
+            at = run.file.end;
+        }
+        match target {
+            SeekTarget::Data => nothing(),
+            SeekTarget::Hole => Ok(self.size_bytes),
+        }
+    }
+
+    /// Passes what backs `range` to `sink`; holes are left out.
+    pub fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        let mut runs = self.runs();
+        let mut at = range.start;
+        while at < range.end {
+            let run = runs.at(at)?;
+            let file = run.file.start.max(at)..run.file.end.min(range.end);
+            at = run.file.end;
+            let inside = file.start - run.file.start;
+            let mut extent = Extent::of(file);
+            match run.backing {
+                Backing::Hole => continue,
+                Backing::Inline { compression, .. } => {
+                    extent.inline = true;
+                    extent.encoded = compression != Compression::None;
+                }
+                Backing::Prealloc(place) => {
+                    extent.unwritten = true;
+                    extent.place = self.place(&place, inside);
+                }
+                Backing::Data {
+                    place, compression, ..
+                } => {
+                    extent.encoded = compression != Compression::None;
+                    extent.place = if extent.encoded {
+                        let whole = ExtentPlace { offset: 0, ..place };
+                        self.place(&whole, 0)
+                    } else {
+                        self.place(&place, inside)
+                    };
+                }
+            }
+            if sink(extent) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&self, place: &ExtentPlace, inside: u64) -> Option<Place> {
+        let at = place.logical.0.checked_add(place.offset)?;
+        let at = LogicalAddr(at.checked_add(inside)?);
+        let (member, offset) = self.context.blocks.store().location(at, 0)?;
+        Some(Place {
+            member: member.index,
+            offset: offset.0,
+        })
+    }
+}
+
+/// Splits a list of buffers after its first `count` bytes.
+fn split(bufs: Vec<&mut [u8]>, count: u64) -> (Vec<&mut [u8]>, Vec<&mut [u8]>) {
+    let mut left = usize::try_from(count).unwrap_or(usize::MAX);
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for buf in bufs {
+        let (head, tail) = buf.split_at_mut(left.min(buf.len()));
+        left -= head.len();
+        if !head.is_empty() {
+            before.push(head);
+        }
+        if !tail.is_empty() {
+            after.push(tail);
+        }
+    }
+    (before, after)
+}
+
+fn zero(bufs: &mut [&mut [u8]]) {
+    for buf in bufs {
+        buf.fill(0);
+    }
+}
+
+/// Copies `bytes` from `offset` on into buffers, and zeros after them.
+fn copy(bytes: &[u8], offset: u64, bufs: &mut [&mut [u8]]) {
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    let mut bytes = bytes.get(offset..).unwrap_or_default();
+    for buf in bufs {
+        let (now, later) = bytes.split_at(bytes.len().min(buf.len()));
+        buf[..now.len()].copy_from_slice(now);
+        buf[now.len()..].fill(0);
+        bytes = later;
+    }
+}

@@ -1,0 +1,199 @@
+//! What backs the ranges of a file, one after the other.
+
+use std::ops::Range;
+
+use platter_ondisk::{Corrupt, Rule};
+use platter_vfs::Result;
+
+use crate::context::FsContext;
+use crate::items::ItemCursor;
+use crate::ondisk::Key;
+use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
+use crate::ondisk::key::ItemKind;
+use crate::tree::Tree;
+
+/// The rules of a file's extents together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileRunsRule {
+    /// No two extents have a byte of the file in common.
+    Overlap,
+}
+
+impl Rule for FileRunsRule {
+    const STRUCTURE: &'static str = "file extents";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Overlap => "file extents overlap",
+        }
+    }
+}
+
+/// What backs a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing.
+    Hole,
+    /// Space that was not written.
+    Prealloc(ExtentPlace),
+    /// Data in the tree.
+    Inline {
+        /// As it is stored.
+        data: Vec<u8>,
+        /// Its compression.
+        compression: Compression,
+    },
+    /// An extent.
+    Data {
+        /// The extent, and where the run begins in it.
+        place: ExtentPlace,
+        /// Its length when decompressed.
+        ram_bytes: u64,
+        /// Its compression.
+        compression: Compression,
+    },
+}
+
+/// A range of a file with one backing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRun {
+    /// The range.
+    pub file: Range<u64>,
+    /// What backs it.
+    pub backing: Backing,
+}
+
+/// The runs of a file.
+#[derive(Debug)]
+pub struct Runs<'c> {
+    cursor: ItemCursor<'c>,
+    tree: Tree,
+    inode: u64,
+    sector_bytes: u32,
+}
+
+impl<'c> Runs<'c> {
+    /// The runs of an inode.
+    #[must_use]
+    pub fn new(context: &'c FsContext, tree: Tree, inode: u64) -> Self {
+        Self {
+            cursor: context.cursor(tree),
+            tree,
+            inode,
+            sector_bytes: context.sector_bytes(),
+        }
+    }
+
+    /// The run that byte `at` is in: of an extent all of it, of a hole what follows `at`.
+    pub fn at(&mut self, at: u64) -> Result<FileRun> {
+        let key = Key::new(self.inode, ItemKind::EXTENT_DATA, at);
+        let found = self.cursor.seek_at_or_before(key)?;
+        let before = if found { self.extent()? } else { None };
+        if let Some(run) = before {
+            self.cursor.step()?;
+            let next = self.offset();
+            if next.is_some_and(|next| next < run.file.end) {
+                let locus = self.tree.locus(key);
+                return Err(Corrupt::new(locus, FileRunsRule::Overlap).into());
+            }
+            if run.file.end > at {
+                return Ok(run);
+            }
+        } else {
+            self.cursor.seek(key)?;
+        }
+        let end = self.offset().unwrap_or(u64::MAX);
+        Ok(FileRun {
+            file: at..end,
+            backing: Backing::Hole,
+        })
+    }
+
+    /// The offset of the extent at the cursor, if it is of this file.
+    fn offset(&self) -> Option<u64> {
+        let key = self.cursor.key()?;
+        let is_own = key.object == self.inode && key.kind == ItemKind::EXTENT_DATA;
+        is_own.then_some(key.offset)
+    }
+
+    fn extent(&self) -> Result<Option<FileRun>> {
+        let (Some(offset), Some((key, data))) = (self.offset(), self.cursor.item()) else {
+            return Ok(None);
+        };
+        let locus = self.tree.locus(key);
+        let extent = FileExtent::decode(data, offset, self.sector_bytes, locus)?;
+        let backing = match extent.kind {
+            FileExtentKind::Hole => Backing::Hole,
+            FileExtentKind::Prealloc(place) => Backing::Prealloc(place),
+            FileExtentKind::Inline(data) => Backing::Inline {
+                data: data.to_vec(),
+                compression: extent.compression,
+            },
+            FileExtentKind::Regular(place) => Backing::Data {
+                place,
+                ram_bytes: extent.ram_bytes,
+                compression: extent.compression,
+            },
+        };
+        Ok(Some(FileRun {
+            file: offset..offset.saturating_add(extent.file_bytes),
+            backing,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::tests::{rule, sample};
+    use crate::ondisk::{Generation, LogicalAddr, TreeId};
+
+    fn extent(file_bytes: u64) -> Vec<u8> {
+        let place = ExtentPlace {
+            logical: LogicalAddr(1 << 20),
+            disk_bytes: file_bytes,
+            offset: 0,
+        };
+        let extent = FileExtent {
+            generation: Generation(1),
+            ram_bytes: file_bytes,
+            compression: Compression::None,
+            file_bytes,
+            kind: FileExtentKind::Regular(place),
+        };
+        extent.encode()
+    }
+
+    fn file(extents: &[(u64, u64)]) -> FsContext {
+        let items: Vec<_> = extents
+            .iter()
+            .map(|&(offset, len)| {
+                let key = Key::new(257, ItemKind::EXTENT_DATA, offset);
+                (key, extent(len))
+            })
+            .collect();
+        let items: Vec<_> = items.iter().map(|(key, data)| (*key, &data[..])).collect();
+        sample(&items, &[])
+    }
+
+    #[test]
+    fn runs_and_holes_alternate() {
+        let context = file(&[(4096, 8192), (20480, 4096)]);
+        let tree = context.required_tree(TreeId::FS).unwrap();
+        let mut runs = Runs::new(&context, tree, 257);
+        let mut range = |at| runs.at(at).unwrap().file;
+        assert_eq!(range(0), 0..4096);
+        assert_eq!(range(5000), 4096..12288);
+        assert_eq!(range(12288), 12288..20480);
+        assert_eq!(range(20480), 20480..24576);
+        assert_eq!(range(30000), 30000..u64::MAX);
+    }
+
+    #[test]
+    fn overlapping_extents_are_corrupt() {
+        let context = file(&[(0, 8192), (4096, 4096)]);
+        let tree = context.required_tree(TreeId::FS).unwrap();
+        let run = Runs::new(&context, tree, 257).at(0);
+        assert_eq!(rule(run), FileRunsRule::Overlap.text());
+    }
+}

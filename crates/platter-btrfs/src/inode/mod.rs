@@ -1,0 +1,156 @@
+//! Inodes: their items, names, and attributes as `stat` shows them.
+
+use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_vfs::{Attr, Result};
+
+use crate::context::FsContext;
+use crate::ondisk::Key;
+use crate::ondisk::inode_item::{InodeFlags, InodeItem};
+use crate::ondisk::inode_ref::InodeRef;
+use crate::ondisk::key::ItemKind;
+use crate::tree::Tree;
+
+/// The rules of an inode together with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum InodeRule {
+    /// What an entry names exists.
+    Missing,
+    /// A directory has a name.
+    NoName,
+}
+
+impl Rule for InodeRule {
+    const STRUCTURE: &'static str = "inode";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Missing => "no inode item",
+            Self::NoName => "no inode ref",
+        }
+    }
+}
+
+/// The error of an entry that names an inode which does not exist.
+#[must_use]
+pub fn missing(tree: Tree, number: u64) -> Corrupt<InodeRule> {
+    let locus = Locus::tree(tree.id.0).of_inode(number);
+    Corrupt::new(locus, InodeRule::Missing)
+}
+
+/// The item of an inode; `None` if there is no such inode.
+pub fn find(context: &FsContext, tree: Tree, number: u64) -> Result<Option<InodeItem>> {
+    let key = Key::new(number, ItemKind::INODE_ITEM, 0);
+    context.find(tree, key, |data| {
+        Ok(InodeItem::decode(data, tree.locus(key))?)
+    })
+}
+
+/// The directory that holds a directory.
+pub fn parent(context: &FsContext, tree: Tree, number: u64) -> Result<u64> {
+    let mut cursor = context.cursor(tree);
+    cursor.seek(Key::new(number, ItemKind::INODE_REF, 0))?;
+    while let Some((key, data)) = cursor.item() {
+        let locus = tree.locus(key);
+        let refs = match key.kind {
+            ItemKind::INODE_REF if key.object == number => {
+                InodeRef::decode_all(data, key.offset, locus)?
+            }
+            ItemKind::INODE_EXTREF if key.object == number => {
+                InodeRef::decode_all_extended(data, locus)?
+            }
+            ItemKind(_) => break,
+        };
+        if let Some(first) = refs.first() {
+            return Ok(first.parent);
+        }
+        cursor.step()?;
+    }
+    let locus = Locus::tree(tree.id.0).of_inode(number);
+    Err(Corrupt::new(locus, InodeRule::NoName).into())
+}
+
+/// The flags of `FS_IOC_GETFLAGS` by ours. Spec: `linux/fs.h`.
+const FLAGS: [(InodeFlags, u32); 8] = [
+    (InodeFlags::SYNC, 0x8),
+    (InodeFlags::IMMUTABLE, 0x10),
+    (InodeFlags::APPEND, 0x20),
+    (InodeFlags::NODUMP, 0x40),
+    (InodeFlags::NOATIME, 0x80),
+    (InodeFlags::DIRSYNC, 0x1_0000),
+    (InodeFlags::VERITY, 0x10_0000),
+    (InodeFlags::NODATACOW, 0x80_0000),
+];
+/// `FS_NOCOMP_FL`.
+const NOCOMP: u32 = 0x400;
+/// `FS_COMPR_FL`.
+const COMPR: u32 = 0x4;
+
+/// The attributes of an inode that is shown with the number `shown`.
+#[must_use]
+pub fn attr(item: &InodeItem, shown: u64, sector_bytes: u32) -> Attr {
+    let set = FLAGS.iter().filter(|(flag, _)| item.flags.contains(*flag));
+    let mut flags = set.fold(0, |flags, (_, bit)| flags | bit);
+    if item.flags.contains(InodeFlags::NOCOMPRESS) {
+        flags |= NOCOMP;
+    } else if item.flags.contains(InodeFlags::COMPRESS) {
+        flags |= COMPR;
+    }
+    let allocated = item
+        .allocated_bytes
+        .checked_next_multiple_of(sector_bytes.into());
+    Attr {
+        inode: shown,
+        generation: item.generation.0,
+        kind: item.kind,
+        permissions: item.permissions,
+        links: item.links,
+        uid: item.uid,
+        gid: item.gid,
+        project: 0,
+        size_bytes: item.size_bytes,
+        sectors: allocated.unwrap_or(u64::MAX) >> 9,
+        io_block_bytes: sector_bytes,
+        device: item.device,
+        accessed: item.accessed,
+        modified: item.modified,
+        changed: item.changed,
+        created: Some(item.created),
+        flags,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::tests::{rule, sample};
+    use crate::ondisk::TreeId;
+
+    #[test]
+    fn directory_without_a_name_is_corrupt() {
+        let reference = InodeRef {
+            parent: 256,
+            index: 2,
+            name: b"dir",
+        };
+        let mut item = Vec::new();
+        reference.encode(&mut item);
+        let key = Key::new(257, ItemKind::INODE_REF, 256);
+        let context = sample(&[(key, &item)], &[]);
+        let tree = context.required_tree(TreeId::FS).unwrap();
+        assert_eq!(parent(&context, tree, 257).unwrap(), 256);
+        assert_eq!(rule(parent(&context, tree, 258)), InodeRule::NoName.text());
+        assert_eq!(find(&context, tree, 257).unwrap(), None);
+        assert_eq!(missing(tree, 257).rule, InodeRule::Missing);
+    }
+
+    #[test]
+    fn flags_are_those_of_chattr() {
+        let mut item = crate::ondisk::inode_item::tests::sample(platter_vfs::FileKind::Regular);
+        item.flags = InodeFlags::COMPRESS | InodeFlags::NODATACOW | InodeFlags::APPEND;
+        let shown = attr(&item, 7, 4096);
+        assert_eq!(shown.flags, 0x80_0024);
+        assert_eq!((shown.inode, shown.sectors), (7, 8));
+        item.flags |= InodeFlags::NOCOMPRESS;
+        assert_eq!(attr(&item, 7, 4096).flags, 0x80_0420);
+    }
+}

@@ -1,0 +1,101 @@
+//! Opening a filesystem: devices, superblock, chunks, roots; and what is asked of it as a whole.
+
+mod describe;
+mod devices;
+mod open;
+mod options;
+mod statfs;
+mod subvolume;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_vfs::{Clock, Condition, Description, Filesystem, Inode, InodeId, Result, StatFs};
+
+use crate::ondisk::Superblock;
+use crate::ops::SuperBlock;
+
+pub use devices::{find_superblock_copy, identify};
+pub use options::{MountOptions, Rescue, SubvolumeChoice};
+
+/// A mounted btrfs filesystem.
+#[derive(Debug)]
+pub struct Btrfs {
+    fs: Arc<SuperBlock>,
+}
+
+impl Btrfs {
+    /// Opens the filesystem that lies on `devices`, for reading.
+    ///
+    /// # Errors
+    /// `Unsupported` for features that this driver does not read, by name; `NotFound` for a subvolume
+    /// that does not exist.
+    pub fn mount(
+        devices: &[Arc<dyn BlockDevice>],
+        options: &MountOptions,
+        budget: Arc<MemoryBudget>,
+        clock: &dyn Clock,
+    ) -> Result<Self> {
+        let context = open::open(devices, options, &budget)?;
+        let root = subvolume::choose(&context, &options.subvolume)?;
+        let others = match context.subvolumes() {
+            Ok(others) => others,
+            // They are found when they are reached.
+            Err(_) if options.rescue.ignores_bad_roots => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let fs = SuperBlock::new(context, &root, &others, budget, clock.now());
+        Ok(Self { fs })
+    }
+
+    /// The filesystem as its inodes see it, for checks.
+    #[must_use]
+    pub fn super_block(&self) -> &Arc<SuperBlock> {
+        &self.fs
+    }
+
+    /// Its superblock: of the devices' superblocks, the newest.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.fs.context.superblock
+    }
+}
+
+impl Filesystem for Btrfs {
+    fn describe(&self) -> Description {
+        describe::describe(&self.fs)
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn root(&self) -> Result<Arc<dyn Inode>> {
+        self.inode(self.fs.root())
+    }
+
+    fn inode(&self, id: InodeId) -> Result<Arc<dyn Inode>> {
+        Ok(self.fs.find(id)?.ok_or(Condition::Stale)?)
+    }
+
+    fn shown_number(&self, id: InodeId) -> u64 {
+        self.fs.shown(id)
+    }
+
+    fn inode_shown_as(&self, number: u64) -> Option<InodeId> {
+        self.fs.shown_as(number)
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        statfs::stat_fs(&self.fs)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn unmount(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Mount options, under the kernel's names.
+
+/// Which subvolume becomes the root.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SubvolumeChoice {
+    /// The default one.
+    #[default]
+    Default,
+    /// `subvol=`: by its path from the top-level subvolume.
+    Path(Vec<u8>),
+    /// `subvolid=`: by its number.
+    Id(u64),
+}
+
+/// `rescue=`: what to do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent options")]
+pub struct Rescue {
+    /// `usebackuproot`: begin with the roots of an earlier transaction if the latest are unreadable.
+    pub uses_backup_root: bool,
+    /// `nologreplay`: leave log trees alone.
+    pub skips_log: bool,
+    /// `ignorebadroots`: do without trees that are not needed to read files.
+    pub ignores_bad_roots: bool,
+    /// `ignoredatacsums`: do not verify data.
+    pub ignores_data_checksums: bool,
+}
+
+impl Rescue {
+    /// `all`.
+    pub const ALL: Self = Self {
+        uses_backup_root: true,
+        skips_log: true,
+        ignores_bad_roots: true,
+        ignores_data_checksums: true,
+    };
+
+    /// Adds what a value of the option asks for: names with colons between them. Returns `false` if one
+    /// is not known.
+    #[must_use]
+    pub fn add(&mut self, value: &str) -> bool {
+        value.split(':').all(|name| self.add_one(name))
+    }
+
+    fn add_one(&mut self, name: &str) -> bool {
+        match name {
+            "usebackuproot" => self.uses_backup_root = true,
+            "nologreplay" => self.skips_log = true,
+            "ignorebadroots" | "ibadroots" => self.ignores_bad_roots = true,
+            "ignoredatacsums" | "idatacsums" => self.ignores_data_checksums = true,
+            "all" => *self = Self::ALL,
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// How to mount.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MountOptions {
+    /// The root.
+    pub subvolume: SubvolumeChoice,
+    /// `degraded`: mount although devices are missing.
+    pub degraded: bool,
+    /// `rescue=`.
+    pub rescue: Rescue,
+    /// Where the superblock lies, if not at its first place.
+    pub superblock_offset: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rescue_takes_the_names_of_the_kernel() {
+        let mut rescue = Rescue::default();
+        assert!(rescue.add("usebackuproot:idatacsums"));
+        assert!(rescue.uses_backup_root && rescue.ignores_data_checksums);
+        assert!(!rescue.skips_log && !rescue.ignores_bad_roots);
+        assert!(rescue.add("nologreplay:ibadroots"));
+        assert_eq!(rescue, Rescue::ALL);
+        assert!(!rescue.add("all:other"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Contents: pages, and what backs them.
+
+use std::io::IoSliceMut;
+use std::ops::{ControlFlow, Range};
+
+use platter_cache::AddressSpace;
+use platter_vfs::{Condition, Error, FileKind, Result};
+
+use super::BtrfsInode;
+use crate::data::Reader;
+use crate::file::Contents;
+use crate::ondisk::TreeId;
+use crate::ondisk::inode_item::InodeFlags;
+
+/// How many extents of a range are announced to the devices.
+const ANNOUNCED_EXTENTS_MAX: u32 = 64;
+
+impl BtrfsInode {
+    pub(super) fn contents(&self) -> Contents<'_> {
+        Contents {
+            context: self.context(),
+            data: &self.fs.data,
+            decompressed: &self.fs.decompressed,
+            tree: self.tree(),
+            reader: Reader {
+                tree: TreeId(self.id.tree),
+                inode: self.id.number,
+                is_summed: !self.item.flags.contains(InodeFlags::NODATASUM),
+            },
+            size_bytes: self.item.size_bytes,
+        }
+    }
+
+    /// Refuses what is asked of a file's contents where there are none.
+    pub(super) fn refuse_without_contents(&self) -> Result<()> {
+        match self.item.kind {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(Condition::IsDirectory.into()),
+            FileKind::Symlink
+            | FileKind::CharDevice
+            | FileKind::BlockDevice
+            | FileKind::Fifo
+            | FileKind::Socket => Err(Condition::InvalidArgument.into()),
+        }
+    }
+
+    /// Announces to the devices what of them will be read. A hint: what fails here fails when it is read.
+    pub(super) fn announce(&self, range: Range<u64>) {
+        if self.item.kind != FileKind::Regular {
+            return;
+        }
+        let range = range.start..range.end.min(self.item.size_bytes);
+        let members = self.context().blocks.store().members();
+        let mut left = ANNOUNCED_EXTENTS_MAX;
+        let _ = self.contents().extents(range, &mut |extent| {
+            let place = extent.place.filter(|_| !extent.unwritten);
+            let member = place.and_then(|place| {
+                let member = members.iter().find(|member| member.index == place.member);
+                Some((place, member?.device.as_ref()?))
+            });
+            if let Some((place, device)) = member {
+                let len_bytes = extent.file.end - extent.file.start;
+                device.will_need(place.offset..place.offset.saturating_add(len_bytes));
+            }
+            left -= 1;
+            if left == 0 {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+    }
+}
+
+/// What the page cache fills a file's pages from.
+impl AddressSpace for BtrfsInode {
+    type Error = Error;
+
+    fn size_bytes(&self) -> u64 {
+        self.item.size_bytes
+    }
+
+    fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        self.contents().fill(offset, bufs)
+    }
+
+    fn will_need(&self, range: Range<u64>) {
+        self.announce(range);
+    }
+}

@@ -1,0 +1,65 @@
+//! Targets of symbolic links.
+
+use std::io::IoSliceMut;
+
+use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_vfs::{Condition, FileKind, Result};
+
+use super::BtrfsInode;
+
+/// The longest target, as in the kernel: a page less its end.
+const TARGET_BYTES_MAX: u64 = 4095;
+
+/// The rules of a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LinkRule {
+    /// The target has 1 to 4095 bytes.
+    Length,
+}
+
+impl Rule for LinkRule {
+    const STRUCTURE: &'static str = "symbolic link";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Length => "invalid length of the target",
+        }
+    }
+}
+
+impl BtrfsInode {
+    /// See [`platter_vfs::Inode::read_link`].
+    pub(super) fn link_target(&self) -> Result<Vec<u8>> {
+        if self.item.kind != FileKind::Symlink {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let locus = Locus::tree(self.id.tree).of_inode(self.id.number);
+        let len = target_len(self.item.size_bytes).map_err(|rule| Corrupt::new(locus, rule))?;
+        let mut target = vec![0; len];
+        self.contents()
+            .fill(0, &mut [IoSliceMut::new(&mut target)])?;
+        Ok(target)
+    }
+}
+
+/// The length of a target, of a link of this size.
+fn target_len(size_bytes: u64) -> Result<usize, LinkRule> {
+    let len = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+    if size_bytes == 0 || size_bytes > TARGET_BYTES_MAX {
+        return Err(LinkRule::Length);
+    }
+    Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_is_shorter_than_a_page() {
+        assert_eq!(target_len(4095), Ok(4095));
+        for size_bytes in [0, 4096, u64::MAX] {
+            assert_eq!(target_len(size_bytes), Err(LinkRule::Length));
+        }
+    }
+}
