@@ -1,5 +1,6 @@
 //! The seam between the facade and the drivers: one line for each.
 
+mod btrfs;
 mod edit;
 mod ext4;
 mod mkfs;
@@ -27,7 +28,7 @@ pub use mkfs::NewFilesystem;
 pub use resize::Resized;
 
 /// All drivers, in the order in which they are asked.
-const DRIVERS: &[&dyn Driver] = &[&ext4::Ext, &xfs::Xfs];
+const DRIVERS: &[&dyn Driver] = &[&ext4::Ext, &btrfs::BtrfsDriver, &xfs::Xfs];
 
 /// What a driver can do.
 pub(crate) trait Driver: Sync {

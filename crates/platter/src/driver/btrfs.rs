@@ -1,0 +1,163 @@
+//! btrfs.
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_btrfs::{Btrfs, MountOptions, Rescue, SubvolumeChoice};
+use platter_ondisk::Corruption;
+use platter_vfs::{CheckReport, CheckSink, Condition, Filesystem, Result};
+
+use super::{Driver, Identity, MountRequest, unsupported};
+use crate::Format;
+use crate::devices::{DeviceRole, Devices, Member, Members};
+use crate::options::{MountOption, OptionError, Recovery};
+
+/// The driver.
+pub(super) struct BtrfsDriver;
+
+impl Driver for BtrfsDriver {
+    fn format(&self) -> Format {
+        Format::Btrfs
+    }
+
+    fn identify(&self, devices: &Devices) -> Result<Identity> {
+        let superblock = platter_btrfs::identify(&**devices.first())?;
+        let mut present = Vec::new();
+        for device in devices.iter() {
+            // What else was given is refused by mounting.
+            if let Ok(other) = platter_btrfs::identify(&*device.device)
+                && other.fsid == superblock.fsid
+            {
+                present.push(Member {
+                    role: DeviceRole::Data,
+                    id: Some(other.dev_item.id.0),
+                    uuid: Some(other.dev_item.uuid),
+                });
+            }
+        }
+        Ok(Identity {
+            kind: "btrfs",
+            label: superblock.label,
+            uuid: superblock.fsid,
+            members: (superblock.device_count > 1).then_some(Members {
+                count: superblock.device_count,
+                present,
+                missing: Vec::new(),
+            }),
+        })
+    }
+
+    fn superblock_copy(
+        &self,
+        device: &dyn BlockDevice,
+        corruption: Option<&Corruption>,
+    ) -> Option<u64> {
+        if corruption.is_some_and(|corruption| corruption.structure != "superblock") {
+            return None;
+        }
+        Some(platter_btrfs::find_superblock_copy(device)? / 1024)
+    }
+
+    fn accepts_superblock_at(&self, device: &dyn BlockDevice, kib: u64) -> bool {
+        platter_btrfs::find_superblock_copy(device) == kib.checked_mul(1024)
+    }
+
+    fn check_option(&self, option: &MountOption) -> Result<(), OptionError> {
+        set(&mut MountOptions::default(), option)
+    }
+
+    fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
+        if request.writing.is_some() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let mut options = MountOptions {
+            superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
+            ..MountOptions::default()
+        };
+        options.rescue.skips_log = request.recovery == Recovery::Skip;
+        for option in &request.options {
+            // Each was accepted before.
+            let _ = set(&mut options, option);
+        }
+        if request.devices.of_role(DeviceRole::Log).is_some() {
+            return Err(unsupported(Format::Btrfs, "an external log"));
+        }
+        let devices: Vec<_> = request
+            .devices
+            .iter()
+            .map(|device| Arc::clone(&device.device))
+            .collect();
+        let mounted = Btrfs::mount(&devices, &options, request.budget, &*request.clock)?;
+        Ok(Arc::new(mounted))
+    }
+
+    fn check(&self, _request: MountRequest, _sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        Err(unsupported(Format::Btrfs, "checking"))
+    }
+}
+
+/// Sets a mount option by its name in the kernel.
+fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionError> {
+    let value = option.value.as_deref();
+    match (option.name.as_str(), value) {
+        ("subvol", Some(path)) => {
+            options.subvolume = SubvolumeChoice::Path(path.as_bytes().to_vec());
+        }
+        ("subvolid", Some(number)) => {
+            let parsed = match number.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16),
+                None => number.parse(),
+            };
+            let invalid = OptionError::Invalid("the number of a subvolume");
+            options.subvolume = SubvolumeChoice::Id(parsed.map_err(|_| invalid)?);
+        }
+        ("degraded", None) => options.degraded = true,
+        ("nologreplay" | "norecovery", None) => options.rescue.skips_log = true,
+        ("usebackuproot" | "recovery", None) => options.rescue.uses_backup_root = true,
+        ("rescue", Some(names)) => {
+            let mut rescue: Rescue = options.rescue;
+            if !rescue.add(names) {
+                return Err(OptionError::Invalid(
+                    "usebackuproot, nologreplay, ignorebadroots, ignoredatacsums or all",
+                ));
+            }
+            options.rescue = rescue;
+        }
+        ("subvol" | "subvolid" | "rescue", None) => {
+            return Err(OptionError::Invalid("a value"));
+        }
+        ("degraded" | "nologreplay" | "norecovery" | "usebackuproot" | "recovery", Some(_)) => {
+            return Err(OptionError::Invalid("no value"));
+        }
+        _ => return Err(OptionError::Unknown),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(words: &[&str]) -> Result<MountOptions, OptionError> {
+        let mut options = MountOptions::default();
+        for word in words {
+            set(&mut options, &MountOption::parse(word))?;
+        }
+        Ok(options)
+    }
+
+    #[test]
+    fn options_have_the_names_of_the_kernel() {
+        let given = options(&["subvolid=0x100", "degraded", "rescue=nologreplay"]).unwrap();
+        assert_eq!(given.subvolume, SubvolumeChoice::Id(256));
+        assert!(given.degraded && given.rescue.skips_log);
+        let given = options(&["subvol=a/b", "rescue=all"]).unwrap();
+        assert_eq!(given.subvolume, SubvolumeChoice::Path(b"a/b".to_vec()));
+        assert_eq!(given.rescue, Rescue::ALL);
+        assert_eq!(options(&["compress"]), Err(OptionError::Unknown));
+        for word in ["subvolid=x", "rescue=x", "degraded=1", "subvol"] {
+            let refused = options(&[word]);
+            assert!(matches!(refused, Err(OptionError::Invalid(_))), "{word}");
+        }
+    }
+}
