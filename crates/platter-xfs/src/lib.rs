@@ -6,6 +6,7 @@
 #[macro_use]
 pub mod ondisk;
 pub mod txn;
+pub mod ag;
 pub mod recovery;
 pub mod context;
 pub mod btree;

@@ -110,6 +110,42 @@ impl<'a> Agfl<'a> {
     }
 }
 
+/// A free list as it is written.
+#[derive(Debug)]
+pub struct Encoded {
+    /// The sector.
+    pub sector: Vec<u8>,
+    /// The first and the last entry in use.
+    pub range: (u32, u32),
+}
+
+/// Builds the sector of a list from the one before: the blocks from the first entry on.
+#[must_use]
+pub fn encode(sector: &[u8], geometry: &Geometry, blocks: &[AgBlock]) -> Encoded {
+    let mut sector = sector.to_vec();
+    let is_v5 = geometry.features.is_v5();
+    let header = if is_v5 {
+        size_of::<DiskAgflHeader>()
+    } else {
+        0
+    };
+    let body = sector.get_mut(header..).unwrap_or_default();
+    let empty = std::iter::repeat(&AgBlock::NULL);
+    for (slot, block) in body.chunks_exact_mut(4).zip(blocks.iter().chain(empty)) {
+        let _ = Be32::new(block.0).write_to(slot);
+    }
+    if is_v5 {
+        checksum::seal(&mut sector, DiskAgflHeader::CHECKSUM_OFFSET);
+    }
+    let last = u32::try_from(blocks.len()).unwrap_or(u32::MAX);
+    let last = last.checked_sub(1);
+    let end = slots(geometry).saturating_sub(1);
+    Encoded {
+        sector,
+        range: (0, last.unwrap_or(end)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::agf::TreeRoot;

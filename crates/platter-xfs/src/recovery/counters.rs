@@ -19,8 +19,6 @@ pub struct Counters {
     pub free_inodes: u64,
     /// Free blocks, those of the free lists and of the free space B-trees included.
     pub free_blocks: u64,
-    /// Lists of inodes without a name that are not empty.
-    pub unlinked_lists: u64,
 }
 
 impl Counters {
@@ -31,7 +29,6 @@ impl Counters {
             let (agf, agi) = read_headers(device, geometry, ag)?;
             sums.inodes += u64::from(agi.count);
             sums.free_inodes += u64::from(agi.free_count);
-            sums.unlinked_lists += agi.unlinked.iter().flatten().count() as u64;
             let free = [agf.free_blocks, agf.free_list_count, agf.btree_blocks];
             sums.free_blocks += free.into_iter().map(u64::from).sum::<u64>();
         }

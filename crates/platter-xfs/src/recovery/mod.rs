@@ -2,12 +2,15 @@
 //! counters up to date.
 
 pub mod counters;
+mod fork;
+mod intents;
+mod unlinked;
 
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Result, Unsupported};
+use platter_vfs::Result;
 
 use crate::ondisk::{Geometry, Superblock, SuperblockRule};
 use crate::txn::{self, LogDevice, LogPosition, LogState, ReplayReport};
@@ -20,8 +23,8 @@ pub struct RecoveryReport {
     pub position: LogPosition,
     /// What came from the log.
     pub log: ReplayReport,
-    /// Whether inodes without a name still wait to be freed. A tree of names does not show them.
-    pub has_unlinked_inodes: bool,
+    /// Inodes without a name that were freed.
+    pub inodes_freed: u64,
 }
 
 /// Recovers the filesystem on `data`, an overlay of its device or the device itself, from its log. The
@@ -39,19 +42,14 @@ pub fn recover(
         return Ok(RecoveryReport {
             position,
             log: report,
-            has_unlinked_inodes: false,
+            inodes_freed: 0,
         });
     }
     let superblock = read_superblock(&**data)?;
     let geometry = Geometry::new(&superblock);
-    if let Some(intent) = report.open_intents.first() {
-        return Err(Unsupported {
-            filesystem: "xfs",
-            feature: format!("a log with an unfinished intent ({:?})", intent.kind()),
-            reason: Some("mount read-only with norecovery"),
-        }
-        .into());
-    }
+    intents::finish(data, &geometry, &report.open_intents)?;
+    let inodes_freed = unlinked::process(data, &geometry)?;
+    unlinked::free_staged(data, &geometry)?;
     let counters = Counters::read(&**data, &geometry)?;
     if geometry.features.has_lazy_count() {
         counters.store(&**data, &geometry)?;
@@ -59,7 +57,7 @@ pub fn recover(
     Ok(RecoveryReport {
         position,
         log: report,
-        has_unlinked_inodes: counters.unlinked_lists > 0,
+        inodes_freed,
     })
 }
 
@@ -69,14 +67,6 @@ pub fn mark_clean(
     external: Option<&Arc<dyn BlockDevice>>,
     report: &RecoveryReport,
 ) -> Result<()> {
-    if report.has_unlinked_inodes {
-        return Err(Unsupported {
-            filesystem: "xfs",
-            feature: "writing to a filesystem with unlinked inodes to free".to_owned(),
-            reason: Some("mount it read-only, or with the kernel first"),
-        }
-        .into());
-    }
     let superblock = read_superblock(&**data)?;
     let log = LogDevice::open(&superblock, data, external)?;
     if report.position.state == LogState::Dirty {
@@ -97,3 +87,6 @@ fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
     }
     Ok(Superblock::decode(&sector, Locus::group(0))?)
 }
+
+#[cfg(test)]
+mod tests;

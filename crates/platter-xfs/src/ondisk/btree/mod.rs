@@ -3,6 +3,7 @@
 //! Spec: `xfs/btrees`, `xfs/data_extents`.
 
 mod record;
+mod build;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -16,6 +17,7 @@ use super::geometry::{CHUNK_INODES, Geometry};
 use super::identity::{Identity, Site};
 use super::types::{AgBlock, AgNr, FsBlock};
 
+pub use build::ShortBlock;
 pub use record::{
     DiskFreeExtent, DiskInodeChunk, DiskMapping, DiskOwner, DiskOwnerKey, DiskRefcount, InodeChunk,
     Owner, Refcount, RmapOwner,

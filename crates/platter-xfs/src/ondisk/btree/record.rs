@@ -324,7 +324,40 @@ impl Owner {
 }
 
 impl DiskOwner {
+    /// The keys of the record: of its first and of its last block.
+    #[must_use]
+    pub fn keys(&self) -> [DiskOwnerKey; 2] {
+        let first = DiskOwnerKey {
+            start: self.start,
+            owner: self.owner,
+            offset: self.offset,
+        };
+        let further = self.count.get().saturating_sub(1);
+        let has_offset = RmapOwner(self.owner.get()).is_inode();
+        let is_tree = self.offset.get() & FORK_BTREE != 0;
+        let offset = if has_offset && !is_tree {
+            self.offset.get().saturating_add(further.into())
+        } else {
+            self.offset.get()
+        };
+        let last = DiskOwnerKey {
+            start: self.start.get().saturating_add(further).into(),
+            owner: self.owner,
+            offset: offset.into(),
+        };
+        [first, last]
+    }
+
     /// What records are ordered by: whether the extent is unwritten does not count.
+    #[must_use]
+    pub fn order(&self) -> (u32, u64, u64) {
+        let offset = self.offset.get() & !UNWRITTEN;
+        (self.start.get(), self.owner.get(), offset)
+    }
+}
+
+impl DiskOwnerKey {
+    /// What keys are ordered by: whether the extent is unwritten does not count.
     #[must_use]
     pub fn order(&self) -> (u32, u64, u64) {
         let offset = self.offset.get() & !UNWRITTEN;

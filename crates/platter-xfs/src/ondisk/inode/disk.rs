@@ -116,6 +116,38 @@ impl DiskInodeV3 {
     }
 }
 
+/// Makes an inode on disk, whose blocks are freed already, one that is free: without type, names and
+/// forks, with the next generation, in no list.
+pub fn mark_free(bytes: &mut [u8]) {
+    const EXTENTS: u8 = 2;
+    if let Ok((disk, _)) = DiskInode::mut_from_prefix(bytes) {
+        disk.mode.set(0);
+        disk.links.set(0);
+        disk.size.set(0);
+        disk.blocks.set(0);
+        disk.extent_size.set(0);
+        disk.data_extents.set(0);
+        disk.attr_extents.set(0);
+        disk.fork_offset = 0;
+        (disk.data_format, disk.attr_format) = (EXTENTS, EXTENTS);
+        disk.flags.set(0);
+        disk.dm_event_mask.set(0);
+        disk.dm_state.set(0);
+        disk.generation.set(disk.generation.get().wrapping_add(1));
+        disk.next_unlinked.set(u32::MAX);
+        if disk.version != 3 {
+            return;
+        }
+        disk.big_data_extents.set(0);
+    }
+    if let Ok((disk, _)) = DiskInodeV3::mut_from_prefix(bytes) {
+        let kept = InodeFlags2::BIGTIME | InodeFlags2::NREXT64;
+        disk.flags2.set(disk.flags2.get() & kept.bits());
+        disk.cow_extent_size.set(0);
+    }
+    DiskInodeV3::seal(bytes);
+}
+
 bitflags! {
     /// `di_flags`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

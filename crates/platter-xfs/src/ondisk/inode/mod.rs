@@ -15,7 +15,7 @@ use super::checksum;
 use super::geometry::Geometry;
 use super::types::{AgInode, InodeNr, Lsn};
 
-pub use disk::{DiskInode, DiskInodeV3, InodeFlags, InodeFlags2};
+pub use disk::{DiskInode, DiskInodeV3, InodeFlags, InodeFlags2, mark_free};
 
 /// `di_magic`: `IN`.
 pub const INODE_MAGIC: u16 = 0x494e;

@@ -1,0 +1,113 @@
+//! Records and keys of the B-trees of an allocation group, and their order.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ondisk::btree::{
+    BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, DiskOwnerKey, DiskRefcount,
+};
+
+/// What records and keys are compared by.
+pub type Order = (u64, u64, u64);
+
+/// A record of a B-tree of an allocation group.
+pub trait TreeRecord:
+    Copy + FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + 'static
+{
+    /// The keys of one pointer.
+    type Key: Copy + FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + 'static;
+
+    /// The place of a record in the tree.
+    fn order(&self, kind: BtreeKind) -> Order;
+
+    /// The key of a block with this record alone.
+    fn key(&self) -> Self::Key;
+
+    /// The place of a key in the tree.
+    fn key_order(key: &Self::Key, kind: BtreeKind) -> Order;
+
+    /// The key of a block, from those of its entries.
+    fn joined(keys: &[Self::Key]) -> Option<Self::Key> {
+        keys.first().copied()
+    }
+}
+
+impl TreeRecord for DiskFreeExtent {
+    type Key = Self;
+
+    fn order(&self, kind: BtreeKind) -> Order {
+        let (start, count) = (self.start.get().into(), self.count.get().into());
+        if kind == BtreeKind::Cnt {
+            (count, start, 0)
+        } else {
+            (start, 0, 0)
+        }
+    }
+
+    fn key(&self) -> Self {
+        *self
+    }
+
+    fn key_order(key: &Self, kind: BtreeKind) -> Order {
+        key.order(kind)
+    }
+}
+
+/// The first block or inode of a record.
+type StartKey = platter_ondisk::endian::Be32;
+
+impl TreeRecord for DiskInodeChunk {
+    type Key = StartKey;
+
+    fn order(&self, _kind: BtreeKind) -> Order {
+        (self.start.get().into(), 0, 0)
+    }
+
+    fn key(&self) -> StartKey {
+        self.start
+    }
+
+    fn key_order(key: &StartKey, _kind: BtreeKind) -> Order {
+        (key.get().into(), 0, 0)
+    }
+}
+
+impl TreeRecord for DiskRefcount {
+    type Key = StartKey;
+
+    fn order(&self, _kind: BtreeKind) -> Order {
+        (self.start.get().into(), 0, 0)
+    }
+
+    fn key(&self) -> StartKey {
+        self.start
+    }
+
+    fn key_order(key: &StartKey, _kind: BtreeKind) -> Order {
+        (key.get().into(), 0, 0)
+    }
+}
+
+impl TreeRecord for DiskOwner {
+    type Key = [DiskOwnerKey; 2];
+
+    fn order(&self, _kind: BtreeKind) -> Order {
+        let (start, owner, offset) = DiskOwner::order(self);
+        (start.into(), owner, offset)
+    }
+
+    fn key(&self) -> Self::Key {
+        self.keys()
+    }
+
+    fn key_order(key: &Self::Key, _kind: BtreeKind) -> Order {
+        let [low, _] = key;
+        let (start, owner, offset) = low.order();
+        (start.into(), owner, offset)
+    }
+
+    fn joined(keys: &[Self::Key]) -> Option<Self::Key> {
+        let [low, _] = *keys.first()?;
+        let high = keys.iter().map(|[_, high]| *high);
+        Some([low, high.max_by_key(DiskOwnerKey::order)?])
+    }
+}

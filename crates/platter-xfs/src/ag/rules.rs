@@ -1,0 +1,25 @@
+//! What the trees of an allocation group must hold to when they change.
+
+rules! {
+    /// What an allocation group must hold to when it changes.
+    pub enum GroupRule of "allocation group" {
+        /// The blocks of a tree fit each other.
+        Tree => "B-tree is inconsistent",
+        /// A record that is to be changed exists.
+        Missing => "record is missing in a B-tree",
+        /// A record that is to be inserted does not exist.
+        Exists => "record exists in a B-tree",
+        /// Blocks that are freed are in use, and within the group.
+        DoubleFree => "freed blocks are free or outside the allocation group",
+        /// The free list has blocks for the trees.
+        FreeList => "free list is empty",
+        /// Blocks that are freed have the owner that frees them.
+        Owner => "freed blocks have another owner",
+        /// Blocks that are freed are referenced.
+        Refcount => "bad reference count of freed blocks",
+        /// A freed inode is in use.
+        Inode => "freed inode is free or in no chunk",
+        /// A list of unlinked inodes ends.
+        UnlinkedList => "bad inode in an unlinked list",
+    }
+}

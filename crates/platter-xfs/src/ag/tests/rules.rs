@@ -1,0 +1,93 @@
+//! One change for each rule that it finds broken.
+
+use platter_ondisk::Rule;
+use platter_vfs::{Error, Result};
+
+use super::run;
+use super::sample::{Sample, owner};
+use crate::ag::GroupRule;
+use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, RmapOwner};
+use crate::ondisk::{AgBlock, AgInode};
+
+fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: GroupRule) {
+    let error = result.unwrap_err();
+    let Error::Corrupt(corruption) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(corruption.rule, rule.text());
+}
+
+#[test]
+fn blocks_are_not_freed_twice_or_outside_the_group() {
+    Sample::new().change(|group| {
+        group.free_extent(AgBlock(100), 10).unwrap();
+        for (start, count) in [(100, 1), (109, 2), (95, 6), (4090, 7), (0, 1), (50, 0)] {
+            let freed = group.free_extent(AgBlock(start), count);
+            assert_broken(freed, GroupRule::DoubleFree);
+        }
+    });
+}
+
+#[test]
+fn records_are_inserted_once_and_removed_once() {
+    Sample::new().change(|group| {
+        let record = owner(100, 1, RmapOwner(131), 0).encode();
+        group.insert(BtreeKind::Rmap, record).unwrap();
+        assert_broken(group.insert(BtreeKind::Rmap, record), GroupRule::Exists);
+        let gone = group.remove::<DiskFreeExtent>(BtreeKind::Bno, (9, 0, 0));
+        assert_broken(gone, GroupRule::Missing);
+    });
+}
+
+#[test]
+fn trees_need_blocks_in_the_free_list() {
+    Sample::new().change(|group| {
+        for _ in 0..6 {
+            group.alloc_tree_block(BtreeKind::Bno).unwrap();
+        }
+        let block = group.alloc_tree_block(BtreeKind::Bno);
+        assert_broken(block, GroupRule::FreeList);
+    });
+}
+
+#[test]
+fn blocks_of_another_owner_are_not_removed() {
+    Sample::new().change(|group| {
+        let record = owner(100, 4, RmapOwner(131), 0).encode();
+        group.insert(BtreeKind::Rmap, record).unwrap();
+        for gone in [
+            owner(100, 4, RmapOwner(132), 0),
+            owner(101, 1, RmapOwner(131), 0),
+            owner(102, 3, RmapOwner(131), 2),
+        ] {
+            assert_broken(group.remove_owner(&gone), GroupRule::Owner);
+        }
+    });
+}
+
+#[test]
+fn reference_count_below_two_is_found() {
+    Sample::new().change(|group| {
+        let record = run(100, 4, 1).encode();
+        group.insert(BtreeKind::Refcount, record).unwrap();
+        let dropped = group.drop_references(AgBlock(100), 4);
+        assert_broken(dropped, GroupRule::Refcount);
+    });
+}
+
+#[test]
+fn inode_is_freed_once() {
+    Sample::new().change(|group| {
+        group.free_inode(AgInode(24001)).unwrap();
+        for inode in [24001, 23999, 24064, 5] {
+            assert_broken(group.free_inode(AgInode(inode)), GroupRule::Inode);
+        }
+    });
+}
+
+#[test]
+fn tree_of_another_object_is_no_tree_of_a_group() {
+    Sample::new().change(|group| {
+        assert_broken(group.root(BtreeKind::Bmap), GroupRule::Tree);
+    });
+}
