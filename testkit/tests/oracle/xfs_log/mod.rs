@@ -7,19 +7,20 @@ mod work;
 mod shapes;
 
 use anyhow::Result;
+use platter_xfs::recovery::RecoveryReport;
 
-use scene::{Scene, Shape, Shutdown};
+use scene::{Scene, Shape, Shutdown, Work};
 
 /// Recovers what the kernel left on one shape after one workload, and compares.
 pub(crate) fn recover_beside_the_kernel(
     shape: &Shape,
     shutdown: Shutdown,
-    work: fn(&std::path::Path) -> Result<()>,
-) -> Result<()> {
+    work: Work,
+) -> Result<RecoveryReport> {
     let scene = Scene::make(shape)?;
     scene.work(shutdown, work)?;
-    let ours = scene.recovered()?;
+    let (ours, report) = scene.recovered()?;
     let theirs = scene.recovered_by_the_kernel()?;
     listing::assert_equal(&ours, &theirs);
-    Ok(())
+    Ok(report)
 }

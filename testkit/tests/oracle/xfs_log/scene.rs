@@ -1,5 +1,6 @@
 //! A filesystem with a log that the kernel left dirty, and its copies.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,9 @@ pub(crate) enum Shutdown {
     Abrupt,
 }
 
+/// What the kernel does before it is stopped; the files stay open until then.
+pub(crate) type Work = fn(&Path) -> Result<Vec<File>>;
+
 /// The images of one filesystem.
 pub(crate) struct Scene {
     folder: tempfile::TempDir,
@@ -50,7 +54,7 @@ impl Scene {
         let log = scene.path("log");
         let named;
         if let Some(mib) = shape.external_mib {
-            std::fs::File::create(&log)?.set_len(mib << 20)?;
+            File::create(&log)?.set_len(mib << 20)?;
             named = format!("logdev={},size={mib}m", log.display());
             options.extend(["-l", &named]);
         }
@@ -71,14 +75,12 @@ impl Scene {
     }
 
     /// Lets the kernel work in the filesystem, and stops it.
-    pub(crate) fn work(&self, shutdown: Shutdown, work: fn(&Path) -> Result<()>) -> Result<()> {
+    pub(crate) fn work(&self, shutdown: Shutdown, work: Work) -> Result<()> {
         let images = self.images("");
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let options = self.shape.mount_options;
         let mount = Mount::images(FsType::Xfs, &paths, options, Access::ReadWrite)?;
-        work(mount.root())?;
-        // Inodes without a name are freed in the background.
-        std::thread::sleep(std::time::Duration::from_millis(700));
+        let open_files = work(mount.root())?;
         let command = match shutdown {
             Shutdown::Flushed => "shutdown -f",
             Shutdown::Abrupt => "shutdown",
@@ -86,6 +88,7 @@ impl Scene {
         let mut io = tool::command("xfs_io");
         io.args(["-x", "-c", command]).arg(mount.root());
         tool::succeed(&mut io)?;
+        drop(open_files);
         drop(mount);
         // The kernel has let go of the image once its devices are gone.
         std::thread::sleep(std::time::Duration::from_millis(200));
@@ -109,17 +112,21 @@ impl Scene {
 
     /// What the kernel finds in a copy that was recovered by platter: in an overlay of the images, which
     /// do not change, that is then written out.
-    pub(crate) fn recovered(&self) -> Result<Listing> {
+    pub(crate) fn recovered(&self) -> Result<(Listing, RecoveryReport)> {
         let images = self.images("");
         let contents = images.iter().map(std::fs::read);
         let contents: Vec<Vec<u8>> = contents.collect::<Result<_, _>>()?;
-        let memory = contents.iter().map(|bytes| {
-            let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("image", bytes.clone()));
-            let overlay = OverlayDevice::new(device, OverlayOptions::default());
+        let bases: Vec<Arc<MemoryDevice>> = contents
+            .iter()
+            .map(|bytes| Arc::new(MemoryDevice::new("image", bytes.clone())))
+            .collect();
+        let overlays = bases.iter().map(|base| {
+            let base = Arc::<MemoryDevice>::clone(base);
+            let overlay = OverlayDevice::new(base, OverlayOptions::default());
             let overlay: Arc<dyn BlockDevice> = Arc::new(overlay);
             overlay
         });
-        let devices: Vec<_> = memory.collect();
+        let devices: Vec<_> = overlays.collect();
         let [data, external @ ..] = &devices[..] else {
             bail!("no device");
         };
@@ -127,6 +134,9 @@ impl Scene {
             .with_context(|| format!("recovery of {}", self.shape.name))?;
         self.explain(&report);
         recovery::mark_clean(data, external.first(), &report)?;
+        for (base, bytes) in bases.iter().zip(&contents) {
+            assert!(base.snapshot() == *bytes, "{}: changed", self.shape.name);
+        }
         for (device, image) in devices.iter().zip(self.images(".ours")) {
             let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes)?];
             device.read_at(0, &mut bytes)?;
@@ -145,7 +155,7 @@ impl Scene {
         std::fs::write(mount.root().join("afterwards"), b"works")?;
         mount.unmount_all(&paths)?;
         assert_eq!(xfs::check(&paths)?, Verdict::Clean, "{}", self.shape.name);
-        Ok(listing)
+        Ok((listing, report))
     }
 
     fn explain(&self, report: &RecoveryReport) {

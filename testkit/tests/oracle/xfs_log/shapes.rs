@@ -1,6 +1,6 @@
 //! Every shape of log with every workload.
 
-use super::scene::{Shape, Shutdown};
+use super::scene::{Shape, Shutdown, Work};
 use super::{recover_beside_the_kernel, work};
 
 const PLAIN: Shape = Shape {
@@ -62,7 +62,7 @@ const SHAPES: &[Shape] = &[
     },
 ];
 
-fn all(shutdown: Shutdown, work: fn(&std::path::Path) -> anyhow::Result<()>) {
+fn all(shutdown: Shutdown, work: Work) {
     for shape in SHAPES {
         recover_beside_the_kernel(shape, shutdown, work)
             .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
@@ -82,4 +82,25 @@ fn xfs_log_of_rounds_recovers_as_in_the_kernel() {
 #[test]
 fn abruptly_ended_xfs_log_recovers_as_in_the_kernel() {
     all(Shutdown::Abrupt, work::rounds);
+}
+
+#[test]
+fn unlinked_open_files_are_freed_by_the_recovery() {
+    for shape in SHAPES {
+        let report = recover_beside_the_kernel(shape, Shutdown::Flushed, work::unlinked)
+            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
+        assert!(report.inodes_freed >= 160, "{}: {report:?}", shape.name);
+    }
+}
+
+#[test]
+fn unlinked_clones_drop_their_references_in_the_recovery() {
+    for shape in SHAPES
+        .iter()
+        .filter(|shape| shape.options.concat().contains("reflink=1"))
+    {
+        let report = recover_beside_the_kernel(shape, Shutdown::Flushed, work::clones)
+            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
+        assert!(report.inodes_freed >= 20, "{}: {report:?}", shape.name);
+    }
 }
