@@ -50,6 +50,15 @@ pub(crate) enum Effect {
     Unforeseen(NodeId),
 }
 
+/// What came of a copy.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    /// How many bytes were copied, which may be fewer than asked for.
+    pub(crate) bytes: u64,
+    /// The source has another time of access now.
+    pub(crate) accessed: bool,
+}
+
 /// An attribute to set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct XattrChange<'a> {
@@ -251,15 +260,14 @@ impl Server {
         self.check(inode.fallocate(range, mode))
     }
 
-    /// Copies a range of a file to a place in another, or in the same. Returns how many bytes, which may
-    /// be fewer.
+    /// Copies a range of a file to a place in another, or in the same.
     pub(crate) fn copy_range(
         &self,
         caller: Caller,
         (source, range): (NodeId, Range<u64>),
         (target, to): (NodeId, u64),
         effect: &mut Effect,
-    ) -> Answer<u64> {
+    ) -> Answer<Copied> {
         self.counters.count(Operation::CopyFileRange);
         self.must_be_writable()?;
         let (source, inode) = (self.inode(source)?, self.inode(target)?);
@@ -270,9 +278,11 @@ impl Server {
         {
             *effect = Effect::Unforeseen(target);
         }
-        let copied = self.check(inode.copy_range(&*source, range, to))?;
+        let bytes = self.check(inode.copy_range(&*source, range, to))?;
+        let before = self.check(source.attr())?.accessed;
         self.note_access(&*source, FileKind::Regular, OFlags::empty());
-        Ok(copied)
+        let accessed = self.check(source.attr())?.accessed != before;
+        Ok(Copied { bytes, accessed })
     }
 
     /// Refuses what must not happen to a file that is immutable or only grows.

@@ -47,6 +47,8 @@ struct Turn<'t> {
     effect: Effect,
     /// What was written past the kernel's page cache.
     past_cache: Option<Range<u64>>,
+    /// A file that was read without the kernel, whose time of access it does not know.
+    read_here: Option<NodeId>,
 }
 
 /// What a request comes to.
@@ -97,17 +99,22 @@ impl<'s> Exchange<'s> {
             reply: Reply::new(space, &mut self.held),
             effect: Effect::Foreseen,
             past_cache: None,
+            read_here: None,
         };
         let answer = server.guarded(|_| turn.carry_out(opcode, &header, body));
         let Turn {
             reply,
             effect,
             past_cache,
+            read_here,
             ..
         } = turn;
         let len = reply.len();
         let node = NodeId(header.node);
         if let Effect::Unforeseen(node) = effect {
+            notice::drop_attributes(self.device, node);
+        }
+        if let Some(node) = read_here {
             notice::drop_attributes(self.device, node);
         }
         if let Some(range) = past_cache.filter(|_| self.agreed.contains(InitFlags::ASYNC_DIO)) {
@@ -405,11 +412,12 @@ impl Turn<'_> {
         let from = (source, asked.offset_in..end);
         let to = (target, asked.offset_out);
         let copied = self.server.copy_range(caller, from, to, &mut self.effect)?;
+        self.read_here = copied.accessed.then_some(source);
         if self.agreed.contains(InitFlags::WRITEBACK_CACHE) {
             // Otherwise the kernel asks by itself.
             self.effect = Effect::Unforeseen(target);
         }
-        Ok(copied)
+        Ok(copied.bytes)
     }
 
     fn set_xattr(&mut self, caller: Caller, node: NodeId, mut body: Body<'_>) -> Answer<()> {

@@ -1,10 +1,11 @@
 //! Copies from file to file, whose data stays on this side of the kernel.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 
 use platter_fuse::Operation;
+use platter_vfs::{Filesystem, Name};
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
 
@@ -47,6 +48,17 @@ fn copied_range_is_seen_at_once_with_its_size() {
     expected[8000..8007].copy_from_slice(b"changed");
     assert_eq!(fs::read(&to).unwrap(), expected);
     assert_eq!(fs::metadata(&to).unwrap().len(), 12_000);
+    let accessed = mounted
+        .fs
+        .root()
+        .unwrap()
+        .lookup(Name::new(b"from").unwrap());
+    let accessed = accessed.unwrap().attr().unwrap().accessed;
+    let seen = fs::metadata(&from).unwrap();
+    assert_eq!(
+        (seen.atime(), seen.atime_nsec()),
+        (accessed.seconds, accessed.nanoseconds.into())
+    );
     let past_end = copy_file_range(&source, Some(&mut 20_000), &target, Some(&mut 0), 10);
     assert_eq!(past_end.unwrap(), 0);
     let overlaps = copy_file_range(&source, Some(&mut 0), &source, Some(&mut 10), 100);
