@@ -5,7 +5,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// Returns the CRC-32C (Castagnoli) of `bytes` continued from `seed`, with neither initial nor
 /// final inversion.
 ///
-/// The form of ext4's and JBD2's checksums: start from `!0`, or from the checksum of the preceding
+/// The form of most checksums of metadata: start from `!0`, or from the checksum of the preceding
 /// input (the filesystem UUID, the inode number), and store the result as it is.
 #[must_use]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
@@ -21,7 +21,7 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 /// Returns the CRC-32 (IEEE 802.3, most significant bit first) of `bytes` continued from `seed`,
 /// without inversions.
 ///
-/// The form of JBD2's version 1 commit block checksum, which starts from `!0`.
+/// The form of the checksum in version 1 commit blocks of a journal, which starts from `!0`.
 #[must_use]
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(seed, |crc, &byte| {
@@ -36,7 +36,7 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
 /// Returns the CRC-16 (polynomial 0x8005 reflected) of `bytes` continued from `seed`, without
 /// inversions.
 ///
-/// The form of ext4's `gdt_csum` group descriptor checksum, which starts from `!0`.
+/// The form of the `gdt_csum` group descriptor checksum, which starts from `!0`.
 #[must_use]
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(seed, |crc, &byte| {

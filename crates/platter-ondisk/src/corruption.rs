@@ -35,7 +35,7 @@ pub struct LocusParts {
     pub group: Option<u64>,
     /// Inode number.
     pub inode: Option<u64>,
-    /// Block number: in filesystem blocks from the start of the filesystem (ext4, XFS), or the
+    /// Block number: in filesystem blocks from the start of the filesystem (ext2/3/4, XFS), or the
     /// logical address in bytes (btrfs).
     pub block: Option<u64>,
     /// Byte offset inside the structure or block.

@@ -1,5 +1,5 @@
 //! Integers with a byte order in their type and an alignment of one, so that disk structures
-//! are read in place. Little-endian serves ext4 and btrfs, big-endian JBD2 and XFS.
+//! are read in place. Little-endian serves ext2/3/4 and btrfs, big-endian their journal and XFS.
 
 pub use zerocopy::byteorder::big_endian::{U16 as Be16, U32 as Be32, U64 as Be64};
 pub use zerocopy::byteorder::little_endian::{U16 as Le16, U32 as Le32, U64 as Le64};

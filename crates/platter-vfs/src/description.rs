@@ -29,7 +29,7 @@ pub struct Feature {
 /// What a filesystem reports about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// `ext2`, `ext3`, `ext4`, `btrfs`, `xfs`.
+    /// `ext2`, `btrfs`, `xfs`.
     pub kind: &'static str,
     /// The volume's UUID.
     pub uuid: Uuid,

@@ -150,7 +150,7 @@ mod tests {
         let damage = crate::Corruption::new("inode", crate::Locus::inode(1), "is damaged");
         assert_eq!(Error::from(damage).errno().raw_os_error(), 117);
         let unsupported = crate::Unsupported {
-            filesystem: "ext4",
+            filesystem: "btrfs",
             feature: "a_new_one".to_owned(),
             reason: None,
         };

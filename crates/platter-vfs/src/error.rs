@@ -203,7 +203,7 @@ pub fn code_of_errno(errno: rustix::io::Errno) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{filesystem}: {feature} is not supported{}", reason.map_or(String::new(), |why| format!(" ({why})")))]
 pub struct Unsupported {
-    /// The filesystem, such as `ext4`.
+    /// The filesystem, such as `btrfs`.
     pub filesystem: &'static str,
     /// The feature's name in its own tools, or the raw bit of an unknown one.
     pub feature: String,

@@ -1,4 +1,4 @@
-//! Linux filesystems in user space: open ext2, ext3 and ext4 images and disks, read and walk them,
+//! Linux filesystems in user space: open ext2/3/4 images and disks, read and walk them,
 //! copy files out, stream them as tar, check them. No root, no mount, nothing written to the image.
 //!
 //! An [`ImageSpec`] names an image, [`OpenOptions`] open it as a [`Volume`], and the volume gives

@@ -164,7 +164,8 @@ mod tests {
 
     use super::*;
     use crate::Maker;
-    use crate::make::{Generation, MkfsOptions};
+    use crate::driver::samples::GENERATIONS;
+    use crate::make::MkfsOptions;
     use crate::populate::Content;
 
     struct Findings(Vec<Finding>);
@@ -189,7 +190,7 @@ mod tests {
         let tree = folder.path().join("tree");
         fs::create_dir(&tree).unwrap();
         fs::write(tree.join("file"), vec![7; 100_000]).unwrap();
-        for generation in [Generation::Ext2, Generation::Ext3, Generation::Ext4] {
+        for generation in GENERATIONS {
             let path = folder.path().join(format!("{generation:?}"));
             let spec = ImageSpec::parse(&path).unwrap();
             let maker = Maker::new(MkfsOptions::new(generation)).size_bytes(9 << 20);

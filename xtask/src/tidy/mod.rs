@@ -9,6 +9,7 @@ mod licences;
 mod spec;
 mod rules;
 mod words;
+mod formats;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -69,6 +70,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     findings.extend(spec::check(&workspace.read(spec::SOURCES)?, &sources));
     findings.extend(rules::check(&sources));
     findings.extend(words::check(&sources));
+    findings.extend(formats::check(&sources));
     for finding in &findings {
         println!("{finding}");
     }

@@ -59,7 +59,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const TABLE: &[u8] = b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+    const TABLE: &[u8] = b"22 1 254:0 / / rw,relatime - xfs /dev/vda rw\n\
         30 22 0:45 / /mnt/a\\040b rw,nosuid shared:5 - fuse.platter disk rw\n\
         31 22 0:46 / /mnt/x rw - tmpfs tmpfs rw\n\
         32 22 0:47 / /mnt/x rw - fuse.platter disk rw\n";

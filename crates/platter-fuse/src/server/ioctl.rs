@@ -39,12 +39,12 @@ const COMMANDS: [(u32, Command); 14] = [
     (0x401c_5820, Command::SetXflags),     // FS_IOC_FSSETXATTR
     (0x8008_7601, Command::GetGeneration), // FS_IOC_GETVERSION
     (0x8004_7601, Command::GetGeneration), // FS_IOC32_GETVERSION
-    (0x8008_6603, Command::GetGeneration), // EXT4_IOC_GETVERSION
-    (0x8004_6603, Command::GetGeneration), // EXT4_IOC32_GETVERSION
+    (0x8008_6603, Command::GetGeneration), // EXT3_IOC_GETVERSION
+    (0x8004_6603, Command::GetGeneration), // EXT3_IOC32_GETVERSION
     (0x8100_9431, Command::GetLabel),      // FS_IOC_GETFSLABEL
     (0x4100_9432, Command::SetLabel),      // FS_IOC_SETFSLABEL
     (0xc018_5879, Command::Trim),          // FITRIM
-    (0x8004_587d, Command::Shutdown),      // EXT4_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
+    (0x8004_587d, Command::Shutdown),      // FS_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN
 ];
 
 /// Bytes of the buffer of a label, `FSLABEL_MAX`.
@@ -178,7 +178,7 @@ impl Server {
     }
 
     /// The flags of the request do not reach us: by its number, its argument is for an answer. So it is
-    /// always the strongest form, which makes everything durable before (`EXT4_GOING_FLAGS_DEFAULT`).
+    /// always the strongest form, which makes everything durable before (`FS_SHUTDOWN_FLAGS_DEFAULT`).
     fn shut_down(&self) -> Answer<Vec<u8>> {
         self.shut_down.store(true, Ordering::Relaxed);
         self.check(self.fs.shutdown())?;

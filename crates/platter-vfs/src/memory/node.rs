@@ -18,7 +18,7 @@ pub(super) struct Number(pub(super) u64);
 /// The root directory.
 pub(super) const ROOT: Number = Number(1);
 
-/// The most names a file may have, as few as ext4 allows a directory of old.
+/// The most names a file may have, as few as any driver allows.
 pub(super) const LINKS_MAX: u32 = 65_000;
 
 /// All inodes.

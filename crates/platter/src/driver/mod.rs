@@ -5,6 +5,8 @@ mod edit;
 mod ext4;
 mod mkfs;
 mod resize;
+#[cfg(test)]
+pub(crate) mod samples;
 mod xfs;
 
 use std::sync::Arc;

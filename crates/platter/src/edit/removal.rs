@@ -124,12 +124,13 @@ mod tests {
     use std::time::Duration;
 
     use platter_block::MemoryDevice;
-    use platter_ext4::mkfs::Generation;
 
     use super::super::tests::{begin, sample, write};
     use super::super::{Existing, Missing};
     use super::*;
     use crate::Error;
+    use crate::driver::samples::NEWEST;
+    use crate::make::Generation;
 
     /// Removes a tree, in time.
     fn remove(memory: &Arc<MemoryDevice>, path: &'static [u8]) -> Option<String> {
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn more_names_than_are_held_at_once_are_removed() {
-        let memory = sample(Generation::Ext4);
+        let memory = sample(NEWEST);
         let edit = begin(&memory);
         let deep = "/deep".repeat(20);
         edit.make_dirs(deep.as_bytes(), None).unwrap();

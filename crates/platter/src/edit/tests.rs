@@ -5,7 +5,6 @@ use std::fmt::Write;
 use parking_lot::Mutex;
 use platter_block::sim::{CrashOptions, RecordingDevice};
 use platter_block::{BatchPiece, BlockDevice, IoError, MemoryDevice};
-use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{
     CheckProgress, CheckReport, CheckSink, Description, FileKind, Filesystem, Finding, FixedClock,
@@ -17,10 +16,10 @@ use super::*;
 use crate::Format;
 use crate::copy::CopyOptions;
 use crate::devices::Devices;
-use crate::driver::{Identity, MountRequest};
+use crate::driver::samples::{GENERATIONS, NEWEST, mkfs};
+use crate::driver::{Generation, Identity, MkfsOptions, MountRequest};
 use crate::{MemoryBudget, Recovery};
 
-const GENERATIONS: [Generation; 3] = [Generation::Ext2, Generation::Ext3, Generation::Ext4];
 const LEN_BYTES: usize = 4 << 20;
 
 fn clock() -> Arc<FixedClock> {
@@ -275,7 +274,7 @@ fn between_batches_the_image_is_sound_without_a_replay() {
 
 #[test]
 fn image_that_needs_recovery_is_recovered_with_the_edit() {
-    let memory = sample(Generation::Ext4);
+    let memory = sample(NEWEST);
     let recording = Arc::new(RecordingDevice::new(
         Arc::<MemoryDevice>::clone(&memory) as Arc<dyn BlockDevice>
     ));
@@ -312,7 +311,7 @@ fn image_that_needs_recovery_is_recovered_with_the_edit() {
 
 #[test]
 fn change_larger_than_the_journal_is_made_all_the_same() {
-    let memory = sample_of(Generation::Ext4, 24 << 20);
+    let memory = sample_of(NEWEST, 24 << 20);
     let edit = begin(&memory);
     for number in 0..5000 {
         edit.truncate(format!("/{number}").as_bytes(), SizeChange::Set(0), false)
@@ -328,7 +327,7 @@ fn change_larger_than_the_journal_is_made_all_the_same() {
 
 #[test]
 fn trees_are_copied_within_the_image_but_not_into_themselves() {
-    let memory = sample(Generation::Ext4);
+    let memory = sample(NEWEST);
     let edit = begin(&memory);
     let mut ignore = |_: CopyInEvent<'_>| {};
     let options = CopyOptions {
@@ -357,7 +356,7 @@ fn trees_are_copied_within_the_image_but_not_into_themselves() {
 
 #[test]
 fn names_follow_the_rules_of_the_commands() {
-    let memory = sample(Generation::Ext4);
+    let memory = sample(NEWEST);
     let edit = begin(&memory);
     let told = |result: crate::Result<()>| result.err().map(|error| error.to_string());
     let is = |text: &str| Some(text.to_owned());
@@ -456,7 +455,7 @@ fn what_is_written_above_a_long_image_has_a_place() {
 
 #[test]
 fn contents_are_written_as_the_host_writes_them() {
-    let disk = sample(Generation::Ext4);
+    let disk = sample(NEWEST);
     let edit = begin(&disk);
     edit.symlink(b"/new", b"/link", false, Existing::Refuse)
         .unwrap();
@@ -485,7 +484,7 @@ fn contents_are_written_as_the_host_writes_them() {
 fn files_that_outlive_an_edit_do_not_lock_the_image() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
-    std::fs::write(&path, sample(Generation::Ext4).snapshot()).unwrap();
+    std::fs::write(&path, sample(NEWEST).snapshot()).unwrap();
     let spec = ImageSpec::new(&path);
     for is_kept in [true, false] {
         let edit = options().edit(&spec).unwrap();

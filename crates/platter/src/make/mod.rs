@@ -372,6 +372,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::driver::samples::NEWEST;
 
     fn folder_of(files: u32, bytes: usize) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -389,7 +390,7 @@ mod tests {
         let budget = Arc::new(MemoryBudget::new(4 << 20));
         let content = Content::of_folder(&folder.path().join("tree")).unwrap();
         let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
-        let maker = Maker::new(MkfsOptions::new(Generation::Ext4))
+        let maker = Maker::new(MkfsOptions::new(NEWEST))
             .budget(Arc::clone(&budget))
             .content(content)
             .size_of_content();
@@ -411,8 +412,8 @@ mod tests {
     fn the_smallest_image_is_a_hundredth_longer_than_one_that_is_too_short() {
         for (generation, files, bytes) in [
             (Generation::Ext2, 20, 50_000),
-            (Generation::Ext4, 1, 10),
-            (Generation::Ext4, 2000, 900),
+            (NEWEST, 1, 10),
+            (NEWEST, 2000, 900),
             (Generation::Ext3, 3, 9 << 20),
         ] {
             let folder = folder_of(files, bytes);
@@ -446,12 +447,12 @@ mod tests {
         let tree = folder.path().join("tree");
         let maker = || {
             let content = Content::of_folder(&tree).unwrap();
-            let maker = Maker::new(MkfsOptions::new(Generation::Ext4));
+            let maker = Maker::new(MkfsOptions::new(NEWEST));
             maker.content(content).overwrite(true)
         };
         let error = maker().size_bytes(2 << 20).make(&spec, &mut |_| {});
         assert!(is_full(&error.unwrap_err()));
-        let mut options = MkfsOptions::new(Generation::Ext4);
+        let mut options = MkfsOptions::new(NEWEST);
         options.block_bytes = Some(3000);
         let unfit = Maker::new(options).overwrite(true);
         for maker in [unfit.clone(), unfit.size_bytes(8 << 20)] {

@@ -82,8 +82,9 @@ mod tests {
 
     use super::*;
     use crate::devices::{DeviceRole, Devices};
+    use crate::driver::samples::NEWEST;
     use crate::driver::{FillRequest, Mkfs, MkfsRequest, NewFilesystem};
-    use crate::make::{Generation, MkfsOptions};
+    use crate::make::MkfsOptions;
     use crate::options::OptionError;
 
     /// Marks each of its devices with its role.
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn refused_images_stay_as_they_were() {
         let dir = tempfile::tempdir().unwrap();
-        let options = MkfsOptions::new(Generation::Ext4);
+        let options = MkfsOptions::new(NEWEST);
         let maker = on_two(options, dir.path(), DeviceRole::Data);
         let refused = make(&maker.clone().size_bytes(8 << 20), dir.path()).unwrap_err();
         assert_eq!(refused.errno(), Errno::OPNOTSUPP);
