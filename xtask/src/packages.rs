@@ -18,6 +18,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
+    ("xfs_db", "xfsprogs"),
     ("fusermount3", "fuse3"),
     ("getfattr", "attr"),
     ("setfattr", "attr"),

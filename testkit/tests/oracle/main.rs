@@ -14,6 +14,7 @@ mod attributes;
 mod devices;
 mod partitions;
 mod recovery;
+mod xfs;
 mod xfs_log;
 mod space_write;
 mod mkfs;

@@ -5,7 +5,7 @@ use platter_vfs::{Attr, FileKind};
 use crate::ondisk::{Geometry, Inode, InodeFlags, InodeFlags2};
 
 /// The preferred unit of I/O of devices, as Linux has it.
-const DEVICE_IO_BYTES: u32 = 2048;
+const DEVICE_IO_BYTES: u32 = 4096;
 const PAGE_BYTES: u32 = 4096;
 
 /// Flags of an inode, and what `FS_IOC_GETFLAGS` shows for them. Spec: `linux/fs.h`.

@@ -7,6 +7,8 @@ use crate::ondisk::superblock::SUPERBLOCK_MAGIC;
 
 /// Blocks of each allocation group that Linux keeps for the B-trees of its free space.
 const SET_ASIDE_PER_GROUP: u64 = 8;
+/// In filesystems of more groups, headers are not read to count what few blocks their B-trees take.
+const GROUPS_COUNTED_MAX: u32 = 1024;
 const NAME_BYTES_MAX: u32 = 255;
 
 pub(super) fn stat_fs(context: &FsContext) -> StatFs {
@@ -16,7 +18,8 @@ pub(super) fn stat_fs(context: &FsContext) -> StatFs {
         None => 0,
     };
     let set_aside = SET_ASIDE_PER_GROUP.saturating_mul(geometry.ag_count.into());
-    let free = superblock.free_data_blocks.saturating_sub(set_aside);
+    let unavailable = set_aside.saturating_add(free_space_btree_blocks(context));
+    let free = superblock.free_data_blocks.saturating_sub(unavailable);
     let per_block = u64::from(geometry.inodes_per_block());
     let possible = superblock
         .inode_count
@@ -39,6 +42,24 @@ pub(super) fn stat_fs(context: &FsContext) -> StatFs {
         id: identity(context),
         magic: SUPERBLOCK_MAGIC,
     }
+}
+
+/// Blocks of the B-trees of free space, which count as free and cannot be used. Headers that are corrupt
+/// are left out.
+fn free_space_btree_blocks(context: &FsContext) -> u64 {
+    if context.geometry.ag_count > GROUPS_COUNTED_MAX {
+        return 0;
+    }
+    let blocks = context.geometry.groups().filter_map(|ag| {
+        let agf = context.agf(ag).ok()?;
+        let rmap = if agf.rmap.is_some() {
+            agf.rmap_blocks.saturating_sub(1)
+        } else {
+            0
+        };
+        Some(u64::from(agf.btree_blocks.saturating_sub(rmap)))
+    });
+    blocks.sum()
 }
 
 /// The most inodes that the part of the space allowed for them holds, in whole chunks.

@@ -1,9 +1,10 @@
-//! A block of the target of a symbolic link outside its inode: with a header in version 5, bare
+//! The target of a symbolic link outside its inode: each extent has a header in version 5, and is bare
 //! before. Spec: `xfs/symbolic_links`.
 
 use zerocopy::FromBytes;
 
-use super::attr::remote::{DiskRemoteHeader, capacity};
+use super::attr::remote::{self, DiskRemoteHeader};
+use super::geometry::Geometry;
 use super::identity::Site;
 
 /// `sl_magic`: `XSLM`.
@@ -35,18 +36,25 @@ rules! {
 
 identity_rules!(SymlinkRule);
 
-/// The part of a target, `left` bytes of which begin at `offset`, in the block that fills `bytes`.
+/// How many blocks a whole target of `len` bytes takes.
+#[must_use]
+pub fn blocks(len: u32, geometry: &Geometry) -> u32 {
+    len.div_ceil(remote::capacity(geometry))
+}
+
+/// The part of a target, `left` bytes of which begin at `offset`, in the extent that fills `bytes`.
 pub fn decode<'a>(
     bytes: &'a [u8],
     offset: u32,
     left: u32,
     site: &Site<'_>,
 ) -> Result<&'a [u8], SymlinkRule> {
-    let wanted = left.min(capacity(site.geometry));
     let mut rest = bytes;
+    let mut wanted = left.min(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
     if site.geometry.features.is_v5() {
         let (header, behind) =
             DiskRemoteHeader::ref_from_prefix(bytes).map_err(|_| SymlinkRule::Magic)?;
+        wanted = left.min(u32::try_from(behind.len()).unwrap_or(u32::MAX));
         if header.magic.get() != SYMLINK_MAGIC {
             return Err(SymlinkRule::Magic);
         }

@@ -32,26 +32,43 @@ impl InodeState {
     fn remote_target(&self, context: &FsContext) -> Result<Vec<u8>> {
         let geometry = &context.geometry;
         let owner = self.inode.number.get();
+        let missing = || Corrupt::new(Locus::inode(owner), SymlinkRule::Missing);
         // Validated inodes have targets of 1024 bytes at most.
         let len = u32::try_from(self.inode.size_bytes).unwrap_or(u32::MAX);
         let mut target = Vec::new();
         let mut left = len;
+        let end = FileBlock(symlink::blocks(len, geometry).into());
         let mut at = FileBlock(0);
         while left > 0 {
             let run = self.map.lookup(context, at)?;
+            let count = run.count.min(end.0.saturating_sub(at.0));
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
             let Backing::Written(start) = run.backing else {
-                let corrupt = Corrupt::new(Locus::inode(owner), SymlinkRule::Missing);
-                return Err(corrupt.into());
+                return Err(missing().into());
             };
+            if count == 0 {
+                return Err(missing().into());
+            }
             let block = FsBlock(start);
-            let bytes = context.read_block(block, &Unverified)?;
+            let bytes = read_extent(context, block, count)?;
             let site = Site::new(geometry, geometry.basic_block(block), owner);
             let part = symlink::decode(&bytes, len - left, left, &site)
                 .map_err(|rule| Corrupt::new(site.locus().of_inode(owner), rule))?;
             target.extend_from_slice(part);
             left -= u32::try_from(part.len()).unwrap_or(left);
-            at = FileBlock(at.0 + 1);
+            at = FileBlock(at.0 + u64::from(count));
         }
         Ok(target)
     }
+}
+
+/// The bytes of neighbouring blocks that have one checksum together. They are read one by one: their
+/// number need not be a power of two.
+fn read_extent(context: &FsContext, first: FsBlock, count: u32) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for nth in 0..count {
+        let block = FsBlock(first.0 + u64::from(nth));
+        bytes.extend_from_slice(&context.read_block(block, &Unverified)?);
+    }
+    Ok(bytes)
 }
