@@ -119,7 +119,8 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     pub(super) fn make_dirty(&self, folio: &Ref<Folio<E>>, start: usize, end: usize) -> bool {
         let span = PAGE_BYTES << self.min_order.get();
         let page = |byte: usize| u32::try_from(byte / PAGE_BYTES).unwrap_or(u32::MAX);
-        let pages = page(start - start % span)..page(end.max(1).next_multiple_of(span));
+        // Of whole blocks.
+        let pages = page(start & !(span - 1))..page((end.max(1) + span - 1) & !(span - 1));
         // A writeback takes the pages under the content's lock, after it has cleared the flag.
         folio.add_dirty_pages(pages);
         if folio.is_dirty() {
