@@ -99,7 +99,9 @@ impl Subject for Ext4Subject {
         let has_extents = scene.options.contains(&"ext4");
         Abilities {
             fallocate: has_extents,
+            copies: true,
             shift_bytes: if has_extents { SHIFT_BYTES } else { 0 },
+            ..Abilities::default()
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use platter_vfs::{CreateKind, FallocateMode, FileKind, RenameMode};
 
-use super::operation::{Fill, Operation, open_path, parent_of};
+use super::operation::{Fill, Operation, Span, open_path, parent_of};
 use super::script;
 use super::tree::{Entry, Tree, join};
 use crate::prng::Prng;
@@ -25,12 +25,24 @@ const OPEN_MAX: usize = 3;
 
 /// What a filesystem supports beyond the operations of every POSIX filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is independent of the others"
+)]
 pub struct Abilities {
     /// The contents of files are moved by whole blocks of this size (`FALLOC_FL_COLLAPSE_RANGE` and
     /// `FALLOC_FL_INSERT_RANGE`); 0 for none.
     pub shift_bytes: u64,
     /// Space is allocated for files, and holes are made in them.
     pub fallocate: bool,
+    /// Bytes are copied by `copy_file_range`.
+    pub copies: bool,
+    /// Files share blocks (`FICLONERANGE` and `FIDEDUPERANGE`).
+    pub clones: bool,
+    /// Contents of files are exchanged (`XFS_IOC_EXCHANGE_RANGE`).
+    pub exchanges: bool,
+    /// Subvolumes and snapshots are created and deleted.
+    pub subvolumes: bool,
 }
 
 /// Which kinds of operations are drawn.
@@ -46,10 +58,17 @@ pub struct Mix {
     pub names: bool,
 }
 
+/// What is shared is whole blocks of this size: a multiple of every block.
+const CLONE_BYTES: u64 = 4096;
+/// Subvolumes that are kept.
+const SUBVOLUMES_MAX: usize = 3;
+
 /// A file that is kept open.
 #[derive(Debug)]
 struct OpenFile {
     number: u32,
+    /// The subvolume it is in; empty for the one that homes are in.
+    volume: String,
     /// Whether it never had a name, and may get one.
     is_unnamed: bool,
 }
@@ -68,6 +87,8 @@ pub struct Generator {
     opened: u32,
     /// What comes next, whatever is drawn.
     script: VecDeque<Operation>,
+    /// Paths of subvolumes, which lie in homes.
+    subvolumes: Vec<String>,
 }
 
 impl Generator {
@@ -83,6 +104,7 @@ impl Generator {
             open: Vec::new(),
             opened: 0,
             script: VecDeque::new(),
+            subvolumes: Vec::new(),
         }
     }
 
@@ -132,6 +154,14 @@ impl Generator {
             self.script = script::exchange_of_roles(&name, self.prng.next_u64());
             return self.script.pop_front();
         }
+        let abilities = self.mix.abilities;
+        if abilities.subvolumes && self.mix.names && self.is_one_in(25) {
+            return self.change_subvolumes(now);
+        }
+        let has_ranges = abilities.copies || abilities.clones || abilities.exchanges;
+        if has_ranges && self.is_one_in(10) {
+            return self.change_ranges(now);
+        }
         let roll = self.prng.below(100);
         let is_of_name = matches!(roll, 0..24 | 62..88);
         if is_of_name && !self.mix.names {
@@ -149,7 +179,11 @@ impl Generator {
             }
             20..24 if mine < PATHS_MAX => {
                 let file = self.any(now, |kind| kind != FileKind::Directory)?;
-                Operation::Link(file, self.new_path(now)?)
+                let path = self.new_path(now)?;
+                if self.volume_of(&file) != self.volume_of(&path) {
+                    return None;
+                }
+                Operation::Link(file, path)
             }
             24..48 => {
                 let path = self.any_file(now)?;
@@ -222,6 +256,9 @@ impl Generator {
             && self.is_one_in(2)
         {
             let to = self.new_path(now)?;
+            if self.open[at].volume != self.volume_of(&to) {
+                return None;
+            }
             self.open[at].is_unnamed = false;
             return Some(Operation::Link(open_path(self.open[at].number), to));
         }
@@ -233,7 +270,12 @@ impl Generator {
         };
         let number = self.opened;
         self.opened += 1;
-        self.open.push(OpenFile { number, is_unnamed });
+        let volume = self.volume_of(&path).to_owned();
+        self.open.push(OpenFile {
+            number,
+            volume,
+            is_unnamed,
+        });
         if is_unnamed {
             return Some(Operation::CreateUnnamed(path, number));
         }
@@ -324,6 +366,11 @@ impl Generator {
             path.strip_prefix(dir)
                 .is_some_and(|rest| rest.starts_with('/'))
         };
+        let is_subvolume = |path: &String| self.subvolumes.contains(path);
+        let crosses = self.volume_of(&from) != self.volume_of(&to);
+        if crosses || is_subvolume(&from) || is_subvolume(&to) {
+            return None;
+        }
         if below(&to, &from) || below(&from, &to) || from == to {
             return None;
         }
@@ -360,6 +407,12 @@ impl Generator {
         let any = self.any(now, |_| true)?;
         let directory = self.any(now, |kind| kind == FileKind::Directory)?;
         let absent = self.new_path(now)?;
+        let volumes = [&any, &directory, &absent].map(|path| self.volume_of(path));
+        let has_root = self.subvolumes.contains(&any) || self.subvolumes.contains(&directory);
+        // Which error comes first, if names lie in several subvolumes, is not the model's.
+        if has_root || volumes.iter().any(|volume| *volume != volumes[0]) {
+            return None;
+        }
         Some(match self.below(10) {
             0 => Operation::Create(any, CreateKind::Regular, 0o600),
             8 => Operation::Rename(any, self.any(now, |_| true)?, RenameMode::NoReplace),
@@ -414,7 +467,110 @@ impl Generator {
 
     fn empty_directory(&mut self, now: &Tree) -> Option<String> {
         let path = self.any(now, |kind| kind == FileKind::Directory)?;
-        is_removable(now, &path).then_some(path)
+        (is_removable(now, &path) && !self.subvolumes.contains(&path)).then_some(path)
+    }
+
+    /// The subvolume that a path is in; empty for the one that homes are in.
+    fn volume_of(&self, path: &str) -> &str {
+        let is_in = |volume: &&String| {
+            path.strip_prefix(&***volume)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.subvolumes
+            .iter()
+            .find(is_in)
+            .map_or("", String::as_str)
+    }
+
+    /// Copies, shares or exchanges contents of files.
+    fn change_ranges(&mut self, now: &Tree) -> Option<Operation> {
+        let (from, to) = (self.any_file(now)?, self.any_file(now)?);
+        let (from_size, to_size) = (size_of(now, &from), size_of(now, &to));
+        let abilities = self.mix.abilities;
+        match self.below(4) {
+            0 | 1 if abilities.clones && from_size > 0 => {
+                let span = self.blocks_to_share(now, from, to)?;
+                Some(Operation::CloneRange(span))
+            }
+            2 if abilities.clones && from_size.min(to_size) >= CLONE_BYTES => {
+                let range = 0..CLONE_BYTES;
+                let offset = CLONE_BYTES * self.prng.below(to_size / CLONE_BYTES);
+                let is_same = now.get(&from)?.file == now.get(&to)?.file;
+                let span = Span {
+                    from,
+                    range,
+                    to,
+                    offset,
+                };
+                (!is_same || offset > 0).then_some(Operation::DedupeRange(span))
+            }
+            3 if abilities.exchanges => {
+                let is_same = now.get(&from)?.file == now.get(&to)?.file;
+                (!is_same).then_some(Operation::Exchange(from, to))
+            }
+            _ if abilities.copies => {
+                let start = self.prng.below(from_size + 1);
+                let len = self.prng.below(30_000) + 1;
+                let offset = self.prng.below(to_size + 5000);
+                let end = (start + len).min(from_size.max(start));
+                let is_same = now.get(&from)?.file == now.get(&to)?.file;
+                let overlaps = is_same && start < offset + (end - start) && offset < end;
+                let fits = offset + (end - start) <= FILE_BYTES_MAX && start < end && !overlaps;
+                let span = Span {
+                    from,
+                    range: start..end,
+                    to,
+                    offset,
+                };
+                fits.then_some(Operation::CopyRange(span))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whole blocks of one file, or all up to its end, and a place for them in another.
+    fn blocks_to_share(&mut self, now: &Tree, from: String, to: String) -> Option<Span> {
+        let (from_size, to_size) = (size_of(now, &from), size_of(now, &to));
+        let start = CLONE_BYTES * self.prng.below(from_size.div_ceil(CLONE_BYTES));
+        let blocks = (from_size - start) / CLONE_BYTES;
+        let end = if blocks == 0 || self.is_one_in(3) {
+            from_size
+        } else {
+            start + CLONE_BYTES * (1 + self.prng.below(blocks))
+        };
+        let offset = CLONE_BYTES * self.prng.below(to_size / CLONE_BYTES + 2);
+        let new_end = offset + (end - start);
+        let is_whole = end.is_multiple_of(CLONE_BYTES) || new_end >= to_size;
+        let is_same = now.get(&from)?.file == now.get(&to)?.file;
+        let overlaps = is_same && start < new_end.next_multiple_of(CLONE_BYTES) && offset < end;
+        let fits = is_whole && !overlaps && new_end <= FILE_BYTES_MAX;
+        fits.then_some(Span {
+            from,
+            range: start..end,
+            to,
+            offset,
+        })
+    }
+
+    /// Creates a subvolume or a snapshot, or deletes one.
+    fn change_subvolumes(&mut self, now: &Tree) -> Option<Operation> {
+        let in_use = |volume: &String| self.open.iter().any(|file| file.volume == *volume);
+        if self.subvolumes.len() >= SUBVOLUMES_MAX {
+            let which = self.subvolumes.iter().position(|volume| !in_use(volume))?;
+            return Some(Operation::DeleteSubvolume(self.subvolumes.remove(which)));
+        }
+        self.names += 1;
+        let path = join(&self.home(), &format!("{}{}", self.prefix, self.names));
+        if now.entries.contains_key(&path) {
+            return None;
+        }
+        let which = self.below(self.subvolumes.len() + 1);
+        let source = self.subvolumes.get(which).cloned();
+        self.subvolumes.push(path.clone());
+        Some(match source {
+            Some(source) => Operation::Snapshot(source, path),
+            None => Operation::CreateSubvolume(path),
+        })
     }
 
     /// A path that is not there, in a directory that is.

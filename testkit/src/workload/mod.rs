@@ -6,6 +6,7 @@
 
 mod operation;
 mod session;
+mod subvolumes;
 mod generator;
 mod script;
 mod tree;
@@ -14,7 +15,7 @@ mod history;
 
 pub use generator::{Abilities, Generator, Mix};
 pub use history::{Durability, History, Pace};
-pub use operation::{Fill, Operation};
+pub use operation::{Fill, Operation, Span};
 pub use session::Session;
 pub use tree::{Entry, Tree};
 

@@ -26,6 +26,19 @@ impl Fill {
     }
 }
 
+/// Bytes of one file, and where they go in another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Span {
+    /// The file they are taken from.
+    pub from: String,
+    /// Which they are.
+    pub range: Range<u64>,
+    /// The file they go to.
+    pub to: String,
+    /// The first byte in it.
+    pub offset: u64,
+}
+
 /// What is done. Paths go from the root, without a leading slash; the root's is empty. `#7` is the
 /// file that is kept open as number 7, whether it has a name or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +58,20 @@ pub enum Operation {
     Truncate(String, u64),
     /// Takes, frees or moves space of a file.
     Fallocate(String, Range<u64>, FallocateMode),
+    /// Copies bytes between files, or within one (`copy_file_range`).
+    CopyRange(Span),
+    /// Shares blocks of a file with another (`FICLONERANGE`).
+    CloneRange(Span),
+    /// Shares blocks of equal contents (`FIDEDUPERANGE`).
+    DedupeRange(Span),
+    /// Exchanges the contents of two files.
+    Exchange(String, String),
+    /// Creates an empty subvolume.
+    CreateSubvolume(String),
+    /// Creates a snapshot of a subvolume.
+    Snapshot(String, String),
+    /// Deletes a subvolume with what is in it.
+    DeleteSubvolume(String),
     /// Moves a name.
     Rename(String, String, RenameMode),
     /// Gives a file a further name, or its first.
@@ -82,9 +109,12 @@ impl Operation {
     /// The paths whose files, and whose directories, it changes more than the contents of.
     pub(super) fn touched_paths(&self) -> Vec<&str> {
         match self {
-            Self::Create(path, ..) | Self::Unlink(path) | Self::RemoveDir(path) => {
-                vec![path, parent_of(path)]
-            }
+            Self::Create(path, ..)
+            | Self::Unlink(path)
+            | Self::RemoveDir(path)
+            | Self::CreateSubvolume(path)
+            | Self::Snapshot(_, path)
+            | Self::DeleteSubvolume(path) => vec![path, parent_of(path)],
             Self::Rename(from, to, _) => vec![from, parent_of(from), to, parent_of(to)],
             Self::Link(from, to) => vec![from, to, parent_of(to)],
             Self::SetXattr(path, ..)
@@ -97,6 +127,10 @@ impl Operation {
             | Self::Write(..)
             | Self::Truncate(..)
             | Self::Fallocate(..)
+            | Self::CopyRange(_)
+            | Self::CloneRange(_)
+            | Self::DedupeRange(_)
+            | Self::Exchange(..)
             | Self::Fsync(..)
             | Self::Sync => Vec::new(),
         }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use platter_vfs::{Condition, Context, Filesystem, Inode, PathWalk, Result, SetAttr, XattrMode};
+use platter_vfs::{
+    Condition, Context, Exchange, Filesystem, Inode, PathWalk, Result, SetAttr, XattrMode,
+};
 
-use super::operation::{Operation, open_number};
+use super::operation::{Operation, Span, open_number};
+use super::subvolumes;
 
 /// A program's side. Its end closes its files.
 #[derive(Debug)]
@@ -71,6 +74,31 @@ impl<'a> Session<'a> {
             Operation::Fallocate(path, range, mode) => {
                 self.file(path)?.fallocate(range.clone(), *mode)?;
             }
+            Operation::CopyRange(span) => self.copy_range(span)?,
+            Operation::CloneRange(span) => {
+                let source = self.file(&span.from)?;
+                self.file(&span.to)?
+                    .clone_range(&*source, span.range.clone(), span.offset)?;
+            }
+            Operation::DedupeRange(span) => {
+                let source = self.file(&span.from)?;
+                self.file(&span.to)?
+                    .dedupe_range(&*source, span.range.clone(), span.offset)?;
+            }
+            Operation::Exchange(one, other) => {
+                let exchange = Exchange {
+                    offset: 0,
+                    other_offset: 0,
+                    len_bytes: None,
+                    written_only: false,
+                    dry_run: false,
+                };
+                let other = self.file(other)?;
+                self.file(one)?.exchange_range(&*other, &exchange)?;
+            }
+            Operation::CreateSubvolume(path) => subvolumes::create(fs, path)?,
+            Operation::Snapshot(source, path) => subvolumes::snapshot(fs, source, path)?,
+            Operation::DeleteSubvolume(path) => subvolumes::delete(fs, path)?,
             Operation::Rename(from, to, mode) => {
                 let (from, to) = (parent(from)?, parent(to)?);
                 let (name, new_name) = (from.name_to_rename()?, to.name_to_rename()?);
@@ -115,6 +143,23 @@ impl<'a> Session<'a> {
     }
 }
 
+impl Session<'_> {
+    /// Copies until all is copied or the source ends, as `cp` does: one call may copy less.
+    fn copy_range(&self, span: &Span) -> Result<()> {
+        let (source, target) = (self.file(&span.from)?, self.file(&span.to)?);
+        let (mut range, mut offset) = (span.range.clone(), span.offset);
+        while range.start < range.end {
+            let copied = target.copy_range(&*source, range.clone(), offset)?;
+            if copied == 0 {
+                break;
+            }
+            range.start += copied;
+            offset += copied;
+        }
+        Ok(())
+    }
+}
+
 /// The attributes that an operation sets.
 fn changes(operation: &Operation) -> SetAttr {
     let mut changes = SetAttr::default();
@@ -131,7 +176,7 @@ fn changes(operation: &Operation) -> SetAttr {
 }
 
 /// The file at a path, itself where it is a symbolic link.
-fn resolve(fs: &dyn Filesystem, path: &str) -> Result<Arc<dyn Inode>> {
+pub(super) fn resolve(fs: &dyn Filesystem, path: &str) -> Result<Arc<dyn Inode>> {
     if path.is_empty() {
         return fs.root();
     }

@@ -72,6 +72,7 @@ fn workload_on_blocks_above_a_page_leaves_no_error() {
                     (true, true) => 65536,
                     (true, false) => *block_bytes,
                 },
+                ..Abilities::default()
             },
             names: true,
         };
