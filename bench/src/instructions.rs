@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+use testkit::fs_type::FsType;
 use testkit::oracle::mke2fs;
 
 use crate::measure;
@@ -92,6 +93,7 @@ pub(crate) fn operate(orders: &str) -> Result<()> {
     ensure!(orders.count <= FILES, "there are fewer files");
     let ground = side::Ground {
         image: orders.folder.join("image"),
+        format: FsType::Ext4,
         folder: orders.folder.clone(),
         cache_bytes: CACHE_BYTES,
     };

@@ -26,6 +26,7 @@ use peers::Choice;
 use record::{Extent, Keep, Record};
 use report::Act;
 use side::Side;
+use testkit::fs_type::FsType;
 
 /// What the `platter` command has.
 #[global_allocator]
@@ -43,6 +44,7 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   --quick      so little that only counts mean anything
   --only LIST  of workloads, jobs, what grows, or mechanisms, separated by commas
   --sides LIST of library, kernel, fuse, device, fuse2fs, bindfs, bindfs-long, null, tmpfs
+  --format F   what the images of peers hold: ext4, btrfs or xfs; ext4 without it
   --rounds N   turns of each side; of what grows, no more than usual
 
 Raw runs go to bench/results/, the report to docs/; of a quick run, and where something was left out,
@@ -159,6 +161,7 @@ fn choice(options: &[&str]) -> Result<Choice> {
         parts: Vec::new(),
         sides: Vec::new(),
         rounds: None,
+        format: FsType::Ext4,
     };
     let mut options = options.iter();
     while let Some(&option) = options.next() {
@@ -176,6 +179,11 @@ fn choice(options: &[&str]) -> Result<Choice> {
                         .sides
                         .push(side.with_context(|| format!("no side is called {word}"))?);
                 }
+            }
+            "--format" => {
+                let name = value()?;
+                let format = FsType::named(name);
+                choice.format = format.with_context(|| format!("no format is called {name}"))?;
             }
             "--rounds" => choice.rounds = Some(value()?.parse()?),
             _ => bail!("no option is called {option}"),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use testkit::fs_type::FsType;
 
 use crate::child;
 use crate::measure::median;
@@ -236,6 +237,7 @@ impl Growth {
         let count = Workload::named(self.workload)?.count;
         let mut orders = Orders {
             side,
+            format: FsType::Ext4,
             workload: self.workload.to_owned(),
             count: match extent {
                 Extent::Quick => count.quick,

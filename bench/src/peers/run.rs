@@ -1,10 +1,11 @@
 //! One side doing one workload, in a process of its own, so that what it takes is its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use testkit::oracle::{Verdict, e2fsck, mke2fs};
+use testkit::fs_type::FsType;
+use testkit::oracle::{self, Verdict, btrfs, mke2fs, xfs};
 
 use crate::measure::{self, Latencies};
 use crate::side::{Asked, Ground, Live, Medium, Side};
@@ -21,6 +22,7 @@ const INODES_SPARE: u64 = 2000;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) side: Side,
+    pub(crate) format: FsType,
     pub(crate) workload: String,
     pub(crate) count: u64,
     pub(crate) threads: usize,
@@ -35,6 +37,9 @@ pub(crate) struct Orders {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) side: Side,
+    /// What the image held.
+    #[serde(default)]
+    pub(crate) format: FsType,
     pub(crate) workload: String,
     pub(crate) count: u64,
     pub(crate) threads: usize,
@@ -94,6 +99,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     let ground = Ground {
         folder: orders.folder.clone(),
         image: medium.as_ref().map_or_else(beside, Medium::image),
+        format: orders.format,
         cache_bytes: orders.cache_bytes,
     };
     if orders.side.uses_image() {
@@ -124,11 +130,12 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     live.end()?;
     // To look through terabytes takes longer than all the rest, and nothing was changed there.
     if orders.side.uses_image() && workload.name != MOUNTED {
-        judge(&ground.image)?;
+        judge(&ground)?;
     }
     medium.map_or(Ok(()), Medium::end)?;
     Ok(Sample {
         side: orders.side,
+        format: orders.format,
         workload: orders.workload.clone(),
         count: orders.count,
         threads: orders.threads,
@@ -140,21 +147,27 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     })
 }
 
-/// Has e2fsck look for damage. That an extent tree could take fewer blocks is none: it says so of what
-/// the kernel writes, too.
-fn judge(image: &Path) -> Result<()> {
-    let verdict = e2fsck::check(image)?;
+/// Has the checker of the format look for errors. That an extent tree could take fewer blocks is none:
+/// e2fsck says so of what the kernel writes, too.
+fn judge(ground: &Ground) -> Result<()> {
+    let verdict = oracle::fsck(ground.format, &[&ground.image])?;
     let is_advice = match &verdict {
         Verdict::Clean => true,
         Verdict::NotClean(lines) => lines.iter().all(|line| line.ends_with(ADVICE)),
         Verdict::Refused(_) => false,
     };
-    ensure!(is_advice, "e2fsck says {verdict:?}");
+    ensure!(is_advice, "the checker says {verdict:?}");
     Ok(())
 }
 
 fn make_image(ground: &Ground, workload: &Workload, count: u64) -> Result<()> {
     let size_kib = (workload.image_mib)(count) << 10;
+    match ground.format {
+        FsType::Ext4 => {}
+        // Metadata twice, and chunks that hold nothing else.
+        FsType::Btrfs => return btrfs::make(&[&ground.image], 2 * size_kib, &[]),
+        FsType::Xfs => return xfs::make(&ground.image, size_kib, &[]),
+    }
     let inodes = if workload.name == MOUNTED { 0 } else { count };
     let inodes = (inodes + inodes / 10 + INODES_SPARE).to_string();
     let inode_bytes = workload.inode_bytes.to_string();

@@ -1,4 +1,4 @@
-//! The kernel's ext4 on a loop device.
+//! The kernel's ext4, btrfs or XFS on a loop device.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(super) struct Kernel {
 impl Kernel {
     pub(super) fn start(ground: &Ground) -> Result<Self> {
         let device = LoopDevice::attach(&ground.image, Access::ReadWrite)?;
-        let mount = Mount::device(device.path(), "", Access::ReadWrite)?;
+        let mount = Mount::devices(ground.format, &[device.path()], "", Access::ReadWrite)?;
         Ok(Self {
             mount,
             device,

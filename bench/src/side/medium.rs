@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use testkit::fs_type::FsType;
 
 use super::served::{Kind, Served};
 use super::{DeviceAsked, Ground, Live};
@@ -23,6 +24,7 @@ impl Medium {
         let ground = Ground {
             folder: mountpoint.parent().unwrap_or(folder).to_owned(),
             image: PathBuf::new(),
+            format: FsType::default(),
             cache_bytes: 0,
         };
         std::fs::create_dir_all(&ground.folder)?;

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use platter::block::Counts;
 use serde::{Deserialize, Serialize};
+use testkit::fs_type::FsType;
 
 pub(crate) use self::medium::Medium;
 use self::program::Writes;
@@ -26,7 +27,7 @@ use crate::work::{self, Workload};
 pub(crate) enum Side {
     /// The host's tmpfs: the work itself, with next to no filesystem.
     Tmpfs,
-    /// The kernel's ext4 on a loop device.
+    /// The kernel's driver of the format, on a loop device.
     Kernel,
     /// e2fsprogs' server, through FUSE.
     Fuse2fs,
@@ -119,6 +120,11 @@ impl Side {
         self.uses_image() && !matches!(self, Self::Kernel | Self::Fuse2fs | Self::Library)
     }
 
+    /// Whether there is such a side for a format.
+    pub(crate) const fn serves(self, format: FsType) -> bool {
+        !matches!((self, format), (Self::Fuse2fs, FsType::Btrfs | FsType::Xfs))
+    }
+
     /// Whether it differs from another of ours, or of a peer's, in some work only.
     const fn is_particular(self) -> bool {
         matches!(self, Self::BindfsLong | Self::Unchecked | Self::Gathered)
@@ -164,6 +170,8 @@ pub(crate) const MOUNTPOINTS: [&str; 2] = [MOUNTPOINT, medium::MOUNTPOINT];
 pub(crate) struct Ground {
     pub(crate) folder: PathBuf,
     pub(crate) image: PathBuf,
+    /// What the image holds.
+    pub(crate) format: FsType,
     /// What the caches of platter may take.
     pub(crate) cache_bytes: u64,
 }

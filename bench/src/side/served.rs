@@ -13,6 +13,7 @@ use platter::vfs::memory::{MemFs, MemFsLimits};
 use platter::vfs::{Filesystem, SystemClock};
 use platter_fuse::{MountOptions, Session};
 use serde::{Deserialize, Serialize};
+use testkit::fs_type::FsType;
 
 use super::{Asked, Ground, Live, library, mountpoint};
 use crate::child;
@@ -53,6 +54,7 @@ pub(super) struct Served {
 struct Orders {
     kind: Kind,
     image: PathBuf,
+    format: FsType,
     folder: PathBuf,
     mountpoint: PathBuf,
     cache_bytes: u64,
@@ -64,6 +66,7 @@ impl Served {
         let orders = Orders {
             kind,
             image: ground.image.clone(),
+            format: ground.format,
             folder: ground.folder.clone(),
             mountpoint: mountpoint.clone(),
             cache_bytes: ground.cache_bytes,
@@ -133,6 +136,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
             let volume = library::open(&Ground {
                 folder: orders.folder,
                 image: orders.image,
+                format: orders.format,
                 cache_bytes: orders.cache_bytes,
             })?;
             (Arc::clone(volume.filesystem()), Some(volume))
