@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use platter_block::{BlockDevice, MemoryDevice, OverlayDevice, OverlayOptions};
+use platter_ondisk::Locus;
+use platter_xfs::ondisk::log::RecordHeader;
+use platter_xfs::ondisk::{Geometry, Superblock};
 use platter_xfs::recovery::{self, RecoveryReport};
 use platter_xfs::txn::LogState;
 use testkit::fs_type::FsType;
@@ -95,6 +98,37 @@ impl Scene {
         Ok(())
     }
 
+    /// The images as a crash before the end of the log would have left them: one scene for each of up to
+    /// `most` records, none of whose successors was written. For a log that did not wrap.
+    pub(crate) fn cuts(&self, most: usize) -> Result<Vec<Self>> {
+        let image = std::fs::read(self.path("image"))?;
+        let superblock = Superblock::decode(&image[..4096], Locus::UNKNOWN)?;
+        let geometry = Geometry::new(&superblock);
+        let start = superblock.log_start.context("an internal log")?;
+        let start = usize::try_from(geometry.byte_offset(start))?;
+        let len = usize::try_from(superblock.log_blocks)? * geometry.block_bytes() as usize;
+        let log = &image[start..start + len];
+        let first = &log[..512];
+        assert!(RecordHeader::has_magic(first) && log[len - 512..len - 508] == [0; 4]);
+        let is_record = |at: &usize| RecordHeader::has_magic(&log[*at..]);
+        let records: Vec<usize> = (0..len).step_by(512).filter(is_record).collect();
+        // The first record is mkfs's.
+        let records = records.get(2..).context("a log of some records")?;
+        let step = records.len().div_ceil(most).max(1);
+        let mut cuts = Vec::new();
+        for at in records.iter().step_by(step) {
+            let cut = Self {
+                folder: tempfile::tempdir()?,
+                shape: self.shape,
+            };
+            let mut bytes = image.clone();
+            bytes[start + at..start + len].fill(0);
+            std::fs::write(cut.path("image"), bytes)?;
+            cuts.push(cut);
+        }
+        Ok(cuts)
+    }
+
     fn copy(&self, suffix: &str) -> Result<Vec<PathBuf>> {
         for (from, to) in self.images("").iter().zip(self.images(suffix)) {
             std::fs::copy(from, to)?;
@@ -161,6 +195,6 @@ impl Scene {
     fn explain(&self, report: &RecoveryReport) {
         let name = self.shape.name;
         assert_eq!(report.position.state, LogState::Dirty, "{name}");
-        assert!(report.log.transactions > 0, "{name}: {report:?}");
+        assert!(report.position.head > 0, "{name}: {report:?}");
     }
 }
