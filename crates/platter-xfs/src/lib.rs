@@ -15,6 +15,8 @@ pub mod mapping;
 pub mod file;
 pub mod xattr;
 pub mod directory;
+pub mod metadir;
+pub mod quota;
 pub mod ops;
 pub mod mount;
 

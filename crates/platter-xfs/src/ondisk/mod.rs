@@ -27,6 +27,7 @@ pub mod da;
 pub mod dir;
 pub mod attr;
 pub mod symlink;
+pub mod dquot;
 pub mod verifier;
 pub mod log;
 

@@ -3,11 +3,15 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use platter::block::Access;
 use platter::vfs::{Filesystem, Inode, Name};
+use platter::{DeviceRole, Image, OpenOptions};
 use testkit::oracle::xfs;
 use testkit::tool;
 
@@ -221,5 +225,55 @@ fn xfs_of_version_4_has_attributes_in_all_forms() -> Result<()> {
     }
     let inode = find(filesystem, &["file-4096"])?;
     assert_eq!(inode.get_xattr(b"trusted.large")?, vec![b'v'; 30_000]);
+    Ok(())
+}
+
+/// The kernel here has no realtime support, and `mkfs.xfs -p` makes no realtime files: one is made of an
+/// ordinary file, whose blocks have the same numbers on the realtime device.
+#[test]
+fn xfs_realtime_file_is_read_from_its_device() -> Result<()> {
+    let source = source()?;
+    let realtime = source.folder.path().join("realtime");
+    fs::File::create(&realtime)?.set_len(64 << 20)?;
+    let option = format!("rtdev={}", realtime.display());
+    let image = make(&source, &["-r", &option])?;
+    let path = ["file-70000"];
+    let (number, extents) = {
+        let volume = open(&image, None)?;
+        let inode = find(&**volume.filesystem(), &path)?;
+        let mut extents = Vec::new();
+        inode.extents(0..u64::MAX, &mut |extent| {
+            extents.push(extent);
+            ControlFlow::Continue(())
+        })?;
+        (inode.id().number, extents)
+    };
+    let device = fs::File::options().write(true).open(&realtime)?;
+    for extent in &extents {
+        let place = extent.place.context("a place")?;
+        let len = usize::try_from(extent.file.end - extent.file.start)?;
+        device.write_all_at(&vec![b'r'; len], place.offset)?;
+    }
+    let commands = [
+        format!("inode {number}"),
+        "write core.realtime 1".to_owned(),
+    ];
+    ask(&image, &commands)?;
+
+    let without = open(&image, None)?;
+    let inode = find(&**without.filesystem(), &path)?;
+    assert!(read(&*inode).is_err(), "the device was not named");
+    drop((inode, without));
+    let image = Image::open(&image, Access::Read)?;
+    let options = OpenOptions::new().device(DeviceRole::Realtime, &realtime);
+    let volume = options.mount(&image)?;
+    let inode = find(&**volume.filesystem(), &path)?;
+    assert_eq!(read(&*inode)?, vec![b'r'; 70_000]);
+    let mut members = Vec::new();
+    inode.extents(0..u64::MAX, &mut |extent| {
+        members.extend(extent.place.map(|place| place.member));
+        ControlFlow::Continue(())
+    })?;
+    assert_eq!(members, vec![1; extents.len()]);
     Ok(())
 }
