@@ -1,7 +1,7 @@
-//! Eviction order: an inactive and an active list, cut into shards so that inserts rarely meet.
+//! Eviction order: an inactive and an active list, sharded so that inserts rarely contend.
 //!
-//! An entry names what it stands for (owner and key) and holds no reference to it, so a list never
-//! keeps memory alive. Names are checked by their owner when their turn comes.
+//! An entry identifies its cached object by owner and key and holds no reference to it, so a list
+//! never keeps memory alive. The owner resolves the key when the entry is evicted.
 
 use crossbeam_utils::CachePadded;
 
@@ -9,31 +9,31 @@ use super::OwnerId;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 const SHARD_COUNT: usize = 8;
-/// Keys that lie together share a shard up to this many bits, so that a batch takes one lock.
+/// Adjacent keys share a shard up to this many bits, so that a batch takes one lock.
 const SHARD_KEY_BITS: u32 = 9;
 /// The end of a list, or no link.
 const NIL: u32 = u32::MAX;
 
-/// A place in the eviction order. Stale places are recognised by their generation.
+/// A position in the eviction order. Stale positions are recognised by their generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LruId(u64);
 
 impl LruId {
-    /// Not in the order: never equal to a place that was given out.
+    /// Not in the order: differs from every allocated position.
     pub(crate) const NONE: Self = Self(0);
 
     fn new(shard: usize, generation: u32, index: u32) -> Self {
         let shard = shard as u64;
-        // Generations start at one, so no place is zero.
+        // Generations start at one, so no position is zero.
         Self(shard << 56 | u64::from(generation & 0x00ff_ffff) << 32 | u64::from(index))
     }
 
-    /// The place as a number, to be kept in an atomic.
+    /// Returns the position as a number, to be stored in an atomic.
     pub(crate) fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The place that [`to_bits`](Self::to_bits) gave.
+    /// Creates the position from the result of [`to_bits`](Self::to_bits).
     pub(crate) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -56,13 +56,13 @@ impl LruId {
 /// Which of the two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum List {
-    /// Used at most once since it came in: evicted from the tail.
+    /// Used at most once since it was inserted: evicted from the tail.
     Inactive,
-    /// Used again, or known to come back too soon: aged before it is evicted.
+    /// Used again, or refaulted early: aged before it is evicted.
     Active,
 }
 
-/// An entry taken off its list by one evictor.
+/// An entry isolated by one evictor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) id: LruId,
@@ -73,7 +73,7 @@ pub(crate) struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Free,
-    /// Off the lists, in the hands of an evictor.
+    /// Isolated: off the lists.
     Isolated,
     On(List),
 }
@@ -211,7 +211,7 @@ pub(crate) struct Lru {
 impl Lru {
     pub(crate) const SHARDS: usize = SHARD_COUNT;
 
-    /// Puts `key` of `owner` at the newest end of `list`.
+    /// Adds `key` of `owner` at the newest end of `list`.
     pub(crate) fn insert(&self, owner: OwnerId, key: u64, bytes: u64, list: List) -> LruId {
         let shard_index = shard_of(owner, key);
         let mut shard = self.shards[shard_index].lock();
@@ -239,7 +239,7 @@ impl Lru {
         id
     }
 
-    /// Forgets a place, wherever it is. A stale or absent one is left alone.
+    /// Removes an entry. A stale or absent position is ignored.
     pub(crate) fn remove(&self, id: LruId) {
         if id == LruId::NONE {
             return;
@@ -259,7 +259,7 @@ impl Lru {
         self.entries.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes up to `count` of the oldest entries off `list` in one shard.
+    /// Isolates up to `count` of the oldest entries of `list` in one shard.
     pub(crate) fn isolate(
         &self,
         shard: usize,
@@ -291,7 +291,7 @@ impl Lru {
         self.put(id, list, Shard::push_newest);
     }
 
-    /// Returns an isolated entry to the oldest end of `list`: its turn has not yet come.
+    /// Returns an isolated entry to the oldest end of `list`.
     pub(crate) fn put_back_oldest(&self, id: LruId, list: List) {
         self.put(id, list, Shard::push_oldest);
     }
@@ -314,12 +314,12 @@ impl Lru {
         self.bytes(List::Active) > self.bytes(List::Inactive)
     }
 
-    /// Bytes that `list` stands for.
+    /// Returns the bytes of the entries of `list`.
     pub(crate) fn bytes(&self, list: List) -> u64 {
         self.bytes_of(list).load(Ordering::Relaxed)
     }
 
-    /// How many entries there are, isolated ones included.
+    /// Returns the number of entries, including isolated ones.
     pub(crate) fn len(&self) -> usize {
         self.entries.load(Ordering::Relaxed)
     }

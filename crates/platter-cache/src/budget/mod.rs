@@ -1,8 +1,8 @@
-//! One ceiling for all cached bytes of the process, and the eviction that keeps it.
+//! The memory limit of all caches, and eviction.
 //!
-//! Whoever caches charges its bytes before it allocates them. A charge that does not fit evicts
-//! the coldest entries of *all* caches of the budget; when nothing can be evicted it is refused,
-//! and the caller goes on without caching.
+//! A cache charges its bytes before it allocates them. A charge that does not fit evicts the
+//! coldest entries of *all* caches of the budget; if nothing can be evicted it is refused, and the
+//! caller continues without caching.
 
 mod heat;
 mod lru;
@@ -26,45 +26,44 @@ pub(crate) use heat::Heat;
 pub(crate) use lru::{List, LruId};
 pub(crate) use shadow::Shadow;
 
-/// Entries an evictor takes off a list at a time.
+/// Number of entries that an evictor isolates at a time.
 const ISOLATE_COUNT: usize = 32;
-/// Bytes freed beyond what was asked for, so that not every charge evicts.
+/// Bytes evicted beyond the requested ones, so that not every charge evicts.
 const RECLAIM_AHEAD_BYTES: u64 = 128 << 10;
-/// Entries that one round of eviction finds in use, at most: most may be dirty.
+/// Maximum number of busy entries that one round of eviction examines; most may be dirty.
 const LOOKS_MAX: usize = 512;
-/// Entries that one round of eviction finds used since they were looked at last, at most: they may
-/// go the next time.
+/// Maximum number of recently used entries that one round of eviction examines; they are cold in
+/// the next one.
 const COOLED_MAX: usize = 8192;
-/// The part of the budget whose charges are refused without a look for what could go, after one that
-/// found nothing; a sixteenth of it where entries only had to cool down.
+/// The part of the budget whose charges are refused without a scan after one that found nothing
+/// evictable; a sixteenth of it if entries were only too recently used.
 const UNLOOKED_PART: u64 = 256;
-/// The part of the budget, and so many bytes at most, that blocks take beside it which are kept for
-/// the next ones.
+/// The part of the budget, and its maximum in bytes, for free blocks that are kept for reuse.
 const SPARE_PART: u64 = 16;
 const SPARE_BYTES_MAX: u64 = 8 << 20;
-/// Rounds of eviction a charge makes while others take what it freed.
+/// Rounds of eviction of a charge while other threads consume what it evicted.
 const CHARGE_ATTEMPTS: usize = 8;
 
-/// What became of a try to evict.
+/// Outcome of an attempt to evict.
 enum Reclaim {
-    /// Something is free.
+    /// Bytes were freed.
     Freed,
-    /// Nothing, but entries were used, and may go the next time.
+    /// Nothing was freed, but entries were aged and can be evicted next time.
     Cooled,
-    /// Nothing: what was looked at is in use.
+    /// Nothing was freed: the scanned entries are in use.
     Busy,
 }
 
-/// What became of an entry whose turn to be evicted came.
+/// Outcome for an entry that is to be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is out of its cache, and this many bytes were given back.
+    /// It was removed from its cache, and this many bytes were freed.
     Evicted(u64),
-    /// It was used since it came in and belongs on the active list.
+    /// It was used since it was inserted and belongs on the active list.
     Hot,
     /// It is in use, dirty or being read: not now.
     Busy,
-    /// The cache does not know it under this place any more.
+    /// The cache has no such entry any more.
     Gone,
 }
 
@@ -72,23 +71,23 @@ pub(crate) enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NodeCounts {
     pub(crate) nodes: usize,
-    /// Of these, nodes that hold nothing but shadows.
+    /// Of these, nodes with only shadow entries.
     pub(crate) shadow_nodes: usize,
 }
 
 /// A cache whose entries are in the eviction order.
 pub(crate) trait Owner: Send + Sync {
-    /// Whether the entry was used since this was last asked.
+    /// Returns whether the entry was used since the last call.
     fn take_heat(&self, key: u64, id: LruId) -> bool;
 
-    /// Lets the entry go if nobody uses it.
+    /// Evicts the entry if it is unused.
     fn evict(&self, key: u64, id: LruId) -> Verdict;
 
-    /// Forgets what was evicted, where it remembers that.
+    /// Drops the shadow entries, if it has any.
     fn drop_shadows(&self) {}
 }
 
-/// Names an [`Owner`] in the eviction order.
+/// Identifies an [`Owner`] in the eviction order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnerId(u32);
 
@@ -98,10 +97,10 @@ struct Owners {
     free: Vec<u32>,
 }
 
-/// How the budget stands. Counters are since its creation.
+/// Usage and counters of the budget, since its creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BudgetStats {
-    /// Bytes charged now.
+    /// Bytes charged.
     pub used_bytes: u64,
     /// Of these, bytes of entries on the active list.
     pub active_bytes: u64,
@@ -113,16 +112,16 @@ pub struct BudgetStats {
     pub refusals: u64,
     /// Of the bytes charged, those of the nodes that index pages.
     pub node_bytes: u64,
-    /// Bytes of pages that are dirty or being written.
+    /// Bytes of pages that are dirty or under writeback.
     pub dirty_bytes: u64,
-    /// Pages that came back after their eviction.
+    /// Refaults: pages read again after their eviction.
     pub refaults: u64,
-    /// Of these, pages that came back so soon that they are kept as active.
+    /// Of these, pages activated because they refaulted early.
     pub activations: u64,
 }
 
-/// How many bytes the caches that share it may hold together, but for the memory of blocks that waits to
-/// be used again: a sixteenth more, and 8 MiB, at most.
+/// The memory limit of the caches that share it, except for free blocks kept for reuse: at most a
+/// sixteenth more, and 8 MiB.
 pub struct MemoryBudget {
     limit_bytes: u64,
     insertion: Insertion,
@@ -130,17 +129,17 @@ pub struct MemoryBudget {
     lru: Lru,
     next_shard: CachePadded<AtomicUsize>,
     next_owner: CachePadded<AtomicUsize>,
-    /// Bytes whose charges are refused before one looks again for what could go.
+    /// Bytes whose charges are refused before the next scan.
     unlooked_bytes: CachePadded<AtomicU64>,
     owners: CachePadded<RwLock<Owners>>,
     evictions: CachePadded<AtomicU64>,
     refusals: CachePadded<AtomicU64>,
     ages: CachePadded<Ages>,
     frames: Arc<Arena>,
-    /// Memory of blocks that are gone.
+    /// Free blocks kept for reuse.
     spare_blocks: CachePadded<Mutex<Spare>>,
     node_count: CachePadded<AtomicUsize>,
-    /// Nodes that hold nothing but shadows.
+    /// Nodes with only shadow entries.
     shadow_node_count: CachePadded<AtomicUsize>,
     dirty_bytes: CachePadded<AtomicU64>,
 }
@@ -152,7 +151,7 @@ crate::layout!(pub(crate) LAYOUT: MemoryBudget {
 });
 
 impl MemoryBudget {
-    /// A budget of `limit_bytes`.
+    /// Creates a budget of `limit_bytes`.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Self {
         Self {
@@ -175,14 +174,13 @@ impl MemoryBudget {
         }
     }
 
-    /// The ceiling in bytes.
+    /// Returns the limit in bytes.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
     }
 
-    /// The same budget, whose caches add pages to their indexes in another way than is best: for
-    /// measuring.
+    /// Selects another insertion method for page indexes, for benchmarks.
     #[must_use]
     pub fn with_insertion(mut self, insertion: Insertion) -> Self {
         self.insertion = insertion;
@@ -193,13 +191,13 @@ impl MemoryBudget {
         self.insertion
     }
 
-    /// Bytes charged now.
+    /// Returns the bytes charged.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Usage and counters.
+    /// Returns usage and counters.
     #[must_use]
     pub fn stats(&self) -> BudgetStats {
         BudgetStats {
@@ -215,20 +213,20 @@ impl MemoryBudget {
         }
     }
 
-    /// Bytes of pages that are dirty or being written.
+    /// Returns the bytes of pages that are dirty or under writeback.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes.load(Ordering::Relaxed)
     }
 
-    /// From how many dirty bytes on a writer has to write some back itself: a quarter of all.
+    /// Returns the number of dirty bytes from which writers are throttled: a quarter of the budget.
     #[must_use]
     pub fn dirty_limit_bytes(&self) -> u64 {
         self.limit_bytes / 4
     }
 
-    /// Takes `bytes` out of the budget, evicting what it must; `None` when that does not help, or did
-    /// not a moment ago.
+    /// Charges `bytes`, evicting if necessary; `None` if that does not suffice, or did not a moment
+    /// ago.
     ///
     /// Called without any lock of an [`Owner`] held.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
@@ -256,8 +254,8 @@ impl MemoryBudget {
         None
     }
 
-    /// Takes `bytes` out of the budget even beyond the ceiling: for what must be kept, such as
-    /// a version of a block that no device has yet. Evicts first.
+    /// Charges `bytes` even beyond the limit: for memory that is required, such as a version of a
+    /// block not written yet. Evicts first.
     pub(crate) fn charge_beyond(self: &Arc<Self>, bytes: u64) -> Charge {
         self.charge(bytes).unwrap_or_else(|| {
             if bytes > self.limit_bytes {
@@ -271,30 +269,30 @@ impl MemoryBudget {
         })
     }
 
-    /// Where the memory of pages comes from.
+    /// Returns the allocator of page memory.
     pub(crate) fn frames(&self) -> &Arc<Arena> {
         &self.frames
     }
 
-    /// Memory for a block of `len` bytes with unspecified contents.
+    /// Allocates a block of `len` bytes with unspecified contents.
     pub(crate) fn take_block(&self, len: usize) -> Box<[u8]> {
         let spare = self.spare_blocks.lock().take(len);
         spare.unwrap_or_else(|| vec![0; len].into())
     }
 
-    /// Keeps the memory of a block that is gone for another one.
+    /// Keeps a freed block for reuse.
     pub(crate) fn keep_block(&self, block: Box<[u8]>) {
         let bytes_max = (self.limit_bytes / SPARE_PART).min(SPARE_BYTES_MAX);
         self.spare_blocks.lock().keep(block, bytes_max);
     }
 
-    /// What an entry of `bytes` that is being evicted leaves behind.
+    /// Returns the shadow entry of an entry of `bytes` that is being evicted.
     pub(crate) fn shadow(&self, bytes: u64) -> Shadow {
         self.ages.shadow(bytes)
     }
 
-    /// The list for an entry of `bytes` that comes in where an evicted one left `shadow`: active
-    /// if it would not have been evicted, had the active list given way.
+    /// Returns the list for an entry of `bytes` that refaults on `shadow`: active if a smaller
+    /// active list would have kept it.
     pub(crate) fn list_after(&self, shadow: Option<Shadow>, bytes: u64) -> List {
         let active_bytes = self.lru.bytes(List::Active);
         match shadow {
@@ -303,8 +301,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Follows an index from one size to another, both in nodes and nodes of shadows only.
-    /// Nodes are charged beyond the ceiling: pages give way at the next charge.
+    /// Updates the charge of an index from one size to another, in nodes and nodes with only
+    /// shadows. Nodes are charged beyond the limit: pages are evicted at the next charge.
     pub(crate) fn recount_nodes(&self, before: NodeCounts, after: NodeCounts) {
         let bytes = |nodes: usize| (nodes * NODE_BYTES) as u64;
         let relaxed = Ordering::Relaxed;
@@ -318,22 +316,22 @@ impl MemoryBudget {
             .fetch_sub(before.shadow_nodes, relaxed);
     }
 
-    /// Counts bytes that turned dirty.
+    /// Adds bytes that became dirty.
     pub(crate) fn add_dirty(&self, bytes: u64) {
         self.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that are clean again, or gone.
+    /// Subtracts bytes that are clean again, or dropped.
     pub(crate) fn sub_dirty(&self, bytes: u64) {
         self.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The eviction order.
+    /// Returns the eviction order.
     pub(crate) fn lru(&self) -> &Lru {
         &self.lru
     }
 
-    /// Makes an owner known to the eviction order until the registration is dropped.
+    /// Registers an owner in the eviction order until the registration is dropped.
     pub(crate) fn register(self: &Arc<Self>, owner: Weak<dyn Owner>) -> Registration {
         let mut owners = self.owners.write();
         let index = owners.free.pop().unwrap_or_else(|| {
@@ -361,19 +359,19 @@ impl MemoryBudget {
         self.used_bytes.fetch_update(set, fetch, add).is_ok()
     }
 
-    /// Whether a charge is among those that need no look for what could go.
+    /// Whether a charge is refused without a scan.
     fn goes_unlooked(&self, bytes: u64) -> bool {
         let less = |left: u64| left.checked_sub(bytes);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         self.unlooked_bytes.fetch_update(set, fetch, less).is_ok()
     }
 
-    /// Evicts at least `wanted` bytes if it can.
+    /// Evicts at least `wanted` bytes if possible.
     fn reclaim(&self, wanted: u64) -> Reclaim {
         let ahead = RECLAIM_AHEAD_BYTES.min(self.limit_bytes / 16);
         let goal = wanted.saturating_add(ahead);
-        // Each entry is looked at no more than once per list and pass, and where most cannot go, the
-        // next charge looks further.
+        // Each entry is scanned at most once per list and pass; if most cannot be evicted, the next
+        // charge continues.
         let all = 3 * self.lru.len() + 2 * Lru::SHARDS;
         let (mut looks, mut coolings) = (all.min(LOOKS_MAX), all.min(COOLED_MAX));
         let mut freed = 0;
@@ -413,7 +411,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Has owners forget what was evicted once that takes a thirty-second of the budget.
+    /// Makes owners drop shadow entries when these use a thirty-second of the budget.
     fn limit_shadows(&self) {
         let limit = usize::try_from(self.limit_bytes / 32).unwrap_or(usize::MAX) / NODE_BYTES;
         let count = || self.shadow_node_count.load(Ordering::Relaxed);
@@ -472,7 +470,7 @@ impl std::fmt::Debug for MemoryBudget {
     }
 }
 
-/// Bytes taken out of a budget, given back on drop.
+/// Bytes charged to a budget, released on drop.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Charge {
@@ -481,21 +479,21 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// What it is taken out of.
+    /// Returns its budget.
     pub(crate) fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
 
-    /// Adds a charge to the same budget to this one.
+    /// Merges a charge to the same budget into this one.
     pub(crate) fn join(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.budget, &other.budget), "one budget");
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Takes `bytes` of this charge apart.
+    /// Splits `bytes` off this charge.
     ///
     /// # Panics
-    /// If it is not so much.
+    /// If it is smaller.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         assert!(bytes <= self.bytes, "a part is not larger than the whole");
         self.bytes -= bytes;
@@ -514,7 +512,7 @@ impl Drop for Charge {
     }
 }
 
-/// An owner's place in the budget's registry.
+/// The registration of an owner.
 #[derive(Debug)]
 pub(crate) struct Registration {
     budget: Arc<MemoryBudget>,
@@ -536,7 +534,7 @@ impl Drop for Registration {
             .and_then(Option::take);
         owners.free.push(self.id.0);
         drop(owners);
-        // A weak reference may be the last to a cache's allocation: free that without the lock.
+        // A weak reference may be the last to a cache's allocation: it is freed without the lock.
         drop(owner);
     }
 }

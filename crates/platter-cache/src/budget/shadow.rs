@@ -1,8 +1,8 @@
-//! What an evicted entry leaves behind, and what its return says about the size of the cache.
+//! Shadow entries of evicted pages, and refault detection.
 //!
-//! The eviction clock counts pages that were evicted or activated. An entry that returns when the
-//! clock has moved by no more than the active list holds would still be there if the active
-//! list had been that much smaller: it competes with the active entries and joins them.
+//! The eviction clock counts evictions and activations. A page that refaults when the clock has
+//! advanced by no more than the active list's size would still be cached if the active list had
+//! been that much smaller: it is put on the active list.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A shadow is stored as a value of the page index.
 const AGE_BITS: u32 = 63;
 
-/// The eviction clock at the moment of an eviction: a number below `2^63`.
+/// The eviction clock at an eviction: a number below `2^63`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shadow(u64);
 
@@ -26,7 +26,7 @@ impl Shadow {
     }
 }
 
-/// The eviction clock and what was learnt from it.
+/// The eviction clock and its statistics.
 #[derive(Debug, Default)]
 pub(super) struct Ages {
     clock_pages: AtomicU64,
@@ -40,7 +40,7 @@ impl Ages {
         Shadow(age & ((1 << AGE_BITS) - 1))
     }
 
-    /// Whether an entry that returns is to be active.
+    /// Whether a refaulting entry is to be active.
     pub(super) fn refault(&self, shadow: Shadow, bytes: u64, active_bytes: u64) -> bool {
         self.refaults.fetch_add(pages(bytes), Ordering::Relaxed);
         let now = self.clock_pages.load(Ordering::Relaxed);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_that_returns_soon_is_active() {
+    fn early_refault_is_active() {
         let ages = Ages::default();
         let shadow = ages.shadow(4096);
         assert!(ages.refault(shadow, 4096, 100 * 4096));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_may_wrap() {
+    fn eviction_clock_may_wrap() {
         let ages = Ages::default();
         ages.clock_pages.store(u64::MAX, Ordering::Relaxed);
         let shadow = ages.shadow(4096);

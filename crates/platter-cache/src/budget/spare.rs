@@ -1,8 +1,8 @@
-//! Memory of blocks that are gone, kept for blocks of the same length.
+//! Freed blocks, kept for reuse by blocks of the same length.
 
 use crate::buffer::BlockSize;
 
-/// Spare blocks by length; in each list, the block that went last is last.
+/// Free blocks by length; in each list, the most recently freed one is last.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     lists: [Vec<Box<[u8]>>; BlockSize::COUNT],
@@ -10,15 +10,15 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Returns a spare block of `len` bytes with unspecified contents, if there is one.
+    /// Returns a free block of `len` bytes with unspecified contents, if there is one.
     pub(super) fn take(&mut self, len: usize) -> Option<Box<[u8]>> {
         let block = self.lists[list_of(len)?].pop()?;
         self.bytes -= block.len() as u64;
         Some(block)
     }
 
-    /// Keeps a block, unless `bytes_max` are spare already, all of its length. Blocks of other lengths
-    /// give way: they were used in other times.
+    /// Keeps a block, unless `bytes_max` of its length are free already. Blocks of other lengths
+    /// are dropped first.
     pub(super) fn keep(&mut self, block: Box<[u8]>, bytes_max: u64) {
         let Some(list) = list_of(block.len()) else {
             return;
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn spare_blocks_are_taken_by_length_within_the_limit() {
+    fn free_blocks_are_reused_by_length_within_the_limit() {
         let mut spare = Spare::default();
         for len in [4096, 16384, 4096, 512] {
             spare.keep(block(len), 32 << 10);

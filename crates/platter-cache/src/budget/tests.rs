@@ -1,4 +1,4 @@
-//! The budget against an owner that keeps charges under numbers.
+//! The budget with an owner that keeps numbered charges.
 
 use std::collections::HashMap;
 
@@ -125,7 +125,7 @@ fn entries_used_twice_outlive_a_scan() {
 }
 
 #[test]
-fn active_entries_that_cool_down_are_evicted() {
+fn cold_active_entries_are_evicted() {
     let budget = Arc::new(MemoryBudget::new(32 * 100));
     let store = Store::new(&budget);
     for key in 0..30 {
@@ -144,7 +144,7 @@ fn active_entries_that_cool_down_are_evicted() {
 }
 
 #[test]
-fn nothing_evictable_is_a_refusal_not_a_hang() {
+fn charge_is_refused_if_nothing_is_evictable() {
     let budget = Arc::new(MemoryBudget::new(1000));
     let store = Store::new(&budget);
     for key in 0..10 {
@@ -165,7 +165,7 @@ fn nothing_evictable_is_a_refusal_not_a_hang() {
 }
 
 #[test]
-fn charges_beyond_look_seldom_where_nothing_can_go() {
+fn excess_charges_rarely_scan_if_all_is_busy() {
     let budget = Arc::new(MemoryBudget::new(256_000));
     let store = Store::new(&budget);
     for key in 0..100 {
@@ -186,7 +186,7 @@ fn charges_beyond_look_seldom_where_nothing_can_go() {
 }
 
 #[test]
-fn charges_beyond_go_on_where_entries_only_have_to_cool_down() {
+fn excess_charges_scan_while_entries_cool_down() {
     const ENTRIES: u64 = 40_000;
     let budget = Arc::new(MemoryBudget::new(100 * ENTRIES));
     let store = Store::new(&budget);
@@ -204,7 +204,7 @@ fn charges_beyond_go_on_where_entries_only_have_to_cool_down() {
 }
 
 #[test]
-fn entries_of_a_dropped_owner_are_forgotten() {
+fn entries_of_a_dropped_owner_are_removed() {
     let budget = Arc::new(MemoryBudget::new(1000));
     let store = Store::new(&budget);
     for key in 0..10 {
@@ -220,7 +220,7 @@ fn entries_of_a_dropped_owner_are_forgotten() {
 }
 
 #[test]
-fn a_stale_place_is_not_mistaken_for_the_next_entry_in_it() {
+fn stale_position_does_not_match_its_next_entry() {
     let lru = Lru::default();
     let old = lru.insert(OwnerId(0), 1, 10, List::Inactive);
     lru.remove(old);

@@ -1,31 +1,31 @@
-//! How a cache is locked, and which entry gives way: the designs that Linux went through before the
-//! one it has, to be measured against ours.
+//! Locking and replacement policies of the mbcache: those of earlier Linux versions, for comparison
+//! with ours.
 
 use crate::sync::{Mutex, MutexGuard};
 
 /// The end of a queue, or no link.
 const NIL: u32 = u32::MAX;
 
-/// How the entries are locked, and which of them give way when there are too many.
+/// A locking and replacement policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Design {
-    /// One lock for all entries, which stand in the order of their last use. What Linux had up to
-    /// 4.5 did that and more, so that this stands for it without being it.
+    /// One lock for all entries, in LRU order. Linux up to 4.5 did that and more, so this is an
+    /// approximation.
     GlobalLock,
-    /// Shards with locks of their own, and one queue in the order of the last use.
+    /// Sharded locks, and one LRU list.
     LruList,
-    /// Shards, each with a queue in the order of the last use.
+    /// Shards, each with an LRU list.
     ShardedLru,
-    /// Shards, and one queue in the order of arrival. A use sets a bit, for which the entry goes
-    /// through the queue once more: what Linux has.
+    /// Shards, and one list in insertion order. A use sets a referenced bit, which lets the entry
+    /// pass through the list once more, as in Linux.
     RefBit,
-    /// Shards, each with the hand of a clock, for which a use sets a bit. There is no queue.
+    /// Shards, each with a CLOCK hand; a use sets a referenced bit. There is no list.
     #[default]
     ShardedClock,
 }
 
 impl Design {
-    /// Whether all entries are under one lock.
+    /// Whether all entries share one lock.
     pub(super) const fn is_one_shard(self) -> bool {
         matches!(self, Self::GlobalLock)
     }
@@ -51,7 +51,7 @@ pub(super) struct Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link(u32);
 
-/// The queues of a design that has some. Taken after the lock of a shard.
+/// The lists of a policy that has some. Locked after a shard.
 #[derive(Debug)]
 pub(super) struct Queues {
     moves_used: bool,
@@ -59,7 +59,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Those of `design`, if it has any.
+    /// Creates the lists of `design`, if it has any.
     pub(super) fn new(design: Design, shards: usize) -> Option<Self> {
         if design == Design::ShardedClock {
             return None;
@@ -75,22 +75,22 @@ impl Queues {
         })
     }
 
-    /// How many there are: one, or one for each shard.
+    /// Returns the number of lists: one, or one for each shard.
     pub(super) fn len(&self) -> usize {
         self.queues.len()
     }
 
-    /// An entry came in.
+    /// Adds an entry.
     pub(super) fn push(&self, place: Place) -> Link {
         self.queue_of(place.shard).push(place)
     }
 
-    /// An entry went.
+    /// Removes an entry.
     pub(super) fn remove(&self, shard: usize, link: Link) {
         self.queue_of(shard).remove(link);
     }
 
-    /// An entry was used: whether that is noted here.
+    /// Records a use; returns `false` if the policy uses a bit instead.
     pub(super) fn used(&self, shard: usize, link: Link) -> bool {
         if self.moves_used {
             self.queue_of(shard).renew(link);
@@ -98,8 +98,8 @@ impl Queues {
         self.moves_used
     }
 
-    /// The entry whose turn to go it is among those of `shard` and of those that share its queue.
-    /// It goes to the end, so that the next is another one.
+    /// Returns the next entry to be evicted among those of `shard` and of those that share its
+    /// list. It is moved to the end, so that the next call returns another one.
     pub(super) fn next_to_go(&self, shard: usize) -> Option<Place> {
         let mut queue = self.queue_of(shard);
         let oldest = Link(queue.oldest?);
@@ -113,7 +113,7 @@ impl Queues {
     }
 }
 
-/// Entries in an order, oldest first.
+/// Entries in order, oldest first.
 #[derive(Debug, Default)]
 struct Queue {
     links: Vec<Links>,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_used_goes_last() {
+    fn used_entry_is_evicted_last() {
         let queues = Queues::new(Design::LruList, 1).unwrap();
         let links: Vec<_> = (0..3).map(|slot| queues.push(place(slot))).collect();
         assert!(queues.used(0, links[0]));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_moves_nothing() {
+    fn referenced_bit_does_not_move_the_entry() {
         let queues = Queues::new(Design::RefBit, 16).unwrap();
         let link = queues.push(place(0));
         queues.push(place(1));

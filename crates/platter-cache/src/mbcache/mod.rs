@@ -1,19 +1,18 @@
-//! The metadata block cache: from what a block contains to where an equal one lies, so that many
-//! files can share it.
+//! The metadata block cache (mbcache): finds a block by its contents, so that many files can share it.
 //!
-//! It only suggests. Whoever finds an [`EntryRef`] reads the block and compares, and under the
-//! block's own lock looks once more whether it may be shared: an entry that is lost costs space,
-//! never correctness.
+//! Its results are hints. A caller that finds an [`EntryRef`] reads the block and compares it, and
+//! checks again under the block's own lock whether it may be shared: a lost entry costs space, never
+//! correctness.
 //!
-//! The rules between those who share a block and those who free or rewrite it:
-//! - Whoever frees a block, or rewrites it in place, first takes its entry out with
-//!   [`MbCache::delete_or_get`]. While somebody else has the entry in hand that gives
-//!   [`Removal::InUse`]: then the block stays as it is until [`EntryRef::wait_unused`] returns, with
-//!   no lock held that the other needs, and everything is looked at anew.
-//! - An entry is reusable exactly as long as the block can take one more user. That changes only
+//! The rules between threads that share a block and those that free or rewrite it:
+//! - A thread that frees a block, or rewrites it in place, first removes its entry with
+//!   [`MbCache::delete_or_get`]. While another thread uses the entry, that returns
+//!   [`Removal::InUse`]: then the block stays unchanged until [`EntryRef::wait_unused`] returns, called
+//!   without any lock that the other thread needs, and everything is checked again.
+//! - An entry is reusable exactly as long as the block can take one more reference. That changes only
 //!   under the block's own lock.
-//! - Nobody has two entries in hand, nor one while waiting for another: two who did would wait for
-//!   each other.
+//! - A thread holds at most one entry, and none while it waits for another: otherwise two threads
+//!   could deadlock.
 
 mod design;
 mod shard;
@@ -35,42 +34,45 @@ use shard::Shard;
 pub use design::Design;
 pub use statistics::Statistics;
 
-/// Shards, each with a lock and a clock hand of its own. A power of two.
+/// Number of shards, each with its own lock and CLOCK hand. A power of two.
 const SHARDS: usize = 16;
-/// Of so many entries, one gives way when there are too many.
+/// Fraction of the entries that a background shrink drops when there are too many.
 const SHRINK_SHARE: usize = 16;
-/// Entries that whoever adds one drops when there are twice too many.
+/// Number of entries that an insertion drops when there are twice too many.
 const SHRINK_AT_ONCE: usize = 64;
-/// Entries a cache has at most, were there memory without end: sixteen for each of 1024 chains, as
-/// Linux has them.
+/// Maximum number of entries of a cache, whatever the budget: sixteen for each of 1024 hash chains,
+/// as in Linux.
 const LIMIT_MAX: usize = 16 << 10;
-/// What an entry takes of the budget: itself, its slot, and its place in the index.
+/// Memory charged for an entry in bytes: itself, its slot, and its index entry.
 const ENTRY_BYTES: usize = 96;
-/// Of so much of the budget, a cache may take one part.
+/// Fraction of the budget that a cache may use.
 const BUDGET_SHARE: u64 = 64;
 
 const REUSABLE: u8 = 1 << 0;
 const REFERENCED: u8 = 1 << 1;
 const AWAITED: u8 = 1 << 2;
 
-/// Looks at entries before the sweep gives up: each is passed once with its chance and once without.
+/// Number of passes of the CLOCK hand before a shrink gives up: one clears the bits, one drops
+/// entries.
 const SWEEPS_MAX: usize = 2;
 
-/// What is known of a block's contents before it is read.
+/// The contents of a block, as far as they are known without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
-    /// The hash that the format itself keeps. Equal blocks have equal keys.
+    /// The hash stored by the format. Equal blocks have equal keys.
     pub key: u32,
-    /// A hash of all of the contents: where it differs, the block need not be read.
+    /// A hash of the whole contents: if it differs, the block need not be read.
     pub contents: u64,
 }
 
 /// Blocks by their contents; see the [module](self).
 ///
 /// # Invariants
-/// - A pair of key and value is there once at most.
-/// - An entry leaves only when nobody has it in hand; leaving the table and being freed are one.
-/// - [`len`](Self::len) is the number of entries in the table; the budget is charged for all of them.
+/// - A pair of key and value exists at most once.
+/// - An entry is removed only while it has no users; removal from the table and freeing are one
+///   step.
+/// - [`len`](Self::len) is the number of entries in the table; the budget is charged for all of
+///   them.
 pub struct MbCache {
     shards: [CachePadded<Shard>; SHARDS],
     design: Design,
@@ -84,45 +86,44 @@ crate::layout!(pub(crate) LAYOUT: MbCache {
     Hot: shards;
 });
 
-/// One block that was seen.
+/// An entry for one block.
 #[derive(Debug)]
 struct Entry {
     fingerprint: Fingerprint,
     value: u64,
-    /// How many entries its shard had seen before. The younger is suggested first.
+    /// Number of entries added to its shard before. The youngest is suggested first.
     age: u64,
-    /// Where it stands in a queue, in a design that has one.
+    /// Its position in a list, if the policy has one.
     link: Option<Link>,
-    /// Apart from each other: each bit is set and cleared by an operation of its own.
+    /// Independent flags: each bit is set and cleared by its own atomic operation.
     flags: AtomicU8,
-    /// Who has it in hand. Grows only under the shard's lock.
+    /// Number of users. Grows only under the shard's lock.
     users: AtomicU32,
 }
 
-/// Why an entry was not added: the pair is there.
+/// The entry was not added because the pair exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the block is in the cache already")]
 pub struct Exists;
 
-/// What became of an entry that was to be taken out.
+/// Result of removing an entry.
 #[derive(Debug)]
 #[must_use = "a block whose entry is in use must not be freed or rewritten"]
 pub enum Removal<'c> {
-    /// It is not in the table, and nobody comes by it any more.
+    /// It is not in the table any more.
     Deleted,
-    /// Somebody has it in hand and may be about to share the block.
+    /// Another thread uses it and may be about to share the block.
     InUse(EntryRef<'c>),
 }
 
-/// An entry in somebody's hand: it stays until this is dropped.
+/// A reference to an entry, which stays until this is dropped.
 pub struct EntryRef<'c> {
     shard: &'c Shard,
     entry: Arc<Entry>,
 }
 
 impl MbCache {
-    /// A cache of about as many entries as have room in a sixty-fourth of `budget`, but not
-    /// arbitrarily many.
+    /// Creates a cache limited to a sixty-fourth of `budget`, and to [`LIMIT_MAX`] entries.
     #[must_use]
     pub fn new(design: Design, budget: Arc<MemoryBudget>) -> Self {
         let bytes = budget.limit_bytes() / BUDGET_SHARE;
@@ -130,7 +131,7 @@ impl MbCache {
         Self::with_limit(design, entries.min(LIMIT_MAX), budget)
     }
 
-    /// A cache of about `limit` entries, which `budget` is charged for.
+    /// Creates a cache of about `limit` entries, charged to `budget`.
     #[must_use]
     pub fn with_limit(design: Design, limit: usize, budget: Arc<MemoryBudget>) -> Self {
         let queues = Queues::new(design, SHARDS).map(Arc::new);
@@ -144,9 +145,9 @@ impl MbCache {
         }
     }
 
-    /// Adds the block `value`, which others may share if `reusable`.
+    /// Adds the block `value`, which may be shared if `reusable`.
     ///
-    /// With twice too many entries it first drops some that nobody used lately.
+    /// With twice too many entries it first drops some that were not used lately.
     pub fn create(
         &self,
         fingerprint: Fingerprint,
@@ -160,12 +161,12 @@ impl MbCache {
         if len >= 2 * self.limit.div_ceil(parts) {
             self.shrink_part(number, SHRINK_AT_ONCE.div_ceil(parts));
         }
-        // Before the shard is locked: others may have to give memory back.
+        // Before the shard is locked: the charge may evict from other caches.
         let charge = self.budget.charge_beyond(ENTRY_BYTES as u64);
         shard.insert(fingerprint, value, reusable, charge)
     }
 
-    /// The first block to share for these contents: the one that was added last.
+    /// Returns the first block to share for these contents: the one added last.
     #[must_use]
     pub fn find_first(&self, fingerprint: Fingerprint) -> Option<EntryRef<'_>> {
         self.shard(fingerprint.key).find_first(fingerprint)
@@ -177,19 +178,19 @@ impl MbCache {
         self.shard(key).contains(key, value)
     }
 
-    /// The entry of one block.
+    /// Returns the entry of one block.
     #[must_use]
     pub fn get(&self, key: u32, value: u64) -> Option<EntryRef<'_>> {
         self.shard(key).get(key, value)
     }
 
-    /// Takes the entry of a block out that is about to be freed or rewritten in place.
+    /// Removes the entry of a block that is about to be freed or rewritten in place.
     pub fn delete_or_get(&self, key: u32, value: u64) -> Removal<'_> {
         self.shard(key).delete_or_get(key, value)
     }
 
-    /// Drops a part of the entries that nobody used since their last chance, if there are too many.
-    /// Returns how many went. For a thread that has nothing better to do.
+    /// Drops a fraction of the entries not used since the last pass, if there are too many. Returns
+    /// how many. Meant for a background thread.
     pub fn shrink(&self) -> usize {
         let parts = self.parts();
         let limit = self.limit.div_ceil(parts);
@@ -202,12 +203,12 @@ impl MbCache {
         too_large.map(shrink).sum()
     }
 
-    /// Of how many parts each knows the order of its entries only.
+    /// Returns the number of independently ordered parts.
     fn parts(&self) -> usize {
         self.queues.as_ref().map_or(SHARDS, |queues| queues.len())
     }
 
-    /// Drops up to `count` entries of a part whose turn it is.
+    /// Drops up to `count` entries of a part.
     fn shrink_part(&self, number: usize, count: usize) -> usize {
         let Some(queues) = &self.queues else {
             return self.shards[number].shrink(count);
@@ -222,19 +223,19 @@ impl MbCache {
         dropped
     }
 
-    /// What it did so far.
+    /// Returns the counters.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.shards.iter().map(|shard| shard.statistics()).sum()
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.len()).sum()
     }
 
-    /// Whether there is no entry.
+    /// Whether the cache is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -244,12 +245,12 @@ impl MbCache {
         &self.shards[self.number(key)]
     }
 
-    /// Of the shard that a key belongs to.
+    /// Returns the shard of a key.
     fn number(&self, key: u32) -> usize {
         if self.design.is_one_shard() {
             return 0;
         }
-        // The table takes its bits from both ends of the hash, the shard from the middle.
+        // The table uses the bits at both ends of the hash, the shard those in the middle.
         (spread(key.into()) >> 32) as usize % SHARDS
     }
 }
@@ -267,40 +268,40 @@ impl Entry {
         self.flags.load(Ordering::Acquire) & REUSABLE != 0
     }
 
-    /// Whether it was used since this was last asked.
+    /// Returns and clears the referenced bit.
     fn take_referenced(&self) -> bool {
         self.flags.fetch_and(!REFERENCED, Ordering::Relaxed) & REFERENCED != 0
     }
 }
 
 impl<'c> EntryRef<'c> {
-    /// The next block to share for the same contents, instead of this one: one that was added before
-    /// it, so that going on comes to an end whatever others add.
+    /// Returns the next block to share for the same contents: an older one, so that the iteration
+    /// ends although other threads add entries.
     #[must_use]
     pub fn find_next(self) -> Option<Self> {
         let shard: &'c Shard = self.shard;
         shard.find_older(&self.entry)
     }
 
-    /// What it was found by.
+    /// Returns the contents that it was found by.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.entry.fingerprint
     }
 
-    /// Where the block lies.
+    /// Returns the location of the block.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.entry.value
     }
 
-    /// Whether the block can take one more user. Certain only under the block's lock.
+    /// Whether the block can take one more reference. Stable only under the block's lock.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.entry.is_reusable()
     }
 
-    /// Says whether the block can take one more user. Called under the block's lock.
+    /// Sets whether the block can take one more reference. Called under the block's lock.
     pub fn set_reusable(&self, reusable: bool) {
         let flags = &self.entry.flags;
         if reusable {
@@ -310,13 +311,13 @@ impl<'c> EntryRef<'c> {
         }
     }
 
-    /// Gives the entry a second chance when its turn to be dropped comes.
+    /// Sets the referenced bit, which gives the entry a second chance.
     pub fn touch(&self) {
         self.shard.touch(&self.entry);
     }
 
-    /// Lets go of the entry and waits until nobody has it in hand. The caller holds no lock that
-    /// they may want.
+    /// Releases the entry and waits until it has no users. The caller holds no lock that they may
+    /// need.
     pub fn wait_unused(self) {
         let (shard, entry) = (self.shard, Arc::clone(&self.entry));
         drop(self);
@@ -326,7 +327,7 @@ impl<'c> EntryRef<'c> {
 
 impl Drop for EntryRef<'_> {
     fn drop(&mut self) {
-        // Ordered against `wait_unused`, which says that it waits and then looks at the count.
+        // Ordered against `wait_unused`, which sets its flag and then reads the count.
         self.entry.users.fetch_sub(1, Ordering::SeqCst);
         if self.entry.flags.load(Ordering::SeqCst) & AWAITED != 0 {
             self.shard.notify();

@@ -1,4 +1,4 @@
-//! A part of the cache: its entries in slots, an index of them, and the hand of the clock.
+//! A shard of the cache: its entries in slots, an index of them, and the CLOCK hand.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::budget::Charge;
 use crate::hash::spread;
 use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
-/// Entries whose keys have one part of the hash in common.
+/// Entries whose keys share a part of the hash.
 #[derive(Debug)]
 pub(super) struct Shard {
     state: Mutex<State>,
-    /// Rung when somebody lets go of an entry that is waited for.
+    /// Notified when the last user releases an entry that is waited for.
     unused: Condvar,
-    /// As long as the table is, to be looked at without the lock.
+    /// Number of entries, readable without the lock.
     len: AtomicUsize,
     number: usize,
-    /// Where the design has them; then there is no clock.
+    /// Set if the policy has lists; then there is no CLOCK hand.
     queues: Option<Arc<Queues>>,
 }
 
@@ -33,15 +33,15 @@ struct State {
     /// Slots by key.
     index: HashTable<usize>,
     hand: usize,
-    /// Entries ever added.
+    /// Number of entries ever added.
     next_age: u64,
-    /// For all entries in the table.
+    /// Charge of all entries in the table.
     charge: Option<Charge>,
     statistics: Statistics,
 }
 
 impl Shard {
-    /// The shard of this number, whose entries stand in `queues` too.
+    /// Creates the shard of this number, whose entries are in `queues` too.
     pub(super) fn new(number: usize, queues: Option<Arc<Queues>>) -> Self {
         Self {
             state: Mutex::default(),
@@ -103,7 +103,7 @@ impl Shard {
         self.state.lock().slot_of(key, value).is_some()
     }
 
-    /// The youngest reusable entry with this fingerprint.
+    /// Returns the youngest reusable entry with this fingerprint.
     pub(super) fn find_first(&self, wanted: Fingerprint) -> Option<EntryRef<'_>> {
         let mut state = self.state.lock();
         let found = state.find_below(wanted, u64::MAX);
@@ -114,7 +114,7 @@ impl Shard {
         self.take_in_hand(&state, found?)
     }
 
-    /// The next older reusable entry with the fingerprint of `entry`.
+    /// Returns the next older reusable entry with the fingerprint of `entry`.
     pub(super) fn find_older(&self, entry: &Entry) -> Option<EntryRef<'_>> {
         let state = self.state.lock();
         let found = state.find_below(entry.fingerprint, entry.age)?;
@@ -142,8 +142,8 @@ impl Shard {
         }
     }
 
-    /// Drops up to `count` entries that nobody has in hand and nobody used since the hand of the
-    /// clock last passed them. Returns how many.
+    /// Drops up to `count` entries without users and not used since the CLOCK hand last passed
+    /// them. Returns how many.
     pub(super) fn shrink(&self, count: usize) -> usize {
         let mut state = self.state.lock();
         let mut dropped = 0;
@@ -164,8 +164,8 @@ impl Shard {
         dropped
     }
 
-    /// Drops the entry in a slot, unless somebody has it in hand or used it since this was last
-    /// asked. Whether it went.
+    /// Drops the entry in a slot, unless it has users or its referenced bit was set. Returns
+    /// whether it was dropped.
     pub(super) fn drop_unused(&self, slot: usize) -> bool {
         let mut state = self.state.lock();
         let is_referenced = state
@@ -176,7 +176,7 @@ impl Shard {
         is_dropped
     }
 
-    /// Notes that an entry was used.
+    /// Records a use of an entry.
     pub(super) fn touch(&self, entry: &Entry) {
         let queued = self.queues.as_ref().zip(entry.link);
         if !queued.is_some_and(|(queues, link)| queues.used(self.number, link)) {
@@ -184,7 +184,7 @@ impl Shard {
         }
     }
 
-    /// Takes an entry out that nobody has in hand. Whether it did.
+    /// Removes an entry without users. Returns whether it was removed.
     fn remove_unused(&self, state: &mut State, slot: usize) -> bool {
         if state.is_used(slot) {
             return false;
@@ -199,17 +199,17 @@ impl Shard {
         true
     }
 
-    /// Waits until nobody has `entry` in hand.
+    /// Waits until `entry` has no users.
     pub(super) fn wait_unused(&self, entry: &Entry) {
         let mut state = self.state.lock();
-        // Said before the count is looked at, and whoever lets go looks the other way round.
+        // Set before the count is read; the release decrements the count before it reads the flag.
         entry.flags.fetch_or(AWAITED, Ordering::SeqCst);
         while entry.users.load(Ordering::SeqCst) > 0 {
             state = self.unused.wait(state);
         }
     }
 
-    /// Wakes those who wait for an entry.
+    /// Wakes threads that wait for an entry.
     pub(super) fn notify(&self) {
         drop(self.state.lock());
         self.unused.notify_all();
@@ -248,7 +248,7 @@ impl State {
         self.index.find(spread(key.into()), is_it).copied()
     }
 
-    /// The youngest reusable entry with this fingerprint that is older than `age`.
+    /// Returns the youngest reusable entry with this fingerprint that is older than `age`.
     fn find_below(&self, wanted: Fingerprint, age: u64) -> Option<usize> {
         let same_hash = self.index.iter_hash(spread(wanted.key.into())).copied();
         let fitting = same_hash.filter_map(|slot| {
@@ -259,7 +259,7 @@ impl State {
         fitting.max().map(|(_, slot)| slot)
     }
 
-    /// A slot without an entry.
+    /// Returns a free slot.
     fn take_slot(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);

@@ -1,20 +1,20 @@
-//! What a cache of shared blocks did, for measuring.
+//! Counters of an mbcache.
 
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-/// Counts since the cache was made.
+/// Counters since the cache was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
-    /// Entries that are there now.
+    /// Current number of entries.
     pub entries: u64,
-    /// Searches that began with a block to share.
+    /// Lookups that found a block to share.
     pub hits: u64,
-    /// Searches that found none.
+    /// Lookups that found none.
     pub misses: u64,
     /// Entries added.
     pub inserts: u64,
-    /// Entries taken out because their block was freed or rewritten.
+    /// Entries removed because their block was freed or rewritten.
     pub deletes: u64,
     /// Entries dropped because there were too many.
     pub reclaimed: u64,

@@ -1,4 +1,4 @@
-//! One thread at a time: what is found, what stays, what goes.
+//! Single-threaded tests: lookup, retention and eviction.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn values(cache: &MbCache, fingerprint: Fingerprint) -> Vec<u64> {
 }
 
 #[test]
-fn blocks_of_one_key_are_found_one_after_the_other_the_last_first() {
+fn blocks_of_one_key_are_found_youngest_first() {
     let cache = cache(1024);
     for value in 0..10 {
         cache.create(of(7), value, true).unwrap();
@@ -48,7 +48,7 @@ fn blocks_of_one_key_are_found_one_after_the_other_the_last_first() {
 }
 
 #[test]
-fn a_pair_is_there_once() {
+fn duplicate_pair_is_refused() {
     let cache = cache(1024);
     cache.create(of(7), 1, true).unwrap();
     assert_eq!(cache.create(of(7), 1, false), Err(Exists));
@@ -57,7 +57,7 @@ fn a_pair_is_there_once() {
 }
 
 #[test]
-fn other_contents_under_the_same_key_are_not_suggested() {
+fn different_contents_of_equal_key_are_not_found() {
     let cache = cache(1024);
     let (one, other) = (
         of(7),
@@ -73,7 +73,7 @@ fn other_contents_under_the_same_key_are_not_suggested() {
 }
 
 #[test]
-fn a_full_block_is_not_suggested_until_it_has_room_again() {
+fn full_block_is_not_found_until_reusable_again() {
     let cache = cache(1024);
     cache.create(of(7), 1, false).unwrap();
     assert_eq!(values(&cache, of(7)), []);
@@ -82,7 +82,7 @@ fn a_full_block_is_not_suggested_until_it_has_room_again() {
 }
 
 #[test]
-fn referenced_and_reusable_do_not_touch_each_other() {
+fn referenced_and_reusable_are_independent() {
     let cache = cache(1024);
     cache.create(of(7), 1, true).unwrap();
     let entry = cache.get(7, 1).unwrap();
@@ -111,7 +111,7 @@ fn used_entries_are_not_reclaimed() {
 }
 
 #[test]
-fn an_entry_in_hand_is_given_instead_of_deleted() {
+fn used_entry_is_returned_instead_of_deleted() {
     let cache = cache(1024);
     cache.create(of(7), 1, true).unwrap();
     let user = cache.find_first(of(7)).unwrap();
@@ -127,7 +127,7 @@ fn an_entry_in_hand_is_given_instead_of_deleted() {
 }
 
 #[test]
-fn what_is_used_stays_when_entries_have_to_go() {
+fn recently_used_entries_survive_eviction() {
     for design in DESIGNS {
         keep_what_is_used(design);
     }
@@ -158,7 +158,7 @@ fn keep_what_is_used(design: Design) {
 }
 
 #[test]
-fn slots_are_used_again() {
+fn slots_are_reused() {
     for design in DESIGNS {
         let cache = of_design(design, 1024);
         for round in 0..1000 {
@@ -172,7 +172,7 @@ fn slots_are_used_again() {
 }
 
 #[test]
-fn a_search_ends_though_others_are_added_meanwhile() {
+fn iteration_ends_while_entries_are_added() {
     let cache = cache(1024);
     cache.create(of(7), 0, true).unwrap();
     let mut found = cache.find_first(of(7));
@@ -186,7 +186,7 @@ fn a_search_ends_though_others_are_added_meanwhile() {
 }
 
 #[test]
-fn count_of_entries_does_not_run_below_zero() {
+fn entry_count_does_not_underflow() {
     let cache = cache(1);
     for value in 0..100 {
         cache.create(of(7), value, true).unwrap();
@@ -201,7 +201,7 @@ fn count_of_entries_does_not_run_below_zero() {
 }
 
 #[test]
-fn many_blocks_of_one_key_stay_few() {
+fn number_of_blocks_of_one_key_is_limited() {
     const LIMIT: usize = 1024;
     let cache = cache(LIMIT);
     for value in 0..50_000 {
@@ -212,7 +212,7 @@ fn many_blocks_of_one_key_stay_few() {
 }
 
 #[test]
-fn memory_is_charged_for_what_is_there() {
+fn memory_is_charged_per_entry() {
     let budget = Arc::new(MemoryBudget::new(1 << 20));
     let cache = MbCache::new(Design::default(), Arc::clone(&budget));
     for key in 0..10_000 {
@@ -227,7 +227,7 @@ fn memory_is_charged_for_what_is_there() {
 }
 
 #[test]
-fn what_is_done_is_counted() {
+fn operations_are_counted() {
     let cache = cache(1024);
     let _ = cache.create(of(7), 1, true);
     let _ = cache.create(of(7), 1, true);

@@ -1,18 +1,18 @@
-//! Adding items where none may be: one at a cursor, or a whole range under one lock hold.
+//! Adding items only if the range is free: one at a cursor, or a whole range under one lock hold.
 
 use super::cursor::{Content, Cursor, Found};
 use super::store::{Larger, New};
 use super::{Locked, Order, Ref, XArray, raw};
 
-/// Another item is in the way; this one comes back.
+/// Another item is in the range; returns the item that was to be added.
 #[derive(Debug)]
 pub struct Occupied<T: 'static>(pub Ref<T>);
 
-/// Nodes an insertion takes at most, but for the first of a high index.
+/// Maximum number of nodes of an insertion, except the first one of a high index.
 const NODES_OF_AN_ADD: usize = 4;
 
-/// Takes the nodes that an insertion may need into the thread's magazine, so that none is
-/// allocated under a lock.
+/// Fills the thread's magazine with the nodes that an insertion may need, so that none is allocated
+/// under a lock.
 pub(crate) fn reserve_nodes() {
     raw::fill_magazine(NODES_OF_AN_ADD);
 }
@@ -26,10 +26,10 @@ impl<T> XArray<T> {
 }
 
 impl<'g, T> Cursor<'g, T> {
-    /// Puts `item` at the cursor unless another item is anywhere in its range: one walk.
+    /// Adds `item` at the cursor unless another item is anywhere in its range: one walk.
     ///
-    /// Values in the way are overwritten, a larger one after a minimal split. Gives the last
-    /// value seen.
+    /// Values in the range are overwritten, a larger one after a minimal split. Returns the last
+    /// value found.
     pub fn add(&mut self, item: Ref<T>) -> Result<Option<u64>, Occupied<T>> {
         let Some((value, larger)) = self.conflicting_value() else {
             return Err(Occupied(item));
@@ -43,8 +43,8 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// The last value in the cursor's range, and the entry that is larger than the range if there
-    /// is one; nothing if there is an item.
+    /// Returns the last value in the cursor's range, and the entry that is larger than the range if
+    /// there is one; `None` if there is an item.
     pub(super) fn conflicting_value(&mut self) -> Option<(Option<u64>, Option<Found<'g, T>>)> {
         let mut value = None;
         let mut larger = None;
@@ -62,11 +62,11 @@ impl<'g, T> Cursor<'g, T> {
 }
 
 impl<T> Locked<'_, T> {
-    /// Adds items side by side from `index` on: one descent per node instead of one per item.
+    /// Adds adjacent items from `index` on: one descent per node instead of one per item.
     ///
-    /// Each is added as by [`Cursor::add`]; `added` gets its number and the last value its range
-    /// held. Ends at the first item in the way, or that does not lie at a multiple of its span.
-    /// Returns how many were added.
+    /// Each is added as by [`Cursor::add`]; `added` is called with its number and the last value of
+    /// its range. Ends at the first item that conflicts or is not aligned to its span. Returns how
+    /// many were added.
     pub fn add_range<I>(
         &mut self,
         index: u64,
@@ -94,7 +94,7 @@ impl<T> Locked<'_, T> {
         count
     }
 
-    /// Removes the values that begin in `first..=last`. Returns how many there were.
+    /// Removes the values that begin in `first..=last`. Returns their number.
     pub fn remove_values(&mut self, first: u64, last: u64) -> usize {
         let mut cursor = self.cursor(first, Order::ZERO);
         let mut found = cursor.find(last);

@@ -1,11 +1,11 @@
-//! Checking the whole tree against its invariants, for tests.
+//! Checking the invariants of the whole tree, for tests.
 
 use super::raw::{NodeRef, SLOT_BITS, SLOTS, Seen};
 use super::{Locked, Mark};
 use crate::sync::Ordering;
 
 impl<T> Locked<'_, T> {
-    /// Checks every rule of the tree's structure, in a walk over all of it.
+    /// Checks every rule of the tree's structure, walking all of it.
     ///
     /// # Panics
     /// At the first rule that does not hold.
@@ -44,7 +44,7 @@ impl<T> Locked<'_, T> {
         node.slot(offset).load(&self.pin).seen()
     }
 
-    /// Checks a subtree; gives the node's mark bits. The depth is bounded by the levels.
+    /// Checks a subtree; returns the node's mark bits. The depth is bounded by the levels.
     fn check_node<'a>(&'a self, node: NodeRef<'a, T>) -> [u64; Mark::COUNT] {
         let mut count = 0;
         let mut value_count = 0;

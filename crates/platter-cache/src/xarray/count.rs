@@ -1,24 +1,24 @@
-//! Exact counts of what an operation costs, per thread: descents from the head, nodes taken.
+//! Exact per-thread costs of operations: descents from the head, nodes allocated.
 
 use std::cell::Cell;
 
-/// What this thread has done to arrays so far. Costs are differences of two of these.
+/// Counters of this thread, for all arrays. Costs are differences of two of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Descents from the head of an array.
     pub walks: u64,
-    /// Nodes taken from the thread's magazine or the heap.
+    /// Nodes allocated from the thread's magazine or the heap.
     pub nodes: u64,
 }
 
 impl Counts {
-    /// The thread's counts now.
+    /// Returns the thread's current counters.
     #[must_use]
     pub fn now() -> Self {
         COUNTS.with(Cell::get)
     }
 
-    /// What was counted since `earlier`.
+    /// Returns the difference to `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

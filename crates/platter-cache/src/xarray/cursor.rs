@@ -1,11 +1,11 @@
-//! A position in a locked array: the way down to it, and what was found there.
+//! A position in a locked array: the path to it, and the entry there.
 
 use std::fmt;
 
 use super::raw::{ItemRef, NodeRef, SLOTS, Seen};
 use super::{LEVELS_MAX, Locked, Order, count, last_index, slot_offset};
 
-/// What an entry is, seen under the lock.
+/// The contents of an entry, seen under the lock.
 #[derive(Debug)]
 pub enum Content<'g, T: 'static> {
     /// A 63-bit number.
@@ -22,14 +22,14 @@ impl<T> Clone for Content<'_, T> {
 
 impl<T> Copy for Content<'_, T> {}
 
-/// An entry, with its first index and its order as the cursor's position tells them.
+/// An entry, with its first index and its order.
 #[derive(Debug)]
 pub struct Found<'g, T: 'static> {
     /// The first index it covers.
     pub index: u64,
-    /// How much it covers.
+    /// The number of indexes it covers.
     pub order: Order,
-    /// What it is.
+    /// Its contents.
     pub content: Content<'g, T>,
 }
 
@@ -80,17 +80,17 @@ impl<'g, T> Path<'g, T> {
         Some(node)
     }
 
-    /// Cuts the path off above its first node.
+    /// Truncates the path to no nodes.
     pub(super) fn clear(&mut self) {
         self.depth = 0;
     }
 
-    /// Goes back to a depth the path had when nodes were last pushed below it.
+    /// Returns to a depth that the path had when nodes were last pushed below it.
     pub(super) fn restore(&mut self, depth: usize) {
         self.depth = depth;
     }
 
-    /// From the root down.
+    /// Returns the nodes from the root down.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = NodeRef<'g, T>> {
         self.nodes[..self.depth].iter().flatten().copied()
     }
@@ -98,8 +98,8 @@ impl<'g, T> Path<'g, T> {
 
 /// A position in a locked array, for an entry of one order at one index.
 ///
-/// The first access walks down from the head; further ones go on from where it ended. What is
-/// stored or removed changes the tree through the cursor only.
+/// The first access walks down from the head; further ones continue from its end. Changes of the
+/// tree go through the cursor only.
 pub struct Cursor<'g, T: 'static> {
     pub(super) locked: &'g Locked<'g, T>,
     /// First index of the range the cursor was made for.
@@ -107,10 +107,10 @@ pub struct Cursor<'g, T: 'static> {
     pub(super) order: Order,
     /// Whether `path` leads to `start`.
     pub(super) walked: bool,
-    /// The nodes down to the slot of `start`, at most to the level of `order`. Empty when the
-    /// head itself is the place: it is no node, or the tree does not reach so far.
+    /// The nodes down to the slot of `start`, at most to the level of `order`. Empty if the slot is
+    /// the head itself: it is not a node, or the tree is too low.
     pub(super) path: Path<'g, T>,
-    /// Where a scan stands, while there is one.
+    /// The state of a scan in progress.
     pub(super) scan: Option<super::scan::Scan>,
 }
 
@@ -131,25 +131,25 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// First index of the range the cursor is for.
+    /// Returns the first index of the cursor's range.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.start
     }
 
-    /// The order the cursor is for.
+    /// Returns the order of the cursor's range.
     #[must_use]
     pub fn order(&self) -> Order {
         self.order
     }
 
-    /// Last index of the range the cursor is for.
+    /// Returns the last index of the cursor's range.
     #[must_use]
     pub fn last_index(&self) -> u64 {
         self.start | (self.order.span() - 1)
     }
 
-    /// Moves on to another index and order. Inside the same node this costs no walk.
+    /// Moves to another index and order. Inside the same node this needs no walk.
     ///
     /// # Panics
     /// If `index` is not a multiple of the order's span.
@@ -170,8 +170,8 @@ impl<'g, T> Cursor<'g, T> {
         self.order = order;
     }
 
-    /// The entry that covers the cursor's first index, if it is stored no deeper than the cursor's
-    /// order: any entry for order zero.
+    /// Returns the entry that covers the cursor's first index, if it is stored no deeper than the
+    /// cursor's order: any entry for order zero.
     pub fn load(&mut self) -> Option<Found<'g, T>> {
         self.walk_once();
         self.end_scan();
@@ -210,13 +210,13 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// The slot of `index` in `node`.
+    /// Returns the contents of the slot of `index` in `node`.
     pub(super) fn seen_at(&self, node: NodeRef<'g, T>, index: u64) -> Seen<'g, T> {
         let slot = node.slot(slot_offset(index, node.shift()));
         slot.load(&self.locked.pin).seen()
     }
 
-    /// The entry that covers `index`, if its slot is in the last node of the path.
+    /// Returns the entry that covers `index`, if its slot is in the last node of the path.
     pub(super) fn entry_at(&self, index: u64) -> Option<Found<'g, T>> {
         let Some(node) = self.path.last() else {
             let content = content(self.locked.seen_head())?;
@@ -240,7 +240,8 @@ impl<'g, T> Cursor<'g, T> {
         })
     }
 
-    /// The order of the entry whose canonical slot is at `offset`: its siblings tell it.
+    /// Returns the order of the entry whose canonical slot is at `offset`, from the number of its
+    /// siblings.
     fn order_at(&self, node: NodeRef<'g, T>, offset: u8) -> Order {
         let is_sibling = |at: u8| {
             let slot = node.slot(at).load(&self.locked.pin);

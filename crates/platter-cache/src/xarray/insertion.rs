@@ -1,5 +1,5 @@
-//! Ways to add an item where a larger value may have to be split: as page caches did it, and as they do
-//! it now, to be measured against each other.
+//! Insertion methods for items whose range a larger value may cover: those of earlier page caches
+//! and the current one, for comparison.
 
 use std::fmt;
 
@@ -9,23 +9,22 @@ use super::split::{SplitPlan, SplitReserve};
 use super::store::New;
 use super::{Locked, Order, Ref, XArray};
 
-/// How an item is added.
+/// An insertion method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Insertion {
-    /// A walk for the order of what is there, one for what is in the way, and if something is, one
-    /// for its order again. A larger value is split wholly, with nodes taken without the lock.
+    /// A walk for the order of the present entry, one for conflicts, and if there is one, another
+    /// for its order. A larger value is split completely, with nodes allocated without the lock.
     ThreeWalks,
-    /// One walk that tells all of that; a larger value is split in the same way.
+    /// One walk that finds all of that; a larger value is split completely.
     OneWalk,
-    /// One walk, and a larger value is split no more than needed on the way.
+    /// One walk, and a larger value is split minimally.
     MinimalSplit,
-    /// As that, and items side by side are added under one hold of the lock, with one walk for
-    /// every node they lie in.
+    /// The same, and adjacent items are added under one lock hold, with one walk per node.
     #[default]
     Batched,
 }
 
-/// An item on its way into an array. Each [`step`](Self::step) is a hold of the array's lock.
+/// An insertion in progress. Each [`step`](Self::step) is one hold of the array's lock.
 pub struct Adding<T: 'static> {
     insertion: Insertion,
     index: u64,
@@ -35,12 +34,12 @@ pub struct Adding<T: 'static> {
     reserve: Option<SplitReserve<T>>,
 }
 
-/// What a step came to.
+/// Result of a step.
 #[derive(Debug)]
 pub enum Step<T: 'static> {
-    /// The item was added. The last value that was in its place.
+    /// The item was added. The last value of its range.
     Added(Option<u64>),
-    /// There is something to be prepared without the lock.
+    /// The next step needs preparation without the lock.
     Again(Adding<T>),
 }
 
@@ -55,7 +54,7 @@ impl<T> fmt::Debug for Adding<T> {
 }
 
 impl<T> XArray<T> {
-    /// As [`add`](Self::add), in the way asked for.
+    /// Like [`add`](Self::add), with the given method.
     pub fn add_by(
         &self,
         insertion: Insertion,
@@ -74,7 +73,7 @@ impl<T> XArray<T> {
 }
 
 impl<T> Adding<T> {
-    /// Takes the nodes that most insertions need.
+    /// Allocates the nodes that most insertions need.
     #[must_use]
     pub fn new(insertion: Insertion, index: u64, order: Order, item: Ref<T>) -> Self {
         reserve_nodes();
@@ -88,17 +87,17 @@ impl<T> Adding<T> {
         }
     }
 
-    /// Takes what the next step needs, without the lock.
+    /// Allocates what the next step needs, without the lock.
     #[must_use]
     pub fn prepared(mut self) -> Self {
         self.reserve = self.plan.take().map(SplitReserve::new);
         self
     }
 
-    /// Adds the item, or finds what that takes.
+    /// Adds the item, or determines what that needs.
     ///
     /// # Errors
-    /// Another item is in the way.
+    /// Another item is in the range.
     pub fn step(self, locked: &mut Locked<'_, T>) -> Result<Step<T>, Occupied<T>> {
         match self.insertion {
             Insertion::ThreeWalks => self.step_in_walks(locked),
@@ -124,7 +123,7 @@ impl<T> Adding<T> {
         };
         if value.is_some() {
             cursor = locked.cursor(self.index, self.order);
-            // What was seen before the lock was given up is out of date: safe because this looks.
+            // What was seen before the lock was released may be outdated; this looks again.
             self.plan = self.plan_at(&mut cursor);
         }
         Ok(self.split_and_store(cursor, value))
@@ -141,7 +140,7 @@ impl<T> Adding<T> {
 
     fn split_and_store(mut self, mut cursor: Cursor<'_, T>, value: Option<u64>) -> Step<T> {
         if self.plan.is_some() {
-            // What was prepared is of use only for this very entry, of this very order.
+            // The reserve is valid only for this entry with this order.
             let split = self.reserve.take().map(|reserve| cursor.split(reserve));
             if !matches!(split, Some(Ok(()))) {
                 return Step::Again(self);
@@ -152,7 +151,7 @@ impl<T> Adding<T> {
         Step::Added(value)
     }
 
-    /// A whole split of what is larger than the item, if it is.
+    /// Plans the complete split of an entry larger than the item, if there is one.
     fn plan_at(&self, cursor: &mut Cursor<'_, T>) -> Option<SplitPlan> {
         let found = cursor.load()?;
         (found.order > self.order).then(|| SplitPlan::new(&found, self.order))

@@ -1,10 +1,10 @@
-//! The three marks of entries, and the unions of them in the nodes above.
+//! The three marks of entries, and their unions in the nodes above.
 
 use super::cursor::Cursor;
 use super::slot_offset;
 use crate::sync::Ordering;
 
-/// One of the three marks an entry can have. What they mean is the user's.
+/// One of the three marks of an entry, whose meaning is defined by the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mark {
     /// The first.
@@ -31,7 +31,7 @@ impl Mark {
 }
 
 impl<T> Cursor<'_, T> {
-    /// Marks the entry that covers the cursor's index. Whether there is one.
+    /// Marks the entry that covers the cursor's index. Returns whether there is one.
     pub fn set_mark(&mut self, mark: Mark) -> bool {
         let Some(found) = self.load() else {
             return false;
@@ -40,7 +40,7 @@ impl<T> Cursor<'_, T> {
         true
     }
 
-    /// Takes the mark from the entry that covers the cursor's index. Whether it had it.
+    /// Clears the mark of the entry that covers the cursor's index. Returns whether it was set.
     pub fn clear_mark(&mut self, mark: Mark) -> bool {
         let Some(found) = self.load() else {
             return false;
@@ -66,7 +66,7 @@ impl<T> Cursor<'_, T> {
         }
     }
 
-    /// Marks the slot of `index` in the last node of the path, and upwards.
+    /// Marks the slot of `index` in the last node of the path, and the unions above.
     pub(super) fn mark_at(&self, index: u64, mark: Mark) {
         for node in self.path.iter().rev() {
             let bit = 1 << slot_offset(index, node.shift());
@@ -80,8 +80,8 @@ impl<T> Cursor<'_, T> {
         head_marks.fetch_or(mark.bit(), Ordering::Relaxed);
     }
 
-    /// Takes the mark from the slot of `index` in the last node of the path, and upwards as far
-    /// as nothing else has it.
+    /// Clears the mark of the slot of `index` in the last node of the path, and the unions above
+    /// that become empty.
     pub(super) fn unmark_at(&self, index: u64, mark: Mark) {
         for node in self.path.iter().rev() {
             let bits = node.marks(mark) & !(1 << slot_offset(index, node.shift()));

@@ -49,7 +49,7 @@ pub(crate) use raw::NODE_BYTES;
 
 /// Levels of a 64-bit index, six bits each.
 const LEVELS_MAX: usize = 11;
-/// Optimistic lookups before a reader waits for the writer that is in its way.
+/// Number of optimistic lookups before a reader waits for a concurrent writer.
 const OPTIMISTIC_LOOKUPS: usize = 8;
 
 /// The size of an entry: it covers `2^order` indexes, aligned to their number.
@@ -62,7 +62,7 @@ impl Order {
     /// The largest order: three levels of the tree.
     pub const MAX: Self = Self(17);
 
-    /// The order of `2^order` indexes, if entries can be that large.
+    /// Returns the order of `2^order` indexes, if entries can be that large.
     #[must_use]
     pub const fn new(order: u8) -> Option<Self> {
         if order <= Self::MAX.0 {
@@ -72,36 +72,36 @@ impl Order {
         }
     }
 
-    /// The exponent.
+    /// Returns the exponent.
     #[must_use]
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// How many indexes an entry of this order covers.
+    /// Returns the number of indexes that an entry of this order covers.
     #[must_use]
     pub const fn span(self) -> u64 {
         1 << self.0
     }
 
-    /// The next smaller order, or this one if there is none.
+    /// Returns the next smaller order, or this one if there is none.
     #[must_use]
     pub const fn halved(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// The shift of the level that entries of this order are stored at.
+    /// Returns the shift of the level that entries of this order are stored at.
     fn shift(self) -> u8 {
         self.0 / SLOT_BITS * SLOT_BITS
     }
 
-    /// How many slots of that level one entry takes.
+    /// Returns the number of slots of that level that one entry uses.
     fn slots(self) -> u8 {
         1 << (self.0 % SLOT_BITS)
     }
 }
 
-/// What an index holds, taken out of the array's reach.
+/// The contents of an index, independent of the array.
 #[derive(Debug)]
 pub enum Entry<T: 'static> {
     /// A number below `2^63`.
@@ -133,16 +133,16 @@ impl<T> Default for XArray<T> {
 }
 
 impl<T> XArray<T> {
-    /// An empty array.
+    /// Creates an empty array.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What covers `index`, found without a lock.
+    /// Returns the entry that covers `index`, without taking a lock.
     ///
-    /// If a writer keeps an item frozen or changes the tree all the while, the reader waits for
-    /// its lock in the end, so this must not be called by the holder of that lock.
+    /// If a writer keeps an item frozen or changes the tree all the while, the reader finally waits
+    /// for its lock, so the owner of that lock must not call this.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<Entry<T>> {
         loop {
@@ -155,7 +155,7 @@ impl<T> XArray<T> {
         }
     }
 
-    /// The item that covers `index`, found without a lock. See [`get`](Self::get).
+    /// Returns the item that covers `index`, without taking a lock. See [`get`](Self::get).
     #[must_use]
     pub fn get_item(&self, index: u64) -> Option<Ref<T>> {
         match self.get(index)? {
@@ -164,7 +164,7 @@ impl<T> XArray<T> {
         }
     }
 
-    /// Locks the array against other writers. Readers go on.
+    /// Locks the array against other writers. Readers are not blocked.
     #[must_use]
     pub fn lock(&self) -> Locked<'_, T> {
         Locked {
@@ -180,19 +180,19 @@ impl<T> XArray<T> {
         self.head_marks.load(Ordering::Relaxed) & mark.bit() != 0
     }
 
-    /// How many nodes the tree has.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.node_count.load(Ordering::Relaxed)
     }
 
-    /// How many nodes hold nothing but values.
+    /// Returns the number of nodes with only values.
     #[must_use]
     pub fn value_node_count(&self) -> usize {
         self.value_node_count.load(Ordering::Relaxed)
     }
 
-    /// One optimistic lookup; an error when a writer was in the way.
+    /// Makes one optimistic lookup; fails on a concurrent writer.
     fn try_get(&self, index: u64, pin: &Guard) -> Result<Option<Entry<T>>, Contended> {
         count::walk();
         let head = self.head.slot();
@@ -216,8 +216,7 @@ impl<T> XArray<T> {
                 Seen::Item(item) => item,
             };
             let item = item.try_get().ok_or(Contended)?;
-            // The item may have been replaced, or have become a smaller part of what it was,
-            // between the load and the reference.
+            // The item may have been replaced, or split, between the load and the reference.
             let again = match node {
                 None => head.load(pin),
                 Some(node) => load_covering(node, index, pin)?,
@@ -231,10 +230,11 @@ impl<T> XArray<T> {
     }
 }
 
-/// A writer was in the way of a lock-free lookup.
+/// A writer interfered with a lock-free lookup.
 struct Contended;
 
-/// The content of the slot that covers `index` in `node`: of the canonical one, if it is a sibling.
+/// Returns the contents of the slot that covers `index` in `node`: of the canonical one, if it is a
+/// sibling.
 fn load_covering<'p, T>(
     node: NodeRef<'p, T>,
     index: u64,
@@ -255,13 +255,13 @@ fn load_covering<'p, T>(
     Ok(loaded)
 }
 
-/// Which slot of a node with `shift` covers `index`.
+/// Returns the slot of a node with `shift` that covers `index`.
 fn slot_offset(index: u64, shift: u8) -> u8 {
     let [low, ..] = (index >> shift).to_le_bytes();
     low % SLOTS
 }
 
-/// The last index below a root with `shift`.
+/// Returns the last index below a root with `shift`.
 fn last_index(shift: u8) -> u64 {
     u64::MAX
         .checked_shl(u32::from(shift + SLOT_BITS))

@@ -39,8 +39,8 @@ thread_local! {
 /// Spare nodes, each at the address it will have in a tree.
 type Magazine = Vec<Box<Node>>;
 
-/// A counted reference to an item: like an `Arc`, but the count can be frozen, and whoever found
-/// the item without a lock has to [try](ItemRef::try_get).
+/// A counted reference to an item: like an `Arc`, but the count can be frozen, and a
+/// lock-free reader has to [try](ItemRef::try_get) to get one.
 pub struct Ref<T: 'static> {
     counted: NonNull<Counted<T>>,
     owns: PhantomData<Counted<T>>,
@@ -131,7 +131,7 @@ impl<T> Drop for Ref<T> {
         self.counter().load(Ordering::Acquire);
         // SAFETY: the allocation is live until the deferred deallocation below.
         let value = unsafe { &mut (*self.counted.as_ptr()).value };
-        // SAFETY: the count is zero for good, so nobody has, and nobody gets, a way to the value.
+        // SAFETY: the count stays zero, so no thread has, or can get, a reference to the value.
         unsafe { ManuallyDrop::drop(value) };
         let dead = Dead(self.counted);
         // Readers that are pinned now may still look at the count.
@@ -145,7 +145,7 @@ impl<T: fmt::Debug> fmt::Debug for Ref<T> {
     }
 }
 
-/// An allocation that nobody can reach once the current pins are gone; its content is dropped.
+/// An allocation that is unreachable once the current pins are gone; its contents are dropped.
 struct Dead<P>(NonNull<P>);
 
 // SAFETY: only the memory is given back; no value in it is touched.
@@ -153,7 +153,7 @@ unsafe impl<P> Send for Dead<P> {}
 
 impl<T: 'static> Dead<Counted<T>> {
     fn free(self) {
-        // SAFETY: allocated as a box by `Ref::new`, freed once, by whoever dropped the last count.
+        // SAFETY: allocated as a box by `Ref::new`, freed once, with its last reference.
         let counted = unsafe { Box::from_raw(self.0.as_ptr()) };
         if cfg!(debug_assertions) {
             counted.count.store(FREED, Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl<T: 'static> Dead<Counted<T>> {
 
 impl Dead<Node> {
     fn free(self) {
-        // SAFETY: allocated as a box, freed once, by whoever owned the unlinked node.
+        // SAFETY: allocated as a box, freed once, by the owner of the unlinked node.
         let node = unsafe { Box::from_raw(self.0.as_ptr()) };
         node.give_back();
     }
@@ -177,7 +177,7 @@ pub struct Frozen<T: 'static> {
 }
 
 impl<T> Frozen<T> {
-    /// Gives the item back to readers.
+    /// Makes the item available to readers again.
     #[must_use]
     pub fn thaw(self) -> Ref<T> {
         self.item.clone()
@@ -219,13 +219,14 @@ impl<T> Clone for ItemRef<'_, T> {
 impl<T> Copy for ItemRef<'_, T> {}
 
 impl<T> ItemRef<'_, T> {
-    /// A reference, unless the item is frozen or already gone.
+    /// Returns a reference, unless the item is frozen or already gone.
     #[must_use]
     pub fn try_get(self) -> Option<Ref<T>> {
         self.get_unless(|count| count == 0 || count & FROZEN != 0)
     }
 
-    /// A reference, frozen or not: for the holder of the lock, who is the one to freeze.
+    /// Returns a reference, frozen or not. Only for the owner of the lock, which is the one that
+    /// freezes.
     #[must_use]
     pub fn try_get_frozen(self) -> Option<Ref<T>> {
         self.get_unless(|count| count & !FROZEN == 0)
@@ -237,7 +238,7 @@ impl<T> ItemRef<'_, T> {
         self.counted == other.counted
     }
 
-    /// The item's identity as a number. Another item may have it once this one is gone.
+    /// Returns the item's address as a number. Another item may have it once this one is gone.
     pub(super) fn address(self) -> usize {
         self.counted.addr().get()
     }
@@ -270,20 +271,20 @@ impl<T> fmt::Debug for ItemRef<'_, T> {
     }
 }
 
-/// What a slot can own.
+/// The contents that a slot can own.
 pub(super) enum Stored<T: 'static> {
     Empty,
     /// A number of 63 bits.
     Value(u64),
-    /// The slot belongs to the entry whose canonical slot is this one of the same node.
+    /// Refers to the canonical slot of the entry, in the same node.
     Sibling(u8),
-    /// The node is leaving the tree: start again from the head.
+    /// The node is leaving the tree: restart from the head.
     Retry,
     Item(Ref<T>),
     Node(NodeBox<T>),
 }
 
-/// What a slot was seen to hold.
+/// The contents of a slot as seen by a reader.
 pub(super) enum Seen<'g, T: 'static> {
     Empty,
     Value(u64),
@@ -307,7 +308,7 @@ const INTERNAL_TAG: usize = 2;
 const TAG_MASK: usize = 3;
 /// Internal numbers below this are sibling offsets; nodes lie above all internal numbers.
 const RETRY_NUMBER: usize = 256;
-/// What a freed node holds in debug builds, so that a read of it does not go unnoticed.
+/// Contents of a freed node's slots in debug builds, so that a use after free is detected.
 const POISON_NUMBER: usize = 257;
 const INTERNAL_NUMBERS: usize = 1024;
 
@@ -330,10 +331,10 @@ impl<T> Stored<T> {
         }
     }
 
-    /// Takes over what `word` owns. Nodes count as published: the word was in a slot.
+    /// Takes ownership of what `word` owns. Nodes count as published: the word was in a slot.
     ///
     /// # Safety
-    /// `word` came from `into_word` of this type, and no slot holds it any more.
+    /// `word` came from `into_word` of this type, and is in no slot any more.
     unsafe fn from_word(word: *mut ()) -> Self {
         match Word::of(word) {
             Word::Empty => Self::Empty,
@@ -350,7 +351,7 @@ impl<T> Stored<T> {
     }
 }
 
-/// A word taken apart.
+/// A decoded word.
 enum Word {
     Empty,
     Value(u64),
@@ -399,7 +400,7 @@ impl<T> Clone for SlotRef<'_, T> {
 impl<T> Copy for SlotRef<'_, T> {}
 
 impl<T> SlotRef<'_, T> {
-    /// What the slot holds.
+    /// Loads the contents of the slot.
     pub(super) fn load(self, _pin: &Guard) -> Loaded<'_, T> {
         Loaded {
             word: self.word.load(Ordering::Acquire),
@@ -407,16 +408,16 @@ impl<T> SlotRef<'_, T> {
         }
     }
 
-    /// Exchanges what the slot owns.
+    /// Exchanges the contents of the slot.
     pub(super) fn swap(self, new: Stored<T>) -> Stored<T> {
         let old = self.word.swap(new.into_word(), Ordering::AcqRel);
         // SAFETY: the slot owned the word and gave it to this caller alone.
         unsafe { Stored::from_word(old) }
     }
 
-    /// Puts `node`, whose first slot is empty, above what the slot holds, so that readers find
-    /// the content through one or the other at every moment. Whether the content was the same
-    /// from beginning to end; else nothing changed and the node comes back.
+    /// Inserts `node`, whose first slot is empty, above the contents of the slot, so that readers
+    /// find them through one or the other at any time. Returns the node, with nothing changed, if
+    /// the contents changed meanwhile.
     pub(super) fn wrap(self, node: NodeBox<T>) -> Result<(), NodeBox<T>> {
         let held = self.word.load(Ordering::Acquire);
         let node_slot = node.as_node().slot(0).word;
@@ -436,7 +437,7 @@ impl<T> SlotRef<'_, T> {
     }
 }
 
-/// The head of an array: a slot that stands alone.
+/// The head of an array: a single slot.
 pub(super) struct Head<T: 'static> {
     word: AtomicPtr<()>,
     holds: PhantomData<Ref<T>>,
@@ -489,7 +490,7 @@ impl<T> PartialEq for Loaded<'_, T> {
 }
 
 impl<'g, T> Loaded<'g, T> {
-    /// The word taken apart.
+    /// Decodes the word.
     pub(super) fn seen(self) -> Seen<'g, T> {
         match Word::of(self.word) {
             Word::Empty => Seen::Empty,
@@ -530,7 +531,7 @@ impl Node {
         }
     }
 
-    /// From the thread's magazine, or the heap.
+    /// Allocates from the thread's magazine, or the heap.
     fn take(shift: u8) -> Box<Self> {
         count::node_taken();
         let spare = MAGAZINE.with(|magazine| magazine.borrow_mut().pop());
@@ -541,7 +542,7 @@ impl Node {
         Box::new(Self::new(shift))
     }
 
-    /// To the thread's magazine, or the heap.
+    /// Frees to the thread's magazine, or the heap.
     fn give_back(mut self: Box<Self>) {
         if cfg!(debug_assertions) {
             self.slots = [const { AtomicPtr::new(POISON) }; SLOTS as usize];
@@ -558,8 +559,8 @@ impl Node {
 
 const POISON: *mut () = ptr::without_provenance_mut(POISON_NUMBER << 2 | INTERNAL_TAG);
 
-/// Makes sure that the thread's next `count` nodes come without an allocation, so that none is
-/// made under a lock.
+/// Fills the thread's magazine so that its next `count` nodes need no allocation, and none is made
+/// under a lock.
 pub(super) fn fill_magazine(count: usize) {
     MAGAZINE.with(|magazine| {
         let mut magazine = magazine.borrow_mut();
@@ -569,10 +570,10 @@ pub(super) fn fill_magazine(count: usize) {
     });
 }
 
-/// A node outside the tree, with all that hangs below it.
+/// A node outside the tree, with its subtree.
 pub(super) struct NodeBox<T: 'static> {
     node: NonNull<Node>,
-    /// It was in a tree, so that readers may still look at it.
+    /// It was in the tree, so that readers may still access it.
     published: bool,
     holds: PhantomData<Ref<T>>,
 }
@@ -581,7 +582,7 @@ pub(super) struct NodeBox<T: 'static> {
 unsafe impl<T: Send + Sync> Send for NodeBox<T> {}
 
 impl<T> NodeBox<T> {
-    /// An empty node of a level.
+    /// Creates an empty node of a level.
     pub(super) fn new(shift: u8) -> Self {
         Self {
             node: NonNull::from(Box::leak(Node::take(shift))),
@@ -623,7 +624,7 @@ impl<T> Drop for NodeBox<T> {
     }
 }
 
-/// A node seen in the tree.
+/// A node in the tree.
 pub(super) struct NodeRef<'g, T: 'static> {
     node: &'g Node,
     holds: PhantomData<fn(T) -> T>,
@@ -649,7 +650,7 @@ impl<'g, T> NodeRef<'g, T> {
         self.node.shift
     }
 
-    /// The slot at `offset`, taken modulo the node's size.
+    /// Returns the slot at `offset`, taken modulo the node's size.
     pub(super) fn slot(self, offset: u8) -> SlotRef<'g, T> {
         SlotRef {
             word: &self.node.slots[usize::from(offset % SLOTS)],
@@ -670,7 +671,7 @@ impl<'g, T> NodeRef<'g, T> {
         self.node.value_count.store(value_count, Ordering::Relaxed);
     }
 
-    /// A bit for each slot that has the mark, or below which something has it.
+    /// Returns a bit for each slot that has the mark, or has it in its subtree.
     pub(super) fn marks(self, mark: Mark) -> u64 {
         self.node.marks[mark.index()].load(Ordering::Relaxed)
     }

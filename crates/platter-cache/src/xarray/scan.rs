@@ -1,4 +1,4 @@
-//! Moving a cursor over entries: the conflicts of a range, the next entry, the next marked one.
+//! Moving a cursor: conflicts in a range, the next entry, the next marked entry.
 
 use super::cursor::{Cursor, Found, content};
 use super::raw::{NodeRef, Seen};
@@ -6,20 +6,20 @@ use super::{Mark, Order, SLOT_BITS, count, last_index, slot_offset};
 
 /// A scan of the cursor's own range.
 pub(super) struct Scan {
-    /// The last entry found: where the path leads to.
+    /// The last entry found, to which the path leads.
     at: u64,
-    /// Where it goes on; `None` at its end.
+    /// Where it continues; `None` at its end.
     next: Option<u64>,
     /// Depth of the path to the cursor's own slot.
     anchor: usize,
 }
 
 impl<'g, T> Cursor<'g, T> {
-    /// The next entry that overlaps the cursor's range, in ascending order.
+    /// Returns the next entry that overlaps the cursor's range, in ascending order.
     ///
-    /// The first may be larger than the range: then it covers it and is the only one. Its order
-    /// comes from the position, without a second walk. The cursor's own place is kept: a store
-    /// after the scan does not walk again.
+    /// The first one may be larger than the range: then it covers it and is the only one. Its order
+    /// is known from the position, without a second walk. The cursor's own position is kept: a
+    /// store after the scan needs no walk.
     pub fn next_conflict(&mut self) -> Option<Found<'g, T>> {
         self.walk_once();
         let last = self.last_index();
@@ -47,7 +47,7 @@ impl<'g, T> Cursor<'g, T> {
         found
     }
 
-    /// Whether the cursor's range lies in one slot that is no node.
+    /// Whether the cursor's range is one slot that is not a node.
     fn is_one_slot(&self) -> bool {
         let is_one = |node: NodeRef<'g, T>| {
             let above = node.shift() > self.order.shift();
@@ -74,12 +74,12 @@ impl<'g, T> Cursor<'g, T> {
         self.find_from(self.last_index().checked_add(1)?, last, None)
     }
 
-    /// As [`find`](Self::find), among the entries with the mark.
+    /// Like [`find`](Self::find), for entries with the mark.
     pub fn find_marked(&mut self, last: u64, mark: Mark) -> Option<Found<'g, T>> {
         self.find_from(self.start, last, Some(mark))
     }
 
-    /// As [`find_next`](Self::find_next), among the entries with the mark.
+    /// Like [`find_next`](Self::find_next), for entries with the mark.
     pub fn find_next_marked(&mut self, last: u64, mark: Mark) -> Option<Found<'g, T>> {
         self.find_from(self.last_index().checked_add(1)?, last, Some(mark))
     }
@@ -106,7 +106,7 @@ impl<'g, T> Cursor<'g, T> {
         found
     }
 
-    /// Cuts the path, which leads to `from`, down to the nodes that `to` lies below as well.
+    /// Truncates the path, which leads to `from`, to the nodes that contain `to` as well.
     fn leave_nodes(&mut self, from: u64, to: u64) {
         while let Some(node) = self.path.last()
             && from ^ to > last_index(node.shift())
@@ -115,8 +115,8 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// The first entry that covers or follows `index` and begins at or before `last`, from the
-    /// last node of the path downwards and, after its end, upwards.
+    /// Finds the first entry that covers or follows `index` and begins at or before `last`, from
+    /// the last node of the path downwards and, after its end, upwards.
     fn descend(&mut self, mut index: u64, last: u64, mark: Option<Mark>) -> Option<Found<'g, T>> {
         loop {
             if index > last {
@@ -150,7 +150,7 @@ impl<'g, T> Cursor<'g, T> {
                 Seen::Empty | Seen::Retry | Seen::Node(_) => {}
             }
             let later = self.later_slots(index, mark);
-            // Zero slots later is the end of the node: 64 slots from its beginning.
+            // Zero later slots means the end of the node: 64 slots from its beginning.
             let skip = match later {
                 0 => u64::from(64 - slot_offset(index, shift)),
                 later => u64::from(later.trailing_zeros()) + 1,
@@ -169,7 +169,8 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// A bit for each slot after that of `index` that has the mark; without a mark, all of them.
+    /// Returns a bit for each slot after that of `index` that has the mark; without a mark, all of
+    /// them.
     fn later_slots(&self, index: u64, mark: Option<Mark>) -> u64 {
         let Some(node) = self.path.last() else {
             return 0;

@@ -1,11 +1,12 @@
-//! Splitting an entry into smaller ones: minimally, towards one index, or wholly.
+//! Splitting an entry into smaller ones: minimally, towards one index, or completely.
 
 use super::cursor::{Content, Cursor, Found};
 use super::raw::{NodeBox, NodeRef, SLOT_BITS, SLOTS, Seen, Stored};
 use super::{Mark, Order, Ref, slot_offset};
 use crate::sync::Ordering;
 
-/// Which entry is to be split wholly, and into what: enough to prepare it without the lock.
+/// The entry to be split completely, and the order of its pieces: enough to prepare it without the
+/// lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitPlan {
     identity: Identity,
@@ -20,7 +21,7 @@ enum Identity {
 }
 
 impl SplitPlan {
-    /// A plan to split `found` into entries of order `piece`.
+    /// Creates a plan to split `found` into entries of order `piece`.
     #[must_use]
     pub fn new<T>(found: &Found<'_, T>, piece: Order) -> Self {
         let identity = match found.content {
@@ -34,13 +35,13 @@ impl SplitPlan {
         }
     }
 
-    /// How many nodes the split takes.
+    /// Returns the number of nodes of the split.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.levels().map(|(_, nodes)| nodes).sum()
     }
 
-    /// The levels below the entry's own, downwards: shift, and nodes needed.
+    /// Returns the levels below the entry's own, downwards: shift, and number of nodes.
     fn levels(&self) -> impl Iterator<Item = (u8, usize)> {
         let mut nodes = usize::from(self.order.slots());
         let shifts = (self.piece.shift()..self.order.shift()).step_by(SLOT_BITS.into());
@@ -52,17 +53,17 @@ impl SplitPlan {
     }
 }
 
-/// Nodes for a whole split of one entry, taken without the lock.
+/// Nodes for a complete split of one entry, allocated without the lock.
 ///
-/// Valid for exactly the entry and order of its plan: what covers an index may be another entry,
-/// or the same one in pieces, by the time the lock is taken again.
+/// Valid only for the entry and order of its plan: when the lock is taken again, the index may be
+/// covered by another entry, or by pieces of the same one.
 pub struct SplitReserve<T: 'static> {
     plan: SplitPlan,
     nodes: Vec<NodeBox<T>>,
 }
 
 impl<T> SplitReserve<T> {
-    /// Takes the nodes that `plan` needs.
+    /// Allocates the nodes of `plan`.
     #[must_use]
     pub fn new(plan: SplitPlan) -> Self {
         let levels = plan.levels();
@@ -73,7 +74,7 @@ impl<T> SplitReserve<T> {
         }
     }
 
-    /// The plan it was made for.
+    /// Returns the plan it was made for.
     #[must_use]
     pub fn plan(&self) -> SplitPlan {
         self.plan
@@ -97,7 +98,7 @@ impl<T> std::fmt::Debug for SplitReserve<T> {
     }
 }
 
-/// What is being split: each piece is stored as another copy of it, with its marks.
+/// The entry being split: each piece is stored as another reference to it, with its marks.
 struct Original<T: 'static> {
     content: OriginalContent<T>,
     marks: [u64; Mark::COUNT],
@@ -116,7 +117,7 @@ impl<T> Original<T> {
         }
     }
 
-    /// How many of `slots` slots that lead to it count as values.
+    /// Returns how many of `slots` slots of it count as values.
     fn values(&self, slots: u8) -> u8 {
         match self.content {
             OriginalContent::Value(_) => slots,
@@ -124,7 +125,7 @@ impl<T> Original<T> {
         }
     }
 
-    /// Marks slots of `node` as the original is marked.
+    /// Copies the original's marks to slots of `node`.
     fn mark(&self, node: NodeRef<'_, T>, slots: u64) {
         for mark in Mark::ALL {
             let bits = node.marks(mark) | (slots * self.marks[mark.index()]);
@@ -143,12 +144,11 @@ impl<T> Original<T> {
 }
 
 impl<'g, T> Cursor<'g, T> {
-    /// Splits the entry at the cursor, if it is larger than the cursor's order, so far that one
-    /// piece is exactly the cursor's range. The others are as large as can be: order 9 towards
-    /// order 0 leaves one of each order from 8 to 0, and takes one node.
+    /// Splits the entry at the cursor, if it is larger than the cursor's order, so that one piece
+    /// is exactly the cursor's range. The others are as large as possible: splitting order 9
+    /// towards order 0 leaves one of each order from 8 to 0, and needs one node.
     ///
-    /// The cursor stays on the piece, so that a store does not walk. Returns how many nodes were
-    /// taken.
+    /// The cursor stays on the piece, so that a store needs no walk. Returns the number of nodes.
     pub fn split_minimal(&mut self) -> usize {
         let found = self.load().filter(|found| found.order > self.order);
         let (Some(found), Some(mut node)) = (found, self.path.last()) else {
@@ -167,7 +167,7 @@ impl<'g, T> Cursor<'g, T> {
             if ends_here {
                 return taken;
             }
-            // One slot holds a piece that has to become smaller than a slot.
+            // The piece is smaller than one slot.
             let below = self.new_node(node.shift() - SLOT_BITS);
             original.carve(below.as_node(), 0, SLOTS);
             self.recount(below.as_node(), SLOTS, original.values(SLOTS));
@@ -186,11 +186,11 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// Splits the entry at the cursor wholly, into pieces of the plan's order, with the reserve's
-    /// nodes.
+    /// Splits the entry at the cursor completely, into pieces of the plan's order, with the
+    /// reserve's nodes.
     ///
-    /// The reserve comes back, and nothing changes, if the entry or its order is another than the
-    /// plan was made for. Afterwards the cursor walks anew.
+    /// Returns the reserve, and changes nothing, if the entry or its order differs from the plan.
+    /// Afterwards the cursor needs a new walk.
     pub fn split(&mut self, mut reserve: SplitReserve<T>) -> Result<(), SplitReserve<T>> {
         let (Some(found), Some(node)) = (self.load(), self.path.last()) else {
             return Err(reserve);
@@ -211,8 +211,8 @@ impl<'g, T> Cursor<'g, T> {
             }
             return Ok(());
         }
-        // From the last slot to the first: as long as there are siblings, they lead to the
-        // original in the canonical slot.
+        // From the last slot to the first: the remaining siblings refer to the original in the
+        // canonical slot.
         for offset in slots.rev() {
             let below = self.build(&mut reserve, node.shift() - SLOT_BITS, &original);
             original.mark(node, 1 << offset);
@@ -224,15 +224,15 @@ impl<'g, T> Cursor<'g, T> {
     fn original(&self, found: &Found<'g, T>) -> Option<Original<T>> {
         let content = match found.content {
             Content::Value(value) => OriginalContent::Value(value),
-            // The slot has a reference, and the lock keeps it there, frozen or not.
+            // The slot owns a reference, and the lock keeps it there, frozen or not.
             Content::Item(item) => OriginalContent::Item(item.try_get_frozen()?),
         };
         let marks = Mark::ALL.map(|mark| u64::from(self.is_marked_at(found.index, mark)));
         Some(Original { content, marks })
     }
 
-    /// Halves an entry of `slots` slots, always the half around the cursor's index, until that
-    /// has `piece_slots`.
+    /// Halves an entry of `slots` slots repeatedly, always the half around the cursor's index,
+    /// until that has `piece_slots`.
     fn halve(
         &self,
         node: NodeRef<'g, T>,
@@ -252,14 +252,14 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// Puts a node, all of whose slots lead to the original, in the place of one slot of it.
+    /// Replaces one slot of the original by a node, all of whose slots refer to the original.
     fn link(&self, node: NodeRef<'g, T>, offset: u8, below: NodeBox<T>, original: &Original<T>) {
         drop(node.slot(offset).swap(Stored::Node(below)));
         self.recount(node, node.count(), node.value_count() - original.values(1));
     }
 
-    /// A node of the reserve filled with pieces, over more such nodes if they are that small.
-    /// The depth is bounded by the levels of an order.
+    /// Builds a node of the reserve filled with pieces, or with further nodes if the pieces are
+    /// smaller. The depth is bounded by the levels of an order.
     fn build(
         &self,
         reserve: &mut SplitReserve<T>,

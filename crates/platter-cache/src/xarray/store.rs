@@ -1,11 +1,11 @@
-//! Changing the tree: storing, replacing and removing entries; growing and shrinking it.
+//! Storing, replacing and removing entries; growing and shrinking the tree.
 
 use super::cursor::{Content, Cursor};
 use super::raw::{NodeBox, NodeRef, Ref, SLOT_BITS, SLOTS, Seen, Stored};
 use super::{Locked, Mark, Order, last_index, slot_offset};
 use crate::sync::Ordering;
 
-/// What to store.
+/// The contents to store.
 #[derive(Debug)]
 pub enum New<T: 'static> {
     /// A number below `2^63`.
@@ -14,7 +14,7 @@ pub enum New<T: 'static> {
     Item(Ref<T>),
 }
 
-/// What a change took out of the array.
+/// The contents that a change removed from the array.
 #[derive(Debug)]
 pub enum Old<T: 'static> {
     /// There was nothing, or there were only smaller entries.
@@ -25,7 +25,7 @@ pub enum Old<T: 'static> {
     Item(Ref<T>),
 }
 
-/// A larger entry covers the place: it has to be split or removed first.
+/// A larger entry covers the range: it has to be split or removed first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Larger {
     /// The order of that entry.
@@ -59,8 +59,8 @@ impl<T> Old<T> {
 }
 
 impl<'g, T> Cursor<'g, T> {
-    /// Puts an unmarked entry of the cursor's order at its index, over whatever smaller entries
-    /// are there. Gives the entry that was at exactly this place, if it was of the same order.
+    /// Stores an unmarked entry of the cursor's order at its index, replacing smaller entries.
+    /// Returns the entry at this index, if it was of the same order.
     pub fn store(&mut self, new: New<T>) -> Result<Old<T>, Larger> {
         self.end_scan();
         if let Some(found) = self.load()
@@ -84,8 +84,8 @@ impl<'g, T> Cursor<'g, T> {
         Ok(Old::Nothing)
     }
 
-    /// Puts `item` in the place of the item at the cursor, of the same order, keeping its marks.
-    /// `None`, and no change, if there is no item of this order.
+    /// Replaces the item at the cursor, of the same order, by `item`, keeping its marks. Returns
+    /// `None`, and changes nothing, if there is no item of this order.
     pub fn replace(&mut self, item: Ref<T>) -> Option<Ref<T>> {
         let found = self.load()?;
         if found.order != self.order || !matches!(found.content, Content::Item(_)) {
@@ -101,7 +101,7 @@ impl<'g, T> Cursor<'g, T> {
         Some(old)
     }
 
-    /// Takes out the whole entry that covers the cursor's index, whatever its order.
+    /// Removes the whole entry that covers the cursor's index, whatever its order.
     pub fn remove(&mut self) -> Old<T> {
         self.end_scan();
         let Some(found) = self.load() else {
@@ -117,8 +117,8 @@ impl<'g, T> Cursor<'g, T> {
         Old::from_stored(old)
     }
 
-    /// Exchanges the slots of an entry of `order` at `index`, all in `node`, for one that holds
-    /// `new`, or for nothing. Gives what the first slot owned; what the others owned is dropped.
+    /// Replaces the slots of an entry of `order` at `index`, all in `node`, by one that holds
+    /// `new`, or by nothing. Returns what the first slot owned; what the others owned is dropped.
     pub(super) fn exchange(
         &self,
         node: NodeRef<'g, T>,
@@ -148,7 +148,7 @@ impl<'g, T> Cursor<'g, T> {
         first
     }
 
-    /// How many of `slots` slots from `offset` are taken, and how many of them by values.
+    /// Returns how many of `slots` slots from `offset` are in use, and how many of them by values.
     fn census(&self, node: NodeRef<'g, T>, offset: u8, slots: u8) -> (u8, u8) {
         let mut held = 0;
         let mut values = 0;
@@ -163,7 +163,7 @@ impl<'g, T> Cursor<'g, T> {
         (held, values)
     }
 
-    /// Sets the counts of a node, and the array's count of nodes that hold values only.
+    /// Sets the counts of a node, and the array's count of nodes with only values.
     pub(super) fn recount(&self, node: NodeRef<'_, T>, count: u8, value_count: u8) {
         let was = is_value_node(node);
         node.set_counts(count, value_count);
@@ -186,13 +186,14 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// A new node, counted as one of the array.
+    /// Allocates a node, counted as one of the array.
     pub(super) fn new_node(&self, shift: u8) -> NodeBox<T> {
         self.locked.array.node_count.fetch_add(1, Ordering::Relaxed);
         NodeBox::new(shift)
     }
 
-    /// Makes the nodes down to the cursor's slot. Gives the last; none when the head is the slot.
+    /// Creates the nodes down to the cursor's slot. Returns the last; `None` if the head is the
+    /// slot.
     fn make_path(&mut self) -> Option<NodeRef<'g, T>> {
         if self.path.depth() == 0 {
             let in_head = self.start == 0 && self.order == Order::ZERO;
@@ -218,7 +219,7 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// Puts nodes above the head until the tree reaches the cursor's range. Gives the root.
+    /// Adds nodes above the head until the tree reaches the cursor's range. Returns the root.
     fn grow(&self) -> Option<NodeRef<'g, T>> {
         let head = self.locked.array.head.slot();
         loop {
@@ -250,7 +251,7 @@ impl<'g, T> Cursor<'g, T> {
         }
     }
 
-    /// The level of a root that reaches the cursor's range and order.
+    /// Returns the level of a root that reaches the cursor's range and order.
     fn root_shift(&self) -> u8 {
         let mut shift = self.order.shift();
         while last_index(shift) < self.last_index() {
@@ -273,14 +274,14 @@ impl<'g, T> Cursor<'g, T> {
         for mark in Mark::ALL {
             let bits = node.marks(mark);
             if bits & slots != 0 {
-                // The first slot's bit goes last, and takes the unions above with it.
+                // The first slot's bit is cleared last, with the unions above it.
                 node.set_marks(mark, bits & !slots | 1 << first);
                 self.unmark_at(index, mark);
             }
         }
     }
 
-    /// Unlinks the nodes of the path that hold nothing, and lowers the tree where it can be.
+    /// Unlinks empty nodes of the path, and lowers the tree if possible.
     fn delete_empty_nodes(&mut self) {
         let array = self.locked.array;
         while let Some(node) = self.path.last()
@@ -300,7 +301,7 @@ impl<'g, T> Cursor<'g, T> {
         self.shrink();
     }
 
-    /// Takes away roots that only lead to their first slot.
+    /// Removes roots that only refer to their first slot.
     fn shrink(&mut self) {
         let array = self.locked.array;
         while let Seen::Node(root) = self.locked.seen_head()
@@ -314,7 +315,7 @@ impl<'g, T> Cursor<'g, T> {
                 }
             }
             self.recount(root, 1, 0);
-            // A reader that meets the emptied root starts again, and finds the new head or waits.
+            // A reader that sees the emptied root restarts, and finds the new head or waits.
             let only = root.slot(0).swap(Stored::Retry);
             drop(array.head.slot().swap(only));
             array.node_count.fetch_sub(1, Ordering::Relaxed);
@@ -328,7 +329,7 @@ fn is_value_node<T>(node: NodeRef<'_, T>) -> bool {
 }
 
 impl<T> Locked<'_, T> {
-    /// The nodes of a subtree, and how many of them hold values only.
+    /// Returns the number of nodes of a subtree, and of those with only values.
     pub(super) fn subtree_counts(&self, node: NodeRef<'_, T>) -> (usize, usize) {
         let mut counts = (1, usize::from(is_value_node(node)));
         for offset in 0..SLOTS {

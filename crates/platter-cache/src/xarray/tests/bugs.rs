@@ -1,4 +1,4 @@
-//! Mistakes that page caches have made, each as a test that would catch it here.
+//! Bugs of page caches, each as a regression test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ fn split_of_another_entry_is_refused() {
 /// The insertion retries with a new reserve when another thread splits the shadow between the
 /// preparation and the lock.
 #[test]
-fn an_insertion_survives_a_split_under_its_reserve() {
+fn insertion_survives_a_concurrent_split() {
     let array = shadowed(7, 9);
     let stale = reserve(&array);
     array.add(0, Order::ZERO, Ref::new(1)).unwrap();
@@ -107,9 +107,9 @@ fn sibling_of_sibling_lookup_loops_to_the_canonical_slot() {
     assert!(matches!(loaded.seen(), Seen::Value(7)));
 }
 
-/// A sibling whose canonical slot turned into a node leads nowhere: that node is another range's.
+/// A sibling whose canonical slot turned into a node is stale: that node belongs to another range.
 #[test]
-fn a_sibling_of_a_slot_that_became_a_node_starts_again() {
+fn sibling_of_a_new_node_restarts_the_lookup() {
     let node = NodeBox::<u32>::new(6);
     let slot = |offset| node.as_node().slot(offset);
     let below = NodeBox::new(0);
@@ -121,7 +121,7 @@ fn a_sibling_of_a_slot_that_became_a_node_starts_again() {
     assert!(load_covering(node.as_node(), 4 << 6, &pin).is_ok());
 }
 
-/// Whole splits once worked for one level only, which capped the order of cached folios at 11.
+/// Complete splits once worked for one level only, which limited the order of folios to 11.
 #[test]
 fn order_above_11_splits() {
     for k in [12, 13, 17] {
@@ -149,10 +149,10 @@ fn order_above_11_splits() {
     array.lock().assert_invariants();
 }
 
-/// While an item is split and until the pieces are in place, every slot of the old range leads to
-/// the original, and readers are refused.
+/// While an item is split and until the pieces are stored, every slot of the old range refers to
+/// the frozen original, which readers cannot get.
 #[test]
-fn every_slot_holds_the_frozen_original_while_it_is_split() {
+fn slots_refer_to_the_frozen_original_during_a_split() {
     let array = XArray::new();
     let original = Ref::new(0);
     array.add(0, order(9), original.clone()).unwrap();
@@ -195,7 +195,7 @@ fn every_slot_holds_the_frozen_original_while_it_is_split() {
 }
 
 #[test]
-fn an_item_with_other_holders_cannot_be_frozen() {
+fn item_with_other_references_cannot_be_frozen() {
     let array = XArray::new();
     let item = Ref::new(0);
     array.add(0, Order::ZERO, item.clone()).unwrap();
@@ -207,9 +207,9 @@ fn an_item_with_other_holders_cannot_be_frozen() {
     assert!(array.get_item(0).is_some());
 }
 
-/// A refused insertion leaves counts and contents as they were.
+/// A refused insertion leaves counts and contents unchanged.
 #[test]
-fn failure_leaves_references_and_contents_as_before() {
+fn refused_insertion_changes_nothing() {
     let array = shadowed(7, 9);
     let present = Ref::new(1);
     array.add(100, Order::ZERO, present.clone()).unwrap();
@@ -224,9 +224,9 @@ fn failure_leaves_references_and_contents_as_before() {
     array.lock().assert_invariants();
 }
 
-/// An item is dropped exactly once, and not before the last of its slots and holders is gone.
+/// An item is dropped exactly once, and not before its last slot and reference is gone.
 #[test]
-fn items_are_dropped_once_when_the_last_reference_goes() {
+fn item_is_dropped_with_its_last_reference() {
     #[derive(Debug)]
     struct Counted(Arc<AtomicUsize>);
     impl Drop for Counted {

@@ -25,7 +25,7 @@ fn with_shadow(index: u64, order: Order) -> XArray<u32> {
 }
 
 #[test]
-fn an_add_is_one_walk_into_an_empty_or_a_populated_tree() {
+fn add_is_one_walk() {
     let array = XArray::new();
     for index in [0, 1, 64, 63, 4096, 1 << 40, u64::MAX] {
         let (cost, added) = cost(|| array.add(index, Order::ZERO, Ref::new(0)));
@@ -35,7 +35,7 @@ fn an_add_is_one_walk_into_an_empty_or_a_populated_tree() {
 }
 
 #[test]
-fn an_add_over_a_shadow_of_the_same_order_is_one_walk() {
+fn add_over_a_shadow_of_equal_order_is_one_walk() {
     for k in [0, 3, 6, 9] {
         let array = with_shadow(512, order(k));
         let (cost, shadow) = cost(|| array.add(512, order(k), Ref::new(1)));
@@ -45,7 +45,7 @@ fn an_add_over_a_shadow_of_the_same_order_is_one_walk() {
 }
 
 #[test]
-fn an_add_over_smaller_shadows_is_one_walk() {
+fn add_over_smaller_shadows_is_one_walk() {
     let array = with_shadow(512, Order::ZERO);
     array
         .lock()
@@ -59,7 +59,7 @@ fn an_add_over_smaller_shadows_is_one_walk() {
 }
 
 #[test]
-fn an_add_that_splits_is_one_walk_minimal_and_three_with_a_reserve() {
+fn add_with_minimal_split_is_one_walk() {
     let array = with_shadow(512, order(9));
     let (minimal, shadow) = cost(|| array.add(600, Order::ZERO, Ref::new(1)));
     assert_eq!(shadow.unwrap(), Some(7));
@@ -75,7 +75,7 @@ fn an_add_that_splits_is_one_walk_minimal_and_three_with_a_reserve() {
 }
 
 #[test]
-fn an_add_as_it_was_before_is_three_walks_and_one_more_to_split() {
+fn three_walks_insertion_is_four_walks_with_a_split() {
     let array = with_shadow(512, order(9));
     let add = |index| array.add_by(Insertion::ThreeWalks, index, Order::ZERO, Ref::new(1));
     let (whole, shadow) = cost(|| add(600));
@@ -91,7 +91,7 @@ fn an_add_as_it_was_before_is_three_walks_and_one_more_to_split() {
 }
 
 #[test]
-fn a_refused_add_is_one_walk() {
+fn refused_add_is_one_walk() {
     let array = with_shadow(512, order(9));
     array.add(600, Order::ZERO, Ref::new(1)).unwrap();
     let (cost, added) = cost(|| array.add(512, order(9), Ref::new(2)));
@@ -100,7 +100,7 @@ fn a_refused_add_is_one_walk() {
 }
 
 #[test]
-fn an_order_nine_split_takes_one_node_minimal_and_eight_whole() {
+fn order_9_split_needs_1_node_minimally_8_completely() {
     let array = with_shadow(512, order(9));
     assert_eq!(array.lock().cursor(777, Order::ZERO).split_minimal(), 1);
     let array = with_shadow(512, order(9));
@@ -114,7 +114,7 @@ fn an_order_nine_split_takes_one_node_minimal_and_eight_whole() {
 }
 
 #[test]
-fn a_minimal_split_takes_one_node_up_to_order_11_and_two_up_to_order_17() {
+fn minimal_split_needs_one_node_per_level() {
     for (k, nodes) in [
         (1, 0),
         (5, 0),
@@ -133,7 +133,7 @@ fn a_minimal_split_takes_one_node_up_to_order_11_and_two_up_to_order_17() {
 }
 
 #[test]
-fn a_range_is_one_walk_per_node() {
+fn range_is_one_walk_per_node() {
     let array = XArray::new();
     let items = || (0..200).map(|number| (Ref::new(number), Order::ZERO));
     let (batched, added) = cost(|| array.lock().add_range(1024, items(), |_, _| {}));
@@ -142,7 +142,7 @@ fn a_range_is_one_walk_per_node() {
 }
 
 #[test]
-fn a_lookup_is_one_walk() {
+fn lookup_is_one_walk() {
     let array = with_shadow(512, order(9));
     let (cost, found) = cost(|| array.get(600));
     assert!(found.is_some());

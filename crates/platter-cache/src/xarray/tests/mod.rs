@@ -1,4 +1,4 @@
-//! The array against a `BTreeMap` model, its invariants, and its counts.
+//! The array compared with a `BTreeMap`, its invariants, and its costs.
 
 mod bugs;
 mod costs;

@@ -1,4 +1,4 @@
-//! Random operations on an array and on a map from first index to entry, side by side.
+//! Random operations on an array and on a map from first index to entry.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -305,7 +305,7 @@ impl Pair {
         let mut cursor = locked.cursor(index, Order::ZERO);
         let plan = SplitPlan::new(&cursor.load().unwrap(), order);
         let end = last(index & !(entry.order.span() - 1), entry.order);
-        // A whole split of a huge entry into single indexes is all work and no insight.
+        // A complete split of a huge entry into single indexes is slow and shows nothing more.
         if plan.node_count() <= 80 {
             cursor.split(SplitReserve::new(plan)).unwrap();
             self.model.split_wholly(end, order);
@@ -425,7 +425,7 @@ proptest! {
     }
 
     #[test]
-    fn a_find_begins_at_the_covering_entry(
+    fn find_begins_at_the_covering_entry(
         steps in prop::collection::vec(step(), 1..40), from in index(), to in index(),
     ) {
         let mut pair = Pair { array: XArray::new(), model: Model::default() };

@@ -1,4 +1,4 @@
-//! Real threads on one array, for what a model of the atomics cannot show: the memory itself.
+//! Threads on one array, for memory errors that a model of the atomics cannot show.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +16,7 @@ fn item(index: u64, order: Order) -> Ref<Item> {
 }
 
 #[test]
-fn lookups_go_on_while_entries_come_split_and_go() {
+fn lookups_run_while_entries_change() {
     let array = XArray::<Item>::new();
     let stop = AtomicBool::new(false);
     let order = Order::new(7).unwrap();
@@ -62,7 +62,7 @@ fn lookups_go_on_while_entries_come_split_and_go() {
     });
 }
 
-/// Parts the item at 0 towards `index` if no reader has it.
+/// Splits the item at 0 towards `index` if no reader uses it.
 fn split(array: &XArray<Item>, index: u64) {
     let whole = array.get_item(0).unwrap();
     let mut locked = array.lock();
@@ -81,7 +81,7 @@ fn split(array: &XArray<Item>, index: u64) {
 }
 
 #[test]
-fn an_item_is_freed_only_when_no_reader_can_be_at_its_count() {
+fn item_is_freed_after_all_readers_left() {
     let array = XArray::<Item>::new();
     let order = Order::ZERO;
     array.add(0, order, item(0, order)).unwrap();

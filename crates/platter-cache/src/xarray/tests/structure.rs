@@ -1,4 +1,4 @@
-//! The shape of the tree: what grows, shrinks, is freed and is marked.
+//! The structure of the tree: growing, shrinking, freeing and marks.
 
 use crate::xarray::{Entry, Mark, New, Old, Order, Ref, XArray, last_index};
 
@@ -7,7 +7,7 @@ fn order(order: u8) -> Order {
 }
 
 #[test]
-fn a_single_page_needs_no_node() {
+fn single_entry_needs_no_node() {
     let array = XArray::new();
     array.add(0, Order::ZERO, Ref::new(1)).unwrap();
     assert_eq!(array.node_count(), 0);
@@ -27,7 +27,7 @@ fn a_single_page_needs_no_node() {
 }
 
 #[test]
-fn the_tree_reaches_every_index_and_shrinks_again() {
+fn tree_grows_to_every_index_and_shrinks() {
     let array = XArray::new();
     let indexes = [
         0,
@@ -94,7 +94,7 @@ fn counts_cover_siblings_and_values() {
 }
 
 #[test]
-fn entries_of_a_high_order_take_one_slot_of_a_high_level() {
+fn high_order_entry_uses_one_slot_of_a_high_level() {
     let array = XArray::new();
     array.add(0, order(12), Ref::new(1)).unwrap();
     assert_eq!(array.node_count(), 1);
@@ -122,7 +122,7 @@ fn storing_over_smaller_entries_drops_them_and_their_nodes() {
 }
 
 #[test]
-fn a_larger_entry_is_not_stored_over() {
+fn larger_entry_is_not_overwritten() {
     let array = XArray::new();
     array.add(0, order(4), Ref::new(1)).unwrap();
     let larger = array
@@ -169,7 +169,7 @@ fn pieces_of_a_split_keep_the_marks() {
 }
 
 #[test]
-fn a_value_has_63_bits() {
+fn value_has_63_bits() {
     let array = XArray::<u32>::new();
     array
         .lock()
