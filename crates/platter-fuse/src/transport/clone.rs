@@ -1,4 +1,5 @@
-//! A connection of its own for each thread, so that they do not wait for each other in the kernel.
+//! Cloned FUSE device descriptors, so that serving threads do not contend for one queue in the
+//! kernel.
 #![expect(unsafe_code, reason = "an ioctl that no crate offers in a safe form")]
 
 use std::fs::File;
@@ -10,8 +11,8 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 /// `FUSE_DEV_IOC_CLONE`.
 const CLONE: Opcode = opcode::read::<u32>(229, 0);
 
-/// A further descriptor for the connection of `device`, with a queue of its own for what it has
-/// under way.
+/// Returns a further descriptor for the connection of `device`, with its own queue of requests in
+/// progress.
 pub(super) fn clone(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let fresh = File::options().read(true).write(true).open("/dev/fuse")?;
     let number = device.as_raw_fd().cast_unsigned();

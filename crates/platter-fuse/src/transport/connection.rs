@@ -1,5 +1,5 @@
-//! A connection to the kernel, from the greeting to the end of the mount, and the threads that serve
-//! it: over rings where the kernel offers them, else over the device.
+//! A connection to the kernel, from `FUSE_INIT` to the end of the mount, and its serving threads:
+//! over `io_uring` if the kernel offers it, else over the device.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,18 +17,18 @@ use super::protocol::{InitFlags, InitOut, OUT_HEADER_BYTES, OutHeader};
 use super::ring::Rings;
 use crate::server::Server;
 
-/// The most threads that are started unasked.
+/// Maximum number of threads started by default.
 const THREADS_MAX: usize = 16;
 
-/// A connection to the kernel that was greeted and can serve.
+/// An initialized connection to the kernel.
 #[derive(Debug)]
 pub(crate) struct Connection {
     server: Arc<Server>,
     device: OwnedFd,
     agreed: InitFlags,
-    /// Where the kernel agreed to use them.
+    /// Set if the kernel agreed to use them.
     rings: Option<Rings>,
-    /// Threads that serve the device and may wait for the kernel: one is left that may not.
+    /// Number of threads of the device that may block in the kernel: one must remain that does not.
     may_wait: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ impl Connection {
             };
             let mut rings = None;
             let make_rings = || {
-                // What a machine forbids is no reason to fail: the device is always there.
+                // Without permission for io_uring, the device is used.
                 rings = Rings::new(server.options()).ok();
                 rings.is_some()
             };
@@ -73,13 +73,13 @@ impl Connection {
         self.agreed
     }
 
-    /// Whether requests come over `io_uring(7)`.
+    /// Whether requests arrive through `io_uring(7)`.
     pub(crate) fn uses_rings(&self) -> bool {
         self.rings.is_some()
     }
 
-    /// Calls `wait`, which waits for the kernel, if another thread serves the device meanwhile. Whether
-    /// it did.
+    /// Calls `wait`, which blocks in the kernel, if another thread serves the device meanwhile.
+    /// Returns whether it was called.
     pub(super) fn while_others_serve(&self, wait: impl FnOnce()) -> bool {
         let one_less = |threads: usize| threads.checked_sub(1);
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -91,17 +91,17 @@ impl Connection {
         true
     }
 
-    /// Serves until the mount is gone, and says to `begin` that it will.
+    /// Serves until the mount is gone, and signals `begin` at the start.
     pub(crate) fn serve(&self, begin: &Sender<()>) -> io::Result<()> {
         let (notices, to_give) = channel();
-        // The giver ends with the last who can leave a notice.
+        // The notice thread ends when the last sender is dropped.
         thread::scope(move |scope| {
             let giver = thread::Builder::new().name("platter-notices".to_owned());
             let server = &*self.server;
             giver.spawn_scoped(scope, move || {
                 notice::give(server, self.device.as_fd(), &to_give);
             })?;
-            // Who is told may have given up.
+            // The receiver may have given up.
             let _ = begin.send(());
             let Some(rings) = &self.rings else {
                 return self.serve_device(&notices);
@@ -121,7 +121,7 @@ impl Connection {
                 let worker = thread::Builder::new().name(format!("platter-fuse-{number}"));
                 let notices = notices.clone();
                 let work = move || device::work(self, Share::All, &notices);
-                // Fewer than that are slower, and nothing else.
+                // Fewer threads only cost speed.
                 others.extend(worker.spawn_scoped(scope, work).ok());
             }
             self.may_wait.store(others.len(), Ordering::Release);
@@ -135,10 +135,10 @@ impl Connection {
     }
 }
 
-/// Leaves a notice to the thread that gives them, which is there as long as there are others.
+/// Queues a notice for the notice thread, which exists as long as serving threads do.
 pub(super) fn give(notices: &Sender<Notice>, notice: Notice) {
     let sent = notices.send(notice);
-    debug_assert!(sent.is_ok(), "the thread ends after those who send");
+    debug_assert!(sent.is_ok(), "the thread outlives the senders");
 }
 
 fn answer_greeting(device: &OwnedFd, unique: u64, out: &InitOut) -> io::Result<()> {

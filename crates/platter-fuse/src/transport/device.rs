@@ -1,4 +1,4 @@
-//! The FUSE device: every read is a request, every write an answer.
+//! Serving over the FUSE device: every read is a request, every write an answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,26 +18,26 @@ use super::reply::ROOM_MIN;
 use super::request::Request;
 use crate::server::Server;
 
-/// Where rings bring the requests, only what the kernel forgets comes this way. That can wait, and
-/// then comes in one request for many inodes.
+/// With `io_uring`, only `FORGET` requests arrive at the device. They can be delayed, and are
+/// batched by the kernel meanwhile.
 const FORGET_PAUSE: Duration = Duration::from_millis(2);
 
-/// What comes by the device.
+/// The requests that arrive at the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
     /// Every request.
     All,
-    /// What rings do not bring.
+    /// Those that do not arrive through the rings.
     Forgets,
 }
 
-/// Answers requests until the mount is gone.
+/// Serves requests until the mount is gone.
 pub(super) fn work(
     connection: &Connection,
     share: Share,
     notices: &Sender<Notice>,
 ) -> io::Result<()> {
-    // Sharing one queue is slower, and nothing else.
+    // Sharing one queue only costs speed.
     let shared = connection.device();
     let device = Arc::new(clone(shared).or_else(|_| shared.try_clone_to_owned())?);
     let mut exchange = Exchange::new(connection);
@@ -77,7 +77,7 @@ pub(super) fn work(
             &answer[..OUT_HEADER_BYTES + answered.body_bytes()],
         ) {
             Ok(()) => {}
-            // The caller was interrupted and waits no more.
+            // The caller was interrupted and no longer waits.
             Err(Errno::NOENT) => exchange.lost(),
             Err(Errno::NODEV) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -89,12 +89,12 @@ pub(super) fn work(
     Ok(())
 }
 
-/// Bytes that the longest request has.
+/// Returns the maximum length of a request in bytes.
 pub(super) fn request_bytes(server: &Server) -> usize {
     server.options().request_bytes_max as usize + REQUEST_OVERHEAD_BYTES
 }
 
-/// The next request; `None` when the mount is gone.
+/// Reads the next request; `None` when the mount is gone.
 pub(super) fn receive<'b>(
     device: BorrowedFd<'_>,
     buffer: &'b mut [u8],
@@ -102,7 +102,7 @@ pub(super) fn receive<'b>(
     loop {
         match rustix::io::read(device, &mut *buffer) {
             Ok(len) => return Ok(Some(&buffer[..len])),
-            // Interrupted, or the request was taken back before it was read.
+            // Interrupted, or the request was cancelled before it was read.
             Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
             Err(Errno::NODEV) => return Ok(None),
             Err(error) => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! One request and its answer.
+//! Processing one request into its answer.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -29,35 +29,35 @@ use crate::server::{
     WriteManner, XattrChange,
 };
 
-/// Answers the requests of one serving thread.
+/// Processes the requests of one serving thread.
 pub(super) struct Exchange<'s> {
     server: &'s Server,
-    /// Where notices go to.
+    /// The device that notices are written to.
     device: BorrowedFd<'s>,
     agreed: InitFlags,
     held: Vec<NodeId>,
     notice: Option<Notice>,
 }
 
-/// One request while it is carried out.
+/// One request being processed.
 struct Turn<'t> {
     server: &'t Server,
     agreed: InitFlags,
     reply: Reply<'t>,
     effect: Effect,
-    /// What was written past the kernel's page cache.
+    /// The range written past the kernel's page cache.
     past_cache: Option<Range<u64>>,
     /// A file that was read without the kernel, whose time of access it does not know.
     read_here: Option<NodeId>,
 }
 
-/// What a request comes to.
+/// Outcome of a request.
 pub(super) enum Outcome {
-    /// There is an answer.
+    /// An answer.
     Answer(Answered),
-    /// None is expected.
+    /// No answer is expected.
     Nothing,
-    /// The answer waits for what the kernel has to write first.
+    /// The answer depends on a writeback by the kernel.
     Later(Later),
 }
 
@@ -72,22 +72,22 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// What a request comes to; an answer has `space`.
+    /// Processes a request; an answer may use `space`.
     pub(super) fn answer(&mut self, request: Request<'_>, space: &mut [u8]) -> Outcome {
         self.notice = None;
         let Request { header, body } = request;
-        // What the kernel adds after the body is not asked for.
+        // Bytes that a newer kernel adds after the body are ignored.
         let Some(opcode) = Opcode::decode(header.opcode) else {
             let refused = Answered::new(header.unique, Err(Errno::NOSYS));
             return Outcome::Answer(refused);
         };
         let server = self.server;
         if matches!(opcode, Opcode::Forget | Opcode::BatchForget) {
-            // A request without an answer has nobody to tell.
+            // A request without an answer cannot report errors.
             let _ = server.guarded(|server| forget(server, opcode, header.node, body));
             return Outcome::Nothing;
         }
-        // Of a file that is mapped, the kernel may hold changed pages at any time.
+        // A mapped file may have dirty pages in the kernel at any time.
         if !server.options().read_only
             && let Ok(Some(later)) = Later::decode(opcode, &header, body)
         {
@@ -129,11 +129,11 @@ impl<'s> Exchange<'s> {
             });
         }
         self.notice = match (opcode, &answer) {
-            // What is not allowed to be written must not be seen either.
+            // Data that may not be written must not stay in the page cache.
             (Opcode::Write, Err(Errno::PERM)) => Some(Notice::Refused(node)),
             (Opcode::Write | Opcode::Fsync, Ok(())) => {
                 let is_stale = server.has_stale_attributes(node);
-                // After a write that it did not gather, the kernel asks by itself.
+                // After a write that it did not buffer, the kernel refreshes attributes itself.
                 let knows =
                     opcode == Opcode::Write && !self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 (is_stale && !knows).then_some(Notice::Changed(node))
@@ -143,12 +143,12 @@ impl<'s> Exchange<'s> {
         Outcome::Answer(Answered::new(header.unique, answer.map(|()| len)))
     }
 
-    /// What the kernel is to be told besides the last answer.
+    /// Returns the notice to be sent after the last answer.
     pub(super) fn take_notice(&mut self) -> Option<Notice> {
         self.notice.take()
     }
 
-    /// The last answer did not reach the kernel: it holds none of what it was to be told of.
+    /// Handles an answer that did not reach the kernel: its lookups do not count.
     pub(super) fn lost(&mut self) {
         for node in self.held.drain(..) {
             self.server.forget(node, 1);
@@ -181,21 +181,21 @@ impl Turn<'_> {
                 let asked: MkNodIn = body.take()?;
                 let kind = MakeKind::OfMode(asked.mode, decode_device(asked.device));
                 let (name, mode) = (body.name()?, asked.mode);
-                self.tell(&server.make(caller, node, name, kind, mode, asked.umask)?)
+                self.reply_entry(&server.make(caller, node, name, kind, mode, asked.umask)?)
             }
             Opcode::MkDir => {
                 let MkDirIn { mode, umask } = body.take()?;
                 let (name, kind) = (body.name()?, MakeKind::Directory);
-                self.tell(&server.make(caller, node, name, kind, mode, umask)?)
+                self.reply_entry(&server.make(caller, node, name, kind, mode, umask)?)
             }
             Opcode::Symlink => {
                 let name = body.name()?;
                 let kind = MakeKind::Symlink(body.name()?);
-                self.tell(&server.make(caller, node, name, kind, 0o777, 0)?)
+                self.reply_entry(&server.make(caller, node, name, kind, 0o777, 0)?)
             }
             Opcode::TmpFile => {
                 let asked: CreateIn = body.take()?;
-                self.tell(&server.make_unnamed(caller, node, asked.mode, asked.umask)?)?;
+                self.reply_entry(&server.make_unnamed(caller, node, asked.mode, asked.umask)?)?;
                 self.reply.push(&OpenOut {
                     handle: 0,
                     open_flags: FOPEN_KEEP_CACHE,
@@ -204,7 +204,7 @@ impl Turn<'_> {
             }
             Opcode::Link => {
                 let LinkIn { node: target } = body.take()?;
-                self.tell(&server.link(caller, NodeId(target), node, body.name()?)?)
+                self.reply_entry(&server.link(caller, NodeId(target), node, body.name()?)?)
             }
             Opcode::Unlink => server.unlink(caller, node, body.name()?),
             Opcode::RmDir => server.remove_dir(caller, node, body.name()?, &mut self.effect),
@@ -227,7 +227,7 @@ impl Turn<'_> {
             Opcode::Write => {
                 let asked: WriteIn = body.take()?;
                 let data = body.bytes(asked.size)?;
-                // What it gathered, the kernel hands over without a word on how it was opened.
+                // A write of cached pages does not say how the file was opened.
                 let of_pages = asked.write_flags & WRITE_CACHE != 0;
                 let is_gathered = of_pages && self.agreed.contains(InitFlags::WRITEBACK_CACHE);
                 let manner = WriteManner {
@@ -290,7 +290,7 @@ impl Turn<'_> {
                 let offset = server.seek(node, offset, seek_target(whence)?)?;
                 self.reply.push(&LseekOut { offset })
             }
-            // The kernel makes files with `MKNOD` instead, and has nothing to release afterwards.
+            // The kernel creates files with `MKNOD` instead, and then releases nothing.
             Opcode::Create => Err(server.not_needed(Operation::Create)),
             Opcode::Open => {
                 let OpenIn { flags, .. } = body.take()?;
@@ -305,7 +305,7 @@ impl Turn<'_> {
             Opcode::Access => Err(server.not_needed(Operation::Access)),
             Opcode::CopyFileRange => {
                 let copied = self.copy_range(caller, node, &body.take()?)?;
-                // The kernel asks for no more than the answer can say.
+                // The size is limited by the request.
                 let size = u32::try_from(copied).unwrap_or(u32::MAX);
                 self.reply.push(&WriteOut { size, unused: 0 })
             }
@@ -317,7 +317,7 @@ impl Turn<'_> {
                 server.released();
                 Ok(())
             }
-            // Every request is answered soon enough.
+            // Every request is answered soon enough that interrupts can be ignored.
             Opcode::Interrupt | Opcode::Init => Err(Errno::NOSYS),
             Opcode::Destroy | Opcode::Forget | Opcode::BatchForget => Ok(()),
         }
@@ -325,8 +325,8 @@ impl Turn<'_> {
 
     fn look_up(&mut self, dir: NodeId, name: &[u8]) -> Answer<()> {
         match self.server.lookup(dir, name)? {
-            Looked::Found(told) => self.tell(&told),
-            // Node 0 says that there is no such file, and for how long.
+            Looked::Found(entry) => self.reply_entry(&entry),
+            // Node 0 is a negative dentry with a timeout.
             Looked::Missing(Validity::Always) => {
                 let mut entry = EntryOut::new_zeroed();
                 entry.entry_valid = ALWAYS;
@@ -336,10 +336,10 @@ impl Turn<'_> {
         }
     }
 
-    /// Tells the kernel of a file.
-    fn tell(&mut self, told: &Told) -> Answer<()> {
-        self.reply.hold(told.node);
-        self.reply.push(&EntryOut::new(told))
+    /// Replies with an inode, as for a lookup.
+    fn reply_entry(&mut self, entry: &Told) -> Answer<()> {
+        self.reply.hold(entry.node);
+        self.reply.push(&EntryOut::new(entry))
     }
 
     fn statx(&mut self, node: NodeId) -> Answer<()> {
@@ -388,14 +388,14 @@ impl Turn<'_> {
         server.list_plus(node, (asked.offset, opened(asked)), |line| {
             let PlusLine { name, next, file } = line;
             let (entry, inode, kind) = match file {
-                PlusFile::Told(told) => (EntryOut::new(told), told.attr.inode, told.attr.kind),
-                // Without a node, the kernel takes the line as of an ordinary listing.
+                PlusFile::Told(child) => (EntryOut::new(child), child.attr.inode, child.attr.kind),
+                // Without a node, the kernel treats the entry as in READDIR.
                 PlusFile::Named { inode, kind } => (EntryOut::new_zeroed(), inode, kind),
             };
             let dirent = Dirent::new(inode, kind, next, name);
             let is_full = reply.push_dirent(asked.size as usize, entry.as_bytes(), &dirent, name);
-            if let (PlusFile::Told(told), false) = (file, is_full) {
-                reply.hold(told.node);
+            if let (PlusFile::Told(child), false) = (file, is_full) {
+                reply.hold(child.node);
             }
             is_full
         })
@@ -414,15 +414,15 @@ impl Turn<'_> {
         let copied = self.server.copy_range(caller, from, to, &mut self.effect)?;
         self.read_here = copied.accessed.then_some(source);
         if self.agreed.contains(InitFlags::WRITEBACK_CACHE) {
-            // Otherwise the kernel asks by itself.
+            // Otherwise the kernel refreshes attributes itself.
             self.effect = Effect::Unforeseen(target);
         }
         Ok(copied.bytes)
     }
 
     fn set_xattr(&mut self, caller: Caller, node: NodeId, mut body: Body<'_>) -> Answer<()> {
-        let tells_more = self.agreed.contains(InitFlags::SETXATTR_EXT);
-        let asked = if tells_more {
+        let is_extended = self.agreed.contains(InitFlags::SETXATTR_EXT);
+        let asked = if is_extended {
             body.take()?
         } else {
             let ShortSetXattrIn { size, flags } = body.take()?;
@@ -439,13 +439,13 @@ impl Turn<'_> {
             name,
             value,
             mode: xattr_mode(asked.flags)?,
-            drops_set_group: tells_more.then_some(asked.more_flags & SETXATTR_ACL_KILL_SGID != 0),
+            drops_set_group: is_extended.then_some(asked.more_flags & SETXATTR_ACL_KILL_SGID != 0),
         };
         let server = self.server;
         server.set_xattr(caller, node, &change, &mut self.effect)
     }
 
-    /// A value, or its length where that is asked for with size 0.
+    /// Replies with a value, or with its length if `size_max` is 0.
     fn value(&mut self, size_max: u32, value: &[u8]) -> Answer<()> {
         let size = u32::try_from(value.len()).map_err(|_| Errno::RANGE)?;
         if size_max == 0 {
@@ -458,7 +458,7 @@ impl Turn<'_> {
     }
 }
 
-/// The flags that what is read was opened with.
+/// Returns the flags that the file was opened with.
 fn opened(asked: &ReadIn) -> OFlags {
     OFlags::from_bits_retain(asked.flags)
 }

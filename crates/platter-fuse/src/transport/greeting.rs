@@ -1,4 +1,4 @@
-//! The first exchange: which revision both sides speak, and what they agree to do.
+//! `FUSE_INIT`: negotiates protocol version and capabilities.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::protocol::{InHeader, InitFlags, InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, Opcode};
 use crate::server::Server;
 
-/// Requests the kernel may have under way on its own account, such as readahead.
+/// Limit of the kernel's background requests, such as readahead.
 const BACKGROUND_MAX: u16 = 64;
 const PAGE_BYTES: u32 = 4096;
 
-/// The answer to the kernel's greeting.
+/// The reply to `FUSE_INIT`.
 pub(super) enum Greeting {
-    /// This is what was agreed.
+    /// The negotiated capabilities.
     Agreed(u64, InitOut, InitFlags),
-    /// The kernel speaks a later version, and will greet again in ours.
+    /// The kernel has a newer major version, and will send `FUSE_INIT` again with ours.
     Again(u64, InitOut),
 }
 
-/// Reads the kernel's greeting and makes the answer to it. `has_rings` says whether there are rings
-/// to serve by, and is asked only where the kernel can use some.
+/// Processes `FUSE_INIT` and returns the reply. `has_rings` says whether rings are available; it is
+/// called only if the kernel supports them.
 pub(super) fn greet(
     server: &Server,
     request: &[u8],
@@ -28,12 +28,12 @@ pub(super) fn greet(
 ) -> io::Result<Greeting> {
     let broken = |text| io::Error::new(io::ErrorKind::InvalidData, text);
     let (header, body) = InHeader::read_from_prefix(request)
-        .map_err(|_| broken("the kernel's first request is cut off"))?;
+        .map_err(|_| broken("the kernel's first request is truncated"))?;
     if Opcode::decode(header.opcode) != Some(Opcode::Init) {
         return Err(broken("the kernel's first request is no greeting"));
     }
-    let (kernel, rest) =
-        InitIn::read_from_prefix(body).map_err(|_| broken("the kernel's greeting is cut off"))?;
+    let (kernel, rest) = InitIn::read_from_prefix(body)
+        .map_err(|_| broken("the kernel's FUSE_INIT is truncated"))?;
     let mut out = InitOut::new_zeroed();
     (out.major, out.minor) = (MAJOR, MINOR.min(kernel.minor));
     if kernel.major > MAJOR {
@@ -54,11 +54,11 @@ pub(super) fn greet(
     let offered = u64::from(kernel.flags) | u64::from(upper) << 32;
     let offered = InitFlags::from_bits_truncate(offered);
     let mut agreed = wanted(server) & offered;
-    // From this word on it waits for all rings to be there.
+    // From this reply on the kernel waits for all rings to be registered.
     if offered.contains(InitFlags::OVER_IO_URING) && has_rings() {
         agreed |= InitFlags::OVER_IO_URING;
-        // Before the answer to such a write the kernel has to drop pages, for which it may need answers
-        // of the very threads that would wait. Without, it drops them itself.
+        // Before the answer to such a write the kernel invalidates pages, for which it may need
+        // answers of the same threads. Without the flag, it does so itself.
         agreed -= InitFlags::ASYNC_DIO;
     }
     let request_bytes = server.options().request_bytes_max;
@@ -73,7 +73,8 @@ pub(super) fn greet(
     Ok(Greeting::Agreed(header.unique, out, agreed))
 }
 
-/// What is asked of the kernel. All of it only saves requests, so what it does not know is left out.
+/// Returns the capabilities to request. All are optimizations, so those unknown to the kernel are
+/// dropped.
 fn wanted(server: &Server) -> InitFlags {
     let mut wanted = InitFlags::ASYNC_READ
         | InitFlags::EXPORT_SUPPORT
@@ -89,7 +90,7 @@ fn wanted(server: &Server) -> InitFlags {
         | InitFlags::DONT_MASK
         | InitFlags::SETXATTR_EXT
         | InitFlags::INIT_EXT
-        // Without it the kernel asks for file capabilities before every single write.
+        // Without it the kernel sends a GETXATTR for file capabilities before every write.
         | InitFlags::HANDLE_KILLPRIV_V2;
     let options = server.options();
     wanted.set(
@@ -98,18 +99,18 @@ fn wanted(server: &Server) -> InitFlags {
     );
     wanted.set(InitFlags::CACHE_SYMLINKS, !server.sees_openings());
     wanted.set(InitFlags::POSIX_ACL, server.uses_acls());
-    // Without it checking permissions, the kernel takes it for a broken connection.
+    // Without permission checks in the kernel, it would reject the connection.
     wanted.set(InitFlags::ALLOW_IDMAP, !options.no_permission_checks);
     wanted
 }
 
-/// 32 of the flags.
+/// Returns 32 of the flag bits.
 fn half(flags: InitFlags, shift: u32) -> u32 {
     u32::try_from(flags.bits() >> shift & u64::from(u32::MAX)).unwrap_or_default()
 }
 
 impl InitOut {
-    /// The bytes of the answer.
+    /// Returns the bytes of the reply.
     pub(super) fn bytes(&self) -> &[u8] {
         self.as_bytes()
     }

@@ -1,4 +1,4 @@
-//! A request whose answer waits for what the kernel has to write or to drop first.
+//! Requests whose answer has to wait until the kernel has written or invalidated pages.
 
 use std::ops::Range;
 
@@ -12,17 +12,17 @@ use super::request::Body;
 use crate::node::NodeId;
 use crate::server::{Answer, Caller, Server, sets_flags};
 
-/// A request that needs the kernel to do something before it is answered.
+/// A request that needs an action of the kernel before it is answered.
 pub(super) struct Later {
     pub(super) unique: u64,
     pub(super) node: NodeId,
     pub(super) action: Action,
 }
 
-/// What is asked for later.
+/// The kinds of deferred requests.
 pub(super) enum Action {
-    /// A write that went past the kernel's page cache: it has been carried out, with this result, and
-    /// the kernel does not drop the pages of the range by itself when the caller did not wait.
+    /// A write past the kernel's page cache: it was performed, with this result, but for an
+    /// asynchronous caller the kernel does not invalidate the pages of the range itself.
     WrittenPastCache {
         range: Range<u64>,
         result: Answer<WriteOut>,
@@ -31,7 +31,7 @@ pub(super) enum Action {
         offset: u64,
         target: SeekTarget,
     },
-    /// A change of flags: what was written before one that forbids it is not refused.
+    /// A change of inode flags: data written before a flag that forbids it must not be refused.
     Ioctl {
         caller: Caller,
         command: u32,
@@ -40,7 +40,7 @@ pub(super) enum Action {
 }
 
 impl Later {
-    /// `None` for requests that are answered at once.
+    /// Returns `None` for requests that are answered immediately.
     pub(super) fn decode(
         opcode: Opcode,
         header: &InHeader,
@@ -70,18 +70,18 @@ impl Later {
         }))
     }
 
-    /// Whether anything but a refusal can be said [at once](Self::at_once).
+    /// Whether an answer other than an error can be given [immediately](Self::at_once).
     pub(super) fn has_answer_at_once(&self) -> bool {
         !matches!(self.action, Action::Ioctl { .. })
     }
 
-    /// Whether the kernel mostly has nothing to do first.
+    /// Whether the kernel usually has nothing to write first.
     pub(super) fn is_mostly_short(&self) -> bool {
         matches!(self.action, Action::WrittenPastCache { .. })
     }
 
-    /// What can be said without what the kernel has not written: all may be data, and flags cannot be
-    /// changed now.
+    /// Returns the answer without the kernel's dirty pages: everything may be data, and flags
+    /// cannot be changed.
     pub(super) fn at_once(&self, server: &Server) -> Answer<Vec<u8>> {
         match &self.action {
             Action::Seek { offset, target } => {

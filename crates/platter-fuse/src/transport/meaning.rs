@@ -1,4 +1,4 @@
-//! What the numbers in requests mean in words of our own. See `stat(2)`, `rename(2)`, `fallocate(2)`,
+//! Decodes numbers in requests into types of the VFS. See `stat(2)`, `rename(2)`, `fallocate(2)`,
 //! `setxattr(2)` and `lseek(2)`.
 
 use platter_vfs::{FallocateMode, RenameMode, SeekTarget, SetTime, Timestamp, XattrMode};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::protocol::{SetAttrFlags, SetAttrIn};
 use crate::server::{Answer, Changes};
 
-/// What a `SETATTR` asks to change.
+/// Decodes the changes of a `SETATTR`.
 pub(super) fn changes(asked: &SetAttrIn) -> Changes {
     let valid = SetAttrFlags::from_bits_truncate(asked.valid);
     let time = |at: SetAttrFlags, now: SetAttrFlags, seconds: u64, nanoseconds| {
@@ -51,19 +51,19 @@ fn timestamp(seconds: u64, nanoseconds: u32) -> Timestamp {
     }
 }
 
-/// The flags of `renameat2(2)`.
+/// Decodes the flags of `renameat2(2)`.
 pub(super) fn rename_mode(flags: u32) -> Answer<RenameMode> {
     match flags {
         0 => Ok(RenameMode::Replace),
         1 => Ok(RenameMode::NoReplace),
         2 => Ok(RenameMode::Exchange),
-        // The kernel has made sure that nothing is replaced, where that is asked for besides.
+        // The kernel has checked RENAME_NOREPLACE.
         4 | 5 => Ok(RenameMode::Whiteout),
         _ => Err(Errno::INVAL),
     }
 }
 
-/// The mode bits of `fallocate(2)`.
+/// Decodes the mode of `fallocate(2)`.
 pub(super) fn fallocate_mode(mode: u32) -> Answer<FallocateMode> {
     Ok(match mode {
         0x00 => FallocateMode::Allocate { keep_size: false },
@@ -77,7 +77,7 @@ pub(super) fn fallocate_mode(mode: u32) -> Answer<FallocateMode> {
     })
 }
 
-/// `XATTR_CREATE` and `XATTR_REPLACE`.
+/// Decodes `XATTR_CREATE` and `XATTR_REPLACE`.
 pub(super) fn xattr_mode(flags: u32) -> Answer<XattrMode> {
     match flags {
         0 => Ok(XattrMode::Set),
@@ -87,7 +87,7 @@ pub(super) fn xattr_mode(flags: u32) -> Answer<XattrMode> {
     }
 }
 
-/// `SEEK_DATA` and `SEEK_HOLE`.
+/// Decodes `SEEK_DATA` and `SEEK_HOLE`.
 pub(super) fn seek_target(whence: u32) -> Answer<SeekTarget> {
     match whence {
         3 => Ok(SeekTarget::Data),
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_that_contradict_each_other_are_refused() {
+    fn conflicting_flags_are_refused() {
         assert!(rename_mode(3).is_err());
         assert!(fallocate_mode(0x28).is_err());
         assert!(xattr_mode(3).is_err());

@@ -1,9 +1,8 @@
-//! The way requests come in and answers go out: the FUSE protocol over its device or over rings.
+//! The FUSE protocol, over its device or over `io_uring`.
 //!
-//! `protocol` has the bytes, `request` and `reply` take them apart and put them together, `exchange`
-//! turns one request into a call of the server and what that returns into an answer, `device` and
-//! `ring` carry both. `later` is for answers that have to wait, `notice` for what the kernel is told
-//! unasked.
+//! `protocol` has the structures, `request` and `reply` decode and encode them, `exchange` turns a
+//! request into a call of the server and its result into an answer, `device` and `ring` transfer
+//! both. `later` is for deferred answers, `notice` for notifications.
 
 mod protocol;
 mod request;
@@ -27,7 +26,7 @@ use crate::server::Server;
 pub(crate) use connection::Connection;
 pub(crate) use notice::{drop_child, drop_entry};
 
-/// Greets the kernel over `device` on behalf of `server`.
+/// Performs `FUSE_INIT` over `device` for `server`.
 pub(crate) fn connect(server: Arc<Server>, device: OwnedFd) -> io::Result<Connection> {
     Connection::greet(server, device)
 }

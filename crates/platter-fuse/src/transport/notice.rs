@@ -1,7 +1,7 @@
-//! Notices to the kernel, which it did not ask for: that attributes it has are stale, and to write or to
-//! drop what it holds of a file. It may have to wait for answers of ours before it takes a notice of
-//! pages, so those who answer leave that to a thread of its own, or to one of them while another
-//! answers. A notice of attributes of an inode that a request in progress is for waits for nothing.
+//! Notifications to the kernel: stale attributes, and requests to write back or invalidate pages or
+//! entries of a file. The kernel may wait for answers of this server before it completes an
+//! invalidation of pages, so serving threads leave that to a separate thread, or do it only while
+//! another one serves. An invalidation of attributes never waits.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,32 +21,32 @@ use super::reply::Answered;
 use crate::node::NodeId;
 use crate::server::{Answer, Server};
 
-/// How long the kernel may go without learning that attributes are stale: who writes and writes is
-/// not asked to fetch them in between.
+/// Maximum delay of a notification of stale attributes, so that a process that keeps writing does
+/// not refetch them each time.
 const CHANGED_DELAY: Duration = Duration::from_millis(50);
-/// After so many, it learns of all.
+/// Number of pending notifications after which all are sent.
 const CHANGED_MAX: usize = 64;
 
-/// Something for the thread that gives notices.
+/// A task of the notice thread.
 pub(super) enum Notice {
-    /// The kernel has attributes of this node that are stale.
+    /// The kernel's attributes of this node are stale.
     Changed(NodeId),
-    /// The kernel has contents of this node that must not be written.
+    /// The kernel's pages of this node must not be written.
     Refused(NodeId),
-    /// An answer that needs what the kernel has not written yet.
+    /// An answer that depends on a writeback by the kernel.
     Later(Later, Asker),
 }
 
-/// Where a request came from that is answered later.
+/// The destination of a deferred answer.
 pub(super) enum Asker {
     /// This descriptor of the device.
     Device(Arc<OwnedFd>),
-    /// A thread that waits to hand it on: what follows the header, or why it failed.
+    /// A waiting thread: receives the body of the answer, or its error.
     Thread(Sender<Answer<Vec<u8>>>),
 }
 
-/// Gives notices to the kernel until nobody is left who sends any. What the kernel does not take
-/// concerns an inode that it has forgotten, or a mount that is gone.
+/// Sends notifications until the last sender is dropped. An error of the kernel means that it has
+/// dropped the inode, or that the mount is gone.
 pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<Notice>) {
     let mut changed: Vec<NodeId> = Vec::new();
     loop {
@@ -57,7 +57,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
         };
         if changed.len() >= CHANGED_MAX || matches!(notice, Err(RecvTimeoutError::Timeout)) {
             for node in changed.drain(..) {
-                // It may have learned of the change by an answer of its own.
+                // An answer may have refreshed the attributes meanwhile.
                 if !server.has_fresh_attributes(node) {
                     drop_attributes(device, node);
                 }
@@ -76,7 +76,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
                     Asker::Device(device) => settle(server, device.as_fd(), &later),
                     Asker::Thread(thread) => {
                         let done = server.guarded(|server| carry_out(server, device, &later));
-                        // Who does not wait any more is at the end of the mount.
+                        // A receiver that is gone belongs to a mount that ends.
                         drop(thread.send(done));
                     }
                 }
@@ -85,7 +85,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
     }
 }
 
-/// Has the kernel do what it has to, and answers the request, which came by `device`.
+/// Requests the writeback, and answers the request, which arrived at `device`.
 pub(super) fn settle(server: &Server, device: BorrowedFd<'_>, later: &Later) {
     let done = server.guarded(|server| carry_out(server, device, later));
     let answer = done.as_ref().map(Vec::len).map_err(|errno| *errno);
@@ -93,13 +93,13 @@ pub(super) fn settle(server: &Server, device: BorrowedFd<'_>, later: &Later) {
     send(device, header, &done.unwrap_or_default());
 }
 
-/// Has the kernel ask for the attributes of an inode when it needs them next.
+/// Invalidates the kernel's attributes of an inode.
 pub(super) fn drop_attributes(device: BorrowedFd<'_>, node: NodeId) {
     invalidate(device, node, -1, 0);
 }
 
-/// Has the kernel forget what it knows of a name in a directory, and of the directory itself. It waits
-/// for requests in progress that change the directory.
+/// Invalidates an entry of a directory, and the directory's attributes. Waits for requests in
+/// progress that change the directory.
 pub(crate) fn drop_entry(device: BorrowedFd<'_>, dir: NodeId, name: &[u8]) {
     let out = InvalidateEntryOut {
         parent: dir.0,
@@ -114,8 +114,8 @@ pub(crate) fn drop_entry(device: BorrowedFd<'_>, dir: NodeId, name: &[u8]) {
     invalidate(device, dir, 0, 0);
 }
 
-/// Has the kernel take a name in a directory for removed, with the inode that it named: watchers learn of
-/// that. It waits for requests in progress that change the directory.
+/// Notifies the kernel that an entry of a directory was removed, with its inode, so that inotify
+/// reports it. Waits for requests in progress that change the directory.
 pub(crate) fn drop_child(device: BorrowedFd<'_>, dir: NodeId, name: &[u8], child: NodeId) {
     let out = DeleteOut {
         parent: dir.0,
@@ -156,10 +156,10 @@ fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<V
     }
 }
 
-/// Has the kernel write and drop the pages of a range of bytes.
+/// Invalidates the pages of a byte range, which writes dirty ones back.
 fn drop_pages(device: BorrowedFd<'_>, node: NodeId, bytes: Range<u64>) {
     let offset = i64::try_from(bytes.start).unwrap_or(i64::MAX);
-    // No length stands for all up to the end.
+    // Length 0 means up to the end.
     let len = i64::try_from(bytes.end - bytes.start).unwrap_or(0);
     invalidate(device, node, offset, len);
 }

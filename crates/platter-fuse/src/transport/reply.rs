@@ -1,4 +1,4 @@
-//! An answer while it is put together, in the space its transport has for what follows the header.
+//! Encoding an answer into the space after its header.
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
@@ -7,19 +7,19 @@ use super::protocol::{Dirent, OUT_HEADER_BYTES, OutHeader};
 use crate::node::NodeId;
 use crate::server::Answer;
 
-/// What there has to be room for besides the data of a read.
+/// Minimum space for an answer other than the data of a read.
 pub(super) const ROOM_MIN: usize = 1 << 16;
 
-/// What follows the header of an answer.
+/// The body of an answer.
 pub(super) struct Reply<'r> {
     space: &'r mut [u8],
     len: usize,
-    /// Inodes the kernel is told of: it holds each once more when the answer reaches it.
+    /// Inodes in the answer: their lookup counts increase when it reaches the kernel.
     held: &'r mut Vec<NodeId>,
 }
 
 impl<'r> Reply<'r> {
-    /// An empty one.
+    /// Creates an empty body.
     pub(super) fn new(space: &'r mut [u8], held: &'r mut Vec<NodeId>) -> Self {
         held.clear();
         Self {
@@ -29,17 +29,17 @@ impl<'r> Reply<'r> {
         }
     }
 
-    /// Bytes there are so far.
+    /// Returns the length so far in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a structure.
+    /// Appends a structure.
     pub(super) fn push(&mut self, structure: &(impl IntoBytes + Immutable)) -> Answer<()> {
         self.push_bytes(structure.as_bytes())
     }
 
-    /// Adds bytes as they are.
+    /// Appends bytes.
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) -> Answer<()> {
         self.fill(bytes.len(), |space| {
             space.copy_from_slice(bytes);
@@ -47,7 +47,7 @@ impl<'r> Reply<'r> {
         })
     }
 
-    /// Adds as many of `size` bytes as `write` says it wrote.
+    /// Appends up to `size` bytes, as many as `write` returns.
     pub(super) fn fill(
         &mut self,
         size: usize,
@@ -59,8 +59,8 @@ impl<'r> Reply<'r> {
         Ok(())
     }
 
-    /// Adds a line of a listing, `entry` in front of it, to an answer of at most `size_max` bytes.
-    /// Whether it was full.
+    /// Appends a directory entry, preceded by `entry`, to an answer of at most `size_max` bytes.
+    /// Returns whether it was full.
     pub(super) fn push_dirent(
         &mut self,
         size_max: usize,
@@ -83,13 +83,13 @@ impl<'r> Reply<'r> {
         parts.iter().any(|part| self.push_bytes(part).is_err())
     }
 
-    /// Notes that the kernel is told of a node.
+    /// Records that the answer contains a node.
     pub(super) fn hold(&mut self, node: NodeId) {
         self.held.push(node);
     }
 }
 
-/// The answer to a request; what follows its header is in the space that was given for it.
+/// The answer to a request; its body is in the space given for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answered {
     unique: u64,
@@ -97,12 +97,12 @@ pub(super) struct Answered {
 }
 
 impl Answered {
-    /// The answer to the request `unique`: the bytes that follow, or why it failed.
+    /// Creates the answer to the request `unique`: the length of its body, or an error.
     pub(super) fn new(unique: u64, answer: Answer<usize>) -> Self {
         Self { unique, answer }
     }
 
-    /// Bytes that follow the header.
+    /// Returns the length of the body.
     pub(super) fn body_bytes(self) -> usize {
         self.answer.unwrap_or(0)
     }

@@ -1,4 +1,4 @@
-//! A request as bytes: its header, and what follows in one piece or two.
+//! A request: its header, and its body in one part or two.
 
 use rustix::io::Errno;
 use zerocopy::FromBytes;
@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 use super::protocol::InHeader;
 use crate::server::{Answer, Caller};
 
-/// A request as its transport brings it.
+/// A request as received by the transport.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'b> {
     pub(super) header: InHeader,
@@ -14,13 +14,13 @@ pub(super) struct Request<'b> {
 }
 
 impl<'b> Request<'b> {
-    /// From its bytes in one piece.
+    /// Decodes a request from contiguous bytes.
     pub(super) fn whole(bytes: &'b [u8]) -> Option<Self> {
         let (header, body) = InHeader::read_from_prefix(bytes).ok()?;
         Some(Self::parts(header, body, &[]))
     }
 
-    /// From its parts: the header, the structure of the request if it has one, and what follows.
+    /// Assembles a request from header, its structure if any, and the rest.
     pub(super) fn parts(header: InHeader, structure: &'b [u8], rest: &'b [u8]) -> Self {
         Self {
             header,
@@ -29,7 +29,7 @@ impl<'b> Request<'b> {
     }
 }
 
-/// What follows a request's header, in one piece or, with its structure apart, in two.
+/// The body of a request, contiguous or with its structure apart.
 #[derive(Clone, Copy)]
 pub(super) struct Body<'b> {
     structure: &'b [u8],
@@ -37,7 +37,7 @@ pub(super) struct Body<'b> {
 }
 
 impl<'b> Body<'b> {
-    /// Where to go on. No part of a request lies in both pieces.
+    /// Returns the current part. No structure or name spans both parts.
     fn next(&mut self) -> &mut &'b [u8] {
         if self.structure.is_empty() {
             &mut self.rest
@@ -46,7 +46,7 @@ impl<'b> Body<'b> {
         }
     }
 
-    /// A structure.
+    /// Reads a structure.
     pub(super) fn take<T: FromBytes>(&mut self) -> Answer<T> {
         let next = self.next();
         let (structure, rest) = T::read_from_prefix(next).map_err(|_| Errno::INVAL)?;
@@ -54,7 +54,7 @@ impl<'b> Body<'b> {
         Ok(structure)
     }
 
-    /// A name up to its closing NUL.
+    /// Reads a name up to its terminating NUL.
     pub(super) fn name(&mut self) -> Answer<&'b [u8]> {
         let next = self.next();
         let end = next.iter().position(|&byte| byte == 0);
@@ -72,7 +72,7 @@ impl<'b> Body<'b> {
 }
 
 impl Caller {
-    /// Who sent a request with this header.
+    /// Returns the credentials in the header of a request.
     pub(super) fn of(header: &InHeader) -> Self {
         Self {
             uid: header.uid,
@@ -90,7 +90,7 @@ mod tests {
     use crate::transport::protocol::{LinkIn, ReadIn};
 
     #[test]
-    fn a_request_in_two_pieces_is_the_one_in_one() {
+    fn request_in_two_parts_equals_contiguous_one() {
         let mut bytes = Vec::from(InHeader::new_zeroed().as_bytes());
         bytes.extend([7; 16]);
         bytes.extend(b"from\0to\0");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_too_short_are_refused() {
+    fn truncated_requests_are_refused() {
         let request = |bytes: &'static [u8]| Request::parts(InHeader::new_zeroed(), bytes, &[]);
         let mut body = request(b"name without end").body;
         assert!(body.name().is_err());

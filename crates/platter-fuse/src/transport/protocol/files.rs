@@ -1,4 +1,4 @@
-//! How the kernel is told of files.
+//! Encoding inodes and their attributes.
 
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Attr, FileKind, Timestamp};
@@ -7,26 +7,26 @@ use super::{AttrOut, Dirent, EntryOut, FileAttr, Statx, StatxTime};
 use crate::node::NodeId;
 use crate::server::{Told, Validity};
 
-/// As good as for ever, and still a number of seconds the kernel can add to its clock.
+/// The longest timeout in seconds that the kernel can add to its clock.
 pub(in crate::transport) const ALWAYS: u64 = 1 << 32;
 
 impl EntryOut {
-    pub(in crate::transport) fn new(told: &Told) -> Self {
+    pub(in crate::transport) fn new(entry: &Told) -> Self {
         Self {
-            node: told.node.0,
-            // The root stands for itself in every file handle: the kernel expects 0.
-            generation: match told.node {
+            node: entry.node.0,
+            // The root has generation 0 in file handles of the kernel.
+            generation: match entry.node {
                 NodeId::ROOT => 0,
-                _ => told.attr.generation,
+                _ => entry.attr.generation,
             },
-            entry_valid: match told.validity {
+            entry_valid: match entry.validity {
                 Validity::Always => ALWAYS,
                 Validity::Never => 0,
             },
             attr_valid: ALWAYS,
             entry_valid_ns: 0,
             attr_valid_ns: 0,
-            attr: FileAttr::new(&told.attr),
+            attr: FileAttr::new(&entry.attr),
         }
     }
 }
@@ -55,8 +55,8 @@ impl Dirent {
 
 /// `STATX_BASIC_STATS`.
 const STATX_BASIC: u32 = 0x7ff;
-/// `STATX_ATTR_COMPRESSED`, `IMMUTABLE`, `APPEND`, `NODUMP`, `ENCRYPTED` and `VERITY`, which have the bits
-/// of the flags of those names.
+/// `STATX_ATTR_COMPRESSED`, `IMMUTABLE`, `APPEND`, `NODUMP`, `ENCRYPTED` and `VERITY`, which have
+/// the bits of the inode flags of those names.
 const STATX_ATTRIBUTES: u32 = 0x10_0874;
 /// `STATX_BTIME`.
 const STATX_CREATED: u32 = 0x800;
@@ -123,13 +123,13 @@ impl StatxTime {
     }
 }
 
-/// A device number in the 32 bits of the protocol: the minor's upper bits lie above the major.
+/// Encodes a device number in 32 bits: the upper bits of the minor are above the major.
 pub(in crate::transport) fn encode_device(device: DeviceNumber) -> u32 {
     let DeviceNumber { major, minor } = device;
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0xf_ff00) << 12)
 }
 
-/// The inverse of [`encode_device`].
+/// Decodes a device number, the inverse of [`encode_device`].
 pub(in crate::transport) fn decode_device(encoded: u32) -> DeviceNumber {
     DeviceNumber {
         major: (encoded >> 8) & 0xfff,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_of_inodes_are_attributes_of_the_same_bits() {
+    fn inode_flags_equal_statx_attribute_bits() {
         let fs = MemFs::new(
             Arc::new(FixedClock::new(Timestamp::default(), 0)),
             MemFsLimits::default(),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_survive_the_protocol() {
+    fn device_numbers_round_trip() {
         for (major, minor) in [(8, 1), (0, 0), (259, 70_000), (0xfff, 0xf_ffff)] {
             let device = DeviceNumber { major, minor };
             assert_eq!(decode_device(encode_device(device)), device);

@@ -14,21 +14,21 @@ pub(super) use self::structures::{
     StatxTime, WriteIn, WriteOut,
 };
 
-/// The version spoken.
+/// The protocol's major version.
 pub(super) const MAJOR: u32 = 7;
-/// The newest revision of it that is understood.
+/// The newest supported minor version.
 pub(super) const MINOR: u32 = 45;
-/// The oldest: Linux 5.4.
+/// The oldest supported minor version: Linux 5.4.
 pub(super) const MINOR_MIN: u32 = 31;
 
-/// Bytes in front of every answer.
+/// Length of the header of every answer.
 pub(super) const OUT_HEADER_BYTES: usize = size_of::<OutHeader>();
-/// Bytes that a request has besides the data of a write, at most.
+/// Maximum length of a request without the data of a write.
 pub(super) const REQUEST_OVERHEAD_BYTES: usize = 4096 + 256;
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal,)*) => {
-        /// What a request asks for.
+        /// The operation of a request.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Opcode {
             $($name,)*
@@ -91,7 +91,7 @@ opcodes! {
 }
 
 bitflags::bitflags! {
-    /// What both sides can do; the upper half travels in fields of its own.
+    /// Capabilities of `FUSE_INIT`; the upper half has separate fields.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;
@@ -116,7 +116,7 @@ bitflags::bitflags! {
         const OVER_IO_URING = 1 << 41;
     }
 
-    /// Which fields of a `SETATTR` count.
+    /// The valid fields of a `SETATTR`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct SetAttrFlags: u32 {
         const MODE = 1 << 0;
@@ -131,7 +131,7 @@ bitflags::bitflags! {
     }
 }
 
-/// `FUSE_WRITE_CACHE`: of pages the kernel held for a while.
+/// `FUSE_WRITE_CACHE`: the write is a writeback of cached pages.
 pub(super) const WRITE_CACHE: u32 = 1 << 0;
 /// `FUSE_WRITE_KILL_SUIDGID`.
 pub(super) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -148,7 +148,8 @@ pub(super) const NOTIFY_DELETE: i32 = 6;
 /// `FOPEN_KEEP_CACHE`.
 pub(super) const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 
-/// `FUSE_IO_URING_CMD_REGISTER`: an entry of a ring, to be filled with a request.
+/// `FUSE_IO_URING_CMD_REGISTER`: registers an entry of a ring, to receive a request.
 pub(super) const RING_REGISTER: u32 = 1;
-/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: an answer, and the entry free for the next request.
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: submits an answer, and frees the entry for the next
+/// request.
 pub(super) const RING_COMMIT_AND_FETCH: u32 = 2;

@@ -1,4 +1,4 @@
-//! The structures of requests and answers, as they lie in memory.
+//! The structures of requests and answers, as they are in memory.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -20,7 +20,7 @@ macro_rules! structures {
 }
 
 structures! {
-    /// In front of every request.
+    /// The header of every request.
     InHeader[40] {
         len: u32,
         opcode: u32,
@@ -32,7 +32,7 @@ structures! {
         extensions_len: u16,
         unused: u16,
     }
-    /// In front of every answer.
+    /// The header of every answer.
     OutHeader[16] {
         len: u32,
         /// Zero or a negative errno.
@@ -246,8 +246,8 @@ structures! {
         in_vectors: u32,
         out_vectors: u32,
     }
-    /// Behind a header with [`NOTIFY_INVALIDATE`]. Of the pages from an offset on, `len` bytes are
-    /// written and dropped; with a negative offset, the attributes only.
+    /// The body of [`NOTIFY_INVALIDATE`]. `len` bytes of pages from an offset on are written back
+    /// and invalidated; with a negative offset, only the attributes.
     InvalidateOut[24] {
         node: u64,
         offset: i64,
@@ -269,28 +269,28 @@ structures! {
     LseekOut[8] {
         offset: u64,
     }
-    /// The name follows, filled up to 8 bytes.
+    /// The name follows, padded to 8 bytes.
     Dirent[24] {
         inode: u64,
         next: u64,
         name_len: u32,
         kind: u32,
     }
-    /// The fixed part of an entry of a ring; names and contents lie in another buffer.
+    /// The fixed part of a ring entry; names and data are in another buffer.
     RingHeader[288] {
         /// Of the request, then of the answer.
         header: [u8; 128],
         /// The structure of the request, if it has one.
         structure: [u8; 128],
         flags: u64,
-        /// What to name when the answer is given.
+        /// Identifies the request when the answer is committed.
         commit: u64,
-        /// Bytes in the other buffer.
+        /// Length of the data in the other buffer.
         payload_bytes: u32,
         unused: u32,
         reserved: u64,
     }
-    /// What goes with a command of a ring.
+    /// The parameters of a ring command.
     RingCommand[80] {
         flags: u64,
         commit: u64,

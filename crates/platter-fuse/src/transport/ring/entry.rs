@@ -1,5 +1,5 @@
-//! A ring with the one entry that its thread takes requests by, and the memory of that entry, which
-//! the kernel writes and reads. See `linux/fuse.h` and `io_uring_enter(2)`.
+//! A ring with the single entry of its thread, and the memory of that entry, which the kernel reads
+//! and writes. See `linux/fuse.h` and `io_uring_enter(2)`.
 #![expect(
     unsafe_code,
     reason = "commands of a ring name memory, and one field has no other setter"
@@ -19,30 +19,30 @@ use super::super::protocol::{
     InHeader, Opcode, RING_COMMIT_AND_FETCH, RING_REGISTER, ReadIn, RingCommand, RingHeader,
 };
 
-/// Reads of so many bytes are mostly ahead of whom they are for.
+/// Length of a read from which it is likely readahead.
 const MUCH_BYTES: u32 = 128 << 10;
 
-/// What one request and its answer are in.
+/// The buffers of one request and its answer.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) fixed: Box<RingHeader>,
-    /// Names and contents of the request, then what follows the header of the answer.
+    /// Names and data of the request, then the body of the answer.
     pub(super) payload: Box<[u8]>,
 }
 
-/// What the kernel is told.
+/// A command to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
-    /// To use the entry.
+    /// Registers the entry.
     Register,
-    /// That the answer to the request of this number is in it.
+    /// Commits the answer to the request of this number.
     Commit(u64),
 }
 
-/// How often a thread looks for a request before it sleeps: for some 50 us where nobody else runs.
+/// How often a thread polls for a request before it sleeps: for about 50 us on an idle processor.
 const LOOKS_MAX: u32 = 96;
 
-/// A buffer, as the kernel takes it with the command that registers an entry (`struct iovec`).
+/// A buffer, passed with the command that registers an entry (`struct iovec`).
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Place {
@@ -53,9 +53,9 @@ struct Place {
 /// A ring with its entry.
 ///
 /// # Invariants
-/// - It is set up so that the kernel touches the entry only while its thread is in `fetch`
+/// - It is set up so that the kernel accesses the entry only while its thread is in `fetch`
 ///   (`IORING_SETUP_DEFER_TASKRUN`), and never after the ring is closed.
-/// - The buffers of the entry stay where they are, and are freed after the ring.
+/// - The buffers of the entry do not move, and are freed after the ring.
 pub(super) struct Ring {
     ring: IoUring<Entry128, cqueue::Entry>,
     entry: Entry,
@@ -68,7 +68,7 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring that has to be [enabled](Self::enable) by the thread that will use it.
+    /// Creates a ring that has to be [enabled](Self::enable) by the thread that will use it.
     pub(super) fn new(payload_bytes: usize) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_r_disabled()
@@ -85,13 +85,13 @@ impl Ring {
         })
     }
 
-    /// Makes this thread the one that uses it.
+    /// Binds the ring to the current thread.
     pub(super) fn enable(&self) -> io::Result<()> {
         self.ring.submitter().register_enable_rings()
     }
 
-    /// Tells the kernel of the entry, and waits until it holds a request of that queue. Breaks off
-    /// when the mount is gone.
+    /// Submits a command for the entry, and waits until it holds a request of that queue. Ends when
+    /// the mount is gone.
     pub(super) fn fetch(
         &mut self,
         device: BorrowedFd<'_>,
@@ -101,9 +101,9 @@ impl Ring {
         // Read by the kernel when it takes the command, in the system call below.
         let places = self.entry.places();
         let request = request(device, queue, command, &places);
-        // SAFETY: `places` outlives the call that submits the command. The memory it names belongs to
-        // the entry, which stays in place and outlives the ring, and which nobody else touches while
-        // this call has it borrowed; outside of this call the kernel does not.
+        // SAFETY: `places` outlives the call that submits the command. The memory it refers to
+        // belongs to the entry, which does not move and outlives the ring, and which is borrowed
+        // exclusively during this call; the kernel does not access it outside of this call.
         let pushed = unsafe { self.ring.submission().push(&request) };
         pushed.map_err(|_| io::Error::other("a ring for one command has no room for one"))?;
         if matches!(command, Command::Commit(_)) {
@@ -128,10 +128,10 @@ impl Ring {
         }
     }
 
-    /// Hands the command over, and lets others run until there is a request, for a while.
+    /// Submits the command, and yields the processor for a while until there is a request.
     ///
-    /// A thread that sleeps at once leaves its caller to be woken on another processor, which is idle,
-    /// and that takes longer than the request. One that is about on the caller's own keeps him there.
+    /// A thread that sleeps at once would be woken on another, idle processor, which takes longer
+    /// than the request. A runnable thread on the caller's processor keeps the caller there.
     fn look_out(&mut self) -> io::Result<()> {
         match self.ring.submit() {
             Ok(_) => {}
@@ -149,7 +149,7 @@ impl Ring {
 }
 
 impl Entry {
-    /// Whether it has a request for so much that its caller goes on meanwhile: the kernel reads ahead.
+    /// Whether the request is a long read whose caller does not wait: readahead.
     pub(super) fn asks_for_much(&self) -> bool {
         let header = InHeader::read_from_prefix(&self.fixed.header);
         let opcode = header
@@ -169,7 +169,7 @@ impl Entry {
     }
 }
 
-/// The bytes of a command.
+/// Builds a command.
 fn request(device: BorrowedFd<'_>, queue: u16, command: Command, places: &[Place; 2]) -> Entry128 {
     let (number, commit) = match command {
         Command::Register => (RING_REGISTER, 0),
@@ -186,7 +186,7 @@ fn request(device: BorrowedFd<'_>, queue: u16, command: Command, places: &[Place
     with_length(built, 2)
 }
 
-/// The command with the field `len`, for which there is no setter.
+/// Sets the field `len` of a command, for which there is no setter.
 fn with_length(command: Entry128, len: u32) -> Entry128 {
     const WORD: usize = 6;
     // SAFETY: both are 128 bytes without padding, and any bits are valid for either.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_laid_out_as_the_kernel_reads_it() {
+    fn command_has_the_kernels_layout() {
         let mut ring = Entry {
             fixed: Box::new(RingHeader::new_zeroed()),
             payload: vec![0; 8192].into_boxed_slice(),

@@ -1,6 +1,6 @@
-//! Requests over `io_uring(7)`: each processor has a queue of its own, served by threads that stay
-//! there, so that a request and its answer cross from one processor to another no more than its caller
-//! does. What the kernel forgets, and what it is told unasked, still goes by the device.
+//! Requests over `io_uring(7)`: each processor has its own queue, served by threads that stay on
+//! it, so that a request and its answer do not change processors unless their caller does. `FORGET`
+//! and notifications still use the device.
 
 mod entry;
 mod seat;
@@ -29,35 +29,36 @@ use super::reply::{Answered, ROOM_MIN};
 use super::request::Request;
 use crate::MountOptions;
 
-/// The kernel wants a queue for each processor there could ever be, and serves by none before it has
-/// all. On larger machines that is too much for one mount.
+/// The kernel requires a queue for each possible processor, and uses none before all are
+/// registered. On larger machines that is too much for one mount.
 const QUEUES_MAX: usize = 64;
-/// Where it lists them, as in `0-3,8`.
+/// The list of possible processors, as in `0-3,8`.
 const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
-/// Threads for each queue at least: one may wait for a device, a lock, or the kernel itself.
+/// Minimum number of threads for each queue: one may wait for a device, a lock, or the kernel.
 const THREADS: usize = 2;
 
-/// How long the last thread of a queue waits for another to be free, and between two looks.
+/// How long the last thread of a queue waits for another to be free, and the polling interval.
 const FREE_WAIT: Duration = Duration::from_millis(5);
 const FREE_WAITS_MAX: u32 = 100;
 
-/// Rings for all queues, made before the kernel is told of them.
+/// Rings for all queues, created before `FUSE_INIT` is answered.
 #[derive(Debug)]
 pub(super) struct Rings(Vec<Queue>);
 
-/// The requests that come up on one processor.
+/// The queue of one processor.
 #[derive(Debug)]
 struct Queue {
-    /// That of the processor.
+    /// The processor's number.
     number: u16,
-    /// Until they are handed to their threads.
+    /// The rings, until they are passed to their threads.
     rings: Mutex<Vec<Ring>>,
-    /// Threads that do not wait for the kernel itself. The kernel may need one for what they wait for.
+    /// Threads not blocked in the kernel. The kernel may need one to complete what the others wait
+    /// for.
     serving: AtomicUsize,
 }
 
-/// A thread of a queue, and all it has to do with.
+/// A thread of a queue, and its context.
 struct Worker<'env> {
     queue: &'env Queue,
     connection: &'env Connection,
@@ -65,11 +66,11 @@ struct Worker<'env> {
 }
 
 impl Rings {
-    /// Makes rings, unless they are not wanted or the system does not let us.
+    /// Creates rings; fails if they are not wanted or not permitted.
     pub(super) fn new(options: &MountOptions) -> io::Result<Self> {
         let queues = count(&std::fs::read_to_string(PROCESSORS)?);
         let queues = queues.filter(|queues| (1..=QUEUES_MAX).contains(queues));
-        // Where the kernel gathers writes, too much waits for what it has to write first.
+        // With writeback caching, too many answers depend on a writeback by the kernel.
         let queues = queues.filter(|_| options.io_uring && !options.writeback);
         let queues = queues.ok_or(io::ErrorKind::Unsupported)?;
         let payload_bytes = (options.request_bytes_max as usize).max(ROOM_MIN);
@@ -85,8 +86,8 @@ impl Rings {
         Ok(Self((0..queues).map(queue).collect::<io::Result<_>>()?))
     }
 
-    /// Starts the threads that serve until the mount is gone, as many as the system lets us. Says
-    /// what is left for the device.
+    /// Starts the serving threads, as many as the system permits. Returns the requests left for the
+    /// device.
     pub(super) fn serve<'scope, 'env>(
         &'env self,
         connection: &'env Connection,
@@ -117,12 +118,12 @@ impl Worker<'_> {
         let mut seat = Seat::take(self.queue.number);
         if self.work(ring, &mut seat).is_err() {
             self.queue.leave(self.connection.device());
-            // What breaks the connection is told of by the thread that always serves the device.
+            // Connection errors are reported by the thread that always serves the device.
             let _ = device::work(self.connection, Share::All, &self.notices);
         }
     }
 
-    /// Answers requests until the mount is gone.
+    /// Serves requests until the mount is gone.
     fn work(&self, mut ring: Ring, seat: &mut Seat) -> io::Result<()> {
         let device = self.connection.device();
         let mut exchange = Exchange::new(self.connection);
@@ -143,7 +144,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Carries out the request of an entry, and leaves there what follows the answer's header.
+    /// Processes the request of an entry, and stores the body of the answer there.
     fn answer(
         &self,
         exchange: &mut Exchange<'_>,
@@ -159,7 +160,7 @@ impl Worker<'_> {
             .filter(|&bytes| bytes <= fixed.structure.len());
         let structure_bytes = structure_bytes.ok_or_else(broken)?;
         let structure = &fixed.structure[..structure_bytes];
-        // Names and contents lie where the answer goes to.
+        // Names and data share the buffer with the answer.
         let outcome = if payload_bytes == 0 {
             let request = Request::parts(header, structure, &[]);
             exchange.answer(request, &mut entry.payload)
@@ -175,21 +176,21 @@ impl Worker<'_> {
         };
         Ok(match outcome {
             Outcome::Answer(answered) => answered,
-            // The kernel waits for a word on everything that comes by a ring.
+            // The kernel expects a commit for every request of a ring.
             Outcome::Nothing => Answered::new(header.unique, Ok(0)),
             Outcome::Later(later) => self.wait(later, &mut entry.payload),
         })
     }
 
-    /// Waits for an answer that needs what the kernel has not written yet. It may write by this very
-    /// queue, and goes on with it only when a thread is done with another request: so the last one
-    /// that does not wait does not begin to.
+    /// Waits for an answer that depends on a writeback by the kernel, which may use this queue, and
+    /// proceeds only when a thread completes another request: so the last thread that is not
+    /// waiting does not begin to.
     fn wait(&self, later: Later, payload: &mut [u8]) -> Answered {
         let unique = later.unique;
         let answer = if self.queue.lets_wait(&later) {
-            let (tell, told) = channel();
-            give(&self.notices, Notice::Later(later, Asker::Thread(tell)));
-            let answer = told.recv().unwrap_or(Err(Errno::IO));
+            let (sender, receiver) = channel();
+            give(&self.notices, Notice::Later(later, Asker::Thread(sender)));
+            let answer = receiver.recv().unwrap_or(Err(Errno::IO));
             self.queue.serving.fetch_add(1, Ordering::AcqRel);
             answer
         } else {
@@ -205,9 +206,9 @@ impl Worker<'_> {
 }
 
 impl Queue {
-    /// Counts out a thread that does not serve, or not any more. Without the last one the kernel has
-    /// to go back to the device, which it does when it cannot use an entry: it gets one without room
-    /// for anything. Says what then comes by the device.
+    /// Counts a thread that stops serving. With the last one, the kernel must fall back to the
+    /// device, which it does when it cannot use an entry: it gets one with an empty buffer. Returns
+    /// the requests left for the device.
     fn leave(&self, device: BorrowedFd<'_>) -> Share {
         if self.serving.fetch_sub(1, Ordering::AcqRel) > 1 {
             return Share::Forgets;
@@ -220,8 +221,8 @@ impl Queue {
         Share::All
     }
 
-    /// Whether one of its threads may wait, which then counts as doing so. For what cannot be answered
-    /// at once, another is given some time to come back.
+    /// Whether one of its threads may wait, which is then counted as waiting. If the request has no
+    /// immediate answer, another thread gets some time to become free.
     fn lets_wait(&self, later: &Later) -> bool {
         let waits = if later.has_answer_at_once() {
             0
@@ -242,7 +243,7 @@ impl Queue {
     }
 }
 
-/// How many processors a list such as `0-3,8` has.
+/// Returns the number of processors in a list such as `0-3,8`.
 fn count(list: &str) -> Option<usize> {
     list.trim().split(',').try_fold(0, |sum: usize, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_counted_by_ranges() {
+    fn processor_list_is_counted() {
         for (list, processors) in [("0\n", 1), ("0-3\n", 4), ("0-3,8,10-11", 7)] {
             assert_eq!(count(list), Some(processors), "{list}");
         }

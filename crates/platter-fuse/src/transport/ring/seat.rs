@@ -1,29 +1,29 @@
-//! The processors that a thread of a queue runs on.
+//! The CPU affinity of a queue's thread.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where a thread is.
+/// Where a thread runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// On the processor of its queue, as its caller is, who waits.
+    /// On the processor of its queue, with its caller, which waits.
     Home,
-    /// On another: its caller goes on meanwhile.
+    /// On another one: its caller continues meanwhile.
     Away,
 }
 
-/// The place of the thread that took it, which stays on the processors that the program was given.
+/// The affinity of the current thread, within the processors of the process.
 #[derive(Debug)]
 pub(super) struct Seat {
     home: CpuSet,
     away: CpuSet,
-    /// Where it may be both here and there.
+    /// `None` if the thread cannot be moved.
     place: Option<Place>,
     /// The last request was long.
     was_long: bool,
 }
 
 impl Seat {
-    /// Seats this thread on the processor of a queue, if it may run there.
+    /// Binds this thread to the processor of a queue, if permitted.
     pub(super) fn take(queue: u16) -> Self {
         let queue = usize::from(queue);
         let given = sched_getaffinity(None).unwrap_or_default();
@@ -42,8 +42,8 @@ impl Seat {
         seat
     }
 
-    /// Moves the thread to where it best serves the next request. Only one that is long and comes after
-    /// another such is worth the way.
+    /// Moves the thread to the best processor for the next request. Only the second of two long
+    /// requests is worth moving.
     pub(super) fn settle(&mut self, is_long: bool) {
         let was_long = std::mem::replace(&mut self.was_long, is_long);
         let place = if is_long && was_long {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_moves_for_long_requests_and_where_it_may_run() {
+    fn thread_moves_for_consecutive_long_requests() {
         let given = sched_getaffinity(None).unwrap();
         let first = (0..CpuSet::MAX_CPU).find(|&number| given.is_set(number));
         let queue = u16::try_from(first.unwrap()).unwrap();
@@ -80,7 +80,7 @@ mod tests {
         let mut seat = Seat::take(queue);
         assert_eq!(now(), home);
         seat.settle(true);
-        assert_eq!(now(), home, "nobody went on while it waited for that");
+        assert_eq!(now(), home, "the caller does not continue meanwhile");
         seat.settle(true);
         assert_eq!(now(), if away.count() > 0 { away } else { home });
         seat.settle(false);
