@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_mins(20);
 /// run that mounts again within it would have the memory of two mounts.
 const PURGE_DELAY: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "100");
 
-/// `part` of this program, to be told `orders`.
+/// `part` of this program, with `orders` as its input.
 pub(crate) fn command(part: &str, orders: &impl Serialize) -> Result<Command> {
     let (option, value) = PURGE_DELAY;
     let mut command = Command::new(std::env::current_exe()?);

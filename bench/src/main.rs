@@ -1,5 +1,5 @@
 //! Benchmarks: mechanisms on and off, platter beside its peers, costs as things grow. Each keeps its
-//! raw runs, and `report` tells of them in `docs/PERFORMANCE.md`.
+//! raw runs, and `report` writes them to `docs/PERFORMANCE.md`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 

@@ -55,7 +55,7 @@ pub(crate) struct Run {
     pub(crate) files: u64,
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
-    /// What tells an image that was made from any other.
+    /// Identifies an image that was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<String>,
 }
@@ -172,7 +172,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What a run made holds all files. Of an image, what tells it from others.
+    /// What a run made holds all files. Returns what identifies an image.
     fn check(&self, way: &Way) -> Result<Option<String>> {
         let made = self.made();
         if made.is_file() {

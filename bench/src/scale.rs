@@ -8,7 +8,7 @@ use testkit::fs_type::FsType;
 
 use crate::child;
 use crate::measure::median;
-use crate::peers::{Choice, Orders, Sample, told};
+use crate::peers::{Choice, Orders, Sample, failure_text};
 use crate::record::Extent;
 use crate::side::Side;
 use crate::stage::Stage;
@@ -195,7 +195,7 @@ impl Growth {
                     .with_context(|| format!("{} at {size} by {}", self.name, side.name()));
                 let sample: Sample = match turn {
                     Err(error) if extent == Extent::Full => {
-                        failures.push(told(&error));
+                        failures.push(failure_text(&error));
                         continue;
                     }
                     turn => turn?,

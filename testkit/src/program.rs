@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use crate::tool;
 
-/// `nobody`, who may do nothing but what everyone may.
+/// The uid of a user without privileges.
 pub const ORDINARY_USER: &str = "65534";
 
-/// A command that runs platter as whoever runs the test.
+/// Returns a command that runs platter as the current user.
 pub fn platter() -> Result<Command> {
     Ok(tool::command(path()?))
 }

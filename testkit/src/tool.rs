@@ -1,4 +1,4 @@
-//! Running a program as an oracle or a maker of images: missing, failed and done are told apart.
+//! Running external tools: missing tools, failures and success are distinguished.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 /// Where Debian keeps programs that an ordinary user's `PATH` leaves out.
 const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// The moment that tools are told it is, so that what they make is the same every time.
+/// The time that tools see, so that their results are reproducible.
 pub const FAKE_TIME: &str = "1700000000";
 
 /// What a program that ran to its end left.

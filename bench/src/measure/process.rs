@@ -1,8 +1,8 @@
-//! What a process took of the processors and of memory, as proc(5) tells it.
+//! What a process took of the processors and of memory, from proc(5).
 
 use anyhow::{Context, Result};
 
-/// Linux tells every program of a hundredth of a second.
+/// Linux uses ticks of a hundredth of a second for every program.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// Fields of `/proc/PID/stat` after the name: times in user and kernel mode, its own and those of
 /// its children that have ended.

@@ -1,5 +1,5 @@
 //! Pages of a file twice as large as the cache, read by the library: what the way that pages are added to
-//! the cache's index comes to for whoever reads.
+//! the cache's index costs readers.
 
 use std::sync::Arc;
 use std::thread;

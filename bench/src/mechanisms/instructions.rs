@@ -25,7 +25,7 @@ pub(crate) struct Counted {
     pub(crate) instructions: f64,
 }
 
-/// What the process is told.
+/// Input of the process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orders {
     operation: Operation,

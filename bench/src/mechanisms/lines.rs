@@ -69,7 +69,7 @@ pub(crate) struct Place {
     pub(crate) pairs: (usize, usize),
 }
 
-/// All structures that are proven to be parted.
+/// All structures whose layout is checked.
 pub(crate) fn shapes() -> Vec<Shape> {
     let place = |field: &Field| Place {
         name: field.name.to_owned(),

@@ -68,7 +68,7 @@ impl Choice {
         self.parts.is_empty() || self.parts.iter().any(|part| part == name)
     }
 
-    /// Whether nothing was left out, so that the report can tell of it.
+    /// Whether nothing was left out, for the report.
     pub(crate) fn is_whole(&self) -> bool {
         self.parts.is_empty() && self.sides.is_empty() && self.format == FsType::Ext4
     }
@@ -103,7 +103,7 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
             if choice.sides().contains(&Side::Fuse2fs) {
                 match count(choice.extent, workload, threads) {
                     Err(error) if choice.extent == Extent::Full => {
-                        measured.failures.push(told(&error));
+                        measured.failures.push(failure_text(&error));
                     }
                     counted => measured.counted.push(counted?),
                 }
@@ -171,7 +171,7 @@ fn alternate(
                 .with_context(|| format!("{} by {}", workload.name, side.name()));
             let sample: Sample = match turn {
                 Err(error) if !quick => {
-                    failures.push(told(&error));
+                    failures.push(failure_text(&error));
                     sides.retain(|&other| other != side);
                     continue;
                 }
@@ -185,8 +185,8 @@ fn alternate(
     Ok(samples)
 }
 
-/// A failure, told here and to be told in the report.
-pub(crate) fn told(error: &anyhow::Error) -> String {
+/// Prints a failure, and returns its text for the report.
+pub(crate) fn failure_text(error: &anyhow::Error) -> String {
     let failure = format!("{error:#}");
     println!("  {failure}");
     failure

@@ -13,12 +13,12 @@ use crate::work::{Phase, Site, Unit, Workload};
 
 /// The workload whose count is no number of files.
 const MOUNTED: &str = "mount";
-/// How e2fsck ends an advice that it was told not to follow.
+/// How e2fsck ends a suggestion with `-n`.
 const ADVICE: &str = "Optimize? no";
 /// More inodes than that are never needed, even where each file has a block.
 const INODES_SPARE: u64 = 2000;
 
-/// What the process is told.
+/// Input of the process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) side: Side,
@@ -147,7 +147,7 @@ pub(crate) fn measure(orders: &Orders) -> Result<Sample> {
     })
 }
 
-/// Has the checker of the format look for errors. That an extent tree could take fewer blocks is none:
+/// Runs the checker of the format. That an extent tree could take fewer blocks is none:
 /// e2fsck says so of what the kernel writes, too.
 fn judge(ground: &Ground) -> Result<()> {
     let verdict = oracle::fsck(ground.format, &[&ground.image])?;

@@ -14,7 +14,7 @@ impl Aligned {
     /// `len` zeros.
     pub(crate) fn zeroed(len: usize) -> Self {
         let bytes = vec![0; len + ALIGNMENT];
-        // Fewer than the alignment, if the address can be told at all.
+        // Fewer than the alignment, if the address is known.
         let start = bytes.as_ptr().align_offset(ALIGNMENT) % ALIGNMENT;
         Self { bytes, start, len }
     }

@@ -119,13 +119,16 @@ impl HostFile {
         fio.arg(format!("--size={bytes}"));
         fio.arg(format!("--filename={path}"));
         let finished = tool::succeed(&mut fio)?;
-        let told: serde_json::Value = serde_json::from_slice(&finished.stdout)?;
-        let number = |name| told.pointer(&format!("/jobs/0/read/{name}"));
+        let report: serde_json::Value = serde_json::from_slice(&finished.stdout)?;
+        let number = |name| report.pointer(&format!("/jobs/0/read/{name}"));
         let reads = number("total_ios").and_then(serde_json::Value::as_u64);
         let milliseconds = number("runtime").and_then(serde_json::Value::as_f64);
         Ok(Mapped {
-            reads: reads.context("fio does not tell how much it read")?,
-            seconds: milliseconds.context("fio does not tell its time")?.max(1.0) / 1e3,
+            reads: reads.context("the report of fio lacks the bytes read")?,
+            seconds: milliseconds
+                .context("the report of fio lacks the time")?
+                .max(1.0)
+                / 1e3,
         })
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum Mode {
     WriteDirect,
 }
 
-/// One name of a folder, as a listing tells of it.
+/// One name of a folder, as listed.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -43,10 +43,10 @@ pub(crate) trait Folder: Send + Sync {
     /// Opens a file.
     fn open(&self, name: &str, mode: Mode) -> Result<Box<dyn Document>>;
 
-    /// The size of what `name` names, of all that `stat` tells.
+    /// The size of what `name` names, with all fields of `stat`.
     fn size_bytes(&self, name: &str) -> Result<u64>;
 
-    /// The size of what was listed, of all that `stat` tells.
+    /// The size of what was listed, with all fields of `stat`.
     fn size_bytes_of(&self, entry: &Entry) -> Result<u64>;
 
     /// Removes a file.

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_of_a_folder_is_an_explanation_but_the_one_about_them() {
+    fn every_text_but_the_readme_is_an_explanation() {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("a-b.md", "Why.\n"),

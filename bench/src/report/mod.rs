@@ -165,18 +165,18 @@ impl Raw {
         let mut page = Page::default();
         page.text.push_str(HEAD);
         page.text.push('\n');
-        aims::tell(&mut page, aims, explanations);
+        aims::write(&mut page, aims, explanations);
         if let Some(record) = &self.peers {
-            peers::tell(&mut page, record);
+            peers::write(&mut page, record);
         }
         if let Some(record) = &self.jobs {
-            programs::tell(&mut page, record);
+            programs::write(&mut page, record);
         }
         if let Some(record) = &self.scale {
-            scale::tell(&mut page, record);
+            scale::write(&mut page, record);
         }
         if let Some(record) = &self.mechanisms {
-            mechanisms::tell(&mut page, record);
+            mechanisms::write(&mut page, record);
         }
         page
     }

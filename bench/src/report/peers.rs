@@ -29,18 +29,18 @@ pub(super) struct Series<'r> {
     samples: Vec<&'r Sample>,
 }
 
-pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
+pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
     page.paragraph("## Beside its peers");
     page.provenance(record);
     for failure in &record.result.failures {
         page.paragraph(&format!("**Not measured to the end:** {failure}."));
     }
-    super::requests::tell(page, &record.result);
+    super::requests::write(page, &record.result);
     for workload in work::ALL {
         for &threads in workload.threads {
             let series = Series::of(&record.result, workload, threads);
             if !series.samples.is_empty() {
-                series.tell(page, &record.result);
+                series.write(page, &record.result);
             }
         }
     }
@@ -62,7 +62,7 @@ impl<'r> Series<'r> {
         sample.workload == self.workload.name && sample.threads == self.threads
     }
 
-    fn tell(&self, page: &mut Page, measured: &Measured) {
+    fn write(&self, page: &mut Page, measured: &Measured) {
         let (name, threads) = (self.workload.name, self.threads);
         let count = self.samples[0].count;
         let plural = if threads == 1 { "thread" } else { "threads" };

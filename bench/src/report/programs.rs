@@ -7,7 +7,7 @@ use crate::measure::{median, ratio};
 use crate::programs::{JOBS, Job, Run, Way};
 use crate::record::Record;
 
-pub(super) fn tell(page: &mut Page, record: &Record<Vec<Run>>) {
+pub(super) fn write(page: &mut Page, record: &Record<Vec<Run>>) {
     page.paragraph("## Whole jobs");
     page.provenance(record);
     let files = record.result.first().map_or(0, |run| run.files);

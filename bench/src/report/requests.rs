@@ -7,7 +7,7 @@ use crate::peers::{BOUNDS, Measured, Part};
 use crate::side::Side;
 use crate::work::Workload;
 
-pub(super) fn tell(page: &mut Page, measured: &Measured) {
+pub(super) fn write(page: &mut Page, measured: &Measured) {
     let mut rows = Vec::new();
     for bound in BOUNDS {
         let Ok(workload) = Workload::named(bound.workload) else {

@@ -22,7 +22,7 @@ struct Figure {
 /// Reads a figure off a sample.
 type Read = dyn Fn(&At) -> Option<f64>;
 
-pub(super) fn tell(page: &mut Page, record: &Record<Vec<Grown>>) {
+pub(super) fn write(page: &mut Page, record: &Record<Vec<Grown>>) {
     page.paragraph("## As things grow");
     page.provenance(record);
     for grown in &record.result {
@@ -35,7 +35,7 @@ pub(super) fn tell(page: &mut Page, record: &Record<Vec<Grown>>) {
             page.paragraph(&format!("**Not measured to the end:** {failure}."));
         }
         for figure in figures(grown) {
-            tell_figure(page, growth, grown, &figure);
+            write_figure(page, growth, grown, &figure);
         }
     }
 }
@@ -72,7 +72,7 @@ fn figures(grown: &Grown) -> Vec<Figure> {
     figures
 }
 
-fn tell_figure(page: &mut Page, growth: &Growth, grown: &Grown, figure: &Figure) {
+fn write_figure(page: &mut Page, growth: &Growth, grown: &Grown, figure: &Figure) {
     let points_of = Side::ALL.map(|side| (side, points(grown, side, figure)));
     let measured = points_of
         .into_iter()

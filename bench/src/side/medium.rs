@@ -1,4 +1,4 @@
-//! A filesystem of ours for an image to lie in, which counts what is asked of it, where whoever uses
+//! A filesystem of ours for an image to lie in, which counts what is asked of it, where the process that uses
 //! the image does not count himself.
 
 use std::path::{Path, PathBuf};

@@ -41,7 +41,7 @@ pub(crate) enum Side {
     Fuse,
     /// Platter through FUSE, over the device alone.
     Device,
-    /// Platter through FUSE, where nobody checks permissions.
+    /// Platter through FUSE, without permission checks.
     Unchecked,
     /// Platter through FUSE, where the kernel gathers what is written.
     Gathered,
@@ -209,7 +209,7 @@ pub(crate) trait Live {
 /// Requests of the kernel to a FUSE server, and of a filesystem to its device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Asked {
-    /// Of each kind. Empty where nobody counts.
+    /// Of each kind. Empty if they are not counted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) fuse: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

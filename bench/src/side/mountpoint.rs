@@ -28,7 +28,7 @@ pub(super) fn wait_for(folder: &Path, server: &mut Child) -> Result<()> {
     bail!("nothing was mounted on {}", folder.display())
 }
 
-/// Takes a mount off. Whoever looked at it last may still be on the way out.
+/// Takes a mount off. The last process that used it may not have exited yet.
 pub(super) fn take_off(folder: &Path) -> Result<()> {
     for _ in 0..PAUSES_MAX {
         match rustix::mount::unmount(folder, UnmountFlags::empty()) {

@@ -28,7 +28,7 @@ impl Program {
         Self::start("fuse2fs", &[], ground.image.as_os_str(), ground)
     }
 
-    /// Version 2 of the FUSE library takes writes in pieces of 4 KiB unless it is told not to, which
+    /// Version 2 of the FUSE library takes writes in pieces of 4 KiB unless an option says otherwise, which
     /// fuse2fs does by itself, and bindfs does not. Version 3 has no need of it, and no such option.
     pub(super) fn bindfs(ground: &Ground, writes: Writes) -> Result<Self> {
         let served = ground.backing()?;

@@ -1,4 +1,4 @@
-//! Our own FUSE server in a process of its own, which tells what it counted when it is asked.
+//! Our own FUSE server in a process of its own, which reports its counts on request.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -19,7 +19,7 @@ use super::{Asked, Ground, Live, library, mountpoint};
 use crate::child;
 use crate::place::{Folder, HostFolder};
 
-/// Asks a server for its counts. It ends when nobody can ask any more.
+/// Asks a server for its counts. It exits when its input is closed.
 const QUESTION: &str = "counts";
 const READY: &str = "ready";
 /// Only the superuser can set it, and it is off after a boot.
@@ -49,7 +49,7 @@ pub(super) struct Served {
     mountpoint: PathBuf,
 }
 
-/// What the serving process is told.
+/// Input of the serving process.
 #[derive(Serialize, Deserialize)]
 struct Orders {
     kind: Kind,
@@ -74,7 +74,7 @@ impl Served {
         let mut process = child::command("serve", &orders)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // An interrupt from the terminal ends who asks, and the server when it misses him: it has
+            // An interrupt from the terminal ends the requesting process, and the server when its input is closed: it has
             // a mount and a parameter of the kernel to put back.
             .process_group(0)
             .spawn()?;
@@ -150,7 +150,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
     };
     let mut session =
         with_rings_offered(|| Ok(platter_fuse::mount(fs, &orders.mountpoint, options)?))?;
-    // Nobody may be there any more to hear it.
+    // The receiver may have exited.
     writeln!(std::io::stdout(), "{READY}")?;
     for line in std::io::stdin().lines() {
         match line?.as_str() {
@@ -161,7 +161,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
             other => bail!("'{other}' is no question"),
         }
     }
-    // Whoever asked has taken the mount off already, or is dead.
+    // The requesting process has unmounted already, or is dead.
     for _ in 0..UNMOUNTS_MAX {
         if session.unmount().is_ok() {
             return Ok(());
@@ -171,7 +171,7 @@ pub(crate) fn serve(orders: &str) -> Result<()> {
     Ok(session.unmount()?)
 }
 
-/// Has the kernel offer rings to who mounts meanwhile, where it knows of them.
+/// Makes the kernel offer `io_uring` to mounts meanwhile, where it knows of them.
 fn with_rings_offered<T>(mount: impl FnOnce() -> Result<T>) -> Result<T> {
     let Ok(before) = std::fs::read(RINGS_OFFERED) else {
         return mount();

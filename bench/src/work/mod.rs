@@ -79,11 +79,11 @@ pub(crate) struct Phase {
 /// What a phase counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// It only makes ready for the next, and is not told of.
+    /// It only makes ready for the next, and is not reported.
     Preparation,
     /// Each counts by itself.
     Operations,
-    /// Bytes moved, told of in MiB.
+    /// Bytes moved, reported in MiB.
     Bytes,
     /// One for the whole.
     Once,
@@ -103,7 +103,7 @@ pub(crate) struct Site<'a> {
 pub(crate) struct Done {
     pub(crate) amount: u64,
     pub(crate) latencies: Latencies,
-    /// Where somebody else measured the time.
+    /// Time measured elsewhere.
     pub(crate) seconds: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Damage by seed: the same number makes the same damaged image.
+//! Seeded mutations: the same number makes the same corrupt image.
 
 mod change;
 #[cfg(test)]
@@ -12,22 +12,22 @@ pub use change::Change;
 /// The most changes one image takes.
 const CHANGES_MAX: u64 = 6;
 
-/// A damaged image.
+/// A mutated image.
 #[derive(Debug, Clone)]
 pub struct Mutant {
     /// Its number, which makes it again.
     pub number: u64,
     /// The seed it was.
     pub seed: &'static str,
-    /// Its bytes.
+    /// Its contents.
     pub image: Vec<u8>,
-    /// What was done to it, in order.
+    /// The mutations, in order.
     pub changes: Vec<Change>,
-    /// Whether the checksums of what was changed were put right.
+    /// Whether the checksums of the changed structures were updated.
     pub is_sealed: bool,
 }
 
-/// Makes image `number`: half of them have their checksums put right.
+/// Makes image `number`: half of them have their checksums updated.
 #[must_use]
 pub fn mutate(seeds: &[Seed], number: u64) -> Mutant {
     let mut prng = Prng::new(number);

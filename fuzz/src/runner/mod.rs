@@ -1,7 +1,7 @@
-//! Runs many mutants and watches over them: panics, hangs, crashes, memory.
+//! Runs many mutants and detects panics, hangs, crashes and excessive memory.
 //!
-//! Each worker is a process of its own. The parent knows the number a worker is at from a file the
-//! worker keeps up to date, so it can name the image that killed it.
+//! Each worker is a process. The parent knows the number a worker is processing from a file that
+//! the worker updates, so it can name the image that killed it.
 
 mod limits;
 mod memory;

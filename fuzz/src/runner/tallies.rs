@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An image that broke a promise.
+/// An image that failed: a panic, a hang, a crash, or too much memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Its number.
@@ -41,7 +41,7 @@ pub struct Tallies {
     pub slowest: (u64, u64),
     /// The most memory an image took beside the caches, in bytes, and its number.
     pub largest: (u64, u64),
-    /// Images that broke a promise.
+    /// Images that failed.
     pub failures: Vec<Failure>,
 }
 

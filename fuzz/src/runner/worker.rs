@@ -1,4 +1,4 @@
-//! One worker: mutants one after the other, each under watch.
+//! A worker process: mutants one after the other, each under a watchdog.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -66,7 +66,7 @@ struct Worker {
     tallies: Tallies,
 }
 
-/// Runs a job; `progress` is a file that always tells the number at work.
+/// Runs a job; `progress` is a file that always contains the current number.
 pub fn work(job: Job, limits: Limits, progress: &Path) -> Result<Tallies> {
     let seeds = seeds::all()?;
     let mut worker = Worker {

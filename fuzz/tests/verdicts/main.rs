@@ -1,6 +1,6 @@
 //! The check beside `e2fsck -fn`: both call the same images clean, and the same images damaged.
 //!
-//! Where they disagree for a reason, `explained.md` tells it; any other disagreement fails. More
+//! Where they disagree for a reason, `explained.md` states it; any other disagreement fails. More
 //! images, or one again: `PLATTER_VERDICTS=FIRST..END` or `PLATTER_VERDICT=N`, before
 //! `cargo test -p platter-fuzz --test verdicts -- --nocapture`.
 #![expect(

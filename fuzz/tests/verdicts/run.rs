@@ -35,7 +35,7 @@ impl Corpus {
         }
     }
 
-    /// The number tells the fixture and the damage.
+    /// Judges an image; the number determines the fixture and the mutation.
     pub(crate) fn examine(&self, number: u64) -> Outcome {
         let index = usize::try_from(number).unwrap() % self.fixtures.len();
         let seed = seeds::seed(self.fixtures[index]).unwrap();

@@ -21,7 +21,7 @@ pub(super) struct HostFile {
     path: PathBuf,
 }
 
-/// Names with the kind that the directory tells.
+/// Names with the file type in the directory entry.
 pub(super) type Listing = BTreeMap<Vec<u8>, Option<FileKind>>;
 
 impl HostFile {

@@ -1,4 +1,4 @@
-//! A file as platter shows it, and the promises of its directory listing.
+//! A file as platter shows it, and the guarantees of its directory listing.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

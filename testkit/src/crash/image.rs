@@ -49,7 +49,7 @@ impl ImageFiles {
         Ok(scene.subject.fsck(&self.paths())?.complaints())
     }
 
-    /// Has the tools of Linux replay the log and check everything. Returns what is wrong then.
+    /// Runs the tools of Linux, which replay the log and check everything. Returns what is wrong then.
     pub(crate) fn recover(&self, scene: &Scene) -> Result<Vec<String>> {
         scene.subject.recover(&self.paths())
     }
@@ -66,7 +66,7 @@ impl ImageFiles {
         scene.subject.after_errors(&self.paths(), lines)
     }
 
-    /// Has the checker of Linux repair what it can, which must be all.
+    /// Repairs with the checker of Linux, which must leave no errors.
     pub(crate) fn repair(&self, scene: &Scene) -> Result<()> {
         scene.subject.repair(&self.paths())
     }

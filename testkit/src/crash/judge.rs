@@ -1,4 +1,4 @@
-//! One state that a cut left: what everyone finds in it.
+//! One crash state, and what each judge finds in it.
 
 use anyhow::Result;
 use platter_block::Access;
@@ -20,23 +20,25 @@ pub(super) struct Judge<'a> {
 /// What was found in it.
 #[derive(Debug, Default)]
 pub(super) struct Judged {
-    /// What is wrong with it, whatever was promised.
+    /// Errors, independent of the durability guarantees.
     pub(super) complaints: Vec<String>,
-    /// What it holds, by who says so.
+    /// Its contents, by the judge that read them.
     trees: Vec<(&'static str, Tree)>,
 }
 
 impl Judged {
-    fn complain(&mut self, who: &str, lines: impl IntoIterator<Item = String>) {
-        let lines = lines.into_iter().map(|line| format!("{who}: {line}"));
+    fn complain(&mut self, judge_name: &str, lines: impl IntoIterator<Item = String>) {
+        let lines = lines
+            .into_iter()
+            .map(|line| format!("{judge_name}: {line}"));
         self.complaints.extend(lines);
     }
 
-    /// Notes what somebody read, or why it could not.
-    fn note(&mut self, who: &'static str, tree: Result<Tree>) {
+    /// Records what a judge read, or its error.
+    fn note(&mut self, judge_name: &'static str, tree: Result<Tree>) {
         match tree {
-            Ok(tree) => self.trees.push((who, tree)),
-            Err(error) => self.complain(who, [format!("{error:#}")]),
+            Ok(tree) => self.trees.push((judge_name, tree)),
+            Err(error) => self.complain(judge_name, [format!("{error:#}")]),
         }
     }
 }
@@ -46,14 +48,18 @@ impl Judge<'_> {
     pub(super) fn compare(&self, judged: &Judged) -> Vec<String> {
         let (history, cut) = (&self.recorded.history, self.state.position);
         let mut found = Vec::new();
-        for (who, tree) in &judged.trees {
+        for (judge_name, tree) in &judged.trees {
             let lines = history.judge(cut, tree, self.scene.durability());
-            found.extend(lines.into_iter().map(|line| format!("{who}: {line}")));
+            found.extend(
+                lines
+                    .into_iter()
+                    .map(|line| format!("{judge_name}: {line}")),
+            );
         }
         found
     }
 
-    /// Has the state mounted and checked.
+    /// Mounts and checks the state.
     pub(super) fn judge(&self, by_fsck: bool, by_kernel: bool) -> Result<Judged> {
         let mut judged = Judged::default();
         let devices = shared(self.state.devices()?);
@@ -73,7 +79,7 @@ impl Judge<'_> {
                 }
             }
             Durability::Synced => {
-                // Without a journal somebody has to put the halves together first.
+                // Without a journal, e2fsck has to repair the filesystem first.
                 let image = ImageFiles::of(&devices)?;
                 if let Err(error) = image.repair(self.scene) {
                     judged.complain("repaired", [error.to_string()]);

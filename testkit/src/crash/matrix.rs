@@ -20,7 +20,7 @@ use crate::subject::{Scene, shared};
 const MIXES_PER_CUT: u32 = 4;
 /// Failures after which a run ends.
 const FAILURES_MAX: usize = 5;
-/// States of a workload that are remembered, to be held against what was promised later.
+/// Maximum number of states of a workload that are kept for comparison with later guarantees.
 const REMEMBERED_MAX: usize = 64;
 /// A run in which no state is judged for so long hangs.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -62,12 +62,12 @@ pub struct Counts {
     /// States that were judged: mounted, compared, unmounted and checked. No two of them have the
     /// same contents, in whatever workloads.
     pub states: usize,
-    /// How often one of these was found again after more had been promised, and was compared again.
+    /// How often such a state recurred after a later guarantee, and was compared again.
     pub again: usize,
-    /// States that the checker of Linux judged: after our mount, and after a replay of its own; where there is
-    /// no journal, as it had mended them, and after our mount then.
+    /// States judged by the checker of Linux: after our mount, and after its own replay; without a
+    /// journal, after its repair and then our mount.
     pub by_fsck: usize,
-    /// States that the kernel mounted, as they were or, where there is no journal, mended.
+    /// States that the kernel mounted, after a repair if there is no journal.
     pub by_kernel: usize,
     /// What was wrong, with seed and cut.
     pub failures: Vec<String>,

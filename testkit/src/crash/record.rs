@@ -11,7 +11,7 @@ use platter_vfs::{Error, FixedClock, Timestamp};
 use crate::subject::{Devices, Scene};
 use crate::workload::{Generator, History, Mix, Pace, Session, Tree};
 
-/// Operations before one that came out wrong that are told.
+/// Number of operations printed before a failed one.
 const LINES_MAX: usize = 20;
 /// One operation of so many is a sync.
 const ONE_SYNC_IN: u64 = 4;

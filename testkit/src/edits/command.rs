@@ -86,8 +86,8 @@ impl Edit {
         words
     }
 
-    /// Does the same below `mirror`, with what is to be copied in `folder`. Gives what the command
-    /// told where it failed.
+    /// Runs the same command below `mirror`, with the sources in `folder`. Returns its error output
+    /// if it failed.
     pub(super) fn make_on_host(&self, mirror: &Path, folder: &Path) -> Result<Result<(), String>> {
         if self.command == "xattr" {
             return Ok(self.set_xattr(mirror));

@@ -135,20 +135,24 @@ impl Stage {
         let output = self.start(edit)?.wait_with_output()?;
         let took = self.clock.monotonic().saturating_sub(started);
         self.usual = ((self.usual * 7 + took) / 8).min(LONGEST);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         let by_host = edit.make_on_host(&self.mirror(), &self.folder)?;
         if output.status.success() {
-            ensure!(told.is_empty(), "all is well, but: {told}");
-            by_host.map_err(|told| anyhow::anyhow!("the host refuses: {told}"))?;
+            ensure!(message.is_empty(), "all is well, but: {message}");
+            by_host.map_err(|message| anyhow::anyhow!("the host refuses: {message}"))?;
             counts.made += 1;
             return Ok(());
         }
-        ensure!(output.status.code() == Some(1), "{}: {told}", output.status);
-        ensure!(told.lines().count() == 1, "not one line: {told}");
-        ensure!(by_host.is_err(), "the host does it, but: {told}");
+        ensure!(
+            output.status.code() == Some(1),
+            "{}: {message}",
+            output.status
+        );
+        ensure!(message.lines().count() == 1, "not one line: {message}");
+        ensure!(by_host.is_err(), "the host does it, but: {message}");
         ensure!(
             std::fs::read(self.image())? == before,
-            "the image changed, but: {told}"
+            "the image changed, but: {message}"
         );
         counts.refused += 1;
         Ok(())
@@ -187,9 +191,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until nobody writes the image. What was killed while its blocks went home has left that
-    /// to a process that lives on for the moment it takes, with the image locked, and `e2fsck` asks
-    /// for no lock.
+    /// Waits until no process writes the image. After a kill during the checkpoint, another process
+    /// completes it, with the image locked, and `e2fsck` does not wait for the lock.
     fn wait_for_writer(&self) -> Result<()> {
         for _ in 0..WRITER_WAITS_MAX {
             match FileDevice::open(&self.image(), OpenOptions::default()) {

@@ -36,7 +36,7 @@ pub struct KernelRecording {
 }
 
 impl KernelRecording {
-    /// Has the kernel mount the devices of one filesystem, which are only read: changes are kept in
+    /// Mounts the devices of one filesystem with the kernel, which are only read: changes are kept in
     /// memory.
     pub fn start(fs_type: FsType, initial: Devices, options: &str) -> Result<Self> {
         let recorder = Recorder::new(initial);

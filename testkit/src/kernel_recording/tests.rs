@@ -82,7 +82,7 @@ fn assert_held(root: &Path, expected: &BTreeMap<String, Vec<u8>>, position: usiz
     }
 }
 
-/// Has the kernel mount the states, which replays their logs, and the checker judge them then. Returns
+/// Mounts the states with the kernel, which replays their logs, and runs the checker then. Returns
 /// how many had something to replay.
 fn recover_by_kernel(
     fs_type: FsType,

@@ -14,8 +14,8 @@ const ATTEMPTS_MAX: u32 = 40;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// An attached loop device. The kernel is told at once to detach it when its last user is gone,
-/// and this is one of them, so that it does not outlive the process either.
+/// An attached loop device. It is detached automatically (`LO_FLAGS_AUTOCLEAR`) when its last user
+/// is gone, and this is one of them, so that it does not outlive the process.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,

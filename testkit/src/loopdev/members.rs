@@ -70,7 +70,7 @@ impl Drop for Members {
     }
 }
 
-/// A file that whoever uses a filesystem of this UUID locks.
+/// The lock file of the filesystem with this UUID.
 fn lock_of(device: &Path) -> Result<File> {
     const UUID: u64 = (64 << 10) + 0x20;
     let mut uuid = [0; 16];

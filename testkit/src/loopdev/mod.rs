@@ -2,7 +2,7 @@
 //!
 //! A mount here is never attached to the tree of mounts: it is a descriptor, reached through
 //! `/proc`. When the last descriptor goes, by drop, panic or a kill, the kernel unmounts. The loop
-//! device is told to go with its last user, so it follows the mount.
+//! device is detached with its last user, so it follows the mount.
 
 mod device;
 mod members;

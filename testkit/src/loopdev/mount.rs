@@ -12,7 +12,7 @@ use super::rest;
 use crate::fs_type::FsType;
 use crate::loopdev::LoopDevice;
 
-/// How often an image is looked at until it is at rest.
+/// How often an image is polled until it is offline.
 const REST_CHECKS_MAX: u32 = 2000;
 /// Time between two looks.
 const REST_CHECK_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,8 +56,8 @@ impl Mount {
     /// Mounts the images of one filesystem over loop devices of their own: all members of a btrfs; of
     /// an XFS the data device, then the external log if there is one.
     ///
-    /// Copies of one btrfs of several members are mounted one after the other, since the kernel tells
-    /// members apart by the UUID of the filesystem and their number alone: a call waits until other
+    /// Copies of one btrfs of several members are mounted one after the other, since the kernel
+    /// distinguishes members by the UUID of the filesystem and their number alone: a call waits until other
     /// mounts of it are gone.
     pub fn images(
         fs_type: FsType,

@@ -82,7 +82,7 @@ fn check_members(images: &[&Path]) -> Result<Finished> {
             .arg(name)
             .args([major.to_string(), minor.to_string()]);
     }
-    // No list of devices that somebody else found before.
+    // Without a cache of devices found before.
     tool::finish(unshare.env("BLKID_FILE", "/dev/null"))
 }
 

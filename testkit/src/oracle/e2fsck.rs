@@ -36,10 +36,10 @@ pub fn repair(image: &Path, options: &[&str]) -> Result<()> {
     }
 }
 
-/// Has `e2fsck` replay the journal, finish what the orphans began, and then check everything.
-/// Gives each line that tells of anything else: of something that was put right, or was not.
+/// Runs `e2fsck` to replay the journal, process the orphans, and then check everything. Returns
+/// each line about anything else: a repair, or an error.
 ///
-/// `-p` would not do for that: it puts counts and bitmaps right without a word.
+/// `-p` would not do: it repairs counts and bitmaps silently.
 pub fn recover(image: &Path) -> Result<Vec<String>> {
     let finished = tool::finish(tool::command("e2fsck").args(["-f", "-y"]).arg(image))?;
     beside_recovery(&finished)
@@ -66,9 +66,8 @@ fn beside_recovery(finished: &Finished) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Whether what [`recover`] gave tells only of orphans that are freed. Where errors were met, neither
-/// `e2fsck` nor the kernel trusts the list of them: they are found in the check, and with them what
-/// they still take.
+/// Whether the lines of [`recover`] are only about orphans. After an error, neither `e2fsck` nor
+/// the kernel trusts the orphan list: they are found in the check, with the blocks they still use.
 #[must_use]
 pub fn are_of_orphans(lines: &[String]) -> bool {
     let is_of_orphan = |line: &str| {
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_problems_are_told() {
+    fn recorded_problems_are_reported() {
         let report = recorded(include_str!("reports/wrong_count.txt"));
         let Verdict::NotClean(problems) = verdict(&report).unwrap() else {
             panic!("not clean");
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_refusal_is_told_from_failure() {
+    fn recorded_refusal_is_no_failure() {
         let report = recorded(include_str!("reports/no_superblock.txt"));
         assert!(matches!(verdict(&report).unwrap(), Verdict::Refused(_)));
     }

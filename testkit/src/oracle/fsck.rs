@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use super::{Verdict, btrfs, e2fsck, xfs};
 use crate::fs_type::FsType;
 
-/// Has the checker of `fs_type` judge the devices of one filesystem without changing them: all members
+/// Checks with the checker of `fs_type` the devices of one filesystem without changing them: all members
 /// of a btrfs; of an XFS the data device, then the external log if there is one.
 pub fn fsck(fs_type: FsType, images: &[&Path]) -> Result<Verdict> {
     match fs_type {

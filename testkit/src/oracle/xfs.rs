@@ -11,8 +11,8 @@ use crate::tool::{self, Finished};
 /// The UUID of filesystems made here.
 pub const UUID: &str = "6f1c2a70-59d3-4b1e-8f0a-c0ffee000003";
 
-/// Makes a filesystem in a new sparse file of `size_kib`. `mkfs.xfs` makes less than 300 MiB only when
-/// told so, which it is.
+/// Makes a filesystem in a new sparse file of `size_kib`. `mkfs.xfs` makes less than 300 MiB only
+/// with an option, which is given.
 pub fn make(image: &Path, size_kib: u64, options: &[&str]) -> Result<()> {
     File::create(image)?.set_len(size_kib * 1024)?;
     let mut mkfs = tool::command("mkfs.xfs");

@@ -95,7 +95,7 @@ pub trait Subject: Sync + Debug {
         Ok(None)
     }
 
-    /// Has the kernel mount it; options are those of the type.
+    /// Mounts it with the kernel; options are those of the type.
     fn kernel_mount(&self, images: &[&Path], options: &str, access: Access) -> Result<Mount> {
         Mount::images(self.fs_type(), images, options, access)
     }

@@ -9,11 +9,11 @@ use super::operation::Operation;
 use super::session::Session;
 use super::tree::{Entry, Tree};
 
-/// What of a file's contents reaches the medium whole, or not at all.
+/// The unit of a file's contents that reaches the disk completely or not at all.
 const SECTOR_BYTES: usize = 512;
 /// The largest block.
 const BLOCK_BYTES_MAX: usize = 4096;
-/// Differences that are told.
+/// Maximum number of differences that are reported.
 const LINES_MAX: usize = 12;
 
 /// What a filesystem keeps without being asked.
@@ -158,10 +158,10 @@ impl History {
     /// All names are those of one moment, no earlier than the syncs that returned say, and all
     /// contents are made of what the file held between its last sync and the cut.
     fn judge_whole(&self, cut: usize, begun: usize, left: &Tree) -> Vec<String> {
-        let promised = self
+        let synced = self
             .returned(cut, begun)
             .map(|(number, step)| self.moment(number, step));
-        let first = promised.max().unwrap_or(0);
+        let first = synced.max().unwrap_or(0);
         let mut nearest: Option<(usize, Vec<String>)> = None;
         let mut contents = None;
         for moment in (first..=begun).rev() {
@@ -217,11 +217,11 @@ impl History {
             let entry = self.after(number).get(path);
             entry.is_some_and(|entry| entry.file == file)
         };
-        let promise = returned.find(|(number, step)| {
+        let guarantee = returned.find(|(number, step)| {
             step.operation == Operation::Sync
                 || matches!(&step.operation, Operation::Fsync(path, _) if is_of_file(*number, path))
         });
-        promise.map_or(0, |(number, _)| number)
+        guarantee.map_or(0, |(number, _)| number)
     }
 
     /// `names` are those of the moment that `left` shows.
@@ -291,7 +291,7 @@ impl History {
         None
     }
 
-    /// What the last sync of everything, or of a file, found and nobody touched since is there.
+    /// Checks that what the last sync found is still there, unless it was changed since.
     fn judge_synced(&self, cut: usize, begun: usize, left: &Tree) -> Vec<String> {
         let mut lines = Vec::new();
         let syncs = self.returned(cut, begun);

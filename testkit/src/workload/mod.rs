@@ -2,7 +2,7 @@
 //!
 //! A [`Generator`] draws [`Operation`]s that fit what is there, [`Tree`] is what a filesystem
 //! holds at one moment, and a [`History`] remembers every such moment with what each sync
-//! promised, so that whatever a power cut left can be held against it.
+//! guaranteed, so that whatever a power cut left can be held against it.
 
 mod operation;
 mod session;

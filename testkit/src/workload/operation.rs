@@ -74,7 +74,7 @@ pub enum Operation {
     DeleteSubvolume(String),
     /// Moves a name.
     Rename(String, String, RenameMode),
-    /// Gives a file a further name, or its first.
+    /// Links a file, possibly one without a name.
     Link(String, String),
     /// Removes a name.
     Unlink(String),
@@ -100,7 +100,7 @@ impl Operation {
         Session::new(fs).apply(self)
     }
 
-    /// Whether something is promised once it has returned.
+    /// Whether its return is a durability guarantee.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         matches!(self, Self::Sync | Self::Fsync(..))

@@ -15,7 +15,7 @@ const NAME_BYTES: usize = 240;
 
 /// Has blocks change between data and metadata while the log that may be replayed knows both: a
 /// directory of several blocks is written and removed, a file takes its place and is written twice,
-/// is cut short in turn, and another directory comes. What a replay brings back of the first
+/// is truncated in turn, and another directory comes. What a replay brings back of the first
 /// directory's blocks would be found in the file, and what was data in the second directory.
 ///
 /// Everything is at `base` and below it, and nothing of it is left.

@@ -20,7 +20,7 @@ const DEPTH_MAX: usize = 32;
 /// One file, as one of its paths leads to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// What tells the files of one tree apart; trees of two filesystems number differently.
+    /// Distinguishes the files of one tree; trees of two filesystems number differently.
     pub file: u64,
     /// The type.
     pub kind: FileKind,

@@ -2,7 +2,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a panic is how a test fails, and counts are told"
+    reason = "a panic is how a test fails, and counts are printed"
 )]
 
 mod mirror;
@@ -30,22 +30,22 @@ fn cut(name: &str, one_in: usize) {
 }
 
 #[test]
-fn what_cuts_leave_of_ext4_is_what_was_promised() {
+fn ext4_crash_states_keep_synced_data() {
     cut("ext4", 2);
 }
 
 #[test]
-fn what_cuts_leave_of_ext3_is_what_was_promised() {
+fn ext3_crash_states_keep_synced_data() {
     cut("ext3", 2);
 }
 
 #[test]
-fn what_cuts_leave_of_ext2_can_be_mended_and_was_promised() {
+fn ext2_crash_states_are_repairable() {
     cut("ext2", 4);
 }
 
 #[test]
-fn what_cuts_leave_of_other_features_is_what_was_promised() {
+fn crash_states_of_other_features_keep_synced_data() {
     for name in [
         "ext4_4k",
         "ext4_bigalloc",
@@ -58,7 +58,7 @@ fn what_cuts_leave_of_other_features_is_what_was_promised() {
 }
 
 #[test]
-fn what_cuts_leave_where_data_goes_another_way_is_what_was_promised() {
+fn crash_states_of_data_modes_keep_synced_data() {
     for mode in [Mode::Journal, Mode::Writeback] {
         for scene in mode.scenes() {
             cut(scene.name, 6);
@@ -67,7 +67,7 @@ fn what_cuts_leave_where_data_goes_another_way_is_what_was_promised() {
 }
 
 #[test]
-fn a_device_that_drops_flushes_is_found_out() {
+fn dropped_flushes_are_detected() {
     let matrix = Matrix {
         scene: scene("ext4").unwrap(),
         seeds: 0..4,
@@ -86,7 +86,7 @@ fn a_device_that_drops_flushes_is_found_out() {
 }
 
 #[test]
-fn a_failed_write_is_reported_or_harms_nothing() {
+fn failed_write_is_reported_or_harmless() {
     for (name, one_in) in [("ext4", 3), ("ext3", 3), ("ext2", 8)] {
         let counts = faults(name, one_in).run().unwrap();
         println!("{name}: {counts}");
@@ -95,7 +95,7 @@ fn a_failed_write_is_reported_or_harms_nothing() {
 }
 
 #[test]
-fn a_mount_that_meets_a_failing_device_loses_nothing() {
+fn mount_on_a_failing_device_loses_nothing() {
     for (name, one_in) in [("ext4", 3), ("ext4_data_journal", 3), ("ext2", 1)] {
         let counts = faults(name, one_in).run_mounts().unwrap();
         println!("{name}: {counts}");
@@ -115,7 +115,7 @@ fn faults(name: &str, one_in: u64) -> Faults {
 }
 
 #[test]
-fn two_threads_leave_what_the_model_says() {
+fn two_threads_agree_with_the_model() {
     for name in ["ext4", "ext4_inline", "ext3", "ext2"] {
         for seed in 0..4 {
             run_threads(&Threads {
@@ -131,7 +131,7 @@ fn two_threads_leave_what_the_model_says() {
 }
 
 #[test]
-fn operations_at_a_mount_cost_what_they_must() {
+fn operations_at_a_mount_have_the_expected_cost() {
     const OPERATIONS: u64 = 50;
     let costs = costs(scene("ext4_4k").unwrap(), OPERATIONS).unwrap();
     for cost in &costs {

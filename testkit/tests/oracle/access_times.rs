@@ -199,7 +199,7 @@ fn openings(root: &Path) -> Vec<(&'static str, &'static str, bool)> {
 }
 
 #[test]
-fn frozen_files_are_opened_as_by_the_kernel_where_openings_are_seen() {
+fn frozen_files_are_opened_as_by_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
     mke2fs::make(&image, IMAGE_KIB, LAYOUT, None).unwrap();

@@ -123,7 +123,7 @@ fn assert_read_as_the_kernel_does(options: &[&str], value_max: usize) {
 }
 
 #[test]
-fn attributes_behind_inodes_and_in_blocks_are_read_as_the_kernel_does() {
+fn attributes_are_read_as_by_the_kernel() {
     assert_read_as_the_kernel_does(&["-t", "ext4", "-b", "4096"], 3900);
     assert_read_as_the_kernel_does(&["-t", "ext4", "-b", "1024", "-I", "512"], 900);
     assert_read_as_the_kernel_does(&["-t", "ext4", "-b", "2048", "-O", "^metadata_csum"], 1900);

@@ -74,7 +74,7 @@ fn inodes_of_other_creators_are_written_in_their_form() {
 
 /// The kernel neither looks at the checksums of such inodes nor writes them.
 #[test]
-fn what_the_kernel_left_unsealed_for_another_creator_is_read_and_written() {
+fn unchecksummed_inodes_of_other_creators_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     mke2fs::make(&image, 16 << 10, &["-o", "freebsd", "-t", "ext4"], None).unwrap();
@@ -115,7 +115,7 @@ fn what_the_hurd_cannot_have_is_not_written() {
 }
 
 #[test]
-fn flags_that_no_feature_allows_are_cleared_where_a_group_is_written() {
+fn uninit_flags_without_feature_are_cleared() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     mke2fs::make(&image, 4 << 10, &["-t", "ext2", "-b", "1024"], None).unwrap();

@@ -36,7 +36,7 @@ fn refusal(path: &Path, options: OpenOptions) -> Refusal {
 }
 
 #[test]
-fn a_block_device_tells_its_geometry() -> Result<()> {
+fn block_device_reports_its_geometry() -> Result<()> {
     let (_folder, path) = image(3 << 20)?;
     for sector_bytes in [512, 4096] {
         let device = LoopDevice::with_sectors(&path, sector_bytes, loopdev::Access::ReadWrite)?;
@@ -54,7 +54,7 @@ fn a_block_device_tells_its_geometry() -> Result<()> {
 }
 
 #[test]
-fn what_is_written_to_a_block_device_reaches_its_medium() -> Result<()> {
+fn writes_to_a_block_device_reach_its_backing_file() -> Result<()> {
     for direct in [false, true] {
         let (_folder, path) = image(3 << 20)?;
         let mut model = std::fs::read(&path)?;
@@ -79,7 +79,7 @@ fn what_is_written_to_a_block_device_reaches_its_medium() -> Result<()> {
 }
 
 #[test]
-fn a_discard_frees_the_medium_below_a_block_device() -> Result<()> {
+fn discard_punches_the_backing_file() -> Result<()> {
     let (_folder, path) = image(8 << 20)?;
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let opened = FileDevice::open(device.path(), WRITE)?;
@@ -211,7 +211,7 @@ fn a_failed_flush_stays_failed() -> Result<()> {
     let device = LoopDevice::attach(&path, loopdev::Access::ReadWrite)?;
     let opened = FileDevice::open(device.path(), WRITE)?;
     opened.write_at(0, &vec![1; 4 << 20])?;
-    let first = opened.flush().expect_err("the medium is full");
+    let first = opened.flush().expect_err("the disk is full");
     let second = opened
         .flush()
         .expect_err("the kernel forgets, platter does not");

@@ -130,7 +130,7 @@ fixtures! {
     seed_dirty_csum_v2,
 }
 
-/// Platter and whoever tells the truth about the fixture show the same; the image stays as it was.
+/// Platter and the reference for the fixture show the same; the image stays as it was.
 fn examine(fixture: &Fixture) -> Result<()> {
     let built = fixture.build()?;
     if !fixture.is_dirty && fixture.place == Place::Whole {
@@ -161,7 +161,7 @@ fn examine(fixture: &Fixture) -> Result<()> {
     Ok(())
 }
 
-/// The check of a fixture finds nothing to mend.
+/// The check of a fixture finds nothing to repair.
 fn examine_check(fixture: &Fixture, built: &Built) -> Result<()> {
     let mut findings = Findings::default();
     let report = volume::options(built).check(&volume::image(built)?, &mut findings)?;

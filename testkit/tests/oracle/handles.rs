@@ -153,7 +153,7 @@ fn play_again(tried: &Tried<'_>, kept: &Kept) {
     assert_eq!(tried.open(&kept.removed), STALE);
 }
 
-/// Has the kernel forget unused inodes, as it does when it is short of memory: a remount does.
+/// Makes the kernel evict unused inodes, as it does when it is short of memory: a remount does.
 fn forget(session: &Session) {
     let flags = MountFlags::empty();
     rustix::mount::mount_remount(session.mountpoint(), flags, c"").unwrap();

@@ -14,7 +14,7 @@ use testkit::served;
 
 use crate::images::assert_clean;
 
-/// Each line of output says who owns what on the disk (`$R`) or as mapped (`$M`), or what was refused.
+/// Each line of output shows the owners on the disk (`$R`) or as mapped (`$M`), or what was refused.
 const SCRIPT: &str = r#"
 exec 2>&1
 umask 022

@@ -104,7 +104,7 @@ impl Opened<'_> {
         (entries, result)
     }
 
-    /// All entries, taken up again after every `step` of them, as who mounts it would.
+    /// All entries, taken up again after every `step` of them, as a mount would.
     pub(crate) fn list_in_steps(&self, step: usize) -> (Vec<Listed>, Result<()>) {
         let mut entries = Vec::new();
         let mut cursor = DirCursor::START;

@@ -28,7 +28,7 @@ const TRIM: u32 = 0xc018_5879;
 const SHUTDOWN: u32 = 0x8004_587d;
 
 const ROOT: u32 = 0;
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED: u32 = 65_534;
 const LABEL_BYTES: usize = 256;
 
 /// What plays on a mount.
@@ -87,12 +87,12 @@ fn the_label_is_shown_and_set_with_all_its_copies() {
         let get = || get_as(ROOT);
         let set = |label| call(root, SET_LABEL, &label_buffer(label));
         assert_eq!(get(), Ok(label_buffer("before")));
-        for uid in [NOBODY, ioctl::ROOT_OF_NAMESPACE] {
+        for uid in [UNPRIVILEGED, ioctl::ROOT_OF_NAMESPACE] {
             let refused = call_as(uid, root, SET_LABEL, &label_buffer("no"));
             assert_eq!(refused, Err(Errno::PERM));
         }
         assert_eq!(set("seventeen bytes !").err(), Some(Errno::INVAL));
-        assert_eq!(get_as(NOBODY), get());
+        assert_eq!(get_as(UNPRIVILEGED), get());
         for label in ["", "short", longest] {
             set(label).unwrap();
             assert_eq!(get(), Ok(label_buffer(label)));
@@ -207,7 +207,7 @@ fn free_space_is_discarded_and_nothing_else() {
             rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
             File::open(root).unwrap().sync_all().unwrap();
             let end = fs::metadata(&image).unwrap().len();
-            let refused = call_as(NOBODY, root, TRIM, &range(0, ALL, 0));
+            let refused = call_as(UNPRIVILEGED, root, TRIM, &range(0, ALL, 0));
             assert_eq!(refused, Err(Errno::PERM));
             let refused = [(end, ALL, 0), (0, block - 1, 0), (0, ALL, ALL)];
             for (start, len, min) in refused {
@@ -331,7 +331,7 @@ fn shut_down(root: &Path) {
     let path = root.join("file");
     fs::write(&path, "contents").unwrap();
     let file = File::options().write(true).open(&path).unwrap();
-    let refused = call_as(NOBODY, root, SHUTDOWN, &[0; 4]);
+    let refused = call_as(UNPRIVILEGED, root, SHUTDOWN, &[0; 4]);
     assert_eq!(refused.err(), Some(Errno::PERM));
     // EXT4_GOING_FLAGS_DEFAULT: all is written before.
     call(root, SHUTDOWN, &[0; 4]).unwrap();

@@ -188,11 +188,11 @@ impl Writer {
         }
     }
 
-    fn assert_holds(&self, image: &[u8], who: &str) -> Result<()> {
+    fn assert_holds(&self, image: &[u8], reader: &str) -> Result<()> {
         for (block, content) in &self.committed {
             let offset = self.volume.geometry.offset_bytes(BlockNr(*block));
             let found = &image[usize::try_from(offset)?..][..content.len()];
-            assert!(found == content, "block {block} after {who}");
+            assert!(found == content, "block {block} after {reader}");
         }
         Ok(())
     }

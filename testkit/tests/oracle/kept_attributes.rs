@@ -36,7 +36,7 @@ echo other > other; ln other other2
 enum Change {
     /// Run by a shell in the root of the mount.
     Shell(&'static str),
-    /// The same by another user than the owner, who has set-id bits on the file.
+    /// The same by another user than the owner, with set-id bits on the file.
     ByOthers(&'static str),
     Call(&'static str, fn(&Path) -> io::Result<()>),
 }
@@ -147,57 +147,57 @@ impl Change {
     }
 }
 
-/// An attribute as a mount tells it, and as the filesystem does.
+/// An attribute as a mount caches it, and as the filesystem has it.
 struct Field {
     flags: StatxFlags,
-    told: fn(&Statx) -> i128,
+    cached: fn(&Statx) -> i128,
     is: fn(&Attr) -> i128,
 }
 
 const FIELDS: &[Field] = &[
     Field {
         flags: StatxFlags::MODE,
-        told: |it| (it.stx_mode & 0o7777).into(),
+        cached: |it| (it.stx_mode & 0o7777).into(),
         is: |it| it.permissions.into(),
     },
     Field {
         flags: StatxFlags::UID,
-        told: |it| it.stx_uid.into(),
+        cached: |it| it.stx_uid.into(),
         is: |it| it.uid.into(),
     },
     Field {
         flags: StatxFlags::GID,
-        told: |it| it.stx_gid.into(),
+        cached: |it| it.stx_gid.into(),
         is: |it| it.gid.into(),
     },
     Field {
         flags: StatxFlags::NLINK,
-        told: |it| it.stx_nlink.into(),
+        cached: |it| it.stx_nlink.into(),
         is: |it| it.links.into(),
     },
     Field {
         flags: StatxFlags::SIZE,
-        told: |it| it.stx_size.into(),
+        cached: |it| it.stx_size.into(),
         is: |it| it.size_bytes.into(),
     },
     Field {
         flags: StatxFlags::BLOCKS,
-        told: |it| it.stx_blocks.into(),
+        cached: |it| it.stx_blocks.into(),
         is: |it| it.sectors.into(),
     },
     Field {
         flags: StatxFlags::MTIME,
-        told: |it| told_time(&it.stx_mtime),
+        cached: |it| statx_time(&it.stx_mtime),
         is: |it| time(it.modified),
     },
     Field {
         flags: StatxFlags::CTIME,
-        told: |it| told_time(&it.stx_ctime),
+        cached: |it| statx_time(&it.stx_ctime),
         is: |it| time(it.changed),
     },
 ];
 
-fn told_time(time: &StatxTimestamp) -> i128 {
+fn statx_time(time: &StatxTimestamp) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
@@ -213,7 +213,7 @@ fn inode(volume: &Volume, path: &str) -> Option<Arc<dyn Inode>> {
     })
 }
 
-/// Where the mount tells anything else of `fields` than the filesystem does. Each of them is asked for
+/// Where the mount returns other `fields` than the filesystem has. Each of them is asked for
 /// alone, since the kernel asks for all when one is out of date.
 fn differences(volume: &Volume, root: &Path, fields: &[Field], when: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -223,11 +223,11 @@ fn differences(volume: &Volume, root: &Path, fields: &[Field], when: &str) -> Ve
         };
         for field in fields {
             let (at, flags) = (root.join(path), AtFlags::SYMLINK_NOFOLLOW);
-            let told = (field.told)(&statx(CWD, at, flags, field.flags).unwrap());
+            let cached = (field.cached)(&statx(CWD, at, flags, field.flags).unwrap());
             let is = (field.is)(&inode.attr().unwrap());
-            if told != is {
+            if cached != is {
                 let name = field.flags;
-                found.push(format!("{when}: {path} {name:?}: told {told}, is {is}"));
+                found.push(format!("{when}: {path} {name:?}: cached {cached}, is {is}"));
             }
         }
     }
@@ -235,7 +235,7 @@ fn differences(volume: &Volume, root: &Path, fields: &[Field], when: &str) -> Ve
 }
 
 #[test]
-fn every_attribute_is_told_as_it_is_after_every_change() {
+fn cached_attributes_are_current_after_every_change() {
     let folder = tempfile::tempdir().unwrap();
     let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
     let open = OpenOptions::new().writing(WriteOptions::default());

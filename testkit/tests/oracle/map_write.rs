@@ -1,5 +1,5 @@
 //! Contents of files written, cut, punched and moved, with `e2fsck` and the kernel as the judges of
-//! what lies on the medium afterwards.
+//! what is on the disk afterwards.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn mount(path: &Path, data_mode: Option<DataMode>) -> Ext4 {
         access: Access::Write,
         ..OpenOptions::default()
     };
-    // A loop device lets go of its image a moment after the kernel has unmounted it.
+    // A loop device releases its image a moment after the kernel has unmounted it.
     let mut opened = FileDevice::open(path, options);
     for _ in 0..OPEN_TRIES_MAX {
         if opened.is_ok() {
@@ -179,7 +179,7 @@ impl Bench<'_> {
         }
     }
 
-    /// The bytes are those of the model, and what is told to be a hole reads as zeros.
+    /// The bytes are those of the model, and reported holes read as zeros.
     fn compare(&self, file: usize, node: &dyn Inode) {
         let model = &self.models[file];
         assert_eq!(node.attr().unwrap().size_bytes, model.len() as u64);

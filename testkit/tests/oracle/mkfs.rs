@@ -18,7 +18,7 @@ use testkit::tool;
 
 use crate::images::assert_clean;
 
-/// What `dumpe2fs` tells of a filesystem and is not the same for two of one shape.
+/// Lines of `dumpe2fs` that differ between two filesystems of one shape.
 const OF_EACH: [&str; 9] = [
     "Filesystem UUID",
     "Filesystem created",
@@ -52,9 +52,9 @@ fn make(path: &Path, size_kib: u64, options: &MkfsOptions) {
 }
 
 fn headings(path: &Path) -> BTreeMap<String, String> {
-    let told = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(path)).unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let lines = told.lines().filter_map(|line| line.split_once(':'));
+    let printed = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(path)).unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let lines = printed.lines().filter_map(|line| line.split_once(':'));
     lines
         .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
         .filter(|(name, _)| !OF_EACH.contains(&name.as_str()))
@@ -225,10 +225,14 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     options.zero_inode_tables = true;
     make(Maker::new(options).overwrite(true)).unwrap();
     assert_clean(device.path(), "written");
-    let told = tool::succeed(tool::command("dumpe2fs").arg(device.path())).unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let zeroed = told.matches("ITABLE_ZEROED").count();
-    assert_eq!(zeroed, told.matches("Inode table at").count(), "{told}");
+    let printed = tool::succeed(tool::command("dumpe2fs").arg(device.path())).unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let zeroed = printed.matches("ITABLE_ZEROED").count();
+    assert_eq!(
+        zeroed,
+        printed.matches("Inode table at").count(),
+        "{printed}"
+    );
 }
 
 #[test]

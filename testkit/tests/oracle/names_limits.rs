@@ -314,7 +314,7 @@ fn files_without_names_are_gone_after_a_crash() {
         drop((held, root));
         ours.unmount().unwrap();
         drop(ours);
-        image.assert_clean("all files let go of");
+        image.assert_clean("all files released");
 
         fs::rename(&copy, &image.path).unwrap();
         let crashed = image.path.with_extension("for-e2fsck");
@@ -397,7 +397,7 @@ fn set_flags(file: &Arc<dyn Inode>, flags: u32, project: Option<u32>) {
 }
 
 #[test]
-fn names_of_a_casefolded_directory_are_where_e2fsck_looks_for_them() {
+fn casefolded_directory_is_valid_for_e2fsck() {
     let image = Image::make(20_000, &["-t", "ext4", "-b", "1024", "-O", "casefold"]);
     let ours = image.mount();
     let root = ours.root().unwrap();

@@ -308,7 +308,7 @@ fn default_acl() -> PosixAcl {
     PosixAcl::new(entries.to_vec()).unwrap()
 }
 
-/// What both filesystems have to tell alike of a file.
+/// The attributes of a file that must be equal in both filesystems.
 fn attributes(inode: &Arc<dyn Inode>) -> impl PartialEq + std::fmt::Debug {
     let attr = inode.attr().unwrap();
     let is_directory = attr.kind == FileKind::Directory;
@@ -331,7 +331,7 @@ fn attributes(inode: &Arc<dyn Inode>) -> impl PartialEq + std::fmt::Debug {
     )
 }
 
-/// Every path below `dir`, with what there is to tell of it.
+/// Every path below `dir`, with its attributes.
 fn paths(dir: &Arc<dyn Inode>, path: &str, found: &mut BTreeMap<String, String>) {
     let mut names = Vec::new();
     dir.read_dir(DirCursor::START, &mut |entry| {
@@ -347,9 +347,9 @@ fn paths(dir: &Arc<dyn Inode>, path: &str, found: &mut BTreeMap<String, String>)
         let path = format!("{path}/{}", name.as_name().escape_ascii());
         let is_directory = inode.attr().unwrap().kind == FileKind::Directory;
         if path != "/lost+found" {
-            let told = format!("{:?}", attributes(&inode));
+            let shown = format!("{:?}", attributes(&inode));
             assert_eq!(
-                found.insert(path.clone(), told),
+                found.insert(path.clone(), shown),
                 None,
                 "{path} is listed twice"
             );

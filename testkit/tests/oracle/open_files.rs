@@ -37,7 +37,7 @@ const IMAGE_KIB: u64 = 24 << 10;
 const BUDGET_BYTES: u64 = 1 << 20;
 /// Files that come and go together.
 ///
-/// Inodes that nobody uses get an eighth of the budget, and each counts for its object and 512 bytes, so
+/// Unused inodes get an eighth of the budget, and each counts for its object and 512 bytes, so
 /// fewer than 256 are kept. Each of these files is read in twice, and an inode goes at the latest when
 /// twice as many others as are kept have come: of those before, none is left.
 const CHURN_FILES: usize = 800;
@@ -237,7 +237,7 @@ fn play(root: &Path, forget: &dyn Fn()) -> Named {
     named
 }
 
-/// Has the kernel forget what nobody uses, as it does when it is short of memory: remounting does.
+/// Makes the kernel evict unused inodes, as it does when it is short of memory: remounting does.
 fn forget(session: &Session) {
     let flags = MountFlags::empty();
     rustix::mount::mount_remount(session.mountpoint(), flags, c"").unwrap();

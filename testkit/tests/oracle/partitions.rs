@@ -246,7 +246,7 @@ fn zeroed_primary_gpt_is_read_from_its_backup() -> Result<()> {
             assert_eq!(table.partitions, whole.partitions);
             assert_eq!(table.corruption.len(), 1, "{table:?}");
         }
-        // Without the record nothing at the beginning promises a table.
+        // Without the protective MBR, the beginning does not indicate a table.
         disk.wipe(0..sector)?;
         let device = disk.device()?;
         assert_eq!(read_table(&*device)?, None);

@@ -179,7 +179,7 @@ fn assert_kernel_fills(image: &Path, source: &Path, what: &str) {
     assert_clean(image, what);
 }
 
-/// What `dumpe2fs` tells, but for what changes by itself.
+/// The output of `dumpe2fs`, without lines that change by themselves.
 fn headings(image: &Path) -> BTreeMap<String, String> {
     const OF_EACH: [&str; 7] = [
         "Last write time",
@@ -190,9 +190,9 @@ fn headings(image: &Path) -> BTreeMap<String, String> {
         "Free blocks",
         "Overhead clusters",
     ];
-    let told = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(image)).unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let lines = told.lines().filter_map(|line| line.split_once(':'));
+    let printed = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(image)).unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let lines = printed.lines().filter_map(|line| line.split_once(':'));
     lines
         .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
         .filter(|(name, _)| !OF_EACH.contains(&name.as_str()) && !name.starts_with("Journal"))
@@ -200,9 +200,12 @@ fn headings(image: &Path) -> BTreeMap<String, String> {
 }
 
 fn number_of(image: &Path, heading: &str) -> u64 {
-    let told = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(image)).unwrap();
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let line = told.lines().find(|line| line.starts_with(heading)).unwrap();
+    let printed = tool::succeed(tool::command("dumpe2fs").arg("-h").arg(image)).unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let line = printed
+        .lines()
+        .find(|line| line.starts_with(heading))
+        .unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
@@ -228,8 +231,8 @@ fn grown_as_resize2fs_grows_it() {
                 .arg(format!("{}K", case.after_kib)),
         )
         .unwrap();
-        let (told, expected) = (headings(&ours), headings(&theirs));
-        assert_eq!(told, expected, "{what}");
+        let (printed, expected) = (headings(&ours), headings(&theirs));
+        assert_eq!(printed, expected, "{what}");
         let free = [&ours, &theirs].map(|image| number_of(image, "Free blocks"));
         assert!(
             free[0].abs_diff(free[1]) <= free[1] / 500,
@@ -357,7 +360,7 @@ fn a_cut_leaves_the_old_or_the_new_size() {
 }
 
 #[test]
-fn without_a_journal_a_cut_leaves_what_can_be_mended() {
+fn crash_without_a_journal_is_repairable() {
     let (folder, source) = (tempfile::tempdir().unwrap(), source());
     let image = folder.path().join("image");
     let case = case(&["-t", "ext2", "-g", "512"], 5 << 10, 14 << 10);

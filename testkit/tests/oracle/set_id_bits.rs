@@ -47,7 +47,7 @@ const USERS: [(u32, u32, u32); 5] = [
     (79, 5, 88),
 ];
 
-/// The modes as the kernel keeps them after the changes, and as it is told them.
+/// The modes as the kernel keeps them after the changes, and as `stat` returns them.
 fn modes(root: &Path) -> BTreeMap<String, [u32; 2]> {
     let mut modes = BTreeMap::new();
     for (user, group, other) in USERS {
@@ -75,10 +75,10 @@ fn modes(root: &Path) -> BTreeMap<String, [u32; 2]> {
             let path = root.join(&name);
             // Asked for alone, as execve does, it comes out of what the kernel keeps.
             let kept = statx(CWD, &path, AtFlags::empty(), StatxFlags::MODE).unwrap();
-            let told = fs::metadata(&path).unwrap().mode();
+            let shown = fs::metadata(&path).unwrap().mode();
             modes.insert(
                 name,
-                [u32::from(kept.stx_mode), told].map(|mode| mode & 0o7777),
+                [u32::from(kept.stx_mode), shown].map(|mode| mode & 0o7777),
             );
         }
     }

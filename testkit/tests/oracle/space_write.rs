@@ -89,7 +89,7 @@ impl Bench {
     }
 }
 
-/// Nobody has what is marked as in use, and nothing else is wrong: checksums, padding and flags hold.
+/// Blocks marked in use are unreferenced, and nothing else is wrong: checksums, padding and flags hold.
 fn assert_marked_only(path: &Path) {
     let (verdict, report) = e2fsck::report(path).unwrap();
     let Verdict::NotClean(problems) = verdict else {

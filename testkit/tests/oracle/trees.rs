@@ -495,7 +495,7 @@ fn assert_same(image: &Path, source: &Path, what: &str) {
 }
 
 #[test]
-fn a_tree_becomes_the_same_image_from_its_directory_and_its_archive() {
+fn directory_and_archive_make_the_same_image() {
     for tree in TREES {
         let folder = folder();
         let at = |name: &str| folder.path().join(name);

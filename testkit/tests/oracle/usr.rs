@@ -33,7 +33,7 @@ fn usr_is_read_back_byte_for_byte() -> Result<()> {
 }
 
 #[test]
-fn an_archive_of_usr_becomes_an_image_and_comes_back_by_an_ordinary_user() -> Result<()> {
+fn archive_of_usr_round_trips_through_an_image() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let all = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(folder.path(), all)?;
@@ -80,7 +80,7 @@ fn an_archive_of_usr_becomes_an_image_and_comes_back_by_an_ordinary_user() -> Re
     as_ordinary_user(folder.path(), &image)
 }
 
-/// What `tar` tells of the members, a line each, but for `lost+found`. Of the names of a file, the
+/// The listing of `tar`, a line for each member except `lost+found`. Of the names of a file, the
 /// first stands for it, whichever of them is the file in the archive.
 fn listing(archiver: &mut Command) -> Result<BTreeSet<String>> {
     let mut archiver = archiver.stdout(Stdio::piped()).spawn()?;
@@ -95,7 +95,7 @@ fn listing(archiver: &mut Command) -> Result<BTreeSet<String>> {
         "-",
     ]);
     let finished = tool::succeed(tar.stdin(archive))?;
-    ensure!(archiver.wait()?.success(), "the archive is cut off");
+    ensure!(archiver.wait()?.success(), "the archive is truncated");
     let text = String::from_utf8_lossy(&finished.stdout).into_owned();
     let mut files = BTreeMap::new();
     let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

@@ -105,7 +105,7 @@ fn change(file: &dyn Inode, random: &mut Prng) {
 }
 
 #[test]
-fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
+fn kernel_reads_and_changes_our_attributes() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let mut random = Prng::named(b"xattr_write");
@@ -163,7 +163,7 @@ fn attributes_written_here_are_the_kernels_to_read_and_to_change() {
         assert!(expected["dir/heir"].contains_key(ACL_ACCESS_NAME));
         let mode = fs::metadata(root.join("one")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o700);
-        // The kernel takes over what was written here, and lets go of it.
+        // The kernel takes over what was written here, and releases it.
         for (path, attributes) in &expected {
             let path = root.join(path);
             for name in attributes.keys().step_by(2) {

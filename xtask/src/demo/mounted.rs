@@ -1,4 +1,4 @@
-//! The mounts: by an ordinary user where FUSE is there, else told and left out. The first only
+//! The mounts: by an ordinary user where FUSE is there, else skipped with a message. The first only
 //! reads; through the second a copy of the image is changed.
 
 use std::path::Path;
@@ -108,7 +108,7 @@ fn play(stage: &Stage, script: &str) -> Result<()> {
     Ok(())
 }
 
-/// Why this machine lets nobody mount here, if it does not.
+/// Returns the reason why mounting is impossible on this machine, if it is.
 pub(super) fn obstacle() -> Result<Option<&'static str>> {
     let device = Path::new("/dev/fuse");
     if !device.exists() || command::find("fusermount3").is_none() {

@@ -43,7 +43,7 @@ pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
         std::fs::write(many.join(format!("file {number:04}")), number.to_string())?;
     }
     open_to_everyone(folder)?;
-    // Everybody may write here.
+    // Writable by all users.
     let open = folder.join("open");
     std::fs::create_dir(&open)?;
     Ok(std::fs::set_permissions(
@@ -52,7 +52,7 @@ pub(super) fn fill(workspace: &Workspace, folder: &Path) -> Result<()> {
     )?)
 }
 
-/// Lets everyone read what is there, whatever the umask of whoever checked it out.
+/// Makes the files readable for all users, whatever the umask of the checkout was.
 fn open_to_everyone(folder: &Path) -> Result<()> {
     command::output(command("chmod").args(["--recursive", "a+rX"]).arg(folder))?;
     Ok(())

@@ -12,7 +12,7 @@ use crate::command::{self, command};
 use crate::packages;
 use crate::workspace::Workspace;
 
-/// `nobody`, who may do nothing but what everyone may.
+/// The uid of a user without privileges.
 const ORDINARY_USER: u32 = 65_534;
 /// Lines of output that are shown of one command.
 const LINES_SHOWN: usize = 24;

@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 /// The size of the images.
 const IMAGE_SIZE: &str = "1G";
-/// `nobody`, who is in the group `nogroup`.
+/// The uid of a user without privileges.
 const ORDINARY_USER: &str = "65534";
 /// Between two looks whether a server has mounted.
 const WAIT: Duration = Duration::from_millis(20);
@@ -132,8 +132,7 @@ impl Stage {
         command::run(self.program().arg("umount").arg(self.mounted()))
     }
 
-    /// Demands that the image, which nobody has mounted, is clean, and that the kernel finds in it
-    /// what platter does.
+    /// Checks that the unmounted image is clean, and that the kernel finds in it what platter does.
     pub(super) fn judge(&self) -> Result<()> {
         let image = self.path("disk.img");
         let verdict = command::output(command("e2fsck").args(["-f", "-n"]).arg(&image));

@@ -55,16 +55,14 @@ const RETIRED_BEGINNINGS: &[(&str, &str)] = &[
     ("Sees to it ", "Ensures"),
 ];
 
-/// Directories and files whose words are not changed yet.
+/// Directories and files whose words are not changed yet, and files that quote other programs.
 const NOT_YET: &[&str] = &[
-    "bench",
+    "bench/src/peers/expected.rs",
+    "bench/src/report",
     "crates/platter",
-    "crates/platter-cache/src/budget",
     "crates/platter-cache/src/buffer",
     "crates/platter-cache/src/commit",
-    "crates/platter-cache/src/mbcache",
     "crates/platter-cache/src/page",
-    "crates/platter-cache/src/xarray",
     "crates/platter-cache/tests",
     "crates/platter-cli",
     "crates/platter-ext4/src/alloc",
@@ -78,12 +76,21 @@ const NOT_YET: &[&str] = &[
     "crates/platter-ext4/src/txn",
     "crates/platter-ext4/src/volume",
     "crates/platter-ext4/tests",
-    "crates/platter-fuse",
+    "crates/platter-fuse/examples",
+    "crates/platter-fuse/src/attach",
+    "crates/platter-fuse/src/lib.rs",
+    "crates/platter-fuse/src/node",
+    "crates/platter-fuse/src/options.rs",
+    "crates/platter-fuse/src/server",
+    "crates/platter-fuse/src/session.rs",
+    "crates/platter-fuse/src/statistics.rs",
+    "crates/platter-fuse/src/transport/exchange.rs",
+    "crates/platter-fuse/src/transport/protocol/files.rs",
+    "crates/platter-fuse/tests",
     "crates/platter-vfs",
-    "fuzz",
-    "testkit",
-    "xtask/src/demo",
-    "xtask/src/soak",
+    "testkit/src/fixtures/partitioned.rs",
+    "testkit/tests/oracle/partitions.rs",
+    "xtask/src/soak/suites/pjdfstest.rs",
 ];
 
 /// The list itself.
@@ -205,7 +212,7 @@ mod tests {
     #[test]
     fn exempted_directories_are_skipped() {
         let text = "/// Nobody.".to_owned();
-        let exempted = Source::new("testkit/src/x.rs", text);
+        let exempted = Source::new("crates/platter-cli/src/x.rs", text);
         assert!(check(&[exempted]).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What platter aims at, and what it reached: worked out from the raw runs, and judged by nobody.
+//! What platter aims at, and what it reached: computed from the raw runs.
 
 mod beside;
 mod growth;
@@ -62,7 +62,7 @@ pub(super) enum Verdict {
 }
 
 const HEAD: &[&str] = &["what", "aim", "reached", "runs", "verdict"];
-/// Ours beside which the aims through FUSE are told, and what each shows.
+/// Ours beside which the aims through FUSE are shown, and what each shows.
 const COMPARED: [(Side, &str); 4] = [
     (Side::Device, "over the device alone"),
     (Side::NullFuse, "null server: what the transport allows"),
@@ -77,8 +77,8 @@ pub(super) fn all(evidence: Evidence<'_>) -> Vec<Aim> {
     aims
 }
 
-/// Tells of all aims and, where that is to be explained, why those are missed that are.
-pub(super) fn tell(page: &mut Page, aims: &[Aim], explanations: Option<&Explanations>) {
+/// Writes all aims and, where that is to be explained, why those are missed that are.
+pub(super) fn write(page: &mut Page, aims: &[Aim], explanations: Option<&Explanations>) {
     page.paragraph(
         "## Aims\n\nRates are medians over medians, with the range that holds the true ratio with 95 % \
          confidence. An aim is *met* where the whole range is, and *met by the median* where its lower \
@@ -97,11 +97,11 @@ pub(super) fn tell(page: &mut Page, aims: &[Aim], explanations: Option<&Explanat
         page.table(&head, &rows);
     }
     if let Some(explanations) = explanations {
-        tell_why(page, aims, explanations);
+        write_reasons(page, aims, explanations);
     }
 }
 
-fn tell_why(page: &mut Page, aims: &[Aim], explanations: &Explanations) {
+fn write_reasons(page: &mut Page, aims: &[Aim], explanations: &Explanations) {
     let missed = aims.iter().filter(|aim| aim.verdict() == Verdict::Missed);
     let missed: Vec<&Aim> = missed.collect();
     if missed.is_empty() {
@@ -261,12 +261,12 @@ mod tests {
                 .all(|aim| aim.verdict() == Verdict::NotMeasured && aim.row(false)[3] == "0")
         );
         let mut page = Page::default();
-        tell(&mut page, &aims, Some(&Explanations::default()));
+        write(&mut page, &aims, Some(&Explanations::default()));
         assert_eq!(page.text.matches("**not measured**").count(), aims.len());
     }
 
     #[test]
-    fn a_missed_aim_is_told_with_what_it_reached_and_why() {
+    fn a_missed_aim_is_shown_with_what_it_reached_and_why() {
         let aims = [
             Aim::of_two("low", Some(1.5)),
             Aim::of_two("high", Some(2.5)),
@@ -274,7 +274,7 @@ mod tests {
         ];
         let explanations = Explanations::from([("low", "Half of it waits.")]);
         let mut page = Page::default();
-        tell(&mut page, &aims, Some(&explanations));
+        write(&mut page, &aims, Some(&explanations));
         let why = page.text.split("## Why aims are missed").nth(1).unwrap();
         assert!(why.contains("Tests: what low does"), "{why}");
         assert!(
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_on_both_sides_of_an_aim_is_told_from_one_beyond_it() {
+    fn range_around_an_aim_differs_from_one_beyond_it() {
         let reached = Estimate {
             value: 2.0,
             low: 1.5,

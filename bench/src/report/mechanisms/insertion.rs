@@ -21,7 +21,7 @@ thread pays for them. What cannot, on two processors: what 16 jobs gain by holdi
 time. A read by the library copies 4 KiB and looks the page up, so that a walk less is a small part of it;
 through FUSE the kernel's own page cache serves what was read before, and none of this is on the way.";
 
-pub(super) fn tell(page: &mut Page, measured: &Measured) {
+pub(super) fn write(page: &mut Page, measured: &Measured) {
     let Some(insertion) = &measured.insertion else {
         return;
     };

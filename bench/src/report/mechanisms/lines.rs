@@ -25,7 +25,7 @@ million a second) next to nothing is to be seen here.";
 /// What a field can be, as the tables have it.
 const CLASSES: [&str; 4] = ["read-only", "rare", "hot", "apart"];
 
-pub(super) fn tell(page: &mut Page, shapes: &[Shape], runs: &[LineRun]) {
+pub(super) fn write(page: &mut Page, shapes: &[Shape], runs: &[LineRun]) {
     page.paragraph(ABOUT);
     let rows: Vec<_> = shapes.iter().map(shape).collect();
     let mut head = vec!["structure", "bytes"];

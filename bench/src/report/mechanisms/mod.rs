@@ -9,10 +9,10 @@ use super::Page;
 use crate::mechanisms::Measured;
 use crate::record::Record;
 
-pub(super) fn tell(page: &mut Page, record: &Record<Measured>) {
+pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
     page.paragraph("## Mechanisms");
     page.provenance(record);
-    insertion::tell(page, &record.result);
-    sharing::tell(page, &record.result, record.machine.processors as u64);
-    lines::tell(page, &record.result.shapes, &record.result.lines);
+    insertion::write(page, &record.result);
+    sharing::write(page, &record.result, record.machine.processors as u64);
+    lines::write(page, &record.result.shapes, &record.result.lines);
 }

@@ -30,7 +30,7 @@ which took 16 processes and more, and the cells where the machine died of it. `o
 cache here, all entries in one list under one lock, without being it: its times are no times of Linux. With more threads than processors (oversubscribed) a table shows what
 happens when the holder of a lock loses its processor, and not what more processors would give.";
 
-pub(super) fn tell(page: &mut Page, measured: &Measured, processors: u64) {
+pub(super) fn write(page: &mut Page, measured: &Measured, processors: u64) {
     let runs = &measured.sharing;
     if runs.is_empty() {
         return;

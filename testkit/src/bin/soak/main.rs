@@ -78,7 +78,7 @@ fn run(request: &Request, record: &mut Record) -> usize {
     failures
 }
 
-/// Gives what was done, or prints and records why it was not.
+/// Returns the result, or prints and records the error.
 fn note<T>(scene: &Scene, done: Result<T>, record: &mut Record) -> Option<T> {
     match done {
         Ok(done) => Some(done),
@@ -143,7 +143,7 @@ fn edits(scene: &'static Scene, request: &Request, record: &mut Record) -> Resul
     for seed in seeds {
         let options = scene.subject.edit_options(scene);
         let session = Session {
-            options: options.context("nobody edits images of this scene")?,
+            options: options.context("edits are not supported for this scene")?,
             seed,
             edits: EDITS,
             kill_one_in: 3,

@@ -1,5 +1,5 @@
 //! A filesystem of nothing but metadata, mirrored over two devices: the recorder of several devices,
-//! the cache over a store of copies, and the order of commits are proven on it.
+//! the cache over a store of copies, and the order of commits are tested on it.
 
 mod store;
 
@@ -61,10 +61,10 @@ fn search(order: Order) -> Found {
     let member = |device: &Arc<RecordingDevice>| -> Arc<dyn BlockDevice> { device.clone() };
     let devices: Devices = recorder.devices().iter().map(member).collect();
     let mut fs = MirrorFs::mount(&devices).unwrap();
-    let mut promised = vec![(0, fs.value())];
+    let mut guaranteed = vec![(0, fs.value())];
     for value in 1..=COMMITS {
         fs.commit(value * 1000, order).unwrap();
-        promised.push((recorder.mark(), value * 1000));
+        guaranteed.push((recorder.mark(), value * 1000));
     }
     let recording = recorder.recording();
     let mut found = Found::default();
@@ -76,7 +76,9 @@ fn search(order: Order) -> Found {
         let devices: Devices = overlays
             .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) })
             .collect();
-        let marked = promised.iter().filter(|(mark, _)| *mark <= state.position);
+        let marked = guaranteed
+            .iter()
+            .filter(|(mark, _)| *mark <= state.position);
         let least = marked.map(|(_, value)| *value).max().unwrap_or(0);
         let value = MirrorFs::mount(&devices).map(|fs| fs.value());
         if !value

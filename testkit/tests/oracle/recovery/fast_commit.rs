@@ -1,4 +1,4 @@
-//! Fast commits: what we replay is what was promised durable, and what the kernel shows.
+//! Fast commits: what we replay is what was durable, and what the kernel shows.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -64,13 +64,13 @@ fn shown_of(image: &Path) -> Result<BTreeMap<Vec<u8>, Shown>> {
     shown(mount.root())
 }
 
-fn assert_same(ours: &BTreeMap<Vec<u8>, Shown>, theirs: &BTreeMap<Vec<u8>, Shown>, who: &str) {
+fn assert_same(ours: &BTreeMap<Vec<u8>, Shown>, theirs: &BTreeMap<Vec<u8>, Shown>, source: &str) {
     for name in ours.keys().chain(theirs.keys()) {
         let name_text = String::from_utf8_lossy(name);
         let (ours, theirs) = (ours.get(name), theirs.get(name));
         assert!(
             ours == theirs,
-            "{name_text}: {:?}, {who} has {:?}",
+            "{name_text}: {:?}, {source} has {:?}",
             brief(ours),
             brief(theirs)
         );
@@ -87,24 +87,27 @@ fn examine(
     scene: &Scene,
     workload: impl FnOnce(&Path, &mut dyn FnMut() -> Result<()>) -> Result<()>,
 ) -> Result<Vec<(Cut, u64)>> {
-    let mut promised = Vec::new();
+    let mut durable = Vec::new();
     let cuts = scene.cuts("", |root, cut| {
         let mut note = || -> Result<()> {
-            promised.push(shown(root)?);
+            durable.push(shown(root)?);
             cut()
         };
         workload(root, &mut note)?;
-        promised.push(shown(root)?);
+        durable.push(shown(root)?);
         Ok(())
     })?;
-    ensure!(promised.len() == cuts.len(), "a cut without a promise");
+    ensure!(
+        durable.len() == cuts.len(),
+        "a crash state without its contents"
+    );
     let mut examined = Vec::new();
-    for (cut, promised) in cuts.into_iter().zip(&promised) {
+    for (cut, durable) in cuts.into_iter().zip(&durable) {
         let ours = cut.recover()?;
         let saved = ours.save()?;
         let verdict = e2fsck::check(&saved.image())?;
         ensure!(verdict == Verdict::Clean, "after us: {verdict:?}");
-        assert_same(&shown_of(&saved.image())?, promised, "the live mount");
+        assert_same(&shown_of(&saved.image())?, durable, "the live mount");
         let records = ours.report.fast_commits.records;
         examined.push((cut, records));
     }
@@ -334,7 +337,7 @@ fn changed(cut: &Cut, block: usize, offset: usize, resealed: bool) -> Cut {
     let bytes = &mut image[block..block + 1024];
     bytes[offset] ^= 0x40;
     if resealed {
-        vouch(bytes);
+        seal(bytes);
     }
     Cut {
         image,
@@ -359,7 +362,7 @@ fn fast_commits_end_where_one_is_not_whole() -> Result<()> {
     let all = cut.recover()?.report.fast_commits;
     ensure!(all.fast_commits == 3, "{all:?}");
     let places = cut.fast_commit_blocks()?;
-    // One that is cut short ends them, but for the first one, which is refused.
+    // An incomplete one ends them, except the first one, which is refused.
     let torn = changed(cut, places[0], 30, false);
     let refused = torn.recover().err().map(|error| error.to_string());
     let says_why = |error: String| error.contains(FastCommitRule::First.text());
@@ -370,13 +373,13 @@ fn fast_commits_end_where_one_is_not_whole() -> Result<()> {
     // Those behind another transaction are left over from an earlier time.
     let head_sequence = 4 + 4;
     ensure!(records_after(cut, places[0], head_sequence, true)? == 0);
-    // A feature of the records that nobody knows yet is refused.
+    // A feature of the records that is unknown is refused.
     let head_features = 4;
     ensure!(records_after(cut, places[0], head_features, true).is_err());
     Ok(())
 }
 
-/// Records that a hostile hand changed, with the CRC that vouches for them made good again.
+/// Records changed at random, with their CRC updated.
 #[test]
 fn changed_records_never_panic() -> Result<()> {
     let scene = Scene::make(
@@ -419,7 +422,7 @@ fn changed_records_never_panic() -> Result<()> {
                 _ => u8::try_from(prng.below(256))?,
             };
         }
-        vouch(bytes);
+        seal(bytes);
         let changed = Cut {
             image,
             journal: None,
@@ -448,7 +451,7 @@ fn records(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
 }
 
 /// Puts the right CRC into the first tail.
-fn vouch(bytes: &mut [u8]) {
+fn seal(bytes: &mut [u8]) {
     let mut crc = 0;
     let found: Vec<_> = records(bytes).collect();
     for (at, length) in found {
@@ -476,7 +479,7 @@ fn with_records(cut: &Cut, records: &[(u16, Vec<u8>)]) -> Result<Cut> {
         image[at..at + bytes.len()].copy_from_slice(&bytes);
         at += bytes.len();
     }
-    vouch(&mut image[block..block + 1024]);
+    seal(&mut image[block..block + 1024]);
     Ok(Cut {
         image,
         journal: None,

@@ -52,7 +52,7 @@ fn churn(root: &Path, cut: &mut dyn FnMut() -> Result<()>) -> Result<()> {
 }
 
 /// Waits until the kernel has freed what was removed, which it may do a moment after the call: an
-/// orphan left on the medium would be freed by the others with their replay.
+/// orphan left on the disk would be freed by the others with their replay.
 fn wait_for_deletions(folder: &std::fs::File, free: u64) -> Result<()> {
     for _ in 0..500 {
         if rustix::fs::fstatvfs(folder)?.f_ffree == free {

@@ -206,7 +206,7 @@ impl Recovered {
     }
 
     /// Demands that `other` holds the same, but for the superblock and the journal.
-    fn assert_same_blocks(&self, other: &[u8], who: &str) {
+    fn assert_same_blocks(&self, other: &[u8], reader: &str) {
         assert_eq!(self.image.len(), other.len());
         let unit = 1024;
         let blocks = self.image.chunks(unit).zip(other.chunks(unit));
@@ -217,7 +217,10 @@ impl Recovered {
             .filter(|at| *at != SUPERBLOCK_OFFSET_BYTES)
             .filter(|at| !self.journal_bytes.iter().any(|range| range.contains(at)))
             .collect();
-        assert!(differing.is_empty(), "{who} differs at bytes {differing:?}");
+        assert!(
+            differing.is_empty(),
+            "{reader} differs at bytes {differing:?}"
+        );
     }
 }
 

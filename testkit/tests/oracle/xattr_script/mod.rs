@@ -52,7 +52,7 @@ fn by_platter(image: &Path, folder: &Path, script: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_script_of_attributes_prints_the_same_as_on_the_kernels_filesystem() {
+fn attribute_script_prints_the_same_as_on_the_kernel() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name| folder.path().join(name);
     let script = path("cases.sh");

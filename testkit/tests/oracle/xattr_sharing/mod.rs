@@ -132,7 +132,7 @@ fn no_more_than_1024_files_share_a_block() {
 }
 
 #[test]
-fn without_the_cache_nothing_is_shared_anew_and_what_is_shared_stays() {
+fn no_mbcache_only_keeps_existing_sharing() {
     let scale = Scale::of_sets(30, 2, 0);
     let pair = Pair::make(LAYOUTS[0], "no_mbcache");
     let sets = |from, to| {
@@ -244,7 +244,7 @@ fn corrupted_count_of_users_is_an_error_and_not_a_loop() {
         let read = Step::Read { file: 0, name: 0 };
         assert_eq!(ours.take(&scale, read), Err(Errno::UCLEAN));
         assert_eq!(ours.take(&scale, set(1)), Err(Errno::UCLEAN));
-        // Nobody is led to it.
+        // No lookup finds it.
         ours.take(&scale, set(2)).unwrap();
         ours.take(&scale, set(3)).unwrap();
         ours.unmount();

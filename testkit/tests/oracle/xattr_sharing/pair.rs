@@ -28,7 +28,7 @@ pub(super) struct Found {
     inodes: u64,
 }
 
-/// Proves an image clean, and reads all of it.
+/// Checks that an image is clean, and reads all of it.
 pub(super) fn find_clean(image: &Path, scale: &Scale, what: &str) -> Found {
     let (verdict, report) = e2fsck::report(image).unwrap();
     assert!(verdict.is_clean(), "{what}: {report}");

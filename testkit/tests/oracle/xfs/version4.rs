@@ -68,7 +68,7 @@ fn make(source: &Source, options: &[&str]) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Asks `xfs_db`, which may change the image where it is told to.
+/// Asks `xfs_db`, which may change the image with the option for it.
 fn ask(image: &Path, commands: &[String]) -> Result<String> {
     let mut xfs_db = tool::command("xfs_db");
     xfs_db.arg("-x");

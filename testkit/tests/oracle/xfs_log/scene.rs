@@ -93,7 +93,7 @@ impl Scene {
         tool::succeed(&mut io)?;
         drop(open_files);
         drop(mount);
-        // The kernel has let go of the image once its devices are gone.
+        // The kernel has released the image once its devices are gone.
         std::thread::sleep(std::time::Duration::from_millis(200));
         Ok(())
     }

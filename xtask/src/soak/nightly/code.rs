@@ -41,7 +41,7 @@ impl Code {
     }
 }
 
-/// The lines of `git status --porcelain` that tell of code.
+/// Returns the lines of `git status --porcelain` about code.
 fn changed(status: &str) -> impl Iterator<Item = &str> {
     status.lines().filter(|line| {
         let paths = line.get(3..).unwrap_or_default();
@@ -49,7 +49,7 @@ fn changed(status: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The lines of `git ls-tree` that tell of code.
+/// Returns the lines of `git ls-tree` about code.
 fn code_lines(files: &str) -> impl Iterator<Item = &str> {
     files.lines().filter(|line| {
         let path = line.split_once('\t').map(|(_, path)| path);
@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn uncommitted_code_is_noticed_and_uncommitted_documentation_is_not() {
+    fn only_uncommitted_code_is_noticed() {
         let status = " M docs/SOAK.md\n?? xtask/src/new.rs\nR  README.md -> src/a.rs\n M README.md";
         let lines: Vec<_> = changed(status).collect();
         assert_eq!(lines, ["?? xtask/src/new.rs", "R  README.md -> src/a.rs"]);
     }
 
     #[test]
-    fn files_of_a_tree_are_told_by_their_paths() {
+    fn files_of_a_tree_are_classified_by_path() {
         let tree = "100644 blob 12\tREADME.md\n100644 blob 34\txtask/src/main.rs";
         let lines: Vec<_> = code_lines(tree).collect();
         assert_eq!(lines, ["100644 blob 34\txtask/src/main.rs"]);

@@ -31,7 +31,7 @@ pub(super) struct Progress {
     pub(super) done: usize,
     pub(super) portions: usize,
     pub(super) failed: usize,
-    /// Until the end, as far as can be told.
+    /// Estimated time to the end.
     pub(super) seconds_left: f64,
 }
 
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_an_outcome_is_not_run_again_and_failures_stop_nothing() {
+    fn finished_portions_are_skipped_despite_failures() {
         let folder = folder("resume");
         let plan = [step("a", 3), step("b", 2)];
         let ran = Mutex::new(Vec::new());

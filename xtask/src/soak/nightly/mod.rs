@@ -106,13 +106,17 @@ pub(super) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     println!(
         "\n== {}: {}",
         folder.display(),
-        told(lanes.progress(request.lanes))
+        progress_line(lanes.progress(request.lanes))
     );
     lanes.run(
         request.lanes,
         |step, portion, record| places.run(step, portion, record, &code.commit),
         |step, portion, outcome, progress| {
-            println!("[{}] {}", told(progress), line(step, portion, outcome));
+            println!(
+                "[{}] {}",
+                progress_line(progress),
+                line(step, portion, outcome)
+            );
         },
     )?;
     let records = lanes.into_records();
@@ -138,7 +142,7 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
-fn told(progress: Progress) -> String {
+fn progress_line(progress: Progress) -> String {
     let Progress {
         done,
         portions,

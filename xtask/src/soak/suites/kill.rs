@@ -9,7 +9,7 @@ use super::super::stage::Stage;
 use super::{Done, Load};
 use crate::command::{self, command};
 
-/// Writes files, syncs each, removes some, and tells of every step in a log outside of the mount:
+/// Writes files, syncs each, removes some, and records every step in a log outside of the mount:
 /// `synced NAME SUM`, `removing NAME` before, and `removed NAME` after that is durable.
 const SCRIPT: &str = r#"
 cd "$1" || exit 1
@@ -33,7 +33,7 @@ true
 /// Kills it as often as there are seeds.
 pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
     let log = stage.path("synced");
-    let mut total = Promises::default();
+    let mut total = Guarantees::default();
     for round in load.seeds.clone() {
         std::fs::write(&log, "")?;
         let mut server = stage.serve()?;
@@ -71,7 +71,7 @@ pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
 
 /// What was synced, and is so.
 #[derive(Debug, Default)]
-struct Promises {
+struct Guarantees {
     files: usize,
     removals: usize,
 }
@@ -85,9 +85,9 @@ enum Said<'a> {
     Removed,
 }
 
-/// Counts what the log promises, and demands it.
-fn keep_count(stage: &Stage, log: &str) -> Result<Promises> {
-    let mut kept = Promises::default();
+/// Counts what the log guarantees, and checks it.
+fn keep_count(stage: &Stage, log: &str) -> Result<Guarantees> {
+    let mut kept = Guarantees::default();
     for (name, said) in read(log) {
         let path = stage.mounted().join(name);
         let found = if path.try_exists()? {
@@ -117,7 +117,7 @@ fn keep_count(stage: &Stage, log: &str) -> Result<Promises> {
     Ok(kept)
 }
 
-/// What is said last of each name. A line that was cut short says nothing.
+/// Returns the last entry for each name. A truncated line is ignored.
 fn read(log: &str) -> BTreeMap<&str, Said<'_>> {
     let mut said = BTreeMap::new();
     for line in log

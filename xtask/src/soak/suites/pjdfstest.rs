@@ -1,4 +1,4 @@
-//! pjdfstest: who may do what, and what must fail how.
+//! pjdfstest: permissions and errors of POSIX calls.
 
 use anyhow::{Context, Result, ensure};
 
@@ -23,7 +23,7 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 /// since the C library knows no limit of links for FUSE, and that test is left out.
 const PJDFSTEST_PASSES: u64 = 382;
 
-/// Runs pjdfstest as root, since most of it is about who may do what.
+/// Runs pjdfstest as root, since most of it tests permissions.
 pub(super) fn pjdfstest(stage: &Stage, _: &Load) -> Result<Done> {
     let settings = stage.path("pjdfstest.toml");
     std::fs::write(&settings, PJDFSTEST_TOML)?;

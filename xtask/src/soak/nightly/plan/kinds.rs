@@ -103,7 +103,7 @@ fn suites() -> Vec<Step> {
     for suite in SUITES.iter().filter(|suite| suite.name != "fsx") {
         let (title, seconds, is_on_all) = match suite.name {
             "pjdfstest" => (
-                "who may do what, and what must fail how, through the mount",
+                "permissions and errors of POSIX calls, through the mount",
                 30.0,
                 true,
             ),

@@ -184,7 +184,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_mode_has_portions_for_its_states_and_seeds_of_its_own_in_each() {
+    fn each_mode_has_portions_with_their_own_seeds() {
         let plan = plan(false);
         let step = plan
             .iter()
