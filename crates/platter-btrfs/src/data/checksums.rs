@@ -71,6 +71,14 @@ impl Checksums {
         }
     }
 
+    /// Whether a checksum is stored for the sector number `index` of the range.
+    #[must_use]
+    pub fn is_stored(&self, index: usize) -> bool {
+        let width = self.kind.len_bytes();
+        let stored = self.bytes.chunks_exact(width).nth(index);
+        stored.is_some_and(|stored| stored.iter().any(|byte| *byte != 0))
+    }
+
     /// Whether the sector number `index` of the range has these bytes.
     #[must_use]
     pub fn matches(&self, index: usize, sector: &[u8]) -> bool {

@@ -11,6 +11,7 @@ use super::devices::{self, Found, unsupported};
 use super::options::MountOptions;
 use crate::chunk::{ChunkMap, ChunkStore, Member, Members};
 use crate::context::{FsContext, Leniency};
+use crate::log;
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::key::ItemKind;
@@ -78,7 +79,7 @@ fn try_open(
         ignores_data_checksums: options.rescue.ignores_data_checksums,
         ignores_bad_roots: options.rescue.ignores_bad_roots,
     };
-    let context = FsContext::new(superblock, blocks, leniency);
+    let mut context = FsContext::new(superblock, blocks, leniency);
     // Reads the root of the root tree, by which others are found.
     context.required_tree(TreeId::FS)?;
     for id in [TreeId::EXTENT, TreeId::DEV, TreeId::CSUM] {
@@ -86,6 +87,12 @@ fn try_open(
             Err(_) if leniency.ignores_bad_roots => {}
             result => result?,
         }
+    }
+    if let Some(log_root) = context.superblock.log_root
+        && !options.rescue.skips_log
+    {
+        let overlays = log::replay(&context, log_root)?;
+        context.set_overlays(overlays);
     }
     Ok(context)
 }

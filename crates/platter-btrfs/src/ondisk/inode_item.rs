@@ -143,23 +143,23 @@ pub struct InodeItem {
     pub created: Timestamp,
 }
 
-/// Device numbers are stored as 64 bits: the lower 8 of the minor, 12 of the major, the rest of the
-/// minor.
+/// Device numbers are stored as 20 bits of the minor number, and the major number above them.
 fn decode_device(number: u64) -> DeviceNumber {
-    let bits = |shift: u32, mask: u64| {
-        let shifted = number.checked_shr(shift).unwrap_or_default();
-        u32::try_from(shifted & mask).unwrap_or_default()
-    };
+    let major = number.checked_shr(MINOR_BITS).unwrap_or_default();
     DeviceNumber {
-        major: bits(8, 0xfff),
-        minor: bits(0, 0xff) | (bits(12, 0x000f_ff00)),
+        major: u32::try_from(major & MAJOR_MASK).unwrap_or_default(),
+        minor: u32::try_from(number & MINOR_MASK).unwrap_or_default(),
     }
 }
 
 fn encode_device(device: DeviceNumber) -> u64 {
     let (major, minor) = (u64::from(device.major), u64::from(device.minor));
-    (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & 0x000f_ff00) << 12)
+    (minor & MINOR_MASK) | ((major & MAJOR_MASK) << MINOR_BITS)
 }
+
+const MINOR_BITS: u32 = 20;
+const MINOR_MASK: u64 = 0x000f_ffff;
+const MAJOR_MASK: u64 = 0xfff;
 
 impl InodeItem {
     /// Decodes the item.

@@ -1,0 +1,252 @@
+//! Replay of the log tree of one subvolume.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use platter_vfs::{FileKind, Result};
+use zerocopy::IntoBytes;
+
+use crate::context::FsContext;
+use crate::items::{ItemCursor, Overlay};
+use crate::ondisk::dir_log::DirLog;
+use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Generation, Key};
+use crate::tree::Tree;
+
+/// A subvolume with the changes that its log makes.
+pub(super) struct Replay<'c> {
+    pub(super) context: &'c FsContext,
+    pub(super) tree: Tree,
+    pub(super) log: Tree,
+    pub(super) overlay: Overlay,
+    /// Inodes whose number of names may have changed.
+    pub(super) relinked: BTreeSet<u64>,
+    /// Files whose extents may have changed.
+    resized: BTreeSet<u64>,
+}
+
+impl<'c> Replay<'c> {
+    pub(super) fn new(context: &'c FsContext, tree: Tree, log: Tree) -> Self {
+        Self {
+            context,
+            tree,
+            log,
+            overlay: Overlay::default(),
+            relinked: BTreeSet::new(),
+            resized: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn into_overlay(self) -> Overlay {
+        self.overlay
+    }
+
+    /// Replays everything: inodes first, so that names find what they name; then names of directories;
+    /// then names of inodes and extents. Checksums of data come into `checksums`.
+    pub(super) fn run(&mut self, checksums: &mut Overlay) -> Result<()> {
+        let inodes = self.logged(ItemKind::INODE_ITEM)?;
+        for (key, data) in &inodes {
+            self.inode(*key, data)?;
+        }
+        for (key, data) in self.logged(ItemKind::DIR_INDEX)? {
+            self.entry(key, &data)?;
+        }
+        for (key, _) in &inodes {
+            if self.item(key.object)?.is_some() {
+                self.names_of(key.object)?;
+            }
+        }
+        for (key, data) in self.logged(ItemKind::EXTENT_DATA)? {
+            if self.item(key.object)?.is_some() {
+                self.resized.insert(key.object);
+                self.extent(key, &data)?;
+            }
+        }
+        self.checksums(checksums)?;
+        for inode in std::mem::take(&mut self.relinked) {
+            self.count_links(inode)?;
+        }
+        for inode in std::mem::take(&mut self.resized) {
+            self.count_bytes(inode)?;
+        }
+        Ok(())
+    }
+
+    /// A cursor over the subvolume as it is so far.
+    pub(super) fn cursor(&self) -> ItemCursor<'_> {
+        ItemCursor::new(&self.context.blocks, self.tree, Some(&self.overlay))
+    }
+
+    /// The items of one type in the log.
+    pub(super) fn logged(&self, kind: ItemKind) -> Result<Vec<(Key, Vec<u8>)>> {
+        let mut found = Vec::new();
+        let mut cursor = ItemCursor::new(&self.context.blocks, self.log, None);
+        cursor.seek(Key::MIN)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.kind == kind {
+                found.push((key, data.to_vec()));
+            }
+            cursor.step()?;
+        }
+        Ok(found)
+    }
+
+    /// The items of one type and inode: of the log, or of the subvolume.
+    pub(super) fn items_of(
+        &self,
+        in_log: bool,
+        inode: u64,
+        kinds: &RangeInclusive<ItemKind>,
+    ) -> Result<Vec<(Key, Vec<u8>)>> {
+        let mut found = Vec::new();
+        let mut cursor = if in_log {
+            ItemCursor::new(&self.context.blocks, self.log, None)
+        } else {
+            self.cursor()
+        };
+        cursor.seek(Key::new(inode, *kinds.start(), 0))?;
+        while let Some((key, data)) = cursor.item() {
+            if key.object != inode || key.kind > *kinds.end() {
+                break;
+            }
+            found.push((key, data.to_vec()));
+            cursor.step()?;
+        }
+        Ok(found)
+    }
+
+    /// The item with a key in the subvolume as it is so far.
+    pub(super) fn data(&self, key: Key) -> Result<Option<Vec<u8>>> {
+        let mut cursor = self.cursor();
+        cursor.seek(key)?;
+        let item = cursor.item().filter(|(found, _)| *found == key);
+        Ok(item.map(|(_, data)| data.to_vec()))
+    }
+
+    /// An inode of the subvolume as it is so far.
+    pub(super) fn item(&self, inode: u64) -> Result<Option<InodeItem>> {
+        let key = Key::new(inode, ItemKind::INODE_ITEM, 0);
+        let data = self.data(key)?;
+        let decode = |data: Vec<u8>| InodeItem::decode(&data, self.tree.locus(key));
+        Ok(data.map(decode).transpose()?)
+    }
+
+    pub(super) fn set_item(&mut self, inode: u64, item: &InodeItem) {
+        let key = Key::new(inode, ItemKind::INODE_ITEM, 0);
+        self.overlay.set(key, item.encode().as_bytes());
+    }
+
+    /// Takes over an inode: its item, its attributes, what was removed from a directory, and of a file
+    /// what follows its end.
+    fn inode(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        let number = key.object;
+        let logged = InodeItem::decode(data, self.log.locus(key))?;
+        // A file without a name that got none before the crash is gone.
+        if logged.links == 0 {
+            return Ok(());
+        }
+        self.attributes(number)?;
+        if logged.kind == FileKind::Directory {
+            self.removed_entries(number)?;
+        }
+        let old = self.item(number)?;
+        let item = merged(&logged, old.as_ref(), self.context.superblock.generation);
+        self.set_item(number, &item);
+        self.relinked.insert(number);
+        if item.kind == FileKind::Regular {
+            let sector = u64::from(self.context.sector_bytes());
+            let end = item.size_bytes.next_multiple_of(sector);
+            self.drop_extents(number, end..u64::MAX)?;
+            self.resized.insert(number);
+        }
+        Ok(())
+    }
+
+    /// The log has all attributes of an inode.
+    fn attributes(&mut self, inode: u64) -> Result<()> {
+        let kinds = ItemKind::XATTR_ITEM..=ItemKind::XATTR_ITEM;
+        for (key, _) in self.items_of(false, inode, &kinds)? {
+            self.overlay.remove(key);
+        }
+        for (key, data) in self.items_of(true, inode, &kinds)? {
+            self.overlay.set(key, &data);
+        }
+        Ok(())
+    }
+
+    /// Removes the entries of a directory that are in a range that the log covers, and not in the log.
+    fn removed_entries(&mut self, dir: u64) -> Result<()> {
+        let ranges = self.items_of(
+            true,
+            dir,
+            &(ItemKind::DIR_LOG_INDEX..=ItemKind::DIR_LOG_INDEX),
+        )?;
+        let kinds = ItemKind::DIR_INDEX..=ItemKind::DIR_INDEX;
+        let kept: BTreeSet<Key> = self
+            .items_of(true, dir, &kinds)?
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect();
+        let entries = self.items_of(false, dir, &kinds)?;
+        for (key, data) in ranges {
+            let range = DirLog::decode(key, &data, self.log.locus(key))?;
+            for (key, data) in &entries {
+                let is_covered = (range.first..=range.last).contains(&key.offset);
+                if is_covered && !kept.contains(key) {
+                    self.remove_entry(*key, data)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what an inode has allocated to what its extents say.
+    fn count_bytes(&mut self, inode: u64) -> Result<()> {
+        let Some(item) = self.item(inode)? else {
+            return Ok(());
+        };
+        let allocated_bytes = self.allocated_bytes(inode)?;
+        self.set_item(
+            inode,
+            &InodeItem {
+                allocated_bytes,
+                ..item
+            },
+        );
+        Ok(())
+    }
+}
+
+/// An inode as it is after its replay. The size of a directory follows its names. An inode that was
+/// logged without its contents, which its generation says, keeps what it has.
+fn merged(logged: &InodeItem, old: Option<&InodeItem>, latest: Generation) -> InodeItem {
+    let is_name_only = logged.generation == Generation(0);
+    let is_dir = logged.kind == FileKind::Directory;
+    match old {
+        Some(old) if is_name_only => {
+            let is_file = logged.kind == FileKind::Regular && old.kind == FileKind::Regular;
+            let size_bytes = if is_file && logged.size_bytes != 0 {
+                logged.size_bytes
+            } else {
+                old.size_bytes
+            };
+            InodeItem { size_bytes, ..*old }
+        }
+        Some(old) if is_dir => InodeItem {
+            size_bytes: old.size_bytes,
+            allocated_bytes: old.allocated_bytes,
+            ..*logged
+        },
+        Some(_) => *logged,
+        None => InodeItem {
+            size_bytes: if is_dir { 0 } else { logged.size_bytes },
+            generation: if is_name_only {
+                Generation(latest.0.saturating_add(1))
+            } else {
+                logged.generation
+            },
+            ..*logged
+        },
+    }
+}
