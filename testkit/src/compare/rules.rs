@@ -7,7 +7,9 @@
     reason = "each is one independent question"
 )]
 pub struct Rules {
-    /// Inode numbers, allocated space, sizes of directories, I/O sizes, types in directories.
+    /// Inode numbers.
+    pub numbers: bool,
+    /// Allocated space, sizes of directories, I/O sizes, types in directories.
     pub layout: bool,
     /// Where holes and data lie.
     pub holes: bool,
@@ -28,6 +30,7 @@ pub struct Rules {
 impl Rules {
     /// The host's tree is a kernel mount of the same image: everything is the same.
     pub const KERNEL_MOUNT: Self = Self {
+        numbers: true,
         layout: true,
         holes: true,
         times: true,
@@ -40,6 +43,7 @@ impl Rules {
 
     /// The host's tree is a folder that `mke2fs -d` copied from.
     pub const SOURCE_FOLDER: Self = Self {
+        numbers: false,
         layout: false,
         holes: false,
         times: false,

@@ -145,8 +145,10 @@ impl Walk<'_> {
         if rules.links && (rules.layout || !outcome.path().is_empty()) {
             outcome.same("links", ours.links, theirs.links);
         }
-        if rules.layout {
+        if rules.numbers {
             outcome.same("inode", ours.inode, theirs.inode);
+        }
+        if rules.layout {
             outcome.same("sectors", ours.sectors, theirs.sectors);
             outcome.same("I/O size", ours.io_block_bytes, theirs.io_block_bytes);
         }

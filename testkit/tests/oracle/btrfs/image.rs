@@ -1,0 +1,122 @@
+//! Images with contents that the kernel wrote.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use platter_block::{Access as DeviceAccess, BlockDevice, FileDevice, OpenOptions};
+use platter_btrfs::{Btrfs, MountOptions};
+use platter_cache::MemoryBudget;
+use platter_vfs::SystemClock;
+use tempfile::TempDir;
+use testkit::compare::{Outcome, Rules, compare};
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
+use testkit::oracle::btrfs;
+use testkit::tool;
+
+/// What a kernel mount and platter must agree on. Numbers of inodes are unique in the mount here, and
+/// only in the subvolume there; free space is an estimate of each.
+pub(super) const RULES: Rules = Rules {
+    numbers: false,
+    statfs: false,
+    ..Rules::KERNEL_MOUNT
+};
+
+/// The images of one filesystem.
+pub(super) struct Pool {
+    _folder: TempDir,
+    pub(super) images: Vec<PathBuf>,
+}
+
+impl Pool {
+    /// A filesystem on `devices` images, made with the options of `mkfs.btrfs`.
+    pub(super) fn make(devices: usize, size_kib: u64, options: &[&str]) -> Result<Self> {
+        let pool = Self::empty(devices)?;
+        btrfs::make(&pool.paths(), size_kib, options)?;
+        Ok(pool)
+    }
+
+    /// Paths of images that are not there yet.
+    pub(super) fn empty(devices: usize) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let images = (0..devices)
+            .map(|index| folder.path().join(format!("image{index}")))
+            .collect();
+        Ok(Self {
+            _folder: folder,
+            images,
+        })
+    }
+
+    pub(super) fn paths(&self) -> Vec<&Path> {
+        self.images.iter().map(PathBuf::as_path).collect()
+    }
+
+    /// Runs a script with the root of a kernel mount as its argument.
+    pub(super) fn run(&self, mount_options: &str, script: &str) -> Result<()> {
+        let mount = Mount::images(
+            FsType::Btrfs,
+            &self.paths(),
+            mount_options,
+            Access::ReadWrite,
+        )?;
+        let mut shell = tool::command("sh");
+        shell.args(["-c", script, "sh"]).arg(mount.root());
+        tool::succeed(&mut shell)?;
+        mount.unmount_all(&self.paths())
+    }
+
+    /// Fills it with files of all kinds.
+    pub(super) fn fill(&self, mount_options: &str) -> Result<()> {
+        self.run(mount_options, include_str!("fill.sh"))
+    }
+
+    /// Opens its devices for reading.
+    pub(super) fn devices(&self) -> Result<Vec<Arc<dyn BlockDevice>>> {
+        open(&self.images)
+    }
+
+    /// Compares platter's mount with the kernel's. `kernel_options` choose the same root.
+    pub(super) fn compare(
+        &self,
+        options: &MountOptions,
+        kernel_options: &str,
+        rules: Rules,
+    ) -> Result<Outcome> {
+        let btrfs = mount(&self.devices()?, options)?;
+        let kernel = Mount::images(
+            FsType::Btrfs,
+            &self.paths(),
+            kernel_options,
+            Access::ReadOnly,
+        )?;
+        compare(&btrfs, kernel.root(), rules)
+    }
+
+    /// As [`compare`](Self::compare) with the defaults; panics with the differences if there are any.
+    pub(super) fn agree(&self) -> Result<()> {
+        let outcome = self.compare(&MountOptions::default(), "", RULES)?;
+        assert!(outcome.files > 700, "{outcome}");
+        assert_eq!(outcome.differences, 0, "{outcome}");
+        Ok(())
+    }
+}
+
+/// Platter's mount of these devices.
+pub(super) fn mount(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Result<Btrfs> {
+    let budget = Arc::new(MemoryBudget::new(16 << 20));
+    Ok(Btrfs::mount(devices, options, budget, &SystemClock::new())?)
+}
+
+/// Opens images for reading.
+pub(super) fn open(images: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    let options = OpenOptions {
+        access: DeviceAccess::Read,
+        direct: false,
+    };
+    let open = |image: &PathBuf| -> Result<Arc<dyn BlockDevice>> {
+        Ok(Arc::new(FileDevice::open(image, options)?))
+    };
+    images.iter().map(open).collect()
+}

@@ -1,0 +1,8 @@
+//! btrfs images of the kernel beside a kernel mount: every path, byte, attribute and hole, with every
+//! profile, checksum, compression and size of tree blocks, and with losses that the profile tolerates.
+
+mod damage;
+mod image;
+mod layouts;
+mod log;
+mod subvolumes;
