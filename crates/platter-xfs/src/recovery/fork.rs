@@ -1,5 +1,7 @@
 //! All blocks of a fork. Spec: `xfs/data_extents`.
 
+use std::collections::HashSet;
+
 use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
@@ -43,7 +45,7 @@ impl ForkBlocks {
         Ok(())
     }
 
-    /// Level by level: each block once, and no more than there are.
+    /// Level by level, each block once.
     fn walk(
         &mut self,
         fork: &Fork<'_>,
@@ -53,11 +55,12 @@ impl ForkBlocks {
     ) -> Result<()> {
         let broken = |rule: BtreeRule| Corrupt::new(Locus::inode(inode.get()), rule);
         let root = BtreeBlock::decode_root(fork.bytes, BtreeKind::Bmap).map_err(broken)?;
+        let mut seen = HashSet::new();
         let mut next = children(&root, geometry, inode).map_err(broken)?;
         for level in (0..root.level).rev() {
             let mut below = Vec::new();
             for block in next {
-                if self.tree.len() as u64 >= geometry.data_blocks {
+                if !seen.insert(block) {
                     return Err(broken(BtreeRule::Pointer).into());
                 }
                 let mut bytes = vec![0; geometry.block_bytes() as usize];

@@ -67,7 +67,7 @@ fn other_intents_are_refused_by_name() {
 }
 
 /// A list of unlinked inodes with one symbolic link of so many names.
-fn with_unlinked(links: u32) -> Sample {
+fn with_unlinked(links: u32, next: u32) -> Sample {
     let sample = Sample::new();
     let number = sample.geometry.inode_nr(AG, AgInode(24002)).unwrap();
     let mut inode = vec![0; 512];
@@ -77,6 +77,7 @@ fn with_unlinked(links: u32) -> Sample {
     inode[83] = 2;
     inode[16..20].copy_from_slice(&links.to_be_bytes());
     inode[56..64].copy_from_slice(&3_u64.to_be_bytes());
+    inode[96..100].copy_from_slice(&next.to_be_bytes());
     checksum::seal(&mut inode, 100);
     let at = sample.geometry.ag_offset(AG) + 3000 * 4096 + 2 * 512;
     sample.device.write_at(at, &inode).unwrap();
@@ -86,7 +87,7 @@ fn with_unlinked(links: u32) -> Sample {
 
 #[test]
 fn unlinked_inode_is_freed_and_its_list_emptied() {
-    let sample = with_unlinked(0);
+    let sample = with_unlinked(0, u32::MAX);
     assert_eq!(
         unlinked::process(&sample.device, &sample.geometry).unwrap(),
         1
@@ -100,8 +101,10 @@ fn unlinked_inode_is_freed_and_its_list_emptied() {
 }
 
 #[test]
-fn inode_with_names_in_an_unlinked_list_is_found() {
-    let sample = with_unlinked(1);
-    let refused = unlinked::process(&sample.device, &sample.geometry).unwrap_err();
-    assert!(refused.to_string().contains(GroupRule::UnlinkedList.text()));
+fn named_inode_or_loop_in_an_unlinked_list_is_found() {
+    for (links, next) in [(1, u32::MAX), (0, 24002)] {
+        let sample = with_unlinked(links, next);
+        let refused = unlinked::process(&sample.device, &sample.geometry).unwrap_err();
+        assert!(refused.to_string().contains(GroupRule::UnlinkedList.text()));
+    }
 }

@@ -1,6 +1,7 @@
 //! Inodes without a name: those that were open, or not yet freed, when the machine stopped.
 //! Spec: `xfs/allocation_groups`, "Unlinked Inode List"; `xfs/ondisk_inode`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -56,7 +57,7 @@ fn collect(
     let mut blocks = Blocks::new(Arc::clone(device));
     let heads = Group::open(geometry, ag, &mut blocks)?.agi().unlinked;
     let broken = || Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList);
-    let most = u64::from(geometry.ag_len(ag)) << geometry.inodes_per_block_bits();
+    let mut seen = HashSet::new();
     let mut found = Vec::new();
     for head in heads {
         let mut next: Option<AgInode> = head;
@@ -65,7 +66,7 @@ fn collect(
             let bytes = read_inode(&**device, geometry, number)?;
             let decoded = Inode::decode(&bytes, number, geometry)
                 .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
-            if decoded.links != 0 || found.len() as u64 >= most {
+            if decoded.links != 0 || !seen.insert(number) {
                 return Err(broken().into());
             }
             next = decoded.next_unlinked;
