@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use testkit::fixtures::{Fixture, catalogue};
+use testkit::fs_type::FsType;
 
 use crate::layout::Layout;
 use crate::open;
@@ -11,6 +12,8 @@ use crate::open;
 pub struct Seed {
     /// The fixture's name.
     pub name: &'static str,
+    /// Its format.
+    pub fs_type: FsType,
     /// Its bytes, the same wherever the same tools made it.
     pub image: Vec<u8>,
     /// Its structures.
@@ -46,6 +49,7 @@ pub fn seed(fixture: &Fixture) -> Result<Seed> {
     layout.make_still(&mut image);
     Ok(Seed {
         name: fixture.name,
+        fs_type: fixture.fs_type,
         image,
         layout,
     })

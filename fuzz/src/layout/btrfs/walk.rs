@@ -84,7 +84,8 @@ impl Walk<'_> {
     }
 
     fn add(&mut self, kind: Kind, start: usize, len: usize, address: u64) {
-        if start + len <= self.image.len() {
+        // Some items are keys alone.
+        if len > 0 && start + len <= self.image.len() {
             self.parts.push(Part {
                 kind: AnyKind::Btrfs(kind),
                 range: start..start + len,
