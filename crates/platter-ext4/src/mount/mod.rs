@@ -95,7 +95,7 @@ impl Ext4 {
             });
         };
         let tree = writing::begin(volume, options, budget, clock)?;
-        let writing = Writing::start(&tree, options, guard, lifetime)?;
+        let writing = writing::start(&tree, options, guard, lifetime)?;
         Ok(Self {
             tree,
             recovery,
@@ -138,7 +138,7 @@ impl Ext4 {
 impl Drop for Ext4 {
     fn drop(&mut self) {
         if let Some(writing) = &self.writing {
-            writing.stop();
+            writing.abandon();
         }
         self.tree.close();
     }
@@ -223,7 +223,7 @@ impl Filesystem for Ext4 {
     }
 
     fn unmount(&self) -> Result<()> {
-        let ended = self.writing.as_ref().map_or(Ok(()), Writing::end);
+        let ended = self.writing.as_ref().map_or(Ok(()), Writing::unmount);
         self.tree.close();
         ended
     }

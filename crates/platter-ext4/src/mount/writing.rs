@@ -1,12 +1,11 @@
 //! A mount for writing: what is refused, how it begins, and how it comes to rest.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::commit::{BackgroundWorker, CommitThread};
+use platter_vfs::writing::{MountEnd, WritableMount};
 use platter_vfs::{Clock, Condition, Result};
 
 use super::lifetime::Lifetime;
@@ -23,30 +22,21 @@ use crate::superblock;
 use crate::txn::{Journal, Log};
 use crate::volume::Sharing;
 
-/// What a mount for writing keeps up, and ends.
+/// A mount for writing.
+pub(super) type Writing = MountEnd<Mounted>;
+
+/// What a mount for writing keeps.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct Mounted {
     tree: Arc<Tree>,
     lifetime: Arc<Lifetime>,
-    /// Present until the end.
-    running: Mutex<Option<Running>>,
-    /// Held while it ends, for who would end it, too.
-    ending: Mutex<()>,
-    /// All changes were ended before the unmount, which leaves the device as it is.
-    is_shut_down: AtomicBool,
 }
 
+/// The threads of a mount. They end in this order.
 #[derive(Debug)]
-struct Running {
-    flusher: Option<BackgroundWorker>,
-    commit_thread: Option<CommitThread<Log>>,
-    guard: Option<mmp::Guard>,
-}
-
-impl Running {
-    fn take_threads(&mut self) -> (Option<BackgroundWorker>, Option<CommitThread<Log>>) {
-        (self.flusher.take(), self.commit_thread.take())
-    }
+pub(super) struct Workers {
+    _flusher: Option<BackgroundWorker>,
+    _commit_thread: Option<CommitThread<Log>>,
 }
 
 /// What keeps an image from being written, by name, whatever it could be read with.
@@ -136,89 +126,55 @@ pub(super) fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Res
     Ok(journal)
 }
 
-impl Writing {
-    /// Starts what a mount for writing needs beside its callers.
-    pub(super) fn start(
-        tree: &Arc<Tree>,
-        options: &MountOptions,
-        mut guard: Option<mmp::Guard>,
-        lifetime: Arc<Lifetime>,
-    ) -> Result<Self> {
-        if let Some(guard) = &mut guard {
-            guard.keep(tree)?;
+/// Starts the threads that a mount for writing needs.
+pub(super) fn start(
+    tree: &Arc<Tree>,
+    options: &MountOptions,
+    mut guard: Option<mmp::Guard>,
+    lifetime: Arc<Lifetime>,
+) -> Result<Writing> {
+    if let Some(guard) = &mut guard {
+        guard.keep(tree)?;
+    }
+    let (flusher, commit_thread) = match (options.commit_interval, tree.volume.shared_log()) {
+        (Some(interval), Some(log)) => {
+            let flusher = flusher::start(tree, &lifetime, interval)?;
+            let thread = CommitThread::start("ext4-journal", log);
+            (
+                Some(flusher),
+                Some(thread.map_err(|_| Condition::WouldBlock)?),
+            )
         }
-        let (flusher, commit_thread) = match (options.commit_interval, tree.volume.shared_log()) {
-            (Some(interval), Some(log)) => {
-                let flusher = flusher::start(tree, &lifetime, interval)?;
-                let thread = CommitThread::start("ext4-journal", log);
-                (
-                    Some(flusher),
-                    Some(thread.map_err(|_| Condition::WouldBlock)?),
-                )
-            }
-            _ => (None, None),
-        };
-        Ok(Self {
-            tree: Arc::clone(tree),
-            lifetime,
-            running: Mutex::new(Some(Running {
-                flusher,
-                commit_thread,
-                guard,
-            })),
-            ending: Mutex::default(),
-            is_shut_down: AtomicBool::new(false),
-        })
+        _ => (None, None),
+    };
+    let mounted = Mounted {
+        tree: Arc::clone(tree),
+        lifetime,
+    };
+    let workers = Workers {
+        _flusher: flusher,
+        _commit_thread: commit_thread,
+    };
+    Ok(MountEnd::new(mounted, workers, guard))
+}
+
+impl WritableMount for Mounted {
+    type Workers = Workers;
+    type Guard = mmp::Guard;
+
+    fn sync(&self) -> Result<()> {
+        self.tree.sync()
     }
 
-    /// Writes all that is not written yet, and marks the filesystem as being at rest. What was left
-    /// undone by an error stays so, for the next mount to recover.
-    pub(super) fn end(&self) -> Result<()> {
-        let _only = self.ending.lock();
-        let Some(running) = self.running.lock().take() else {
-            return Ok(());
-        };
-        drop(running.flusher);
-        drop(running.commit_thread);
-        if self.is_shut_down.load(Ordering::Acquire) {
-            return running.guard.map_or(Ok(()), mmp::Guard::release);
-        }
-        let ended = self.come_to_rest();
+    fn end_writes(&self) {
         self.tree.cut();
-        match running.guard {
-            Some(guard) => ended.and(guard.release()),
-            None => ended,
-        }
     }
 
-    /// Makes everything durable and ends all changes. The journal stays to be recovered, and a
-    /// filesystem without one to be checked.
-    pub(super) fn shut_down(&self) -> Result<()> {
-        let _only = self.ending.lock();
-        if self.has_ended() || self.is_shut_down.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
-        let synced = self.tree.sync();
-        let threads = self.running.lock().as_mut().map(Running::take_threads);
-        drop(threads);
-        self.tree.cut();
-        synced
+    fn release(&self, guard: mmp::Guard) -> Result<()> {
+        guard.release()
     }
 
-    /// Ends what runs beside its callers, and leaves the filesystem as it is.
-    pub(super) fn stop(&self) {
-        // Nothing is written any more when another host may take the filesystem.
-        self.tree.cut();
-        let running = self.running.lock().take();
-        drop(running);
-    }
-
-    /// Whether it came to its end.
-    pub(super) fn has_ended(&self) -> bool {
-        self.running.lock().is_none()
-    }
-
-    fn come_to_rest(&self) -> Result<()> {
+    fn mark_clean(&self) -> Result<()> {
         let tree = &self.tree;
         let volume = &tree.volume;
         tree.sync()?;

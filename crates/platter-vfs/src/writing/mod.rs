@@ -1,8 +1,9 @@
 //! What every writable filesystem keeps of its inodes outside its format: dirty and unstored inodes,
-//! throttling of writers, unflushed writes, the write gate, and retries after `ENOSPC`.
+//! throttling of writers, unflushed writes, the write gate, retries after `ENOSPC`, and the end of a mount.
 
 mod dirty_list;
 mod flusher;
+mod mount_end;
 mod range_set;
 mod retry;
 mod unflushed;
@@ -11,6 +12,7 @@ mod write_gate;
 
 pub use dirty_list::{DirtyList, WRITEBACK_BATCH_MAX};
 pub use flusher::{Flushed, start_flusher};
+pub use mount_end::{MountEnd, WritableMount};
 pub use range_set::{RangeNumber, RangeSet};
 pub use retry::{NoSpaceRetry, ReturnsSpace, retry_no_space};
 pub use unflushed::{FileSync, UnflushedWrites};
