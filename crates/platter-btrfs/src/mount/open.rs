@@ -158,11 +158,12 @@ fn decode_chunk(key: Key, data: &[u8], superblock: &Superblock, locus: Locus) ->
 fn refuse_missing(members: &Members, options: &MountOptions) -> Result<()> {
     let missing: Vec<String> = members
         .missing()
-        .map(|member| format!("devid {} uuid {} is missing", member.id, member.uuid))
+        .map(|member| format!("devid {} uuid {}", member.id, member.uuid))
         .collect();
     if missing.is_empty() || options.degraded {
         return Ok(());
     }
     let reason = "give all devices, or mount with -o degraded";
-    Err(unsupported(missing.join(", "), Some(reason)))
+    let feature = format!("mounting without {}", missing.join(", "));
+    Err(unsupported(feature, Some(reason)))
 }

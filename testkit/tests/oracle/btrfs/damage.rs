@@ -53,7 +53,7 @@ fn missing(profile: &str) -> Result<()> {
                 .map(|index| Arc::clone(&devices[index]))
                 .collect();
             let refused = mount(&left, &MountOptions::default()).unwrap_err();
-            assert!(refused.to_string().contains("is missing"), "{refused}");
+            assert!(refused.to_string().contains("without devid"), "{refused}");
             let outcome = compare(&mount(&left, &degraded)?, kernel.root(), RULES)?;
             assert_eq!(
                 outcome.differences, 0,
