@@ -23,13 +23,13 @@ pub struct Seed {
 /// Cache for a look at a seed.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// Every seed of a format that the library serves, those of ext2, ext3 and ext4 with all times set to
-/// one moment.
+/// The seeds that are mutated: those of ext2, ext3 and ext4, with all times set to one moment. A mutant is a
+/// copy of the whole image, for which the smallest images of btrfs and XFS are too large.
 pub fn all() -> Result<Vec<Seed>> {
     let mut seeds = Vec::new();
     for seed in fixtures().map(seed) {
         let seed = seed?;
-        if is_served(&seed.image) {
+        if seed.fs_type == FsType::Ext4 && is_served(&seed.image) {
             seeds.push(seed);
         }
     }
