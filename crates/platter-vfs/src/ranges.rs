@@ -9,7 +9,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Bytes that one call copies through the page cache at most: a front end's thread is busy meanwhile.
 const COPIED_BYTES_MAX: u64 = 32 << 20;
 
-/// What [`Inode::dedupe_range`](crate::Inode::dedupe_range) came to, as `FIDEDUPERANGE` reports it.
+/// What [`Inode::dedupe_range`] came to, as `FIDEDUPERANGE` reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deduped {
     /// So many bytes are equal, and lie in one place now.
@@ -18,7 +18,7 @@ pub enum Deduped {
     Differs,
 }
 
-/// What [`Inode::exchange_range`](crate::Inode::exchange_range) exchanges, as in
+/// What [`Inode::exchange_range`] exchanges, as in
 /// `struct xfs_exchange_range`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {

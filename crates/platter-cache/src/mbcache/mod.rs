@@ -123,7 +123,7 @@ pub struct EntryRef<'c> {
 }
 
 impl MbCache {
-    /// Creates a cache limited to a sixty-fourth of `budget`, and to [`LIMIT_MAX`] entries.
+    /// Creates a cache limited to a sixty-fourth of `budget`, and to 16,384 entries.
     #[must_use]
     pub fn new(design: Design, budget: Arc<MemoryBudget>) -> Self {
         let bytes = budget.limit_bytes() / BUDGET_SHARE;
