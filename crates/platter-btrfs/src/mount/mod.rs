@@ -62,6 +62,12 @@ impl Btrfs {
     }
 }
 
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        self.fs.close();
+    }
+}
+
 impl Filesystem for Btrfs {
     fn describe(&self) -> Description {
         describe::describe(&self.fs)
@@ -96,6 +102,45 @@ impl Filesystem for Btrfs {
     }
 
     fn unmount(&self) -> Result<()> {
+        self.fs.close();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use platter_vfs::{FileKind, Timestamp};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::context::tests::sample;
+    use crate::ondisk::inode_item;
+    use crate::ondisk::key::ItemKind;
+    use crate::ondisk::{Key, TreeId};
+
+    /// A filesystem with its root directory alone.
+    fn mounted() -> Btrfs {
+        let root = inode_item::tests::sample(FileKind::Directory).encode();
+        let key = Key::new(256, ItemKind::INODE_ITEM, 0);
+        let context = sample(&[(key, root.as_bytes())], &[]);
+        let root = context.subvolume(TreeId::FS).unwrap().unwrap();
+        let budget = Arc::new(MemoryBudget::new(1 << 20));
+        let fs = SuperBlock::new(context, &root, &[], budget, Timestamp::default());
+        Btrfs { fs }
+    }
+
+    #[test]
+    fn cached_inodes_do_not_outlive_the_mount() {
+        for unmounts in [false, true] {
+            let mounted = mounted();
+            let fs = Arc::downgrade(&mounted.fs);
+            mounted.root().unwrap().attr().unwrap();
+            if unmounts {
+                mounted.unmount().unwrap();
+                mounted.root().unwrap().attr().unwrap();
+            }
+            drop(mounted);
+            assert!(fs.upgrade().is_none());
+        }
     }
 }

@@ -10,6 +10,7 @@ mod stub;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_cache::{Mapping, MemoryBudget};
 use platter_vfs::inode_cache::{InodeCache, Seat};
@@ -48,6 +49,8 @@ pub struct SuperBlock {
     pub decompressed: DecompressedCache,
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<BtrfsInode>,
+    /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
+    is_closed: AtomicBool,
     numbers: ShownNumbers,
     stubs: Stubs,
     root: InodeId,
@@ -85,6 +88,7 @@ impl SuperBlock {
             decompressed: DecompressedCache::default(),
             inodes: InodeCache::sparing(recent_max(&budget), BtrfsInode::is_cheap),
             budget,
+            is_closed: AtomicBool::new(false),
             numbers,
             stubs: Stubs::default(),
             root: root_of(root),
@@ -119,8 +123,17 @@ impl SuperBlock {
         Ok(found.map(|inode| -> Arc<dyn platter_vfs::Inode> { inode }))
     }
 
+    /// Drops what the cache keeps alive. Nothing is kept from now on.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.inodes.release_all();
+    }
+
     fn load(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<BtrfsInode>>> {
         let loaded = self.inodes.get_or_load(id, |seat| self.read(id, seat));
+        if self.is_closed.load(Ordering::Acquire) {
+            self.inodes.release(id);
+        }
         match loaded {
             Ok(inode) => Ok(Some(inode)),
             Err(Error::Condition(Condition::Stale)) => Ok(None),
