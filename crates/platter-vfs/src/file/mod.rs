@@ -136,7 +136,8 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
     /// The run that `block` lies in, from `block` on: a hole where nothing can be mapped.
     fn run(&self, block: u64) -> Result<FileRun>;
 
-    /// The first dirty blocks without written ones that end after `block`, from `block` on.
+    /// The first dirty blocks that get others at writeback and end after `block`, from `block` on: those
+    /// without written ones, and those that are copied on write.
     fn next_delayed(&self, block: u64) -> Option<Range<u64>>;
 
     /// What is to be done with the first dirty blocks of a range, and how many those are. The mapping is
@@ -258,10 +259,13 @@ pub(crate) fn cached_unit_bytes<F: FileBlocks + ?Sized>(file: &F) -> u64 {
     (1 << file.block_bits()).max(PAGE_BYTES as u64)
 }
 
-/// The blocks that a range of bytes touches.
+/// The blocks that a range of bytes touches: none if it is empty.
 pub(crate) fn blocks_of<F: FileBlocks + ?Sized>(file: &F, bytes: &Range<u64>) -> Range<u64> {
     let bits = file.block_bits();
     let start = bytes.start >> bits;
+    if bytes.is_empty() {
+        return start..start;
+    }
     // Not by adding: the end may be the largest number.
     let end = (bytes.end >> bits) + u64::from(bytes.end & ((1 << bits) - 1) != 0);
     start..end.max(start)

@@ -1,12 +1,13 @@
 //! A file whose block mapping is a table in memory, overwriting or copying on write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use platter_block::{BlockDevice, CountingDevice, MemoryDevice};
+use platter_block::{BlockDevice, CountingDevice, IoError, MemoryDevice, Operation};
 use platter_cache::page::WritableSpace;
 use platter_cache::{AddressSpace, Mapping, MemoryBudget};
 
@@ -58,6 +59,8 @@ pub(super) struct DiskFile {
     data: FileData<()>,
     lock: RankedRwLock<()>,
     state: Mutex<State>,
+    /// Whether reading the device fails.
+    pub(super) fails_reads: AtomicBool,
 }
 
 #[derive(Default)]
@@ -89,6 +92,7 @@ impl DiskFile {
             data: FileData::new(0, false),
             lock: RankedRwLock::new(LockRank::InodeOrder, ()),
             state: Mutex::default(),
+            fails_reads: AtomicBool::new(false),
         })
     }
 
@@ -132,6 +136,11 @@ impl AddressSpace for DiskFile {
     }
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        if self.fails_reads.load(Ordering::Relaxed) {
+            let source = io::Error::other("the medium is scratched");
+            let error = IoError::new(self.disk.device.name(), Operation::Read, offset, 0, source);
+            return Err(Error::Io(Box::new(error)));
+        }
         let _mapping = self.data.mapping.read();
         let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let blocks = blocks_of(self, &(offset..offset + len));

@@ -3,6 +3,7 @@
 mod disk_file;
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use platter_block::BlockDevice;
 
@@ -137,6 +138,23 @@ fn accepted_writes_never_run_out_of_space() {
         write_back(&*file).unwrap();
         assert_eq!(disk.free(), (2, 0));
     }
+}
+
+#[test]
+fn failed_write_keeps_no_reservation() {
+    let disk = Disk::new(BLOCKS);
+    let file = DiskFile::new(&disk, false);
+    write(&*file, 0, &[1; 1024], WriteTo::Cache).unwrap();
+    file.data().extend(4096);
+    write_back(&*file).unwrap();
+    file.pages().invalidate(0..u64::MAX);
+    file.fails_reads.store(true, Ordering::Relaxed);
+    // A part of a block without space, in a page whose other blocks have to be read first.
+    write(&*file, BLOCK + 100, &[2; 100], WriteTo::Cache).unwrap_err();
+    assert_eq!(disk.free(), (BLOCKS - 1, 0));
+    assert_eq!(FileBlocks::next_delayed(&*file, 0), None);
+    file.fails_reads.store(false, Ordering::Relaxed);
+    assert_eq!(file.read_all()[1024..], [0; 3072]);
 }
 
 #[test]
