@@ -13,6 +13,9 @@ use super::changed::Changed;
 use crate::ondisk::BlockNr;
 use crate::ondisk::jbd2::Sequence;
 
+/// Up to so many freed blocks are looked up in the cache one by one, more by a scan of all that it has.
+const LOOKED_UP_BLOCKS_MAX: u64 = 16;
+
 /// The right to change metadata as part of one transaction, which does not commit before the handle
 /// is dropped. All that is changed through one handle becomes durable together.
 ///
@@ -189,11 +192,16 @@ impl<'l> Handle<'l> {
     /// of it and of the cache, and sees to it that no earlier copy in the journal is replayed over
     /// what comes to lie there.
     pub fn forget(&mut self, blocks: Range<BlockNr>) {
-        self.log
-            .home
-            .buffers
-            .invalidate(blocks.start.0..blocks.end.0);
-        self.log.forget(blocks.start.0..blocks.end.0);
+        let range = blocks.start.0..blocks.end.0;
+        let buffers = &self.log.home.buffers;
+        if range.end.saturating_sub(range.start) <= LOOKED_UP_BLOCKS_MAX {
+            for block in range.clone() {
+                buffers.forget(block);
+            }
+        } else {
+            buffers.invalidate(range.clone());
+        }
+        self.log.forget(range);
     }
 
     /// Notes `blocks` as freed by this transaction: they may be used again once it is durable. Those
