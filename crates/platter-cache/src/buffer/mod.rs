@@ -321,9 +321,11 @@ impl Core {
                     version = refused;
                 }
                 Refusal::Overlap(other) => {
+                    // A version that was changed in place is dropped, and the block read again.
+                    self.table.forget(key);
                     let locus = Locus::block(self.addressing.address(key));
                     let other = self.addressing.address(other);
-                    let rule = format!("overlaps block {other}, which has another length");
+                    let rule = format!("overlaps dirty block {other}");
                     return Err(Corruption::new("metadata block", locus, rule));
                 }
             }

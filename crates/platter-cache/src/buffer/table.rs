@@ -117,7 +117,7 @@ pub(super) enum Reclaim {
 pub(super) enum Refusal {
     /// A repair of the block is under way.
     Repair(Arc<Version>, Arc<Flight>),
-    /// It has bytes in common with a dirty block of another length.
+    /// It has bytes in common with another dirty block.
     Overlap(Key),
 }
 

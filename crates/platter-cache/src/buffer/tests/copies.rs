@@ -328,7 +328,7 @@ fn dirty_block_over_one_of_another_length_is_refused() {
     publish(AT, NODE).unwrap();
     for (at, bytes) in [(AT, 512), (AT + 512, 512), (AT - 4096, 8192), (0, 65536)] {
         let error = publish(at, bytes).unwrap_err().to_string();
-        assert!(error.contains("overlaps block 20480"), "{error}");
+        assert!(error.contains("overlaps dirty block 20480"), "{error}");
     }
     publish(AT - 4096, 4096).unwrap();
     publish(AT + u64::from(NODE), 4096).unwrap();
@@ -336,6 +336,23 @@ fn dirty_block_over_one_of_another_length_is_refused() {
     cache.forget(AT);
     publish(AT, 512).unwrap();
     assert_eq!(cache.dirty_len(), 3);
+}
+
+#[test]
+fn refused_edit_leaves_the_block_as_it_was() {
+    let (_, cache) = mirror();
+    let block = (AT + 512, size(512));
+    let before = cache.read(block, &Unverified).unwrap().to_vec();
+    cache
+        .publish((AT, size(NODE)), vec![0; NODE as usize], &Unverified)
+        .unwrap();
+    let edited = cache.edit(block, &Unverified, 1, |bytes| {
+        bytes.fill(200);
+        Ok::<_, BufferError>(Edit::Changed(()))
+    });
+    assert!(edited.is_err());
+    assert_eq!(*cache.read(block, &Unverified).unwrap(), *before);
+    assert_eq!(cache.dirty_len(), 1);
 }
 
 #[test]
