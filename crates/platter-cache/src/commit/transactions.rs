@@ -27,6 +27,16 @@ pub trait TransactionNumber:
     fn is_before(self, other: Self) -> bool;
 }
 
+impl TransactionNumber for TransactionId {
+    fn previous(self) -> Self {
+        Self(self.0 - 1)
+    }
+
+    fn is_before(self, other: Self) -> bool {
+        self.0 < other.0
+    }
+}
+
 /// What the handles of a driver add to.
 pub trait RunningTransaction: Send {
     /// Its number.
@@ -163,12 +173,15 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
     ///
     /// # Errors
     /// That nothing is written any more; else those of `commit`.
+    ///
+    /// # Panics
+    /// If there are more credits than any transaction has blocks: the handle would wait for ever.
     pub fn begin(
         &self,
         credits: u32,
         commit: impl FnMut(R::Number) -> Result<(), E>,
     ) -> Result<R::Number, E> {
-        debug_assert!(credits <= self.blocks_max);
+        assert!(credits <= self.blocks_max, "{credits} credits");
         match self.gate.enter(credits, self.blocks_max) {
             Some(transaction) => Ok(transaction.into()),
             None => self.wait_and_begin(credits, commit),
@@ -301,6 +314,9 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         let is_empty = state.running.is_empty();
         drop(state);
         let committed = if is_empty { Ok(()) } else { write() };
+        if let Err(error) = &committed {
+            self.stop(error);
+        }
         turn.is_done = true;
         committed
     }
@@ -447,16 +463,6 @@ mod tests {
 
     use super::*;
 
-    impl TransactionNumber for TransactionId {
-        fn previous(self) -> Self {
-            Self(self.0 - 1)
-        }
-
-        fn is_before(self, other: Self) -> bool {
-            self.0 < other.0
-        }
-    }
-
     /// A transaction that counts its blocks.
     struct Counted {
         number: u64,
@@ -596,6 +602,26 @@ mod tests {
             ending.join().unwrap()
         });
         assert!(handles < 1000, "the commit waited for {handles} handles");
+    }
+
+    #[test]
+    fn transaction_that_was_not_written_never_counts_as_durable() {
+        let counting = Counting::new(3);
+        let transaction = counting.change().unwrap();
+        let failed = counting.transactions.commit(transaction, None, || {
+            counting.transactions.close_running(|running| running)?;
+            Err("broken")
+        });
+        assert_eq!(failed, Err("broken"));
+        assert_eq!(counting.commit(transaction), Err("broken"));
+        assert_eq!(counting.change(), Err("ended"));
+    }
+
+    #[test]
+    #[should_panic(expected = "4 credits")]
+    fn handle_larger_than_a_transaction_is_refused() {
+        let counting = Counting::new(3);
+        let _ = counting.transactions.begin(4, |full| counting.commit(full));
     }
 
     #[test]
