@@ -262,7 +262,9 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
             let missing = self.missing_at(window.clone());
             if missing.is_empty() {
                 let folio = self.pages.get_item(index);
-                index = folio.map_or(index + 1, |folio| folio.index() + folio.order().span());
+                index = folio.map_or(index + self.min_order.span(), |folio| {
+                    folio.index() + folio.order().span()
+                });
                 continue;
             }
             match self.fill_window(source, missing.clone()) {
