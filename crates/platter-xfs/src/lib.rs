@@ -6,7 +6,9 @@
 #[macro_use]
 pub mod ondisk;
 pub mod txn;
+pub mod tree;
 pub mod ag;
+pub mod fork;
 pub mod recovery;
 pub mod context;
 pub mod btree;

@@ -43,9 +43,21 @@ impl Blocks {
         self.changed.remove(&at);
     }
 
+    /// Number of changed blocks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.changed.len()
+    }
+
+    /// Whether nothing is changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changed.is_empty()
+    }
+
     /// Writes all changed blocks.
-    pub fn write_all(self) -> Result<()> {
-        for (at, bytes) in self.changed {
+    pub fn write_all(&mut self) -> Result<()> {
+        for (at, bytes) in std::mem::take(&mut self.changed) {
             self.device.write_at(at, &bytes)?;
         }
         Ok(())

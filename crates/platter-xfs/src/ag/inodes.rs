@@ -4,10 +4,10 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::Group;
-use super::record::TreeRecord;
 use super::rules::GroupRule;
 use crate::ondisk::AgInode;
 use crate::ondisk::btree::{BtreeKind, DiskInodeChunk, InodeChunk};
+use crate::tree::TreeRecord;
 
 impl Group<'_> {
     /// Marks an inode free in the inode B-trees and the header.

@@ -4,35 +4,60 @@ use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
 use super::Group;
-use super::record::TreeRecord;
 use super::rules::GroupRule;
 use crate::ondisk::AgBlock;
 use crate::ondisk::btree::{BtreeKind, DiskOwner, Owner};
+use crate::tree::{self, TreeRecord};
 
 const KIND: BtreeKind = BtreeKind::Rmap;
 
+/// Whether records of the owner have file blocks.
+fn has_offset(owner: &Owner) -> bool {
+    owner.owner.is_inode() && !owner.is_btree
+}
+
+/// Whether two records may be one, wherever their blocks are.
+fn is_alike(one: &Owner, other: &Owner) -> bool {
+    one.owner == other.owner
+        && one.is_attr_fork == other.is_attr_fork
+        && one.is_btree == other.is_btree
+}
+
+/// The block after the last one.
+fn end(owner: &Owner) -> u32 {
+    owner.start.0.saturating_add(owner.count)
+}
+
+/// The record that would follow `owner` without a gap.
+fn next(owner: &Owner) -> Owner {
+    let offset = if has_offset(owner) {
+        owner.offset.saturating_add(owner.count.into())
+    } else {
+        owner.offset
+    };
+    Owner {
+        start: AgBlock(end(owner)),
+        offset,
+        ..*owner
+    }
+}
+
+fn order(owner: &Owner) -> tree::Order {
+    TreeRecord::order(&owner.encode(), KIND)
+}
+
 impl Group<'_> {
+    fn no_owner(&self) -> platter_vfs::Error {
+        Corrupt::new(Locus::group(self.ag.0.into()), GroupRule::Owner).into()
+    }
+
     /// Removes an owner's blocks, which are one record or a part of one. Without a reverse mapping, does
     /// nothing.
     pub fn remove_owner(&mut self, gone: &Owner) -> Result<()> {
         if self.agf.rmap.is_none() {
             return Ok(());
         }
-        let end = gone.start.0 + gone.count;
-        let fits = |found: &Owner| {
-            let is_same = found.owner == gone.owner
-                && found.is_attr_fork == gone.is_attr_fork
-                && found.is_btree == gone.is_btree;
-            let shift = gone.start.0.checked_sub(found.start.0);
-            let has_offset = found.owner.is_inode() && !found.is_btree;
-            let is_at = shift.is_some_and(|shift| {
-                !has_offset || found.offset.saturating_add(shift.into()) == gone.offset
-            });
-            is_same && is_at && found.start.0 + found.count >= end
-        };
-        let found = self.owner_before(gone, fits)?;
-        let locus = Locus::group(self.ag.0.into());
-        let found = found.ok_or_else(|| Corrupt::new(locus, GroupRule::Owner))?;
+        let found = self.find_owner(gone)?.ok_or_else(|| self.no_owner())?;
         self.cut_owner(&found, gone.start, gone.count)
     }
 
@@ -46,81 +71,106 @@ impl Group<'_> {
             return Ok(false);
         };
         let found = Owner::decode(&found);
-        if found.start.0 + found.count < start.0 + count {
+        if end(&found) < start.0.saturating_add(count) {
             return Ok(false);
         }
         self.cut_owner(&found, start, count)?;
         Ok(true)
     }
 
-    /// The last record at or before the blocks that fits; records of other owners may lie between where
-    /// blocks are shared.
-    fn owner_before(&self, gone: &Owner, fits: impl Fn(&Owner) -> bool) -> Result<Option<Owner>> {
-        let mut order = (u64::from(gone.start.0), u64::MAX, u64::MAX);
-        while let Some(record) = self.lookup_lt::<DiskOwner>(KIND, order)? {
-            let found = Owner::decode(&record);
-            if fits(&found) {
-                return Ok(Some(found));
-            }
-            order = TreeRecord::order(&record, KIND);
-        }
-        Ok(None)
-    }
-
-    /// Takes blocks out of a record.
-    fn cut_owner(&mut self, found: &Owner, start: AgBlock, count: u32) -> Result<()> {
-        let order = |owner: &Owner| TreeRecord::order(&owner.encode(), KIND);
-        let before = start.0 - found.start.0;
-        let after = (found.start.0 + found.count) - (start.0 + count);
-        let has_offset = found.owner.is_inode() && !found.is_btree;
-        let rest = Owner {
-            start: AgBlock(start.0 + count),
-            count: after,
-            offset: if has_offset {
-                found.offset + u64::from(before) + u64::from(count)
-            } else {
-                found.offset
-            },
-            ..*found
-        };
-        if before > 0 {
-            let kept = Owner {
-                count: before,
-                ..*found
-            };
-            self.replace(KIND, order(found), kept.encode())?;
-        } else {
-            self.remove::<DiskOwner>(KIND, order(found))?;
-        }
-        if after > 0 {
-            self.insert(KIND, rest.encode())?;
-        }
-        Ok(())
-    }
-
-    /// Adds blocks of an owner that is no inode, as one record with those next to them.
-    pub(super) fn add_owner(&mut self, new: &Owner) -> Result<()> {
+    /// Adds blocks of an owner, as one record with those next to them. Without a reverse mapping, does
+    /// nothing.
+    pub fn add_owner(&mut self, new: &Owner) -> Result<()> {
         if self.agf.rmap.is_none() {
             return Ok(());
         }
         let mut merged = *new;
-        let order = TreeRecord::order(&new.encode(), KIND);
-        let end = new.start.0 + new.count;
-        if let Some(left) = self.lookup_lt::<DiskOwner>(KIND, order)? {
-            let left = Owner::decode(&left);
-            if left.owner == new.owner && left.start.0 + left.count == new.start.0 {
-                self.remove::<DiskOwner>(KIND, TreeRecord::order(&left.encode(), KIND))?;
-                merged.start = left.start;
-                merged.count += left.count;
-            }
+        let following = next(new);
+        let right: Option<DiskOwner> = self.lookup_ge(KIND, order(&following))?;
+        let right = right.map(|right| Owner::decode(&right));
+        if let Some(right) = right.filter(|right| {
+            order(right) == order(&following) && right.is_unwritten == new.is_unwritten
+        }) {
+            self.remove::<DiskOwner>(KIND, order(&right))?;
+            merged.count = merged.count.saturating_add(right.count);
         }
-        if let Some(right) = self.lookup_ge::<DiskOwner>(KIND, order)? {
-            let right = Owner::decode(&right);
-            if right.owner == new.owner && right.start.0 == end {
-                self.remove::<DiskOwner>(KIND, TreeRecord::order(&right.encode(), KIND))?;
-                merged.count += right.count;
-            }
+        let left = match new.start.0.checked_sub(1) {
+            Some(before) => self.owners_of(AgBlock(before))?,
+            None => Vec::new(),
+        };
+        let left = left.into_iter().find(|left| {
+            is_alike(left, new)
+                && left.is_unwritten == new.is_unwritten
+                && order(&next(left)) == order(new)
+        });
+        if let Some(left) = left {
+            let count = left.count.saturating_add(merged.count);
+            return self.replace(KIND, order(&left), Owner { count, ..left }.encode());
         }
         self.insert(KIND, merged.encode())
+    }
+
+    /// Makes blocks of an owner written or unwritten, as `new` says.
+    pub fn convert_owner(&mut self, new: &Owner) -> Result<()> {
+        if self.agf.rmap.is_none() {
+            return Ok(());
+        }
+        let found = self.find_owner(new)?;
+        let found = found.filter(|found| found.is_unwritten != new.is_unwritten);
+        let found = found.ok_or_else(|| self.no_owner())?;
+        self.cut_owner(&found, new.start, new.count)?;
+        self.fill_free_list()?;
+        self.add_owner(new)
+    }
+
+    /// The record that has all blocks of `wanted`, of the same owner and at the same file blocks.
+    fn find_owner(&self, wanted: &Owner) -> Result<Option<Owner>> {
+        let found = self.owners_of(wanted.start)?;
+        Ok(found.into_iter().find(|found| {
+            let shift = u64::from(wanted.start.0.saturating_sub(found.start.0));
+            let is_at = !has_offset(found) || found.offset.saturating_add(shift) == wanted.offset;
+            is_alike(found, wanted) && is_at && end(found) >= end(wanted)
+        }))
+    }
+
+    /// The records of a block, of which there are several where it is shared.
+    fn owners_of(&self, block: AgBlock) -> Result<Vec<Owner>> {
+        let mut found = Vec::new();
+        let most = u64::from(self.agf.length);
+        let wanted = |[low, high]: &<DiskOwner as TreeRecord>::Key| {
+            low.start.get() <= block.0 && high.start.get() >= block.0
+        };
+        tree::walk::<DiskOwner>(self, KIND, most, wanted, &mut |node| {
+            let owners = node.records.iter().map(Owner::decode);
+            found.extend(owners.filter(|owner| owner.start <= block && end(owner) > block.0));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Takes blocks out of a record.
+    fn cut_owner(&mut self, found: &Owner, start: AgBlock, count: u32) -> Result<()> {
+        let before = start.0.saturating_sub(found.start.0);
+        let kept = Owner {
+            count: before,
+            ..*found
+        };
+        let gone = Owner {
+            count,
+            ..next(&kept)
+        };
+        let rest = Owner {
+            count: end(found).saturating_sub(end(&gone)),
+            ..next(&gone)
+        };
+        if before > 0 {
+            self.replace(KIND, order(found), kept.encode())?;
+        } else {
+            self.remove::<DiskOwner>(KIND, order(found))?;
+        }
+        if rest.count > 0 {
+            self.insert(KIND, rest.encode())?;
+        }
+        Ok(())
     }
 }

@@ -1,14 +1,8 @@
-//! What the trees of an allocation group must hold to when they change.
+//! What an allocation group must hold to when it changes.
 
 rules! {
     /// What an allocation group must hold to when it changes.
     pub enum GroupRule of "allocation group" {
-        /// The blocks of a tree fit each other.
-        Tree => "B-tree is inconsistent",
-        /// A record that is to be changed exists.
-        Missing => "record is missing in a B-tree",
-        /// A record that is to be inserted does not exist.
-        Exists => "record exists in a B-tree",
         /// Blocks that are freed are in use, and within the group.
         DoubleFree => "freed blocks are free or outside the allocation group",
         /// The free list has blocks for the trees.

@@ -1,19 +1,61 @@
 //! Free space: freeing extents, taking blocks for trees, and the free list.
 //! Spec: `xfs/allocation_groups`, "AG Free Space Management".
 
+use std::cmp::Ordering;
+
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::Result;
+use platter_vfs::{Condition, Result};
 
 use super::Group;
-use super::record::TreeRecord;
 use super::rules::GroupRule;
-use crate::ondisk::AgBlock;
+use crate::ondisk::agf::Agf;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, Owner, RmapOwner};
+use crate::ondisk::{AgBlock, Geometry};
+use crate::tree::TreeRecord;
 
-/// What the free list holds at least, and at most, before a change: enough for each tree to split on all
-/// levels twice.
-const FREE_LIST_MIN: usize = 6;
-const FREE_LIST_MAX: usize = 40;
+/// More blocks than a free list gets or loses when it is filled.
+const FILL_MAX: usize = 1024;
+
+/// How many blocks the free list holds before a change: enough for two splits on all levels of each tree
+/// that takes its blocks from there.
+#[must_use]
+pub fn min_free_list(agf: &Agf, geometry: &Geometry) -> usize {
+    let extents = u64::from(geometry.ag_blocks).div_ceil(2);
+    let mut trees = vec![
+        (
+            agf.bno.levels,
+            levels_max(BtreeKind::Bno, geometry, extents),
+        ),
+        (
+            agf.cnt.levels,
+            levels_max(BtreeKind::Cnt, geometry, extents),
+        ),
+    ];
+    if let Some(rmap) = agf.rmap {
+        // Shared blocks have any number of records.
+        let most = if geometry.features.has_reflink() {
+            u32::MAX
+        } else {
+            levels_max(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
+        };
+        trees.push((rmap.levels, most));
+    }
+    let split = |(levels, most): (u32, u32)| (levels + 1).min(most).max(1) * 2 - 2;
+    let sum: u32 = trees.into_iter().map(split).sum();
+    sum as usize
+}
+
+/// The most levels of a tree with so many records, whose blocks are half full.
+fn levels_max(kind: BtreeKind, geometry: &Geometry, records: u64) -> u32 {
+    let half = |level| (kind.records_max(level, geometry) / 2).max(2) as u64;
+    let mut blocks = records.div_ceil(half(0)).max(1);
+    let mut levels = 1;
+    while blocks > 1 {
+        blocks = blocks.div_ceil(half(1));
+        levels += 1;
+    }
+    levels
+}
 
 impl Group<'_> {
     fn space_broken(&self, rule: GroupRule) -> platter_vfs::Error {
@@ -68,28 +110,41 @@ impl Group<'_> {
         self.update_longest()
     }
 
-    /// Takes one block out of the smallest free extent; without an owner yet.
-    fn take_free(&mut self) -> Result<AgBlock> {
-        let smallest: Option<DiskFreeExtent> = self.lookup_ge(BtreeKind::Cnt, (0, 0, 0))?;
-        let Some(old) = smallest else {
-            return Err(platter_vfs::Condition::NoSpace.into());
+    /// Takes blocks in a row out of free space, at most so many; without an owner yet. `None` if there is no
+    /// free space.
+    fn take_free(&mut self, most: u32) -> Result<Option<(AgBlock, u32)>> {
+        let wanted = (u64::from(most), 0, 0);
+        let fitting: Option<DiskFreeExtent> = self.lookup_ge(BtreeKind::Cnt, wanted)?;
+        let found = match fitting {
+            Some(found) => Some(found),
+            None => self.lookup_lt(BtreeKind::Cnt, wanted)?,
         };
-        let block = AgBlock(old.start.get());
+        let Some(old) = found else {
+            return Ok(None);
+        };
+        let start = AgBlock(old.start.get());
+        let count = most.min(old.count.get());
         self.remove::<DiskFreeExtent>(BtreeKind::Cnt, old.order(BtreeKind::Cnt))?;
         let order = old.order(BtreeKind::Bno);
-        if old.count.get() > 1 {
+        if old.count.get() > count {
             let rest = DiskFreeExtent {
-                start: (block.0 + 1).into(),
-                count: (old.count.get() - 1).into(),
+                start: start.0.saturating_add(count).into(),
+                count: (old.count.get() - count).into(),
             };
             self.replace(BtreeKind::Bno, order, rest)?;
             self.insert(BtreeKind::Cnt, rest)?;
         } else {
             self.remove::<DiskFreeExtent>(BtreeKind::Bno, order)?;
         }
-        self.agf.free_blocks = self.agf.free_blocks.saturating_sub(1);
+        self.agf.free_blocks = self.agf.free_blocks.saturating_sub(count);
         self.update_longest()?;
-        Ok(block)
+        Ok(Some((start, count)))
+    }
+
+    /// Allocates blocks in a row, at most so many; without an owner yet. `None` if there is no free space.
+    pub fn alloc_extent(&mut self, most: u32) -> Result<Option<(AgBlock, u32)>> {
+        self.fill_free_list()?;
+        self.take_free(most)
     }
 
     fn update_longest(&mut self) -> Result<()> {
@@ -99,19 +154,27 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Brings the free list to a length that one change of all trees cannot exhaust or overrun.
+    /// Brings the free list to the length that one change of all trees needs, as far as there is free space.
     pub fn fill_free_list(&mut self) -> Result<()> {
-        while self.free_list.len() < FREE_LIST_MIN {
-            let block = self.take_free()?;
-            self.free_list.push_back(block);
-            self.add_owner(&tree_owner(block, RmapOwner::AG))?;
-        }
-        while self.free_list.len() > FREE_LIST_MAX {
-            let Some(block) = self.free_list.pop_front() else {
-                break;
-            };
-            self.remove_owner(&tree_owner(block, RmapOwner::AG))?;
-            self.add_free(block, 1)?;
+        let wanted = min_free_list(self.agf, &self.geometry);
+        for _ in 0..FILL_MAX {
+            match self.free_list.len().cmp(&wanted) {
+                Ordering::Less => {
+                    let Some((block, _)) = self.take_free(1)? else {
+                        break;
+                    };
+                    self.free_list.push_back(block);
+                    self.add_owner(&Owner::special(block, 1, RmapOwner::AG))?;
+                }
+                Ordering::Greater => {
+                    let Some(block) = self.free_list.pop_front() else {
+                        break;
+                    };
+                    self.remove_owner(&Owner::special(block, 1, RmapOwner::AG))?;
+                    self.add_free(block, 1)?;
+                }
+                Ordering::Equal => break,
+            }
         }
         Ok(())
     }
@@ -121,8 +184,8 @@ impl Group<'_> {
     pub(super) fn alloc_tree_block(&mut self, kind: BtreeKind) -> Result<AgBlock> {
         let block = if let Some(owner) = owner_of(kind) {
             self.fill_free_list()?;
-            let block = self.take_free()?;
-            self.add_owner(&tree_owner(block, owner))?;
+            let (block, _) = self.take_free(1)?.ok_or(Condition::NoSpace)?;
+            self.add_owner(&Owner::special(block, 1, owner))?;
             block
         } else {
             let block = self.free_list.pop_front();
@@ -145,7 +208,7 @@ impl Group<'_> {
             .byte_offset(self.geometry.fs_block(self.ag, block));
         self.blocks.forget(at);
         if let Some(owner) = owner_of(kind) {
-            self.remove_owner(&tree_owner(block, owner))?;
+            self.remove_owner(&Owner::special(block, 1, owner))?;
             return self.free_extent(block, 1);
         }
         self.free_list.push_back(block);
@@ -184,17 +247,5 @@ fn owner_of(kind: BtreeKind) -> Option<RmapOwner> {
         | BtreeKind::Bmap
         | BtreeKind::RtRmap
         | BtreeKind::RtRefcount => None,
-    }
-}
-
-fn tree_owner(block: AgBlock, owner: RmapOwner) -> Owner {
-    Owner {
-        start: block,
-        count: 1,
-        owner,
-        offset: 0,
-        is_attr_fork: false,
-        is_btree: false,
-        is_unwritten: false,
     }
 }

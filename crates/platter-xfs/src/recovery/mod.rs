@@ -2,8 +2,8 @@
 //! counters up to date.
 
 pub mod counters;
-mod fork;
-mod intents;
+mod rules;
+mod finish;
 mod unlinked;
 
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use platter_vfs::Result;
 use crate::ondisk::{Geometry, Superblock, SuperblockRule};
 use crate::txn::{self, LogDevice, LogPosition, LogState, ReplayReport};
 pub use counters::Counters;
+pub use rules::IntentRule;
 
 /// What a recovery did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +38,9 @@ pub fn recover(
     let log = LogDevice::open(&superblock, data, external)?;
     let has_checksums = superblock.features.is_v5();
     let position = txn::find_position(&log, has_checksums)?;
-    let report = txn::replay(&log, &position, &superblock, &**data)?;
+    let scan = txn::scan(&log, &position, &superblock)?;
+    finish::check(&scan.open_intents)?;
+    let report = txn::replay(&log, &position, &superblock, scan, &**data)?;
     if position.state == LogState::Clean {
         return Ok(RecoveryReport {
             position,
@@ -47,7 +50,7 @@ pub fn recover(
     }
     let superblock = read_superblock(&**data)?;
     let geometry = Geometry::new(&superblock);
-    intents::finish(data, &geometry, &report.open_intents)?;
+    finish::finish(data, &geometry, &report.open_intents)?;
     let inodes_freed = unlinked::process(data, &geometry)?;
     unlinked::free_staged(data, &geometry)?;
     let counters = Counters::read(&**data, &geometry)?;

@@ -1,16 +1,25 @@
 //! What a recovery finishes after the log, and what it refuses.
 
 use platter_ondisk::Rule;
-use platter_vfs::Error;
+use platter_vfs::{Error, Result};
 
-use super::{intents, unlinked};
+use super::rules::IntentRule;
+use super::{finish, unlinked};
 use crate::ag::GroupRule;
 use crate::ag::tests::sample::{AG, Sample, owner};
-use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskOwner, RmapOwner};
+use crate::fork::InodeEdit;
+use crate::fork::tests as fork;
+use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskOwner, Owner, Refcount, RmapOwner};
+use crate::ondisk::extent::{Mapping, MappingRule};
+use crate::ondisk::features::RoCompat;
 use crate::ondisk::log::Intent;
 use crate::ondisk::log::dinode::initialise;
-use crate::ondisk::log::intent::{Extent, ExtentFree, RefcountIntent, Section};
-use crate::ondisk::{AgBlock, AgInode, checksum};
+use crate::ondisk::log::intent::{
+    AttrFilter, AttrIntent, AttrOp, BmapIntent, BmapUpdate, ExchangeFlags, ExchangeIntent, Extent,
+    ExtentFree, MapExtent, PhysExtent, RefcountIntent, RefcountOp, RmapIntent, RmapOp, RmapUpdate,
+    Section,
+};
+use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, InodeNr, checksum};
 
 fn extent_free(section: Section, sample: &Sample, blocks: &[(u32, u32)]) -> Intent {
     let extents = blocks.iter().map(|&(start, len)| Extent {
@@ -32,7 +41,7 @@ fn open_intent_frees_its_extents_with_their_owners() {
         group.insert(BtreeKind::Rmap, record).unwrap();
     });
     let open = [extent_free(Section::Data, &sample, &[(100, 10), (200, 5)])];
-    intents::finish(&sample.device, &sample.geometry, &open).unwrap();
+    finish::finish(&sample.device, &sample.geometry, &open).unwrap();
     let free: Vec<DiskFreeExtent> = sample.records(BtreeKind::Bno);
     let free: Vec<_> = free
         .iter()
@@ -42,28 +51,259 @@ fn open_intent_frees_its_extents_with_their_owners() {
     let owners: Vec<DiskOwner> = sample.records(BtreeKind::Rmap);
     assert_eq!(owners.last().map(|last| last.start.get()), Some(110));
     // The log may not name blocks that are free.
-    let again = intents::finish(&sample.device, &sample.geometry, &open).unwrap_err();
+    let again = finish::finish(&sample.device, &sample.geometry, &open).unwrap_err();
     assert!(again.to_string().contains(GroupRule::DoubleFree.text()));
     let outside = [extent_free(Section::Data, &sample, &[(4095, 2)])];
-    let outside = intents::finish(&sample.device, &sample.geometry, &outside).unwrap_err();
-    assert!(outside.to_string().contains(GroupRule::DoubleFree.text()));
+    let outside = finish::finish(&sample.device, &sample.geometry, &outside).unwrap_err();
+    assert!(outside.to_string().contains(IntentRule::Extent.text()));
 }
 
 #[test]
 fn other_intents_are_refused_by_name() {
     let sample = Sample::new();
-    let refcount = Intent::Refcount(RefcountIntent {
-        section: Section::Data,
+    let realtime = extent_free(Section::Realtime, &sample, &[]);
+    let rmap = Intent::Rmap(RmapIntent {
+        section: Section::Realtime,
         id: 1,
         updates: Vec::new(),
     });
-    let realtime = extent_free(Section::Realtime, &sample, &[]);
-    for (intent, name) in [(refcount, "Refcount"), (realtime, "RtExtentFree")] {
-        let refused = intents::finish(&sample.device, &sample.geometry, &[intent]);
-        let refused = refused.unwrap_err();
+    let attr = Intent::Attr(AttrIntent {
+        id: 1,
+        inode: 131,
+        generation: 0,
+        op: AttrOp::Remove,
+        filter: AttrFilter::empty(),
+        name: b"name".to_vec(),
+        new_name: None,
+        value: None,
+        new_value: None,
+    });
+    for (intent, name) in [(rmap, "RtRmap"), (realtime, "RtExtentFree"), (attr, "Attr")] {
+        let refused = finish::check(&[intent]).unwrap_err();
         assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
         assert!(refused.to_string().contains(name), "{refused}");
     }
+}
+
+fn finish_all(sample: &Sample, intents: &[Intent]) -> Result<()> {
+    finish::finish(&sample.device, &sample.geometry, intents)
+}
+
+fn extent(sample: &Sample, owner: u64, (start, len, offset): (u32, u32, u64)) -> MapExtent {
+    MapExtent {
+        owner,
+        start: sample.geometry.fs_block(AG, AgBlock(start)).0,
+        offset,
+        len,
+        attr_fork: false,
+        unwritten: false,
+    }
+}
+
+fn rmap(op: RmapOp, extent: MapExtent) -> Intent {
+    Intent::Rmap(RmapIntent {
+        section: Section::Data,
+        id: 2,
+        updates: vec![RmapUpdate {
+            op,
+            extent,
+            bmbt_block: false,
+        }],
+    })
+}
+
+fn owners(sample: &Sample, of: u64) -> Vec<Owner> {
+    let owners: Vec<DiskOwner> = sample.records(BtreeKind::Rmap);
+    let owners = owners.iter().map(Owner::decode);
+    owners.filter(|one| one.owner == RmapOwner(of)).collect()
+}
+
+#[test]
+fn open_rmap_intents_change_owners() {
+    let sample = Sample::new();
+    let at = |extent_at| extent(&sample, 131, extent_at);
+    let all = [
+        rmap(RmapOp::Map, at((100, 10, 7))),
+        // The same blocks in another file do not keep the two from being one record.
+        rmap(RmapOp::MapShared, extent(&sample, 140, (95, 20, 0))),
+        rmap(RmapOp::MapShared, at((110, 5, 17))),
+        rmap(RmapOp::UnmapShared, at((100, 1, 7))),
+    ];
+    finish_all(&sample, &all).unwrap();
+    assert_eq!(owners(&sample, 131), [owner(101, 14, RmapOwner(131), 8)]);
+    let unwritten = MapExtent {
+        unwritten: true,
+        ..at((105, 2, 12))
+    };
+    finish_all(&sample, &[rmap(RmapOp::ConvertShared, unwritten)]).unwrap();
+    let middle = Owner {
+        is_unwritten: true,
+        ..owner(105, 2, RmapOwner(131), 12)
+    };
+    let expected = [
+        owner(101, 4, RmapOwner(131), 8),
+        middle,
+        owner(107, 8, RmapOwner(131), 14),
+    ];
+    assert_eq!(owners(&sample, 131), expected);
+    finish_all(&sample, &[rmap(RmapOp::Convert, at((105, 2, 12)))]).unwrap();
+    assert_eq!(owners(&sample, 131), [owner(101, 14, RmapOwner(131), 8)]);
+    let again = finish_all(&sample, &[rmap(RmapOp::Convert, at((105, 2, 12)))]);
+    let again = again.unwrap_err().to_string();
+    assert!(again.contains(GroupRule::Owner.text()), "{again}");
+}
+
+#[test]
+fn open_refcount_intents_change_references() {
+    let sample = Sample::new();
+    sample.change(|group| group.free_extent(AgBlock(1000), 50).unwrap());
+    let update = |op, start, len| PhysExtent {
+        op,
+        start: sample.geometry.fs_block(AG, AgBlock(start)).0,
+        len,
+    };
+    let intent = Intent::Refcount(RefcountIntent {
+        section: Section::Data,
+        id: 3,
+        updates: vec![
+            update(RefcountOp::Increase, 100, 20),
+            update(RefcountOp::Increase, 110, 20),
+            // The blocks that lose their only reference are free afterwards.
+            update(RefcountOp::Decrease, 125, 10),
+            update(RefcountOp::AllocCow, 200, 10),
+            update(RefcountOp::FreeCow, 203, 2),
+        ],
+    });
+    finish_all(&sample, &[intent]).unwrap();
+    let found: Vec<Refcount> = sample.refcounts().iter().map(Refcount::decode).collect();
+    let run = |start, count, references, is_staged| Refcount {
+        start: AgBlock(start),
+        count,
+        references,
+        is_staged,
+    };
+    let expected = [
+        run(100, 10, 2, false),
+        run(110, 10, 3, false),
+        run(120, 5, 2, false),
+        run(200, 3, 1, true),
+        run(205, 5, 1, true),
+    ];
+    assert_eq!(found, expected);
+    let free: Vec<DiskFreeExtent> = sample.records(BtreeKind::Bno);
+    let freed = free.iter().find(|free| free.start.get() < 1000);
+    let freed = freed.map(|free| (free.start.get(), free.count.get()));
+    assert_eq!(freed, Some((130, 5)));
+}
+
+fn bmap(unmap: bool, extent: MapExtent) -> Intent {
+    Intent::Bmap(BmapIntent {
+        id: 4,
+        updates: vec![BmapUpdate {
+            unmap,
+            realtime: false,
+            extent,
+        }],
+    })
+}
+
+#[test]
+fn open_bmap_intents_change_files_and_owners() {
+    let (sample, number) = fork::sample(56);
+    let at = |extent_at| extent(&sample, number.get(), extent_at);
+    let all: Vec<Intent> = [(1200, 3, 0), (1210, 3, 10), (1220, 3, 20), (1230, 3, 30)]
+        .into_iter()
+        .map(|extent_at| bmap(false, at(extent_at)))
+        .chain([bmap(true, at((1211, 1, 11)))])
+        .collect();
+    finish_all(&sample, &all).unwrap();
+    let found = fork::change(&sample, number, |fork, groups| {
+        fork.contents(groups).unwrap()
+    });
+    let found: Vec<_> = found
+        .0
+        .iter()
+        .map(|one| (one.offset.0, one.count))
+        .collect();
+    assert_eq!(found, [(0, 3), (10, 1), (12, 1), (20, 3), (30, 3)]);
+    let owned = owners(&sample, number.get());
+    let data = owned.iter().filter(|owner| !owner.is_btree);
+    assert_eq!(data.map(|owner| owner.count).sum::<u32>(), 11);
+    assert_eq!(owned.iter().filter(|owner| owner.is_btree).count(), 1);
+    let again = finish_all(&sample, &all[..1]).unwrap_err().to_string();
+    assert!(again.contains(MappingRule::Order.text()), "{again}");
+    let free = extent(&sample, number.get() + 1, (1200, 1, 0));
+    let free = finish_all(&sample, &[bmap(false, free)]).unwrap_err();
+    assert!(matches!(free, Error::Corrupt(_)), "{free}");
+}
+
+#[test]
+fn open_exchange_intent_exchanges_what_is_left() {
+    let (sample, one) = fork::sample(56);
+    let two = fork::file(&sample, 3, 56);
+    let map = |number, offset, block, count| {
+        let new = fork::mapping(&sample, offset, block, count);
+        fork::change(&sample, number, |fork, groups| {
+            fork.map(groups, new).unwrap();
+        });
+        let owner = owner(
+            block,
+            u32::try_from(count).unwrap(),
+            RmapOwner(InodeNr::get(number)),
+            offset,
+        );
+        let mut groups = sample.groups();
+        groups.get(AgNr(2)).unwrap().add_owner(&owner).unwrap();
+        groups.write_all().unwrap();
+    };
+    map(one, 0, 500, 10);
+    map(one, 20, 600, 5);
+    map(two, 5, 700, 4);
+    let intent = |only_written: bool, generation| {
+        let mut flags = ExchangeFlags::SET_SIZES;
+        flags.set(ExchangeFlags::FIRST_WRITTEN, only_written);
+        Intent::Exchange(ExchangeIntent {
+            id: 5,
+            inodes: [one.get(), two.get()],
+            generations: [1, generation],
+            offsets: [2, 2],
+            blocks: 30,
+            flags,
+            sizes: [1000, 2000],
+        })
+    };
+    let wrong = finish_all(&sample, &[intent(false, 2)])
+        .unwrap_err()
+        .to_string();
+    assert!(wrong.contains(IntentRule::Generation.text()), "{wrong}");
+    finish_all(&sample, &[intent(false, 1)]).unwrap();
+    let found = |number| {
+        let found = fork::change(&sample, number, |fork, groups| {
+            fork.contents(groups).unwrap()
+        });
+        let start = |one: &Mapping| sample.geometry.split(FsBlock(one.start)).1.0;
+        let found = found
+            .0
+            .iter()
+            .map(|one| (one.offset.0, start(one), one.count));
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(found(one), [(0, 500, 2), (5, 700, 4)]);
+    assert_eq!(found(two), [(2, 502, 8), (20, 600, 5)]);
+    for (number, size, blocks) in [(one, 1000, 6), (two, 2000, 13)] {
+        let edit = InodeEdit::read(&sample.groups(), number).unwrap();
+        assert_eq!(
+            (edit.inode().size_bytes, edit.inode().blocks),
+            (size, blocks)
+        );
+    }
+    // Holes of the first file stay: the blocks of the second one there are not moved.
+    finish_all(&sample, &[intent(true, 1)]).unwrap();
+    assert_eq!(found(one), [(0, 500, 2), (5, 505, 4)]);
+    assert_eq!(
+        found(two),
+        [(2, 502, 3), (5, 700, 4), (9, 509, 1), (20, 600, 5)]
+    );
 }
 
 /// A list of unlinked inodes with one symbolic link of so many names.
@@ -107,4 +347,22 @@ fn named_inode_or_loop_in_an_unlinked_list_is_found() {
         let refused = unlinked::process(&sample.device, &sample.geometry).unwrap_err();
         assert!(refused.to_string().contains(GroupRule::UnlinkedList.text()));
     }
+}
+
+#[test]
+fn intents_that_break_a_rule_are_refused() {
+    let (sample, number) = fork::sample(56);
+    let broken = |intent: Intent, rule: IntentRule| {
+        let refused = finish_all(&sample, &[intent]).unwrap_err().to_string();
+        assert!(refused.contains(rule.text()), "{refused}");
+    };
+    let at = |owner, offset| bmap(false, extent(&sample, owner, (1200, 3, offset)));
+    broken(at(0, 0), IntentRule::Inode);
+    broken(at(u64::MAX, 0), IntentRule::Inode);
+    broken(at(number.get(), (1 << 54) - 1), IntentRule::Offset);
+    let mut plain = sample.geometry;
+    plain.features.ro_compat = RoCompat::empty();
+    let intent = rmap(RmapOp::Map, extent(&sample, 131, (100, 10, 7)));
+    let refused = finish::finish(&sample.device, &plain, &[intent]).unwrap_err();
+    assert!(refused.to_string().contains(IntentRule::Feature.text()));
 }

@@ -8,28 +8,25 @@ use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Result, Unsupported};
 
-use super::fork::ForkBlocks;
-use crate::ag::{Blocks, Group, GroupRule};
+use crate::ag::{GroupRule, Groups};
+use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::{Owner, RmapOwner};
-use crate::ondisk::inode::{Fork, ForkKind, Inode, InodeFlags2, mark_free};
+use crate::ondisk::inode::{Fork, ForkFormat, ForkKind, InodeFlags2, mark_free};
 use crate::ondisk::{AgBlock, AgInode, AgNr, FsBlock, Geometry, InodeNr};
 
 /// Frees the inodes in the unlinked lists of all groups, with their blocks. Returns their number.
 pub(super) fn process(device: &Arc<dyn BlockDevice>, geometry: &Geometry) -> Result<u64> {
+    let mut groups = Groups::new(Arc::clone(device), geometry);
     let mut freed = 0;
     for ag in geometry.groups() {
-        for inode in collect(device, geometry, ag)? {
-            free(device, geometry, ag, inode)?;
+        for inode in collect(&mut groups, ag)? {
+            free(&mut groups, ag, inode)?;
             freed += 1;
         }
-        let mut blocks = Blocks::new(Arc::clone(device));
-        let mut group = Group::open(geometry, ag, &mut blocks)?;
-        if group.agi().unlinked.iter().any(Option::is_some) {
-            group.clear_unlinked();
-            group.close()?;
-            blocks.write_all()?;
-        }
+        groups.get(ag)?.clear_unlinked();
+        groups.checkpoint()?;
     }
+    groups.write_all()?;
     Ok(freed)
 }
 
@@ -38,65 +35,39 @@ pub(super) fn free_staged(device: &Arc<dyn BlockDevice>, geometry: &Geometry) ->
     if !geometry.features.has_reflink() {
         return Ok(());
     }
+    let mut groups = Groups::new(Arc::clone(device), geometry);
     for ag in geometry.groups() {
-        let mut blocks = Blocks::new(Arc::clone(device));
-        let mut group = Group::open(geometry, ag, &mut blocks)?;
-        group.free_staged()?;
-        group.close()?;
-        blocks.write_all()?;
+        groups.get(ag)?.free_staged()?;
+        groups.checkpoint()?;
     }
-    Ok(())
+    groups.write_all()
 }
 
 /// The inodes in the lists of a group.
-fn collect(
-    device: &Arc<dyn BlockDevice>,
-    geometry: &Geometry,
-    ag: AgNr,
-) -> Result<Vec<(InodeNr, Inode)>> {
-    let mut blocks = Blocks::new(Arc::clone(device));
-    let heads = Group::open(geometry, ag, &mut blocks)?.agi().unlinked;
+fn collect(groups: &mut Groups, ag: AgNr) -> Result<Vec<InodeNr>> {
+    let heads = groups.get(ag)?.agi().unlinked;
     let broken = || Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList);
     let mut seen = HashSet::new();
     let mut found = Vec::new();
     for head in heads {
         let mut next: Option<AgInode> = head;
         while let Some(inode) = next {
-            let number = geometry.inode_nr(ag, inode).ok_or_else(broken)?;
-            let bytes = read_inode(&**device, geometry, number)?;
-            let decoded = Inode::decode(&bytes, number, geometry)
-                .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
-            if decoded.links != 0 || !seen.insert(number) {
+            let number = groups.geometry().inode_nr(ag, inode).ok_or_else(broken)?;
+            let edit = InodeEdit::read(groups, number)?;
+            if edit.inode().links != 0 || !seen.insert(number) {
                 return Err(broken().into());
             }
-            next = decoded.next_unlinked;
-            found.push((number, decoded));
+            next = edit.inode().next_unlinked;
+            found.push(number);
         }
     }
     Ok(found)
 }
 
-fn place(geometry: &Geometry, number: InodeNr) -> Result<u64> {
-    let location = geometry
-        .locate_inode(number)
-        .ok_or_else(|| Corrupt::new(Locus::inode(number.get()), GroupRule::UnlinkedList))?;
-    let block = geometry.fs_block(location.ag, location.block);
-    Ok(geometry.byte_offset(block) + location.offset as u64)
-}
-
-fn read_inode(device: &dyn BlockDevice, geometry: &Geometry, number: InodeNr) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; geometry.inode_bytes() as usize];
-    device.read_at(place(geometry, number)?, &mut bytes)?;
-    Ok(bytes)
-}
-
 /// Frees one inode and its blocks.
-fn free(
-    device: &Arc<dyn BlockDevice>,
-    geometry: &Geometry,
-    ag: AgNr,
-    (number, inode): (InodeNr, Inode),
-) -> Result<()> {
+fn free(groups: &mut Groups, ag: AgNr, number: InodeNr) -> Result<()> {
+    let mut edit = InodeEdit::read(groups, number)?;
+    let inode = edit.inode();
     if inode.is_realtime() || inode.flags2.contains(InodeFlags2::METADATA) {
         return Err(Unsupported {
             filesystem: "xfs",
@@ -106,51 +77,51 @@ fn free(
         .into());
     }
     let shares = inode.flags2.contains(InodeFlags2::REFLINK);
-    free_fork(device, geometry, number, &inode.data_fork(), shares)?;
+    free_fork(groups, number, &inode.data_fork(), shares)?;
     if let Some(fork) = inode.attr_fork() {
-        free_fork(device, geometry, number, &fork, false)?;
+        free_fork(groups, number, &fork, false)?;
     }
-    let at = place(geometry, number)?;
-    let mut bytes = read_inode(&**device, geometry, number)?;
-    mark_free(&mut bytes);
-    device.write_at(at, &bytes)?;
-    let mut blocks = Blocks::new(Arc::clone(device));
-    let mut group = Group::open(geometry, ag, &mut blocks)?;
-    group.free_inode(geometry.split_inode(number).1)?;
-    group.close()?;
-    blocks.write_all()
+    edit.change(|bytes| {
+        mark_free(bytes);
+        Some(())
+    })?;
+    edit.store(groups);
+    let inode = groups.geometry().split_inode(number).1;
+    groups.get(ag)?.free_inode(inode)?;
+    groups.checkpoint()
 }
 
-fn free_fork(
-    device: &Arc<dyn BlockDevice>,
-    geometry: &Geometry,
-    number: InodeNr,
-    fork: &Fork<'_>,
-    shares: bool,
-) -> Result<()> {
-    let found = ForkBlocks::read(fork, number, geometry, &**device)?;
-    let owner = |start, count, offset, is_btree, is_unwritten| Owner {
-        start,
-        count,
-        owner: RmapOwner(number.get()),
-        offset,
+fn free_fork(groups: &mut Groups, number: InodeNr, fork: &Fork<'_>, shares: bool) -> Result<()> {
+    if !matches!(fork.format, ForkFormat::Extents | ForkFormat::Btree) {
+        return Ok(());
+    }
+    let geometry = *groups.geometry();
+    let mut edit = ForkEdit::open(fork, number, &geometry)?;
+    let (mappings, tree) = edit.contents(groups)?;
+    let owner = |start| Owner {
         is_attr_fork: fork.kind == ForkKind::Attr,
-        is_btree,
-        is_unwritten,
+        ..Owner::special(start, 1, RmapOwner(number.get()))
     };
-    let mappings = found.mappings.iter().map(|mapping| {
+    let mappings = mappings.iter().map(|mapping| {
         let (ag, start) = geometry.split(FsBlock(mapping.start));
-        let count = u32::try_from(mapping.count).unwrap_or(u32::MAX);
-        let offset = mapping.offset.0;
-        (ag, owner(start, count, offset, false, mapping.is_unwritten))
+        let blocks = Owner {
+            count: u32::try_from(mapping.count).unwrap_or(u32::MAX),
+            offset: mapping.offset.0,
+            is_unwritten: mapping.is_unwritten,
+            ..owner(start)
+        };
+        (ag, blocks)
     });
-    let tree = found.tree.iter().map(|block| {
+    let tree = tree.iter().map(|block| {
         let (ag, start) = geometry.split(*block);
-        (ag, owner(start, 1, 0, true, false))
+        let blocks = Owner {
+            is_btree: true,
+            ..owner(start)
+        };
+        (ag, blocks)
     });
     for (ag, owner) in mappings.chain(tree) {
-        let mut blocks = Blocks::new(Arc::clone(device));
-        let mut group = Group::open(geometry, ag, &mut blocks)?;
+        let mut group = groups.get(ag)?;
         group.fill_free_list()?;
         group.remove_owner(&owner)?;
         let unreferenced: Vec<(AgBlock, u32)> = if shares && !owner.is_btree {
@@ -161,8 +132,7 @@ fn free_fork(
         for (start, count) in unreferenced {
             group.free_extent(start, count)?;
         }
-        group.close()?;
-        blocks.write_all()?;
+        groups.checkpoint()?;
     }
     Ok(())
 }

@@ -7,5 +7,5 @@ pub mod replay;
 pub mod unmount;
 
 pub use log_device::LogDevice;
-pub use replay::{LogPosition, LogState, ReplayReport, find_position, replay};
+pub use replay::{LogPosition, LogScan, LogState, ReplayReport, find_position, replay, scan};
 pub use unmount::write_unmount_record;

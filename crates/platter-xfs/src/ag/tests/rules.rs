@@ -8,8 +8,9 @@ use super::sample::{Sample, owner};
 use crate::ag::GroupRule;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, RmapOwner};
 use crate::ondisk::{AgBlock, AgInode};
+use crate::tree::TreeRule;
 
-fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: GroupRule) {
+fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: impl Rule) {
     let error = result.unwrap_err();
     let Error::Corrupt(corruption) = error else {
         panic!("{error}");
@@ -33,9 +34,9 @@ fn records_are_inserted_once_and_removed_once() {
     Sample::new().change(|group| {
         let record = owner(100, 1, RmapOwner(131), 0).encode();
         group.insert(BtreeKind::Rmap, record).unwrap();
-        assert_broken(group.insert(BtreeKind::Rmap, record), GroupRule::Exists);
+        assert_broken(group.insert(BtreeKind::Rmap, record), TreeRule::Exists);
         let gone = group.remove::<DiskFreeExtent>(BtreeKind::Bno, (9, 0, 0));
-        assert_broken(gone, GroupRule::Missing);
+        assert_broken(gone, TreeRule::Missing);
     });
 }
 
@@ -88,6 +89,6 @@ fn inode_is_freed_once() {
 #[test]
 fn tree_of_another_object_is_no_tree_of_a_group() {
     Sample::new().change(|group| {
-        assert_broken(group.root(BtreeKind::Bmap), GroupRule::Tree);
+        assert_broken(group.root(BtreeKind::Bmap), TreeRule::Shape);
     });
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, MemoryDevice};
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::ag::{Blocks, Group, TreeRecord};
+use crate::ag::{Group, Groups};
 use crate::ondisk::agf::{AGF_MAGIC, Agf, DiskAgf, TreeRoot};
 use crate::ondisk::agfl::{AGFL_MAGIC, DiskAgflHeader, encode};
 use crate::ondisk::agi::{AGI_MAGIC, Agi, DiskAgi};
 use crate::ondisk::btree::{
-    BtreeKind, DiskInodeChunk, DiskOwner, DiskRefcount, InodeChunk, Owner, RmapOwner, ShortBlock,
+    BtreeKind, BuiltBlock, DiskInodeChunk, DiskOwner, DiskRefcount, InodeChunk, Owner, RmapOwner,
 };
 use crate::ondisk::features::{Incompat, RoCompat};
 use crate::ondisk::geometry::tests::sample_geometry;
 use crate::ondisk::{AgBlock, AgInode, AgNr, Geometry, Lsn, checksum};
+use crate::tree::TreeRecord;
 
 pub(crate) const AG: AgNr = AgNr(1);
 /// The first block after the roots and the free list.
@@ -144,9 +145,9 @@ impl Sample {
     }
 
     fn root(&self, ag: AgNr, kind: BtreeKind, at: u32, entries: &[u8], count: usize) {
-        let block = ShortBlock {
+        let block = BuiltBlock {
             kind,
-            ag,
+            owner: ag.0.into(),
             level: 0,
             left: None,
             right: None,
@@ -155,21 +156,22 @@ impl Sample {
             pointers: &[],
         };
         let mut bytes = vec![0; 4096];
-        block
-            .encode(AgBlock(at), &self.geometry, &mut bytes)
-            .unwrap();
+        let place = self.geometry.fs_block(ag, AgBlock(at));
+        block.encode(place, &self.geometry, &mut bytes).unwrap();
         let offset = self.geometry.ag_offset(ag) + u64::from(at) * 4096;
         self.device.write_at(offset, &bytes).unwrap();
     }
 
     /// Changes the group, and writes what was changed.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Group<'_>) -> T) -> T {
-        let mut blocks = Blocks::new(Arc::clone(&self.device));
-        let mut group = Group::open(&self.geometry, AG, &mut blocks).unwrap();
-        let done = change(&mut group);
-        group.close().unwrap();
-        blocks.write_all().unwrap();
+        let mut groups = self.groups();
+        let done = change(&mut groups.get(AG).unwrap());
+        groups.write_all().unwrap();
         done
+    }
+
+    pub(crate) fn groups(&self) -> Groups {
+        Groups::new(Arc::clone(&self.device), &self.geometry)
     }
 
     /// All records of a tree.

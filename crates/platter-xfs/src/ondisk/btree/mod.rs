@@ -17,7 +17,7 @@ use super::geometry::{CHUNK_INODES, Geometry};
 use super::identity::{Identity, Site};
 use super::types::{AgBlock, AgNr, FsBlock};
 
-pub use build::ShortBlock;
+pub use build::BuiltBlock;
 pub use record::{
     DiskFreeExtent, DiskInodeChunk, DiskMapping, DiskOwner, DiskOwnerKey, DiskRefcount, InodeChunk,
     Owner, Refcount, RmapOwner,
@@ -113,7 +113,7 @@ impl BtreeKind {
     }
 
     /// How many records, or keys and pointers, fit into `bytes` behind a header.
-    fn capacity(self, level: u16, bytes: usize) -> usize {
+    pub(crate) fn capacity(self, level: u16, bytes: usize) -> usize {
         let format = self.format();
         let each = if level == 0 {
             format.record_bytes

@@ -291,6 +291,20 @@ const UNWRITTEN: u64 = 1 << 61;
 const OFFSET: u64 = (1 << 54) - 1;
 
 impl Owner {
+    /// Blocks of an owner that is no inode.
+    #[must_use]
+    pub fn special(start: AgBlock, count: u32, owner: RmapOwner) -> Self {
+        Self {
+            start,
+            count,
+            owner,
+            offset: 0,
+            is_attr_fork: false,
+            is_btree: false,
+            is_unwritten: false,
+        }
+    }
+
     /// Decodes a record.
     #[must_use]
     pub fn decode(disk: &DiskOwner) -> Self {

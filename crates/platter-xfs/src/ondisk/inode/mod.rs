@@ -1,6 +1,7 @@
 //! Inodes: the core, and the forks in the literal area behind it. Spec: `xfs/ondisk_inode`.
 
 mod disk;
+pub mod edit;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod time;

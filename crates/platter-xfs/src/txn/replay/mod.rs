@@ -1,14 +1,15 @@
 //! Replay: finds the committed transactions in the log and applies their items to the blocks that they
 //! log.
 //!
-//! Two passes over the live part of the log: the first finds which buffers are cancelled, the second
-//! replays the others and collects the intents that were not finished. Spec: `xfs/journaling_log`.
+//! Two passes over the live part of the log: the first finds which buffers are cancelled, and the intents
+//! that were not finished; the second replays the other buffers. Spec: `xfs/journaling_log`.
 
 mod rules;
 mod position;
 mod records;
 mod transactions;
 mod cancelled;
+mod first_pass;
 mod buffers;
 mod second_pass;
 mod buffer;
@@ -20,7 +21,7 @@ mod icreate;
 use platter_block::BlockDevice;
 use platter_vfs::{Result, Unsupported};
 
-use crate::ondisk::log::{BufferFlags, BufferFormat, Intent, ItemKind, QuotaOff};
+use crate::ondisk::log::{Intent, QuotaOff};
 use crate::ondisk::{Geometry, Superblock};
 use crate::txn::LogDevice;
 
@@ -46,32 +47,55 @@ pub struct ReplayReport {
     pub open_intents: Vec<Intent>,
 }
 
+/// What the live part of the log has, before anything is replayed.
+#[derive(Debug, Default)]
+pub struct LogScan {
+    /// Intents that no done item follows, in the order of the log.
+    pub open_intents: Vec<Intent>,
+    cancelled: Cancelled,
+    quota_off: QuotaOff,
+}
+
+/// Reads all committed transactions in the live part of the log: the first pass of a replay.
+///
+/// # Errors
+/// `Unsupported` for features of the log or the filesystem that cannot be replayed, by name.
+pub fn scan(log: &LogDevice, position: &LogPosition, superblock: &Superblock) -> Result<LogScan> {
+    if position.state == LogState::Clean {
+        return Ok(LogScan::default());
+    }
+    let features = superblock.features.unreplayable();
+    if !features.is_empty() {
+        return Err(Unsupported {
+            filesystem: "xfs",
+            feature: features.join(", "),
+            reason: Some("the log is dirty; mount read-only with norecovery"),
+        }
+        .into());
+    }
+    let mut first = first_pass::FirstPass::default();
+    let has_checksums = superblock.features.is_v5();
+    for_each_transaction(log, position, has_checksums, &mut |transaction| {
+        first.transaction(&transaction, log)
+    })?;
+    Ok(first.finish())
+}
+
 /// Replays all committed transactions in the live part of the log onto `target`, the data device of the
 /// filesystem or an overlay of it. The log stays as it is.
 pub fn replay(
     log: &LogDevice,
     position: &LogPosition,
     superblock: &Superblock,
+    scan: LogScan,
     target: &dyn BlockDevice,
 ) -> Result<ReplayReport> {
     if position.state == LogState::Clean {
         return Ok(ReplayReport::default());
     }
-    if let Some(feature) = superblock.features.unreplayable().into_iter().next() {
-        return Err(Unsupported {
-            filesystem: "xfs",
-            feature,
-            reason: Some("the log is dirty; mount read-only with norecovery"),
-        }
-        .into());
-    }
     let geometry = Geometry::new(superblock);
     let has_checksums = geometry.features.is_v5();
-    let mut first = FirstPass::default();
-    for_each_transaction(log, position, has_checksums, &mut |transaction| {
-        first.transaction(&transaction, log)
-    })?;
-    let mut second = second_pass::SecondPass::new(geometry, log, target, first);
+    let mut second = second_pass::SecondPass::new(geometry, log, target, scan);
     for_each_transaction(log, position, has_checksums, &mut |transaction| {
         second.transaction(transaction)
     })?;
@@ -92,34 +116,6 @@ fn for_each_transaction(
         assembly.add(&record, log.locus(record.at), commit)?;
     }
     Ok(())
-}
-
-/// What the first pass finds.
-#[derive(Debug, Default)]
-struct FirstPass {
-    cancelled: Cancelled,
-    quota_off: QuotaOff,
-}
-
-impl FirstPass {
-    fn transaction(
-        &mut self,
-        transaction: &transactions::Transaction,
-        log: &LogDevice,
-    ) -> Result<()> {
-        let locus = log.locus(transaction.lsn.block());
-        for item in &transaction.items {
-            if item.kind == ItemKind::Buffer {
-                let format = BufferFormat::decode(item.first(), locus)?;
-                if format.flags.contains(BufferFlags::CANCEL) {
-                    self.cancelled.add(format.block, format.len.into());
-                }
-            } else if item.kind == ItemKind::QuotaOff {
-                self.quota_off |= QuotaOff::decode(item.first(), locus)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! The second pass: applies the items of each transaction.
 
-use std::collections::BTreeMap;
-
 use platter_block::BlockDevice;
 use platter_ondisk::Locus;
 use platter_vfs::Result;
@@ -9,8 +7,8 @@ use platter_vfs::Result;
 use super::buffers::Buffers;
 use super::cancelled::Cancelled;
 use super::transactions::{Item, Transaction};
-use super::{FirstPass, ReplayReport};
-use crate::ondisk::log::{BufferFlags, BufferFormat, Done, Intent, ItemKind, QuotaOff};
+use super::{LogScan, ReplayReport};
+use crate::ondisk::log::{BufferFlags, BufferFormat, ItemKind, QuotaOff};
 use crate::ondisk::{Geometry, Lsn};
 use crate::txn::LogDevice;
 
@@ -35,10 +33,6 @@ pub(super) struct SecondPass<'t> {
     pub(super) locus: Locus,
     log: &'t LogDevice,
     report: ReplayReport,
-    /// Open intents by the order in which they were logged.
-    open: BTreeMap<u64, Intent>,
-    by_id: BTreeMap<(ItemKind, u64), u64>,
-    intents: u64,
 }
 
 /// The order in which items of a transaction are applied: blocks and new inodes before the inodes and
@@ -65,20 +59,20 @@ impl<'t> SecondPass<'t> {
         geometry: Geometry,
         log: &'t LogDevice,
         target: &'t dyn BlockDevice,
-        first: FirstPass,
+        scan: LogScan,
     ) -> Self {
         Self {
             geometry,
             buffers: Buffers::new(target, log),
-            cancelled: first.cancelled,
-            quota_off: first.quota_off,
+            cancelled: scan.cancelled,
+            quota_off: scan.quota_off,
             lsn: Lsn::NULL,
             locus: Locus::UNKNOWN,
             log,
-            report: ReplayReport::default(),
-            open: BTreeMap::new(),
-            by_id: BTreeMap::new(),
-            intents: 0,
+            report: ReplayReport {
+                open_intents: scan.open_intents,
+                ..ReplayReport::default()
+            },
         }
     }
 
@@ -111,29 +105,15 @@ impl<'t> SecondPass<'t> {
         } else if item.kind == ItemKind::InodeCreate {
             self.inode_create(item)
         } else {
-            self.intent(item)
+            // Intents were collected in the first pass.
+            Ok(Applied::Yes)
         }
-    }
-
-    fn intent(&mut self, item: &Item) -> Result<Applied> {
-        if let Some(done) = Done::decode(item.first(), self.locus)? {
-            if let Some(order) = self.by_id.remove(&(done.intent_kind, done.id)) {
-                self.open.remove(&order);
-            }
-        } else if let Some(intent) = Intent::decode(&item.regions, self.locus)? {
-            self.by_id
-                .insert((intent.kind(), intent.id()), self.intents);
-            self.open.insert(self.intents, intent);
-            self.intents += 1;
-        }
-        Ok(Applied::Yes)
     }
 
     pub(super) fn finish(mut self) -> Result<ReplayReport> {
         self.buffers.write_all()?;
         Ok(ReplayReport {
             blocks_written: self.buffers.written,
-            open_intents: self.open.into_values().collect(),
             ..self.report
         })
     }

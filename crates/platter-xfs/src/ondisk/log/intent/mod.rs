@@ -16,7 +16,7 @@ pub use attr::{AttrFilter, AttrIntent, AttrOp};
 pub use done::Done;
 pub use exchange::{ExchangeFlags, ExchangeIntent};
 pub use extent::{Extent, ExtentFree};
-pub use mapping::{BmapIntent, MapExtent, RmapIntent, RmapOp};
+pub use mapping::{BmapIntent, BmapUpdate, MapExtent, RmapIntent, RmapOp, RmapUpdate};
 pub use refcount::{PhysExtent, RefcountIntent, RefcountOp};
 
 /// Where the extents of an intent lie.

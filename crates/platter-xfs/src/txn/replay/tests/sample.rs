@@ -14,7 +14,7 @@ use crate::ondisk::log::{
 };
 use crate::ondisk::superblock::tests::sample as sample_superblock;
 use crate::ondisk::{BasicBlock, Lsn, Superblock};
-use crate::txn::{LogDevice, LogPosition, ReplayReport, find_position, replay};
+use crate::txn::{LogDevice, LogPosition, ReplayReport, find_position, replay, scan};
 
 pub(super) const LOG_SECTORS: u32 = 4096;
 pub(super) const DATA_BYTES: usize = 1 << 20;
@@ -124,7 +124,9 @@ impl Sample {
     }
 
     pub(super) fn replay(&self) -> Result<ReplayReport> {
-        replay(&self.log, &self.position()?, &self.superblock, &*self.data)
+        let position = self.position()?;
+        let scan = scan(&self.log, &position, &self.superblock)?;
+        replay(&self.log, &position, &self.superblock, scan, &*self.data)
     }
 
     /// The text of the rule that a replay finds broken.

@@ -1,15 +1,16 @@
-//! Records and keys of the B-trees of an allocation group, and their order.
+//! Records and keys of B-trees, and their order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ondisk::btree::{
-    BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, DiskOwnerKey, DiskRefcount,
+    BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskMapping, DiskOwner, DiskOwnerKey, DiskRefcount,
 };
+use crate::ondisk::extent::Mapping;
 
 /// What records and keys are compared by.
 pub type Order = (u64, u64, u64);
 
-/// A record of a B-tree of an allocation group.
+/// A record of a B-tree.
 pub trait TreeRecord:
     Copy + FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + 'static
 {
@@ -109,5 +110,24 @@ impl TreeRecord for DiskOwner {
         let [low, _] = *keys.first()?;
         let high = keys.iter().map(|[_, high]| *high);
         Some([low, high.max_by_key(DiskOwnerKey::order)?])
+    }
+}
+
+/// The first file block of a mapping.
+type OffsetKey = platter_ondisk::endian::Be64;
+
+impl TreeRecord for DiskMapping {
+    type Key = OffsetKey;
+
+    fn order(&self, _kind: BtreeKind) -> Order {
+        (Mapping::unpack(self).offset.0, 0, 0)
+    }
+
+    fn key(&self) -> OffsetKey {
+        Mapping::unpack(self).offset.0.into()
+    }
+
+    fn key_order(key: &OffsetKey, _kind: BtreeKind) -> Order {
+        (key.get(), 0, 0)
     }
 }

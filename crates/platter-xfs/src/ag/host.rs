@@ -1,0 +1,169 @@
+//! The B-trees of an allocation group.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Error, Result};
+
+use super::Group;
+use crate::ondisk::agf::TreeRoot;
+use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock};
+use crate::ondisk::{AgBlock, FsBlock, Site};
+use crate::tree::{self, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
+
+/// A pointer of a tree as the block of the group that it is to.
+fn ag_block(at: u64) -> AgBlock {
+    u32::try_from(at).map_or(AgBlock::NULL, AgBlock)
+}
+
+impl TreeBlocks for Group<'_> {
+    fn broken(&self, rule: TreeRule) -> Error {
+        Corrupt::new(Locus::group(self.ag.0.into()), rule).into()
+    }
+
+    fn alloc(&mut self, kind: BtreeKind) -> Result<u64> {
+        Ok(self.alloc_tree_block(kind)?.0.into())
+    }
+
+    fn free(&mut self, kind: BtreeKind, at: u64) -> Result<()> {
+        self.free_tree_block(kind, ag_block(at))
+    }
+}
+
+impl<R: TreeRecord> TreeHost<R> for Group<'_> {
+    fn load_root(&self, kind: BtreeKind) -> Result<Node<R>> {
+        let root = self.root(kind)?;
+        let level = u16::try_from(root.levels.saturating_sub(1)).unwrap_or(u16::MAX);
+        self.load(kind, root.block.0.into(), level)
+    }
+
+    fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<R>> {
+        let geometry = &self.geometry;
+        let block = self.fs_block(at);
+        let bytes = self
+            .blocks
+            .read(geometry.byte_offset(block), geometry.block_bytes())?;
+        let owner = u64::from(self.ag.0);
+        let site = Site::new(geometry, geometry.basic_block(block), owner);
+        let rule = |rule: BtreeRule| Corrupt::new(site.locus(), rule);
+        let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
+        if found.level != level {
+            return Err(rule(BtreeRule::Level).into());
+        }
+        let mut pointers = Vec::new();
+        for index in 0..if level > 0 { found.count } else { 0 } {
+            let child = found.child(index, geometry, owner).map_err(rule)?;
+            pointers.push(geometry.split(child).1.0.into());
+        }
+        Ok(Node::new(at, &found, pointers))
+    }
+
+    fn store(&mut self, kind: BtreeKind, node: &Node<R>) -> Result<()> {
+        let at = self.fs_block(node.at);
+        let offset = self.geometry.byte_offset(at);
+        let mut bytes = self.blocks.read(offset, self.geometry.block_bytes())?;
+        let block = BuiltBlock {
+            kind,
+            owner: self.ag.0.into(),
+            level: node.level,
+            left: node.left,
+            right: node.right,
+            entries: node.entries(),
+            count: node.len(),
+            pointers: &node.pointers,
+        };
+        block
+            .encode(at, &self.geometry, &mut bytes)
+            .ok_or_else(|| self.broken(TreeRule::Shape))?;
+        self.blocks.write(offset, bytes);
+        Ok(())
+    }
+
+    fn entries_max(&self, kind: BtreeKind, node: &Node<R>) -> usize {
+        kind.records_max(node.level, &self.geometry)
+    }
+
+    fn grow_root(&mut self, kind: BtreeKind, root: Node<R>) -> Result<()> {
+        let mut left = root;
+        let right = tree::split(self, kind, &mut left)?;
+        self.store(kind, &left)?;
+        let first = left.key().map(|key| (key, left.at));
+        let children: Vec<_> = first.into_iter().chain(right).collect();
+        let level = left.level.saturating_add(1);
+        let root = Node::<R>::above(self.alloc(kind)?, level, children);
+        self.store(kind, &root)?;
+        self.set_root(kind, ag_block(root.at), u32::from(level) + 1);
+        Ok(())
+    }
+
+    fn shrink_root(&mut self, kind: BtreeKind, root: Node<R>) -> Result<()> {
+        match (root.level, root.pointers.as_slice()) {
+            (1.., [only]) => {
+                self.set_root(kind, ag_block(*only), root.level.into());
+                self.free(kind, root.at)
+            }
+            _ => self.store(kind, &root),
+        }
+    }
+}
+
+impl Group<'_> {
+    fn fs_block(&self, at: u64) -> FsBlock {
+        self.geometry.fs_block(self.ag, ag_block(at))
+    }
+
+    /// The first record at or after a place.
+    pub fn lookup_ge<R: TreeRecord>(&self, kind: BtreeKind, order: Order) -> Result<Option<R>> {
+        tree::lookup_ge(self, kind, order)
+    }
+
+    /// The last record before a place.
+    pub fn lookup_lt<R: TreeRecord>(&self, kind: BtreeKind, order: Order) -> Result<Option<R>> {
+        tree::lookup_lt(self, kind, order)
+    }
+
+    /// Inserts a record.
+    pub fn insert<R: TreeRecord>(&mut self, kind: BtreeKind, record: R) -> Result<()> {
+        tree::insert(self, kind, record)
+    }
+
+    /// Changes a record whose place in the tree stays between those of its neighbours.
+    pub fn replace<R: TreeRecord>(
+        &mut self,
+        kind: BtreeKind,
+        order: Order,
+        record: R,
+    ) -> Result<()> {
+        tree::replace(self, kind, order, record)
+    }
+
+    /// Removes a record.
+    pub fn remove<R: TreeRecord>(&mut self, kind: BtreeKind, order: Order) -> Result<()> {
+        tree::remove::<R>(self, kind, order)
+    }
+
+    /// The root of a tree.
+    pub(super) fn root(&self, kind: BtreeKind) -> Result<TreeRoot> {
+        let root = match kind {
+            BtreeKind::Bno => Some(self.agf.bno),
+            BtreeKind::Cnt => Some(self.agf.cnt),
+            BtreeKind::Rmap => self.agf.rmap,
+            BtreeKind::Refcount => self.agf.refcount,
+            BtreeKind::Inobt => Some(self.agi.inobt),
+            BtreeKind::Finobt => self.agi.finobt,
+            BtreeKind::Bmap | BtreeKind::RtRmap | BtreeKind::RtRefcount => None,
+        };
+        root.ok_or_else(|| self.broken(TreeRule::Shape))
+    }
+
+    fn set_root(&mut self, kind: BtreeKind, block: AgBlock, levels: u32) {
+        let root = TreeRoot { block, levels };
+        match kind {
+            BtreeKind::Bno => self.agf.bno = root,
+            BtreeKind::Cnt => self.agf.cnt = root,
+            BtreeKind::Rmap => self.agf.rmap = Some(root),
+            BtreeKind::Refcount => self.agf.refcount = Some(root),
+            BtreeKind::Inobt => self.agi.inobt = root,
+            BtreeKind::Finobt => self.agi.finobt = Some(root),
+            BtreeKind::Bmap | BtreeKind::RtRmap | BtreeKind::RtRefcount => {}
+        }
+    }
+}

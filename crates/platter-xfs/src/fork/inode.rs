@@ -1,0 +1,77 @@
+//! An inode under change.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+
+use crate::ag::{GroupRule, Groups};
+use crate::ondisk::inode::edit::{self, StoredFork};
+use crate::ondisk::inode::{Fork, ForkKind, Inode, InodeRule};
+use crate::ondisk::{Geometry, InodeNr};
+
+/// An inode under change.
+#[derive(Debug)]
+pub struct InodeEdit {
+    inode: Inode,
+    /// Its first byte on the device.
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl InodeEdit {
+    /// Reads an inode that is in use.
+    pub fn read(groups: &Groups, number: InodeNr) -> Result<Self> {
+        let geometry = groups.geometry();
+        let at = place(geometry, number)?;
+        let bytes = groups.blocks().read(at, geometry.inode_bytes())?;
+        let inode = Inode::decode(&bytes, number, geometry)
+            .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
+        Ok(Self { inode, at, bytes })
+    }
+
+    /// The inode as it was read.
+    #[must_use]
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// A fork as it was read, which must exist.
+    pub fn fork(&self, kind: ForkKind) -> Result<Fork<'_>> {
+        let fork = match kind {
+            ForkKind::Data => Some(self.inode.data_fork()),
+            ForkKind::Attr => self.inode.attr_fork(),
+        };
+        fork.ok_or_else(|| self.broken(InodeRule::ForkOffset))
+    }
+
+    fn broken(&self, rule: InodeRule) -> platter_vfs::Error {
+        Corrupt::new(Locus::inode(self.inode.number.get()), rule).into()
+    }
+
+    /// Stores a fork, for which blocks were added or removed.
+    pub fn set_fork(&mut self, fork: &StoredFork<'_>, blocks: i64) -> Result<()> {
+        let stored = edit::set_fork(&mut self.bytes, fork);
+        stored.ok_or_else(|| self.broken(InodeRule::Extents))?;
+        let counted = edit::add_blocks(&mut self.bytes, blocks);
+        counted.ok_or_else(|| self.broken(InodeRule::Blocks))
+    }
+
+    /// Makes changes of the core.
+    pub fn change(&mut self, change: impl FnOnce(&mut [u8]) -> Option<()>) -> Result<()> {
+        change(&mut self.bytes).ok_or_else(|| self.broken(InodeRule::Version))
+    }
+
+    /// Stores the inode.
+    pub fn store(mut self, groups: &mut Groups) {
+        edit::seal(&mut self.bytes);
+        groups.blocks_mut().write(self.at, self.bytes);
+    }
+}
+
+/// The first byte of an inode on the device.
+fn place(geometry: &Geometry, number: InodeNr) -> Result<u64> {
+    let location = geometry
+        .locate_inode(number)
+        .ok_or_else(|| Corrupt::new(Locus::inode(number.get()), GroupRule::Inode))?;
+    let block = geometry.fs_block(location.ag, location.block);
+    Ok(geometry.byte_offset(block) + location.offset as u64)
+}

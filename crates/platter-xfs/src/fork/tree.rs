@@ -1,0 +1,180 @@
+//! The B-tree of a fork: its root is in the inode, its blocks may be in any allocation group.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, Error, Result};
+
+use super::{ForkEdit, Form, ROOT};
+use crate::ag::Groups;
+use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, DiskMapping, Owner, RmapOwner};
+use crate::ondisk::{AgBlock, AgNr, ForkKind, FsBlock, Geometry, InodeNr, Site};
+use crate::tree::{Node, TreeBlocks, TreeHost, TreeRule};
+
+/// Size of the header of a root.
+const ROOT_HEADER: usize = size_of::<crate::ondisk::btree::DiskRootHeader>();
+
+/// The tree of a fork, with the groups that have its blocks.
+pub(super) struct ForkTree<'a> {
+    fork: &'a mut ForkEdit,
+    groups: &'a mut Groups,
+}
+
+/// The blocks that a block of the tree leads to.
+pub(super) fn pointers(
+    block: &BtreeBlock<'_>,
+    owner: InodeNr,
+    geometry: &Geometry,
+) -> Result<Vec<u64>, BtreeRule> {
+    let count = if block.level > 0 { block.count } else { 0 };
+    (0..count)
+        .map(|index| Ok(block.child(index, geometry, owner.get())?.0))
+        .collect()
+}
+
+impl ForkEdit {
+    pub(super) fn tree<'a>(&'a mut self, groups: &'a mut Groups) -> ForkTree<'a> {
+        ForkTree { fork: self, groups }
+    }
+
+    /// The owner of a block of the tree.
+    fn tree_owner(&self, start: AgBlock) -> Owner {
+        Owner {
+            is_attr_fork: self.kind == ForkKind::Attr,
+            is_btree: true,
+            ..Owner::special(start, 1, RmapOwner(self.owner.get()))
+        }
+    }
+}
+
+/// Allocates blocks in a row, at most so many, in the group of an inode or the next one that has free
+/// space; without an owner yet.
+pub(super) fn alloc(
+    groups: &mut Groups,
+    inode: InodeNr,
+    most: u32,
+) -> Result<(AgNr, AgBlock, u32)> {
+    let count = groups.geometry().ag_count;
+    let (home, _) = groups.geometry().split_inode(inode);
+    for step in 0..count {
+        let ag = AgNr(home.0.wrapping_add(step) % count);
+        let mut group = groups.get(ag)?;
+        if group.agf().free_blocks == 0 {
+            continue;
+        }
+        if let Some((start, count)) = group.alloc_extent(most)? {
+            return Ok((ag, start, count));
+        }
+    }
+    Err(Condition::NoSpace.into())
+}
+
+impl TreeBlocks for ForkTree<'_> {
+    fn broken(&self, rule: TreeRule) -> Error {
+        Corrupt::new(Locus::inode(self.fork.owner.get()), rule).into()
+    }
+
+    fn alloc(&mut self, _kind: BtreeKind) -> Result<u64> {
+        let (ag, start, _) = alloc(self.groups, self.fork.owner, 1)?;
+        let owner = self.fork.tree_owner(start);
+        self.groups.get(ag)?.add_owner(&owner)?;
+        self.fork.blocks += 1;
+        let geometry = *self.groups.geometry();
+        let block = geometry.fs_block(ag, start);
+        let zeros = vec![0; geometry.block_bytes() as usize];
+        let blocks = self.groups.blocks_mut();
+        blocks.write(geometry.byte_offset(block), zeros);
+        Ok(block.0)
+    }
+
+    fn free(&mut self, _kind: BtreeKind, at: u64) -> Result<()> {
+        let geometry = *self.groups.geometry();
+        let (ag, start) = geometry.split(FsBlock(at));
+        let offset = geometry.byte_offset(FsBlock(at));
+        self.groups.blocks_mut().forget(offset);
+        let owner = self.fork.tree_owner(start);
+        let mut group = self.groups.get(ag)?;
+        group.fill_free_list()?;
+        group.remove_owner(&owner)?;
+        group.free_extent(start, 1)?;
+        self.fork.blocks -= 1;
+        Ok(())
+    }
+}
+
+impl TreeHost<DiskMapping> for ForkTree<'_> {
+    fn load_root(&self, _kind: BtreeKind) -> Result<Node<DiskMapping>> {
+        match &self.fork.form {
+            Form::Tree(root) => Ok(root.clone()),
+            Form::Extents(_) => Err(self.broken(TreeRule::Shape)),
+        }
+    }
+
+    fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<DiskMapping>> {
+        let geometry = self.groups.geometry();
+        let block = FsBlock(at);
+        let offset = geometry.byte_offset(block);
+        let bytes = self.groups.blocks().read(offset, geometry.block_bytes())?;
+        let owner = self.fork.owner;
+        let site = Site::new(geometry, geometry.basic_block(block), owner.get());
+        let rule = |rule: BtreeRule| Corrupt::new(site.locus(), rule);
+        let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
+        if found.level != level {
+            return Err(rule(BtreeRule::Level).into());
+        }
+        let pointers = pointers(&found, owner, geometry).map_err(rule)?;
+        Ok(Node::new(at, &found, pointers))
+    }
+
+    fn store(&mut self, _kind: BtreeKind, node: &Node<DiskMapping>) -> Result<()> {
+        if node.at == ROOT {
+            self.fork.form = Form::Tree(node.clone());
+            return Ok(());
+        }
+        let geometry = *self.groups.geometry();
+        let at = FsBlock(node.at);
+        let offset = geometry.byte_offset(at);
+        let blocks = self.groups.blocks_mut();
+        let mut bytes = blocks.read(offset, geometry.block_bytes())?;
+        let block = super::built(self.fork.owner, node);
+        let encoded = block.encode(at, &geometry, &mut bytes);
+        encoded.ok_or_else(|| self.broken(TreeRule::Shape))?;
+        self.groups.blocks_mut().write(offset, bytes);
+        Ok(())
+    }
+
+    fn entries_max(&self, kind: BtreeKind, node: &Node<DiskMapping>) -> usize {
+        if node.at == ROOT {
+            return kind.capacity(node.level, self.fork.len.saturating_sub(ROOT_HEADER));
+        }
+        kind.records_max(node.level, self.groups.geometry())
+    }
+
+    fn grow_root(&mut self, kind: BtreeKind, root: Node<DiskMapping>) -> Result<()> {
+        let below = Node {
+            at: self.alloc(kind)?,
+            ..root
+        };
+        self.store(kind, &below)?;
+        let children = below.key().map(|key| (key, below.at));
+        let level = below.level.saturating_add(1);
+        let root = Node::above(ROOT, level, children.into_iter().collect());
+        self.store(kind, &root)
+    }
+
+    fn shrink_root(&mut self, kind: BtreeKind, root: Node<DiskMapping>) -> Result<()> {
+        let (2.., [only]) = (root.level, root.pointers.as_slice()) else {
+            return self.store(kind, &root);
+        };
+        let below = self.load(kind, *only, root.level - 1)?;
+        let raised = Node {
+            at: ROOT,
+            left: None,
+            right: None,
+            ..below
+        };
+        if raised.len() > self.entries_max(kind, &raised) {
+            return self.store(kind, &root);
+        }
+        self.store(kind, &raised)?;
+        self.free(kind, *only)
+    }
+}

@@ -1,0 +1,148 @@
+//! The intent to exchange the mappings of two files. Spec: `xfs-headers/xfs_log_format.h`.
+
+use platter_ondisk::Locus;
+use platter_vfs::Result;
+
+use super::{Finisher, broken, inode_nr};
+use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::extent::Mapping;
+use crate::ondisk::inode::edit;
+use crate::ondisk::log::intent::{ExchangeFlags, ExchangeIntent};
+use crate::ondisk::{FileBlock, ForkKind};
+use crate::recovery::rules::IntentRule;
+
+/// A mapping or a hole, from a file block on.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    mapping: Option<Mapping>,
+    count: u64,
+}
+
+impl Run {
+    fn is_written(&self) -> bool {
+        self.mapping.is_some_and(|mapping| !mapping.is_unwritten)
+    }
+
+    /// Its first blocks, at another place of a file.
+    fn at(&self, offset: FileBlock, count: u64) -> Option<Mapping> {
+        self.mapping.map(|mapping| Mapping {
+            offset,
+            count,
+            ..mapping
+        })
+    }
+}
+
+impl Finisher {
+    pub(super) fn exchange(&mut self, intent: &ExchangeIntent) -> Result<()> {
+        let kind = if intent.flags.contains(ExchangeFlags::ATTR_FORK) {
+            ForkKind::Attr
+        } else {
+            ForkKind::Data
+        };
+        let [one, two] = intent.inodes;
+        if one == two {
+            return Err(broken(Locus::inode(one), IntentRule::Inode));
+        }
+        let mut inodes = Vec::new();
+        let sides = intent.inodes.into_iter().zip(intent.generations);
+        for ((number, generation), offset) in sides.zip(intent.offsets) {
+            let inode = InodeEdit::read(&self.groups, inode_nr(number)?)?;
+            if inode.inode().generation != generation {
+                return Err(broken(Locus::inode(number), IntentRule::Generation));
+            }
+            if FileBlock(offset).checked_add(intent.blocks).is_none() {
+                return Err(broken(Locus::inode(number), IntentRule::Offset));
+            }
+            inodes.push(inode);
+        }
+        let Ok([mut one, mut two]) = <[InodeEdit; 2]>::try_from(inodes) else {
+            return Err(broken(Locus::inode(one), IntentRule::Inode));
+        };
+        let mut forks = [self.fork(&one, kind)?, self.fork(&two, kind)?];
+        self.exchange_mappings(intent, kind, &mut forks)?;
+        let [first, second] = forks;
+        first.store(&mut one)?;
+        second.store(&mut two)?;
+        let flags = [
+            ExchangeFlags::CLEAR_FIRST_REFLINK,
+            ExchangeFlags::CLEAR_SECOND_REFLINK,
+        ];
+        let has_sizes = intent.flags.contains(ExchangeFlags::SET_SIZES);
+        for ((mut inode, size), flag) in [one, two].into_iter().zip(intent.sizes).zip(flags) {
+            if has_sizes {
+                inode.change(|bytes| edit::set_size(bytes, size))?;
+            }
+            if intent.flags.contains(flag) {
+                inode.change(edit::clear_reflink)?;
+            }
+            inode.store(&mut self.groups);
+        }
+        Ok(())
+    }
+
+    fn exchange_mappings(
+        &mut self,
+        intent: &ExchangeIntent,
+        kind: ForkKind,
+        forks: &mut [ForkEdit; 2],
+    ) -> Result<()> {
+        let only_written = intent.flags.contains(ExchangeFlags::FIRST_WRITTEN);
+        let [one, two] = forks;
+        let owners = [inode_nr(intent.inodes[0])?, inode_nr(intent.inodes[1])?];
+        let mut done = 0;
+        while done < intent.blocks {
+            let at = intent
+                .offsets
+                .map(|offset| FileBlock(offset.saturating_add(done)));
+            let left = intent.blocks - done;
+            let first = self.run(one, at[0], left)?;
+            if only_written && !first.is_written() {
+                done += first.count;
+                continue;
+            }
+            let second = self.run(two, at[1], first.count)?;
+            let count = second.count;
+            done += count;
+            let (to_two, to_one) = (first.at(at[1], count), second.at(at[0], count));
+            if first.mapping.map(|mapping| mapping.start)
+                == second.mapping.map(|mapping| mapping.start)
+            {
+                continue;
+            }
+            self.unmap(one, (owners[0], kind), at[0], count)?;
+            self.unmap(two, (owners[1], kind), at[1], count)?;
+            if let Some(mapping) = to_one {
+                self.map(one, (owners[0], kind), mapping)?;
+            }
+            if let Some(mapping) = to_two {
+                self.map(two, (owners[1], kind), mapping)?;
+            }
+            self.groups.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// What is at a file block, of at most so many blocks.
+    fn run(&mut self, fork: &mut ForkEdit, at: FileBlock, most: u64) -> Result<Run> {
+        let found = fork.lookup(&mut self.groups, at)?;
+        let (mapping, count) = match found {
+            Some(found) if found.offset <= at => {
+                let skipped = at.0 - found.offset.0;
+                let rest = Mapping {
+                    offset: at,
+                    start: found.start.saturating_add(skipped),
+                    count: found.count - skipped,
+                    ..found
+                };
+                (Some(rest), rest.count)
+            }
+            Some(found) => (None, found.offset.0 - at.0),
+            None => (None, most),
+        };
+        Ok(Run {
+            mapping,
+            count: count.min(most),
+        })
+    }
+}

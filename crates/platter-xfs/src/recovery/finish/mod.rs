@@ -1,0 +1,138 @@
+//! Finishing the intents that the log leaves open, in the kernel's order: each in the order of the log, then
+//! what they left to do. Spec: `xfs/journaling_log`, "Intent to Free an Extent".
+
+mod exchange;
+mod mapping;
+mod space;
+
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Error, Result, Unsupported};
+
+use super::rules::IntentRule;
+use crate::ag::Groups;
+use crate::ondisk::log::Intent;
+use crate::ondisk::log::intent::{RmapUpdate, Section};
+use crate::ondisk::{AgBlock, AgNr, FsBlock, Geometry, InodeNr};
+
+/// Refuses intents that [`finish`] cannot finish, by name.
+pub(super) fn check(intents: &[Intent]) -> Result<()> {
+    let is_finished = |intent: &&Intent| match intent {
+        Intent::ExtentFree(intent) => intent.section == Section::Data,
+        Intent::Rmap(intent) => intent.section == Section::Data,
+        Intent::Refcount(intent) => intent.section == Section::Data,
+        Intent::Bmap(intent) => !intent.updates.iter().any(|update| update.realtime),
+        Intent::Exchange(_) => true,
+        Intent::Attr(_) => false,
+    };
+    match intents.iter().find(|intent| !is_finished(intent)) {
+        None => Ok(()),
+        Some(intent) => Err(refused(format!(
+            "a log with an unfinished intent of type {:?}",
+            intent.kind()
+        ))),
+    }
+}
+
+fn refused(feature: String) -> Error {
+    Unsupported {
+        filesystem: "xfs",
+        feature,
+        reason: Some("mount read-only with norecovery"),
+    }
+    .into()
+}
+
+fn broken(locus: Locus, rule: IntentRule) -> Error {
+    Corrupt::new(locus, rule).into()
+}
+
+/// Finishes intents, in the order of the log.
+pub(super) fn finish(
+    device: &Arc<dyn BlockDevice>,
+    geometry: &Geometry,
+    intents: &[Intent],
+) -> Result<()> {
+    check(intents)?;
+    let mut finisher = Finisher {
+        geometry: *geometry,
+        groups: Groups::new(Arc::clone(device), geometry),
+        deferred: Vec::new(),
+    };
+    for intent in intents {
+        finisher.intent(intent)?;
+        finisher.groups.checkpoint()?;
+    }
+    for work in std::mem::take(&mut finisher.deferred) {
+        finisher.deferred(&work)?;
+        finisher.groups.checkpoint()?;
+    }
+    finisher.groups.write_all()
+}
+
+/// What finishing an intent leaves to do after all other intents.
+#[derive(Debug)]
+enum Deferred {
+    Rmap(RmapUpdate),
+    /// Blocks that have neither a reference nor an owner any more.
+    Free(AgNr, AgBlock, u32),
+}
+
+/// The filesystem while intents are finished.
+#[derive(Debug)]
+struct Finisher {
+    geometry: Geometry,
+    groups: Groups,
+    deferred: Vec<Deferred>,
+}
+
+impl Finisher {
+    fn intent(&mut self, intent: &Intent) -> Result<()> {
+        match intent {
+            Intent::ExtentFree(intent) => {
+                for extent in &intent.extents {
+                    self.free(extent.start, extent.len)?;
+                }
+            }
+            Intent::Rmap(intent) => {
+                for update in &intent.updates {
+                    self.rmap(update)?;
+                }
+            }
+            Intent::Refcount(intent) => {
+                for update in &intent.updates {
+                    self.refcount(update)?;
+                }
+            }
+            Intent::Bmap(intent) => {
+                for update in &intent.updates {
+                    self.bmap(update)?;
+                }
+            }
+            Intent::Exchange(intent) => self.exchange(intent)?,
+            Intent::Attr(_) => return check(std::slice::from_ref(intent)),
+        }
+        Ok(())
+    }
+
+    fn deferred(&mut self, work: &Deferred) -> Result<()> {
+        match work {
+            Deferred::Rmap(update) => self.rmap(update),
+            Deferred::Free(ag, start, count) => self.groups.get(*ag)?.free_extent(*start, *count),
+        }
+    }
+
+    /// The group of blocks that an intent names, which must lie in one.
+    fn split(&self, start: u64, len: u32) -> Result<(AgNr, AgBlock)> {
+        if len == 0 || !self.geometry.contains(FsBlock(start), len.into()) {
+            return Err(broken(Locus::block(start), IntentRule::Extent));
+        }
+        Ok(self.geometry.split(FsBlock(start)))
+    }
+}
+
+fn inode_nr(number: u64) -> Result<InodeNr> {
+    InodeNr::new(number).ok_or_else(|| broken(Locus::inode(number), IntentRule::Inode))
+}

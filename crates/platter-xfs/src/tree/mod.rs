@@ -1,0 +1,327 @@
+//! B-trees under change: lookups, insertion and removal, over whatever has their blocks.
+//!
+//! # Invariants
+//! - The key of a pointer is that of the block below it.
+//! - Blocks other than the root are at least half full, unless they were not before.
+//! - Blocks of a level are linked in order.
+
+mod node;
+mod record;
+
+use platter_vfs::{Error, Result};
+
+use crate::ondisk::btree::BtreeKind;
+
+pub use node::Node;
+pub use record::{Order, TreeRecord};
+
+rules! {
+    /// What a B-tree must hold to when it changes.
+    pub enum TreeRule of "B-tree" {
+        /// The blocks of a tree fit each other.
+        Shape => "B-tree is inconsistent",
+        /// A record that is to be changed exists.
+        Missing => "record is missing in a B-tree",
+        /// A record that is to be inserted does not exist.
+        Exists => "record exists in a B-tree",
+    }
+}
+
+/// What has the blocks of B-trees: an allocation group, or a fork.
+pub trait TreeBlocks {
+    /// The error for a tree that breaks a rule.
+    fn broken(&self, rule: TreeRule) -> Error;
+
+    /// Allocates a block.
+    fn alloc(&mut self, kind: BtreeKind) -> Result<u64>;
+
+    /// Frees a block.
+    fn free(&mut self, kind: BtreeKind, at: u64) -> Result<()>;
+}
+
+/// A B-tree of such records.
+pub trait TreeHost<R: TreeRecord>: TreeBlocks {
+    /// The root.
+    fn load_root(&self, kind: BtreeKind) -> Result<Node<R>>;
+
+    /// A block below the root.
+    fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<R>>;
+
+    /// Stores a block, or the root.
+    fn store(&mut self, kind: BtreeKind, node: &Node<R>) -> Result<()>;
+
+    /// The most entries of a block, or of the root.
+    fn entries_max(&self, kind: BtreeKind, node: &Node<R>) -> usize;
+
+    /// Stores a root that has one entry more than fits: the tree gets a level more.
+    fn grow_root(&mut self, kind: BtreeKind, root: Node<R>) -> Result<()>;
+
+    /// Stores a root that may have a single pointer left: the tree may lose a level.
+    fn shrink_root(&mut self, kind: BtreeKind, root: Node<R>) -> Result<()>;
+}
+
+/// The blocks from the root to a leaf, each with the index of the entry that leads on.
+type Path<R> = Vec<(Node<R>, usize)>;
+
+fn path<R: TreeRecord>(host: &impl TreeHost<R>, kind: BtreeKind, order: Order) -> Result<Path<R>> {
+    let mut path: Path<R> = Vec::new();
+    let mut node = host.load_root(kind)?;
+    loop {
+        if node.level == 0 {
+            let index = node
+                .records
+                .partition_point(|record| record.order(kind) < order);
+            path.push((node, index));
+            return Ok(path);
+        }
+        let after = node
+            .keys
+            .partition_point(|key| R::key_order(key, kind) <= order);
+        let index = after.saturating_sub(1);
+        let next = node.pointers.get(index).copied();
+        let next = next.ok_or_else(|| host.broken(TreeRule::Shape))?;
+        let below = host.load(kind, next, node.level - 1)?;
+        path.push((node, index));
+        node = below;
+    }
+}
+
+/// The first record at or after a place.
+pub fn lookup_ge<R: TreeRecord>(
+    host: &impl TreeHost<R>,
+    kind: BtreeKind,
+    order: Order,
+) -> Result<Option<R>> {
+    let mut path = path::<R>(host, kind, order)?;
+    let Some((leaf, index)) = path.pop() else {
+        return Ok(None);
+    };
+    if let Some(record) = leaf.records.get(index) {
+        return Ok(Some(*record));
+    }
+    match leaf.right {
+        Some(right) => Ok(host.load(kind, right, 0)?.records.first().copied()),
+        None => Ok(None),
+    }
+}
+
+/// The last record before a place.
+pub fn lookup_lt<R: TreeRecord>(
+    host: &impl TreeHost<R>,
+    kind: BtreeKind,
+    order: Order,
+) -> Result<Option<R>> {
+    let mut path = path::<R>(host, kind, order)?;
+    let Some((leaf, index)) = path.pop() else {
+        return Ok(None);
+    };
+    let before = index.checked_sub(1);
+    if let Some(record) = before.and_then(|index| leaf.records.get(index)) {
+        return Ok(Some(*record));
+    }
+    match leaf.left {
+        Some(left) => Ok(host.load(kind, left, 0)?.records.last().copied()),
+        None => Ok(None),
+    }
+}
+
+/// Inserts a record.
+pub fn insert<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    record: R,
+) -> Result<()> {
+    let mut path = path::<R>(host, kind, record.order(kind))?;
+    if let Some((leaf, index)) = path.last_mut() {
+        let found = leaf.records.get(*index);
+        if found.is_some_and(|found| found.order(kind) == record.order(kind)) {
+            return Err(host.broken(TreeRule::Exists));
+        }
+        leaf.records.insert(*index, record);
+    }
+    let mut added: Option<(R::Key, u64)> = None;
+    let mut below: Option<R::Key> = None;
+    while let Some((mut node, index)) = path.pop() {
+        if node.level > 0 {
+            if let Some(key) = below {
+                node.set_key(index, key);
+            }
+            if let Some((key, at)) = added.take() {
+                node.keys.insert(index + 1, key);
+                node.pointers.insert(index + 1, at);
+            }
+        }
+        if node.len() > host.entries_max(kind, &node) {
+            if path.is_empty() {
+                return host.grow_root(kind, node);
+            }
+            added = split(host, kind, &mut node)?;
+        }
+        host.store(kind, &node)?;
+        below = node.key();
+    }
+    Ok(())
+}
+
+/// Moves the upper half of a block's entries to a new block, which is stored. Returns its key and place.
+pub(crate) fn split<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    node: &mut Node<R>,
+) -> Result<Option<(R::Key, u64)>> {
+    let at = host.alloc(kind)?;
+    let right = node.split_off(node.len() / 2, at);
+    node.right = Some(at);
+    relink(host, kind, right.right, right.level, at)?;
+    host.store(kind, &right)?;
+    Ok(right.key().map(|key| (key, at)))
+}
+
+/// Makes `left` the left sibling of the block `right`.
+fn relink<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    right: Option<u64>,
+    level: u16,
+    left: u64,
+) -> Result<()> {
+    if let Some(right) = right {
+        let mut node = host.load(kind, right, level)?;
+        node.left = Some(left);
+        host.store(kind, &node)?;
+    }
+    Ok(())
+}
+
+/// Changes a record whose place in the tree stays between those of its neighbours.
+pub fn replace<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    order: Order,
+    record: R,
+) -> Result<()> {
+    let mut path = path::<R>(host, kind, order)?;
+    let slot = path
+        .last_mut()
+        .and_then(|(leaf, index)| leaf.records.get_mut(*index))
+        .filter(|found| found.order(kind) == order);
+    *slot.ok_or_else(|| host.broken(TreeRule::Missing))? = record;
+    let mut below: Option<R::Key> = None;
+    while let Some((mut node, index)) = path.pop() {
+        if let Some(key) = below {
+            node.set_key(index, key);
+        }
+        host.store(kind, &node)?;
+        below = node.key();
+    }
+    Ok(())
+}
+
+/// Removes a record.
+pub fn remove<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    order: Order,
+) -> Result<()> {
+    let mut path = path::<R>(host, kind, order)?;
+    let found = path.last_mut().filter(|(leaf, index)| {
+        let record = leaf.records.get(*index);
+        record.is_some_and(|record| record.order(kind) == order)
+    });
+    match found {
+        Some((leaf, index)) => drop(leaf.records.remove(*index)),
+        None => return Err(host.broken(TreeRule::Missing)),
+    }
+    let mut current = path.pop();
+    while let Some((mut node, _)) = current.take() {
+        let Some((mut parent, index)) = path.pop() else {
+            return host.shrink_root(kind, node);
+        };
+        let max = host.entries_max(kind, &node);
+        if node.len() >= max / 2 || parent.len() < 2 {
+            if node.len() == 0 {
+                return Err(host.broken(TreeRule::Shape));
+            }
+            host.store(kind, &node)?;
+            if let Some(key) = node.key() {
+                parent.set_key(index, key);
+            }
+        } else {
+            rebalance(host, kind, &mut parent, &mut node, (index, max))?;
+        }
+        current = Some((parent, index));
+    }
+    Ok(())
+}
+
+/// Joins a block that is less than half full with a neighbour, or shares their entries out.
+fn rebalance<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    parent: &mut Node<R>,
+    node: &mut Node<R>,
+    (index, max): (usize, usize),
+) -> Result<()> {
+    let left_index = index.saturating_sub(1);
+    let other_index = if index == 0 { 1 } else { left_index };
+    let other = parent.pointers.get(other_index).copied();
+    let other = other.ok_or_else(|| host.broken(TreeRule::Shape))?;
+    let mut other = host.load(kind, other, node.level)?;
+    let (left, right) = if index == 0 {
+        (node, &mut other)
+    } else {
+        (&mut other, node)
+    };
+    let total = left.len() + right.len();
+    left.append(right);
+    if total <= max {
+        left.right = right.right;
+        relink(host, kind, right.right, left.level, left.at)?;
+        host.store(kind, left)?;
+        host.free(kind, right.at)?;
+        parent.keys.remove(left_index + 1);
+        parent.pointers.remove(left_index + 1);
+    } else {
+        let link = right.right;
+        *right = left.split_off(total / 2, right.at);
+        right.right = link;
+        host.store(kind, left)?;
+        host.store(kind, right)?;
+        if let Some(key) = right.key() {
+            parent.set_key(left_index + 1, key);
+        }
+    }
+    if let Some(key) = left.key() {
+        parent.set_key(left_index, key);
+    }
+    Ok(())
+}
+
+/// Passes the root, and all blocks below it whose keys are `wanted`, to `visit`; `most` are more than
+/// there can be.
+pub fn walk<R: TreeRecord>(
+    host: &impl TreeHost<R>,
+    kind: BtreeKind,
+    most: u64,
+    wanted: impl Fn(&R::Key) -> bool,
+    visit: &mut dyn FnMut(&Node<R>) -> Result<()>,
+) -> Result<()> {
+    let root = host.load_root(kind)?;
+    let mut left = most;
+    let mut level = root.level;
+    let mut nodes = root.children(&wanted);
+    visit(&root)?;
+    while level > 0 {
+        level -= 1;
+        let mut below = Vec::new();
+        for at in nodes {
+            let after = left.checked_sub(1);
+            left = after.ok_or_else(|| host.broken(TreeRule::Shape))?;
+            let node = host.load(kind, at, level)?;
+            below.extend(node.children(&wanted));
+            visit(&node)?;
+        }
+        nodes = below;
+    }
+    Ok(())
+}
