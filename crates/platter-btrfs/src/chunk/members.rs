@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use platter_block::BlockDevice;
 use platter_ondisk::Uuid;
 
@@ -24,9 +25,13 @@ pub struct Member {
 }
 
 /// The devices of a filesystem.
+///
+/// # Invariants
+/// - `positions` has the position in `list` of each device, by its number and UUID.
 #[derive(Debug, Clone, Default)]
 pub struct Members {
     list: Vec<Member>,
+    positions: HashMap<(DeviceId, Uuid), usize>,
 }
 
 impl Members {
@@ -42,8 +47,9 @@ impl Members {
 
     /// Adds what is known of a device.
     pub fn add(&mut self, member: Member) {
-        let same = |known: &&mut Member| known.id == member.id && known.uuid == member.uuid;
-        let Some(known) = self.list.iter_mut().find(same) else {
+        let position = self.positions.entry((member.id, member.uuid));
+        let position = *position.or_insert(self.list.len());
+        let Some(known) = self.list.get_mut(position) else {
             self.list.push(member);
             return;
         };
@@ -57,9 +63,8 @@ impl Members {
     /// The device that a stripe is on.
     #[must_use]
     pub fn of_stripe(&self, stripe: &Stripe) -> Option<&Member> {
-        let is_it =
-            |member: &&Member| member.id == stripe.device && member.uuid == stripe.device_uuid;
-        self.list.iter().find(is_it)
+        let position = self.positions.get(&(stripe.device, stripe.device_uuid))?;
+        self.list.get(*position)
     }
 
     /// All devices.
@@ -70,5 +75,46 @@ impl Members {
     /// The devices that are missing.
     pub fn missing(&self) -> impl Iterator<Item = &Member> {
         self.iter().filter(|member| member.device.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ondisk::DeviceAddr;
+
+    fn member(number: u64) -> Member {
+        Member {
+            id: DeviceId(number),
+            uuid: Uuid::from_bytes(u128::from(number).to_le_bytes()),
+            total_bytes: Some(number),
+            index: 0,
+            device: None,
+        }
+    }
+
+    /// As many as a chunk tree of a few MiB can list: searched one by one, this would take minutes.
+    #[test]
+    fn devices_are_found_among_very_many() {
+        const COUNT: u64 = 300_000;
+        let twice = (0..COUNT).chain(0..COUNT);
+        let members = Members::new(twice.map(member).collect());
+        assert_eq!(members.iter().count() as u64, COUNT);
+        for number in [0, 7, COUNT - 1] {
+            let Member { id, uuid, .. } = member(number);
+            let stripe = Stripe {
+                device: id,
+                offset: DeviceAddr(0),
+                device_uuid: uuid,
+            };
+            let found = members.of_stripe(&stripe);
+            assert_eq!(found.and_then(|it| it.total_bytes), Some(number));
+            let device_uuid = member(COUNT).uuid;
+            let other = Stripe {
+                device_uuid,
+                ..stripe
+            };
+            assert!(members.of_stripe(&other).is_none());
+        }
     }
 }
