@@ -49,6 +49,9 @@ pub struct Leniency {
     pub ignores_bad_roots: bool,
 }
 
+/// Root items kept in memory: a filesystem may have any number of subvolumes, and they can be read again.
+const ROOTS_MAX: usize = 4096;
+
 /// A filesystem below its inodes.
 pub struct FsContext {
     /// Its superblock.
@@ -135,7 +138,11 @@ impl FsContext {
             return Ok(*known);
         }
         let item = self.read_root_item(id)?;
-        self.roots.write().insert(id, item);
+        let mut roots = self.roots.write();
+        if roots.len() >= ROOTS_MAX {
+            roots.clear();
+        }
+        roots.insert(id, item);
         Ok(item)
     }
 

@@ -64,6 +64,16 @@ fn tree_that_is_not_there_is_corrupt() {
 }
 
 #[test]
+fn root_items_in_memory_are_bounded() {
+    let context = sample(&[(ANY, b"")], &[]);
+    for id in 0..2 * ROOTS_MAX as u64 {
+        assert_eq!(context.tree(TreeId(256 + id)).unwrap(), None);
+        assert!(context.tree(TreeId::FS).unwrap().is_some());
+        assert!(context.roots.read().len() <= ROOTS_MAX, "{id}");
+    }
+}
+
+#[test]
 fn subvolume_without_a_parent_is_corrupt() {
     let name = RootRef {
         dir: 256,
