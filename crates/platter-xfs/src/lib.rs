@@ -5,6 +5,7 @@
 
 #[macro_use]
 pub mod ondisk;
+pub mod xfs_mount;
 pub mod txn;
 pub mod tree;
 pub mod ag;

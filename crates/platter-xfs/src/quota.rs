@@ -31,7 +31,7 @@ pub fn record(context: &FsContext, kind: QuotaKind, id: u32) -> Result<Option<Dq
     let Some(number) = file(context, kind)? else {
         return Ok(None);
     };
-    let geometry = &context.geometry;
+    let geometry = context.geometry();
     let per_block = dquot::per_block(geometry);
     let file = inode::read(context, number)?;
     let map = ForkMap::of_data(context, &file)?;

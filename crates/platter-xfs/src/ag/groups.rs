@@ -51,7 +51,7 @@ impl Groups {
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, geometry: &Geometry) -> Self {
         Self {
-            geometry: *geometry,
+            geometry: geometry.clone(),
             blocks: Blocks::new(device),
             open: BTreeMap::new(),
         }
@@ -86,7 +86,7 @@ impl Groups {
             open.ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::DoubleFree))?;
         let headers = &mut open.headers;
         Ok(Group {
-            geometry: self.geometry,
+            geometry: self.geometry.clone(),
             ag,
             blocks: &mut self.blocks,
             agf: &mut headers.agf,

@@ -45,7 +45,7 @@ impl<'a> Tree<'a> {
     /// A B-tree of an allocation group.
     #[must_use]
     pub fn of_group(context: &'a FsContext, kind: BtreeKind, ag: AgNr, root: TreeRoot) -> Self {
-        let block = context.geometry.fs_block(ag, root.block);
+        let block = context.geometry().fs_block(ag, root.block);
         let level = u16::try_from(root.levels.saturating_sub(1)).unwrap_or(u16::MAX);
         Self {
             context,
@@ -210,7 +210,7 @@ impl<'a> Tree<'a> {
 
     fn child(&self, parent: &BtreeBlock<'_>, index: usize) -> Result<Node> {
         let child = parent
-            .child(index, &self.context.geometry, self.owner)
+            .child(index, self.context.geometry(), self.owner)
             .map_err(|rule| self.corrupt(rule))?;
         self.node(child, parent.level.saturating_sub(1))
     }
@@ -218,19 +218,19 @@ impl<'a> Tree<'a> {
     /// The block, which has to be on this level.
     fn node(&self, block: FsBlock, level: u16) -> Result<Node> {
         let kind = BlockKind::Btree(self.kind);
-        let verifier = BlockVerifier::new(&self.context.geometry, kind, self.owner);
+        let verifier = BlockVerifier::new(self.context.geometry(), kind, self.owner);
         let buffer = self.context.read_block(block, &verifier)?;
         let found = self.view(&buffer)?.level;
         if found != level {
-            let at = self.context.geometry.basic_block(block);
-            let locus = self.context.geometry.locus(at);
+            let at = self.context.geometry().basic_block(block);
+            let locus = self.context.geometry().locus(at);
             return Err(Corrupt::new(locus, BtreeRule::Level).into());
         }
         Ok(Node { buffer, next: 0 })
     }
 
     fn view<'b>(&self, bytes: &'b [u8]) -> Result<BtreeBlock<'b>> {
-        let site = Site::verified(&self.context.geometry, self.owner);
+        let site = Site::verified(self.context.geometry(), self.owner);
         BtreeBlock::decode(bytes, self.kind, &site).map_err(|rule| self.corrupt(rule))
     }
 

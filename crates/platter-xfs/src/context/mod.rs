@@ -17,6 +17,7 @@ use platter_vfs::{Result, Unsupported};
 
 use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::{AgNr, Agf, Agi, BasicBlock, FsBlock, Geometry, Superblock};
+use crate::xfs_mount::Mount;
 
 pub use block::Block;
 
@@ -38,8 +39,7 @@ rules! {
 /// An opened filesystem below the level of inodes. Shared by reference; only the cache changes.
 #[derive(Debug)]
 pub struct FsContext {
-    /// Sizes and counts.
-    pub geometry: Geometry,
+    mount: Box<Mount>,
     /// The superblock.
     pub superblock: Superblock,
     buffers: Arc<BufferCache>,
@@ -66,19 +66,31 @@ impl FsContext {
         superblock: Superblock,
         budget: Arc<MemoryBudget>,
     ) -> Self {
-        let geometry = Geometry::new(&superblock);
+        let mount = Box::new(Mount::new(&superblock));
         let addressing = Addressing {
             unit_bytes: ADDRESS_UNIT,
-            usual: block_size(geometry.block_bytes()),
+            usual: block_size(mount.geometry().block_bytes()),
         };
         let store = Arc::new(DeviceStore::new(Arc::clone(&data)));
         Self {
-            geometry,
+            mount,
             superblock,
             buffers: Arc::new(BufferCache::over(store, addressing, budget)),
             data,
             realtime,
         }
+    }
+
+    /// The mount object.
+    #[must_use]
+    pub fn mount(&self) -> &Mount {
+        &self.mount
+    }
+
+    /// Sizes and counts, as the mount object has them.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        self.mount.geometry()
     }
 
     /// The data device.
@@ -122,8 +134,8 @@ impl FsContext {
     /// `len` bytes of metadata at `at`, validated by `verifier`.
     pub fn read(&self, at: BasicBlock, len: u32, verifier: &dyn Verify) -> Result<Buffer> {
         let end = at.byte_offset().checked_add(len.into());
-        if end.is_none_or(|end| end > self.geometry.len_bytes()) {
-            let locus = self.geometry.locus(at);
+        if end.is_none_or(|end| end > self.geometry().len_bytes()) {
+            let locus = self.geometry().locus(at);
             return Err(Corrupt::new(locus, BlockPointerRule::Outside).into());
         }
         Ok(self.buffers.read((at.0, block_size(len)), verifier)?)
@@ -136,19 +148,19 @@ impl FsContext {
 
     /// `count` neighbouring blocks that are one piece of metadata, validated by `verifier`.
     pub fn read_blocks(&self, block: FsBlock, count: u32, verifier: &dyn Verify) -> Result<Buffer> {
-        if !self.geometry.contains(block, count.into()) {
+        if !self.geometry().contains(block, count.into()) {
             let locus = Locus::block(block.0);
             return Err(Corrupt::new(locus, BlockPointerRule::Outside).into());
         }
-        let len = self.geometry.block_bytes().saturating_mul(count);
-        self.read(self.geometry.basic_block(block), len, verifier)
+        let len = self.geometry().block_bytes().saturating_mul(count);
+        self.read(self.geometry().basic_block(block), len, verifier)
     }
 
     /// Announces that `count` metadata blocks of the usual size will be read. A hint.
     pub fn read_ahead(&self, block: FsBlock, count: u32) {
-        if self.geometry.contains(block, count.into()) {
-            let at = self.geometry.basic_block(block).0;
-            let units = u64::from(self.geometry.block_bytes() / ADDRESS_UNIT);
+        if self.geometry().contains(block, count.into()) {
+            let at = self.geometry().basic_block(block).0;
+            let units = u64::from(self.geometry().block_bytes() / ADDRESS_UNIT);
             let end = at.saturating_add(units.saturating_mul(count.into()));
             self.buffers.read_ahead(at..end);
         }
@@ -156,9 +168,9 @@ impl FsContext {
 
     /// A sector of an allocation group's headers.
     fn read_header(&self, ag: AgNr, sector: u32) -> Result<Buffer> {
-        let len = self.geometry.sector_bytes();
+        let len = self.geometry().sector_bytes();
         let within = u64::from(len).saturating_mul(sector.into());
-        let offset = self.geometry.ag_offset(ag).saturating_add(within);
+        let offset = self.geometry().ag_offset(ag).saturating_add(within);
         self.read(BasicBlock::of_byte(offset), len, &Unverified)
     }
 
@@ -171,14 +183,14 @@ impl FsContext {
     pub fn agf(&self, ag: AgNr) -> Result<Agf> {
         let sector = self.read_header(ag, AGF_SECTOR)?;
         let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
-        Ok(Agf::decode(&sector, &self.geometry, ag).map_err(corrupt)?)
+        Ok(Agf::decode(&sector, self.geometry(), ag).map_err(corrupt)?)
     }
 
     /// The inode header of an allocation group.
     pub fn agi(&self, ag: AgNr) -> Result<Agi> {
         let sector = self.read_header(ag, AGI_SECTOR)?;
         let corrupt = |rule| Corrupt::new(Locus::group(ag.0.into()), rule);
-        Ok(Agi::decode(&sector, &self.geometry, ag).map_err(corrupt)?)
+        Ok(Agi::decode(&sector, self.geometry(), ag).map_err(corrupt)?)
     }
 
     /// The sector with the free list of an allocation group.

@@ -8,10 +8,17 @@ use crate::ondisk::superblock::tests::sample;
 
 /// The sample filesystem with these blocks, and zeros elsewhere.
 pub(crate) fn sample_context(blocks: &[(u64, &[u8])]) -> FsContext {
-    let superblock = sample().decode().unwrap();
+    sample_context_of(sample().decode().unwrap(), blocks)
+}
+
+/// The same with a superblock that was changed.
+pub(crate) fn sample_context_of<B: AsRef<[u8]>>(
+    superblock: Superblock,
+    blocks: &[(u64, B)],
+) -> FsContext {
     let mut bytes = vec![0; 4 * 4096 * 4096];
-    for &(block, content) in blocks {
-        let at = usize::try_from(block * 4096).unwrap();
+    for (block, content) in blocks {
+        let (at, content) = (usize::try_from(block * 4096).unwrap(), content.as_ref());
         bytes[at..at + content.len()].copy_from_slice(content);
     }
     let device = Arc::new(MemoryDevice::new("memory", bytes));

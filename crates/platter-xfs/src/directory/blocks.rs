@@ -16,12 +16,12 @@ impl Directory<'_> {
     /// The directory block that begins with this block of the fork; `None` if it is not mapped.
     pub(super) fn read_as(&self, first: FileBlock, kind: BlockKind) -> Result<Option<Block>> {
         let owner = self.inode.number.get();
-        let verifier = BlockVerifier::new(&self.context.geometry, kind, owner);
+        let verifier = BlockVerifier::new(self.context.geometry(), kind, owner);
         self.read_with(first, &verifier)
     }
 
     fn read_with(&self, first: FileBlock, verifier: &dyn Verify) -> Result<Option<Block>> {
-        let geometry = &self.context.geometry;
+        let geometry = self.context.geometry();
         let count = geometry.dir_block_blocks();
         let run = self.map.lookup(self.context, first)?;
         let start = match run.backing {
@@ -52,12 +52,12 @@ impl Directory<'_> {
         let Some(block) = self.read_with(first, &Unverified)? else {
             return Ok(None);
         };
-        Ok(DaKind::of(&block, self.context.geometry.features.is_v5()))
+        Ok(DaKind::of(&block, self.context.geometry().features.is_v5()))
     }
 
     /// The block of entries with this number; `None` if it is not mapped.
     pub(super) fn data_block(&self, block: u32, kind: DataKind) -> Result<Option<Block>> {
-        let first = dir::data_block(&self.context.geometry, block);
+        let first = dir::data_block(self.context.geometry(), block);
         self.read_as(first, BlockKind::DirData(kind))
     }
 
@@ -72,6 +72,6 @@ impl Directory<'_> {
     }
 
     pub(super) fn verified(&self) -> Site<'_> {
-        Site::verified(&self.context.geometry, self.inode.number.get())
+        Site::verified(self.context.geometry(), self.inode.number.get())
     }
 }

@@ -30,7 +30,7 @@ impl Directory<'_> {
     }
 
     fn list_short(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        let geometry = &self.context.geometry;
+        let geometry = self.context.geometry();
         let short = self.short()?;
         let own = [
             (dot_offset(geometry), &b"."[..], self.inode.number),
@@ -65,7 +65,7 @@ impl Directory<'_> {
     }
 
     fn list_blocks(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
-        let geometry = &self.context.geometry;
+        let geometry = self.context.geometry();
         let per_block = u64::from(geometry.dir_block_blocks());
         let units = u64::from(geometry.dir_block_bytes() / 8);
         let size = self
@@ -130,7 +130,7 @@ impl Directory<'_> {
             Err(error) => return Err(error),
         };
         let data = self.view_data(&block, kind)?;
-        for region in data.regions(&self.context.geometry) {
+        for region in data.regions(self.context.geometry()) {
             let entry = match region {
                 Ok(Region::Entry(entry)) => entry,
                 Ok(Region::Free { .. }) => continue,
@@ -160,7 +160,7 @@ impl Directory<'_> {
         (name, inode, kind): (&[u8], InodeNr, Option<FileKind>),
         sink: &mut DirSink<'_>,
     ) -> Result<ControlFlow<()>> {
-        let pointer = DataPointer::new(&self.context.geometry, block, offset);
+        let pointer = DataPointer::new(self.context.geometry(), block, offset);
         let position = u64::from(pointer.map_or(u32::MAX, |pointer| pointer.0));
         if position < from.0 {
             return Ok(ControlFlow::Continue(()));

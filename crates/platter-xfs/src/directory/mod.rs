@@ -82,7 +82,7 @@ impl<'a> Directory<'a> {
                 return Err(self.corrupt(DirectoryRule::Form));
             }
         }
-        let geometry = &self.context.geometry;
+        let geometry = self.context.geometry();
         let end = self.map.end(self.context)?;
         let block = u64::from(geometry.dir_block_blocks());
         let leaf = dir::leaf_start(geometry);
@@ -123,7 +123,7 @@ impl<'a> Directory<'a> {
 
     fn short(&self) -> Result<ShortDir<'a>> {
         let bytes = self.inode.local_data().unwrap_or_default();
-        let short = ShortDir::decode(bytes, &self.context.geometry);
+        let short = ShortDir::decode(bytes, self.context.geometry());
         Ok(short.map_err(|rule| Corrupt::new(self.locus(), rule))?)
     }
 
@@ -136,7 +136,7 @@ impl<'a> Directory<'a> {
             }));
         }
         let mut best = None;
-        for entry in short.entries(&self.context.geometry) {
+        for entry in short.entries(self.context.geometry()) {
             let entry = entry.map_err(|rule| Corrupt::new(self.locus(), rule))?;
             let found = Found {
                 inode: entry.inode,
@@ -154,7 +154,7 @@ impl<'a> Directory<'a> {
 
     /// Whether two names stand for one file here.
     fn is_same(&self, stored: &[u8], wanted: &[u8]) -> bool {
-        if !self.context.geometry.features.has_ascii_ci() {
+        if !self.context.geometry().features.has_ascii_ci() {
             return stored == wanted;
         }
         let fold = |name: &[u8]| {
@@ -167,7 +167,7 @@ impl<'a> Directory<'a> {
 
     /// The hash of a name here.
     fn hash(&self, name: &[u8]) -> u32 {
-        if self.context.geometry.features.has_ascii_ci() {
+        if self.context.geometry().features.has_ascii_ci() {
             da::hash_ascii_ci(name)
         } else {
             da::hash(name)

@@ -27,7 +27,7 @@ impl Directory<'_> {
         let data = self.view_data(&block, DataKind::Single)?;
         let mut best = Best::default();
         for pointer in leaf::matching(data.leaves, self.hash(name)) {
-            let (number, offset) = pointer.split(&self.context.geometry);
+            let (number, offset) = pointer.split(self.context.geometry());
             if number != 0 {
                 return Err(self.corrupt(DirectoryRule::Missing));
             }
@@ -37,7 +37,7 @@ impl Directory<'_> {
     }
 
     pub(super) fn find_in_leaf(&self, name: &[u8]) -> Result<Option<Found>> {
-        let first = dir::leaf_start(&self.context.geometry);
+        let first = dir::leaf_start(self.context.geometry());
         let block = self.read_as(first, BlockKind::DirLeaf(DaKind::DirLeaf1))?;
         let block = block.ok_or_else(|| self.corrupt(DirectoryRule::Form))?;
         let leaf = self.view_leaf(&block, DaKind::DirLeaf1)?;
@@ -74,7 +74,7 @@ impl Directory<'_> {
 
     /// The first leaf that may hold `hash`; `None` if all hashes are smaller.
     fn leaf_for(&self, hash: u32) -> Result<Option<Block>> {
-        let mut at = dir::leaf_start(&self.context.geometry).0;
+        let mut at = dir::leaf_start(self.context.geometry()).0;
         let mut above: Option<u16> = None;
         loop {
             let kind = self.kind_of(FileBlock(at))?;
@@ -108,7 +108,7 @@ impl Directory<'_> {
 
     fn find_among(&self, entries: &[DiskLeafEntry], name: &[u8], best: &mut Best) -> Result<()> {
         for pointer in leaf::matching(entries, self.hash(name)) {
-            let (number, offset) = pointer.split(&self.context.geometry);
+            let (number, offset) = pointer.split(self.context.geometry());
             let block = self.data_block(number, DataKind::Data)?;
             let block = block.ok_or_else(|| self.corrupt(DirectoryRule::Missing))?;
             let data = self.view_data(&block, DataKind::Data)?;
@@ -128,7 +128,7 @@ impl Directory<'_> {
         name: &[u8],
         best: &mut Best,
     ) -> Result<()> {
-        let entry = data.entry_at(offset, &self.context.geometry);
+        let entry = data.entry_at(offset, self.context.geometry());
         let entry = entry.map_err(|rule| Corrupt::new(self.locus(), rule))?;
         let found = Found {
             inode: entry.inode,

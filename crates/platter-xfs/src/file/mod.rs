@@ -71,7 +71,7 @@ impl Contents<'_> {
     /// The piece from byte `offset` on, of at most `len_max` bytes.
     fn piece(&self, offset: u64, len_max: u64) -> Result<Piece> {
         let bits = self.block_bits();
-        let inside = offset & (u64::from(self.context.geometry.block_bytes()) - 1);
+        let inside = offset & (u64::from(self.context.geometry().block_bytes()) - 1);
         let Some(run) = self.run(offset >> bits)? else {
             return Ok(Piece {
                 len_bytes: len_max,
@@ -119,13 +119,13 @@ impl Contents<'_> {
             count: 1,
             is_unwritten: false,
         };
-        mapping.byte_offset(&self.context.geometry, self.map.device())
+        mapping.byte_offset(self.context.geometry(), self.map.device())
     }
 }
 
 impl FileMap for Contents<'_> {
     fn block_bits(&self) -> u32 {
-        self.context.geometry.block_bits.into()
+        self.context.geometry().block_bits.into()
     }
 
     fn filesystem_blocks(&self) -> u64 {

@@ -15,7 +15,7 @@ pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>>
     let Some(place) = extent.place.filter(|_| !extent.unwritten) else {
         return Ok(vec![extent.clone()]);
     };
-    let geometry = &context.geometry;
+    let geometry = context.geometry();
     let group_bytes = u64::from(geometry.ag_blocks) << geometry.block_bits;
     let ag = AgNr(u32::try_from(place.offset / group_bytes).unwrap_or(u32::MAX));
     // Offsets within the group, in bytes; extents do not cross groups.

@@ -287,7 +287,7 @@ impl ForkEdit {
             return Ok((mappings.clone(), Vec::new()));
         }
         let (mut records, mut blocks) = (Vec::new(), Vec::new());
-        let most = groups.geometry().data_blocks;
+        let most = groups.geometry().data_blocks();
         records::walk::<DiskMapping>(&self.tree(groups), KIND, most, |_| true, &mut |node| {
             records.extend_from_slice(&node.records);
             blocks.extend(Some(FsBlock(node.at)).filter(|block| block.0 != ROOT));

@@ -52,7 +52,7 @@ pub(super) fn alloc(
     inode: InodeNr,
     most: u32,
 ) -> Result<(AgNr, AgBlock, u32)> {
-    let count = groups.geometry().ag_count;
+    let count = groups.geometry().ag_count();
     let (home, _) = groups.geometry().split_inode(inode);
     for step in 0..count {
         let ag = AgNr(home.0.wrapping_add(step) % count);
@@ -77,7 +77,7 @@ impl TreeBlocks for ForkTree<'_> {
         let owner = self.fork.tree_owner(start);
         self.groups.get(ag)?.add_owner(&owner)?;
         self.fork.blocks += 1;
-        let geometry = *self.groups.geometry();
+        let geometry = self.groups.geometry().clone();
         let block = geometry.fs_block(ag, start);
         let zeros = vec![0; geometry.block_bytes() as usize];
         let blocks = self.groups.blocks_mut();
@@ -86,7 +86,7 @@ impl TreeBlocks for ForkTree<'_> {
     }
 
     fn free(&mut self, _kind: BtreeKind, at: u64) -> Result<()> {
-        let geometry = *self.groups.geometry();
+        let geometry = self.groups.geometry().clone();
         let (ag, start) = geometry.split(FsBlock(at));
         let offset = geometry.byte_offset(FsBlock(at));
         self.groups.blocks_mut().forget(offset);
@@ -129,7 +129,7 @@ impl TreeHost<DiskMapping> for ForkTree<'_> {
             self.fork.form = Form::Tree(node.clone());
             return Ok(());
         }
-        let geometry = *self.groups.geometry();
+        let geometry = self.groups.geometry().clone();
         let at = FsBlock(node.at);
         let offset = geometry.byte_offset(at);
         let blocks = self.groups.blocks_mut();

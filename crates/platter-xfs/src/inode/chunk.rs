@@ -18,7 +18,7 @@ pub fn chunk_of(context: &FsContext, ag: AgNr, inode: AgInode) -> Result<Option<
     let view = tree.view_leaf(&leaf)?;
     let records = view.records::<DiskInodeChunk>();
     let after = records.partition_point(|disk| disk.start.get() <= inode.0);
-    let is_sparse = context.geometry.features.has_sparse_inodes();
+    let is_sparse = context.geometry().features.has_sparse_inodes();
     let found = after.checked_sub(1).and_then(|at| records.get(at));
     let chunk = found.map(|disk| InodeChunk::decode(disk, is_sparse));
     Ok(chunk.filter(|chunk| inode.0 - chunk.start.0 < CHUNK_INODES))
@@ -26,8 +26,8 @@ pub fn chunk_of(context: &FsContext, ag: AgNr, inode: AgInode) -> Result<Option<
 
 /// Whether an inode exists and is in use, whatever its number.
 pub fn is_allocated(context: &FsContext, number: InodeNr) -> Result<bool> {
-    let geometry = &context.geometry;
-    if geometry.locate_inode(number).is_none() {
+    let geometry = context.geometry();
+    if context.mount().locate_inode(number).is_none() {
         return Ok(false);
     }
     let (ag, inode) = geometry.split_inode(number);

@@ -39,9 +39,9 @@ pub fn read(context: &FsContext, number: InodeNr) -> Result<Inode> {
 
 /// The inode with this number; `None` if it is free.
 pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
-    let geometry = &context.geometry;
+    let geometry = context.geometry();
     let locus = Locus::inode(number.get());
-    let Some(location) = geometry.locate_inode(number) else {
+    let Some(location) = context.mount().locate_inode(number) else {
         return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
     };
     let cluster = cluster_of(context, location.ag, location.block)?;
@@ -63,7 +63,7 @@ pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
 
 /// The first block of the cluster that holds a block of inodes.
 fn cluster_of(context: &FsContext, ag: AgNr, block: AgBlock) -> Result<AgBlock> {
-    let geometry = &context.geometry;
+    let geometry = context.geometry();
     let cluster = geometry.cluster_blocks();
     if cluster == 1 {
         return Ok(block);

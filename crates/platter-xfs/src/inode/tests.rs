@@ -3,7 +3,7 @@
 use platter_ondisk::Rule;
 
 use super::*;
-use crate::context::tests::{broken_rule, sample_context};
+use crate::context::tests::{broken_rule, sample_context, sample_context_of};
 use crate::ondisk::agi::tests::sample_sector;
 use crate::ondisk::btree::tests::inobt_leaf;
 use crate::ondisk::inode::tests::sample;
@@ -53,15 +53,31 @@ fn free_inode_is_not_read() {
 
 /// Group 1 with its header and this leaf of its inode B-tree.
 fn context_with(leaf: &[u8]) -> FsContext {
+    let superblock = crate::ondisk::superblock::tests::sample().decode().unwrap();
+    sample_context_of(superblock, &header_and(leaf))
+}
+
+fn header_and(leaf: &[u8]) -> Vec<(u64, Vec<u8>)> {
     let mut first = vec![0; 4096];
     first[1024..1536].copy_from_slice(&sample_sector());
-    sample_context(&[(4096, &first), (4096 + 3, leaf)])
+    vec![(4096, first), (4096 + 3, leaf.to_vec())]
+}
+
+#[test]
+fn inode_is_located_by_the_mount_object() {
+    let block = block();
+    let context = sample_context(&[(16, &block)]);
+    let verified = crate::xfs_mount::tests::VERIFIED.get();
+    read(&context, number(131)).unwrap();
+    assert_eq!(crate::xfs_mount::tests::VERIFIED.get(), verified + 1);
 }
 
 #[test]
 fn unaligned_chunks_are_found_in_the_tree() {
-    let mut context = context_with(&inobt_leaf(&[]));
-    context.geometry.inode_alignment = 0;
+    let mut superblock = crate::ondisk::superblock::tests::sample().decode().unwrap();
+    superblock.inode_alignment = 0;
+    let leaf = inobt_leaf(&[]);
+    let context = sample_context_of(superblock, &header_and(&leaf));
     let rule = broken_rule(read(&context, number((1 << 15) + 131)));
     assert_eq!(rule, InodeNumberRule::NoChunk.text());
 }

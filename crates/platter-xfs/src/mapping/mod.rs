@@ -245,7 +245,7 @@ impl ForkMap {
 
     fn checked(&self, context: &FsContext, disk: &DiskMapping) -> Result<Mapping> {
         let mapping = Mapping::unpack(disk);
-        let checked = mapping.check(&context.geometry, self.device);
+        let checked = mapping.check(context.geometry(), self.device);
         checked.map_err(|rule| self.corrupt(rule))?;
         if mapping.is_unwritten && self.kind == ForkKind::Attr {
             return Err(self.corrupt(MappingRule::Unwritten));

@@ -35,13 +35,13 @@ fn number(key: &'static str, label: &'static str, number: impl Into<u64>) -> Det
 }
 
 fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail> {
-    let (geometry, superblock) = (&context.geometry, &context.superblock);
+    let (geometry, superblock) = (context.geometry(), &context.superblock);
     let mut details = vec![
         number("version", "version", superblock.features.number),
-        number("blocks", "blocks", geometry.data_blocks),
+        number("blocks", "blocks", geometry.data_blocks()),
         number("block_bytes", "block size", geometry.block_bytes()),
         number("sector_bytes", "sector size", geometry.sector_bytes()),
-        number("groups", "allocation groups", geometry.ag_count),
+        number("groups", "allocation groups", geometry.ag_count()),
         number("blocks_per_group", "blocks per group", geometry.ag_blocks),
         number("inode_bytes", "inode size", geometry.inode_bytes()),
         number(
@@ -125,7 +125,7 @@ fn log(context: &FsContext, recovery: Option<&RecoveryReport>) -> DetailValue {
         Some(_) => "internal",
         None => "external",
     };
-    let bytes = u64::from(superblock.log_blocks) * u64::from(context.geometry.block_bytes());
+    let bytes = u64::from(superblock.log_blocks) * u64::from(context.geometry().block_bytes());
     let unit = match superblock.log_stripe_unit {
         1 => 0,
         unit => unit,

@@ -4,36 +4,34 @@ use platter_vfs::StatFs;
 
 use crate::context::FsContext;
 use crate::ondisk::superblock::SUPERBLOCK_MAGIC;
+use crate::xfs_mount::StripedCounter;
 
-/// Blocks of each allocation group that Linux keeps for the B-trees of its free space.
-const SET_ASIDE_PER_GROUP: u64 = 8;
 /// In filesystems of more groups, headers are not read to count what few blocks their B-trees take.
 const GROUPS_COUNTED_MAX: u32 = 1024;
 const NAME_BYTES_MAX: u32 = 255;
 
 pub(super) fn stat_fs(context: &FsContext) -> StatFs {
-    let (geometry, superblock) = (&context.geometry, &context.superblock);
+    let (geometry, superblock) = (context.geometry(), &context.superblock);
     let log_blocks = match superblock.log_start {
         Some(_) => superblock.log_blocks.into(),
         None => 0,
     };
-    let set_aside = SET_ASIDE_PER_GROUP.saturating_mul(geometry.ag_count.into());
+    let mount = context.mount();
+    let count = |counter: &StripedCounter| u64::try_from(counter.sum()).unwrap_or_default();
+    let inode_count = count(mount.inodes());
+    let set_aside = mount.set_aside();
     let unavailable = set_aside.saturating_add(free_space_btree_blocks(context));
-    let free = superblock.free_data_blocks.saturating_sub(unavailable);
+    let free = count(mount.free_blocks()).saturating_sub(unavailable);
     let per_block = u64::from(geometry.inodes_per_block());
-    let possible = superblock
-        .inode_count
-        .saturating_add(free.saturating_mul(per_block));
+    let possible = inode_count.saturating_add(free.saturating_mul(per_block));
     let inodes = match inodes_max(context) {
-        Some(most) => possible.min(most).max(superblock.inode_count),
+        Some(most) => possible.min(most).max(inode_count),
         None => possible,
     };
-    let used = superblock
-        .inode_count
-        .saturating_sub(superblock.free_inodes);
+    let used = inode_count.saturating_sub(count(mount.free_inodes()));
     StatFs {
         block_bytes: geometry.block_bytes(),
-        blocks: geometry.data_blocks.saturating_sub(log_blocks),
+        blocks: geometry.data_blocks().saturating_sub(log_blocks),
         blocks_free: free,
         blocks_available: free,
         inodes,
@@ -47,10 +45,10 @@ pub(super) fn stat_fs(context: &FsContext) -> StatFs {
 /// Blocks of the B-trees of free space, which count as free and cannot be used. Headers that are corrupt
 /// are left out.
 fn free_space_btree_blocks(context: &FsContext) -> u64 {
-    if context.geometry.ag_count > GROUPS_COUNTED_MAX {
+    if context.geometry().ag_count() > GROUPS_COUNTED_MAX {
         return 0;
     }
-    let blocks = context.geometry.groups().filter_map(|ag| {
+    let blocks = context.geometry().groups().filter_map(|ag| {
         let agf = context.agf(ag).ok()?;
         let rmap = if agf.rmap.is_some() {
             agf.rmap_blocks.saturating_sub(1)
@@ -64,7 +62,7 @@ fn free_space_btree_blocks(context: &FsContext) -> u64 {
 
 /// The most inodes that the part of the space allowed for them holds, in whole chunks.
 fn inodes_max(context: &FsContext) -> Option<u64> {
-    let (geometry, superblock) = (&context.geometry, &context.superblock);
+    let (geometry, superblock) = (context.geometry(), &context.superblock);
     let percent = Some(superblock.inode_percent_max).filter(|&percent| percent > 0)?;
     let blocks = u128::from(superblock.data_blocks) * u128::from(percent) / 100;
     let chunk = u128::from(geometry.chunk_blocks());

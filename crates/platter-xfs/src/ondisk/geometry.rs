@@ -1,9 +1,12 @@
 //! Sizes and counts, and the arithmetic of block and inode numbers.
 //! Spec: `xfs/allocation_groups`, "Inode Numbers".
 
+use std::ops::Range;
+
 use platter_ondisk::{Locus, Uuid};
 
 use super::features::Features;
+use super::growth::{FsSize, Growth};
 use super::superblock::Superblock;
 use super::types::{AgBlock, AgInode, AgNr, BasicBlock, FsBlock, InodeNr, RtBlock};
 
@@ -12,8 +15,15 @@ pub const CHUNK_INODES: u32 = 64;
 /// Size of a cluster of inodes of 256 bytes, in bytes; it grows with the inode in version 5.
 const CLUSTER_BYTES: u32 = 8192;
 
-/// What locates everything in a filesystem. Small enough to be copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Size of a basic block, as a power of two.
+const BASIC_BLOCK_BITS: u8 = 9;
+/// The sector of a group that holds its free list.
+const AGFL_SECTOR: u32 = 3;
+
+/// What locates everything in a filesystem. All that use a mounted one read the same object, since it may
+/// [grow](Growth); a clone stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[repr(C)]
 pub struct Geometry {
     /// All feature words.
     pub features: Features,
@@ -31,10 +41,8 @@ pub struct Geometry {
     pub ag_block_bits: u8,
     /// Blocks of an allocation group; the last one may have fewer.
     pub ag_blocks: u32,
-    /// Number of allocation groups.
-    pub ag_count: u32,
-    /// Blocks of the data device.
-    pub data_blocks: u64,
+    /// Number of allocation groups, and blocks of the data device.
+    pub growth: Growth,
     /// Blocks of the realtime device; zero for none.
     pub rt_blocks: u64,
     /// Blocks of a realtime extent.
@@ -76,8 +84,10 @@ impl Geometry {
             dir_block_bits: superblock.dir_block_bits,
             ag_block_bits: superblock.ag_block_bits,
             ag_blocks: superblock.ag_blocks,
-            ag_count: superblock.ag_count,
-            data_blocks: superblock.data_blocks,
+            growth: Growth::new(FsSize {
+                ag_count: superblock.ag_count,
+                data_blocks: superblock.data_blocks,
+            }),
             rt_blocks: superblock.rt_blocks,
             rt_extent_blocks: superblock.rt_extent_blocks,
             rt_group_block_bits: superblock.rt_group_block_bits,
@@ -85,6 +95,18 @@ impl Geometry {
             rt_group_count: superblock.rt_group_count,
             inode_alignment: superblock.inode_alignment,
         }
+    }
+
+    /// Number of allocation groups.
+    #[must_use]
+    pub fn ag_count(&self) -> u32 {
+        self.growth.ag_count()
+    }
+
+    /// Blocks of the data device.
+    #[must_use]
+    pub fn data_blocks(&self) -> u64 {
+        self.growth.data_blocks()
     }
 
     /// Size of a block in bytes.
@@ -132,7 +154,7 @@ impl Geometry {
     /// Size of the data device in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
-        self.data_blocks
+        self.data_blocks()
             .checked_shl(self.block_bits.into())
             .unwrap_or(u64::MAX)
     }
@@ -167,8 +189,9 @@ impl Geometry {
     #[must_use]
     pub fn ag_len(&self, ag: AgNr) -> u32 {
         let start = u64::from(ag.0).saturating_mul(self.ag_blocks.into());
-        let rest = self.data_blocks.saturating_sub(start);
-        if ag.0 >= self.ag_count {
+        let size = self.growth.size();
+        let rest = size.data_blocks.saturating_sub(start);
+        if ag.0 >= size.ag_count {
             return 0;
         }
         u32::try_from(rest).map_or(self.ag_blocks, |rest| rest.min(self.ag_blocks))
@@ -176,7 +199,7 @@ impl Geometry {
 
     /// The allocation groups.
     pub fn groups(&self) -> impl Iterator<Item = AgNr> + use<> {
-        (0..self.ag_count).map(AgNr)
+        (0..self.ag_count()).map(AgNr)
     }
 
     /// The number of a block in the whole filesystem.
@@ -326,20 +349,64 @@ impl Geometry {
         AgInode(block.0.checked_shl(bits.into()).unwrap_or_default())
     }
 
+    /// Size of a sector in basic blocks, as a power of two (`m_sectbb_log`).
+    #[must_use]
+    pub fn sector_units_bits(&self) -> u8 {
+        self.sector_bits.saturating_sub(BASIC_BLOCK_BITS)
+    }
+
+    /// The alignment of the first and last inodes of a group in blocks (`cluster_align`).
+    #[must_use]
+    pub fn inode_range_alignment(&self) -> u32 {
+        let is_aligned = self.features.has_align() && self.inode_alignment >= self.cluster_blocks();
+        if is_aligned { self.inode_alignment } else { 1 }
+    }
+
+    /// The blocks of a group that may hold inodes: those after its headers, whose last one is the free
+    /// list in its fourth sector, in whole alignments. `sector_units_bits` is the size of a sector in
+    /// basic blocks.
+    #[must_use]
+    pub fn inode_blocks(&self, ag: AgNr, sector_units_bits: u8) -> Range<u32> {
+        let align = self.inode_range_alignment();
+        let last_header = AGFL_SECTOR
+            .checked_shl(sector_units_bits.into())
+            .unwrap_or(u32::MAX);
+        let block_bits = self.block_bits.saturating_sub(BASIC_BLOCK_BITS);
+        let last_header = last_header
+            .checked_shr(block_bits.into())
+            .unwrap_or_default();
+        let first = last_header.saturating_add(1);
+        let first = first.checked_next_multiple_of(align).unwrap_or(u32::MAX);
+        let end = self.ag_len(ag);
+        let end = end.saturating_sub(end.checked_rem(align).unwrap_or_default());
+        first..end
+    }
+
     /// Whether an inode of a group can have this number.
     #[must_use]
     pub fn is_ag_inode(&self, ag: AgNr, inode: AgInode) -> bool {
         let (block, _) = self.locate_ag_inode(inode);
-        // The first block of a group holds its headers.
-        block.0 > 0 && block.0 < self.ag_len(ag)
+        self.inode_blocks(ag, self.sector_units_bits())
+            .contains(&block.0)
     }
 
     /// Where an inode lies; `None` for a number that no inode can have.
     #[must_use]
     pub fn locate_inode(&self, inode: InodeNr) -> Option<InodeLocation> {
+        self.locate_inode_after(inode, self.sector_units_bits())
+    }
+
+    /// As [`locate_inode`](Self::locate_inode), where the caller keeps the size of a sector in basic blocks.
+    #[must_use]
+    pub fn locate_inode_after(
+        &self,
+        inode: InodeNr,
+        sector_units_bits: u8,
+    ) -> Option<InodeLocation> {
         let (ag, within) = self.split_inode(inode);
         let (block, offset) = self.locate_ag_inode(within);
-        self.is_ag_inode(ag, within)
+        self.inode_blocks(ag, sector_units_bits)
+            .contains(&block.0)
             .then_some(InodeLocation { ag, block, offset })
     }
 }
@@ -374,7 +441,10 @@ pub(crate) mod tests {
     fn block_numbers_split_and_join() {
         let mut geometry = sample_geometry();
         geometry.ag_blocks = 3000;
-        geometry.data_blocks = 3 * 3000 + 700;
+        geometry.growth = Growth::new(FsSize {
+            ag_count: 4,
+            data_blocks: 3 * 3000 + 700,
+        });
         let block = geometry.fs_block(AgNr(2), AgBlock(17));
         assert_eq!(block, FsBlock(2 * 4096 + 17));
         assert_eq!(geometry.split(block), (AgNr(2), AgBlock(17)));
@@ -405,6 +475,26 @@ pub(crate) mod tests {
             let inode = InodeNr::new(bad).unwrap();
             assert_eq!(geometry.locate_inode(inode), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn inodes_begin_after_the_headers_of_their_group() {
+        let mut geometry = sample_geometry();
+        geometry.inode_alignment = 0;
+        assert_eq!(geometry.inode_blocks(AgNr(0), 0), 1..4096);
+        assert!(geometry.inode_blocks(AgNr(4), 0).is_empty());
+        geometry.block_bits = 10;
+        assert_eq!(geometry.inode_blocks(AgNr(0), 0).start, 2);
+        assert_eq!(geometry.inode_blocks(AgNr(0), 1).start, 4);
+        geometry.block_bits = 9;
+        assert_eq!(geometry.inode_blocks(AgNr(0), 0).start, 4);
+        geometry = sample_geometry();
+        geometry.inode_alignment = 8;
+        geometry.growth = Growth::new(FsSize {
+            ag_count: 1,
+            data_blocks: 4095,
+        });
+        assert_eq!(geometry.inode_blocks(AgNr(0), 0), 8..4088);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod structure;
 pub mod checksum;
 pub mod features;
 pub mod superblock;
+pub mod growth;
 pub mod geometry;
 #[macro_use]
 mod identity;
@@ -37,6 +38,7 @@ pub use agi::Agi;
 pub use extent::Mapping;
 pub use features::Features;
 pub use geometry::{Geometry, InodeLocation};
+pub use growth::{FsSize, Growth};
 pub use identity::Site;
 pub use inode::{Fork, ForkFormat, ForkKind, Inode, InodeFlags, InodeFlags2};
 pub use structure::Structure;

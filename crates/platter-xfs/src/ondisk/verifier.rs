@@ -33,7 +33,7 @@ pub enum BlockKind {
 }
 
 /// Verifies blocks of one kind and owner.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct BlockVerifier {
     geometry: Geometry,
     kind: BlockKind,
@@ -45,7 +45,7 @@ impl BlockVerifier {
     #[must_use]
     pub fn new(geometry: &Geometry, kind: BlockKind, owner: u64) -> Self {
         Self {
-            geometry: *geometry,
+            geometry: geometry.clone(),
             kind,
             owner,
         }
@@ -109,7 +109,7 @@ impl Verify for BlockVerifier {
     }
 
     fn kept(&self) -> Option<Box<dyn Verify>> {
-        Some(Box::new(*self))
+        Some(Box::new(self.clone()))
     }
 }
 

@@ -30,7 +30,7 @@ impl Inode {
 
 impl InodeState {
     fn remote_target(&self, context: &FsContext) -> Result<Vec<u8>> {
-        let geometry = &context.geometry;
+        let geometry = context.geometry();
         let owner = self.inode.number.get();
         let missing = || Corrupt::new(Locus::inode(owner), SymlinkRule::Missing);
         // Validated inodes have targets of 1024 bytes at most.

@@ -110,7 +110,7 @@ impl SuperBlock {
 
     fn read(self: &Arc<Self>, number: InodeNr, seat: Seat<Inode>) -> Result<Inode, LoadError> {
         let context = &self.context;
-        if context.geometry.locate_inode(number).is_none() {
+        if context.mount().locate_inode(number).is_none() {
             return Err(LoadError::Unfit(InodeNumberRule::OutOfRange));
         }
         let Some(inode) = inode::find(context, number)? else {
@@ -173,7 +173,7 @@ impl platter_vfs::Inode for Inode {
 
     fn attr(&self) -> Result<Attr> {
         let state = self.state.read();
-        Ok(inode::attr(&state.inode, &self.context().geometry))
+        Ok(inode::attr(&state.inode, self.context().geometry()))
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {

@@ -360,7 +360,7 @@ fn intents_that_break_a_rule_are_refused() {
     broken(at(0, 0), IntentRule::Inode);
     broken(at(u64::MAX, 0), IntentRule::Inode);
     broken(at(number.get(), (1 << 54) - 1), IntentRule::Offset);
-    let mut plain = sample.geometry;
+    let mut plain = sample.geometry.clone();
     plain.features.ro_compat = RoCompat::empty();
     let intent = rmap(RmapOp::Map, extent(&sample, 131, (100, 10, 7)));
     let refused = finish::finish(&sample.device, &plain, &[intent]).unwrap_err();

@@ -95,7 +95,7 @@ fn free_fork(groups: &mut Groups, number: InodeNr, fork: &Fork<'_>, shares: bool
     if !matches!(fork.format, ForkFormat::Extents | ForkFormat::Btree) {
         return Ok(());
     }
-    let geometry = *groups.geometry();
+    let geometry = groups.geometry().clone();
     let mut edit = ForkEdit::open(fork, number, &geometry)?;
     let (mappings, tree) = edit.contents(groups)?;
     let owner = |start| Owner {

@@ -78,7 +78,7 @@ impl Attributes<'_> {
                 }
             }
             let buffer = self.read(block, BlockKind::DaNode)?;
-            let site = Site::verified(&self.context.geometry, self.inode.number.get());
+            let site = Site::verified(self.context.geometry(), self.inode.number.get());
             let node = DaNode::decode(&buffer, &site).map_err(|rule| self.corrupt(rule))?;
             if above.is_some_and(|above| node.level + 1 != above) {
                 return Err(self.corrupt(DaNodeRule::Level));
@@ -98,13 +98,13 @@ impl Attributes<'_> {
     fn kind_of(&self, block: u32) -> Result<DaKind> {
         let block = self.locate(block)?;
         let bytes = self.context.read_block(block, &Unverified)?;
-        let kind = DaKind::of(&bytes, self.context.geometry.features.is_v5());
+        let kind = DaKind::of(&bytes, self.context.geometry().features.is_v5());
         kind.ok_or_else(|| self.corrupt(DaNodeRule::Kind))
     }
 
     fn read(&self, block: u32, kind: BlockKind) -> Result<Buffer> {
         let owner = self.inode.number.get();
-        let verifier = BlockVerifier::new(&self.context.geometry, kind, owner);
+        let verifier = BlockVerifier::new(self.context.geometry(), kind, owner);
         self.context.read_block(self.locate(block)?, &verifier)
     }
 
@@ -120,7 +120,7 @@ impl Attributes<'_> {
     }
 
     fn view<'b>(&self, leaf: &'b Buffer) -> Result<AttrLeaf<'b>> {
-        let site = Site::verified(&self.context.geometry, self.inode.number.get());
+        let site = Site::verified(self.context.geometry(), self.inode.number.get());
         let view = AttrLeaf::decode(leaf, &site);
         Ok(view.map_err(|rule| Corrupt::new(self.locus(), rule))?)
     }

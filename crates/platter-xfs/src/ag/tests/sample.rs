@@ -47,8 +47,9 @@ impl Sample {
         features.incompat |= Incompat::SPINODES;
         let len = usize::try_from(geometry.len_bytes()).unwrap();
         let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("disk", vec![0; len]));
+        let groups = geometry.groups();
         let sample = Self { geometry, device };
-        for ag in geometry.groups() {
+        for ag in groups {
             sample.make_group(ag);
         }
         sample

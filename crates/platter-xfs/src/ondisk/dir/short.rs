@@ -188,6 +188,7 @@ pub fn encode(parent: InodeNr, entries: &[ShortEntry<'_>], geometry: &Geometry) 
 mod tests {
     use super::*;
     use crate::ondisk::geometry::tests::{sample_geometry, sample_geometry_v4};
+    use crate::ondisk::{FsSize, Growth};
 
     fn entry(offset: u16, name: &'static [u8], inode: u64) -> ShortEntry<'static> {
         ShortEntry {
@@ -215,8 +216,10 @@ mod tests {
         let bytes = encode(parent, &entries, &geometry).unwrap();
         assert_eq!(bytes.len(), 6 + 2 * (3 + 1 + 4) + 10);
         assert_eq!(all(&bytes, &geometry).unwrap(), entries);
-        geometry.ag_count = 1 << 20;
-        geometry.data_blocks = 4096 << 20;
+        geometry.growth = Growth::new(FsSize {
+            ag_count: 1 << 20,
+            data_blocks: 4096 << 20,
+        });
         let entries = [entry(96, b"a", 1 << 33)];
         let entries = entries.map(|entry| ShortEntry {
             inode: InodeNr::new(entry.inode.get() | 128).unwrap(),

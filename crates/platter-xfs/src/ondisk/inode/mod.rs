@@ -298,7 +298,7 @@ impl Inode {
         if self.size_bytes > limit {
             return Err(InodeRule::Size);
         }
-        if self.blocks > geometry.data_blocks.saturating_add(geometry.rt_blocks) {
+        if self.blocks > geometry.data_blocks().saturating_add(geometry.rt_blocks) {
             return Err(InodeRule::Blocks);
         }
         self.check_times()?;

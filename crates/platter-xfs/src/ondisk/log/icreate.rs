@@ -67,7 +67,7 @@ impl InodeCreate {
         };
         let start = geometry.fs_block(create.ag, create.block);
         let inodes = create.len.checked_mul(geometry.inodes_per_block());
-        let holds = create.ag.0 < geometry.ag_count
+        let holds = create.ag.0 < geometry.ag_count()
             && create.block.0 > 0
             && geometry.contains(start, create.len.into())
             && geometry.split(start) == (create.ag, create.block)

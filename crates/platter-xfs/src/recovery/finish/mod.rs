@@ -57,7 +57,7 @@ pub(super) fn finish(
 ) -> Result<()> {
     check(intents)?;
     let mut finisher = Finisher {
-        geometry: *geometry,
+        geometry: geometry.clone(),
         groups: Groups::new(Arc::clone(device), geometry),
         deferred: Vec::new(),
     };

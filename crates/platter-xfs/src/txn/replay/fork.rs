@@ -85,7 +85,7 @@ impl SecondPass<'_> {
         if level > LEVELS_MAX {
             return Err(broken().into());
         }
-        let blocks_max = self.geometry.data_blocks;
+        let blocks_max = self.geometry.data_blocks();
         let mut seen = 0_u64;
         for level in (0..level).rev() {
             let mut below = Vec::new();

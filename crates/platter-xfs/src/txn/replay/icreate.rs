@@ -14,7 +14,7 @@ use crate::ondisk::{AgBlock, AgInode};
 impl SecondPass<'_> {
     pub(super) fn inode_create(&mut self, item: &Item) -> Result<Applied> {
         let create = InodeCreate::decode(item.first(), &self.geometry, self.locus)?;
-        let geometry = self.geometry;
+        let geometry = self.geometry.clone();
         let cluster = geometry.cluster_blocks().min(create.len);
         let starts = (0..create.len).step_by(cluster as usize);
         let places: Vec<_> = starts
