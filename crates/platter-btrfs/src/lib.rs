@@ -8,6 +8,7 @@ pub mod chunk;
 pub mod tree;
 pub mod items;
 pub mod context;
+pub mod delayed_refs;
 pub mod compress;
 pub mod data;
 pub mod inode;

@@ -1,0 +1,26 @@
+//! Delayed references: changes of the reference counts of extents, queued in memory by the running
+//! transaction and applied to the extent tree later.
+//!
+//! So a copy of a tree block changes no other tree at once, and an extent that is referred to and then
+//! no more, or the reverse, changes none at all. Each extent has one *head* with the sum of what is queued,
+//! and its references.
+
+pub mod index;
+pub mod layout;
+mod queue;
+mod radix;
+pub mod rbtree;
+mod reference;
+mod running;
+mod shared;
+pub mod slab;
+#[cfg(test)]
+mod tests;
+
+pub use queue::{Change, DelayedRefCounters, Discarded, ExtentKind, Freed, RefQueue};
+pub use reference::{Action, ExtentOp, RefKey};
+pub use running::{FinishedHead, RunStep, Running};
+pub use shared::{Busy, DelayedRefs, PendingState};
+
+/// The heads of a mounted filesystem.
+pub type Heads = index::TreeIndex<layout::LineHead>;

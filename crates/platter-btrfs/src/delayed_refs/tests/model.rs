@@ -1,0 +1,178 @@
+//! Random changes against a model that keeps a number for each reference.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+type Model = BTreeMap<u64, BTreeMap<RefKey, i64>>;
+
+fn random_change(random: &mut Random, model: &Model) -> Change {
+    let place = random.below(40);
+    let action = if random.below(2) == 0 {
+        Action::Add
+    } else {
+        Action::Drop
+    };
+    if place < 20 {
+        let mut change = of_tree((place + 1) * BLOCK, 5 + random.below(3), action);
+        if random.below(5) == 0 {
+            let parent = LogicalAddr(random.below(4) * BLOCK);
+            change.reference = RefKey::SharedBlock { parent };
+        }
+        // Only what has no head was allocated: else it were the extent of another one.
+        let is_new = !model.contains_key(&change.address.0);
+        change.allocates = is_new && action == Action::Add;
+        return change;
+    }
+    let count = u32::try_from(random.below(3) + 1).unwrap();
+    of_file((place + 1) * BLOCK, 257 + random.below(4), action, count)
+}
+
+fn record(model: &mut Model, change: &Change) {
+    let sum = model.entry(change.address.0).or_default();
+    let sum = sum.entry(change.reference).or_default();
+    let count = i64::from(change.count);
+    *sum += match change.action {
+        Action::Add => count,
+        Action::Drop => -count,
+    };
+}
+
+/// Runs a head, and compares with the model what was done of it.
+fn run_and_compare<I: HeadIndex>(queue: &mut RefQueue<I>, running: Running, model: &mut Model) {
+    let address = running.address();
+    let mut expected = model.remove(&address.0).expect("a head that was changed");
+    expected.retain(|_, sum| *sum != 0);
+    let mut is_dropping = false;
+    loop {
+        match queue.next_step(&running) {
+            Ok(RunStep::Reference {
+                key, count, action, ..
+            }) => {
+                assert!(!is_dropping || action == Action::Drop, "adds come first");
+                is_dropping = action == Action::Drop;
+                let sum = expected.remove(&key).expect("a reference of the model");
+                let signed = i64::from(count) * if is_dropping { -1 } else { 1 };
+                assert_eq!(sum, signed);
+            }
+            Ok(RunStep::Done) => break,
+            Ok(step) => panic!("{step:?}"),
+            // The model frees what it allocated more than once.
+            Err(_) => {
+                queue.unselect(running);
+                queue.abort();
+                model.clear();
+                return;
+            }
+        }
+        queue.assert_invariants();
+    }
+    assert!(expected.is_empty(), "{expected:?} did not run");
+    queue.finish(running).unwrap();
+}
+
+fn agree_with_the_model<I: HeadIndex>() {
+    for seed in 0..30 {
+        let mut random = Random(seed);
+        let mut queue = RefQueue::<I>::default();
+        let mut model = Model::new();
+        for _ in 0..400 {
+            if random.below(10) == 0 {
+                if let Some(running) = queue.select() {
+                    run_and_compare(&mut queue, running, &mut model);
+                }
+            } else {
+                let change = random_change(&mut random, &model);
+                queue.queue(&change).unwrap();
+                record(&mut model, &change);
+            }
+            queue.assert_invariants();
+            assert_eq!(queue.len(), model.len());
+        }
+        while let Some(running) = queue.select() {
+            run_and_compare(&mut queue, running, &mut model);
+        }
+        assert!(queue.is_empty() && model.is_empty());
+        queue.assert_invariants();
+        assert_eq!(queue.checksum_deletions(), 0);
+    }
+}
+
+#[test]
+fn random_changes_agree_with_a_model() {
+    on_all_indexes!(agree_with_the_model);
+}
+
+fn heads_run_in_order<I: HeadIndex>() {
+    let mut random = Random(1);
+    let mut queue = RefQueue::<I>::default();
+    for _ in 0..500 {
+        let place = random.below(4000);
+        queue.queue(&allocated(place * BLOCK, 5)).unwrap();
+    }
+    let mut last = None;
+    let mut wraps = 0;
+    while let Some(running) = queue.select() {
+        let address = running.address();
+        if last.is_some_and(|last| last > address) {
+            wraps += 1;
+        }
+        last = Some(address);
+        run(&mut queue, running);
+        // One before the cursor waits for the next turn.
+        if address.0 > BLOCK && random.below(50) == 0 {
+            queue.queue(&allocated(address.0 - BLOCK, 5)).unwrap();
+        }
+    }
+    assert!(wraps <= 12, "{wraps}");
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn heads_run_in_order_of_address_and_wrap_around() {
+    on_all_indexes!(heads_run_in_order);
+}
+
+#[test]
+fn younger_refs_wait_for_a_walk_and_are_not_merged() {
+    let mut queue = RefQueue::<Heads>::default();
+    queue.queue(&of_tree(BLOCK, 5, Action::Add)).unwrap();
+    let walk = queue.begin_walk();
+    let second = queue.begin_walk();
+    queue.queue(&of_tree(BLOCK, 5, Action::Drop)).unwrap();
+    queue.assert_invariants();
+    let running = queue.select().unwrap();
+    // The reference before the walk runs, the one after it does not, although they would cancel.
+    let step = queue.next_step(&running).unwrap();
+    assert!(matches!(
+        step,
+        RunStep::Reference {
+            action: Action::Add,
+            ..
+        }
+    ));
+    assert_eq!(queue.next_step(&running).unwrap(), RunStep::Blocked);
+    queue.end_walk(walk);
+    assert_eq!(queue.next_step(&running).unwrap(), RunStep::Blocked);
+    queue.unselect(running);
+    queue.queue(&of_tree(BLOCK, 5, Action::Add)).unwrap();
+    queue.end_walk(second);
+    let running = queue.select().unwrap();
+    assert_eq!(run(&mut queue, running).0, []);
+}
+
+#[test]
+fn refs_of_different_walks_merge_when_both_ended() {
+    let mut queue = RefQueue::<Heads>::default();
+    for (tree, action) in [(5, Action::Add), (5, Action::Drop), (6, Action::Drop)] {
+        let walk = queue.begin_walk();
+        queue.queue(&of_tree(BLOCK, tree, action)).unwrap();
+        queue.end_walk(walk);
+        queue.assert_invariants();
+    }
+    assert_eq!(queue.refs.len(), 3);
+    let running = queue.select().unwrap();
+    let (steps, _) = run(&mut queue, running);
+    assert_eq!(steps.len(), 1);
+    assert_eq!(queue.counters().cancelled, 1);
+}
