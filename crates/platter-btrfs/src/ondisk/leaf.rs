@@ -1,5 +1,7 @@
 //! A leaf: item headers from the front, their data from the back. Spec: `btrfs/leaf`.
 
+use std::ops::Range;
+
 use platter_ondisk::Corrupt;
 use platter_ondisk::Locus;
 use platter_ondisk::endian::Le32;
@@ -119,11 +121,16 @@ impl<'a> Leaf<'a> {
     /// An item's key and data.
     #[must_use]
     pub fn item(&self, index: usize) -> Option<(Key, &'a [u8])> {
+        let data = self.data.get(self.data_range(index)?)?;
+        Some((self.key(index)?, data))
+    }
+
+    /// Where an item's data lies after the header.
+    pub(super) fn data_range(&self, index: usize) -> Option<Range<usize>> {
         let item = self.items.get(index)?;
         let start = usize::try_from(item.offset.get()).ok()?;
         let len = usize::try_from(item.len_bytes.get()).ok()?;
-        let data = self.data.get(start..)?.get(..len)?;
-        Some((Key::decode(&item.key), data))
+        Some(start..start.checked_add(len)?)
     }
 
     /// The index of the first item at or after `key`.

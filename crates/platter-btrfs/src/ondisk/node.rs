@@ -142,7 +142,7 @@ impl KeyPointer {
         }
     }
 
-    fn encode(&self) -> DiskKeyPointer {
+    pub(super) fn encode(&self) -> DiskKeyPointer {
         DiskKeyPointer {
             key: self.key.encode(),
             logical: self.logical.0.into(),

@@ -1,9 +1,9 @@
-//! Reading of tree blocks: the only module that does.
+//! Reading and writing of tree blocks: the only module that does.
 
 use std::fmt;
 use std::sync::Arc;
 
-use platter_cache::buffer::BadCopies;
+use platter_cache::buffer::{BadCopies, Edit, Edited};
 use platter_cache::{Addressing, BlockSize, Buffer, BufferCache, MemoryBudget};
 use platter_ondisk::{Corruption, VerifierKey, Verify};
 use platter_vfs::Result;
@@ -100,6 +100,51 @@ impl TreeBlocks {
             .cache
             .read_expecting(logical.0, &self.verifier, &expect)?;
         Ok(TreeBlock::new(bytes, logical))
+    }
+
+    /// Makes `bytes` the block at `logical`, which was allocated. It is in memory until it is
+    /// [written](Self::write) or [forgotten](Self::forget).
+    pub fn create(&self, logical: LogicalAddr, bytes: Box<[u8]>) -> Result<()> {
+        self.cache.publish(logical.0, bytes, &self.verifier)?;
+        Ok(())
+    }
+
+    /// Changes a block of the running transaction, of number `generation`, in place. Its checksum is computed
+    /// when it is [settled](Self::settle). `change` reads no other block.
+    pub fn edit<R>(
+        &self,
+        logical: LogicalAddr,
+        generation: Generation,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let edited = self
+            .cache
+            .edit(logical.0, &self.verifier, generation.0, |bytes| {
+                Ok::<_, platter_cache::BufferError>(Edit::Changed(change(bytes)))
+            })?;
+        match edited {
+            Edited::Changed { result, .. } | Edited::Kept(result) => Ok(result),
+        }
+    }
+
+    /// The version of a block that is to be written: it has its checksum, and does not change any more.
+    /// `None` if the block is not in memory.
+    pub fn settle(&self, logical: LogicalAddr) -> Result<Option<Buffer>> {
+        Ok(self.cache.settle(logical.0)?)
+    }
+
+    /// Writes settled blocks, in order of address, to all of their copies. Returns the number of requests.
+    pub fn write(&self, blocks: &[(LogicalAddr, Buffer)]) -> Result<usize> {
+        let blocks: Vec<_> = blocks
+            .iter()
+            .map(|(logical, bytes)| (logical.0, bytes.clone()))
+            .collect();
+        Ok(self.cache.write(&blocks)?)
+    }
+
+    /// Forgets a block that was freed.
+    pub fn forget(&self, logical: LogicalAddr) {
+        self.cache.forget(logical.0);
     }
 
     /// Brings blocks in that will be read soon.

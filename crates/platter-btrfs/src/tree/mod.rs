@@ -1,7 +1,8 @@
-//! Trees: reading of verified blocks, search and iteration.
+//! Trees: verified blocks, search and iteration, and changes by copy-on-write.
 
 mod blocks;
 mod cursor;
+pub mod edit;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -1,0 +1,255 @@
+//! Making blocks the transaction's own, from the root down.
+
+use platter_vfs::Result;
+use zerocopy::IntoBytes;
+
+use super::{CopyOnWrite, Path, Purpose, ROUNDS_MAX, Step, TreeEditRule, TreeEditor};
+use crate::ondisk::header::{HEADER_BYTES, Header, HeaderFlags, LEVEL_MAX};
+use crate::ondisk::node::KeyPointer;
+use crate::ondisk::node_edit::{self, NodeMut};
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::tree_block::Expected;
+use crate::ondisk::{Key, LogicalAddr};
+use crate::tree::TreeBlock;
+
+impl<C: CopyOnWrite> TreeEditor<'_, C> {
+    /// The way to `key`: to the first item at or after it in the leaf that it belongs to. All blocks on it
+    /// belong to the transaction.
+    pub(super) fn descend(&mut self, key: Key, purpose: Purpose) -> Result<Path> {
+        for _ in 0..ROUNDS_MAX {
+            if let Some(path) = self.try_descend(key, purpose)? {
+                return Ok(path);
+            }
+        }
+        Err(self.broken(key, TreeEditRule::TooHigh))
+    }
+
+    /// `None` if a node had to be split, so that the way is another one.
+    fn try_descend(&mut self, key: Key, purpose: Purpose) -> Result<Option<Path>> {
+        let mut path = Path::default();
+        let (mut logical, mut level) = self.own_root()?;
+        let mut end = None;
+        loop {
+            let block = self.own_block(logical)?;
+            if level == 0 {
+                let index = block.leaf().lower_bound(key);
+                path.steps.push(Step {
+                    logical,
+                    index,
+                    end,
+                });
+                return Ok(Some(path));
+            }
+            let node = block.node();
+            let index = node.index_for(key);
+            if purpose == Purpose::Insert && node.len() + 2 > node_edit::capacity(self.node_bytes())
+            {
+                drop(block);
+                path.steps.push(Step {
+                    logical,
+                    index,
+                    end,
+                });
+                self.split_node(&path)?;
+                return Ok(None);
+            }
+            let pointer = node.pointer(index).ok_or_else(|| self.shape())?;
+            let next = node.pointer(index + 1).map(|next| next.key);
+            drop(block);
+            path.steps.push(Step {
+                logical,
+                index,
+                end,
+            });
+            end = next.or(end);
+            level = level.checked_sub(1).ok_or_else(|| self.shape())?;
+            logical = self.own_child(logical, index, pointer, level, end)?;
+        }
+    }
+
+    /// A block that belongs to the transaction.
+    pub(super) fn own_block(&self, logical: LogicalAddr) -> Result<TreeBlock> {
+        let expected = Expected {
+            generation: Some(self.cow.generation()),
+            tree: Some(self.state.id()),
+            ..Expected::default()
+        };
+        self.blocks.read(logical, &expected)
+    }
+
+    /// Makes the root belong to the transaction.
+    pub(super) fn own_root(&mut self) -> Result<(LogicalAddr, u8)> {
+        let root = self.root();
+        if root.generation == self.cow.generation() {
+            return Ok((root.logical, root.level));
+        }
+        let expected = Expected {
+            level: Some(root.level),
+            generation: Some(root.generation),
+            tree: Some(self.state.id()),
+            ..Expected::default()
+        };
+        let block = self.blocks.read(root.logical, &expected)?;
+        let logical = self.copy(&block, true)?;
+        self.state.tree.root = RootPointer {
+            logical,
+            generation: self.cow.generation(),
+            level: root.level,
+        };
+        Ok((logical, root.level))
+    }
+
+    /// The child that a pointer of a node leads to.
+    pub(super) fn child(
+        &self,
+        pointer: KeyPointer,
+        level: u8,
+        end: Option<Key>,
+    ) -> Result<TreeBlock> {
+        let expected = Expected {
+            level: Some(level),
+            generation: Some(pointer.generation),
+            tree: Some(self.state.id()),
+            first_key: Some(pointer.key),
+            end_key: end,
+        };
+        self.blocks.read(pointer.logical, &expected)
+    }
+
+    /// Makes a child of a node belong to the transaction.
+    pub(super) fn own_child(
+        &mut self,
+        parent: LogicalAddr,
+        index: usize,
+        pointer: KeyPointer,
+        level: u8,
+        end: Option<Key>,
+    ) -> Result<LogicalAddr> {
+        let block = self.child(pointer, level, end)?;
+        let generation = self.cow.generation();
+        if pointer.generation == generation {
+            return Ok(pointer.logical);
+        }
+        let logical = self.copy(&block, false)?;
+        let pointer = KeyPointer {
+            key: pointer.key,
+            logical,
+            generation,
+        };
+        self.blocks.edit(parent, generation, |bytes| {
+            NodeMut::new(bytes).set(index, pointer);
+        })?;
+        Ok(logical)
+    }
+
+    /// Copies a block. Returns where the copy is.
+    fn copy(&mut self, block: &TreeBlock, is_root: bool) -> Result<LogicalAddr> {
+        let first_key = first_key(block).unwrap_or(Key::MIN);
+        let level = block.level();
+        let near = block.logical();
+        let logical = self.cow.allocate(self.state, level, first_key, near)?;
+        let mut bytes: Box<[u8]> = block.bytes().into();
+        let old = block.header().ok_or_else(|| self.shape())?;
+        let header = self.header(&old, logical);
+        write_header(&mut bytes, &header);
+        self.cow.copied(self.state, block, &bytes, is_root)?;
+        self.blocks.create(logical, bytes)?;
+        Ok(logical)
+    }
+
+    /// The header of a new block at `logical`, with what `other` has in common with it.
+    fn header(&self, other: &Header, logical: LogicalAddr) -> Header {
+        Header {
+            logical,
+            flags: HeaderFlags::WRITTEN | HeaderFlags::MIXED_BACKREF,
+            generation: self.cow.generation(),
+            owner: self.state.id(),
+            ..*other
+        }
+    }
+
+    /// Allocates a block beside `other`, of `level`. Returns its header and empty bytes.
+    pub(super) fn new_block(
+        &mut self,
+        other: LogicalAddr,
+        level: u8,
+        first_key: Key,
+    ) -> Result<(Header, Box<[u8]>)> {
+        let sibling = self.own_block(other)?;
+        let old = sibling.header().ok_or_else(|| self.shape())?;
+        let len = sibling.bytes().len();
+        drop(sibling);
+        let logical = self.cow.allocate(self.state, level, first_key, other)?;
+        self.state.used_bytes += u64::from(self.node_bytes());
+        let header = Header {
+            level,
+            ..self.header(&old, logical)
+        };
+        Ok((header, vec![0; len].into()))
+    }
+
+    /// Frees a block of the transaction.
+    pub(super) fn free(&mut self, logical: LogicalAddr, level: u8) -> Result<()> {
+        let node_bytes = u64::from(self.node_bytes());
+        self.state.used_bytes = self.state.used_bytes.saturating_sub(node_bytes);
+        self.cow.freed(self.state, logical, level)
+    }
+
+    /// Puts a node above the root.
+    pub(super) fn grow(&mut self) -> Result<()> {
+        let root = self.root();
+        let level = root.level + 1;
+        let block = self.own_block(root.logical)?;
+        let first = first_key(&block);
+        drop(block);
+        let key = first.ok_or_else(|| self.shape())?;
+        if level >= LEVEL_MAX {
+            return Err(self.broken(key, TreeEditRule::TooHigh));
+        }
+        let (header, mut bytes) = self.new_block(root.logical, level, key)?;
+        let pointer = KeyPointer {
+            key,
+            logical: root.logical,
+            generation: root.generation,
+        };
+        if !crate::ondisk::node::encode(&mut bytes, &header, &[pointer]) {
+            return Err(self.shape());
+        }
+        self.blocks.create(header.logical, bytes)?;
+        self.state.tree.root = RootPointer {
+            logical: header.logical,
+            generation: header.generation,
+            level,
+        };
+        Ok(())
+    }
+
+    /// Changes the key of the pointers to a block whose first key changed: in the node above it, and further
+    /// up as long as that is the first of its node. `depth` is that of the block.
+    pub(super) fn set_first_key(&mut self, path: &Path, depth: usize, key: Key) -> Result<()> {
+        let generation = self.cow.generation();
+        for step in path.steps.iter().take(depth).rev() {
+            self.blocks.edit(step.logical, generation, |bytes| {
+                NodeMut::new(bytes).set_key(step.index, key);
+            })?;
+            if step.index > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first key of a block.
+pub(super) fn first_key(block: &TreeBlock) -> Option<Key> {
+    match block.level() {
+        0 => block.leaf().key(0),
+        _ => block.node().pointer(0).map(|pointer| pointer.key),
+    }
+}
+
+fn write_header(bytes: &mut [u8], header: &Header) {
+    if let Some(front) = bytes.get_mut(..HEADER_BYTES) {
+        front.copy_from_slice(header.encode().as_bytes());
+    }
+}
