@@ -9,6 +9,7 @@ pub mod tree;
 pub mod items;
 pub mod context;
 pub mod delayed_refs;
+pub mod block_group;
 pub mod compress;
 pub mod data;
 pub mod inode;

@@ -6,6 +6,7 @@ mod map;
 mod members;
 pub mod parity;
 mod store;
+mod superblocks;
 #[cfg(test)]
 pub(crate) mod tests;
 

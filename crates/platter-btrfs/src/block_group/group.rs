@@ -1,0 +1,296 @@
+//! One block group.
+
+use std::fmt;
+use std::ops::Range;
+
+use parking_lot::{Mutex, MutexGuard};
+use platter_vfs::Result;
+
+use super::persisted::{Insertion, Persisted, Recorded, Update};
+use super::ranges::Ranges;
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::block_group::BlockGroupItem;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+
+/// How the space of a block group, or of several, is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SpaceUse {
+    /// All of it.
+    pub total: u64,
+    /// Extents that have items.
+    pub used: u64,
+    /// Extents that were allocated in the running transaction and have no items yet.
+    pub reserved: u64,
+    /// Extents that were freed in the running transaction: used by the last commit.
+    pub pinned: u64,
+    /// Free space that cannot be allocated, as its group is read-only.
+    pub read_only: u64,
+}
+
+/// A block group.
+///
+/// # Invariants
+/// - `used + reserved + pinned` is at most the length.
+/// - The free ranges, once they were read, are those that are neither used, reserved nor pinned, except
+///   for copies of the superblock.
+pub struct BlockGroup {
+    start: LogicalAddr,
+    len_bytes: u64,
+    chunk_object: u64,
+    flags: BlockGroupFlags,
+    /// The logical ranges that copies of the superblock make unusable.
+    superblocks: Vec<Range<u64>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    used: u64,
+    reserved: u64,
+    pinned: u64,
+    is_read_only: bool,
+    recorded: Recorded,
+    /// `None` until they are needed.
+    free: Option<Ranges>,
+    /// Where the last allocation ended.
+    cursor: u64,
+}
+
+impl BlockGroup {
+    /// The group that an item describes, which is in a tree or not.
+    #[must_use]
+    pub fn new(item: BlockGroupItem, is_persisted: bool, superblocks: Vec<Range<u64>>) -> Self {
+        let persisted = if is_persisted {
+            Persisted::Item(item)
+        } else {
+            Persisted::Absent
+        };
+        Self {
+            start: item.start,
+            len_bytes: item.len_bytes,
+            chunk_object: item.chunk_object,
+            flags: item.flags,
+            superblocks,
+            state: Mutex::new(State {
+                used: item.used_bytes,
+                reserved: 0,
+                pinned: 0,
+                is_read_only: false,
+                recorded: Recorded::new(persisted),
+                free: None,
+                cursor: item.start.0,
+            }),
+        }
+    }
+
+    /// The first address.
+    #[must_use]
+    pub fn start(&self) -> LogicalAddr {
+        self.start
+    }
+
+    /// The length.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// The address after the last.
+    #[must_use]
+    pub fn end(&self) -> LogicalAddr {
+        LogicalAddr(self.start.0 + self.len_bytes)
+    }
+
+    /// What it holds, and how.
+    #[must_use]
+    pub fn flags(&self) -> BlockGroupFlags {
+        self.flags
+    }
+
+    /// Whether it can hold extents of such a type.
+    #[must_use]
+    pub fn holds(&self, kind: BlockGroupFlags) -> bool {
+        self.flags.contains(kind)
+    }
+
+    /// How its space is used.
+    #[must_use]
+    pub fn space(&self) -> SpaceUse {
+        let state = self.state.lock();
+        let taken = state.used + state.reserved + state.pinned;
+        SpaceUse {
+            total: self.len_bytes,
+            used: state.used,
+            reserved: state.reserved,
+            pinned: state.pinned,
+            read_only: if state.is_read_only {
+                self.len_bytes.saturating_sub(taken)
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Lets nothing be allocated in it, or lets it again.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.state.lock().is_read_only = is_read_only;
+    }
+
+    /// What a tree says of it.
+    #[must_use]
+    pub fn persisted(&self) -> Persisted {
+        self.state.lock().recorded.persisted
+    }
+
+    /// What the item should hold.
+    fn desired(&self, state: &State) -> BlockGroupItem {
+        BlockGroupItem {
+            start: self.start,
+            len_bytes: self.len_bytes,
+            used_bytes: state.used,
+            chunk_object: self.chunk_object,
+            flags: self.flags,
+        }
+    }
+
+    /// Begins an update of the item. With `skips`, not if it holds what it should.
+    pub fn begin_update(&self, skips: bool) -> Update<'_> {
+        let mut state = self.state.lock();
+        let desired = self.desired(&state);
+        state.recorded.begin_update(self, desired, skips)
+    }
+
+    /// Begins the insertion of the item.
+    pub fn begin_insertion(&self) -> Insertion<'_> {
+        let mut state = self.state.lock();
+        let desired = self.desired(&state);
+        state.recorded.begin_insertion(self, desired)
+    }
+
+    pub(super) fn restore(&self, previous: Persisted, change: u64) {
+        self.state.lock().recorded.restore(previous, change);
+    }
+
+    /// The state with its free ranges, which `read` reads if they are not known.
+    fn loaded(&self, read: &dyn Fn(&Self) -> Result<Ranges>) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        if state.free.is_none() {
+            let mut free = read(self)?;
+            for range in &self.superblocks {
+                free.exclude(range);
+            }
+            state.free = Some(free);
+        }
+        Ok(state)
+    }
+
+    /// Reads the free ranges, if they are not known: before anything changes what they are read from.
+    pub fn load(&self, read: &dyn Fn(&Self) -> Result<Ranges>) -> Result<()> {
+        self.loaded(read).map(drop)
+    }
+
+    /// Allocates a range. `None` if there is none so long.
+    pub fn allocate(
+        &self,
+        len_bytes: u64,
+        align: u64,
+        read: &dyn Fn(&Self) -> Result<Ranges>,
+    ) -> Result<Option<LogicalAddr>> {
+        let mut state = self.loaded(read)?;
+        if state.is_read_only {
+            return Ok(None);
+        }
+        let cursor = state.cursor;
+        let Some(free) = &mut state.free else {
+            return Ok(None);
+        };
+        let found = free.find(cursor, len_bytes, align);
+        let found = found.or_else(|| free.find(self.start.0, len_bytes, align));
+        let Some(range) = found else { return Ok(None) };
+        free.remove(&range);
+        state.cursor = range.end;
+        state.reserved += len_bytes;
+        Ok(Some(LogicalAddr(range.start)))
+    }
+
+    /// The allocated range got an item. Returns `false` if that cannot be.
+    #[must_use]
+    pub fn commit_allocation(&self, len_bytes: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(reserved) = state.reserved.checked_sub(len_bytes) else {
+            return false;
+        };
+        state.reserved = reserved;
+        state.used += len_bytes;
+        true
+    }
+
+    /// The allocated range is free again: it was never written. Returns `false` if that cannot be.
+    #[must_use]
+    pub fn release(&self, range: Range<u64>) -> bool {
+        let mut state = self.state.lock();
+        let len_bytes = range.end - range.start;
+        let Some(reserved) = state.reserved.checked_sub(len_bytes) else {
+            return false;
+        };
+        state.reserved = reserved;
+        // The next one is as near as this one was.
+        state.cursor = state.cursor.min(range.start);
+        state.free.as_mut().is_none_or(|free| free.add(range))
+    }
+
+    /// The allocated range will not get an item, and is not used before the next commit. Returns `false` if
+    /// that cannot be.
+    #[must_use]
+    pub fn pin_allocation(&self, len_bytes: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(reserved) = state.reserved.checked_sub(len_bytes) else {
+            return false;
+        };
+        state.reserved = reserved;
+        state.pinned += len_bytes;
+        true
+    }
+
+    /// An extent has no item any more. Its space is pinned. Returns `false` if that cannot be.
+    #[must_use]
+    pub fn free(&self, len_bytes: u64) -> bool {
+        let mut state = self.state.lock();
+        let Some(used) = state.used.checked_sub(len_bytes) else {
+            return false;
+        };
+        state.used = used;
+        state.pinned += len_bytes;
+        true
+    }
+
+    /// A pinned range can be allocated, as the commit that does not use it is durable. Returns `false` if
+    /// that cannot be.
+    #[must_use]
+    pub fn unpin(&self, range: Range<u64>) -> bool {
+        let mut state = self.state.lock();
+        let Some(pinned) = state.pinned.checked_sub(range.end - range.start) else {
+            return false;
+        };
+        state.pinned = pinned;
+        let Some(free) = state.free.as_mut() else {
+            return true;
+        };
+        let mut freed = Ranges::default();
+        freed.add(range);
+        for superblock in &self.superblocks {
+            freed.exclude(superblock);
+        }
+        freed.iter().all(|part| free.add(part))
+    }
+}
+
+impl fmt::Debug for BlockGroup {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("BlockGroup")
+            .field("start", &self.start)
+            .field("len_bytes", &self.len_bytes)
+            .field("flags", &self.flags)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,252 @@
+//! All block groups, those whose items are due, and the choice of one to allocate in.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_vfs::{Condition, Result};
+
+use super::group::{BlockGroup, SpaceUse};
+use super::ranges::Ranges;
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+
+/// The rules of the space in block groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SpaceRule {
+    /// An extent is in a block group.
+    NoGroup,
+    /// What is freed was used.
+    Account,
+}
+
+impl Rule for SpaceRule {
+    const STRUCTURE: &'static str = "block group";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NoGroup => "extent is outside of all block groups",
+            Self::Account => "used does not match the extents of the block group",
+        }
+    }
+}
+
+/// What the updates of items of block groups came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BlockGroupCounters {
+    /// Groups whose use changed.
+    pub dirty: u64,
+    /// Of these, groups whose items hold what they should.
+    pub skipped: u64,
+    /// Items that were written.
+    pub written: u64,
+    /// Items that were inserted.
+    pub inserted: u64,
+    /// Rounds until no group was left.
+    pub rounds: u64,
+    /// Tree blocks that were copied meanwhile.
+    pub blocks_copied: u64,
+    /// References that were queued meanwhile.
+    pub refs_created: u64,
+    /// The time that it took.
+    pub nanoseconds: u64,
+}
+
+impl std::ops::AddAssign for BlockGroupCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.dirty += other.dirty;
+        self.skipped += other.skipped;
+        self.written += other.written;
+        self.inserted += other.inserted;
+        self.rounds += other.rounds;
+        self.blocks_copied += other.blocks_copied;
+        self.refs_created += other.refs_created;
+        self.nanoseconds += other.nanoseconds;
+    }
+}
+
+/// The block groups of a filesystem.
+#[derive(Debug)]
+pub struct BlockGroups {
+    /// By address.
+    groups: Vec<Arc<BlockGroup>>,
+    /// Groups whose use changed since their items were last compared.
+    dirty: Mutex<BTreeSet<LogicalAddr>>,
+    /// Where the last allocation for metadata, data and the chunk tree was.
+    last: [AtomicUsize; 3],
+}
+
+impl BlockGroups {
+    /// These groups.
+    #[must_use]
+    pub fn new(mut groups: Vec<BlockGroup>) -> Self {
+        groups.sort_by_key(BlockGroup::start);
+        Self {
+            groups: groups.into_iter().map(Arc::new).collect(),
+            dirty: Mutex::default(),
+            last: Default::default(),
+        }
+    }
+
+    /// All groups in order of address.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<BlockGroup>> {
+        self.groups.iter()
+    }
+
+    /// The group that an extent is in.
+    pub fn find(&self, address: LogicalAddr, len_bytes: u64) -> Result<&Arc<BlockGroup>> {
+        let after = self
+            .groups
+            .partition_point(|group| group.start() <= address);
+        let group = after.checked_sub(1).and_then(|at| self.groups.get(at));
+        let end = address.checked_add(len_bytes);
+        let group = group.filter(|group| end.is_some_and(|end| end <= group.end()));
+        let missing = || Corrupt::new(Locus::block(address.0), SpaceRule::NoGroup);
+        Ok(group.ok_or_else(missing)?)
+    }
+
+    /// How the space of the groups of a type is used.
+    #[must_use]
+    pub fn space(&self, kind: BlockGroupFlags) -> SpaceUse {
+        let groups = self.groups.iter().filter(|group| group.holds(kind));
+        groups.fold(SpaceUse::default(), |sum, group| {
+            let space = group.space();
+            SpaceUse {
+                total: sum.total + space.total,
+                used: sum.used + space.used,
+                reserved: sum.reserved + space.reserved,
+                pinned: sum.pinned + space.pinned,
+                read_only: sum.read_only + space.read_only,
+            }
+        })
+    }
+
+    /// Bytes of all extents with items.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.groups.iter().map(|group| group.space().used).sum()
+    }
+
+    /// Allocates a range in a group of a type: in the one of the last allocation if there is space, else in
+    /// the next.
+    ///
+    /// # Errors
+    /// `ENOSPC`; those of `read`.
+    pub fn allocate(
+        &self,
+        kind: BlockGroupFlags,
+        len_bytes: u64,
+        align: u64,
+        read: &dyn Fn(&BlockGroup) -> Result<Ranges>,
+    ) -> Result<LogicalAddr> {
+        let count = self.groups.len();
+        let last = self.last_of(kind).load(Ordering::Relaxed);
+        for at in (0..count).map(|step| (last + step) % count.max(1)) {
+            let Some(group) = self.groups.get(at).filter(|group| group.holds(kind)) else {
+                continue;
+            };
+            if let Some(found) = group.allocate(len_bytes, align, read)? {
+                self.last_of(kind).store(at, Ordering::Relaxed);
+                return Ok(found);
+            }
+        }
+        Err(Condition::NoSpace.into())
+    }
+
+    fn last_of(&self, kind: BlockGroupFlags) -> &AtomicUsize {
+        let [metadata, data, system] = &self.last;
+        if kind.contains(BlockGroupFlags::DATA) {
+            data
+        } else if kind.contains(BlockGroupFlags::SYSTEM) {
+            system
+        } else {
+            metadata
+        }
+    }
+
+    /// An allocated range got an item.
+    pub fn commit_allocation(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
+        self.change(address, len_bytes, |group| {
+            group.commit_allocation(len_bytes)
+        })
+    }
+
+    /// An allocated range will not be used.
+    pub fn release(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
+        let range = address.0..address.0 + len_bytes;
+        self.account(address, len_bytes, |group| group.release(range))
+            .map(drop)
+    }
+
+    /// An allocated range will not be used, but may have been written.
+    pub fn pin_allocation(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
+        self.account(address, len_bytes, |group| group.pin_allocation(len_bytes))
+            .map(drop)
+    }
+
+    /// An extent has no item any more.
+    pub fn free(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
+        self.change(address, len_bytes, |group| group.free(len_bytes))
+    }
+
+    /// A pinned range can be used.
+    pub fn unpin(&self, range: &Range<u64>) -> Result<()> {
+        // What was pinned of two neighbours is one range.
+        let mut at = range.start;
+        while at < range.end {
+            let group = self.find(LogicalAddr(at), 1)?;
+            let end = range.end.min(group.end().0);
+            if !group.unpin(at..end) {
+                return Err(Corrupt::new(Locus::block(at), SpaceRule::Account).into());
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        address: LogicalAddr,
+        len_bytes: u64,
+        change: impl FnOnce(&BlockGroup) -> bool,
+    ) -> Result<()> {
+        let start = self.account(address, len_bytes, change)?;
+        self.dirty.lock().insert(start);
+        Ok(())
+    }
+
+    fn account(
+        &self,
+        address: LogicalAddr,
+        len_bytes: u64,
+        change: impl FnOnce(&BlockGroup) -> bool,
+    ) -> Result<LogicalAddr> {
+        let group = self.find(address, len_bytes)?;
+        if change(group) {
+            return Ok(group.start());
+        }
+        Err(Corrupt::new(Locus::block(address.0), SpaceRule::Account).into())
+    }
+
+    /// Takes the groups whose use changed, in order of address.
+    #[must_use]
+    pub fn take_dirty(&self) -> Vec<Arc<BlockGroup>> {
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        let find = |start| self.find(start, 1).ok().map(Arc::clone);
+        dirty.into_iter().filter_map(find).collect()
+    }
+
+    /// Says that the item of a group is due.
+    pub fn mark_dirty(&self, group: &BlockGroup) {
+        self.dirty.lock().insert(group.start());
+    }
+
+    /// Whether the use of a group changed.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.lock().is_empty()
+    }
+}

@@ -1,0 +1,247 @@
+//! Updates of items: all interleavings, and the two faults of the kernel step by step.
+
+use std::collections::BTreeMap;
+
+use platter_ondisk::Rule;
+
+use super::*;
+use crate::context::tests::rule;
+use crate::ondisk::LogicalAddr;
+use crate::ondisk::block_group::BlockGroupItem;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+
+const START: LogicalAddr = LogicalAddr(1 << 30);
+const EXTENT: u64 = 32 << 10;
+
+fn item(used_bytes: u64) -> BlockGroupItem {
+    BlockGroupItem {
+        start: START,
+        len_bytes: 1 << 23,
+        used_bytes,
+        chunk_object: 256,
+        flags: BlockGroupFlags::METADATA,
+    }
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "stands for a function that reads")]
+fn all_free(group: &BlockGroup) -> platter_vfs::Result<Ranges> {
+    let mut free = Ranges::default();
+    free.add(group.start().0..group.end().0);
+    Ok(free)
+}
+
+fn groups(group: BlockGroup) -> BlockGroups {
+    BlockGroups::new(vec![group])
+}
+
+/// Allocates an extent that gets an item.
+fn use_extent(groups: &BlockGroups) -> LogicalAddr {
+    let kind = BlockGroupFlags::METADATA;
+    let at = groups.allocate(kind, EXTENT, 4096, &all_free).unwrap();
+    groups.commit_allocation(at, EXTENT).unwrap();
+    at
+}
+
+fn group(groups: &BlockGroups) -> &BlockGroup {
+    groups.iter().next().unwrap()
+}
+
+fn inserted(group: &BlockGroup) -> PendingItem<'_> {
+    match group.begin_insertion() {
+        Insertion::Insert(pending) => pending,
+        Insertion::Exists => panic!("there is an item"),
+    }
+}
+
+#[test]
+fn update_before_the_item_exists_does_not_hide_a_later_one() {
+    // 675dfe1223a6: the pre-pass tries an update of a new group and fails; the item is inserted; the
+    // extents are freed; the critical phase skips the update.
+    let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
+    let group = group(&groups);
+    let extent = use_extent(&groups);
+    assert!(matches!(group.begin_update(true), Update::Absent));
+    let pending = inserted(group);
+    assert_eq!(pending.item().used_bytes, EXTENT);
+    pending.done();
+    groups.free(extent, EXTENT).unwrap();
+    assert!(groups.is_dirty());
+    let Update::Write(pending) = group.begin_update(true) else {
+        panic!("the item holds 32 KiB");
+    };
+    assert_eq!(pending.item().used_bytes, 0);
+    pending.done();
+    assert_eq!(group.persisted(), Persisted::Item(item(0)));
+}
+
+#[test]
+fn failed_update_does_not_undo_a_later_insertion() {
+    // 2d6cd791e63e: the update that fails restores its old value after the insertion recorded its own. Here
+    // an insertion fails after another one took its place.
+    let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
+    let group = group(&groups);
+    let extent = use_extent(&groups);
+    let failing = inserted(group);
+    // An update begins on what the insertion recorded, with another value.
+    groups.free(extent, EXTENT).unwrap();
+    let Update::Write(update) = group.begin_update(true) else {
+        panic!("another value");
+    };
+    update.done();
+    drop(failing);
+    assert_eq!(group.persisted(), Persisted::Item(item(0)));
+    assert!(matches!(group.begin_update(true), Update::Unchanged));
+}
+
+#[test]
+fn group_without_an_item_is_never_skipped() {
+    let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
+    let group = group(&groups);
+    assert_eq!(group.space().used, 0);
+    assert!(matches!(group.begin_update(true), Update::Absent));
+    inserted(group).done();
+    assert!(matches!(group.begin_update(true), Update::Unchanged));
+    assert!(matches!(group.begin_insertion(), Insertion::Exists));
+}
+
+#[test]
+fn group_with_its_old_use_is_skipped() {
+    let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
+    let group = group(&groups);
+    let extent = use_extent(&groups);
+    groups.free(extent, EXTENT).unwrap();
+    assert_eq!(groups.take_dirty().len(), 1);
+    assert!(!groups.is_dirty());
+    assert!(matches!(group.begin_update(true), Update::Unchanged));
+    // Without the comparison it is written all the same.
+    let Update::Write(pending) = group.begin_update(false) else {
+        panic!("not written");
+    };
+    pending.done();
+}
+
+#[test]
+fn failed_write_restores_what_the_item_holds() {
+    let groups = groups(BlockGroup::new(item(0), true, Vec::new()));
+    let group = group(&groups);
+    use_extent(&groups);
+    drop(group.begin_update(true));
+    assert_eq!(group.persisted(), Persisted::Item(item(0)));
+    assert!(matches!(group.begin_update(true), Update::Write(_)));
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((mixed ^ (mixed >> 31)) >> 1).unwrap() % bound
+    }
+}
+
+/// Allocation, freeing, updates and insertions that overlap, fail and succeed in any order. The tree has one
+/// item at most; a write reaches it when it is done.
+#[test]
+fn interleavings_leave_the_item_as_the_group() {
+    for seed in 0..400 {
+        let mut random = Random(seed);
+        let is_new = seed % 2 == 0;
+        let groups = groups(BlockGroup::new(item(0), !is_new, Vec::new()));
+        let group = group(&groups);
+        let mut tree = (!is_new).then_some(item(0));
+        let mut extents = Vec::new();
+        let mut pending: BTreeMap<usize, (PendingItem<'_>, bool)> = BTreeMap::new();
+        for step in 0..60 {
+            match random.below(6) {
+                0 | 1 if extents.len() < 50 => extents.push(use_extent(&groups)),
+                2 if !extents.is_empty() => {
+                    let extent = extents.swap_remove(random.below(extents.len()));
+                    groups.free(extent, EXTENT).unwrap();
+                }
+                // Writers of the item take turns in the tree: it is locked meanwhile.
+                3 if pending.is_empty() => match group.begin_update(true) {
+                    Update::Write(update) => {
+                        pending.insert(step, (update, false));
+                    }
+                    Update::Unchanged => assert_eq!(tree, Some(item(group.space().used))),
+                    Update::Absent => assert_eq!(tree, None),
+                },
+                4 if pending.is_empty() => {
+                    if let Insertion::Insert(insertion) = group.begin_insertion() {
+                        assert_eq!(tree, None);
+                        pending.insert(step, (insertion, true));
+                    }
+                }
+                _ => {
+                    if let Some((_, (write, is_insertion))) = pending.pop_first() {
+                        assert_eq!(tree.is_none(), is_insertion);
+                        if random.below(3) > 0 {
+                            tree = Some(*write.item());
+                            write.done();
+                        }
+                    }
+                }
+            }
+            if pending.is_empty() {
+                let expected = tree.map_or(Persisted::Absent, Persisted::Item);
+                assert_eq!(group.persisted(), expected, "seed {seed}");
+            }
+        }
+        drop(pending);
+        // The critical phase: insertions that are owed, then updates.
+        if let Insertion::Insert(insertion) = group.begin_insertion() {
+            tree = Some(*insertion.item());
+            insertion.done();
+        }
+        if let Update::Write(update) = group.begin_update(true) {
+            tree = Some(*update.item());
+            update.done();
+        }
+        assert_eq!(tree, Some(item(extents.len() as u64 * EXTENT)));
+    }
+}
+
+#[test]
+fn space_is_pinned_until_it_is_free_again() {
+    let superblock = START.0 + (1 << 20)..START.0 + (1 << 20) + (64 << 10);
+    let groups = groups(BlockGroup::new(item(0), true, vec![superblock.clone()]));
+    let group = group(&groups);
+    let kind = BlockGroupFlags::METADATA;
+    let mut extents = Vec::new();
+    while let Ok(at) = groups.allocate(kind, EXTENT, EXTENT, &all_free) {
+        assert!(at.0 + EXTENT <= superblock.start || at.0 >= superblock.end);
+        groups.commit_allocation(at, EXTENT).unwrap();
+        extents.push(at);
+    }
+    assert_eq!(extents.len(), (8 << 20) / (32 << 10) - 2);
+    groups.free(extents[7], EXTENT).unwrap();
+    assert!(groups.allocate(kind, EXTENT, EXTENT, &all_free).is_err());
+    assert_eq!(group.space().pinned, EXTENT);
+    groups
+        .unpin(&(extents[7].0..extents[7].0 + EXTENT))
+        .unwrap();
+    let again = groups.allocate(kind, EXTENT, EXTENT, &all_free).unwrap();
+    assert_eq!(again, extents[7]);
+    groups.release(again, EXTENT).unwrap();
+    let again = groups.allocate(kind, EXTENT, EXTENT, &all_free).unwrap();
+    assert_eq!(again, extents[7]);
+    groups.pin_allocation(again, EXTENT).unwrap();
+    assert_eq!((group.space().reserved, group.space().pinned), (0, EXTENT));
+    group.set_read_only(true);
+    assert!(groups.allocate(kind, EXTENT, EXTENT, &all_free).is_err());
+}
+
+#[test]
+fn more_freed_than_used_is_corrupt() {
+    let groups = groups(BlockGroup::new(item(EXTENT), true, Vec::new()));
+    groups.free(START, EXTENT).unwrap();
+    assert_eq!(rule(groups.free(START, EXTENT)), SpaceRule::Account.text());
+    assert!(groups.release(START, EXTENT).is_err());
+    assert!(groups.commit_allocation(START, EXTENT).is_err());
+    assert!(groups.unpin(&(START.0..START.0 + 2 * EXTENT)).is_err());
+    let outside = rule(groups.free(LogicalAddr(0), EXTENT));
+    assert_eq!(outside, SpaceRule::NoGroup.text());
+}
