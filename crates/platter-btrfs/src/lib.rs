@@ -10,6 +10,7 @@ pub mod items;
 pub mod context;
 pub mod delayed_refs;
 pub mod block_group;
+pub mod txn;
 pub mod compress;
 pub mod data;
 pub mod inode;
@@ -20,4 +21,6 @@ pub mod log;
 pub mod ops;
 pub mod mount;
 
-pub use mount::{Btrfs, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify};
+pub use mount::{
+    Btrfs, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify, open_for_writing,
+};

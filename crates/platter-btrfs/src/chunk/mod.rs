@@ -7,6 +7,7 @@ mod members;
 pub mod parity;
 mod store;
 mod superblocks;
+mod write;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -147,24 +147,33 @@ impl ChunkStore {
             (Some(device), bufs) => Ok(device.read_vectored_at(at, bufs)?),
             (None, bufs) => {
                 let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
-                Err(self.missing(chunk, stripe, at, len_bytes).into())
+                Err(self
+                    .missing(chunk, stripe, Operation::Read, at, len_bytes)
+                    .into())
             }
         }
     }
 
-    fn device(&self, chunk: &ChunkItem, stripe: usize) -> Option<&Arc<dyn BlockDevice>> {
+    pub(super) fn device(&self, chunk: &ChunkItem, stripe: usize) -> Option<&Arc<dyn BlockDevice>> {
         let member = self.members.of_stripe(chunk.stripes.get(stripe)?)?;
         member.device.as_ref()
     }
 
     /// The error of a stripe on a device that is missing.
-    fn missing(&self, chunk: &ChunkItem, stripe: usize, at: u64, len_bytes: u64) -> IoError {
+    pub(super) fn missing(
+        &self,
+        chunk: &ChunkItem,
+        stripe: usize,
+        operation: Operation,
+        at: u64,
+        len_bytes: u64,
+    ) -> IoError {
         let device = chunk.stripes.get(stripe).map_or(0, |it| it.device.0);
         let source = io::Error::new(
             io::ErrorKind::NotFound,
             format!("device {device} is missing"),
         );
-        IoError::new(&self.name, Operation::Read, at, len_bytes, source)
+        IoError::new(&self.name, operation, at, len_bytes, source)
     }
 
     /// The error of a segment that no device that is present can give.
@@ -174,7 +183,8 @@ impl ChunkStore {
             Placement::Parity { row, data } => chunk.stripe_of_role(row, data),
         };
         let at = chunk.device_addr(stripe, segment.offset).0;
-        self.missing(chunk, stripe, at, segment.len_bytes).into()
+        self.missing(chunk, stripe, Operation::Read, at, segment.len_bytes)
+            .into()
     }
 
     /// The ways to read a segment, in the order in which they are tried.
@@ -235,8 +245,7 @@ impl MetadataStore for ChunkStore {
     }
 
     fn write(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<(), BufferError> {
-        let len_bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
-        Err(IoError::read_only(&self.name, Operation::Write, at, len_bytes).into())
+        self.write(LogicalAddr(at), bufs)
     }
 
     fn repair(&self, at: u64, _copy: u16, bytes: &[u8]) -> Result<(), BufferError> {
@@ -320,7 +329,9 @@ impl Rebuild<'_> {
         let stripe = self.chunk.stripe_of_role(self.row, lost);
         let at = self.chunk.device_addr(stripe, self.offset).0;
         let len_bytes = self.len_bytes as u64;
-        self.store.missing(self.chunk, stripe, at, len_bytes).into()
+        self.store
+            .missing(self.chunk, stripe, Operation::Read, at, len_bytes)
+            .into()
     }
 }
 

@@ -6,6 +6,7 @@ mod open;
 mod options;
 mod statfs;
 mod subvolume;
+mod write;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::ops::SuperBlock;
 
 pub use devices::{find_superblock_copy, identify};
 pub use options::{MountOptions, Rescue, SubvolumeChoice};
+pub use write::open_for_writing;
 
 /// A mounted btrfs filesystem.
 #[derive(Debug)]

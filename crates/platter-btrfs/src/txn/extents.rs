@@ -1,0 +1,360 @@
+//! Items of the extent tree: references that are added and dropped, inline and in items of their own.
+
+use platter_ondisk::{Corrupt, Rule};
+use platter_vfs::Result;
+
+use super::{Cow, WriteContext};
+use crate::delayed_refs::{ExtentKind, ExtentOp, RefKey};
+use crate::ondisk::checksum::extent_data_ref_hash;
+use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
+use crate::ondisk::features::Incompat;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::leaf::ITEM_BYTES;
+use crate::ondisk::leaf_edit;
+use crate::ondisk::{Generation, Key, LogicalAddr};
+use crate::tree::edit::TreeEditor;
+use crate::tree::{Cursor, Tree};
+
+/// The rules of the extent tree that is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum ExtentTreeRule {
+    /// An extent whose references change has an item.
+    NoItem,
+    /// A reference that is dropped is there.
+    NoRef,
+    /// A tree block is referred to once by each tree or parent.
+    Twice,
+    /// Counts do not overflow.
+    Count,
+}
+
+impl Rule for ExtentTreeRule {
+    const STRUCTURE: &'static str = "extent tree";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NoItem => "unable to find the item of an extent",
+            Self::NoRef => "unable to find a reference that is dropped",
+            Self::Twice => "tree block is referred to twice by the same tree or parent",
+            Self::Count => "reference count overflows",
+        }
+    }
+}
+
+/// An extent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) address: LogicalAddr,
+    pub(super) len_bytes: u64,
+    pub(super) kind: ExtentKind,
+}
+
+type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
+
+impl Extent {
+    /// The keys that its item may have.
+    fn keys(&self) -> [Key; 2] {
+        let whole = Key::new(self.address.0, ItemKind::EXTENT_ITEM, self.len_bytes);
+        match self.kind {
+            ExtentKind::Data => [whole, whole],
+            ExtentKind::TreeBlock { level, .. } => {
+                let skinny = Key::new(self.address.0, ItemKind::METADATA_ITEM, level.into());
+                [skinny, whole]
+            }
+        }
+    }
+
+    fn find(&self, editor: &Editor<'_, '_>) -> Result<(Key, ExtentItem)> {
+        for key in self.keys() {
+            if let Some(data) = editor.get(key)? {
+                let item = ExtentItem::decode(key, &data, editor.tree().locus(key))?;
+                return Ok((key, item));
+            }
+        }
+        Err(self.broken(editor, ExtentTreeRule::NoItem))
+    }
+
+    fn broken(&self, editor: &Editor<'_, '_>, rule: ExtentTreeRule) -> platter_vfs::Error {
+        let [key, _] = self.keys();
+        Corrupt::new(editor.tree().locus(key), rule).into()
+    }
+
+    /// The key of a reference in an item of its own. Those of data may be at a later one.
+    fn ref_key(&self, reference: RefKey) -> Key {
+        let at = self.address.0;
+        match reference {
+            RefKey::TreeBlock { tree } => Key::new(at, ItemKind::TREE_BLOCK_REF, tree.0),
+            RefKey::SharedBlock { parent } => Key::new(at, ItemKind::SHARED_BLOCK_REF, parent.0),
+            RefKey::SharedData { parent } => Key::new(at, ItemKind::SHARED_DATA_REF, parent.0),
+            RefKey::Data {
+                tree,
+                inode,
+                offset,
+            } => {
+                let hash = extent_data_ref_hash(tree.0, inode, offset);
+                Key::new(at, ItemKind::EXTENT_DATA_REF, hash)
+            }
+        }
+    }
+
+    /// The item of a reference and its count, or the key that it would have.
+    fn find_keyed(
+        &self,
+        editor: &Editor<'_, '_>,
+        reference: RefKey,
+    ) -> Result<(Key, Option<ExtentRef>)> {
+        let mut key = self.ref_key(reference);
+        loop {
+            let Some(data) = editor.get(key)? else {
+                return Ok((key, None));
+            };
+            let found = ExtentRef::decode_keyed(key, &data, editor.tree().locus(key))?;
+            if identity(found) == Some(reference) {
+                return Ok((key, Some(found)));
+            }
+            // Another one has the same hash.
+            let next = key.offset.checked_add(1);
+            key.offset = next.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
+        }
+    }
+
+    /// Whether references of the extent have items of their own, which follow its item.
+    fn has_keyed(&self, editor: &Editor<'_, '_>, item_key: Key) -> Result<bool> {
+        let Some(after) = item_key.successor() else {
+            return Ok(false);
+        };
+        let next = editor.at_or_after(after)?;
+        Ok(next.is_some_and(|(key, _)| {
+            key.object == self.address.0
+                && key.kind > ItemKind::METADATA_ITEM
+                && key.kind < ItemKind::BLOCK_GROUP_ITEM
+        }))
+    }
+
+    /// Inserts the item of an extent that was allocated.
+    pub(super) fn insert(
+        &self,
+        editor: &mut Editor<'_, '_>,
+        reference: RefKey,
+        count: u32,
+        op: ExtentOp,
+        generation: Generation,
+        is_skinny: bool,
+    ) -> Result<()> {
+        let [skinny_key, whole_key] = self.keys();
+        let (key, kind, flags) = match self.kind {
+            ExtentKind::Data => (whole_key, ItemExtent::Data, ExtentFlags::DATA),
+            ExtentKind::TreeBlock { level, .. } => {
+                let first_key = (!is_skinny).then(|| op.key.unwrap_or(Key::MIN));
+                let key = if is_skinny { skinny_key } else { whole_key };
+                let kind = ItemExtent::TreeBlock { level, first_key };
+                (key, kind, ExtentFlags::TREE_BLOCK | op.flags)
+            }
+        };
+        let item = ExtentItem {
+            refs: count.into(),
+            generation,
+            flags,
+            kind,
+            inline: vec![reference.counted(count)],
+        };
+        editor.insert(key, &item.encode())
+    }
+
+    /// Adds a reference.
+    pub(super) fn add(
+        &self,
+        editor: &mut Editor<'_, '_>,
+        reference: RefKey,
+        count: u32,
+        op: Option<ExtentOp>,
+        node_bytes: u32,
+    ) -> Result<()> {
+        let (key, mut item) = self.find(editor)?;
+        let refs = item.refs.checked_add(count.into());
+        item.refs = refs.ok_or_else(|| self.broken(editor, ExtentTreeRule::Count))?;
+        apply(&mut item, op);
+        let inline = item
+            .inline
+            .iter()
+            .position(|it| identity(*it) == Some(reference));
+        if let Some(index) = inline {
+            let old = item.inline.get(index).copied();
+            let sum = self.sum(editor, old, count)?;
+            if let Some(place) = item.inline.get_mut(index) {
+                *place = reference.counted(sum);
+            }
+            return editor.set(key, &item.encode());
+        }
+        if !self.has_keyed(editor, key)? {
+            let new = reference.counted(count);
+            let at = item.inline.partition_point(|it| order(*it) < order(new));
+            item.inline.insert(at, new);
+            let bytes = item.encode();
+            if bytes.len() < inline_max(node_bytes) {
+                return editor.set(key, &bytes);
+            }
+            item.inline.remove(at);
+        }
+        editor.set(key, &item.encode())?;
+        let (ref_key, old) = self.find_keyed(editor, reference)?;
+        let sum = self.sum(editor, old, count)?;
+        editor.set(ref_key, &reference.counted(sum).encode_keyed())
+    }
+
+    /// The count of a reference with `count` more.
+    fn sum(&self, editor: &Editor<'_, '_>, old: Option<ExtentRef>, count: u32) -> Result<u32> {
+        match old {
+            None => Ok(count),
+            Some(ExtentRef::Data { count: old, .. } | ExtentRef::SharedData { count: old, .. }) => {
+                old.checked_add(count)
+                    .ok_or_else(|| self.broken(editor, ExtentTreeRule::Count))
+            }
+            Some(_) => Err(self.broken(editor, ExtentTreeRule::Twice)),
+        }
+    }
+
+    /// Drops a reference. Returns whether it was the last, so that the item is gone.
+    pub(super) fn drop_ref(
+        &self,
+        editor: &mut Editor<'_, '_>,
+        reference: RefKey,
+        count: u32,
+        op: Option<ExtentOp>,
+    ) -> Result<bool> {
+        let (key, mut item) = self.find(editor)?;
+        let refs = item.refs.checked_sub(count.into());
+        item.refs = refs.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
+        apply(&mut item, op);
+        let left = |old: ExtentRef| {
+            let left = old.count().checked_sub(count.into());
+            left.and_then(|left| u32::try_from(left).ok())
+                .ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))
+        };
+        let inline = item
+            .inline
+            .iter()
+            .position(|it| identity(*it) == Some(reference));
+        if let Some(index) = inline {
+            let left = left(item.inline[index])?;
+            if left == 0 {
+                item.inline.remove(index);
+            } else {
+                item.inline[index] = reference.counted(left);
+            }
+        } else {
+            let (ref_key, old) = self.find_keyed(editor, reference)?;
+            let old = old.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
+            let left = left(old)?;
+            if left == 0 {
+                editor.remove(ref_key)?;
+            } else {
+                editor.set(ref_key, &reference.counted(left).encode_keyed())?;
+            }
+        }
+        if item.refs == 0 {
+            editor.remove(key)?;
+            return Ok(true);
+        }
+        editor.set(key, &item.encode())?;
+        Ok(false)
+    }
+
+    /// Sets what is to be set in the item.
+    pub(super) fn set(&self, editor: &mut Editor<'_, '_>, op: ExtentOp) -> Result<()> {
+        let (key, mut item) = self.find(editor)?;
+        apply(&mut item, Some(op));
+        editor.set(key, &item.encode())
+    }
+}
+
+fn apply(item: &mut ExtentItem, op: Option<ExtentOp>) {
+    let Some(op) = op else { return };
+    item.flags |= op.flags;
+    if let ItemExtent::TreeBlock { first_key, .. } = &mut item.kind
+        && first_key.is_some()
+    {
+        *first_key = op.key.or(*first_key);
+    }
+}
+
+/// What refers; `None` for what is no reference.
+fn identity(reference: ExtentRef) -> Option<RefKey> {
+    match reference {
+        ExtentRef::TreeBlock { tree } => Some(RefKey::TreeBlock { tree }),
+        ExtentRef::SharedBlock { parent } => Some(RefKey::SharedBlock { parent }),
+        ExtentRef::SharedData { parent, .. } => Some(RefKey::SharedData { parent }),
+        ExtentRef::Data {
+            tree,
+            inode,
+            offset,
+            ..
+        } => Some(RefKey::Data {
+            tree,
+            inode,
+            offset,
+        }),
+        ExtentRef::Owner { .. } => None,
+    }
+}
+
+/// The order of inline references: types ascend, and within a type what identifies a reference descends.
+fn order(reference: ExtentRef) -> (ItemKind, std::cmp::Reverse<u64>) {
+    let (kind, number) = match reference {
+        ExtentRef::Owner { tree } => (ItemKind::EXTENT_OWNER_REF, tree.0),
+        ExtentRef::TreeBlock { tree } => (ItemKind::TREE_BLOCK_REF, tree.0),
+        ExtentRef::SharedBlock { parent } => (ItemKind::SHARED_BLOCK_REF, parent.0),
+        ExtentRef::SharedData { parent, .. } => (ItemKind::SHARED_DATA_REF, parent.0),
+        ExtentRef::Data {
+            tree,
+            inode,
+            offset,
+            ..
+        } => {
+            let hash = extent_data_ref_hash(tree.0, inode, offset);
+            (ItemKind::EXTENT_DATA_REF, hash)
+        }
+    };
+    (kind, std::cmp::Reverse(number))
+}
+
+/// The size that an extent item with inline references stays below.
+fn inline_max(node_bytes: u32) -> usize {
+    (leaf_edit::capacity(node_bytes) >> 4).saturating_sub(ITEM_BYTES)
+}
+
+impl WriteContext {
+    /// The item of a tree block in a tree that is locked or of the last commit.
+    pub(super) fn find_tree_block(
+        &self,
+        tree: &Tree,
+        logical: LogicalAddr,
+        level: u8,
+    ) -> Result<Option<(Key, ExtentItem)>> {
+        let extent = Extent {
+            address: logical,
+            len_bytes: self.node_bytes(),
+            kind: ExtentKind::TreeBlock {
+                level,
+                is_system: false,
+            },
+        };
+        let mut cursor = Cursor::new(self.blocks(), *tree);
+        for key in extent.keys() {
+            cursor.seek(key)?;
+            if let Some((found, data)) = cursor.item()
+                && found == key
+            {
+                let item = ExtentItem::decode(key, data, tree.locus(key))?;
+                return Ok(Some((key, item)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether items of tree blocks have the level in their keys.
+    pub(super) fn is_skinny(&self) -> bool {
+        let incompat = self.context.superblock.features.incompat;
+        incompat.contains(Incompat::SKINNY_METADATA)
+    }
+}

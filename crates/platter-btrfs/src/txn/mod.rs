@@ -1,0 +1,329 @@
+//! Transactions: trees that are changed by copy-on-write, delayed references, and commits.
+
+mod checksums;
+mod commit;
+mod cow;
+mod extents;
+mod free_space;
+mod open;
+mod run;
+mod superblocks;
+#[cfg(test)]
+mod tests;
+mod trees;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use platter_cache::commit::{RunningTransaction, TransactionId, TransactionNumber, Transactions};
+use platter_vfs::{Clock, Condition, Error, Result};
+
+use crate::block_group::{BlockGroupCounters, BlockGroups, Ranges};
+use crate::context::FsContext;
+use crate::delayed_refs::{Action, Change, DelayedRefs, ExtentKind, RefKey};
+use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::{Generation, LogicalAddr, Superblock, TreeId};
+use crate::tree::TreeBlocks;
+use crate::tree::edit::TreeEditor;
+
+pub use cow::Cow;
+pub use trees::OpenTree;
+
+/// How transactions are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Items of block groups that hold what they should are not written.
+    pub skips_unchanged_groups: bool,
+    /// The most tree blocks that a transaction changes.
+    pub blocks_max: u32,
+    /// The number of heads of delayed references from which on handles run some when they end.
+    pub heads_max: usize,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self {
+            skips_unchanged_groups: true,
+            blocks_max: 4096,
+            heads_max: 16_384,
+        }
+    }
+}
+
+/// What a commit did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CommitReport {
+    /// The transaction.
+    pub generation: Generation,
+    /// What the updates of block groups came to.
+    pub groups: BlockGroupCounters,
+    /// Heads that were run.
+    pub heads_run: u64,
+    /// Tree blocks that were written.
+    pub blocks_written: u64,
+    /// Requests that they took, copies not counted.
+    pub requests: u64,
+    /// The time when no handle could begin.
+    pub critical_nanoseconds: u64,
+}
+
+/// The running transaction, as handles count it.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    generation: Generation,
+    blocks: u32,
+}
+
+impl From<TransactionId> for Generation {
+    fn from(id: TransactionId) -> Self {
+        Self(id.0)
+    }
+}
+
+impl From<Generation> for TransactionId {
+    fn from(generation: Generation) -> Self {
+        Self(generation.0)
+    }
+}
+
+impl TransactionNumber for Generation {
+    fn previous(self) -> Self {
+        Self(self.0 - 1)
+    }
+
+    fn is_before(self, other: Self) -> bool {
+        self < other
+    }
+}
+
+impl RunningTransaction for Running {
+    type Number = Generation;
+
+    fn number(&self) -> Generation {
+        self.generation
+    }
+
+    fn next(&self) -> Self {
+        Self {
+            generation: Generation(self.generation.0 + 1),
+            blocks: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    fn len_blocks(&self) -> u32 {
+        self.blocks
+    }
+}
+
+/// A filesystem that is written.
+pub struct WriteContext {
+    context: FsContext,
+    /// The superblock of the last commit.
+    superblock: Mutex<Superblock>,
+    trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
+    refs: DelayedRefs,
+    groups: BlockGroups,
+    /// What was freed in the running transaction.
+    pinned: Mutex<Ranges>,
+    /// The blocks of the running transaction.
+    new_blocks: Mutex<BTreeSet<LogicalAddr>>,
+    transactions: Transactions<Running, Error>,
+    options: WriteOptions,
+    clock: Arc<dyn Clock>,
+    /// Tree blocks that were copied, since the mount.
+    copied: AtomicU64,
+    last_commit: Mutex<CommitReport>,
+}
+
+/// A part of the running transaction: one operation of a thread.
+#[derive(Debug)]
+pub struct Handle<'f> {
+    fs: &'f WriteContext,
+    generation: Generation,
+    credits: u32,
+}
+
+impl WriteContext {
+    /// Begins a handle that changes about so many tree blocks. Waits while the transaction is full or is being
+    /// committed.
+    ///
+    /// # Errors
+    /// That the filesystem is read-only after a failure; those of a commit.
+    pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
+        let credits = credits.min(self.transactions.blocks_max());
+        let commit = |generation| self.commit(generation);
+        let generation = self.transactions.begin(credits, commit)?;
+        Ok(Handle {
+            fs: self,
+            generation,
+            credits,
+        })
+    }
+
+    /// The number of the transaction that runs.
+    #[must_use]
+    pub fn running(&self) -> Generation {
+        self.transactions.running()
+    }
+
+    /// The superblock of the last commit.
+    #[must_use]
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.lock().clone()
+    }
+
+    /// The tree blocks.
+    #[must_use]
+    pub fn blocks(&self) -> &TreeBlocks {
+        &self.context.blocks
+    }
+
+    /// The block groups.
+    #[must_use]
+    pub fn groups(&self) -> &BlockGroups {
+        &self.groups
+    }
+
+    /// The delayed references of the running transaction.
+    #[must_use]
+    pub fn delayed_refs(&self) -> &DelayedRefs {
+        &self.refs
+    }
+
+    /// What the last commit did.
+    #[must_use]
+    pub fn last_commit(&self) -> CommitReport {
+        *self.last_commit.lock()
+    }
+
+    /// Why nothing is written any more.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.transactions.failure()
+    }
+
+    /// Aborts the running transaction: nothing is written any more. On the devices, the filesystem is as after
+    /// the last commit.
+    fn abort(&self, error: &Error) {
+        if self.transactions.stop(error) {
+            // Space that was allocated is not used again, as no handle begins.
+            drop(self.refs.abort());
+        }
+    }
+
+    /// Changes a tree. An error aborts the transaction.
+    fn edit<R>(
+        &self,
+        generation: Generation,
+        id: TreeId,
+        change: impl FnOnce(&mut TreeEditor<'_, Cow<'_>>) -> Result<R>,
+    ) -> Result<R> {
+        let tree = self.tree(id)?;
+        let mut state = tree.lock();
+        let cow = Cow::new(self, generation);
+        change(&mut TreeEditor::new(
+            &self.context.blocks,
+            &cow,
+            &mut state.now,
+        ))
+    }
+
+    /// Bytes of a tree block.
+    fn node_bytes(&self) -> u64 {
+        self.context.superblock.node_bytes.into()
+    }
+
+    fn copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+}
+
+impl Handle<'_> {
+    /// The transaction.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Changes a tree.
+    ///
+    /// # Errors
+    /// Those of `change`, which abort the transaction: part of it may have been done.
+    pub fn edit<R>(
+        &self,
+        id: TreeId,
+        change: impl FnOnce(&mut TreeEditor<'_, Cow<'_>>) -> Result<R>,
+    ) -> Result<R> {
+        let result = self.fs.edit(self.generation, id, change);
+        if let Err(error) = &result {
+            self.fs.abort(error);
+        }
+        result
+    }
+
+    /// Adds or drops the reference of a file extent at `offset` of an inode to the data at `place`. The item is
+    /// in a leaf of this transaction.
+    pub fn change_data(
+        &self,
+        tree: TreeId,
+        (inode, offset): (u64, u64),
+        place: &ExtentPlace,
+        action: Action,
+    ) -> Result<()> {
+        let change = Change {
+            address: place.logical,
+            len_bytes: place.disk_bytes,
+            kind: ExtentKind::Data,
+            reference: RefKey::Data {
+                tree,
+                inode,
+                offset: offset.wrapping_sub(place.offset),
+            },
+            count: 1,
+            action,
+            allocates: false,
+            op: None,
+        };
+        self.fs.refs.queue(&change)?;
+        Ok(())
+    }
+
+    /// Runs delayed references, if there are many.
+    fn throttle(&self) {
+        if self.fs.refs.len() > self.fs.options.heads_max
+            && let Err(error) = self
+                .fs
+                .run_refs(self.generation, self.fs.options.heads_max / 4)
+        {
+            self.fs.abort(&error);
+        }
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        self.throttle();
+        self.fs.transactions.end(self.credits);
+    }
+}
+
+impl fmt::Debug for WriteContext {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("WriteContext")
+            .field("context", &self.context)
+            .field("running", &self.running())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The error of a filesystem that is read-only after a failure.
+fn ended() -> Error {
+    Condition::ReadOnly.into()
+}

@@ -1,0 +1,143 @@
+//! Opening a filesystem for writing: what is refused, and what is read first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use platter_cache::commit::Transactions;
+use platter_vfs::{Clock, Error, Result, Unsupported};
+
+use super::{CommitReport, Running, WriteContext, WriteOptions, ended};
+use crate::block_group::{BlockGroups, load_groups};
+use crate::context::FsContext;
+use crate::delayed_refs::DelayedRefs;
+use crate::ondisk::features::{CompatRo, Incompat};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::superblock::SuperblockFlags;
+use crate::ondisk::types::{BALANCE_OBJECT, FREE_SPACE_OBJECT};
+use crate::ondisk::{Generation, Key, TreeId};
+
+impl WriteContext {
+    /// Opens a filesystem for writing.
+    ///
+    /// # Errors
+    /// `Unsupported`, by name, for what is not written; those of reading.
+    pub fn open(context: FsContext, options: WriteOptions, clock: Arc<dyn Clock>) -> Result<Self> {
+        refuse_unwritable(&context)?;
+        let superblock = context.superblock.clone();
+        let first = Running {
+            generation: Generation(superblock.generation.0.saturating_add(1)),
+            blocks: 0,
+        };
+        let has_group_tree = superblock.features.compat_ro;
+        let group_tree = if has_group_tree.contains(CompatRo::BLOCK_GROUP_TREE) {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        };
+        let tree = context.required_tree(group_tree)?;
+        let chunks = context.blocks.store().map();
+        let groups = load_groups(&context.blocks, tree, chunks)?;
+        let opened = Self {
+            superblock: Mutex::new(superblock),
+            trees: Mutex::new(BTreeMap::new()),
+            refs: DelayedRefs::default(),
+            groups: BlockGroups::new(groups),
+            pinned: Mutex::default(),
+            new_blocks: Mutex::new(BTreeSet::new()),
+            transactions: Transactions::new(first, options.blocks_max, ended()),
+            options,
+            clock,
+            copied: AtomicU64::new(0),
+            last_commit: Mutex::new(CommitReport::default()),
+            context,
+        };
+        // Trees that change while others are locked are open before.
+        let always = [TreeId::ROOT, TreeId::CHUNK, TreeId::EXTENT, TreeId::DEV];
+        for id in always.into_iter().chain([TreeId::CSUM, group_tree]) {
+            opened.tree(id)?;
+        }
+        if opened.has_free_space_tree() {
+            opened.tree(TreeId::FREE_SPACE)?;
+        }
+        Ok(opened)
+    }
+}
+
+/// Refuses a filesystem that would not be right after it was written.
+fn refuse_unwritable(context: &FsContext) -> Result<()> {
+    let superblock = &context.superblock;
+    let compat_ro = superblock.features.compat_ro;
+    if superblock.flags.contains(SuperblockFlags::SEEDING) {
+        return Err(unsupported("writing to a seed device", None));
+    }
+    let unknown = compat_ro.difference(CompatRo::all());
+    if !unknown.is_empty() || !superblock.features.unreadable().is_empty() {
+        let feature = format!("writing with the features {:#x}", unknown.bits());
+        return Err(unsupported(&feature, None));
+    }
+    if superblock
+        .features
+        .incompat
+        .contains(Incompat::SIMPLE_QUOTA)
+    {
+        return Err(unsupported("writing with simple quotas", None));
+    }
+    if context.tree(TreeId::QUOTA)?.is_some() {
+        let reason = "disable them with btrfs quota disable";
+        return Err(unsupported("writing with quota groups", Some(reason)));
+    }
+    if superblock.log_root.is_some() {
+        let reason = "mount and unmount it with the kernel";
+        return Err(unsupported("writing with a log tree", Some(reason)));
+    }
+    let is_valid = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
+    let has_tree = compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    if has_tree && !compat_ro.contains(is_valid) {
+        let feature = "writing with a free space tree that is not valid";
+        return Err(unsupported(feature, None));
+    }
+    for (object, feature) in [
+        (
+            FREE_SPACE_OBJECT,
+            "writing with free space caches of version 1",
+        ),
+        (BALANCE_OBJECT, "writing during a balance"),
+    ] {
+        let mut cursor = context.cursor(context.root_tree());
+        cursor.seek(Key::new(object, ItemKind(0), 0))?;
+        if cursor.key().is_some_and(|key| key.object == object) {
+            return Err(unsupported(feature, None));
+        }
+    }
+    refuse_devices(context)
+}
+
+/// Refuses devices that are missing or being replaced, and chunks with parity.
+fn refuse_devices(context: &FsContext) -> Result<()> {
+    let store = context.blocks.store();
+    if store.members().missing().next().is_some() {
+        return Err(unsupported("writing without all devices", None));
+    }
+    for chunk in store.map().iter() {
+        if chunk.profile.parity() > 0 {
+            let feature = format!("writing to {} chunks", chunk.profile.name());
+            return Err(unsupported(&feature, None));
+        }
+        let is_bad = |stripe| store.members().of_stripe(stripe).is_none();
+        if chunk.stripes.iter().any(is_bad) {
+            return Err(unsupported("writing without all devices", None));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported(feature: &str, reason: Option<&'static str>) -> Error {
+    let unsupported = Unsupported {
+        filesystem: "btrfs",
+        feature: feature.to_owned(),
+        reason,
+    };
+    unsupported.into()
+}

@@ -1,0 +1,88 @@
+//! Writing of superblocks: the end of a commit.
+
+use platter_block::BlockDevice;
+use platter_vfs::Result;
+use zerocopy::IntoBytes;
+
+use super::WriteContext;
+use crate::ondisk::superblock::{
+    DiskSuperblock, RootBackup, RootPointer, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
+};
+use crate::ondisk::{Generation, Superblock, TreeId};
+
+impl WriteContext {
+    /// Makes the tree blocks durable, then the superblocks that lead to them.
+    pub(super) fn write_superblocks(&self, generation: Generation) -> Result<()> {
+        let store = self.blocks().store();
+        store.flush()?;
+        let superblock = self.next_superblock(generation)?;
+        for member in store.members().iter() {
+            if let Some(device) = &member.device {
+                write_copies(&**device, &superblock, member.total_bytes)?;
+            }
+        }
+        store.flush()?;
+        *self.superblock.lock() = superblock;
+        Ok(())
+    }
+
+    /// The superblock of this commit. Its device item is that of some device.
+    fn next_superblock(&self, generation: Generation) -> Result<Superblock> {
+        let old = self.superblock();
+        let root = |id| -> Result<RootPointer> { Ok(self.tree(id)?.lock().now.tree.root) };
+        let mut next = Superblock {
+            generation,
+            root: root(TreeId::ROOT)?,
+            chunk_root: root(TreeId::CHUNK)?,
+            log_root: None,
+            bytes_used: self.groups.used_bytes(),
+            ..old.clone()
+        };
+        if old.uuid_tree_generation == old.generation.0 {
+            next.uuid_tree_generation = generation.0;
+        }
+        let backup = RootBackup {
+            tree_root: next.root,
+            chunk_root: next.chunk_root,
+            extent_root: root(TreeId::EXTENT)?,
+            fs_root: root(TreeId::FS)?,
+            dev_root: root(TreeId::DEV)?,
+            csum_root: root(TreeId::CSUM)?,
+            total_bytes: next.total_bytes,
+            bytes_used: next.bytes_used,
+            device_count: next.device_count,
+        };
+        let is_last = |backup: &RootBackup| backup.tree_root.generation == old.generation;
+        let last = old.backups.iter().rposition(is_last);
+        let slot = last.map_or(0, |last| (last + 1) % old.backups.len());
+        if let Some(place) = next.backups.get_mut(slot) {
+            *place = backup;
+        }
+        Ok(next)
+    }
+}
+
+/// Writes the copies that a device has space for.
+fn write_copies(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+    total_bytes: Option<u64>,
+) -> Result<()> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
+    let old: DiskSuperblock = zerocopy::transmute!(bytes);
+    let own = Superblock::decode(&old, SUPERBLOCK_OFFSETS[0])?;
+    let superblock = Superblock {
+        dev_item: own.dev_item,
+        ..superblock.clone()
+    };
+    let len_bytes = device.geometry().len_bytes;
+    let len_bytes = total_bytes.map_or(len_bytes, |total| total.min(len_bytes));
+    for offset in SUPERBLOCK_OFFSETS {
+        if offset + (SUPERBLOCK_BYTES as u64) < len_bytes {
+            let disk = superblock.encode(&old, offset);
+            device.write_at(offset, disk.as_bytes())?;
+        }
+    }
+    Ok(())
+}

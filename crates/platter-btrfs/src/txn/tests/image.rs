@@ -1,0 +1,152 @@
+//! Images by `mkfs.btrfs`, judged by `btrfs check` and mounted by the kernel.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use platter_block::{Access, BlockDevice, FileDevice, OpenOptions};
+use platter_cache::MemoryBudget;
+use platter_vfs::{Result, SystemClock};
+
+use crate::txn::{WriteContext, WriteOptions};
+use crate::{MountOptions, open_for_writing};
+
+/// The images of one filesystem, in a directory of their own.
+pub(super) struct Pool {
+    directory: PathBuf,
+    images: Vec<PathBuf>,
+}
+
+/// Attaches the images `$3`..., and runs the script `$1` with the first device in `$device` and a directory to
+/// mount it on in `$root`. In a mount namespace of its own, so that members are found only among the
+/// images.
+const WITH_DEVICES: &str = r#"
+set -e
+script=$1
+root=$2
+shift 2
+devices=
+trap 'umount "$root" 2>/dev/null || true; for it in $devices; do btrfs device scan -u $it >/dev/null 2>&1 || true; losetup -d $it; done' EXIT
+device=
+options=
+for image in "$@"; do
+    it=$(losetup -f --show "$image")
+    devices="$devices $it"
+    device=${device:-$it}
+    options="$options,device=$it"
+done
+mkdir -p "$root"
+options=${options#,}
+. "$script"
+"#;
+
+/// Checks with a `/dev` that holds nothing but the devices: the checker scans it for members.
+const CHECK_ALONE: &str = r#"
+set --
+for it in $devices; do
+    set -- "$@" "$it" "0x$(stat -c %t $it)" "0x$(stat -c %T $it)"
+done
+BLKID_FILE=/dev/null unshare --mount sh -c '
+    mount -t tmpfs none /dev
+    first=$1
+    while [ $# -gt 0 ]; do
+        mknod "$1" b "$2" "$3"
+        shift 3
+    done
+    exec btrfs check --readonly "$first" 2>&1
+' sh "$@"
+"#;
+
+impl Pool {
+    /// A filesystem on `devices` images.
+    pub(super) fn make(devices: usize, size_mib: u64, options: &[&str]) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("platter-btrfs-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let image = |index| directory.join(format!("image{index}"));
+        let images: Vec<_> = (0..devices).map(image).collect();
+        for image in &images {
+            let file = File::create(image).unwrap();
+            file.set_len(size_mib << 20).unwrap();
+        }
+        let mut mkfs = Command::new("mkfs.btrfs");
+        mkfs.args(["-q", "-f"]).args(options).args(&images);
+        succeed(&mut mkfs);
+        Self { directory, images }
+    }
+
+    /// Opens it for transactions.
+    pub(super) fn open(&self, writing: WriteOptions) -> WriteContext {
+        self.try_open(writing).unwrap()
+    }
+
+    pub(super) fn try_open(&self, writing: WriteOptions) -> Result<WriteContext> {
+        let devices = self.devices();
+        let budget = Arc::new(MemoryBudget::new(64 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let options = MountOptions::default();
+        open_for_writing(&devices, &options, writing, &budget, clock)
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+        let options = OpenOptions {
+            access: Access::Write,
+            direct: false,
+        };
+        let open = |image: &PathBuf| -> Arc<dyn BlockDevice> {
+            Arc::new(FileDevice::open(image, options).unwrap())
+        };
+        self.images.iter().map(open).collect()
+    }
+
+    /// Runs a script of the shell over loop devices; see [`WITH_DEVICES`]. Returns what it printed.
+    pub(super) fn run(&self, script: &str) -> String {
+        let path = self.directory.join("script");
+        fs::write(&path, script).unwrap();
+        let mut shell = Command::new("unshare");
+        shell
+            .args(["--mount", "sh", "-c", WITH_DEVICES, "sh"])
+            .arg(&path)
+            .arg(self.directory.join("root"))
+            .args(&self.images);
+        succeed(&mut shell)
+    }
+
+    /// Panics unless `btrfs check` finds nothing.
+    pub(super) fn assert_clean(&self) {
+        let output = match &self.images[..] {
+            [image] => check(image),
+            _ => self.run(CHECK_ALONE),
+        };
+        let is_clean = output.contains("no error found") && !output.contains("ERROR");
+        assert!(is_clean, "{output}");
+    }
+}
+
+fn check(image: &Path) -> String {
+    let mut btrfs = Command::new("btrfs");
+    btrfs.args(["check", "--readonly"]).arg(image);
+    let output = btrfs.output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}{errors}");
+    text
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.directory));
+    }
+}

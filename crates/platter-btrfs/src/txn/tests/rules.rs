@@ -1,0 +1,270 @@
+//! Trees that contradict each other, and commits that fail.
+
+use platter_ondisk::Rule;
+
+use super::image::Pool;
+use crate::block_group::BlockGroup;
+use crate::context::tests::rule;
+use crate::delayed_refs::{ExtentKind, ExtentOp, RefKey};
+use crate::ondisk::block_group::BlockGroupItem;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Key, LogicalAddr, TreeId};
+use crate::tree::edit::TreeEditor;
+use crate::txn::commit::CommitRule;
+use crate::txn::cow::{Cow, RefCountRule};
+use crate::txn::extents::{Extent, ExtentTreeRule};
+use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
+use crate::txn::{WriteContext, WriteOptions};
+
+fn opened() -> (Pool, WriteContext) {
+    let pool = Pool::make(1, 160, &[]);
+    let fs = pool.open(WriteOptions::default());
+    (pool, fs)
+}
+
+/// The root of the root tree.
+fn root_block(fs: &WriteContext) -> Extent {
+    let root = fs.superblock().root;
+    Extent {
+        address: root.logical,
+        len_bytes: fs.node_bytes(),
+        kind: ExtentKind::TreeBlock {
+            level: root.level,
+            is_system: false,
+        },
+    }
+}
+
+#[test]
+fn references_that_cannot_be_changed_are_corrupt() {
+    let (_pool, fs) = opened();
+    let generation = fs.running();
+    let node_bytes = fs.context.superblock.node_bytes;
+    let block = root_block(&fs);
+    let by_tree = RefKey::TreeBlock { tree: TreeId::ROOT };
+    let by_other = RefKey::TreeBlock { tree: TreeId::FS };
+    let add = |extent: Extent, key, count| {
+        fs.edit(generation, TreeId::EXTENT, |editor| {
+            extent.add(editor, key, count, None, node_bytes)
+        })
+    };
+    let drop_ref = |extent: Extent, key, count| {
+        fs.edit(generation, TreeId::EXTENT, |editor| {
+            extent.drop_ref(editor, key, count, None)
+        })
+    };
+    let twice = rule(add(block, by_tree, 1));
+    assert_eq!(twice, ExtentTreeRule::Twice.text());
+    let none = rule(drop_ref(block, by_other, 1));
+    assert_eq!(none, ExtentTreeRule::NoRef.text());
+    let nowhere = Extent {
+        address: LogicalAddr(1 << 40),
+        ..block
+    };
+    let missing = rule(add(nowhere, by_other, 1));
+    assert_eq!(missing, ExtentTreeRule::NoItem.text());
+    let cow = Cow::new(&fs, generation);
+    let refs = rule(cow.extent_info(nowhere.address, 0));
+    assert_eq!(refs, RefCountRule::NoRefs.text());
+    assert_eq!(cow.extent_info(block.address, 0).unwrap().0, 1);
+}
+
+type Change<'c> = dyn Fn(&mut TreeEditor<'_, Cow<'_>>) -> platter_vfs::Result<bool> + 'c;
+
+fn of_file(inode: u64) -> RefKey {
+    RefKey::Data {
+        tree: TreeId::FS,
+        inode,
+        offset: 0,
+    }
+}
+
+#[test]
+fn references_of_data_are_inline_until_the_item_is_full() {
+    let (_pool, fs) = opened();
+    let generation = fs.running();
+    let node_bytes = fs.context.superblock.node_bytes;
+    let extent = Extent {
+        address: LogicalAddr(1 << 40),
+        len_bytes: 4096,
+        kind: ExtentKind::Data,
+    };
+    let edit = |change: &Change<'_>| fs.edit(generation, TreeId::EXTENT, change);
+    let op = ExtentOp::default();
+    edit(&|editor| {
+        extent.insert(editor, of_file(0), 2, op, generation, true)?;
+        for inode in 1..200 {
+            extent.add(editor, of_file(inode), 1, None, node_bytes)?;
+            extent.add(editor, of_file(inode), 2, None, node_bytes)?;
+        }
+        let parent = LogicalAddr(4096);
+        extent.add(editor, RefKey::SharedData { parent }, 1, None, node_bytes)?;
+        let keyed = editor.at_or_after(Key::new(1 << 40, ItemKind::EXTENT_DATA_REF, 0))?;
+        Ok(keyed.is_some_and(|(key, _)| key.kind == ItemKind::EXTENT_DATA_REF))
+    })
+    .map(|has_keyed| assert!(has_keyed))
+    .unwrap();
+    let overflow = edit(&|editor| {
+        extent.add(editor, of_file(5), u32::MAX, None, node_bytes)?;
+        Ok(false)
+    });
+    assert_eq!(rule(overflow), ExtentTreeRule::Count.text());
+    let too_many = edit(&|editor| extent.drop_ref(editor, of_file(5), 9, None));
+    assert_eq!(rule(too_many), ExtentTreeRule::NoRef.text());
+    // The last reference takes all items along.
+    let is_gone = edit(&|editor| {
+        let parent = LogicalAddr(4096);
+        extent.drop_ref(editor, RefKey::SharedData { parent }, 1, None)?;
+        for inode in (1..200).rev() {
+            assert!(!extent.drop_ref(editor, of_file(inode), 3, None)?);
+        }
+        let is_last = extent.drop_ref(editor, of_file(0), 2, None)?;
+        let rest = editor.at_or_after(Key::new(1 << 40, ItemKind(0), 0))?;
+        Ok(is_last && rest.is_none_or(|(key, _)| key.object != 1 << 40))
+    });
+    assert!(is_gone.unwrap());
+}
+
+#[test]
+fn free_space_that_contradicts_the_extents_is_corrupt() {
+    let (_pool, fs) = opened();
+    let change = |group: &BlockGroup, at: u64, is_freed: bool| {
+        fs.edit(fs.running(), TreeId::FREE_SPACE, |editor| {
+            let mut space = GroupSpace {
+                editor,
+                group,
+                sector_bytes: 4096,
+            };
+            let range = at..at + 16384;
+            if is_freed {
+                space.add(&range)
+            } else {
+                space.remove(&range)
+            }
+        })
+    };
+    let root = fs.superblock().root.logical;
+    let group = fs.groups().find(root, 1).unwrap();
+    let used = rule(change(group, root.0, false));
+    assert_eq!(used, FreeSpaceTreeRule::Range.text());
+    let free = rule(change(group, group.end().0 - 16384, true));
+    assert_eq!(free, FreeSpaceTreeRule::Range.text());
+    let unknown = BlockGroupItem {
+        start: LogicalAddr(1 << 40),
+        len_bytes: 1 << 20,
+        used_bytes: 0,
+        chunk_object: 256,
+        flags: BlockGroupFlags::METADATA,
+    };
+    let unknown = BlockGroup::new(unknown, true, Vec::new());
+    let missing = rule(change(&unknown, 1 << 40, false));
+    assert_eq!(missing, FreeSpaceTreeRule::NoInfo.text());
+}
+
+#[test]
+fn failed_commit_leaves_the_last_one_and_ends_writing() {
+    let (pool, fs) = opened();
+    let orphan = |object| Key::new(object, ItemKind::ORPHAN_ITEM, 1);
+    let change = |object| {
+        let handle = fs.begin(4)?;
+        handle.edit(TreeId::FS, |tree| tree.insert(orphan(object), &[]))
+    };
+    change(5).unwrap();
+    fs.new_blocks.lock().insert(LogicalAddr(1 << 40));
+    let failed = rule(fs.sync());
+    assert_eq!(failed, CommitRule::Block.text());
+    assert!(fs.failure().is_some());
+    assert!(change(6).is_err() && fs.delayed_refs().is_empty());
+    let old = fs.superblock().generation;
+    drop(fs);
+    pool.assert_clean();
+    let fs = pool.open(WriteOptions::default());
+    assert_eq!(fs.superblock().generation, old);
+}
+
+/// Lets the kernel allocate a group for data that is larger than those that `mkfs.btrfs` makes.
+const GROW: &str = "
+mount -t btrfs -o $options $device $root
+head -c 20000000 /dev/zero > $root/x
+sync -f $root
+head -c 20000000 /dev/zero > $root/y
+umount $root
+";
+
+#[test]
+fn free_space_turns_into_bitmaps_and_back() {
+    let pool = Pool::make(1, 1400, &[]);
+    pool.run(GROW);
+    let fs = pool.open(WriteOptions::default());
+    let groups = fs
+        .groups()
+        .iter()
+        .filter(|group| group.holds(BlockGroupFlags::DATA));
+    let group = groups.max_by_key(|group| group.len_bytes()).unwrap();
+    let (high, low) = thresholds(group.len_bytes(), 4096);
+    assert!(low > 1, "a group that is large enough");
+    let uses_bitmaps = || {
+        let key = Key::new(
+            group.start().0,
+            ItemKind::FREE_SPACE_INFO,
+            group.len_bytes(),
+        );
+        let info = fs.edit(fs.running(), TreeId::FREE_SPACE, |editor| editor.get(key));
+        info.unwrap().unwrap()[4] == 1
+    };
+    // Runs that touch, cross bitmaps, and reach the end of the group.
+    let change = |is_freed: bool| {
+        for index in 0..=u64::from(high) {
+            let at = group.end().0 - (2 * index + 1) * 131_072;
+            fs.edit(fs.running(), TreeId::FREE_SPACE, |editor| {
+                let mut space = GroupSpace {
+                    editor,
+                    group,
+                    sector_bytes: 4096,
+                };
+                let range = at..at + 131_072;
+                if is_freed {
+                    space.add(&range)
+                } else {
+                    space.remove(&range)
+                }
+            })
+            .unwrap();
+        }
+    };
+    let free = fs.read_free_space(group).unwrap();
+    change(false);
+    assert!(uses_bitmaps());
+    change(true);
+    assert!(!uses_bitmaps());
+    fs.sync().unwrap();
+    assert_eq!(fs.read_free_space(group).unwrap(), free);
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn what_is_not_written_is_refused_by_name() {
+    let refused = |mkfs: &[&str], devices: usize, script: &str| {
+        // Block groups of less than 100 MiB have no cache.
+        let pool = Pool::make(devices, 1400, mkfs);
+        if !script.is_empty() {
+            pool.run(script);
+        }
+        let Err(error) = pool.try_open(WriteOptions::default()) else {
+            panic!("{mkfs:?} is not refused");
+        };
+        error.to_string()
+    };
+    let quota = refused(&["-R", "quota"], 1, "");
+    assert!(quota.contains("quota groups"), "{quota}");
+    let parity = refused(&["-d", "raid5", "-m", "raid5"], 3, "");
+    assert!(parity.contains("RAID5 chunks"), "{parity}");
+    let cache = refused(
+        &["-R", "^free-space-tree"],
+        1,
+        &GROW.replace("$options", "$options,space_cache"),
+    );
+    assert!(cache.contains("free space caches"), "{cache}");
+}

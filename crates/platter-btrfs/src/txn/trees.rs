@@ -1,0 +1,189 @@
+//! Trees in the running transaction, and their root items.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::WriteContext;
+use crate::block_group::FreeSpaceForm;
+use crate::context::TreesRule;
+use crate::ondisk::features::CompatRo;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::root_item::{DiskRootItem, RootItem};
+use crate::ondisk::superblock::RootPointer;
+use crate::ondisk::{Generation, Key, TreeId};
+use crate::tree::edit::TreeState;
+use crate::tree::{Cursor, Tree};
+
+/// A tree that is in use, under its lock.
+#[derive(Debug)]
+pub struct OpenTree {
+    versions: Mutex<Versions>,
+    /// As the last commit left it: known without the lock, as a tree allocates while it is locked.
+    committed: Mutex<RootPointer>,
+}
+
+/// A tree now, and what is stored of it.
+#[derive(Debug)]
+pub(super) struct Versions {
+    /// In the running transaction.
+    pub(super) now: TreeState,
+    /// What its root item, or the superblock, says.
+    pub(super) stored: TreeState,
+    /// The key of its root item; `None` if the superblock has its root.
+    pub(super) item: Option<Key>,
+}
+
+impl OpenTree {
+    fn new(now: TreeState, item: Option<Key>) -> Self {
+        Self {
+            versions: Mutex::new(Versions {
+                now,
+                stored: now,
+                item,
+            }),
+            committed: Mutex::new(now.tree.root),
+        }
+    }
+
+    /// Its root in the last commit.
+    pub(super) fn committed(&self) -> RootPointer {
+        *self.committed.lock()
+    }
+
+    /// Says that its root is that of the last commit.
+    pub(super) fn set_committed(&self) {
+        let root = self.lock().now.tree.root;
+        *self.committed.lock() = root;
+    }
+
+    /// Locks the tree.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Versions> {
+        self.versions.lock()
+    }
+}
+
+impl WriteContext {
+    /// A tree, which is opened if it is not.
+    pub(super) fn tree(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        if let Some(open) = self.trees.lock().get(&id) {
+            return Ok(Arc::clone(open));
+        }
+        let tree = Arc::new(self.open_tree(id)?);
+        Ok(Arc::clone(self.trees.lock().entry(id).or_insert(tree)))
+    }
+
+    fn open_tree(&self, id: TreeId) -> Result<OpenTree> {
+        let superblock = &self.context.superblock;
+        let in_superblock = |root| TreeState {
+            tree: Tree { id, root },
+            last_snapshot: Generation(0),
+            is_shareable: false,
+            used_bytes: 0,
+        };
+        if id == TreeId::ROOT {
+            return Ok(OpenTree::new(in_superblock(superblock.root), None));
+        }
+        if id == TreeId::CHUNK {
+            return Ok(OpenTree::new(in_superblock(superblock.chunk_root), None));
+        }
+        let missing = || Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree);
+        let root_tree = self.tree(TreeId::ROOT)?;
+        let root_tree = root_tree.lock();
+        let mut cursor = Cursor::new(&self.context.blocks, root_tree.now.tree);
+        let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
+        if !cursor.seek_at_or_before(last)? {
+            return Err(missing().into());
+        }
+        let found = cursor.item();
+        let is_it = |key: &Key| key.object == id.0 && key.kind == ItemKind::ROOT_ITEM;
+        let (key, data) = found.filter(|(key, _)| is_it(key)).ok_or_else(missing)?;
+        let locus = root_tree.now.tree.locus(key);
+        let item = RootItem::decode(data, superblock.sector_bytes, locus)?;
+        let state = TreeState {
+            tree: Tree {
+                id,
+                root: item.root,
+            },
+            last_snapshot: item.last_snapshot,
+            is_shareable: id.is_subvolume(),
+            used_bytes: item.bytes_used,
+        };
+        Ok(OpenTree::new(state, Some(key)))
+    }
+
+    /// The tree that the items of block groups are in.
+    pub(super) fn group_tree(&self) -> TreeId {
+        let features = self.context.superblock.features.compat_ro;
+        if features.contains(CompatRo::BLOCK_GROUP_TREE) {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        }
+    }
+
+    /// Whether free space is kept in a tree.
+    pub(super) fn has_free_space_tree(&self) -> bool {
+        let features = self.context.superblock.features.compat_ro;
+        features.contains(CompatRo::FREE_SPACE_TREE)
+    }
+
+    /// Where the free space of the last commit is found.
+    pub(super) fn free_space_form(&self) -> Result<FreeSpaceForm> {
+        let committed = |id| -> Result<Tree> {
+            let open = self.trees.lock().get(&id).map(Arc::clone);
+            let open =
+                open.ok_or_else(|| Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree))?;
+            Ok(Tree {
+                id,
+                root: open.committed(),
+            })
+        };
+        if self.has_free_space_tree() {
+            return Ok(FreeSpaceForm::Tree(committed(TreeId::FREE_SPACE)?));
+        }
+        Ok(FreeSpaceForm::Extents(committed(TreeId::EXTENT)?))
+    }
+
+    /// Stores the roots of all trees that changed in their root items. Returns how many did.
+    pub(super) fn store_roots(&self, generation: Generation) -> Result<usize> {
+        let open: Vec<_> = self.trees.lock().values().map(Arc::clone).collect();
+        let mut count = 0;
+        for tree in open {
+            let versions = tree.lock();
+            let (now, stored, item) = (versions.now, versions.stored, versions.item);
+            drop(versions);
+            let Some(key) = item.filter(|_| stored != now) else {
+                continue;
+            };
+            self.edit(generation, TreeId::ROOT, |editor| {
+                let missing = || Corrupt::new(Locus::tree(key.object), TreesRule::MissingTree);
+                let old = editor.get(key)?.ok_or_else(missing)?;
+                let item = self.root_item(&now, &old, editor.tree().locus(key))?;
+                editor.set(key, item.as_bytes())
+            })?;
+            tree.lock().stored = now;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The root item of a tree as it is now. What does not change stays as in `old`.
+    fn root_item(&self, now: &TreeState, old: &[u8], locus: Locus) -> Result<DiskRootItem> {
+        let item = RootItem::decode(old, self.context.superblock.sector_bytes, locus)?;
+        let mut disk = DiskRootItem::new_zeroed();
+        if let Some(place) = disk.as_mut_bytes().get_mut(..old.len()) {
+            place.copy_from_slice(old);
+        }
+        let item = RootItem {
+            root: now.tree.root,
+            bytes_used: now.used_bytes,
+            last_snapshot: now.last_snapshot,
+            ..item
+        };
+        Ok(item.encode(Some(&disk)))
+    }
+}
