@@ -20,6 +20,7 @@ pub mod xattr;
 pub mod log;
 pub mod ops;
 pub mod mount;
+pub mod check;
 
 pub use mount::{
     Btrfs, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify, open_for_writing,

@@ -17,6 +17,8 @@ use platter_vfs::{Clock, Condition, Description, Filesystem, Inode, InodeId, Res
 use crate::ondisk::Superblock;
 use crate::ops::SuperBlock;
 
+pub(crate) use open::open;
+
 pub use devices::{find_superblock_copy, identify};
 pub use options::{MountOptions, Rescue, SubvolumeChoice};
 pub use write::open_for_writing;

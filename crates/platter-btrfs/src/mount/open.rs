@@ -21,7 +21,7 @@ use crate::ondisk::{Key, LogicalAddr, Superblock, TreeId};
 use crate::tree::{Cursor, Tree, TreeBlocks};
 
 /// Opens the filesystem on `devices`.
-pub(super) fn open(
+pub(crate) fn open(
     devices: &[Arc<dyn BlockDevice>],
     options: &MountOptions,
     budget: &Arc<MemoryBudget>,

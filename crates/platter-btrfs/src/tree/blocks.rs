@@ -1,6 +1,7 @@
 //! Reading and writing of tree blocks: the only module that does.
 
 use std::fmt;
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use platter_cache::buffer::{BadCopies, Edit, Edited};
@@ -145,6 +146,29 @@ impl TreeBlocks {
     /// Forgets a block that was freed.
     pub fn forget(&self, logical: LogicalAddr) {
         self.cache.forget(logical.0);
+    }
+
+    /// How many copies the block at `logical` has.
+    #[must_use]
+    pub fn copies(&self, logical: LogicalAddr) -> u16 {
+        self.store()
+            .copies(logical, self.format().node_bytes.into())
+    }
+
+    /// Fills `bytes` with one copy of the block at `logical`, past the cache, and verifies it. For checks,
+    /// which look at every copy.
+    pub fn verify_copy(
+        &self,
+        logical: LogicalAddr,
+        copy: u16,
+        expected: &Expected,
+        bytes: &mut Vec<u8>,
+    ) -> Result<()> {
+        bytes.resize(self.format().node_bytes as usize, 0);
+        let bufs = &mut [IoSliceMut::new(bytes)];
+        self.store().read(logical, copy, bufs)?;
+        self.format().verify(logical, bytes)?;
+        Ok(expected.check(bytes)?)
     }
 
     /// Brings blocks in that will be read soon.

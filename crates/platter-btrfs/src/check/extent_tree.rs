@@ -1,0 +1,252 @@
+//! The extent tree: which extents it lists, with which references.
+
+use platter_ondisk::Locus;
+
+use super::extents::{Extent, ExtentState};
+use super::walk::Walked;
+use super::{Checker, ExtentUseRule, Flow};
+use crate::context::TreesRule;
+use crate::ondisk::block_group::BlockGroupItem;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind, ExtentRef};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Key, TreeId};
+
+/// The extent whose references are being read.
+#[derive(Debug)]
+pub(super) struct Listed {
+    start: u64,
+    refs: u64,
+    counted: u64,
+    locus: Locus,
+}
+
+impl Checker<'_> {
+    /// Walks the extent tree, and records what was referred to before it was known.
+    pub(super) fn walk_extent_tree(&mut self) -> Flow {
+        let context = self.context;
+        let locus = Locus::tree(TreeId::EXTENT.0);
+        match self.tolerate("tree", locus, context.tree(TreeId::EXTENT))? {
+            Some(Some(tree)) => self.walk_early(tree)?,
+            Some(None) => {
+                self.is_blind = true;
+                self.found(locus, TreesRule::MissingTree)?;
+            }
+            None => self.is_blind = true,
+        }
+        self.finish_listed()?;
+        for claim in self.extents.complete() {
+            self.claim(claim)?;
+        }
+        Ok(())
+    }
+
+    /// Records an item of the extent tree or the block group tree.
+    pub(super) fn note_extent_item(&mut self, key: Key, data: &[u8], locus: Locus) -> Flow {
+        match key.kind {
+            ItemKind::BLOCK_GROUP_ITEM => {
+                if let Ok(group) = BlockGroupItem::decode(key, data, locus) {
+                    self.devices.groups.push(group);
+                }
+                Ok(())
+            }
+            ItemKind::EXTENT_ITEM | ItemKind::METADATA_ITEM => {
+                let Ok(item) = ExtentItem::decode(key, data, locus) else {
+                    return Ok(());
+                };
+                self.list_extent(key, &item, locus)
+            }
+            ItemKind::TREE_BLOCK_REF
+            | ItemKind::SHARED_BLOCK_REF
+            | ItemKind::EXTENT_DATA_REF
+            | ItemKind::SHARED_DATA_REF => {
+                let Ok(reference) = ExtentRef::decode_keyed(key, data, locus) else {
+                    return Ok(());
+                };
+                self.list_reference(key, reference, locus)
+            }
+            ItemKind(_) => Ok(()),
+        }
+    }
+
+    fn list_extent(&mut self, key: Key, item: &ExtentItem, locus: Locus) -> Flow {
+        self.finish_listed()?;
+        let node_bytes = u64::from(self.context.superblock.node_bytes);
+        let (len_bytes, level, kind) = match item.kind {
+            ExtentKind::Data => (key.offset, 0, ExtentState::DATA),
+            ExtentKind::TreeBlock { level, .. } => {
+                if key.kind == ItemKind::EXTENT_ITEM && key.offset != node_bytes {
+                    self.found(locus, ExtentUseRule::Length)?;
+                }
+                (node_bytes, level, ExtentState::empty())
+            }
+        };
+        let newest = self.context.superblock.generation.0.saturating_add(1);
+        if !(1..=newest).contains(&item.generation.0) {
+            self.found(locus, ExtentUseRule::Generation)?;
+        }
+        let before = self.extents.last();
+        let overlaps = before.is_some_and(|last| last.end() > key.object);
+        let is_same = before.is_some_and(|last| last.start == key.object);
+        if overlaps {
+            self.found(locus, ExtentUseRule::Overlap)?;
+        }
+        let is_aligned = key.object.is_multiple_of(self.format.sector_bytes.into())
+            && len_bytes.is_multiple_of(self.format.sector_bytes.into());
+        if len_bytes == 0 || !is_aligned || key.object.checked_add(len_bytes).is_none() {
+            return self.found(locus, ExtentUseRule::Length);
+        }
+        if is_same {
+            return Ok(());
+        }
+        let mut state = kind;
+        state.set(
+            ExtentState::FULL_BACKREF,
+            item.flags.contains(ExtentFlags::FULL_BACKREF),
+        );
+        state.set(ExtentState::SHARED, item.refs > 1);
+        self.extents.push(key.object, len_bytes, state, level);
+        let mut counted = 0u64;
+        for reference in &item.inline {
+            counted = counted.saturating_add(reference.count());
+            self.extents.store(*reference);
+        }
+        self.listed = Some(Listed {
+            start: key.object,
+            refs: item.refs,
+            counted,
+            locus,
+        });
+        Ok(())
+    }
+
+    /// A reference in an item of its own, which follows that of the extent.
+    fn list_reference(&mut self, key: Key, reference: ExtentRef, locus: Locus) -> Flow {
+        let listed = self.listed.as_mut();
+        let Some(listed) = listed.filter(|listed| listed.start == key.object) else {
+            return self.found(locus, ExtentUseRule::NoItem);
+        };
+        listed.counted = listed.counted.saturating_add(reference.count());
+        self.extents.store(reference);
+        Ok(())
+    }
+
+    /// All references of an extent were read.
+    fn finish_listed(&mut self) -> Flow {
+        match self.listed.take() {
+            Some(listed) if listed.counted != listed.refs => {
+                self.found(listed.locus, ExtentUseRule::GlobalCount)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that all references were found, and that extents are where their kind may be.
+    pub(super) fn check_extents(&mut self) -> Flow {
+        let mut unbalanced = Vec::new();
+        let mut found = Vec::new();
+        for extent in self.extents.iter() {
+            let locus = Locus::tree(TreeId::EXTENT.0).at_block(extent.start);
+            if !extent.is_balanced() {
+                unbalanced.push(extent.start);
+            }
+            let state = extent.state;
+            if state.contains(ExtentState::OF_FILES) && extent.is_balanced() {
+                let is_full = state.contains(ExtentState::FULL_BACKREF);
+                if is_full == state.contains(ExtentState::OWNER_FOUND) {
+                    let rule = if is_full {
+                        ExtentUseRule::FullBackref
+                    } else {
+                        ExtentUseRule::Owner
+                    };
+                    found.push((locus, rule));
+                }
+            }
+            let group = self.devices.group_of(extent.start);
+            let Some(group) = group else {
+                found.push((locus, ExtentUseRule::OutsideGroup));
+                continue;
+            };
+            if extent.end() > group.start.0.saturating_add(group.len_bytes) {
+                found.push((locus, ExtentUseRule::OutsideGroup));
+            }
+            let fitting = if extent.is_data() {
+                BlockGroupFlags::DATA
+            } else {
+                BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM
+            };
+            if !group.flags.intersects(fitting) {
+                found.push((locus, ExtentUseRule::GroupType));
+            }
+        }
+        for (locus, rule) in found {
+            self.found(locus, rule)?;
+        }
+        // Where blocks could not be read, that references are not found says nothing.
+        if !unbalanced.is_empty() && !self.is_blind {
+            self.find_references(&unbalanced)?;
+        }
+        self.check_used()
+    }
+
+    /// The sum of the extents in each block group, and of all.
+    fn check_used(&mut self) -> Flow {
+        let mut wrong = Vec::new();
+        for group in &self.devices.groups {
+            let range = group.start.0..group.start.0.saturating_add(group.len_bytes);
+            let used = sum(self.extents.within(&range));
+            if used != group.used_bytes {
+                wrong.push(Locus::group(range.start).at_block(range.start));
+            }
+        }
+        let total = sum(self.extents.within(&(0..u64::MAX)));
+        if self.is_blind {
+            return Ok(());
+        }
+        for locus in wrong {
+            self.found(locus, super::BlockGroupUseRule::Used)?;
+        }
+        if total != self.context.superblock.bytes_used {
+            self.found(Locus::UNKNOWN, super::SuperblockUseRule::BytesUsed)?;
+        }
+        Ok(())
+    }
+
+    /// Walks the trees that roots were found of, the checksums first and deleted subvolumes last.
+    pub(super) fn walk_others(&mut self) -> Flow {
+        let mut roots = self.roots.walks();
+        roots.sort_by_key(|walked| match walked.id() {
+            TreeId::CSUM => 0,
+            id if !id.is_subvolume() && id != TreeId::TREE_RELOC => 1,
+            TreeId::TREE_RELOC => 4,
+            _ if walked.is_dead => 3,
+            _ => 2,
+        });
+        for walked in roots {
+            self.walk_other(&walked)?;
+        }
+        Ok(())
+    }
+
+    fn walk_other(&mut self, walked: &Walked) -> Flow {
+        if walked.has_files() {
+            return self.walk_files(walked);
+        }
+        if walked.id() == TreeId::EXTENT {
+            return Ok(());
+        }
+        let was_blind = self.is_blind;
+        self.walk(walked)?;
+        if walked.id() == TreeId::CSUM {
+            self.summed.sort();
+            self.csums_are_torn |= self.is_blind && !was_blind;
+        }
+        Ok(())
+    }
+}
+
+/// How long extents are together.
+fn sum(extents: &[Extent]) -> u64 {
+    let lengths = extents.iter().map(|extent| extent.len_bytes);
+    lengths.fold(0, u64::saturating_add)
+}

@@ -1,0 +1,260 @@
+//! The check of a whole filesystem: reads all metadata, every copy of it, and checks its consistency.
+//!
+//! Rules of single structures belong to their decoders; this module checks those that involve several.
+//! Each tree block is visited once, however many trees share it. References and names are not kept but
+//! summed: what is stored once on each side adds a hash on one and takes it off on the other, so that
+//! memory is needed for extents and shared blocks alone. Where a sum is not zero, a second pass looks
+//! for the statements that have no counterpart.
+
+mod rules;
+mod paths;
+mod ranges;
+mod extents;
+mod superblocks;
+mod devices;
+mod walk;
+mod extent_tree;
+mod roots;
+mod uuids;
+mod inodes;
+mod names;
+mod leaves;
+mod csums;
+mod free_space;
+mod cache;
+mod backrefs;
+mod qgroups;
+mod data;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
+use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
+use platter_vfs::{Error, Result};
+
+use crate::context::FsContext;
+use crate::mount::{self, Btrfs, MountOptions};
+use crate::ondisk::item::ItemFormat;
+use crate::ondisk::{LogicalAddr, TreeId};
+use devices::Devices;
+use extent_tree::Listed;
+use extents::Extents;
+use free_space::FreeSpace;
+use paths::Paths;
+use ranges::Ranges;
+use roots::Roots;
+use walk::Shared;
+
+pub use rules::*;
+
+impl Btrfs {
+    /// Checks the filesystem on `devices` as it is at its last commit. Nothing is written.
+    ///
+    /// # Errors
+    /// What keeps the filesystem from being opened at all.
+    pub fn check(
+        devices: &[Arc<dyn BlockDevice>],
+        options: &MountOptions,
+        budget: &Arc<MemoryBudget>,
+        sink: &mut dyn CheckSink,
+    ) -> Result<CheckReport> {
+        let context = open(devices, options, budget)?;
+        let mut checker = Checker::new(&context, sink);
+        // A cancelled check returns a report, too.
+        let _ = checker.run();
+        Ok(checker.report.finish())
+    }
+
+    /// Reads all data that has checksums, and every copy of it, and reports what does not match.
+    ///
+    /// # Errors
+    /// What keeps the filesystem from being opened at all.
+    pub fn verify_data(
+        devices: &[Arc<dyn BlockDevice>],
+        options: &MountOptions,
+        budget: &Arc<MemoryBudget>,
+        sink: &mut dyn CheckSink,
+    ) -> Result<CheckReport> {
+        let context = open(devices, options, budget)?;
+        let mut checker = Checker::new(&context, sink);
+        let _ = checker.verify_data();
+        Ok(checker.report.finish())
+    }
+}
+
+/// Opens the filesystem without its log, and although trees are corrupt that are not needed to find others.
+fn open(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MountOptions,
+    budget: &Arc<MemoryBudget>,
+) -> Result<FsContext> {
+    let mut options = options.clone();
+    options.rescue.skips_log = true;
+    options.rescue.ignores_bad_roots = true;
+    mount::open(devices, &options, budget)
+}
+
+/// The sink cancelled the check.
+#[derive(Debug)]
+struct Cancelled;
+
+type Flow<T = ()> = std::result::Result<T, Cancelled>;
+
+struct Checker<'a> {
+    context: &'a FsContext,
+    format: ItemFormat,
+    report: CheckReporter<'a>,
+    paths: Paths,
+    devices: Devices,
+    roots: Roots,
+    extents: Extents,
+    /// What is known of the blocks that several others point to.
+    shared: HashMap<LogicalAddr, Shared>,
+    /// Data that has checksums.
+    summed: Ranges,
+    /// The end of the last item of checksums.
+    summed_to: LogicalAddr,
+    /// Checksums are missing because a block could not be read.
+    csums_are_torn: bool,
+    /// The extent whose references are being read.
+    listed: Option<Listed>,
+    free_space: FreeSpace,
+    /// A tree block could not be read, so what it refers to is unknown.
+    is_blind: bool,
+    blocks_read: u64,
+    /// Trees whose names do not cancel.
+    trees_searched: u64,
+}
+
+impl<'a> Checker<'a> {
+    fn new(context: &'a FsContext, sink: &'a mut dyn CheckSink) -> Self {
+        let superblock = &context.superblock;
+        Self {
+            context,
+            format: ItemFormat {
+                sector_bytes: superblock.sector_bytes,
+                checksum_kind: superblock.checksum_kind,
+            },
+            report: CheckReporter::new(sink),
+            paths: Paths::default(),
+            devices: Devices::default(),
+            roots: Roots::default(),
+            extents: Extents::default(),
+            shared: HashMap::new(),
+            summed: Ranges::default(),
+            summed_to: LogicalAddr(0),
+            csums_are_torn: false,
+            listed: None,
+            free_space: FreeSpace::default(),
+            is_blind: false,
+            blocks_read: 0,
+            trees_searched: 0,
+        }
+    }
+
+    fn run(&mut self) -> Flow {
+        self.check_superblocks()?;
+        self.walk_early(self.context.chunk_tree())?;
+        self.walk_early(self.context.root_tree())?;
+        self.walk_extent_tree()?;
+        self.walk_others()?;
+        self.check_log()?;
+        self.check_devices()?;
+        self.check_extents()?;
+        self.check_free_space()?;
+        self.check_caches()?;
+        self.check_csums()?;
+        self.check_root_refs()?;
+        self.check_uuid_tree()?;
+        self.check_qgroups()?;
+        self.report.count("tree blocks", self.blocks_read);
+        self.report.count("extents", self.extents.len() as u64);
+        Ok(())
+    }
+
+    fn found<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
+        self.report_finding(Finding::error(Corrupt::new(locus, rule).into()))
+    }
+
+    fn noticed<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
+        self.report_finding(Finding::notice(Corrupt::new(locus, rule).into()))
+    }
+
+    /// Reports a finding, with the path of its inode if there is one.
+    fn report_finding(&mut self, finding: Finding) -> Flow {
+        let parts = finding.corruption.locus.parts();
+        let path = match (parts.tree, parts.inode) {
+            (Some(tree), Some(inode)) => self.path(TreeId(tree), inode),
+            _ => None,
+        };
+        let finding = match path {
+            Some(path) => finding.at_path(path),
+            None => finding,
+        };
+        if self.report.finding(finding).is_break() {
+            return Err(Cancelled);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
+        if self.report.progress(pass, done, total).is_break() {
+            return Err(Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Returns the result, or reports why there is none.
+    fn tolerate<T>(
+        &mut self,
+        structure: &'static str,
+        locus: Locus,
+        read: Result<T>,
+    ) -> Flow<Option<T>> {
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => {
+                self.report_finding(finding_of(structure, locus, error))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The finding of an error; `locus` says what the error does not.
+fn finding_of(structure: &'static str, locus: Locus, error: Error) -> Finding {
+    match error {
+        Error::Corrupt(mut corruption) => {
+            corruption.locus = completed(corruption.locus, locus);
+            Finding::error(*corruption)
+        }
+        Error::Io(error) => Finding::unreadable(structure, locus, &error),
+        error @ (Error::Condition(_) | Error::Unsupported(_)) => {
+            Finding::error(Corruption::new(structure, locus, error.to_string()))
+        }
+    }
+}
+
+/// A location, with what only `around` says added.
+fn completed(locus: Locus, around: Locus) -> Locus {
+    let (known, around) = (locus.parts(), around.parts());
+    let mut locus = locus;
+    if let (None, Some(tree)) = (known.tree, around.tree) {
+        locus = locus.in_tree(tree);
+    }
+    if let (None, Some(block)) = (known.block, around.block) {
+        locus = locus.at_block(block);
+    }
+    if let (None, Some(member)) = (known.member, around.member) {
+        locus = locus.on_member(member);
+    }
+    if let (None, Some(copy)) = (known.copy, around.copy) {
+        locus = locus.of_copy(copy);
+    }
+    locus
+}
