@@ -70,30 +70,44 @@ impl Driver for BtrfsDriver {
         if request.writing.is_some() {
             return Err(Condition::ReadOnly.into());
         }
-        let mut options = MountOptions {
-            superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
-            ..MountOptions::default()
-        };
-        options.rescue.skips_log = request.recovery == Recovery::Skip;
-        for option in &request.options {
-            // Each was accepted before.
-            let _ = set(&mut options, option);
-        }
-        if request.devices.of_role(DeviceRole::Log).is_some() {
-            return Err(unsupported(Format::Btrfs, "an external log"));
-        }
-        let devices: Vec<_> = request
-            .devices
-            .iter()
-            .map(|device| Arc::clone(&device.device))
-            .collect();
+        let options = options_of(&request);
+        let devices = devices_of(&request)?;
         let mounted = Btrfs::mount(&devices, &options, request.budget, &*request.clock)?;
         Ok(Arc::new(mounted))
     }
 
-    fn check(&self, _request: MountRequest, _sink: &mut dyn CheckSink) -> Result<CheckReport> {
-        Err(unsupported(Format::Btrfs, "checking"))
+    fn check(&self, request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        let devices = devices_of(&request)?;
+        Btrfs::check(&devices, &options_of(&request), &request.budget, sink)
     }
+
+    fn verify_data(&self, request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        let devices = devices_of(&request)?;
+        Btrfs::verify_data(&devices, &options_of(&request), &request.budget, sink)
+    }
+}
+
+/// How to mount.
+fn options_of(request: &MountRequest) -> MountOptions {
+    let mut options = MountOptions {
+        superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
+        ..MountOptions::default()
+    };
+    options.rescue.skips_log = request.recovery == Recovery::Skip;
+    for option in &request.options {
+        // Each was accepted before.
+        let _ = set(&mut options, option);
+    }
+    options
+}
+
+/// The devices of the filesystem.
+fn devices_of(request: &MountRequest) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    if request.devices.of_role(DeviceRole::Log).is_some() {
+        return Err(unsupported(Format::Btrfs, "an external log"));
+    }
+    let devices = request.devices.iter();
+    Ok(devices.map(|device| Arc::clone(&device.device)).collect())
 }
 
 /// Sets a mount option by its name in the kernel.
