@@ -99,10 +99,14 @@ pub fn lookup_ge<R: TreeRecord>(
     if let Some(record) = leaf.records.get(index) {
         return Ok(Some(*record));
     }
-    match leaf.right {
-        Some(right) => Ok(host.load(kind, right, 0)?.records.first().copied()),
-        None => Ok(None),
+    let Some(right) = leaf.right else {
+        return Ok(None);
+    };
+    let first = host.load(kind, right, 0)?.records.first().copied();
+    if first.is_some_and(|first| first.order(kind) < order) {
+        return Err(host.broken(TreeRule::Shape));
     }
+    Ok(first)
 }
 
 /// The last record before a place.
@@ -119,10 +123,14 @@ pub fn lookup_lt<R: TreeRecord>(
     if let Some(record) = before.and_then(|index| leaf.records.get(index)) {
         return Ok(Some(*record));
     }
-    match leaf.left {
-        Some(left) => Ok(host.load(kind, left, 0)?.records.last().copied()),
-        None => Ok(None),
+    let Some(left) = leaf.left else {
+        return Ok(None);
+    };
+    let last = host.load(kind, left, 0)?.records.last().copied();
+    if last.is_some_and(|last| last.order(kind) >= order) {
+        return Err(host.broken(TreeRule::Shape));
     }
+    Ok(last)
 }
 
 /// Inserts a record.

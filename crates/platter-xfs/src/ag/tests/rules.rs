@@ -6,9 +6,10 @@ use platter_vfs::{Error, Result};
 use super::run;
 use super::sample::{Sample, owner};
 use crate::ag::GroupRule;
-use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, RmapOwner};
+use crate::ag::Group;
+use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskRefcount, RmapOwner};
 use crate::ondisk::{AgBlock, AgInode};
-use crate::tree::TreeRule;
+use crate::tree::{Node, TreeHost, TreeRule};
 
 fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: impl Rule) {
     let error = result.unwrap_err();
@@ -83,6 +84,44 @@ fn inode_is_freed_once() {
         for inode in [24001, 23999, 24064, 5] {
             assert_broken(group.free_inode(AgInode(inode)), GroupRule::Inode);
         }
+    });
+}
+
+/// Makes every second block from 2000 on shared, which takes two leaves. Returns the root.
+fn share(group: &mut Group<'_>) -> Node<DiskRefcount> {
+    group.free_extent(AgBlock(1000), 500).unwrap();
+    for block in (2000..2800).step_by(2) {
+        group.fill_free_list().unwrap();
+        let record = run(block, 1, 2).encode();
+        group.insert(BtreeKind::Refcount, record).unwrap();
+    }
+    let root: Node<DiskRefcount> = group.load_root(BtreeKind::Refcount).unwrap();
+    assert_eq!((root.level, root.pointers.len()), (1, 2));
+    root
+}
+
+#[test]
+fn siblings_that_lead_round_in_a_circle_are_found() {
+    Sample::new().change(|group| {
+        let pointers = share(group).pointers;
+        for (at, left, right) in [
+            (pointers[0], Some(pointers[1]), Some(pointers[1])),
+            (pointers[1], Some(pointers[0]), Some(pointers[0])),
+        ] {
+            let leaf: Node<DiskRefcount> = group.load(BtreeKind::Refcount, at, 0).unwrap();
+            let leaf = Node {
+                left,
+                right,
+                ..leaf
+            };
+            TreeHost::store(group, BtreeKind::Refcount, &leaf).unwrap();
+        }
+        let after = group.lookup_ge::<DiskRefcount>(BtreeKind::Refcount, (2900, 0, 0));
+        assert_broken(after, TreeRule::Shape);
+        let before = group.lookup_lt::<DiskRefcount>(BtreeKind::Refcount, (5, 0, 0));
+        assert_broken(before, TreeRule::Shape);
+        let added = group.add_references(AgBlock(2700), 1000);
+        assert_broken(added, TreeRule::Shape);
     });
 }
 
