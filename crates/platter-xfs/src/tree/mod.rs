@@ -8,6 +8,8 @@
 mod node;
 mod record;
 
+use std::collections::HashSet;
+
 use platter_vfs::{Error, Result};
 
 use crate::ondisk::btree::BtreeKind;
@@ -305,8 +307,8 @@ fn rebalance<R: TreeRecord>(
     Ok(())
 }
 
-/// Passes the root, and all blocks below it whose keys are `wanted`, to `visit`; `most` are more than
-/// there can be.
+/// Passes the root, and all blocks below it whose keys are `wanted`, to `visit`, each once; `most` are more
+/// than there can be.
 pub fn walk<R: TreeRecord>(
     host: &impl TreeHost<R>,
     kind: BtreeKind,
@@ -315,7 +317,7 @@ pub fn walk<R: TreeRecord>(
     visit: &mut dyn FnMut(&Node<R>) -> Result<()>,
 ) -> Result<()> {
     let root = host.load_root(kind)?;
-    let mut left = most;
+    let mut seen = HashSet::new();
     let mut level = root.level;
     let mut nodes = root.children(&wanted);
     visit(&root)?;
@@ -323,8 +325,9 @@ pub fn walk<R: TreeRecord>(
         level -= 1;
         let mut below = Vec::new();
         for at in nodes {
-            let after = left.checked_sub(1);
-            left = after.ok_or_else(|| host.broken(TreeRule::Shape))?;
+            if !seen.insert(at) || seen.len() as u64 > most {
+                return Err(host.broken(TreeRule::Shape));
+            }
             let node = host.load(kind, at, level)?;
             below.extend(node.children(&wanted));
             visit(&node)?;

@@ -9,7 +9,7 @@ use crate::ag::GroupRule;
 use crate::ag::Group;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskRefcount, RmapOwner};
 use crate::ondisk::{AgBlock, AgInode};
-use crate::tree::{Node, TreeHost, TreeRule};
+use crate::tree::{self, Node, TreeHost, TreeRule};
 
 fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: impl Rule) {
     let error = result.unwrap_err();
@@ -122,6 +122,18 @@ fn siblings_that_lead_round_in_a_circle_are_found() {
         assert_broken(before, TreeRule::Shape);
         let added = group.add_references(AgBlock(2700), 1000);
         assert_broken(added, TreeRule::Shape);
+    });
+}
+
+#[test]
+fn block_that_a_tree_leads_to_twice_is_found() {
+    Sample::new().change(|group| {
+        let mut root = share(group);
+        root.pointers[1] = root.pointers[0];
+        TreeHost::store(group, BtreeKind::Refcount, &root).unwrap();
+        let visit = &mut |_: &Node<DiskRefcount>| Ok(());
+        let walked = tree::walk(group, BtreeKind::Refcount, u64::MAX, |_| true, visit);
+        assert_broken(walked, TreeRule::Shape);
     });
 }
 
