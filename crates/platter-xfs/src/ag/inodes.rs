@@ -20,9 +20,10 @@ impl Group<'_> {
         let old = record.map(|record| InodeChunk::decode(&record, is_sparse));
         let old = old.ok_or(broken)?;
         let index = inode.0 - old.start.0;
-        if index >= 64 || !old.is_allocated(index) {
+        if index >= 64 || !old.is_consistent() || !old.is_allocated(index) {
             return Err(broken.into());
         }
+        let free_count = self.agi.free_count.checked_add(1).ok_or(broken)?;
         let new = InodeChunk {
             free: old.free | (1 << index),
             free_count: old.free_count + 1,
@@ -38,7 +39,7 @@ impl Group<'_> {
                 self.replace(BtreeKind::Finobt, order, record)?;
             }
         }
-        self.agi.free_count += 1;
+        self.agi.free_count = free_count;
         Ok(())
     }
 

@@ -74,6 +74,10 @@ impl Group<'_> {
         else {
             return Err(self.space_broken(GroupRule::DoubleFree));
         };
+        let free_blocks = self.agf.free_blocks.saturating_add(count);
+        if free_blocks > self.agf.length {
+            return Err(self.space_broken(GroupRule::DoubleFree));
+        }
         let order = (u64::from(start.0), 0, 0);
         let left: Option<DiskFreeExtent> = self.lookup_lt(BtreeKind::Bno, order)?;
         let right: Option<DiskFreeExtent> = self.lookup_ge(BtreeKind::Bno, order)?;
@@ -106,7 +110,7 @@ impl Group<'_> {
             (None, None) => self.insert(BtreeKind::Bno, merged)?,
         }
         self.insert(BtreeKind::Cnt, merged)?;
-        self.agf.free_blocks += count;
+        self.agf.free_blocks = free_blocks;
         self.update_longest()
     }
 

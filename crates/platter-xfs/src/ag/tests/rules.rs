@@ -5,11 +5,14 @@ use platter_vfs::{Error, Result};
 
 use super::run;
 use super::sample::{Sample, owner};
-use crate::ag::GroupRule;
 use crate::ag::Group;
-use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskRefcount, RmapOwner};
+use crate::ag::GroupRule;
+use crate::ondisk::btree::{
+    BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskRefcount, InodeChunk, RmapOwner,
+};
+use crate::ondisk::features::Incompat;
 use crate::ondisk::{AgBlock, AgInode};
-use crate::tree::{self, Node, TreeHost, TreeRule};
+use crate::tree::{self, Node, TreeHost, TreeRecord, TreeRule};
 
 fn assert_broken<T: std::fmt::Debug>(result: Result<T>, rule: impl Rule) {
     let error = result.unwrap_err();
@@ -134,6 +137,40 @@ fn block_that_a_tree_leads_to_twice_is_found() {
         let visit = &mut |_: &Node<DiskRefcount>| Ok(());
         let walked = tree::walk(group, BtreeKind::Refcount, u64::MAX, |_| true, visit);
         assert_broken(walked, TreeRule::Shape);
+    });
+}
+
+#[test]
+fn counts_of_a_header_do_not_overflow() {
+    Sample::new().change(|group| {
+        (group.agi.count, group.agi.free_count) = (u32::MAX, u32::MAX);
+        let freed = group.free_inode(AgInode(24001));
+        assert_broken(freed, GroupRule::Inode);
+        group.agi.free_count = 0;
+        group.agf.free_blocks = u32::MAX - 5;
+        let freed = group.free_extent(AgBlock(100), 10);
+        assert_broken(freed, GroupRule::DoubleFree);
+        group.agf.free_blocks = 0;
+    });
+}
+
+#[test]
+fn inode_chunk_whose_counts_are_wrong_is_found() {
+    let mut sample = Sample::new();
+    sample.geometry.features.incompat.remove(Incompat::SPINODES);
+    sample.change(|group| {
+        let chunk: Option<DiskInodeChunk> =
+            group.lookup_lt(BtreeKind::Inobt, (24001, 0, 0)).unwrap();
+        let chunk = InodeChunk::decode(&chunk.unwrap(), false);
+        let wrong = InodeChunk {
+            free_count: u32::MAX,
+            ..chunk
+        };
+        let record = wrong.encode(false);
+        let order = TreeRecord::order(&record, BtreeKind::Inobt);
+        group.replace(BtreeKind::Inobt, order, record).unwrap();
+        let freed = group.free_inode(AgInode(24001));
+        assert_broken(freed, GroupRule::Inode);
     });
 }
 
