@@ -115,7 +115,11 @@ impl ForkEdit {
             before => before,
         };
         let from = before.map_or(0, |before| before.offset.0.saturating_add(1));
-        self.from(groups, from)
+        let found = self.from(groups, from)?;
+        if found.is_some_and(|found| found.end() <= at) {
+            return Err(self.broken(MappingRule::Order));
+        }
+        Ok(found)
     }
 
     /// The last mapping that begins before a file block.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use platter_ondisk::Rule;
+
 use super::*;
 use crate::ag::tests::sample::{AG, Sample};
 use crate::ondisk::btree::{DiskFreeExtent, DiskOwner, Owner};
@@ -169,5 +171,30 @@ fn mapped_blocks_are_not_mapped_again() {
             let again = fork.map(groups, mapping(&sample, offset, 900, 3));
             assert!(again.is_err(), "{offset}");
         }
+    });
+}
+
+#[test]
+fn leaf_before_its_key_is_found() {
+    let (sample, number) = sample(56);
+    change(&sample, number, |fork, groups| {
+        for at in 0..300 {
+            let block = u32::try_from(500 + 2 * at).unwrap();
+            fork.map(groups, mapping(&sample, 10 * at, block, 1))
+                .unwrap();
+        }
+    });
+    change(&sample, number, |fork, groups| {
+        let Form::Tree(root) = &mut fork.form else {
+            panic!("no tree");
+        };
+        assert_eq!((root.level, root.keys.len()), (1, 2));
+        let key = root.keys[1].get();
+        root.keys[1].set(key + 1000);
+        let gone = fork.unmap(groups, FileBlock(key + 500), 20);
+        let Err(platter_vfs::Error::Corrupt(corruption)) = gone else {
+            panic!("{gone:?}");
+        };
+        assert_eq!(corruption.rule, MappingRule::Order.text());
     });
 }
