@@ -23,5 +23,6 @@ pub mod mount;
 pub mod check;
 
 pub use mount::{
-    Btrfs, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify, open_for_writing,
+    Btrfs, Identity, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify,
+    identify_all, open_for_writing,
 };

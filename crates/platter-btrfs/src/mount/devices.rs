@@ -1,12 +1,9 @@
-//! The superblocks of devices, and which devices belong together.
-
-use std::sync::Arc;
+//! The superblocks of devices.
 
 use platter_block::BlockDevice;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Error, Result, Unsupported};
 
-use crate::chunk::{Member, Members};
 use crate::ondisk::Superblock;
 use crate::ondisk::superblock::{
     DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, SuperblockFlags, SuperblockRule,
@@ -42,75 +39,8 @@ pub(super) fn read(device: &dyn BlockDevice, at: u64) -> Result<Superblock> {
     Ok(Superblock::decode(&disk, at)?)
 }
 
-/// The devices of a filesystem: the newest superblock, and what each device says of itself.
-pub(super) struct Found {
-    pub(super) superblock: Superblock,
-    pub(super) members: Members,
-}
-
-/// Reads the superblocks of all devices. The first names the filesystem.
-pub(super) fn find(devices: &[Arc<dyn BlockDevice>], offset: Option<u64>) -> Result<Found> {
-    let at = offset.unwrap_or(SUPERBLOCK_OFFSETS[0]);
-    let mut newest: Option<Superblock> = None;
-    let mut members = Vec::new();
-    let mut others = Vec::new();
-    for (index, device) in (0u16..).zip(devices) {
-        let place = if index == 0 {
-            at
-        } else {
-            SUPERBLOCK_OFFSETS[0]
-        };
-        let superblock = read(&**device, place)?;
-        members.push(Member {
-            id: superblock.dev_item.id,
-            uuid: superblock.dev_item.uuid,
-            total_bytes: Some(superblock.dev_item.total_bytes),
-            index,
-            device: Some(Arc::clone(device)),
-        });
-        let Some(best) = &newest else {
-            newest = Some(superblock);
-            continue;
-        };
-        let is_same = best.fsid == superblock.fsid;
-        if is_same && superblock.generation > best.generation {
-            newest = Some(superblock);
-        } else if !is_same {
-            others.push((index, superblock));
-        }
-    }
-    let Some(mut superblock) = newest else {
-        return Err(Corrupt::new(Locus::UNKNOWN, SuperblockRule::Magic).into());
-    };
-    // A filesystem that grew out of a seed names the seed among its devices.
-    for (index, other) in others {
-        let (seed, sprout) = if is_seed(&other) {
-            (other, superblock)
-        } else if is_seed(&superblock) {
-            (superblock, other)
-        } else {
-            let name = devices.get(usize::from(index)).map(|device| device.name());
-            let name = name.map_or("device", |name| name);
-            return Err(unsupported(
-                format!("{name}, a device of the filesystem {}", other.fsid),
-                Some("all devices must belong to one filesystem"),
-            ));
-        };
-        drop(seed);
-        superblock = sprout;
-    }
-    refuse_unreadable(&superblock)?;
-    Ok(Found {
-        superblock,
-        members: Members::new(members),
-    })
-}
-
-fn is_seed(superblock: &Superblock) -> bool {
-    superblock.flags.contains(SuperblockFlags::SEEDING)
-}
-
-fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
+/// Refuses a filesystem by what its superblock says.
+pub(super) fn refuse_unreadable(superblock: &Superblock) -> Result<()> {
     let names = superblock.features.unreadable();
     if !names.is_empty() {
         return Err(unsupported(names.join(", "), None));

@@ -1,9 +1,12 @@
 //! Opening a filesystem: devices, superblock, chunks, roots; and what is asked of it as a whole.
 
-mod describe;
 mod devices;
-mod open;
+mod members;
+mod chunks;
 mod options;
+mod identity;
+mod open;
+mod describe;
 mod statfs;
 mod subvolume;
 mod write;
@@ -20,6 +23,7 @@ use crate::ops::SuperBlock;
 pub(crate) use open::open;
 
 pub use devices::{find_superblock_copy, identify};
+pub use identity::{Identity, identify_all};
 pub use options::{MountOptions, Rescue, SubvolumeChoice};
 pub use write::open_for_writing;
 

@@ -4,21 +4,18 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
-use platter_ondisk::Locus;
 use platter_vfs::Result;
 
-use super::devices::{self, Found, unsupported};
+use super::chunks::{self, ChunkTree};
+use super::devices::{self, unsupported};
+use super::members::{self, Found, seeds_of};
 use super::options::MountOptions;
-use crate::chunk::{ChunkMap, ChunkStore, Member, Members};
+use crate::chunk::{ChunkMap, ChunkStore, Members};
 use crate::context::{FsContext, Leniency};
 use crate::log;
-use crate::ondisk::chunk_item::ChunkItem;
-use crate::ondisk::dev_item::DevItem;
-use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::RootBackup;
-use crate::ondisk::tree_block::TreeBlockFormat;
-use crate::ondisk::{Key, LogicalAddr, Superblock, TreeId};
-use crate::tree::{Cursor, Tree, TreeBlocks};
+use crate::ondisk::{Key, Superblock, TreeId};
+use crate::tree::TreeBlocks;
 
 /// Opens the filesystem on `devices`.
 pub(crate) fn open(
@@ -26,7 +23,8 @@ pub(crate) fn open(
     options: &MountOptions,
     budget: &Arc<MemoryBudget>,
 ) -> Result<FsContext> {
-    let found = devices::find(devices, options.superblock_offset)?;
+    let found = members::find(devices, options.superblock_offset)?;
+    devices::refuse_unreadable(&found.superblock)?;
     let latest = try_open(&found, found.superblock.clone(), options, budget);
     let Err(error) = latest else {
         return latest;
@@ -62,18 +60,13 @@ fn try_open(
     options: &MountOptions,
     budget: &Arc<MemoryBudget>,
 ) -> Result<FsContext> {
-    let name: Arc<str> = format!("btrfs {}", superblock.fsid).into();
-    let format = TreeBlockFormat::of(&superblock);
-    let map = ChunkMap::new(superblock.sys_chunks.clone())?;
-    let store = ChunkStore::new(Arc::clone(&name), map, found.members.clone());
-    let blocks = TreeBlocks::new(Arc::new(store), format, Arc::clone(budget));
-    let tree = Tree {
-        id: TreeId::CHUNK,
-        root: superblock.chunk_root,
-    };
-    let (chunks, members) = read_chunk_tree(&blocks, tree, &superblock, &found.members)?;
+    let tree = ChunkTree::read(found, &superblock, budget)?;
+    let members = found.members(&tree.devices)?;
     refuse_missing(&members, options)?;
-    let store = ChunkStore::new(name, ChunkMap::new(chunks)?, members);
+    let name = chunks::name(&superblock);
+    let store = ChunkStore::new(name, ChunkMap::new(tree.chunks)?, members);
+    let seeds = seeds_of(&tree.devices, superblock.metadata_uuid);
+    let format = chunks::format(&superblock, &seeds)?;
     let blocks = TreeBlocks::new(Arc::new(store), format, Arc::clone(budget));
     let leniency = Leniency {
         ignores_data_checksums: options.rescue.ignores_data_checksums,
@@ -101,57 +94,6 @@ fn try_open(
 fn read_root(context: &FsContext, id: TreeId) -> Result<()> {
     let tree = context.required_tree(id)?;
     context.cursor(tree).seek(Key::MIN)
-}
-
-/// The chunks and devices that the chunk tree lists.
-fn read_chunk_tree(
-    blocks: &TreeBlocks,
-    tree: Tree,
-    superblock: &Superblock,
-    given: &Members,
-) -> Result<(Vec<ChunkItem>, Members)> {
-    let mut chunks = superblock.sys_chunks.clone();
-    let mut members = given.clone();
-    let mut cursor = Cursor::new(blocks, tree);
-    cursor.seek(Key::MIN)?;
-    while let Some((key, data)) = cursor.item() {
-        let locus = tree.locus(key);
-        if key.kind == ItemKind::DEV_ITEM {
-            let item = DevItem::decode(data, locus)?;
-            members.add(Member {
-                id: item.id,
-                uuid: item.uuid,
-                total_bytes: Some(item.total_bytes),
-                index: 0,
-                device: None,
-            });
-        }
-        if key.kind == ItemKind::CHUNK_ITEM {
-            chunks.push(decode_chunk(key, data, superblock, locus)?);
-        }
-        cursor.step()?;
-    }
-    // A stale superblock may still have chunks that the tree has no more, or has changed.
-    let mut known = Vec::new();
-    for chunk in chunks.into_iter().rev() {
-        if !known
-            .iter()
-            .any(|other: &ChunkItem| other.start == chunk.start)
-        {
-            known.push(chunk);
-        }
-    }
-    Ok((known, members))
-}
-
-fn decode_chunk(key: Key, data: &[u8], superblock: &Superblock, locus: Locus) -> Result<ChunkItem> {
-    let start = LogicalAddr(key.offset);
-    Ok(ChunkItem::decode(
-        data,
-        start,
-        superblock.sector_bytes,
-        locus,
-    )?)
 }
 
 /// Refuses a filesystem of which devices are missing, unless that is wanted.

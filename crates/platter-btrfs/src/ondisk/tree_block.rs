@@ -40,6 +40,9 @@ rules! {
     }
 }
 
+/// The most seed filesystems, one grown out of the other, whose blocks a filesystem may have.
+pub const SEEDS_MAX: usize = 8;
+
 /// What is the same for all tree blocks of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TreeBlockFormat {
@@ -51,6 +54,9 @@ pub struct TreeBlockFormat {
     pub checksum_kind: ChecksumKind,
     /// The filesystem's metadata UUID.
     pub fsid: Uuid,
+    /// The metadata UUIDs of the seeds that the filesystem grew out of, whose blocks are its own too; the
+    /// nil UUID where there are fewer.
+    pub seeds: [Uuid; SEEDS_MAX],
 }
 
 /// What the pointer to a tree block says of it; what is `None` is not known.
@@ -77,7 +83,21 @@ impl TreeBlockFormat {
             sector_bytes: superblock.sector_bytes,
             checksum_kind: superblock.checksum_kind,
             fsid: superblock.metadata_uuid,
+            seeds: [Uuid::nil(); SEEDS_MAX],
         }
+    }
+
+    /// The same format with the blocks of these seeds; `None` if there are too many.
+    #[must_use]
+    pub fn with_seeds(mut self, seeds: &[Uuid]) -> Option<Self> {
+        self.seeds = [Uuid::nil(); SEEDS_MAX];
+        self.seeds.get_mut(..seeds.len())?.copy_from_slice(seeds);
+        Some(self)
+    }
+
+    /// Whether blocks with this UUID belong to the filesystem.
+    fn accepts(&self, fsid: Uuid) -> bool {
+        fsid == self.fsid || (fsid != Uuid::nil() && self.seeds.contains(&fsid))
     }
 
     /// Checks the rules of the block at `logical` that its bytes alone decide: checksum, address,
@@ -99,7 +119,7 @@ impl TreeBlockFormat {
         if header.logical != logical {
             return Err(broken(TreeBlockRule::Address));
         }
-        if header.fsid != self.fsid {
+        if !self.accepts(header.fsid) {
             return Err(broken(TreeBlockRule::Fsid));
         }
         let locus = locus.in_tree(header.owner.0);
@@ -185,6 +205,7 @@ pub(crate) mod tests {
         sector_bytes: 4096,
         checksum_kind: ChecksumKind::Crc32c,
         fsid: Uuid::from_u128(77),
+        seeds: [Uuid::nil(); SEEDS_MAX],
     };
 
     const KEY: Key = Key::new(256, ItemKind::INODE_ITEM, 0);
@@ -219,6 +240,19 @@ pub(crate) mod tests {
             end_key: KEY.successor(),
         };
         expected.check(&block).unwrap();
+    }
+
+    #[test]
+    fn blocks_of_seeds_are_accepted() {
+        let block = sealed(|header| header.fsid = Uuid::from_u128(78).into_bytes());
+        let seeds = [79, 78].map(Uuid::from_u128);
+        let format = FORMAT.with_seeds(&seeds).unwrap();
+        assert!(format.verify(AT, &block).is_ok());
+        let others = FORMAT.with_seeds(&seeds[..1]).unwrap();
+        assert!(others.verify(AT, &block).is_err());
+        let nil = sealed(|header| header.fsid = [0; 16]);
+        assert!(others.verify(AT, &nil).is_err());
+        assert_eq!(FORMAT.with_seeds(&[seeds[0]; SEEDS_MAX + 1]), None);
     }
 
     #[test]

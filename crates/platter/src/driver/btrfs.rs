@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
+use platter_btrfs::ondisk::DeviceId;
 use platter_btrfs::{Btrfs, MountOptions, Rescue, SubvolumeChoice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Condition, Filesystem, Result};
@@ -21,28 +22,22 @@ impl Driver for BtrfsDriver {
     }
 
     fn identify(&self, devices: &Devices) -> Result<Identity> {
-        let superblock = platter_btrfs::identify(&**devices.first())?;
-        let mut present = Vec::new();
-        for device in devices.iter() {
-            // What else was given is refused by mounting.
-            if let Ok(other) = platter_btrfs::identify(&*device.device)
-                && other.fsid == superblock.fsid
-            {
-                present.push(Member {
-                    role: DeviceRole::Data,
-                    id: Some(other.dev_item.id.0),
-                    uuid: Some(other.dev_item.uuid),
-                });
-            }
-        }
+        let devices: Vec<_> = devices.iter().map(|it| Arc::clone(&it.device)).collect();
+        let found = platter_btrfs::identify_all(&devices)?;
+        let member = |&(id, uuid): &(DeviceId, _)| Member {
+            role: DeviceRole::Data,
+            id: Some(id.0),
+            uuid: Some(uuid),
+        };
+        let superblock = found.superblock;
         Ok(Identity {
             kind: "btrfs",
             label: superblock.label,
             uuid: superblock.fsid,
-            members: (superblock.device_count > 1).then_some(Members {
+            members: (superblock.device_count > 1).then(|| Members {
                 count: superblock.device_count,
-                present,
-                missing: Vec::new(),
+                present: found.present.iter().map(member).collect(),
+                missing: found.missing.iter().map(member).collect(),
             }),
         })
     }

@@ -1,5 +1,6 @@
 //! Images with contents that the kernel wrote.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use platter_vfs::SystemClock;
 use tempfile::TempDir;
 use testkit::compare::{Outcome, Rules, compare};
 use testkit::fs_type::FsType;
-use testkit::loopdev::{Access, Mount};
+use testkit::loopdev::{Access, LoopDevice, Mount};
 use testkit::oracle::btrfs;
 use testkit::tool;
 
@@ -34,6 +35,18 @@ impl Pool {
     pub(super) fn make(devices: usize, size_kib: u64, options: &[&str]) -> Result<Self> {
         let pool = Self::empty(devices)?;
         btrfs::make(&pool.paths(), size_kib, options)?;
+        Ok(pool)
+    }
+
+    /// A filesystem on images of these sizes.
+    pub(super) fn of_sizes(sizes_mib: &[u64], options: &[&str]) -> Result<Self> {
+        let pool = Self::empty(sizes_mib.len())?;
+        for (image, size_mib) in pool.images.iter().zip(sizes_mib) {
+            File::create(image)?.set_len(size_mib << 20)?;
+        }
+        let mut mkfs = tool::command("mkfs.btrfs");
+        mkfs.args(["-q", "-f"]).args(options).args(&pool.images);
+        tool::succeed(&mut mkfs)?;
         Ok(pool)
     }
 
@@ -65,6 +78,12 @@ impl Pool {
         shell.args(["-c", script, "sh"]).arg(mount.root());
         tool::succeed(&mut shell)?;
         mount.unmount_all(&self.paths())
+    }
+
+    /// Attaches its images to loop devices.
+    pub(super) fn attach(&self) -> Result<Vec<LoopDevice>> {
+        let attach = |image: &PathBuf| LoopDevice::attach(image, Access::ReadWrite);
+        self.images.iter().map(attach).collect()
     }
 
     /// Fills it with files of all kinds.

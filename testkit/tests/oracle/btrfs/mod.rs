@@ -2,6 +2,7 @@
 //! profile, checksum, compression and size of tree blocks, and with losses that the profile tolerates.
 
 mod damage;
+mod devices;
 mod image;
 mod layouts;
 mod log;
