@@ -3,7 +3,9 @@
 mod checksums;
 mod decompressed;
 mod read;
+mod sharing;
 
 pub use checksums::Checksums;
 pub use decompressed::{CompressedExtent, DecompressedCache};
 pub use read::{DataReader, Reader};
+pub use sharing::Sharing;

@@ -7,7 +7,7 @@ use platter_vfs::{Condition, Extent, ExtentSink, Place, Result, SeekTarget};
 
 use super::runs::{Backing, FileRun, Runs};
 use crate::context::FsContext;
-use crate::data::{CompressedExtent, DataReader, DecompressedCache, Reader};
+use crate::data::{CompressedExtent, DataReader, DecompressedCache, Reader, Sharing};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::{Compression, ExtentPlace};
 use crate::tree::Tree;
@@ -177,6 +177,31 @@ impl Contents<'_> {
 
     /// Passes what backs `range` to `sink`; holes are left out.
     pub fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        let mut sharing = Sharing::new(self.context, self.tree, self.reader)?;
+        self.each_run(range, |run, mut extent| {
+            if let (Some(place), Some(sharing)) = (run.backing.place(), &mut sharing) {
+                let (at, bytes) = (place.logical, place.disk_bytes);
+                extent.shared = sharing.is_shared(at, bytes, run.file.start)?;
+            }
+            Ok(sink(extent))
+        })
+    }
+
+    /// Passes the written extents of `range` to `sink`, without finding out which are shared.
+    pub fn written(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.each_run(range, |_, extent| {
+            if extent.unwritten {
+                return Ok(ControlFlow::Continue(()));
+            }
+            Ok(sink(extent))
+        })
+    }
+
+    fn each_run(
+        &self,
+        range: Range<u64>,
+        mut sink: impl FnMut(&FileRun, Extent) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let mut runs = self.runs();
         let mut at = range.start;
         while at < range.end {
@@ -185,29 +210,32 @@ impl Contents<'_> {
             at = run.file.end;
             let inside = file.start - run.file.start;
             let mut extent = Extent::of(file);
-            match run.backing {
+            match &run.backing {
                 Backing::Hole => continue,
                 Backing::Inline { compression, .. } => {
                     extent.inline = true;
-                    extent.encoded = compression != Compression::None;
+                    extent.encoded = *compression != Compression::None;
                 }
                 Backing::Prealloc(place) => {
                     extent.unwritten = true;
-                    extent.place = self.place(&place, inside);
+                    extent.place = self.place(place, inside);
                 }
                 Backing::Data {
                     place, compression, ..
                 } => {
-                    extent.encoded = compression != Compression::None;
+                    extent.encoded = *compression != Compression::None;
                     extent.place = if extent.encoded {
-                        let whole = ExtentPlace { offset: 0, ..place };
+                        let whole = ExtentPlace {
+                            offset: 0,
+                            ..*place
+                        };
                         self.place(&whole, 0)
                     } else {
-                        self.place(&place, inside)
+                        self.place(place, inside)
                     };
                 }
             }
-            if sink(extent) == ControlFlow::Break(()) {
+            if sink(&run, extent)? == ControlFlow::Break(()) {
                 break;
             }
         }

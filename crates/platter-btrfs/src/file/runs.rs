@@ -54,6 +54,17 @@ pub enum Backing {
     },
 }
 
+impl Backing {
+    /// The extent on disk, if it is one.
+    #[must_use]
+    pub fn place(&self) -> Option<&ExtentPlace> {
+        match self {
+            Self::Prealloc(place) | Self::Data { place, .. } => Some(place),
+            Self::Hole | Self::Inline { .. } => None,
+        }
+    }
+}
+
 /// A range of a file with one backing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRun {

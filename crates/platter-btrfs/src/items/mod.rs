@@ -7,7 +7,7 @@ use std::ops::Bound;
 use platter_vfs::Result;
 
 use crate::ondisk::Key;
-use crate::tree::{Cursor, Tree, TreeBlocks};
+use crate::tree::{Cursor, Tree, TreeBlock, TreeBlocks};
 
 /// Changes to the items of one tree: what each key holds instead, or that it holds nothing.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +72,13 @@ impl<'t> ItemCursor<'t> {
     #[must_use]
     pub fn tree(&self) -> Tree {
         self.base.tree()
+    }
+
+    /// The blocks from the root down to the leaf that has the item at the position; none where a change
+    /// has it.
+    pub fn path(&self) -> impl Iterator<Item = &TreeBlock> {
+        let is_stored = self.over.is_none();
+        self.base.path().filter(move |_| is_stored)
     }
 
     /// The item at the position; `None` after the last.

@@ -52,9 +52,8 @@ impl BtrfsInode {
         let range = range.start..range.end.min(self.item.size_bytes);
         let members = self.context().blocks.store().members();
         let mut left = ANNOUNCED_EXTENTS_MAX;
-        let _ = self.contents().extents(range, &mut |extent| {
-            let place = extent.place.filter(|_| !extent.unwritten);
-            let member = place.and_then(|place| {
+        let _ = self.contents().written(range, &mut |extent| {
+            let member = extent.place.and_then(|place| {
                 let member = members.iter().find(|member| member.index == place.member);
                 Some((place, member?.device.as_ref()?))
             });

@@ -53,6 +53,11 @@ impl<'t> Cursor<'t> {
         self.path.last().map(|step| step.block.logical())
     }
 
+    /// The blocks from the root down to the leaf that the position is in.
+    pub fn path(&self) -> impl Iterator<Item = &TreeBlock> {
+        self.path.iter().map(|step| &step.block)
+    }
+
     /// Moves to the first item at or after `key`.
     pub fn seek(&mut self, key: Key) -> Result<()> {
         self.descend_to(key)?;

@@ -6,4 +6,5 @@ mod devices;
 mod image;
 mod layouts;
 mod log;
+mod sharing;
 mod subvolumes;
