@@ -7,4 +7,5 @@ mod image;
 mod layouts;
 mod log;
 mod sharing;
+mod space;
 mod subvolumes;

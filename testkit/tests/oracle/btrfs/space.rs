@@ -1,0 +1,62 @@
+//! Free space as `statfs` reports it, beside the kernel.
+
+use anyhow::{Context, Result};
+use platter_btrfs::{Btrfs, MountOptions};
+use platter_vfs::Filesystem;
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
+
+use super::image::{Pool, mount};
+
+/// Compares what both mounts say of their space.
+pub(super) fn same_space(ours: &Btrfs, kernel: &Mount) -> Result<()> {
+    let theirs = rustix::fs::statvfs(kernel.root())?;
+    let stat = ours.stat_fs()?;
+    let found = (stat.blocks, stat.blocks_free, stat.blocks_available);
+    let expected = (theirs.f_blocks, theirs.f_bfree, theirs.f_bavail);
+    assert_eq!(found, expected, "blocks, free, available");
+    assert_eq!(u64::from(stat.block_bytes), theirs.f_bsize);
+    assert_eq!(stat.id, theirs.f_fsid);
+    Ok(())
+}
+
+/// Makes a filesystem of devices of these sizes, and compares its free space when it is empty and when
+/// it is filled.
+fn space(sizes_mib: &[u64], options: &[&str]) -> Result<()> {
+    let pool = Pool::of_sizes(sizes_mib, options)?;
+    for script in [
+        "true",
+        r#"head -c 20M /dev/urandom > "$1/file"; seq 100000 > "$1/text""#,
+    ] {
+        pool.run("", script)?;
+        // Devices that take no writes would make block groups read-only.
+        let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::Replay)?;
+        same_space(&mount(&pool.devices()?, &MountOptions::default())?, &kernel)
+            .with_context(|| format!("{options:?}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn space_of_one_device_is_that_of_the_kernel() -> Result<()> {
+    space(&[300], &[])?;
+    space(&[300], &["-d", "dup", "-m", "dup", "-n", "4096"])?;
+    space(&[300], &["-m", "single", "-R", "^free-space-tree"])?;
+    space(&[120], &["-M"])
+}
+
+#[test]
+fn space_of_mirrors_is_that_of_the_kernel() -> Result<()> {
+    space(&[300, 200, 250], &["-d", "raid1", "-m", "raid1"])?;
+    space(&[200, 300, 200], &["-d", "raid1c3", "-m", "raid1c3"])?;
+    space(&[200, 300, 200, 250], &["-d", "raid1c4", "-m", "raid1"])?;
+    space(&[200, 300, 200, 250], &["-d", "raid10", "-m", "raid10"])
+}
+
+#[test]
+fn space_of_stripes_is_that_of_the_kernel() -> Result<()> {
+    space(&[300, 200], &["-d", "single", "-m", "raid1"])?;
+    space(&[300, 200, 250], &["-d", "raid0", "-m", "raid1"])?;
+    space(&[300, 200, 250], &["-d", "raid5", "-m", "raid5"])?;
+    space(&[300, 200, 250, 220], &["-d", "raid6", "-m", "raid6"])
+}
