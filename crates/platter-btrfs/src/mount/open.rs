@@ -77,7 +77,11 @@ fn try_open(
     context.required_tree(TreeId::FS)?;
     for id in [TreeId::EXTENT, TreeId::DEV, TreeId::CSUM] {
         match read_root(&context, id) {
-            Err(_) if leniency.ignores_bad_roots => {}
+            Err(_) if leniency.ignores_bad_roots => {
+                // Without the tree nothing can be verified.
+                let is_csum = id == TreeId::CSUM;
+                context.leniency.ignores_data_checksums |= is_csum;
+            }
             result => result?,
         }
     }

@@ -1,0 +1,99 @@
+//! Filesystems that open only with `rescue=`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::Result;
+use platter_btrfs::ondisk::{LogicalAddr, TreeId};
+use platter_btrfs::{Btrfs, MountOptions, Rescue};
+use testkit::compare::compare;
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
+
+use super::image::{Pool, RULES, mount};
+
+/// Overwrites all copies of a tree block.
+fn overwrite(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr) -> Result<()> {
+    let store = btrfs.super_block().context.blocks.store();
+    for copy in 0..2 {
+        let (member, at) = store.location(logical, copy).unwrap();
+        let image = &pool.images[usize::from(member.index)];
+        let image = File::options().write(true).open(image)?;
+        image.write_all_at(&[0x77; 16384], at.0)?;
+    }
+    Ok(())
+}
+
+fn with(rescue: Rescue) -> MountOptions {
+    MountOptions {
+        rescue,
+        ..MountOptions::default()
+    }
+}
+
+/// Compares platter's mount with the kernel's, both with the same option.
+fn agree(pool: &Pool, rescue: Rescue, kernel: &str) -> Result<()> {
+    assert!(mount(&pool.devices()?, &MountOptions::default()).is_err());
+    let refused = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly);
+    assert!(refused.is_err(), "the kernel mounts it without {kernel}");
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), kernel, Access::ReadOnly)?;
+    let ours = mount(&pool.devices()?, &with(rescue))?;
+    let outcome = compare(&ours, kernel.root(), RULES)?;
+    assert!(outcome.files > 700, "{outcome}");
+    assert_eq!(outcome.differences, 0, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn backup_root_is_used_where_the_latest_is_corrupt() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &[])?;
+    pool.fill("compress=lzo")?;
+    pool.run("", r#"echo later > "$1/later"; sync -f "$1""#)?;
+    let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
+    overwrite(&btrfs, &pool, btrfs.superblock().root.logical)?;
+    let rescue = Rescue {
+        uses_backup_root: true,
+        ..Rescue::default()
+    };
+    agree(&pool, rescue, "rescue=usebackuproot")
+}
+
+/// A filesystem whose tree `id` has no readable root.
+fn without_tree(id: TreeId) -> Result<Pool> {
+    let pool = Pool::make(1, 200 << 10, &[])?;
+    pool.fill("")?;
+    let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
+    let tree = btrfs.super_block().context.required_tree(id)?;
+    overwrite(&btrfs, &pool, tree.root.logical)?;
+    Ok(pool)
+}
+
+const IGNORES_BAD_ROOTS: Rescue = Rescue {
+    uses_backup_root: false,
+    skips_log: false,
+    ignores_bad_roots: true,
+    ignores_data_checksums: false,
+};
+
+#[test]
+fn data_is_not_verified_without_a_checksum_tree() -> Result<()> {
+    agree(
+        &without_tree(TreeId::CSUM)?,
+        IGNORES_BAD_ROOTS,
+        "rescue=ignorebadroots",
+    )
+}
+
+#[test]
+fn files_are_read_without_an_extent_tree() -> Result<()> {
+    let pool = without_tree(TreeId::EXTENT)?;
+    agree(&pool, IGNORES_BAD_ROOTS, "rescue=ignorebadroots")?;
+    let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
+    let kernel = Mount::images(
+        FsType::Btrfs,
+        &pool.paths(),
+        "rescue=ignorebadroots",
+        Access::Replay,
+    )?;
+    super::space::same_space(&ours, &kernel)
+}
