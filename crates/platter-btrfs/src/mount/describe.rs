@@ -58,6 +58,17 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     }
     let bad = fs.context.blocks.bad_copies();
     details.push(number("bad_copies", "bad copies found", bad.found));
+    let data = &fs.data;
+    details.push(number(
+        "corrected_sectors",
+        "data sectors read from another copy",
+        data.other_copies(),
+    ));
+    details.push(number(
+        "bad_sectors",
+        "data sectors without a good copy",
+        data.mismatches(),
+    ));
     details
 }
 

@@ -1,15 +1,18 @@
 //! Losses that a profile tolerates: the same bytes as before.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use anyhow::Result;
 use platter_block::BlockDevice;
 use platter_btrfs::MountOptions;
+use platter_btrfs::ondisk::chunk_item::{ChunkItem, Profile};
 use platter_vfs::Filesystem;
 use testkit::compare::compare;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
+use testkit::prng::Prng;
 
 use super::image::{Pool, RULES, mount};
 
@@ -145,4 +148,103 @@ fn raid5_with_a_corrupt_device() -> Result<()> {
 #[test]
 fn raid6_with_a_corrupt_device() -> Result<()> {
     corrupted("raid6", 3)
+}
+
+/// What is corrupted at once: a tree block, or four sectors.
+const PIECE_BYTES: u64 = 16384;
+
+/// How many of `stripes` stripes in a row hold one piece and what replaces it, and how many of these may
+/// be corrupt.
+fn sets_of_copies(chunk: &ChunkItem) -> (usize, usize) {
+    match chunk.profile {
+        Profile::Raid10 => (2, 1),
+        Profile::Raid6 => (chunk.stripes.len(), 2),
+        _ => (
+            chunk.stripes.len(),
+            usize::from(chunk.profile != Profile::Single),
+        ),
+    }
+}
+
+/// Corrupts, of each piece of each chunk, as many copies as the profile tolerates, chosen at random.
+/// Those of parity profiles are all of one row; of others, all but one copy.
+fn corrupt_at_random(chunks: &[ChunkItem], images: &[File], prng: &mut Prng) -> Result<u64> {
+    let mut count = 0;
+    for chunk in chunks {
+        let (set, mut bad) = sets_of_copies(chunk);
+        if matches!(chunk.profile, Profile::Raid1C3 | Profile::Raid1C4) {
+            bad = set - 1;
+        }
+        for offset in (0..chunk.stripe_len_bytes()).step_by(16384) {
+            for stripes in chunk.stripes.chunks(set) {
+                let mut left: Vec<_> = stripes.iter().collect();
+                for _ in 0..bad {
+                    let chosen = usize::try_from(prng.below(left.len() as u64))?;
+                    let stripe = left.swap_remove(chosen);
+                    let image = &images[usize::try_from(stripe.device.0 - 1)?];
+                    let garbage = vec![0x5a; usize::try_from(PIECE_BYTES)?];
+                    image.write_all_at(&garbage, stripe.offset.0 + offset)?;
+                    count += 1;
+                }
+            }
+        }
+    }
+    Ok(count)
+}
+
+/// Compares a filesystem of which every piece has corrupt copies with the kernel's mount of the whole.
+fn with_random_copies_corrupt(profile: &str, count: usize) -> Result<()> {
+    let size_kib = if profile == "dup" {
+        300 << 10
+    } else {
+        160 << 10
+    };
+    let pool = Pool::make(count, size_kib, &["-d", profile, "-m", profile])?;
+    pool.fill("compress=zstd")?;
+    // What has no checksum is not seen to be corrupt.
+    pool.run("", r#"rm "$1/nodatacow""#)?;
+    let chunks: Vec<ChunkItem> = {
+        let whole = mount(&pool.devices()?, &MountOptions::default())?;
+        let store = whole.super_block().context.blocks.store();
+        store.map().iter().cloned().collect()
+    };
+    let damaged = Pool::empty(count)?;
+    let mut images = Vec::new();
+    for (from, to) in pool.images.iter().zip(&damaged.images) {
+        std::fs::copy(from, to)?;
+        images.push(File::options().write(true).open(to)?);
+    }
+    let pieces = corrupt_at_random(&chunks, &images, &mut Prng::named(profile.as_bytes()))?;
+    assert!(pieces > 1000, "{pieces} pieces are corrupt");
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::ReadOnly)?;
+    let btrfs = mount(&damaged.devices()?, &MountOptions::default())?;
+    let outcome = compare(&btrfs, kernel.root(), RULES)?;
+    assert!(outcome.files > 700, "{outcome}");
+    assert_eq!(outcome.differences, 0, "{profile}: {outcome}");
+    let fs = btrfs.super_block();
+    assert!(fs.context.blocks.bad_copies().found > 0);
+    assert!(fs.data.other_copies() > 0);
+    assert_eq!(fs.data.mismatches(), 0);
+    Ok(())
+}
+
+macro_rules! with_random_copies_corrupt {
+    ($($name:ident: $profile:literal on $devices:literal;)+) => {
+        $(
+            #[test]
+            fn $name() -> Result<()> {
+                with_random_copies_corrupt($profile, $devices)
+            }
+        )+
+    };
+}
+
+with_random_copies_corrupt! {
+    dup_with_corrupt_copies: "dup" on 1;
+    raid1_with_corrupt_copies: "raid1" on 2;
+    raid1c3_with_corrupt_copies: "raid1c3" on 3;
+    raid1c4_with_corrupt_copies: "raid1c4" on 4;
+    raid10_with_corrupt_copies: "raid10" on 4;
+    raid5_with_corrupt_copies: "raid5" on 3;
+    raid6_with_corrupt_copies: "raid6" on 4;
 }

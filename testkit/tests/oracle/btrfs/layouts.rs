@@ -1,8 +1,10 @@
 //! Profiles, checksums, compression, sizes of tree blocks and other features of new filesystems.
 
 use anyhow::Result;
+use platter_btrfs::MountOptions;
+use platter_vfs::PathWalk;
 
-use super::image::Pool;
+use super::image::{Pool, mount};
 
 /// Makes, fills and compares a filesystem.
 fn examine(devices: usize, size_mib: u64, mkfs: &[&str], mount: &str) -> Result<()> {
@@ -42,4 +44,18 @@ layouts! {
     raid10: 4 x 160, ["-d", "raid10", "-m", "raid10"], "compress=lzo";
     raid5: 3 x 160, ["-d", "raid5", "-m", "raid5"], "";
     raid6: 4 x 160, ["-d", "raid6", "-m", "raid6"], "compress=zstd";
+}
+
+#[test]
+fn properties_are_attributes() -> Result<()> {
+    let pool = Pool::make(1, 160 << 10, &[])?;
+    pool.run(
+        "",
+        r#"echo x > "$1/file"; setfattr -n btrfs.compression -v zlib "$1/file""#,
+    )?;
+    let ours = mount(&pool.devices()?, &MountOptions::default())?;
+    let inode = PathWalk::new(&ours).resolve(b"file")?;
+    assert_eq!(inode.list_xattrs()?, [b"btrfs.compression"]);
+    assert_eq!(inode.get_xattr(b"btrfs.compression")?, b"zlib");
+    Ok(())
 }

@@ -10,3 +10,4 @@ mod rescue;
 mod sharing;
 mod space;
 mod subvolumes;
+mod usr;

@@ -1,0 +1,99 @@
+//! Real files with each compressor, and with sectors that the kernel does not mount here.
+
+use std::path::Path;
+
+use anyhow::Result;
+use platter_btrfs::MountOptions;
+use testkit::compare::{Rules, compare};
+use testkit::oracle::btrfs;
+use testkit::tool;
+
+use super::image::{Pool, RULES, mount};
+
+/// Copies about as many bytes as the image takes, of programs, text and small files. With the variable
+/// set, all of `/usr`, for which the image has to be larger.
+const COPY: &str = r#"
+set -e
+if [ -n "$PLATTER_TEST_WHOLE_USR" ]; then cp -a /usr "$1"; exit; fi
+mkdir "$1/include" "$1/bin"
+cp -a /usr/include/linux "$1/include"
+cd /usr/share
+find doc -type f | sort | head -200 | while read -r file; do cp -a --parents "$file" "$1"; done
+find /usr/bin -type f -size -400k | sort | head -40 | while read -r file; do cp -a "$file" "$1/bin"; done
+"#;
+
+fn usr_with(compressor: &str) -> Result<()> {
+    let whole = std::env::var_os("PLATTER_TEST_WHOLE_USR").is_some();
+    let size_mib = if whole { 12 << 10 } else { 300 };
+    let pool = Pool::make(1, size_mib << 10, &[])?;
+    pool.run(&format!("compress-force={compressor}"), COPY)?;
+    let outcome = pool.compare(&MountOptions::default(), "", RULES)?;
+    assert!(outcome.files > 500 && outcome.bytes > 4 << 20, "{outcome}");
+    assert_eq!(outcome.differences, 0, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn usr_with_zlib() -> Result<()> {
+    usr_with("zlib")
+}
+
+#[test]
+fn usr_with_lzo() -> Result<()> {
+    usr_with("lzo")
+}
+
+#[test]
+fn usr_with_zstd() -> Result<()> {
+    usr_with("zstd")
+}
+
+/// Files of many sizes, below a directory of their own.
+const SOURCE: &str = r#"
+set -e
+cd "$1"
+seq 100000 > text
+for size in 0 1 2000 4095 4096 4097 65535 65536 65537 200000; do head -c $size text > size.$size; done
+dd if=/dev/urandom of=random bs=300000 count=1 status=none
+mkdir -p a/b/c
+i=0
+while [ $i -lt 300 ]; do echo $i > a/b/name.$i; i=$((i + 1)); done
+ln -s target a/link
+ln -s "$(printf 'l%.0s' $(seq 900))" a/long
+ln text a/hard
+setfattr -n user.name -v value text
+chmod 4755 size.1
+"#;
+
+/// Reads what `mkfs.btrfs` made of a directory.
+fn made_from_directory(options: &[&str]) -> Result<()> {
+    let source = tempfile::tempdir()?;
+    let mut shell = tool::command("sh");
+    shell.args(["-c", SOURCE, "sh"]).arg(source.path());
+    tool::succeed(&mut shell)?;
+    let pool = Pool::empty(1)?;
+    let image: &Path = &pool.images[0];
+    btrfs::make_filled(&[image], 400 << 10, options, Some(source.path()))?;
+    assert!(btrfs::check(&[image])?.is_clean());
+    let ours = mount(&pool.devices()?, &MountOptions::default())?;
+    assert!(ours.superblock().sector_bytes >= 16384);
+    // Directories have one link each.
+    let rules = Rules {
+        links: false,
+        ..Rules::SOURCE_FOLDER
+    };
+    let outcome = compare(&ours, source.path(), rules)?;
+    assert!(outcome.files > 300, "{outcome}");
+    assert_eq!(outcome.differences, 0, "{outcome}");
+    Ok(())
+}
+
+#[test]
+fn sectors_of_64k_are_read() -> Result<()> {
+    made_from_directory(&["-s", "65536", "-n", "65536"])
+}
+
+#[test]
+fn sectors_of_16k_are_read() -> Result<()> {
+    made_from_directory(&["-s", "16384", "-n", "32768", "--csum", "blake2"])
+}
