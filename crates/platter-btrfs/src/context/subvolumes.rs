@@ -41,6 +41,12 @@ impl Subvolume {
         }
     }
 
+    /// Whether it was deleted, though not all of its tree is freed yet.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.item.refs == 0 || self.item.flags.contains(RootFlags::DEAD)
+    }
+
     /// Whether nothing in it may change.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
@@ -66,12 +72,23 @@ impl FsContext {
             return Ok(None);
         }
         let item = self.root_item(id)?;
-        let item = item.filter(|item| item.refs > 0 && !item.flags.contains(RootFlags::DEAD));
-        Ok(item.map(|item| Subvolume { id, item }))
+        let subvolume = item.map(|item| Subvolume { id, item });
+        Ok(subvolume.filter(|subvolume| !subvolume.is_deleted()))
     }
 
     /// All subvolumes that were not deleted, in order of their numbers.
     pub fn subvolumes(&self) -> Result<Vec<Subvolume>> {
+        let all = self.all_subvolumes()?.into_iter();
+        Ok(all.filter(|it| !it.is_deleted()).collect())
+    }
+
+    /// The subvolumes whose deletion is not complete, in order of their numbers.
+    pub fn deleted_subvolumes(&self) -> Result<Vec<Subvolume>> {
+        let all = self.all_subvolumes()?.into_iter();
+        Ok(all.filter(Subvolume::is_deleted).collect())
+    }
+
+    fn all_subvolumes(&self) -> Result<Vec<Subvolume>> {
         let mut ids = Vec::new();
         let tree = self.root_tree();
         let mut cursor = self.cursor(tree);
@@ -85,7 +102,8 @@ impl FsContext {
         }
         let mut found = Vec::new();
         for id in ids {
-            found.extend(self.subvolume(id)?);
+            let item = self.root_item(id)?;
+            found.extend(item.map(|item| Subvolume { id, item }));
         }
         Ok(found)
     }

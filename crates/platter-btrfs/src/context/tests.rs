@@ -12,23 +12,21 @@ use crate::tree::tests::Sample;
 
 /// A filesystem whose top-level subvolume has these items, and whose root tree these besides.
 pub(crate) fn sample(items: &[(Key, &[u8])], others: &[(Key, &[u8])]) -> FsContext {
-    let mut blocks = Sample::new();
+    sample_of(Sample::new(), items, others)
+}
+
+/// As [`sample`], with blocks that are there already.
+pub(crate) fn sample_of(
+    mut blocks: Sample,
+    items: &[(Key, &[u8])],
+    others: &[(Key, &[u8])],
+) -> FsContext {
     let fs = blocks.leaf(items);
-    let item = RootItem {
-        root: RootPointer {
-            logical: fs.logical,
-            generation: fs.generation,
-            level: 0,
-        },
-        root_dir: 256,
-        bytes_used: 4096,
-        last_snapshot: Generation(0),
-        flags: RootFlags::empty(),
-        refs: 1,
-        drop_progress: Key::MIN,
-        drop_level: 0,
-        history: RootHistory::default(),
-    };
+    let item = root_item(RootPointer {
+        logical: fs.logical,
+        generation: fs.generation,
+        level: 0,
+    });
     let item = item.encode(None);
     let key = Key::new(TreeId::FS.0, ItemKind::ROOT_ITEM, 0);
     let mut roots = vec![(key, item.as_bytes())];
@@ -42,6 +40,21 @@ pub(crate) fn sample(items: &[(Key, &[u8])], others: &[(Key, &[u8])]) -> FsConte
         level: 0,
     };
     FsContext::new(superblock, blocks.blocks(), Leniency::default())
+}
+
+/// The root item of a tree.
+pub(crate) fn root_item(root: RootPointer) -> RootItem {
+    RootItem {
+        root,
+        root_dir: 256,
+        bytes_used: 4096,
+        last_snapshot: Generation(0),
+        flags: RootFlags::empty(),
+        refs: 1,
+        drop_progress: Key::MIN,
+        drop_level: 0,
+        history: RootHistory::default(),
+    }
 }
 
 /// The rule that an operation found broken.
@@ -103,4 +116,26 @@ fn ancestry_lists_names_from_the_top() {
     let names = context.ancestry(TreeId(257)).unwrap();
     let names: Vec<_> = names.iter().map(|name| &name.name[..]).collect();
     assert_eq!(names, [b"one", b"two"]);
+}
+
+#[test]
+fn subvolumes_that_are_being_deleted_are_apart() {
+    let root = RootPointer::default();
+    let present = root_item(root).encode(None);
+    let mut dead = root_item(root);
+    dead.refs = 0;
+    dead.drop_progress = Key::new(300, ItemKind::INODE_ITEM, 0);
+    let dead = dead.encode(None);
+    let key = |id| Key::new(id, ItemKind::ROOT_ITEM, 0);
+    let roots = [
+        (key(256), present.as_bytes()),
+        (key(257), dead.as_bytes()),
+        (key(258), present.as_bytes()),
+    ];
+    let context = sample(&[(ANY, b"")], &roots);
+    let ids = |list: Vec<Subvolume>| list.iter().map(|it| it.id.0).collect::<Vec<_>>();
+    assert_eq!(ids(context.subvolumes().unwrap()), [5, 256, 258]);
+    let deleted = context.deleted_subvolumes().unwrap();
+    assert_eq!(deleted[0].item.drop_progress.object, 300);
+    assert_eq!(ids(deleted), [257]);
 }

@@ -1,5 +1,6 @@
 //! Inodes: their items, names, and attributes as `stat` shows them.
 
+use hashbrown::HashSet;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Attr, Result};
 
@@ -17,6 +18,8 @@ pub enum InodeRule {
     Missing,
     /// A directory has a name.
     NoName,
+    /// A directory is not its own ancestor.
+    Ancestry,
 }
 
 impl Rule for InodeRule {
@@ -26,6 +29,7 @@ impl Rule for InodeRule {
         match self {
             Self::Missing => "no inode item",
             Self::NoName => "no inode ref",
+            Self::Ancestry => "directory is its own ancestor",
         }
     }
 }
@@ -47,6 +51,11 @@ pub fn find(context: &FsContext, tree: Tree, number: u64) -> Result<Option<Inode
 
 /// The directory that holds a directory.
 pub fn parent(context: &FsContext, tree: Tree, number: u64) -> Result<u64> {
+    Ok(first_name(context, tree, number)?.0)
+}
+
+/// The first name of an inode, after the directory that has it; the only one of a directory.
+pub fn first_name(context: &FsContext, tree: Tree, number: u64) -> Result<(u64, Vec<u8>)> {
     let mut cursor = context.cursor(tree);
     cursor.seek(Key::new(number, ItemKind::INODE_REF, 0))?;
     while let Some((key, data)) = cursor.item() {
@@ -61,12 +70,35 @@ pub fn parent(context: &FsContext, tree: Tree, number: u64) -> Result<u64> {
             ItemKind(_) => break,
         };
         if let Some(first) = refs.first() {
-            return Ok(first.parent);
+            return Ok((first.parent, first.name.to_vec()));
         }
         cursor.step()?;
     }
     let locus = Locus::tree(tree.id.0).of_inode(number);
     Err(Corrupt::new(locus, InodeRule::NoName).into())
+}
+
+/// The names that lead from one directory down to another, in their order.
+pub fn names_between(
+    context: &FsContext,
+    tree: Tree,
+    top: u64,
+    number: u64,
+) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut seen = HashSet::new();
+    let mut at = number;
+    while at != top {
+        if !seen.insert(at) {
+            let locus = Locus::tree(tree.id.0).of_inode(at);
+            return Err(Corrupt::new(locus, InodeRule::Ancestry).into());
+        }
+        let (parent, name) = first_name(context, tree, at)?;
+        names.push(name);
+        at = parent;
+    }
+    names.reverse();
+    Ok(names)
 }
 
 /// The flags of `FS_IOC_GETFLAGS` by ours. Spec: `linux/fs.h`.
@@ -139,8 +171,32 @@ mod tests {
         let tree = context.required_tree(TreeId::FS).unwrap();
         assert_eq!(parent(&context, tree, 257).unwrap(), 256);
         assert_eq!(rule(parent(&context, tree, 258)), InodeRule::NoName.text());
+        let names = names_between(&context, tree, 256, 257).unwrap();
+        assert_eq!(names, [b"dir"]);
         assert_eq!(find(&context, tree, 257).unwrap(), None);
         assert_eq!(missing(tree, 257).rule, InodeRule::Missing);
+    }
+
+    #[test]
+    fn directory_that_is_its_own_ancestor_is_corrupt() {
+        let item = |parent| {
+            let mut item = Vec::new();
+            let (index, name) = (2, &b"dir"[..]);
+            let reference = InodeRef {
+                parent,
+                index,
+                name,
+            };
+            reference.encode(&mut item);
+            item
+        };
+        let key = |child, parent| Key::new(child, ItemKind::INODE_REF, parent);
+        let (first, second) = (item(258), item(257));
+        let items = [(key(257, 258), &first[..]), (key(258, 257), &second[..])];
+        let context = sample(&items, &[]);
+        let tree = context.required_tree(TreeId::FS).unwrap();
+        let names = names_between(&context, tree, 256, 257);
+        assert_eq!(rule(names), InodeRule::Ancestry.text());
     }
 
     #[test]

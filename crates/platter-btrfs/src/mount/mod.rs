@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
-use platter_vfs::{Clock, Condition, Description, Filesystem, Inode, InodeId, Result, StatFs};
+use platter_vfs::{
+    Clock, Condition, Description, Filesystem, Inode, InodeId, Result, StatFs, Subvolumes,
+};
 
 use crate::ondisk::Superblock;
 use crate::ops::SuperBlock;
@@ -99,6 +101,10 @@ impl Filesystem for Btrfs {
 
     fn inode_shown_as(&self, number: u64) -> Option<InodeId> {
         self.fs.shown_as(number)
+    }
+
+    fn subvolumes(&self) -> Option<&dyn Subvolumes> {
+        Some(&*self.fs)
     }
 
     fn stat_fs(&self) -> Result<StatFs> {

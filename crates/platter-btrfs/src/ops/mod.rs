@@ -6,6 +6,7 @@ mod contents;
 mod link;
 mod names;
 mod stub;
+mod subvolumes;
 
 use std::fmt;
 use std::ops::Range;
