@@ -32,6 +32,11 @@ impl Overlay {
         self.items.insert(key, None);
     }
 
+    /// The changes in order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, Option<&[u8]>)> {
+        self.items.iter().map(|(key, data)| (*key, data.as_deref()))
+    }
+
     fn at_or_after(&self, key: Key) -> Option<(Key, Option<&[u8]>)> {
         let (key, data) = self.items.range(key..).next()?;
         Some((*key, data.as_deref()))

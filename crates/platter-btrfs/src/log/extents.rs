@@ -1,84 +1,184 @@
 //! Replay of extents and their checksums.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use platter_ondisk::Locus;
 use platter_vfs::Result;
 
 use super::replay::Replay;
 use crate::data::Checksums;
 use crate::items::Overlay;
-use crate::ondisk::Key;
 use crate::ondisk::csum_item::CsumItem;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::file_extent::{ExtentPlace, FileExtent, FileExtentKind};
+use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::EXTENT_CSUM_OBJECT;
+use crate::ondisk::{Key, LogicalAddr};
+use crate::tree::Tree;
 
-impl Replay<'_> {
-    /// Takes over an extent, instead of what its range has.
-    pub(super) fn extent(&mut self, key: Key, data: &[u8]) -> Result<()> {
-        let sector = self.context.sector_bytes();
-        let locus = self.log.locus(key);
-        let extent = FileExtent::decode(data, key.offset, sector, locus)?;
-        let end = key.offset.saturating_add(extent.file_bytes);
+const EXTENTS: std::ops::RangeInclusive<ItemKind> = ItemKind::EXTENT_DATA..=ItemKind::EXTENT_DATA;
+
+/// The extents of one file, as they are so far.
+#[derive(Debug)]
+pub(super) struct Extents {
+    tree: Tree,
+    inode: u64,
+    sector_bytes: u32,
+    /// Items by their offset in the file.
+    items: BTreeMap<u64, Vec<u8>>,
+    /// Offsets whose item in the subvolume is another one, or none.
+    changed: BTreeSet<u64>,
+}
+
+impl Extents {
+    pub(super) fn new(
+        tree: Tree,
+        inode: u64,
+        sector_bytes: u32,
+        items: BTreeMap<u64, Vec<u8>>,
+    ) -> Self {
+        Self {
+            tree,
+            inode,
+            sector_bytes,
+            items,
+            changed: BTreeSet::new(),
+        }
+    }
+
+    fn key(&self, offset: u64) -> Key {
+        Key::new(self.inode, ItemKind::EXTENT_DATA, offset)
+    }
+
+    fn decode<'d>(&self, offset: u64, data: &'d [u8]) -> Result<FileExtent<'d>> {
+        let locus = self.tree.locus(self.key(offset));
+        Ok(FileExtent::decode(data, offset, self.sector_bytes, locus)?)
+    }
+
+    /// Takes over the extent at `offset`, instead of what its range has.
+    pub(super) fn replace(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        locus: Locus,
+        has_holes: bool,
+    ) -> Result<()> {
+        let sector = self.sector_bytes;
+        let extent = FileExtent::decode(data, offset, sector, locus)?;
+        let end = offset.saturating_add(extent.file_bytes);
         let end = end.checked_next_multiple_of(sector.into());
-        self.drop_extents(key.object, key.offset..end.unwrap_or(u64::MAX))?;
-        let incompat = self.context.superblock.features.incompat;
-        let is_implied =
-            extent.kind == FileExtentKind::Hole && incompat.contains(Incompat::NO_HOLES);
-        if !is_implied {
-            self.overlay.set(key, data);
+        self.drop(offset..end.unwrap_or(u64::MAX))?;
+        if extent.kind != FileExtentKind::Hole || has_holes {
+            self.set(offset, data.to_vec());
         }
         Ok(())
     }
 
-    /// Removes what backs a range of a file; extents that reach beyond are made shorter.
-    pub(super) fn drop_extents(&mut self, inode: u64, range: Range<u64>) -> Result<()> {
-        let sector = self.context.sector_bytes();
-        for (key, data) in self.items_of(
-            false,
-            inode,
-            &(ItemKind::EXTENT_DATA..=ItemKind::EXTENT_DATA),
-        )? {
-            let locus = self.tree.locus(key);
-            let extent = FileExtent::decode(&data, key.offset, sector, locus)?;
-            let end = key.offset.saturating_add(extent.file_bytes);
-            if end <= range.start || key.offset >= range.end {
-                continue;
-            }
-            self.overlay.remove(key);
-            if let FileExtentKind::Inline(_) = extent.kind {
-                continue;
-            }
-            if key.offset < range.start {
-                let before = part(&extent, 0..range.start - key.offset);
-                self.overlay.set(key, &before.encode());
-            }
-            if end > range.end {
-                let after = part(&extent, range.end - key.offset..extent.file_bytes);
-                let offset = range.end;
-                self.overlay.set(Key { offset, ..key }, &after.encode());
-            }
+    /// Removes what backs a range of the file; extents that reach beyond are made shorter.
+    pub(super) fn drop(&mut self, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let before = self.items.range(..range.start).next_back();
+        let from = before.map_or(range.start, |(&offset, _)| offset);
+        let offsets: Vec<u64> = self
+            .items
+            .range(from..range.end)
+            .map(|(&offset, _)| offset)
+            .collect();
+        for offset in offsets {
+            self.drop_from(offset, &range)?;
         }
         Ok(())
     }
 
-    /// What the extents of a file have allocated.
-    pub(super) fn allocated_bytes(&self, inode: u64) -> Result<u64> {
-        let sector = self.context.sector_bytes();
+    fn drop_from(&mut self, offset: u64, range: &Range<u64>) -> Result<()> {
+        let data = self.items.get(&offset).cloned().unwrap_or_default();
+        let extent = self.decode(offset, &data)?;
+        let end = offset.saturating_add(extent.file_bytes);
+        if end <= range.start {
+            return Ok(());
+        }
+        self.items.remove(&offset);
+        self.changed.insert(offset);
+        if let FileExtentKind::Inline(_) = extent.kind {
+            return Ok(());
+        }
+        if offset < range.start {
+            let before = part(&extent, 0..range.start - offset);
+            self.set(offset, before.encode());
+        }
+        if end > range.end {
+            let after = part(&extent, range.end - offset..extent.file_bytes);
+            self.set(range.end, after.encode());
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, offset: u64, data: Vec<u8>) {
+        self.items.insert(offset, data);
+        self.changed.insert(offset);
+    }
+
+    /// What the extents have allocated.
+    pub(super) fn allocated_bytes(&self) -> Result<u64> {
         let mut sum = 0u64;
-        for (key, data) in self.items_of(
-            false,
-            inode,
-            &(ItemKind::EXTENT_DATA..=ItemKind::EXTENT_DATA),
-        )? {
-            let locus = self.tree.locus(key);
-            let extent = FileExtent::decode(&data, key.offset, sector, locus)?;
+        for (&offset, data) in &self.items {
+            let extent = self.decode(offset, data)?;
             if extent.kind != FileExtentKind::Hole {
                 sum = sum.saturating_add(extent.file_bytes);
             }
         }
         Ok(sum)
+    }
+
+    /// Puts the changes over the items of the subvolume.
+    pub(super) fn store(self, overlay: &mut Overlay) {
+        for &offset in &self.changed {
+            match self.items.get(&offset) {
+                Some(data) => overlay.set(self.key(offset), data),
+                None => overlay.remove(self.key(offset)),
+            }
+        }
+    }
+}
+
+impl Replay<'_> {
+    /// Takes over the extents of all files, after what follows the ends of files was removed.
+    pub(super) fn extents(&mut self) -> Result<()> {
+        let incompat = self.context.superblock.features.incompat;
+        let has_holes = !incompat.contains(Incompat::NO_HOLES);
+        let mut logged: BTreeMap<u64, Vec<(Key, Vec<u8>)>> = BTreeMap::new();
+        for (key, data) in self.logged(ItemKind::EXTENT_DATA)? {
+            logged.entry(key.object).or_default().push((key, data));
+        }
+        let ends = std::mem::take(&mut self.ends);
+        let inodes: BTreeSet<u64> = logged.keys().chain(ends.keys()).copied().collect();
+        for inode in inodes {
+            let Some(item) = self.item(inode)? else {
+                continue;
+            };
+            let stored = self.items_of(false, inode, &EXTENTS)?;
+            let stored = stored.into_iter().map(|(key, data)| (key.offset, data));
+            let sector_bytes = self.context.sector_bytes();
+            let mut extents = Extents::new(self.tree, inode, sector_bytes, stored.collect());
+            if let Some(&end) = ends.get(&inode) {
+                extents.drop(end..u64::MAX)?;
+            }
+            for (key, data) in logged.remove(&inode).unwrap_or_default() {
+                extents.replace(key.offset, &data, self.log.locus(key), has_holes)?;
+            }
+            let allocated_bytes = extents.allocated_bytes()?;
+            let item = InodeItem {
+                allocated_bytes,
+                ..item
+            };
+            self.set_item(inode, &item);
+            extents.store(&mut self.overlay);
+        }
+        Ok(())
     }
 
     /// Takes over the checksums of sectors that have none.
@@ -94,7 +194,7 @@ impl Replay<'_> {
             let sectors = (len_bytes / sector).min(usize::MAX as u64);
             for index in 0..=sectors {
                 let at = item.start.0 + index * sector;
-                let checksum = item.checksum(crate::ondisk::LogicalAddr(at));
+                let checksum = item.checksum(LogicalAddr(at));
                 let is_known = known.is_stored(usize::try_from(index).unwrap_or(usize::MAX));
                 match checksum.filter(|_| !is_known) {
                     Some(checksum) => {

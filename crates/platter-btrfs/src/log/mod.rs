@@ -8,6 +8,8 @@
 mod extents;
 mod names;
 mod replay;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,19 @@
 //! Replay of names: entries of directories and references of inodes.
 
+use std::collections::BTreeSet;
+
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result};
 
 use super::replay::Replay;
+use crate::inode::InodeRule;
 use crate::ondisk::Key;
-use crate::ondisk::checksum::name_hash;
+use crate::ondisk::checksum::{extref_hash, name_hash};
 use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::root_ref::RootRef;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
 
 /// The types of items that have names of an inode.
@@ -49,16 +54,18 @@ impl Replay<'_> {
         for (key, data) in &logged {
             names.extend(self.refs(*key, data)?);
         }
+        let kept: BTreeSet<(u64, Vec<u8>)> = names
+            .iter()
+            .map(|name| (name.parent, name.name.clone()))
+            .collect();
         for (key, _) in &logged {
             let Some(data) = self.data(*key)? else {
                 continue;
             };
             for old in self.refs(*key, &data)? {
-                let is_kept = names
-                    .iter()
-                    .any(|name| name.parent == old.parent && name.name == old.name);
-                if !is_kept {
-                    self.unlink(old.parent, &old.name)?;
+                let name = (old.parent, old.name);
+                if !kept.contains(&name) {
+                    self.unlink(name.0, &name.1, Some(old.index))?;
                 }
             }
         }
@@ -132,10 +139,10 @@ impl Replay<'_> {
             return self.refer(dir, index, entry);
         }
         if let Some((known, _)) = at_index {
-            self.unlink(dir, &known)?;
+            self.unlink(dir, &known, Some(index))?;
         }
         if self.named(dir, name)?.is_some() {
-            self.unlink(dir, name)?;
+            self.unlink(dir, name, None)?;
         }
         let (key, mut data) = self.hashed(dir, name)?;
         entry.encode(&mut data);
@@ -153,14 +160,8 @@ impl Replay<'_> {
             return Ok(());
         };
         self.relinked.insert(inode);
-        for (key, data) in self.items_of(false, inode, &REFS)? {
-            let refs = self.refs(key, &data)?;
-            if refs
-                .iter()
-                .any(|it| it.parent == dir && it.name == entry.name && it.index == index)
-            {
-                return Ok(());
-            }
+        if self.index_of_ref(inode, dir, entry.name)? == Some(index) {
+            return Ok(());
         }
         let key = Key::new(inode, ItemKind::INODE_REF, dir);
         let mut data = self.data(key)?.unwrap_or_default();
@@ -177,14 +178,14 @@ impl Replay<'_> {
     /// Removes the entry of a directory with this index item.
     pub(super) fn remove_entry(&mut self, key: Key, data: &[u8]) -> Result<()> {
         for entry in DirItem::decode_all(key, data, self.tree.locus(key))? {
-            self.unlink(key.object, entry.name)?;
+            self.unlink(key.object, entry.name, Some(key.offset))?;
             self.overlay.remove(key);
         }
         Ok(())
     }
 
-    /// Removes a name from a directory, and from what it names.
-    fn unlink(&mut self, dir: u64, name: &[u8]) -> Result<()> {
+    /// Removes a name from a directory, and from what it names. Its index is found if it is not given.
+    fn unlink(&mut self, dir: u64, name: &[u8], index: Option<u64>) -> Result<()> {
         let Some(location) = self.named(dir, name)? else {
             return Ok(());
         };
@@ -196,7 +197,10 @@ impl Replay<'_> {
             }
         }
         self.set_or_remove(key, &rest);
-        let index = self.index_of(dir, name, location)?;
+        let index = match index {
+            Some(index) => index,
+            None => self.index_of(dir, name, location)?,
+        };
         self.overlay
             .remove(Key::new(dir, ItemKind::DIR_INDEX, index));
         self.resize_dir(dir, u64::saturating_sub, name)?;
@@ -209,27 +213,43 @@ impl Replay<'_> {
 
     /// The index of an entry, by the reference of what it names.
     fn index_of(&self, dir: u64, name: &[u8], location: Location) -> Result<u64> {
-        if let Location::Inode(inode) = location {
-            for (key, data) in self.items_of(false, inode, &REFS)? {
-                let refs = self.refs(key, &data)?;
-                let found = refs.iter().find(|it| it.parent == dir && it.name == name);
-                if let Some(found) = found {
-                    return Ok(found.index);
-                }
+        let index = match location {
+            Location::Inode(inode) => self.index_of_ref(inode, dir, name)?,
+            Location::Subvolume(child) => {
+                let roots = self.context.root_tree();
+                let key = Key::new(self.tree.id.0, ItemKind::ROOT_REF, child);
+                let found = self.context.find(roots, key, |data| {
+                    let reference = RootRef::decode(data, roots.locus(key))?;
+                    let is_it = reference.dir == dir && reference.name == name;
+                    Ok(is_it.then_some(reference.index))
+                })?;
+                found.flatten()
+            }
+        };
+        let locus = Locus::tree(self.tree.id.0).of_inode(dir);
+        Ok(index.ok_or_else(|| Corrupt::new(locus, InodeRule::NoName))?)
+    }
+
+    /// The index in the reference of an inode for one of its names.
+    fn index_of_ref(&self, inode: u64, dir: u64, name: &[u8]) -> Result<Option<u64>> {
+        for key in ref_keys(inode, dir, name) {
+            let Some(data) = self.data(key)? else {
+                continue;
+            };
+            let refs = self.refs(key, &data)?;
+            let found = refs.iter().find(|it| it.parent == dir && it.name == name);
+            if let Some(found) = found {
+                return Ok(Some(found.index));
             }
         }
-        let kinds = ItemKind::DIR_INDEX..=ItemKind::DIR_INDEX;
-        for (key, data) in self.items_of(false, dir, &kinds)? {
-            let entries = DirItem::decode_all(key, &data, self.tree.locus(key))?;
-            if entries.iter().any(|entry| entry.name == name) {
-                return Ok(key.offset);
-            }
-        }
-        Ok(0)
+        Ok(None)
     }
 
     fn drop_refs(&mut self, inode: u64, dir: u64, name: &[u8]) -> Result<()> {
-        for (key, data) in self.items_of(false, inode, &REFS)? {
+        for key in ref_keys(inode, dir, name) {
+            let Some(data) = self.data(key)? else {
+                continue;
+            };
             let refs = self.refs(key, &data)?;
             let mut rest = Vec::new();
             for it in refs.iter().filter(|it| it.parent != dir || it.name != name) {
@@ -294,4 +314,12 @@ impl Replay<'_> {
         self.set_item(inode, &InodeItem { links, ..item });
         Ok(())
     }
+}
+
+/// The items that a reference of an inode for a name can be in.
+fn ref_keys(inode: u64, dir: u64, name: &[u8]) -> [Key; 2] {
+    [
+        Key::new(inode, ItemKind::INODE_REF, dir),
+        Key::new(inode, ItemKind::INODE_EXTREF, extref_hash(dir, name)),
+    ]
 }

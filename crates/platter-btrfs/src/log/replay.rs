@@ -1,6 +1,6 @@
 //! Replay of the log tree of one subvolume.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use platter_vfs::{FileKind, Result};
@@ -22,8 +22,9 @@ pub(super) struct Replay<'c> {
     pub(super) overlay: Overlay,
     /// Inodes whose number of names may have changed.
     pub(super) relinked: BTreeSet<u64>,
-    /// Files whose extents may have changed.
-    resized: BTreeSet<u64>,
+    /// Files with the first byte that has no extent: all of a file's extents before it were logged, or
+    /// are those of the subvolume.
+    pub(super) ends: BTreeMap<u64, u64>,
 }
 
 impl<'c> Replay<'c> {
@@ -34,7 +35,7 @@ impl<'c> Replay<'c> {
             log,
             overlay: Overlay::default(),
             relinked: BTreeSet::new(),
-            resized: BTreeSet::new(),
+            ends: BTreeMap::new(),
         }
     }
 
@@ -57,18 +58,10 @@ impl<'c> Replay<'c> {
                 self.names_of(key.object)?;
             }
         }
-        for (key, data) in self.logged(ItemKind::EXTENT_DATA)? {
-            if self.item(key.object)?.is_some() {
-                self.resized.insert(key.object);
-                self.extent(key, &data)?;
-            }
-        }
+        self.extents()?;
         self.checksums(checksums)?;
         for inode in std::mem::take(&mut self.relinked) {
             self.count_links(inode)?;
-        }
-        for inode in std::mem::take(&mut self.resized) {
-            self.count_bytes(inode)?;
         }
         Ok(())
     }
@@ -156,9 +149,8 @@ impl<'c> Replay<'c> {
         self.relinked.insert(number);
         if item.kind == FileKind::Regular {
             let sector = u64::from(self.context.sector_bytes());
-            let end = item.size_bytes.next_multiple_of(sector);
-            self.drop_extents(number, end..u64::MAX)?;
-            self.resized.insert(number);
+            let end = item.size_bytes.checked_next_multiple_of(sector);
+            self.ends.insert(number, end.unwrap_or(u64::MAX));
         }
         Ok(())
     }
@@ -188,32 +180,16 @@ impl<'c> Replay<'c> {
             .into_iter()
             .map(|(key, _)| key)
             .collect();
-        let entries = self.items_of(false, dir, &kinds)?;
+        let mut entries = self.items_of(false, dir, &kinds)?.into_iter().peekable();
         for (key, data) in ranges {
             let range = DirLog::decode(key, &data, self.log.locus(key))?;
-            for (key, data) in &entries {
-                let is_covered = (range.first..=range.last).contains(&key.offset);
-                if is_covered && !kept.contains(key) {
-                    self.remove_entry(*key, data)?;
+            // Ranges are in order of their beginnings, so what one passes over none has that follows.
+            while let Some((key, data)) = entries.next_if(|(key, _)| key.offset <= range.last) {
+                if key.offset >= range.first && !kept.contains(&key) {
+                    self.remove_entry(key, &data)?;
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Sets what an inode has allocated to what its extents say.
-    fn count_bytes(&mut self, inode: u64) -> Result<()> {
-        let Some(item) = self.item(inode)? else {
-            return Ok(());
-        };
-        let allocated_bytes = self.allocated_bytes(inode)?;
-        self.set_item(
-            inode,
-            &InodeItem {
-                allocated_bytes,
-                ..item
-            },
-        );
         Ok(())
     }
 }
@@ -238,8 +214,13 @@ fn merged(logged: &InodeItem, old: Option<&InodeItem>, latest: Generation) -> In
             allocated_bytes: old.allocated_bytes,
             ..*logged
         },
-        Some(_) => *logged,
+        // What is allocated follows from the extents.
+        Some(old) => InodeItem {
+            allocated_bytes: old.allocated_bytes,
+            ..*logged
+        },
         None => InodeItem {
+            allocated_bytes: 0,
             size_bytes: if is_dir { 0 } else { logged.size_bytes },
             generation: if is_name_only {
                 Generation(latest.0.saturating_add(1))

@@ -6,6 +6,7 @@ mod devices;
 mod image;
 mod layouts;
 mod log;
+mod log_cuts;
 mod rescue;
 mod sharing;
 mod space;
