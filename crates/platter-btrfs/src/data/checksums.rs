@@ -71,6 +71,18 @@ impl Checksums {
         }
     }
 
+    /// The size of a sector.
+    #[must_use]
+    pub fn sector_bytes(&self) -> usize {
+        self.sector_bytes
+    }
+
+    /// Whether verifying takes so long that several threads do it sooner than one.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        matches!(self.kind, ChecksumKind::Sha256 | ChecksumKind::Blake2b)
+    }
+
     /// Whether a checksum is stored for the sector number `index` of the range.
     #[must_use]
     pub fn is_stored(&self, index: usize) -> bool {

@@ -1,14 +1,21 @@
 //! Reading of data: each sector from the first copy that matches its checksum.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use platter_block::{IoError, Operation};
 use platter_vfs::{Error, Result};
 
 use super::checksums::Checksums;
+use super::helpers::Helpers;
 use crate::context::FsContext;
 use crate::ondisk::{LogicalAddr, TreeId};
+
+/// How much is verified by one thread at a time: whole sectors of any size.
+const PART_BYTES: usize = 128 << 10;
 
 /// The file that data is read for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +35,7 @@ pub struct DataReader {
     other_copies: AtomicU64,
     /// Sectors of which no copy matches.
     mismatches: AtomicU64,
+    helpers: Helpers,
 }
 
 impl DataReader {
@@ -41,6 +49,12 @@ impl DataReader {
     #[must_use]
     pub fn mismatches(&self) -> u64 {
         self.mismatches.load(Ordering::Relaxed)
+    }
+
+    /// The threads that help with large reads.
+    #[must_use]
+    pub fn helpers(&self) -> &Helpers {
+        &self.helpers
     }
 
     /// Fills `bufs` with what follows `logical`. Both the address and the length of each buffer are
@@ -65,15 +79,22 @@ impl DataReader {
             None
         };
         let sector_bytes = context.sector_bytes() as usize;
+        let bad = match &checksums {
+            Some(checksums) if first.is_ok() => self.mismatching(checksums, bufs),
+            _ => None,
+        };
+        if bad.as_ref().is_some_and(BTreeSet::is_empty) {
+            return Ok(());
+        }
         let mut at = logical;
         let mut index = 0;
         for buf in bufs {
             for sector in buf.chunks_mut(sector_bytes) {
-                let is_good = |bytes: &[u8]| {
-                    let checksums = checksums.as_ref();
-                    checksums.is_none_or(|checksums| checksums.matches(index, bytes))
-                };
-                if first.is_err() || !is_good(sector) {
+                if bad.as_ref().is_none_or(|bad| bad.contains(&index)) {
+                    let is_good = |bytes: &[u8]| {
+                        let checksums = checksums.as_ref();
+                        checksums.is_none_or(|checksums| checksums.matches(index, bytes))
+                    };
                     self.read_other_copy(context, reader, at, sector, &is_good)?;
                 }
                 at = LogicalAddr(at.0.saturating_add(sector.len() as u64));
@@ -81,6 +102,38 @@ impl DataReader {
             }
         }
         Ok(())
+    }
+
+    /// The numbers of the sectors that do not match their checksum.
+    fn mismatching(
+        &self,
+        checksums: &Checksums,
+        bufs: &[IoSliceMut<'_>],
+    ) -> Option<BTreeSet<usize>> {
+        let sector_bytes = checksums.sector_bytes();
+        let mut parts = Vec::new();
+        let mut index = 0;
+        for part in bufs.iter().flat_map(|buf| buf.chunks(PART_BYTES)) {
+            parts.push((index, part));
+            index += part.len().div_ceil(sector_bytes);
+        }
+        let bad = Mutex::new(BTreeSet::new());
+        let verify = |(first, part): (usize, &[u8])| {
+            for (index, sector) in (first..).zip(part.chunks(sector_bytes)) {
+                if !checksums.matches(index, sector) {
+                    bad.lock().insert(index);
+                }
+            }
+            Ok::<_, Infallible>(())
+        };
+        let is_worth_it = checksums.is_slow() && parts.len() > 1;
+        let done = if is_worth_it {
+            self.helpers.each(parts, verify)
+        } else {
+            parts.into_iter().try_for_each(verify)
+        };
+        done.ok()?;
+        Some(bad.into_inner())
     }
 
     /// Reads a sector from the first copy that is good.

@@ -12,6 +12,17 @@ use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::{Compression, ExtentPlace};
 use crate::tree::Tree;
 
+/// From so many bytes of compressed extents on, several threads decompress.
+const SHARED_BYTES_MIN: u64 = 256 << 10;
+
+/// A part of a read that one run backs.
+struct Piece<'b> {
+    run: FileRun,
+    /// Where it begins in the run.
+    inside: u64,
+    target: Vec<&'b mut [u8]>,
+}
+
 /// One file's contents.
 #[derive(Debug, Clone, Copy)]
 pub struct Contents<'a> {
@@ -38,22 +49,59 @@ impl Contents<'_> {
     pub fn fill(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         let mut left: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
         let mut runs = self.runs();
+        let mut pieces = Vec::new();
         let mut at = offset;
         while !left.is_empty() {
             let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
             if at >= self.size_bytes {
                 zero(&mut left);
-                return Ok(());
+                break;
             }
             let run = runs.at(at)?;
             let count = run.file.end.saturating_sub(at).min(wanted);
-            let (mut target, rest) = split(left, count);
-            self.fill_run(&run, at - run.file.start, &mut target)?;
+            let (target, rest) = split(left, count);
+            let inside = at - run.file.start;
+            pieces.push(Piece {
+                run,
+                inside,
+                target,
+            });
             left = rest;
             at = at.saturating_add(count);
         }
+        self.fill_pieces(pieces)?;
         self.zero_end(offset, bufs);
         Ok(())
+    }
+
+    /// Fills the pieces of a read, several at the same time if more than one is to be decompressed.
+    fn fill_pieces(&self, pieces: Vec<Piece<'_>>) -> Result<()> {
+        let fill =
+            |mut piece: Piece<'_>| self.fill_run(&piece.run, piece.inside, &mut piece.target);
+        let compressed = pieces.iter().filter(|piece| piece.run.is_compressed());
+        let bytes: u64 = compressed
+            .map(|piece| piece.run.file.end - piece.run.file.start)
+            .sum();
+        if bytes < SHARED_BYTES_MIN {
+            return pieces.into_iter().try_for_each(fill);
+        }
+        self.data.helpers().each(pieces, fill)
+    }
+
+    /// The range widened to whole compressed extents.
+    #[must_use]
+    pub fn whole_units(&self, range: Range<u64>) -> Range<u64> {
+        let size = self.size_bytes;
+        let is_whole = range.start == 0 && range.end >= size;
+        let Some(last) = range.end.min(size).checked_sub(1).filter(|_| !is_whole) else {
+            return range;
+        };
+        let mut runs = self.runs();
+        // What fails here fails when it is read.
+        let mut unit = |at| runs.at(at).ok().filter(FileRun::is_compressed);
+        let start = unit(range.start).map_or(range.start, |run| run.file.start);
+        let end = unit(last).map_or(range.end, |run| run.file.end.max(range.end));
+        start..end
     }
 
     /// What follows the end of the file in its last sector is not shown.

@@ -74,6 +74,14 @@ pub struct FileRun {
     pub backing: Backing,
 }
 
+impl FileRun {
+    /// Whether it is backed by a compressed extent.
+    #[must_use]
+    pub fn is_compressed(&self) -> bool {
+        matches!(self.backing, Backing::Data { compression, .. } if compression != Compression::None)
+    }
+}
+
 /// The runs of a file.
 #[derive(Debug)]
 pub struct Runs<'c> {

@@ -82,6 +82,10 @@ impl AddressSpace for BtrfsInode {
         self.contents().fill(offset, bufs)
     }
 
+    fn fill_range(&self, range: Range<u64>) -> Range<u64> {
+        self.contents().whole_units(range)
+    }
+
     fn will_need(&self, range: Range<u64>) {
         self.announce(range);
     }

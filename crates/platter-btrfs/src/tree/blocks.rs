@@ -34,6 +34,11 @@ pub struct TreeBlocks {
 /// The number of tree blocks among the structures with verifiers.
 const STRUCTURE: u32 = 1;
 
+/// Leaves read at once for a reader that follows their order.
+const READ_AHEAD_BYTES: u32 = 256 << 10;
+/// Leaves read at once for any other, where they lie side by side.
+const READ_NEAR_BYTES: u32 = 64 << 10;
+
 /// Verifies tree blocks by the rules that their bytes alone decide.
 #[derive(Debug, Clone, Copy)]
 struct TreeBlockVerifier(TreeBlockFormat);
@@ -175,6 +180,42 @@ impl TreeBlocks {
     pub fn read_ahead(&self, blocks: impl IntoIterator<Item = LogicalAddr>) {
         self.cache
             .read_ahead_each(blocks.into_iter().map(|block| block.0));
+    }
+
+    /// Brings the leaf that a pointer of `node` leads to in, unless it is cached, with leaves that follow
+    /// it: many, if the leaf before it is cached, since then they are probably read in their order; else
+    /// those that lie behind it on the device.
+    pub(super) fn read_leaf_ahead(&self, node: &Node<'_>, index: usize) {
+        let at = |index: usize| node.pointer(index).map(|pointer| pointer.logical);
+        let is_cached = |logical: LogicalAddr| self.cache.contains(logical.0);
+        let Some(wanted) = at(index).filter(|&wanted| !is_cached(wanted)) else {
+            return;
+        };
+        let node_bytes = self.format().node_bytes;
+        let before = index.checked_sub(1).and_then(at);
+        let is_in_order = before.is_some_and(is_cached);
+        let bytes = if is_in_order {
+            READ_AHEAD_BYTES
+        } else {
+            READ_NEAR_BYTES
+        };
+        let count = (bytes / node_bytes).max(1) as usize;
+        let leaves = (index..node.len()).take(count).filter_map(at);
+        if is_in_order {
+            let mut leaves: Vec<_> = leaves.collect();
+            // Neighbours on the device are read at once.
+            leaves.sort_unstable();
+            self.read_ahead(leaves);
+            return;
+        }
+        let distances = (0..).step_by(node_bytes as usize);
+        let near = leaves.zip(distances);
+        let near = near.take_while(|(leaf, distance)| leaf.0 == wanted.0.saturating_add(*distance));
+        let near: Vec<_> = near.map(|(leaf, _)| leaf).collect();
+        // One leaf alone is read by who wants it.
+        if near.len() > 1 {
+            self.read_ahead(near);
+        }
     }
 }
 

@@ -163,6 +163,9 @@ impl<'t> Cursor<'t> {
             let Some(pointer) = node.pointer(step.index) else {
                 break;
             };
+            if step.block.level() == 1 {
+                self.blocks.read_leaf_ahead(&node, step.index);
+            }
             let next = node.pointer(step.index + 1).map(|next| next.key);
             let end = next.or(step.end);
             let expected = Expected {

@@ -7,6 +7,7 @@ mod image;
 mod layouts;
 mod log;
 mod log_cuts;
+mod requests;
 mod rescue;
 mod sharing;
 mod space;
