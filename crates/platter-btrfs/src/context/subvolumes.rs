@@ -1,10 +1,8 @@
 //! Subvolumes: their trees, names and parents.
 
-use platter_ondisk::Corrupt;
-use platter_ondisk::Locus;
 use platter_vfs::Result;
 
-use super::{FsContext, TreesRule};
+use super::FsContext;
 use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::{RootFlags, RootItem};
@@ -159,24 +157,5 @@ impl FsContext {
             }))
         })?;
         Ok(found.flatten().unwrap_or(TreeId::FS))
-    }
-
-    /// The names from the top-level subvolume down to this one, each with the directory that holds it.
-    pub fn ancestry(&self, id: TreeId) -> Result<Vec<ParentName>> {
-        let mut names: Vec<ParentName> = Vec::new();
-        let mut at = id;
-        while at != TreeId::FS {
-            let broken = Corrupt::new(Locus::tree(at.0), TreesRule::Parent);
-            let Some(name) = self.parent_name(at)? else {
-                return Err(broken.into());
-            };
-            if names.iter().any(|known| known.parent == name.parent) {
-                return Err(broken.into());
-            }
-            at = name.parent;
-            names.push(name);
-        }
-        names.reverse();
-        Ok(names)
     }
 }

@@ -6,7 +6,6 @@ use zerocopy::IntoBytes;
 use super::*;
 use crate::ondisk::Generation;
 use crate::ondisk::root_item::{RootFlags, RootHistory};
-use crate::ondisk::root_ref::RootRef;
 use crate::ondisk::superblock::RootPointer;
 use crate::tree::tests::Sample;
 
@@ -84,38 +83,6 @@ fn root_items_in_memory_are_bounded() {
         assert!(context.tree(TreeId::FS).unwrap().is_some());
         assert!(context.roots.read().len() <= ROOTS_MAX, "{id}");
     }
-}
-
-#[test]
-fn subvolume_without_a_parent_is_corrupt() {
-    let name = RootRef {
-        dir: 256,
-        index: 2,
-        name: b"name",
-    };
-    let name = name.encode();
-    let own = Key::new(300, ItemKind::ROOT_BACKREF, 300);
-    let context = sample(&[(ANY, b"")], &[(own, &name)]);
-    assert!(context.ancestry(TreeId::FS).unwrap().is_empty());
-    let expected = TreesRule::Parent.text();
-    assert_eq!(rule(context.ancestry(TreeId(299))), expected);
-    assert_eq!(rule(context.ancestry(TreeId(300))), expected);
-}
-
-#[test]
-fn ancestry_lists_names_from_the_top() {
-    let reference = |name| RootRef {
-        dir: 256,
-        index: 2,
-        name,
-    };
-    let (one, two) = (reference(b"one").encode(), reference(b"two").encode());
-    let key = |child, parent| Key::new(child, ItemKind::ROOT_BACKREF, parent);
-    let roots = [(key(256, 5), &one[..]), (key(257, 256), &two[..])];
-    let context = sample(&[(ANY, b"")], &roots);
-    let names = context.ancestry(TreeId(257)).unwrap();
-    let names: Vec<_> = names.iter().map(|name| &name.name[..]).collect();
-    assert_eq!(names, [b"one", b"two"]);
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Inodes: their items, names, and attributes as `stat` shows them.
 
-use hashbrown::HashSet;
 use platter_ondisk::{Corrupt, Locus, Rule};
-use platter_vfs::{Attr, Result};
+use platter_vfs::{Attr, Condition, Result};
 
 use crate::context::FsContext;
 use crate::ondisk::Key;
@@ -18,8 +17,6 @@ pub enum InodeRule {
     Missing,
     /// A directory has a name.
     NoName,
-    /// A directory is not its own ancestor.
-    Ancestry,
 }
 
 impl Rule for InodeRule {
@@ -29,7 +26,6 @@ impl Rule for InodeRule {
         match self {
             Self::Missing => "no inode item",
             Self::NoName => "no inode ref",
-            Self::Ancestry => "directory is its own ancestor",
         }
     }
 }
@@ -79,19 +75,20 @@ pub fn first_name(context: &FsContext, tree: Tree, number: u64) -> Result<(u64, 
 }
 
 /// The names that lead from one directory down to another, in their order.
+///
+/// # Errors
+/// `NameTooLong` where there are more than `count_max`: a directory may say that it is below itself.
 pub fn names_between(
     context: &FsContext,
     tree: Tree,
-    top: u64,
-    number: u64,
+    (top, number): (u64, u64),
+    count_max: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
-    let mut seen = HashSet::new();
     let mut at = number;
     while at != top {
-        if !seen.insert(at) {
-            let locus = Locus::tree(tree.id.0).of_inode(at);
-            return Err(Corrupt::new(locus, InodeRule::Ancestry).into());
+        if names.len() >= count_max {
+            return Err(Condition::NameTooLong.into());
         }
         let (parent, name) = first_name(context, tree, at)?;
         names.push(name);
@@ -171,14 +168,14 @@ mod tests {
         let tree = context.required_tree(TreeId::FS).unwrap();
         assert_eq!(parent(&context, tree, 257).unwrap(), 256);
         assert_eq!(rule(parent(&context, tree, 258)), InodeRule::NoName.text());
-        let names = names_between(&context, tree, 256, 257).unwrap();
+        let names = names_between(&context, tree, (256, 257), 1).unwrap();
         assert_eq!(names, [b"dir"]);
         assert_eq!(find(&context, tree, 257).unwrap(), None);
         assert_eq!(missing(tree, 257).rule, InodeRule::Missing);
     }
 
     #[test]
-    fn directory_that_is_its_own_ancestor_is_corrupt() {
+    fn directory_that_is_its_own_ancestor_has_no_path() {
         let item = |parent| {
             let mut item = Vec::new();
             let (index, name) = (2, &b"dir"[..]);
@@ -195,8 +192,9 @@ mod tests {
         let items = [(key(257, 258), &first[..]), (key(258, 257), &second[..])];
         let context = sample(&items, &[]);
         let tree = context.required_tree(TreeId::FS).unwrap();
-        let names = names_between(&context, tree, 256, 257);
-        assert_eq!(rule(names), InodeRule::Ancestry.text());
+        let names = names_between(&context, tree, (256, 257), 1000);
+        let expected = Condition::NameTooLong;
+        assert!(matches!(names, Err(platter_vfs::Error::Condition(it)) if it == expected));
     }
 
     #[test]

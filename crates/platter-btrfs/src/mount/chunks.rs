@@ -12,7 +12,7 @@ use crate::chunk::{ChunkMap, ChunkStore};
 use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::tree_block::TreeBlockFormat;
+use crate::ondisk::tree_block::{SEEDS_MAX, TreeBlockFormat};
 use crate::ondisk::{Key, LogicalAddr, Superblock, TreeId};
 use crate::tree::{Cursor, Tree, TreeBlocks};
 
@@ -67,7 +67,7 @@ pub(super) fn name(superblock: &Superblock) -> Arc<str> {
 /// The format of the tree blocks of a filesystem with these seeds.
 pub(super) fn format(superblock: &Superblock, seeds: &[Uuid]) -> Result<TreeBlockFormat> {
     let format = TreeBlockFormat::of(superblock).with_seeds(seeds);
-    let many = || unsupported(format!("a chain of {} seeds", seeds.len()), None);
+    let many = || unsupported(format!("a chain of more than {SEEDS_MAX} seeds"), None);
     format.ok_or_else(many)
 }
 

@@ -11,6 +11,7 @@ use crate::chunk::{Member, Members};
 use crate::ondisk::Superblock;
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::superblock::{SUPERBLOCK_OFFSETS, SuperblockFlags, SuperblockRule};
+use crate::ondisk::tree_block::SEEDS_MAX;
 
 /// A device that was given, and its superblock.
 #[derive(Debug, Clone)]
@@ -213,10 +214,11 @@ pub(super) fn seeds_of(items: &[DevItem], own: Uuid) -> Vec<Uuid> {
     unique(others.filter(|fsid| *fsid != own))
 }
 
+/// Each of them once; no more than one beyond what is accepted.
 fn unique(uuids: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
     let mut list = Vec::new();
     for uuid in uuids {
-        if !list.contains(&uuid) {
+        if list.len() <= SEEDS_MAX && !list.contains(&uuid) {
             list.push(uuid);
         }
     }

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use platter_ondisk::Uuid;
+use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::subvolumes::{Subvolume, SubvolumeSink};
 use platter_vfs::{Condition, Result, Subvolumes};
 
 use super::SuperBlock;
-use crate::context::{self, FsContext};
+use crate::context::{self, FsContext, TreesRule};
 use crate::inode;
 use crate::ondisk::TreeId;
 
@@ -55,33 +55,76 @@ fn describe(context: &FsContext, subvolume: &context::Subvolume) -> Result<Subvo
     })
 }
 
+/// The most names in a path: as many as fit into `PATH_MAX`.
+const NAMES_MAX: usize = 2048;
+
 /// The path of a subvolume from the top-level one.
 fn path(context: &FsContext, id: TreeId) -> Result<Vec<u8>> {
     let mut names = Vec::new();
-    for name in context.ancestry(id)? {
+    let mut at = id;
+    while at != TreeId::FS {
+        let no_parent = || Corrupt::new(Locus::tree(at.0), TreesRule::Parent);
+        let name = context.parent_name(at)?.ok_or_else(no_parent)?;
         let parent = context.root_item(name.parent)?;
         let parent = parent.map(|item| context::Subvolume {
             id: name.parent,
             item,
         });
-        let parent = parent.ok_or(Condition::NotFound)?;
-        let top = parent.root_dir();
-        names.extend(inode::names_between(context, parent.tree(), top, name.dir)?);
+        let parent = parent.ok_or_else(no_parent)?;
         names.push(name.name);
+        let dirs = (parent.root_dir(), name.dir);
+        let left = NAMES_MAX.saturating_sub(names.len());
+        let above = inode::names_between(context, parent.tree(), dirs, left)?;
+        names.extend(above.into_iter().rev());
+        if names.len() >= NAMES_MAX {
+            return Err(Condition::NameTooLong.into());
+        }
+        at = name.parent;
     }
+    names.reverse();
     Ok(names.join(&b'/'))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::tests::{root_item, sample};
+    use crate::context::tests::{root_item, rule, sample};
     use crate::ondisk::Key;
     use crate::ondisk::inode_ref::InodeRef;
     use crate::ondisk::key::ItemKind;
     use crate::ondisk::root_ref::RootRef;
     use crate::ondisk::superblock::RootPointer;
+    use platter_ondisk::Rule;
+    use platter_vfs::Error;
     use zerocopy::IntoBytes;
+
+    fn named(dir: u64, name: &[u8]) -> Vec<u8> {
+        let index = 2;
+        RootRef { dir, index, name }.encode()
+    }
+
+    #[test]
+    fn subvolume_without_a_parent_is_corrupt() {
+        let key = |child, parent| Key::new(child, ItemKind::ROOT_BACKREF, parent);
+        let item = root_item(RootPointer::default()).encode(None);
+        let own = named(256, b"own");
+        let lost = named(256, b"lost");
+        let roots = [
+            (Key::new(300, ItemKind::ROOT_ITEM, 0), item.as_bytes()),
+            (key(300, 300), &own[..]),
+            (key(301, 999), &lost[..]),
+        ];
+        let any = Key::new(256, ItemKind::ORPHAN_ITEM, 0);
+        let context = sample(&[(any, b"")], &roots);
+        let expected = TreesRule::Parent.text();
+        for id in [299, 301] {
+            assert_eq!(rule(path(&context, TreeId(id))), expected);
+        }
+        // Its own parent.
+        let endless = path(&context, TreeId(300)).unwrap_err();
+        let is_long = |error| matches!(error, Error::Condition(Condition::NameTooLong));
+        assert!(is_long(endless));
+    }
 
     #[test]
     fn received_subvolume_is_described() {
@@ -97,12 +140,7 @@ mod tests {
         item.history.uuid = Uuid::from_u128(1);
         item.history.received_uuid = Uuid::from_u128(2);
         let item = item.encode(None);
-        let name = RootRef {
-            dir: 257,
-            index: 2,
-            name: b"sub",
-        };
-        let name = name.encode();
+        let name = named(257, b"sub");
         let roots = [
             (Key::new(300, ItemKind::ROOT_ITEM, 0), item.as_bytes()),
             (Key::new(300, ItemKind::ROOT_BACKREF, 5), &name[..]),
