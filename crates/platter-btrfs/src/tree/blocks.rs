@@ -212,7 +212,7 @@ impl TreeBlocks {
         let near = leaves.zip(distances);
         let near = near.take_while(|(leaf, distance)| leaf.0 == wanted.0.saturating_add(*distance));
         let near: Vec<_> = near.map(|(leaf, _)| leaf).collect();
-        // One leaf alone is read by who wants it.
+        // One leaf alone is read by the caller.
         if near.len() > 1 {
             self.read_ahead(near);
         }

@@ -156,14 +156,17 @@ const PIECE_BYTES: u64 = 16384;
 /// How many of `stripes` stripes in a row hold one piece and what replaces it, and how many of these may
 /// be corrupt.
 fn sets_of_copies(chunk: &ChunkItem) -> (usize, usize) {
-    match chunk.profile {
-        Profile::Raid10 => (2, 1),
-        Profile::Raid6 => (chunk.stripes.len(), 2),
-        _ => (
-            chunk.stripes.len(),
-            usize::from(chunk.profile != Profile::Single),
-        ),
-    }
+    // Both copies of DUP are lost with their device, but not both at once with a piece of it.
+    let bad = chunk
+        .profile
+        .tolerated_failures()
+        .max(chunk.profile.copies() - 1);
+    let set = if chunk.profile == Profile::Raid10 {
+        2
+    } else {
+        chunk.stripes.len()
+    };
+    (set, bad.into())
 }
 
 /// Corrupts, of each piece of each chunk, as many copies as the profile tolerates, chosen at random.
@@ -171,10 +174,7 @@ fn sets_of_copies(chunk: &ChunkItem) -> (usize, usize) {
 fn corrupt_at_random(chunks: &[ChunkItem], images: &[File], prng: &mut Prng) -> Result<u64> {
     let mut count = 0;
     for chunk in chunks {
-        let (set, mut bad) = sets_of_copies(chunk);
-        if matches!(chunk.profile, Profile::Raid1C3 | Profile::Raid1C4) {
-            bad = set - 1;
-        }
+        let (set, bad) = sets_of_copies(chunk);
         for offset in (0..chunk.stripe_len_bytes()).step_by(16384) {
             for stripes in chunk.stripes.chunks(set) {
                 let mut left: Vec<_> = stripes.iter().collect();
