@@ -1,8 +1,6 @@
 //! Whether extents are shared: by references of other files to the data, or by tree blocks that several
 //! trees refer to.
 
-use std::collections::BTreeSet;
-
 use platter_vfs::Result;
 
 use super::read::Reader;
@@ -93,10 +91,11 @@ impl<'c> Sharing<'c> {
         Ok(refs.len() > 1)
     }
 
-    /// The first two different references of the extent with this item; none if there is no such item.
-    fn references(&mut self, key: Key) -> Result<BTreeSet<ExtentRef>> {
+    /// References of the extent with this item: at least the first two, or all; none if there is no such
+    /// item.
+    fn references(&mut self, key: Key) -> Result<Vec<ExtentRef>> {
         const ENOUGH: usize = 2;
-        let mut refs = BTreeSet::new();
+        let mut refs = Vec::new();
         self.cursor.seek(key)?;
         let item = self.cursor.item().filter(|(found, _)| *found == key);
         let Some((key, data)) = item else {
