@@ -2,6 +2,7 @@
 
 mod checksums;
 mod commit;
+mod convert;
 mod cow;
 mod extents;
 mod free_space;
@@ -25,7 +26,7 @@ use crate::block_group::{BlockGroupCounters, BlockGroups, Ranges};
 use crate::context::FsContext;
 use crate::delayed_refs::{Action, Change, DelayedRefs, ExtentKind, RefKey};
 use crate::ondisk::file_extent::ExtentPlace;
-use crate::ondisk::{Generation, LogicalAddr, Superblock, TreeId};
+use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::tree::TreeBlocks;
 use crate::tree::edit::TreeEditor;
 
@@ -127,6 +128,8 @@ pub struct WriteContext {
     context: FsContext,
     /// The superblock of the last commit.
     superblock: Mutex<Superblock>,
+    /// Those of the running transaction.
+    features: Mutex<Features>,
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
     refs: DelayedRefs,
     groups: BlockGroups,

@@ -40,6 +40,7 @@ impl WriteContext {
         let chunks = context.blocks.store().map();
         let groups = load_groups(&context.blocks, tree, chunks)?;
         let opened = Self {
+            features: Mutex::new(superblock.features),
             superblock: Mutex::new(superblock),
             trees: Mutex::new(BTreeMap::new()),
             refs: DelayedRefs::default(),

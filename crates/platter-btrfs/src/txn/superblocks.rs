@@ -35,6 +35,7 @@ impl WriteContext {
             root: root(TreeId::ROOT)?,
             chunk_root: root(TreeId::CHUNK)?,
             log_root: None,
+            features: *self.features.lock(),
             bytes_used: self.groups.used_bytes(),
             ..old.clone()
         };

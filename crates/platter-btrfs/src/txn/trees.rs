@@ -117,7 +117,7 @@ impl WriteContext {
 
     /// The tree that the items of block groups are in.
     pub(super) fn group_tree(&self) -> TreeId {
-        let features = self.context.superblock.features.compat_ro;
+        let features = self.features.lock().compat_ro;
         if features.contains(CompatRo::BLOCK_GROUP_TREE) {
             TreeId::BLOCK_GROUP
         } else {

@@ -60,8 +60,8 @@ BLKID_FILE=/dev/null unshare --mount sh -c '
 "#;
 
 impl Pool {
-    /// A filesystem on `devices` images.
-    pub(super) fn make(devices: usize, size_mib: u64, options: &[&str]) -> Self {
+    /// Paths of images that are not there yet.
+    pub(super) fn empty(devices: usize) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("platter-btrfs-{}-{number}", std::process::id());
@@ -69,14 +69,25 @@ impl Pool {
         fs::create_dir_all(&directory).unwrap();
         let image = |index| directory.join(format!("image{index}"));
         let images: Vec<_> = (0..devices).map(image).collect();
-        for image in &images {
+        Self { directory, images }
+    }
+
+    /// A filesystem on `devices` images.
+    pub(super) fn make(devices: usize, size_mib: u64, options: &[&str]) -> Self {
+        let pool = Self::empty(devices);
+        for image in &pool.images {
             let file = File::create(image).unwrap();
             file.set_len(size_mib << 20).unwrap();
         }
         let mut mkfs = Command::new("mkfs.btrfs");
-        mkfs.args(["-q", "-f"]).args(options).args(&images);
+        mkfs.args(["-q", "-f"]).args(options).args(&pool.images);
         succeed(&mut mkfs);
-        Self { directory, images }
+        pool
+    }
+
+    /// The images.
+    pub(super) fn images(&self) -> &[PathBuf] {
+        &self.images
     }
 
     /// Opens it for transactions.
@@ -85,11 +96,7 @@ impl Pool {
     }
 
     pub(super) fn try_open(&self, writing: WriteOptions) -> Result<WriteContext> {
-        let devices = self.devices();
-        let budget = Arc::new(MemoryBudget::new(64 << 20));
-        let clock = Arc::new(SystemClock::new());
-        let options = MountOptions::default();
-        open_for_writing(&devices, &options, writing, &budget, clock)
+        open(&self.devices(), writing)
     }
 
     fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
@@ -125,6 +132,17 @@ impl Pool {
         let is_clean = output.contains("no error found") && !output.contains("ERROR");
         assert!(is_clean, "{output}");
     }
+}
+
+/// Opens devices for transactions.
+pub(super) fn open(
+    devices: &[Arc<dyn BlockDevice>],
+    writing: WriteOptions,
+) -> Result<WriteContext> {
+    let budget = Arc::new(MemoryBudget::new(64 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let options = MountOptions::default();
+    open_for_writing(devices, &options, writing, &budget, clock)
 }
 
 fn check(image: &Path) -> String {

@@ -1,6 +1,8 @@
 //! Transactions that change items: `btrfs check` finds each commit right, and the kernel reads what was
 //! written.
 
+mod concurrent;
+mod crash;
 mod files;
 mod image;
 mod rules;

@@ -13,9 +13,9 @@ use crate::ondisk::types::FIRST_FREE_OBJECT;
 use crate::ondisk::{Key, TreeId};
 use crate::txn::{WriteContext, WriteOptions};
 
-type Xattrs = BTreeMap<String, Vec<u8>>;
+pub(super) type Xattrs = BTreeMap<String, Vec<u8>>;
 
-fn set(fs: &WriteContext, name: &str, value: Option<&[u8]>) {
+pub(super) fn set(fs: &WriteContext, name: &str, value: Option<&[u8]>) {
     let hash = name_hash(name.as_bytes());
     let key = Key::new(FIRST_FREE_OBJECT, ItemKind::XATTR_ITEM, hash);
     let handle = fs.begin(8).unwrap();
@@ -36,7 +36,7 @@ fn set(fs: &WriteContext, name: &str, value: Option<&[u8]>) {
 }
 
 /// Sets and removes attributes at random.
-fn change(fs: &WriteContext, random: &mut Random, xattrs: &mut Xattrs, count: u64) {
+pub(super) fn change(fs: &WriteContext, random: &mut Random, xattrs: &mut Xattrs, count: u64) {
     for _ in 0..count {
         let name = format!("user.{}", random.below(3000));
         if random.below(3) == 0 {
@@ -52,7 +52,7 @@ fn change(fs: &WriteContext, random: &mut Random, xattrs: &mut Xattrs, count: u6
 }
 
 /// The attributes as the kernel has them agree.
-fn assert_kernel_agrees(pool: &Pool, xattrs: &Xattrs) {
+pub(super) fn assert_kernel_agrees(pool: &Pool, xattrs: &Xattrs) {
     let text = pool.run(
         "mount -t btrfs -o $options $device $root
         getfattr --absolute-names -d -m - -e hex $root
@@ -86,6 +86,10 @@ fn assert_kernel_agrees(pool: &Pool, xattrs: &Xattrs) {
 
 fn examine(devices: usize, size_mib: u64, mkfs: &[&str], writing: WriteOptions) {
     let pool = Pool::make(devices, size_mib, mkfs);
+    examine_pool(&pool, size_mib, writing);
+}
+
+fn examine_pool(pool: &Pool, size_mib: u64, writing: WriteOptions) {
     let mut random = Random(size_mib);
     let mut xattrs = Xattrs::new();
     let fs = pool.open(writing);
@@ -96,7 +100,7 @@ fn examine(devices: usize, size_mib: u64, mkfs: &[&str], writing: WriteOptions) 
     }
     assert!(fs.groups().iter().all(|group| group.space().pinned == 0));
     drop(fs);
-    assert_kernel_agrees(&pool, &xattrs);
+    assert_kernel_agrees(pool, &xattrs);
     pool.assert_clean();
     // What the kernel wrote is changed once more.
     let fs = pool.open(writing);
@@ -108,7 +112,7 @@ fn examine(devices: usize, size_mib: u64, mkfs: &[&str], writing: WriteOptions) 
     assert_eq!(fs.last_commit(), report);
     drop(fs);
     pool.assert_clean();
-    assert_kernel_agrees(&pool, &xattrs);
+    assert_kernel_agrees(pool, &xattrs);
 }
 
 /// Commits of a workload that mostly replaces blocks: `used` has its old value again.
@@ -137,6 +141,24 @@ fn unchanged_block_groups_are_skipped() {
     assert_eq!(without.skipped, 0);
     assert!(without.written > with.written, "{with:?} {without:?}");
     assert!(without.blocks_copied >= with.blocks_copied);
+}
+
+#[test]
+fn commits_with_block_group_tree() {
+    let pool = Pool::make(1, 160, &[]);
+    let mut fs = pool.open(WriteOptions::default());
+    set(&fs, "user.before", Some(b"value"));
+    fs.convert_to_block_group_tree().unwrap();
+    pool.assert_clean();
+    set(&fs, "user.before", None);
+    fs.sync().unwrap();
+    pool.assert_clean();
+    drop(fs);
+    examine_pool(&pool, 160, WriteOptions::default());
+    let mut fs = pool.open(WriteOptions::default());
+    let generation = fs.superblock().generation;
+    fs.convert_to_block_group_tree().unwrap();
+    assert_eq!(fs.superblock().generation, generation, "it has one");
 }
 
 macro_rules! layouts {
