@@ -347,6 +347,12 @@ impl<I: HeadIndex> RefQueue<I> {
         }
     }
 
+    /// Whether a walk is in progress.
+    #[must_use]
+    pub fn has_walks(&self) -> bool {
+        !self.walks.is_empty()
+    }
+
     /// The sequence from which on references are neither merged nor run.
     pub(super) fn sequence_limit(&self) -> u64 {
         let oldest = self.walks.first_key_value();

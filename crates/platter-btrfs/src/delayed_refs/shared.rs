@@ -136,6 +136,16 @@ impl<I: HeadIndex> DelayedRefs<I> {
     /// Ends a walk.
     pub fn end_walk(&self, sequence: u64) {
         self.queue.lock().end_walk(sequence);
+        self.released.notify_all();
+    }
+
+    /// Waits until no walk is in progress, so that all references can be run. The caller has no lock that a
+    /// walk needs.
+    pub fn wait_for_walks(&self) {
+        let mut queue = self.queue.lock();
+        while queue.has_walks() {
+            self.released.wait(&mut queue);
+        }
     }
 
     /// Discards all heads when the transaction is aborted, waiting for each that is being run.

@@ -106,6 +106,10 @@ impl WriteContext {
     fn settle_trees(&self, generation: Generation, report: &mut CommitReport) -> Result<()> {
         loop {
             report.heads_run += self.run_refs(generation, usize::MAX)? as u64;
+            if !self.refs.is_empty() {
+                // A walk is in progress that began before some of them.
+                self.refs.wait_for_walks();
+            }
             let stored = self.store_roots(generation)?;
             let is_clean = !self.groups.is_dirty();
             if stored == 0 && is_clean && self.refs.is_empty() {

@@ -8,6 +8,25 @@ use super::xattrs::{Xattrs, assert_kernel_agrees, set};
 use crate::txn::WriteOptions;
 
 #[test]
+fn commit_waits_for_a_walk_over_references() {
+    let pool = Pool::make(1, 160, &[]);
+    let fs = pool.open(WriteOptions::default());
+    let walk = fs.delayed_refs().begin_walk();
+    set(&fs, "user.one", Some(b"value"));
+    thread::scope(|scope| {
+        let commit = scope.spawn(|| fs.sync());
+        while fs.delayed_refs().is_empty() {
+            thread::yield_now();
+        }
+        fs.delayed_refs().end_walk(walk);
+        commit.join().unwrap().unwrap();
+    });
+    assert!(fs.delayed_refs().is_empty());
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
 fn threads_share_transactions_and_commits() {
     let pool = Pool::make(1, 160, &[]);
     let fs = pool.open(WriteOptions {
