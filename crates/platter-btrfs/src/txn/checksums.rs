@@ -1,16 +1,62 @@
-//! Deletion of the checksums of data that was freed.
+//! Checksums of data: insertion for what was written, deletion for what was freed.
 
 use std::ops::Range;
 
 use platter_vfs::Result;
 
 use super::Cow;
-use crate::ondisk::Key;
 use crate::ondisk::csum_item::CsumItem;
 use crate::ondisk::item::ItemFormat;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::EXTENT_CSUM_OBJECT;
+use crate::ondisk::{Key, LogicalAddr};
 use crate::tree::edit::TreeEditor;
+
+/// The most bytes of checksums in one item.
+const ITEM_BYTES_MAX: usize = 4096;
+
+/// Inserts the checksums of the sectors of `bytes`, which lie at `address`. They go on with the item before
+/// as long as that is not too long.
+pub(super) fn insert(
+    editor: &mut TreeEditor<'_, Cow<'_>>,
+    address: LogicalAddr,
+    bytes: &[u8],
+    format: ItemFormat,
+) -> Result<()> {
+    let kind = format.checksum_kind;
+    let sector = format.sector_bytes as usize;
+    // Leaves of 4 KiB hold less.
+    let most = ITEM_BYTES_MAX.min(editor.item_bytes_max() / 2);
+    let most = most - most % kind.len_bytes();
+    let mut at = address.0;
+    let mut checksums: Vec<u8> = bytes
+        .chunks(sector)
+        .flat_map(|bytes| kind.of(bytes).into_iter().take(kind.len_bytes()))
+        .collect();
+    if let Some((key, data)) = editor.at_or_before(at_key(at))?
+        && key.kind == ItemKind::EXTENT_CSUM
+        && data.len() < most
+    {
+        let locus = editor.tree().locus(key);
+        let item = CsumItem::decode(key, &data, kind, format.sector_bytes, locus)?;
+        if item.end == address {
+            let count = (most - data.len()).min(checksums.len());
+            let rest = checksums.split_off(count);
+            editor.set(key, &[data, checksums].concat())?;
+            at += (count / kind.len_bytes() * sector) as u64;
+            checksums = rest;
+        }
+    }
+    for piece in checksums.chunks(most) {
+        editor.insert(at_key(at), piece)?;
+        at += (piece.len() / kind.len_bytes() * sector) as u64;
+    }
+    Ok(())
+}
+
+fn at_key(at: u64) -> Key {
+    Key::new(EXTENT_CSUM_OBJECT, ItemKind::EXTENT_CSUM, at)
+}
 
 /// Deletes the checksums of a range of logical addresses.
 pub(super) fn delete(
@@ -18,7 +64,6 @@ pub(super) fn delete(
     range: &Range<u64>,
     format: ItemFormat,
 ) -> Result<()> {
-    let at_key = |at| Key::new(EXTENT_CSUM_OBJECT, ItemKind::EXTENT_CSUM, at);
     let mut at = range.start;
     let before = editor.at_or_before(at_key(at))?;
     if let Some((key, _)) = before.filter(|(key, _)| key.kind == ItemKind::EXTENT_CSUM) {

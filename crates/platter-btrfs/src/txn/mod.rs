@@ -4,6 +4,7 @@ mod checksums;
 mod commit;
 mod convert;
 mod cow;
+mod data;
 mod extents;
 mod free_space;
 mod open;
@@ -24,13 +25,13 @@ use platter_vfs::{Clock, Condition, Error, Result};
 
 use crate::block_group::{BlockGroupCounters, BlockGroups, Ranges};
 use crate::context::FsContext;
-use crate::delayed_refs::{Action, Change, DelayedRefs, ExtentKind, RefKey};
-use crate::ondisk::file_extent::ExtentPlace;
+use crate::delayed_refs::DelayedRefs;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::tree::TreeBlocks;
 use crate::tree::edit::TreeEditor;
 
 pub use cow::Cow;
+pub use data::FileRange;
 pub use trees::OpenTree;
 
 /// How transactions are made.
@@ -269,33 +270,6 @@ impl Handle<'_> {
             self.fs.abort(error);
         }
         result
-    }
-
-    /// Adds or drops the reference of a file extent at `offset` of an inode to the data at `place`. The item is
-    /// in a leaf of this transaction.
-    pub fn change_data(
-        &self,
-        tree: TreeId,
-        (inode, offset): (u64, u64),
-        place: &ExtentPlace,
-        action: Action,
-    ) -> Result<()> {
-        let change = Change {
-            address: place.logical,
-            len_bytes: place.disk_bytes,
-            kind: ExtentKind::Data,
-            reference: RefKey::Data {
-                tree,
-                inode,
-                offset: offset.wrapping_sub(place.offset),
-            },
-            count: 1,
-            action,
-            allocates: false,
-            op: None,
-        };
-        self.fs.refs.queue(&change)?;
-        Ok(())
     }
 
     /// Runs delayed references, if there are many.

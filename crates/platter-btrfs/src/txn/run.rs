@@ -162,16 +162,21 @@ impl WriteContext {
         Ok(())
     }
 
+    /// What the rules of items depend on.
+    pub(super) fn item_format(&self) -> ItemFormat {
+        ItemFormat {
+            sector_bytes: self.context.superblock.sector_bytes,
+            checksum_kind: self.context.superblock.checksum_kind,
+        }
+    }
+
     fn delete_checksums(
         &self,
         generation: Generation,
         address: LogicalAddr,
         len_bytes: u64,
     ) -> Result<()> {
-        let format = ItemFormat {
-            sector_bytes: self.context.superblock.sector_bytes,
-            checksum_kind: self.context.superblock.checksum_kind,
-        };
+        let format = self.item_format();
         let range = address.0..address.0 + len_bytes;
         self.edit(generation, TreeId::CSUM, |editor| {
             checksums::delete(editor, &range, format)

@@ -167,6 +167,13 @@ impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
         Ok(cursor.item().map(|(key, data)| (key, data.to_vec())))
     }
 
+    /// The most bytes that an item holds.
+    #[must_use]
+    pub fn item_bytes_max(&self) -> usize {
+        let capacity = crate::ondisk::leaf_edit::capacity(self.node_bytes());
+        capacity.saturating_sub(crate::ondisk::leaf::ITEM_BYTES)
+    }
+
     fn node_bytes(&self) -> u32 {
         self.blocks.format().node_bytes
     }

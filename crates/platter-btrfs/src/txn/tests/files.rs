@@ -1,21 +1,24 @@
-//! Removal of files that the kernel wrote: inline, with extents, reflinked, shared with snapshots.
+//! Removal of files that the kernel wrote: inline, with extents, reflinked, shared with snapshots; and files that
+//! it reads.
 
 use std::collections::BTreeMap;
 
 use platter_ondisk::Locus;
+use platter_vfs::FileKind;
 use zerocopy::IntoBytes;
 
+use super::Random;
 use super::image::Pool;
 use crate::delayed_refs::Action;
 use crate::ondisk::checksum::name_hash;
 use crate::ondisk::dir_item::{DirItem, Location};
-use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
+use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::types::FIRST_FREE_OBJECT;
+use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
 use crate::ondisk::{Key, TreeId};
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::{FileRange, Handle, WriteContext, WriteOptions};
 
 const ROOT: u64 = FIRST_FREE_OBJECT;
 
@@ -56,9 +59,175 @@ fn unlink(fs: &WriteContext, id: TreeId, name: &str) {
         Ok(extents)
     });
     for (inode, offset, place) in extents.unwrap() {
-        handle
-            .change_data(id, (inode, offset), &place, Action::Drop)
-            .unwrap();
+        let range = FileRange {
+            tree: id,
+            inode,
+            offset,
+        };
+        handle.change_data(range, &place, Action::Drop).unwrap();
+    }
+}
+
+/// What the extents of a new file are.
+fn write(
+    handle: &Handle<'_>,
+    range: FileRange,
+    contents: &[u8],
+    extent_max: usize,
+) -> Vec<ExtentPlace> {
+    let mut places = Vec::new();
+    for (piece, offset) in contents.chunks(extent_max).zip((0..).step_by(extent_max)) {
+        let mut bytes = piece.to_vec();
+        bytes.resize(piece.len().next_multiple_of(4096), 0);
+        let disk_bytes = bytes.len() as u64;
+        let logical = handle.allocate_data(disk_bytes).unwrap();
+        handle.write_data(logical, &bytes).unwrap();
+        handle.add_checksums(logical, &bytes).unwrap();
+        let place = ExtentPlace {
+            logical,
+            disk_bytes,
+            offset: 0,
+        };
+        let range = FileRange { offset, ..range };
+        handle.add_data(range, &place).unwrap();
+        places.push(place);
+    }
+    places
+}
+
+/// Creates a file in the root directory of a subvolume, item by item.
+fn create(fs: &WriteContext, tree: TreeId, name: &str, contents: &[u8], extent_max: usize) {
+    let name = name.as_bytes();
+    let handle = fs.begin(32).unwrap();
+    let transaction = handle.generation();
+    let last = handle.edit(tree, |tree| {
+        tree.at_or_before(Key::new(LAST_FREE_OBJECT, ItemKind(0), 0))
+    });
+    let inode = last.unwrap().unwrap().0.object + 1;
+    let range = FileRange {
+        tree,
+        inode,
+        offset: 0,
+    };
+    let is_inline = contents.len() <= 2048;
+    let places = if is_inline {
+        Vec::new()
+    } else {
+        write(&handle, range, contents, extent_max)
+    };
+    let created = handle.edit(tree, |tree| {
+        let dir_key = Key::new(ROOT, ItemKind::INODE_ITEM, 0);
+        let dir = tree.get(dir_key)?.unwrap();
+        let mut dir = InodeItem::decode(&dir, Locus::UNKNOWN)?;
+        let last = tree.at_or_before(Key::new(ROOT, ItemKind::DIR_INDEX, u64::MAX))?;
+        let last = last.filter(|(key, _)| key.kind == ItemKind::DIR_INDEX);
+        let index = last.map_or(2, |(key, _)| key.offset + 1);
+        let mut names = Vec::new();
+        InodeRef {
+            parent: ROOT,
+            index,
+            name,
+        }
+        .encode(&mut names);
+        let mut entry = Vec::new();
+        DirItem {
+            location: Location::Inode(inode),
+            transaction,
+            kind: Some(FileKind::Regular),
+            name,
+        }
+        .encode(&mut entry);
+        let size_bytes = contents.len() as u64;
+        let item = InodeItem {
+            generation: transaction,
+            transaction,
+            size_bytes,
+            allocated_bytes: if is_inline {
+                size_bytes
+            } else {
+                size_bytes.next_multiple_of(4096)
+            },
+            links: 1,
+            kind: FileKind::Regular,
+            permissions: 0o644,
+            ..dir
+        };
+        tree.insert(
+            Key::new(inode, ItemKind::INODE_ITEM, 0),
+            item.encode().as_bytes(),
+        )?;
+        tree.insert(Key::new(inode, ItemKind::INODE_REF, ROOT), &names)?;
+        tree.insert(Key::new(ROOT, ItemKind::DIR_ITEM, name_hash(name)), &entry)?;
+        tree.insert(Key::new(ROOT, ItemKind::DIR_INDEX, index), &entry)?;
+        let mut extent = FileExtent {
+            generation: transaction,
+            ram_bytes: size_bytes,
+            compression: Compression::None,
+            file_bytes: size_bytes,
+            kind: FileExtentKind::Inline(contents),
+        };
+        if is_inline && size_bytes > 0 {
+            tree.insert(Key::new(inode, ItemKind::EXTENT_DATA, 0), &extent.encode())?;
+        }
+        let mut offset = 0;
+        for place in places {
+            (extent.ram_bytes, extent.file_bytes) = (place.disk_bytes, place.disk_bytes);
+            extent.kind = FileExtentKind::Regular(place);
+            tree.insert(
+                Key::new(inode, ItemKind::EXTENT_DATA, offset),
+                &extent.encode(),
+            )?;
+            offset += place.disk_bytes;
+        }
+        dir.size_bytes += 2 * name.len() as u64;
+        tree.set(dir_key, dir.encode().as_bytes())
+    });
+    created.unwrap();
+}
+
+#[test]
+fn kernel_reads_files_that_were_created() {
+    for mkfs in [&[][..], &["-n", "4096", "--csum", "sha256"], &["-M"]] {
+        let pool = Pool::make(1, 120, mkfs);
+        let fs = pool.open(WriteOptions::default());
+        let mut random = Random(7);
+        let mut files = BTreeMap::new();
+        for number in 0..300 {
+            let name = format!("file{number}");
+            let len = random.below(12_000);
+            let contents = random.bytes(len);
+            create(&fs, TreeId::FS, &name, &contents, 8192);
+            files.insert(name, contents);
+            if number % 3 == 0 {
+                let gone = format!("file{}", random.below(number + 1));
+                if files.remove(&gone).is_some() {
+                    unlink(&fs, TreeId::FS, &gone);
+                }
+            }
+            if number % 70 == 0 {
+                fs.sync().unwrap();
+                pool.assert_clean();
+            }
+        }
+        let handle = fs.begin(1).unwrap();
+        let unused = handle.allocate_data(4096).unwrap();
+        handle.release_data(unused, 4096).unwrap();
+        let metadata = fs.superblock().root.logical;
+        let refused = handle.write_data(metadata, &[0; 4096]);
+        assert_eq!(refused.is_err(), mkfs != ["-M"]);
+        drop(handle);
+        fs.sync().unwrap();
+        drop(fs);
+        pool.assert_clean();
+        let found = sums(&pool);
+        assert_eq!(found.len(), files.len());
+        for (name, contents) in files {
+            let sum = <sha2::Sha256 as sha2::Digest>::digest(&contents);
+            let hex = sum
+                .iter()
+                .fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+            assert_eq!(found[&name], hex, "{name}");
+        }
     }
 }
 

@@ -1,0 +1,101 @@
+//! Data: space for it, its bytes on all copies, its checksums, and references to it.
+
+use std::io::IoSlice;
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::Result;
+
+use super::{Handle, checksums};
+use crate::block_group::{BlockGroup, SpaceRule};
+use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
+use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::{LogicalAddr, TreeId};
+
+/// A file extent item: the subvolume, the inode, and where in the file it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileRange {
+    /// The subvolume.
+    pub tree: TreeId,
+    /// The inode.
+    pub inode: u64,
+    /// The key's offset.
+    pub offset: u64,
+}
+
+impl Handle<'_> {
+    /// Allocates space for data, a multiple of the sector size. It is
+    /// [referred to](Self::add_data) or [released](Self::release_data) before the handle ends.
+    ///
+    /// # Errors
+    /// `ENOSPC` if there is no such space in one piece.
+    pub fn allocate_data(&self, len_bytes: u64) -> Result<LogicalAddr> {
+        let fs = self.fs;
+        let sector_bytes = fs.context.superblock.sector_bytes.into();
+        let read = |group: &BlockGroup| fs.read_free_space(group);
+        fs.groups
+            .allocate(BlockGroupFlags::DATA, len_bytes, sector_bytes, &read)
+    }
+
+    /// Frees data that was allocated, and nothing refers to. It may have been written.
+    pub fn release_data(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
+        self.fs.groups.pin_allocation(address, len_bytes)?;
+        let range = address.0..address.0 + len_bytes;
+        self.fs.pinned.lock().add(range);
+        Ok(())
+    }
+
+    /// Writes allocated data to all copies, whole sectors. It is durable when the transaction is.
+    pub fn write_data(&self, address: LogicalAddr, bytes: &[u8]) -> Result<()> {
+        let store = self.fs.blocks().store();
+        // Only what is not reachable from the last commit is written.
+        let group = self.fs.groups.find(address, bytes.len() as u64)?;
+        if !group.holds(BlockGroupFlags::DATA) {
+            return Err(Corrupt::new(Locus::block(address.0), SpaceRule::NoGroup).into());
+        }
+        Ok(store.write(address, &[IoSlice::new(bytes)])?)
+    }
+
+    /// Adds the checksums of data of whole sectors.
+    pub fn add_checksums(&self, address: LogicalAddr, bytes: &[u8]) -> Result<()> {
+        let format = self.fs.item_format();
+        self.edit(TreeId::CSUM, |editor| {
+            checksums::insert(editor, address, bytes, format)
+        })
+    }
+
+    /// Adds the reference of the first file extent to data that was allocated.
+    pub fn add_data(&self, range: FileRange, place: &ExtentPlace) -> Result<()> {
+        self.queue_data(range, place, Action::Add, true)
+    }
+
+    /// Adds or drops the reference of a file extent to data. Its item is in a leaf of this transaction.
+    pub fn change_data(&self, range: FileRange, place: &ExtentPlace, action: Action) -> Result<()> {
+        self.queue_data(range, place, action, false)
+    }
+
+    fn queue_data(
+        &self,
+        range: FileRange,
+        place: &ExtentPlace,
+        action: Action,
+        allocates: bool,
+    ) -> Result<()> {
+        let change = Change {
+            address: place.logical,
+            len_bytes: place.disk_bytes,
+            kind: ExtentKind::Data,
+            reference: RefKey::Data {
+                tree: range.tree,
+                inode: range.inode,
+                offset: range.offset.wrapping_sub(place.offset),
+            },
+            count: 1,
+            action,
+            allocates,
+            op: None,
+        };
+        self.fs.refs.queue(&change)?;
+        Ok(())
+    }
+}
