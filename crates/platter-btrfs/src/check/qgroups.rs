@@ -107,6 +107,15 @@ impl Checker<'_> {
         if !status.flags.contains(QgroupFlags::ON) || self.is_blind {
             return Ok(());
         }
+        for (group, members) in &stored.members {
+            for member in members {
+                let both = [group, member];
+                if !both.into_iter().all(|id| stored.infos.contains_key(id)) {
+                    let key = Key::new(*member, ItemKind::QGROUP_RELATION, *group);
+                    self.found(locus.at_key(key.into()), QgroupUseRule::Relation)?;
+                }
+            }
+        }
         let unsure = QgroupFlags::INCONSISTENT | QgroupFlags::RESCAN;
         if status.flags.intersects(unsure) {
             return self.noticed(locus, QgroupUseRule::Inconsistent);
@@ -150,9 +159,11 @@ impl Checker<'_> {
                     stored.infos.insert(key.offset, info);
                 }
                 // Each relation is stored in both directions.
-                ItemKind::QGROUP_RELATION if level_of(key.object) > level_of(key.offset) => {
-                    let members = stored.members.entry(key.object).or_default();
-                    members.insert(key.offset);
+                ItemKind::QGROUP_RELATION => {
+                    let both = (key.object, key.offset);
+                    let is_up = level_of(key.object) < level_of(key.offset);
+                    let (group, member) = if is_up { (both.1, both.0) } else { both };
+                    stored.members.entry(group).or_default().insert(member);
                 }
                 ItemKind(_) => {}
             }

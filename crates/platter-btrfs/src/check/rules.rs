@@ -273,6 +273,8 @@ rules! {
         Counts => "counts for qgroup are different",
         /// Usage is said to be inconsistent.
         Inconsistent => "qgroup data inconsistent, rescan recommended",
+        /// The groups of a relation are there.
+        Relation => "failed to add qgroup relation: no such qgroup",
         /// Each subvolume has a quota group.
         Missing => "qgroup info item of a subvolume is missing",
     }

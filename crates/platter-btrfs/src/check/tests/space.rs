@@ -160,6 +160,10 @@ fn usage_of_quota_groups_is_counted() {
         let status = key(ItemKind::QGROUP_STATUS, 0);
         maker.put(QUOTA, (status, quota_status(flags)));
     });
+    breaks(QgroupUseRule::Relation, |maker| {
+        let relation = Key::new((1 << 48) + 7, ItemKind::QGROUP_RELATION, 256);
+        maker.put(QUOTA, (relation, Vec::new()));
+    });
     notices(QgroupUseRule::Missing, |maker| {
         maker.remove(QUOTA, key(ItemKind::QGROUP_INFO, 256));
     });
