@@ -6,17 +6,18 @@ mod block;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use platter_block::BlockDevice;
 use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
 use platter_cache::{Buffer, BufferCache, MemoryBudget};
 use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus, Verify};
-use platter_vfs::{Result, Unsupported};
+use platter_vfs::{Condition, Result, Unsupported};
 
 use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::{AgNr, Agf, Agi, BasicBlock, FsBlock, Geometry, Superblock};
+use crate::txn::{Log, LogDevice, LogPosition};
 use crate::xfs_mount::Mount;
 
 pub use block::Block;
@@ -44,6 +45,8 @@ pub struct FsContext {
     pub superblock: Superblock,
     buffers: Arc<BufferCache>,
     data: Arc<dyn BlockDevice>,
+    /// The log, once the filesystem is written.
+    log: OnceLock<Log>,
     /// The realtime device, if it was named.
     realtime: Option<RealtimeDevice>,
 }
@@ -77,8 +80,28 @@ impl FsContext {
             superblock,
             buffers: Arc::new(BufferCache::over(store, addressing, budget)),
             data,
+            log: OnceLock::new(),
             realtime,
         }
+    }
+
+    /// Opens the log, so that transactions can begin. It is clean, and ends at `position`.
+    ///
+    /// # Errors
+    /// As of [`Log::open`]; `Busy` if it is open already.
+    pub fn open_log(&self, device: LogDevice, position: &LogPosition) -> Result<&Log> {
+        let (data, buffers) = (Arc::clone(&self.data), Arc::clone(&self.buffers));
+        let log = Log::open(device, data, buffers, self.geometry(), position)?;
+        match self.log.set(log) {
+            Ok(()) => self.log.get().ok_or_else(|| Condition::Busy.into()),
+            Err(_) => Err(Condition::Busy.into()),
+        }
+    }
+
+    /// The log, if it is open.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.get()
     }
 
     /// The mount object.

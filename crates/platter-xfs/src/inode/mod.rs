@@ -11,7 +11,8 @@ use platter_vfs::Result;
 
 use crate::context::FsContext;
 use crate::ondisk::inode::InodeRule;
-use crate::ondisk::{AgBlock, AgNr, Inode, InodeNr};
+use crate::ondisk::{AgBlock, AgNr, Geometry, Inode, InodeLocation, InodeNr};
+use crate::txn::InodePlace;
 
 pub use attr::attr;
 pub use chunk::{chunk_of, is_allocated};
@@ -44,17 +45,63 @@ pub fn find(context: &FsContext, number: InodeNr) -> Result<Option<Inode>> {
     let Some(location) = context.mount().locate_inode(number) else {
         return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
     };
-    let cluster = cluster_of(context, location.ag, location.block)?;
-    let first = geometry.fs_block(location.ag, cluster);
+    // The newest version may be in the log alone.
+    if let Some(image) = context.log().and_then(|log| log.inode(number)) {
+        return decoded(&image, number, geometry);
+    }
+    let place = place(context, location)?;
+    let first = geometry.fs_block(location.ag, place.first);
     // Inodes of a cluster are validated one by one, so that a bad one takes no other with it.
     let buffer = context.read_blocks(first, geometry.cluster_blocks(), &Unverified)?;
+    let end = place
+        .start
+        .saturating_add(usize::try_from(geometry.inode_bytes()).unwrap_or(0));
+    let bytes = buffer.get(place.start..end).unwrap_or_default();
+    decoded(bytes, number, geometry)
+}
+
+/// Where an inode lies, for the log.
+///
+/// # Errors
+/// That no inode can have the number, or no chunk holds it.
+pub fn place_in_log(context: &FsContext, number: InodeNr) -> Result<InodePlace> {
+    let geometry = context.geometry();
+    let Some(location) = context.mount().locate_inode(number) else {
+        let locus = Locus::inode(number.get());
+        return Err(Corrupt::new(locus, InodeNumberRule::OutOfRange).into());
+    };
+    let place = place(context, location)?;
+    let first = geometry.fs_block(location.ag, place.first);
+    let len = geometry
+        .cluster_blocks()
+        .saturating_mul(geometry.block_bytes());
+    Ok(InodePlace {
+        number,
+        cluster: geometry.basic_block(first),
+        cluster_bytes: len,
+        offset: u32::try_from(place.start).unwrap_or(u32::MAX),
+    })
+}
+
+/// The cluster of an inode, and its first byte there.
+struct InCluster {
+    first: AgBlock,
+    start: usize,
+}
+
+fn place(context: &FsContext, location: InodeLocation) -> Result<InCluster> {
+    let geometry = context.geometry();
+    let first = cluster_of(context, location.ag, location.block)?;
     let block_bytes = usize::try_from(geometry.block_bytes()).unwrap_or(usize::MAX);
-    let skipped = usize::try_from(location.block.0.saturating_sub(cluster.0)).unwrap_or(0);
+    let skipped = usize::try_from(location.block.0.saturating_sub(first.0)).unwrap_or(0);
     let start = skipped
         .saturating_mul(block_bytes)
         .saturating_add(location.offset);
-    let end = start.saturating_add(usize::try_from(geometry.inode_bytes()).unwrap_or(0));
-    let bytes = buffer.get(start..end).unwrap_or_default();
+    Ok(InCluster { first, start })
+}
+
+fn decoded(bytes: &[u8], number: InodeNr, geometry: &Geometry) -> Result<Option<Inode>> {
+    let locus = Locus::inode(number.get());
     match Inode::decode(bytes, number, geometry) {
         Err(InodeRule::Unused) => Ok(None),
         decoded => Ok(Some(decoded.map_err(|rule| Corrupt::new(locus, rule))?)),

@@ -166,6 +166,11 @@ impl LogDevice {
 impl LogDevice {
     /// An external log of the whole device.
     pub(crate) fn sample(device: Arc<dyn BlockDevice>, uuid: Uuid) -> Self {
+        Self::sample_of(device, uuid, 512)
+    }
+
+    /// The same with a stripe unit.
+    pub(crate) fn sample_of(device: Arc<dyn BlockDevice>, uuid: Uuid, stripe_bytes: u32) -> Self {
         let sectors = device.geometry().len_bytes / SECTOR_BYTES as u64;
         Self {
             device,
@@ -173,7 +178,7 @@ impl LogDevice {
             sectors: u32::try_from(sectors).unwrap(),
             internal: false,
             version: 2,
-            stripe_bytes: 512,
+            stripe_bytes,
             uuid,
         }
     }

@@ -3,9 +3,13 @@
 //! Spec: `xfs/journaling_log`.
 
 pub mod log_device;
+pub mod log;
+pub mod transaction;
 pub mod replay;
 pub mod unmount;
 
+pub use log::{BlockType, Header, HeaderVerifier, InodePlace, Log};
 pub use log_device::LogDevice;
 pub use replay::{LogPosition, LogScan, LogState, ReplayReport, find_position, replay, scan};
+pub use transaction::Transaction;
 pub use unmount::write_unmount_record;

@@ -20,6 +20,7 @@ use platter_vfs::Result;
 use crate::ondisk::{AgNr, FsSize, Geometry, InodeLocation, InodeNr, Superblock};
 
 use classes::classed;
+pub(crate) use padded::lock;
 
 pub use classes::Classed;
 pub use counter::StripedCounter;

@@ -8,6 +8,7 @@ use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::ondisk::checksum;
+use crate::ondisk::types::Lsn;
 
 /// What all versions have.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -109,6 +110,14 @@ impl DiskInode {
 impl DiskInodeV3 {
     /// Where the checksum lies.
     pub const CHECKSUM_OFFSET: usize = offset_of!(Self, checksum);
+
+    /// Stores the position in the log of the last change, and the checksum.
+    pub fn stamp(bytes: &mut [u8], lsn: Lsn) {
+        if let Ok((disk, _)) = Self::mut_from_prefix(bytes) {
+            disk.lsn.set(lsn.0);
+        }
+        Self::seal(bytes);
+    }
 
     /// Stores the checksum of an inode of version 3, which fills `bytes`.
     pub fn seal(bytes: &mut [u8]) {

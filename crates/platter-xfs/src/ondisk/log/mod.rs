@@ -8,6 +8,7 @@ pub mod item;
 pub mod buffer;
 pub mod inode;
 pub mod dinode;
+pub mod forks;
 pub mod dquot;
 pub mod icreate;
 pub mod stamp;

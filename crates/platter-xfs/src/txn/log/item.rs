@@ -1,0 +1,286 @@
+//! Log items: what of a block, an inode or an intent is logged, and its regions.
+
+use std::sync::Arc;
+
+use platter_cache::Buffer;
+
+use super::record::OPERATION_BYTES;
+use crate::ondisk::log::buffer::CHUNK_BYTES;
+use crate::ondisk::log::dinode::LogDinode;
+use crate::ondisk::log::{
+    BufferFlags, BufferFormat, BufferType, InodeFields, InodeFormat, ItemKind, forks,
+};
+use crate::ondisk::{BasicBlock, Geometry, Inode, InodeNr};
+
+/// What a log item is of. Items are written back in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(in crate::txn) enum ItemKey {
+    /// The block that begins here.
+    Block(BasicBlock),
+    Inode(InodeNr),
+    /// An intent by its type and id.
+    Intent(ItemKind, u64),
+}
+
+/// Where an inode lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InodePlace {
+    /// The inode.
+    pub number: InodeNr,
+    /// Its cluster.
+    pub cluster: BasicBlock,
+    /// Length of the cluster in bytes.
+    pub cluster_bytes: u32,
+    /// The inode's first byte in the cluster.
+    pub offset: u32,
+}
+
+/// What an item holds after a transaction. A clone is the same version.
+#[derive(Debug, Clone)]
+pub(in crate::txn) enum Content {
+    Block {
+        kind: BufferType,
+        version: Buffer,
+    },
+    /// The block was freed: earlier items of it must not be replayed.
+    Cancelled {
+        len_bytes: u32,
+    },
+    Inode {
+        place: InodePlace,
+        /// The inode as it lies on the disk.
+        image: Arc<[u8]>,
+        inode: Arc<Inode>,
+    },
+    /// The regions of an intent, or of one that says it is done.
+    Intent(Arc<[Vec<u8>]>),
+}
+
+/// Chunks of a block of up to 64 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::txn) struct Chunks([u64; 8]);
+
+/// What differs from the disk: all of it is logged each time, since the item leaves its earlier place in
+/// the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::txn) struct Dirty {
+    pub(in crate::txn) chunks: Chunks,
+    pub(in crate::txn) data_fork: bool,
+    pub(in crate::txn) attr_fork: bool,
+    /// The link of the unlinked list, which is logged with the cluster.
+    pub(in crate::txn) link: bool,
+}
+
+impl Chunks {
+    /// The chunks in which two versions of a block differ; all of it without an earlier one.
+    pub(in crate::txn) fn between(before: Option<&[u8]>, after: &[u8]) -> Self {
+        let mut chunks = Self::default();
+        let mut earlier = before.map(|before| before.chunks(CHUNK_BYTES));
+        for (index, chunk) in after.chunks(CHUNK_BYTES).enumerate() {
+            let same = earlier.as_mut().and_then(Iterator::next) == Some(chunk);
+            if !same {
+                chunks.set(index);
+            }
+        }
+        chunks
+    }
+
+    /// Adds the first chunk.
+    pub(in crate::txn) fn add_first(&mut self) {
+        self.set(0);
+    }
+
+    pub(in crate::txn) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    fn set(&mut self, index: usize) {
+        if let Some(word) = self.0.get_mut(index / 64) {
+            *word |= 1 << (index % 64);
+        }
+    }
+
+    fn indices(self) -> impl Iterator<Item = usize> {
+        (0..512).filter(move |index| self.0[index / 64] & (1 << (index % 64)) != 0)
+    }
+}
+
+impl Dirty {
+    pub(in crate::txn) fn of_chunks(chunks: Chunks) -> Self {
+        Self {
+            chunks,
+            ..Self::default()
+        }
+    }
+
+    pub(in crate::txn) fn add(&mut self, other: &Self) {
+        for (word, other) in self.chunks.0.iter_mut().zip(other.chunks.0) {
+            *word |= other;
+        }
+        self.data_fork |= other.data_fork;
+        self.attr_fork |= other.attr_fork;
+        self.link |= other.link;
+    }
+
+    /// What differs between two versions of an inode.
+    pub(in crate::txn) fn between(before: &Inode, after: &Inode) -> Self {
+        let (one, two) = (before.data_fork(), after.data_fork());
+        let data = one.format != two.format || one.extents != two.extents || one.bytes != two.bytes;
+        let attr = before.attr_fork() != after.attr_fork();
+        // What begins elsewhere is logged whole.
+        let moved = one.bytes.len() != two.bytes.len();
+        Self {
+            data_fork: data || before.size_bytes != after.size_bytes,
+            attr_fork: attr || moved,
+            link: before.next_unlinked != after.next_unlinked,
+            ..Self::default()
+        }
+    }
+}
+
+impl Content {
+    /// The items that are logged for it: the regions of each.
+    pub(in crate::txn) fn items(
+        &self,
+        key: ItemKey,
+        dirty: &Dirty,
+        geometry: &Geometry,
+    ) -> Vec<Vec<Vec<u8>>> {
+        match (self, key) {
+            (Self::Block { kind, version }, ItemKey::Block(at)) => {
+                vec![block(at, *kind, version, dirty.chunks)]
+            }
+            (Self::Cancelled { len_bytes }, ItemKey::Block(at)) => {
+                let format = BufferFormat::new(
+                    at,
+                    units(*len_bytes),
+                    BufferType::Unknown,
+                    BufferFlags::CANCEL,
+                    [],
+                );
+                vec![vec![format.encode()]]
+            }
+            (
+                Self::Inode {
+                    place,
+                    image,
+                    inode,
+                },
+                _,
+            ) => {
+                let mut items = vec![inode_regions(place, image, inode, dirty, geometry)];
+                if dirty.link {
+                    items.push(link(place, image));
+                }
+                items
+            }
+            (Self::Intent(regions), _) => vec![regions.to_vec()],
+            (Self::Block { .. } | Self::Cancelled { .. }, _) => Vec::new(),
+        }
+    }
+
+    /// The bytes that they take in a checkpoint.
+    pub(in crate::txn) fn log_bytes(
+        &self,
+        key: ItemKey,
+        dirty: &Dirty,
+        geometry: &Geometry,
+    ) -> u64 {
+        if let (Self::Block { kind, version }, ItemKey::Block(at)) = (self, key) {
+            let format = block_format(at, *kind, version.len(), dirty.chunks);
+            let runs = format.runs().map(|run| run.len() as u64 + OPERATION_BYTES);
+            return runs.sum::<u64>() + format.encode().len() as u64 + OPERATION_BYTES;
+        }
+        let items = self.items(key, dirty, geometry);
+        let regions = items.iter().flatten();
+        regions
+            .map(|region| region.len() as u64 + OPERATION_BYTES)
+            .sum()
+    }
+}
+
+fn units(len_bytes: u32) -> u16 {
+    u16::try_from(len_bytes / 512).unwrap_or(u16::MAX)
+}
+
+fn block_format(at: BasicBlock, kind: BufferType, len: usize, chunks: Chunks) -> BufferFormat {
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    BufferFormat::new(at, units(len), kind, BufferFlags::empty(), chunks.indices())
+}
+
+fn block(at: BasicBlock, kind: BufferType, bytes: &[u8], chunks: Chunks) -> Vec<Vec<u8>> {
+    let format = block_format(at, kind, bytes.len(), chunks);
+    parts(&format, |range| bytes.get(range))
+}
+
+/// The first region of a buffer item, and one for each run of its map.
+fn parts<'b>(
+    format: &BufferFormat,
+    bytes: impl Fn(std::ops::Range<usize>) -> Option<&'b [u8]>,
+) -> Vec<Vec<u8>> {
+    let mut regions = vec![format.encode()];
+    regions.extend(
+        format
+            .runs()
+            .map(|run| bytes(run).unwrap_or_default().to_vec()),
+    );
+    regions
+}
+
+fn inode_regions(
+    place: &InodePlace,
+    image: &[u8],
+    inode: &Inode,
+    dirty: &Dirty,
+    geometry: &Geometry,
+) -> Vec<Vec<u8>> {
+    let data = dirty
+        .data_fork
+        .then(|| forks::data_fork(inode, geometry))
+        .flatten();
+    let attr = dirty
+        .attr_fork
+        .then(|| forks::attr_fork(inode, geometry))
+        .flatten();
+    let mut fields = InodeFields::CORE;
+    let mut regions = vec![Vec::new(), LogDinode::encode(image)];
+    let mut lens = [0; 2];
+    for (len, fork) in lens.iter_mut().zip([data, attr]) {
+        let Some(fork) = fork else { continue };
+        fields |= fork.fields;
+        *len = u16::try_from(fork.region.len()).unwrap_or_default();
+        if !fork.region.is_empty() {
+            regions.push(fork.region);
+        }
+    }
+    let format = InodeFormat {
+        regions: u16::try_from(regions.len()).unwrap_or(u16::MAX),
+        fields,
+        attr_len: lens[1],
+        data_len: lens[0],
+        inode: place.number,
+        device: if fields.contains(InodeFields::DEVICE) {
+            forks::device(inode)
+        } else {
+            0
+        },
+        block: place.cluster,
+        len: place.cluster_bytes / 512,
+        offset: place.offset,
+    };
+    regions[0] = format.encode();
+    regions
+}
+
+/// The part of the cluster that holds the link of an inode.
+fn link(place: &InodePlace, image: &[u8]) -> Vec<Vec<u8>> {
+    let first = place.offset as usize / CHUNK_BYTES;
+    let format = BufferFormat::new(
+        place.cluster,
+        units(place.cluster_bytes),
+        BufferType::Inodes,
+        BufferFlags::INODES,
+        [first],
+    );
+    parts(&format, |_| image.get(..CHUNK_BYTES))
+}

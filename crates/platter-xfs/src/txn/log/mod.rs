@@ -1,0 +1,367 @@
+//! The log of a filesystem that is written: committed transactions are collected in a checkpoint, which is
+//! written to the log as one; what is in the log is written to its place later, so that the tail moves on.
+//!
+//! The design is on the page `docs/design/xfs-log.md`.
+
+mod record;
+mod item;
+mod lists;
+mod grant;
+mod headers;
+mod write;
+mod write_back;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+use platter_block::BlockDevice;
+use platter_cache::BufferCache;
+use platter_vfs::{Condition, Error, Result, Unsupported};
+
+use crate::ondisk::{Geometry, InodeNr, Lsn};
+use crate::txn::{LogDevice, LogPosition, LogState};
+use crate::xfs_mount::{Padded, lock};
+
+use grant::{Grants, Head};
+use lists::Lists;
+use record::Shape;
+use write::Position;
+
+pub(super) use grant::Ticket;
+pub use headers::{BlockType, Header, HeaderVerifier};
+pub use item::InodePlace;
+pub(super) use item::{Chunks, Content, Dirty, ItemKey};
+pub(super) use lists::Change;
+
+/// A checkpoint is written once it would take one of so many parts of the log.
+const CHECKPOINT_PARTS: u64 = 8;
+/// A waiter for space has one of so many parts of the active items written back.
+const WRITE_BACK_PARTS: usize = 4;
+
+/// The log of a filesystem that is written.
+///
+/// # Invariants
+/// - A checkpoint holds whole transactions, and is durable as a whole or not at all.
+/// - Nothing is written to its place before the checkpoint that holds it is durable.
+/// - After a failure nothing is written any more.
+///
+/// # Locks
+/// `reserve_turn` or `write_turn`, then `writing_back`, then `force`, then `position`, then `lists`, then `grants`.
+/// The turns, `writing_back` and `position` are held over I/O: others wait for that I/O.
+pub struct Log {
+    device: LogDevice,
+    data: Arc<dyn BlockDevice>,
+    buffers: Arc<BufferCache>,
+    /// For sizes, which do not change while the filesystem is mounted.
+    geometry: Geometry,
+    shape: Shape,
+    failure: OnceLock<Error>,
+    lists: Padded<Mutex<Lists>>,
+    grants: Padded<Mutex<Grants>>,
+    /// Notified when space is given back.
+    space: Padded<Condvar>,
+    /// Which transaction waits for space next: of those that begin, and of those that roll.
+    reserve_turn: Padded<Mutex<()>>,
+    write_turn: Padded<Mutex<()>>,
+    force: Padded<Mutex<Force>>,
+    forced: Padded<Condvar>,
+    position: Padded<Mutex<Position>>,
+    writing_back: Padded<Mutex<()>>,
+}
+
+/// Which checkpoints are durable.
+#[derive(Debug, Default)]
+struct Force {
+    durable: u64,
+    is_writing: bool,
+}
+
+impl Log {
+    /// Opens a log that ends with an unmount record, or was never written.
+    ///
+    /// # Errors
+    /// `Unsupported` for a dirty log, and for one of version 1.
+    pub fn open(
+        device: LogDevice,
+        data: Arc<dyn BlockDevice>,
+        buffers: Arc<BufferCache>,
+        geometry: &Geometry,
+        position: &LogPosition,
+    ) -> Result<Self> {
+        let refused = |feature: &str, reason| -> Error {
+            Unsupported {
+                filesystem: "xfs",
+                feature: feature.to_owned(),
+                reason: Some(reason),
+            }
+            .into()
+        };
+        if position.state == LogState::Dirty || position.torn {
+            return Err(refused("writing beside a dirty log", "recover it first"));
+        }
+        if device.version() != 2 || !geometry.features.is_v5() {
+            return Err(refused(
+                "writing version 4",
+                "kernels no longer mount it; it can be read",
+            ));
+        }
+        let shape = Shape::of(&device);
+        let spare = u64::from(device.record_unit_bytes()) * 2;
+        let grants = Grants::new(device.sectors(), spare, position.head_lsn());
+        Ok(Self {
+            data,
+            buffers,
+            geometry: geometry.clone(),
+            shape,
+            failure: OnceLock::new(),
+            lists: Padded(Mutex::new(Lists::new(shape))),
+            grants: Padded(Mutex::new(grants)),
+            space: Padded::default(),
+            reserve_turn: Padded::default(),
+            write_turn: Padded::default(),
+            force: Padded::default(),
+            forced: Padded::default(),
+            position: Padded(Mutex::new(Position::new(position))),
+            writing_back: Padded::default(),
+            device,
+        })
+    }
+
+    /// The metadata buffers.
+    pub(super) fn buffers(&self) -> &BufferCache {
+        &self.buffers
+    }
+
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The newest committed version of an inode, unless it is the one on the disk.
+    #[must_use]
+    pub fn inode(&self, number: InodeNr) -> Option<Arc<[u8]>> {
+        lock(&self.lists).inode(number)
+    }
+
+    /// The number of the running checkpoint: [forcing](Self::force) it makes all that was committed durable.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        lock(&self.lists).sequence()
+    }
+
+    /// How many items are in the log and not in their places, and how many in the running checkpoint.
+    #[must_use]
+    pub fn items(&self) -> (usize, usize) {
+        lock(&self.lists).len()
+    }
+
+    /// Reserves space for a transaction whose items take up to `bytes`, and which rolls up to `count` times
+    /// before it has to wait again. Waits while there is none; the caller holds no lock.
+    pub(super) fn reserve(&self, bytes: u64, count: u32) -> Result<Ticket> {
+        let ticket = Ticket::new(self.shape.reservation(bytes), count);
+        let limit = lock(&self.grants).capacity() / CHECKPOINT_PARTS;
+        let (sequence, pending) = {
+            let lists = lock(&self.lists);
+            (lists.sequence(), lists.pending_bytes())
+        };
+        if pending > limit {
+            self.force(sequence)?;
+        }
+        self.wait_for_space(Head::Reserve, |grants| grants.reserve(&ticket))?;
+        Ok(ticket)
+    }
+
+    /// Begins the next unit of a ticket. Waits for space, where all were used; the caller may hold locks, but
+    /// none of the log.
+    pub(super) fn regrant(&self, ticket: &mut Ticket) -> Result<()> {
+        let has_unit = lock(&self.grants).next_unit(ticket);
+        self.space.notify_all();
+        if has_unit {
+            return self.check();
+        }
+        self.wait_for_space(Head::Write, |grants| grants.regrant(ticket))
+    }
+
+    /// Ends a ticket.
+    pub(super) fn release(&self, ticket: &Ticket) {
+        lock(&self.grants).release(ticket);
+        self.space.notify_all();
+    }
+
+    fn wait_for_space(&self, head: Head, mut take: impl FnMut(&mut Grants) -> bool) -> Result<()> {
+        let _turn = lock(match head {
+            Head::Reserve => &self.reserve_turn,
+            Head::Write => &self.write_turn,
+        });
+        loop {
+            self.check()?;
+            if take(&mut lock(&self.grants)) {
+                return Ok(());
+            }
+            if self.make_space()? {
+                continue;
+            }
+            let mut grants = lock(&self.grants);
+            // A failure is announced under this lock.
+            self.check()?;
+            if take(&mut grants) {
+                return Ok(());
+            }
+            if grants.is_alone(head) && grants.is_empty() {
+                return Err(Unsupported {
+                    filesystem: "xfs",
+                    feature: "a transaction of this size".to_owned(),
+                    reason: Some("the log is too small"),
+                }
+                .into());
+            }
+            let grants = self.space.wait(grants);
+            drop(grants.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Moves the tail; false if nothing is left that could move it.
+    fn make_space(&self) -> Result<bool> {
+        let oldest = lock(&self.lists).oldest(WRITE_BACK_PARTS);
+        if let Some(oldest) = oldest
+            && self.write_back(oldest)? > 0
+        {
+            return Ok(true);
+        }
+        let (sequence, pending) = {
+            let lists = lock(&self.lists);
+            (lists.sequence(), lists.pending_bytes())
+        };
+        if pending > 0 {
+            self.force(sequence)?;
+        }
+        Ok(pending > 0)
+    }
+
+    /// Adds what a transaction changed to the running checkpoint. Returns its number.
+    ///
+    /// # Errors
+    /// That the transaction has not reserved as much; nothing is added.
+    pub(super) fn commit(
+        &self,
+        ticket: &mut Ticket,
+        changes: Vec<Change>,
+        done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
+    ) -> Result<u64> {
+        self.check()?;
+        let mut lists = lock(&self.lists);
+        let growth = lists.growth(&changes, &done, &self.geometry);
+        if !lock(&self.grants).spend(ticket, growth) {
+            drop(lists);
+            let (left, unit) = (ticket.left(), ticket.unit());
+            let error = std::io::Error::other(format!(
+                "transaction takes {growth} bytes of the log, and has {left} of {unit} left"
+            ));
+            return Err(self.fail(
+                platter_block::IoError::new(
+                    self.data.name(),
+                    platter_block::Operation::Write,
+                    0,
+                    0,
+                    error,
+                )
+                .into(),
+            ));
+        }
+        Ok(lists.commit(changes, done, &self.geometry))
+    }
+
+    /// Returns when a checkpoint and all before it are durable. Of several callers one writes for all.
+    ///
+    /// # Errors
+    /// Those of the devices; then, and from then on, that of the failure.
+    pub fn force(&self, sequence: u64) -> Result<()> {
+        let mut force = lock(&self.force);
+        loop {
+            if force.durable >= sequence {
+                return Ok(());
+            }
+            self.check()?;
+            if !force.is_writing {
+                break;
+            }
+            let woken = self.forced.wait(force);
+            force = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        force.is_writing = true;
+        drop(force);
+        let written = self.write_checkpoint();
+        let written = written.map_err(|error| self.fail(error));
+        let mut force = lock(&self.force);
+        force.is_writing = false;
+        if let Ok(durable) = written {
+            force.durable = durable;
+        }
+        drop(force);
+        self.forced.notify_all();
+        self.space.notify_all();
+        // All that was committed before is in a checkpoint that was closed.
+        written.map(drop)
+    }
+
+    /// Makes all that was committed durable.
+    pub fn force_all(&self) -> Result<()> {
+        self.force(self.running())
+    }
+
+    /// Makes all that was committed durable, and brings it to its place.
+    pub fn quiesce(&self) -> Result<()> {
+        self.force_all()?;
+        self.write_back(Lsn(u64::MAX))?;
+        let flushed = self.data.flush();
+        flushed.map_err(|error| self.fail(error.into()))
+    }
+
+    /// Ends the log: everything is brought to its place, and an unmount record written. No transaction runs.
+    pub fn unmount(&self) -> Result<()> {
+        self.quiesce()?;
+        self.write_unmount_record()
+            .map_err(|error| self.fail(error))?;
+        let _ = self.failure.set(Condition::ReadOnly.into());
+        Ok(())
+    }
+
+    /// Writes nothing any more.
+    pub fn shut_down(&self) {
+        self.fail(Condition::ReadOnly.into());
+    }
+
+    /// Whether nothing is written any more.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.failure.get().is_some()
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failure
+            .get()
+            .map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Writes nothing any more, for the reason of `error`.
+    pub(super) fn fail(&self, error: Error) -> Error {
+        let _ = self.failure.set(error.clone());
+        // Those that wait look at the failure under these locks.
+        drop(lock(&self.grants));
+        self.space.notify_all();
+        drop(lock(&self.force));
+        self.forced.notify_all();
+        error
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Log")
+            .field("device", &self.device)
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

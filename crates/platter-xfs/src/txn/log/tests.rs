@@ -1,0 +1,440 @@
+//! Logs that are written, cut, and replayed by recovery.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use platter_block::MemoryDevice;
+use platter_block::sim::{Effect, Fault, FaultDevice, Recorder, Recording, When};
+use platter_cache::MemoryBudget;
+use platter_cache::buffer::{Addressing, BlockSize, DeviceStore};
+use platter_ondisk::verify::Unverified;
+
+use super::*;
+use crate::ondisk::log::BufferType;
+use crate::ondisk::superblock::tests::sample;
+use crate::ondisk::{BasicBlock, Superblock};
+use crate::txn::{BlockType, Transaction, find_position, replay, scan};
+use crate::xfs_mount::Mount;
+
+const BLOCKS: u64 = 16;
+const BLOCK_BYTES: u32 = 4096;
+/// Where the blocks begin.
+const FIRST: u64 = 64;
+const DATA_BYTES: usize = 1 << 20;
+
+struct Scene {
+    superblock: Superblock,
+    mount: Mount,
+    log: Log,
+}
+
+/// What all blocks hold.
+type State = Vec<Vec<u8>>;
+
+impl Scene {
+    fn open(data: Arc<dyn BlockDevice>, log: Arc<dyn BlockDevice>, unit: u32) -> Self {
+        let superblock = sample().decode().unwrap();
+        let mount = Mount::new(&superblock);
+        let device = LogDevice::sample_of(log, superblock.uuid, unit);
+        let position = find_position(&device, true).unwrap();
+        let addressing = Addressing {
+            unit_bytes: 512,
+            usual: size(),
+        };
+        let store = Arc::new(DeviceStore::new(Arc::clone(&data)));
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let buffers = Arc::new(BufferCache::over(store, addressing, budget));
+        let log = Log::open(device, data, buffers, mount.geometry(), &position).unwrap();
+        Self {
+            superblock,
+            mount,
+            log,
+        }
+    }
+
+    fn in_memory(log_sectors: usize, unit: u32) -> Self {
+        Self::open(data(), log_device(log_sectors), unit)
+    }
+
+    fn begin(&self, bytes: u64) -> Transaction<'_> {
+        Transaction::begin(&self.mount, &self.log, bytes, 2).unwrap()
+    }
+
+    /// Sets one chunk of a block in a transaction of its own.
+    fn set(&self, block: u64, chunk: usize, fill: u8) -> u64 {
+        let mut transaction = self.begin(8192);
+        edit(&mut transaction, block, chunk, fill);
+        transaction.commit().unwrap()
+    }
+
+    fn state(&self) -> State {
+        let read = |block| {
+            let buffer = self.log.buffers().read((at(block).0, size()), &Unverified);
+            buffer.unwrap().to_vec()
+        };
+        (0..BLOCKS).map(read).collect()
+    }
+
+    fn recovered(
+        &self,
+        data: &Arc<dyn BlockDevice>,
+        log: Arc<dyn BlockDevice>,
+        unit: u32,
+    ) -> State {
+        let device = LogDevice::sample_of(log, self.superblock.uuid, unit);
+        let position = find_position(&device, true).unwrap();
+        let scan = scan(&device, &position, &self.superblock).unwrap();
+        replay(&device, &position, &self.superblock, scan, &**data).unwrap();
+        let read = |block: u64| {
+            let mut bytes = vec![0; BLOCK_BYTES as usize];
+            data.read_at(at(block).byte_offset(), &mut bytes).unwrap();
+            bytes
+        };
+        (0..BLOCKS).map(read).collect()
+    }
+}
+
+fn data() -> Arc<dyn BlockDevice> {
+    Arc::new(MemoryDevice::new("data", vec![0; DATA_BYTES]))
+}
+
+fn log_device(sectors: usize) -> Arc<dyn BlockDevice> {
+    Arc::new(MemoryDevice::new("log", vec![0; sectors * 512]))
+}
+
+fn size() -> BlockSize {
+    BlockSize::new(BLOCK_BYTES).unwrap()
+}
+
+fn at(block: u64) -> BasicBlock {
+    BasicBlock(FIRST + block * 8)
+}
+
+fn plain() -> BlockType {
+    BlockType {
+        kind: BufferType::Unknown,
+        verifier: Arc::new(Unverified),
+    }
+}
+
+fn edit(transaction: &mut Transaction<'_>, block: u64, chunk: usize, fill: u8) {
+    let edited = transaction.edit(at(block), size(), &plain(), |bytes| {
+        bytes[chunk * 128..][..100].fill(fill);
+        Ok(())
+    });
+    edited.unwrap();
+}
+
+/// Numbers of a sequence that depends on nothing else.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn chunk(&mut self) -> usize {
+        usize::try_from(self.below(32)).unwrap()
+    }
+
+    fn byte(&mut self) -> u8 {
+        // Few values: what is changed is often changed back.
+        u8::try_from(self.below(3)).unwrap()
+    }
+}
+
+/// A recording of random transactions, the state after each, and for each position of the recording that was
+/// forced, the number of the state that is durable there.
+struct Work {
+    recording: Recording,
+    states: Vec<State>,
+    forced: Vec<(usize, usize)>,
+    scene: Scene,
+}
+
+fn work(seed: u64, sectors: usize, unit: u32, transactions: usize) -> Work {
+    let recorder = Recorder::new(vec![data(), log_device(sectors)]);
+    let [data, log] = [0, 1].map(|member| {
+        let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[member]) as _;
+        device
+    });
+    let scene = Scene::open(data, log, unit);
+    let mut dice = Dice(seed);
+    let mut states = vec![scene.state()];
+    let mut forced = Vec::new();
+    for _ in 0..transactions {
+        let mut transaction = scene.begin(24 << 10);
+        for _ in 0..=dice.below(4) {
+            edit(
+                &mut transaction,
+                dice.below(BLOCKS),
+                dice.chunk(),
+                dice.byte(),
+            );
+        }
+        if dice.below(8) == 0 {
+            // One that is dropped changes nothing.
+            drop(transaction);
+        } else {
+            transaction.commit().unwrap();
+        }
+        states.push(scene.state());
+        match dice.below(6) {
+            0 | 1 => {
+                scene.log.force_all().unwrap();
+                forced.push((recorder.position(), states.len() - 1));
+            }
+            2 if dice.below(4) == 0 => {
+                scene.log.quiesce().unwrap();
+                forced.push((recorder.position(), states.len() - 1));
+            }
+            _ => {}
+        }
+    }
+    Work {
+        recording: recorder.recording(),
+        states,
+        forced,
+        scene,
+    }
+}
+
+/// Recovers states cut at every `step`-th write, and compares them with what was committed.
+fn check_cuts(work: &Work, unit: u32, step: usize) {
+    let end = work.recording.events().len();
+    let mut newest = 0;
+    for position in (0..=end).step_by(step) {
+        let durable = work.forced.iter().rev().find(|(at, _)| *at <= position);
+        let durable = durable.map_or(0, |(_, state)| *state);
+        let devices = work.recording.replay(position).unwrap();
+        let mut devices = devices
+            .into_iter()
+            .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) });
+        let (data, log) = (devices.next().unwrap(), devices.next().unwrap());
+        let found = work.scene.recovered(&data, log, unit);
+        let first = newest.max(durable);
+        let state = work.states[first..]
+            .iter()
+            .position(|state| *state == found);
+        let state =
+            state.unwrap_or_else(|| panic!("cut {position} of {end} is no state after {first}"));
+        // States may repeat: this is the first that it can be.
+        newest = first + state;
+    }
+}
+
+#[test]
+fn cut_logs_recover_to_a_committed_prefix() {
+    // A log that wraps several times, and stripe units.
+    for (seed, sectors, unit) in [(1, 256, 512), (2, 320, 4096), (3, 2048, 32 << 10)] {
+        let work = work(seed, sectors, unit, 300);
+        assert!(lock(&work.scene.log.position).has_wrapped(), "{seed}");
+        check_cuts(&work, unit, 7);
+    }
+}
+
+#[test]
+fn records_of_the_largest_size_are_recovered() {
+    let unit = 256 << 10;
+    let work = work(4, 16 << 10, unit, 40);
+    check_cuts(&work, unit, 5);
+}
+
+#[test]
+fn checkpoint_of_many_records_is_durable_as_a_whole() {
+    let recorder = Recorder::new(vec![data(), log_device(8192)]);
+    let [data, log] = [0, 1].map(|member| {
+        let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[member]) as _;
+        device
+    });
+    let scene = Scene::open(data, log, 512);
+    scene.set(0, 0, 1);
+    scene.log.force_all().unwrap();
+    let before = scene.state();
+    let start = recorder.position();
+    // Twelve records' worth of changes.
+    for round in 0..8 {
+        for block in 0..BLOCKS {
+            let mut transaction = scene.begin(64 << 10);
+            (0..32).for_each(|chunk| edit(&mut transaction, block, chunk, round + 2));
+            transaction.commit().unwrap();
+        }
+    }
+    scene.log.force_all().unwrap();
+    let after = scene.state();
+    let recording = recorder.recording();
+    let end = recording.events().len();
+    assert!(end - start > 3);
+    for position in start..=end {
+        let devices = recording.replay(position).unwrap();
+        let mut devices = devices
+            .into_iter()
+            .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) });
+        let (data, log) = (devices.next().unwrap(), devices.next().unwrap());
+        let found = scene.recovered(&data, log, 512);
+        let expected = if position == end { &after } else { &before };
+        assert!(
+            found == *expected || (position + 1 == end && found == after),
+            "{position} of {end}"
+        );
+    }
+}
+
+#[test]
+fn unmounted_log_is_clean_and_goes_on_where_it_ended() {
+    let (data, log) = (data(), log_device(1024));
+    for round in 1..20 {
+        let scene = Scene::open(Arc::clone(&data), Arc::clone(&log), 512);
+        for step in 0..30 {
+            scene.set(u64::from(step % 16), 3, round * 10 + step % 7);
+        }
+        scene.log.unmount().unwrap();
+        assert!(Transaction::begin(&scene.mount, &scene.log, 100, 1).is_err());
+        let device = LogDevice::sample_of(Arc::clone(&log), scene.superblock.uuid, 512);
+        let position = find_position(&device, true).unwrap();
+        assert_eq!(position.state, LogState::Clean, "{round}");
+        let mut bytes = vec![0; 1];
+        data.read_at(at(15).byte_offset() + 3 * 128, &mut bytes)
+            .unwrap();
+        assert_eq!(bytes, [round * 10 + 15 % 7]);
+    }
+}
+
+#[test]
+fn change_that_is_undone_before_it_is_in_its_place_is_logged() {
+    let (data, log) = (data(), log_device(1024));
+    let scene = Scene::open(Arc::clone(&data), Arc::clone(&log), 512);
+    for fill in [1, 0] {
+        scene.set(2, 5, fill);
+        scene.log.force_all().unwrap();
+    }
+    let found = scene.recovered(&data, log, 512);
+    assert!(found == scene.state() && found[2].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn cancelled_block_is_not_replayed() {
+    let (data, log) = (data(), log_device(1024));
+    let scene = Scene::open(Arc::clone(&data), Arc::clone(&log), 512);
+    scene.set(1, 0, 9);
+    scene.set(2, 0, 9);
+    scene.log.force_all().unwrap();
+    let mut transaction = scene.begin(8192);
+    transaction.cancel(at(1), size());
+    transaction.commit().unwrap();
+    scene.log.force_all().unwrap();
+    assert_eq!(scene.log.items().0, 1);
+    let found = scene.recovered(&data, log, 512);
+    assert_eq!((found[1][0], found[2][0]), (0, 9));
+}
+
+#[test]
+fn rolling_transaction_commits_in_parts() {
+    let scene = Scene::in_memory(1024, 512);
+    let mut transaction = scene.begin(12 << 10);
+    let mut last = 0;
+    for step in 0..40 {
+        edit(&mut transaction, u64::from(step % 16), 1, step);
+        last = transaction.roll().unwrap();
+        if step % 8 == 0 {
+            scene.log.force(last).unwrap();
+        }
+    }
+    drop(transaction);
+    scene.log.force(last).unwrap();
+    assert!(lock(&scene.log.grants).is_alone(Head::Reserve));
+    assert_eq!(scene.state()[7][128], 39);
+}
+
+#[test]
+fn threads_share_forces_and_space() {
+    let recorder = Recorder::new(vec![data(), log_device(1024)]);
+    let [data, log] = [0, 1].map(|member| {
+        let device: Arc<dyn BlockDevice> = Arc::clone(&recorder.devices()[member]) as _;
+        device
+    });
+    let scene = Scene::open(data, log, 512);
+    let forces = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let (scene, forces) = (&scene, &forces);
+            scope.spawn(move || {
+                for step in 0..60_u8 {
+                    let block = u64::from(thread) * 4 + u64::from(step % 4);
+                    let sequence = scene.set(block, usize::from(step % 32), step);
+                    if step % 3 == 0 {
+                        scene.log.force(sequence).unwrap();
+                        forces.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    scene.log.force_all().unwrap();
+    let grants = lock(&scene.log.grants);
+    assert!(grants.is_alone(Head::Reserve) && grants.is_alone(Head::Write));
+    drop(grants);
+    assert_eq!(forces.into_inner(), 80);
+    let recording = recorder.recording();
+    let devices = recording.replay(recording.events().len()).unwrap();
+    let mut devices = devices
+        .into_iter()
+        .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) });
+    let (data, log) = (devices.next().unwrap(), devices.next().unwrap());
+    assert!(scene.recovered(&data, log, 512) == scene.state());
+}
+
+#[test]
+fn transaction_larger_than_the_log_is_refused() {
+    let scene = Scene::in_memory(256, 512);
+    let refused = Transaction::begin(&scene.mount, &scene.log, 1 << 20, 1).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "xfs: a transaction of this size is not supported (the log is too small)"
+    );
+    scene.set(0, 0, 1);
+}
+
+#[test]
+fn transaction_that_outgrows_its_reservation_shuts_down() {
+    let scene = Scene::in_memory(1024, 512);
+    let mut transaction = scene.begin(1000);
+    for block in 0..4 {
+        (0..32).for_each(|chunk| edit(&mut transaction, block, chunk, 7));
+    }
+    let error = transaction.commit().unwrap_err().to_string();
+    assert!(error.contains("transaction takes"), "{error}");
+    assert!(scene.log.is_shut_down() && scene.log.force_all().is_err());
+}
+
+#[test]
+fn failed_write_ends_the_log() {
+    for member in 0..2 {
+        let devices = [data(), log_device(1024)];
+        let faults = devices.map(|device| Arc::new(FaultDevice::new(device)));
+        let [data, log] = [0, 1].map(|index: usize| {
+            let device: Arc<dyn BlockDevice> = Arc::clone(&faults[index]) as _;
+            device
+        });
+        let scene = Scene::open(data, log, 512);
+        scene.set(0, 0, 1);
+        scene.log.force_all().unwrap();
+        faults[member].arm(fault());
+        scene.set(0, 1, 1);
+        let failed = scene.log.quiesce().unwrap_err().to_string();
+        assert_eq!(scene.log.force_all().unwrap_err().to_string(), failed);
+        let begun = Transaction::begin(&scene.mount, &scene.log, 100, 1);
+        assert!(begun.is_err());
+    }
+}
+
+fn fault() -> Fault {
+    Fault {
+        operation: platter_block::Operation::Write,
+        when: When::Always,
+        effect: Effect::Tear { seed: 1 },
+    }
+}

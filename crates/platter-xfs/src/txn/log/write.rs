@@ -1,0 +1,140 @@
+//! Writing checkpoints to the log, record by record, and the record that ends it.
+
+use platter_vfs::Result;
+
+use super::Log;
+use super::lists::Closed;
+use super::record::{Bodies, Body, Place};
+use crate::ondisk::Lsn;
+use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
+use crate::ondisk::log::record::{RECORDS_IN_FLIGHT_MAX, SECTOR_BYTES};
+use crate::ondisk::log::{Client, OpFlags, Operation};
+use crate::txn::LogPosition;
+use crate::xfs_mount::lock;
+
+/// Where the next record goes.
+#[derive(Debug)]
+pub(super) struct Position {
+    head: u32,
+    cycle: u32,
+    /// The record before.
+    last: u32,
+}
+
+impl Position {
+    pub(super) fn new(position: &LogPosition) -> Self {
+        Self {
+            head: position.head,
+            cycle: position.cycle,
+            last: position.last,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_wrapped(&self) -> bool {
+        self.cycle > 1
+    }
+
+    fn lsn(&self) -> Lsn {
+        Lsn::new(self.cycle, self.head)
+    }
+
+    fn advance(&mut self, sectors: u32, end: u32) {
+        self.last = self.head;
+        self.head += sectors;
+        if self.head >= end {
+            self.head -= end;
+            self.cycle = self.cycle.wrapping_add(1);
+        }
+    }
+}
+
+impl Log {
+    /// Writes the running checkpoint, if it holds anything. Returns the number of the last one that is closed
+    /// and durable then.
+    pub(super) fn write_checkpoint(&self) -> Result<u64> {
+        let mut position = lock(&self.position);
+        let (closed, tail) = {
+            let mut lists = lock(&self.lists);
+            let Some(closed) = lists.close() else {
+                return Ok(lists.sequence() - 1);
+            };
+            (closed, lists.tail())
+        };
+        let start = position.lsn();
+        let tail = tail.unwrap_or(start);
+        // What has left the tail, and the data that the checkpoint refers to, is in its place.
+        self.data.flush()?;
+        let bodies = self.bodies(&closed);
+        let last = bodies.len().saturating_sub(1);
+        for (index, body) in bodies.into_iter().enumerate() {
+            // No more records are in flight than recovery expects, and none with the last one.
+            let in_flight = RECORDS_IN_FLIGHT_MAX as usize - 1;
+            if index > 0 && (index == last || index.is_multiple_of(in_flight)) {
+                self.device.flush()?;
+            }
+            self.write_record(&mut position, body, tail)?;
+        }
+        self.device.flush()?;
+        self.finish(closed, start, position.lsn());
+        let sequence = lock(&self.lists).sequence();
+        Ok(sequence - 1)
+    }
+
+    /// The records of a checkpoint.
+    fn bodies(&self, closed: &Closed) -> Vec<Body> {
+        let items = closed.items.iter();
+        let items =
+            items.flat_map(|(key, content, dirty)| content.items(*key, dirty, &self.geometry));
+        let regions: Vec<_> = items.flatten().collect();
+        let count = u32::try_from(regions.len()).unwrap_or(u32::MAX);
+        // Unique among the transactions of the log, and not that of an unmount record.
+        let tid = u32::try_from(closed.sequence & 0x7fff_ffff).unwrap_or_default();
+        let mut bodies = Bodies::begin(self.shape, tid, count);
+        for region in &regions {
+            bodies.region(region);
+        }
+        bodies.end()
+    }
+
+    fn write_record(&self, position: &mut Position, body: Body, tail: Lsn) -> Result<()> {
+        let place = Place {
+            head: position.head,
+            cycle: position.cycle,
+            last: position.last,
+            tail,
+        };
+        let record = body.encode(&place, &self.device, self.device.uuid());
+        self.device.write(position.head, &record)?;
+        let sectors = u32::try_from(record.len() / SECTOR_BYTES).unwrap_or(u32::MAX);
+        position.advance(sectors, self.device.sectors());
+        Ok(())
+    }
+
+    /// A checkpoint is durable in the log from `start` to `head`.
+    fn finish(&self, closed: Closed, start: Lsn, head: Lsn) {
+        let log_bytes = closed.log_bytes;
+        let freed = {
+            let mut lists = lock(&self.lists);
+            let freed = lists.committed(closed, start);
+            lock(&self.grants).written(log_bytes, head, lists.tail());
+            freed
+        };
+        self.forget(&freed);
+        self.space.notify_all();
+    }
+
+    pub(super) fn write_unmount_record(&self) -> Result<()> {
+        let mut position = lock(&self.position);
+        let data = unmount_data();
+        let body = Body::of_operation(&Operation {
+            tid: UNMOUNT_TID,
+            client: Client::Log,
+            flags: OpFlags::UNMOUNT,
+            data: &data,
+        });
+        let tail = position.lsn();
+        self.write_record(&mut position, body, tail)?;
+        self.device.flush()
+    }
+}

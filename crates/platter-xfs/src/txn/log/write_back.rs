@@ -1,0 +1,126 @@
+//! Writing what is in the log to its place, in the order of the log, so that the tail moves on.
+
+use std::collections::BTreeMap;
+
+use platter_cache::Buffer;
+use platter_cache::buffer::BlockSize;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::Result;
+
+use super::Log;
+use super::item::{Content, InodePlace, ItemKey};
+use super::lists::Batch;
+use crate::ondisk::inode::DiskInodeV3;
+use crate::ondisk::log::{BufferType, Stamp};
+use crate::ondisk::{BasicBlock, Lsn};
+use crate::xfs_mount::lock;
+
+/// Items that are written before the lists are looked at again.
+const BATCH_ITEMS: usize = 512;
+
+/// An inode of a cluster, the checkpoint that holds it, and its bytes.
+type Logged<'b> = (&'b InodePlace, Lsn, &'b [u8]);
+
+impl Log {
+    /// Writes what was logged at `last` or before to its place. Returns how many items that were. Durable
+    /// after a flush of the data device, which comes before the next record.
+    pub(super) fn write_back(&self, last: Lsn) -> Result<usize> {
+        let _turn = lock(&self.writing_back);
+        let mut count = 0;
+        loop {
+            self.check()?;
+            let batch = lock(&self.lists).to_write(last, BATCH_ITEMS);
+            if batch.is_empty() {
+                return Ok(count);
+            }
+            let written = self.write_places(&batch);
+            written.map_err(|error| self.fail(error))?;
+            let clean = {
+                let mut lists = lock(&self.lists);
+                let clean = lists.written(&batch);
+                lock(&self.grants).set_tail(lists.tail());
+                clean
+            };
+            for (key, _, content) in &batch {
+                if let (ItemKey::Block(at), Content::Block { version, .. }) = (key, content)
+                    && clean.contains(key)
+                {
+                    self.buffers.written(block(*at, version), version);
+                }
+            }
+            self.space.notify_all();
+            count += batch.len();
+        }
+    }
+
+    fn write_places(&self, batch: &Batch) -> Result<()> {
+        let mut blocks = BTreeMap::new();
+        let mut clusters: BTreeMap<BasicBlock, Vec<Logged<'_>>> = BTreeMap::new();
+        for (key, lsn, content) in batch {
+            match (key, content) {
+                (ItemKey::Block(at), Content::Block { kind, version }) => {
+                    blocks.insert(*at, stamped(*kind, version, *lsn));
+                }
+                (_, Content::Inode { place, image, .. }) => {
+                    let cluster = clusters.entry(place.cluster).or_default();
+                    cluster.push((place, *lsn, image));
+                }
+                _ => {}
+            }
+        }
+        for (at, bytes) in blocks {
+            self.data.write_at(at.byte_offset(), &bytes)?;
+        }
+        for (at, inodes) in clusters {
+            self.write_cluster(at, &inodes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes inodes of a cluster. The others stay as they are on the disk: what the log holds of them may not
+    /// be durable.
+    fn write_cluster(&self, at: BasicBlock, inodes: &[Logged<'_>]) -> Result<()> {
+        let len = inodes.first().map_or(0, |(place, ..)| place.cluster_bytes);
+        let mut bytes = vec![0; len as usize];
+        self.data.read_at(at.byte_offset(), &mut bytes)?;
+        for (place, lsn, image) in inodes {
+            let start = place.offset as usize;
+            if let Some(slot) = bytes.get_mut(start..start + image.len()) {
+                slot.copy_from_slice(image);
+                DiskInodeV3::stamp(slot, *lsn);
+            }
+        }
+        self.data.write_at(at.byte_offset(), &bytes)?;
+        if let Some(size) = BlockSize::new(len) {
+            let cluster = (at.0, size);
+            let version = self.buffers.publish(cluster, bytes, &Unverified)?;
+            self.buffers.written(cluster, &version);
+        }
+        Ok(())
+    }
+
+    /// Forgets blocks that were freed: they never reach their places.
+    pub(super) fn forget(&self, freed: &[(ItemKey, Option<Content>)]) {
+        for (key, content) in freed {
+            if let (ItemKey::Block(at), Some(Content::Block { version, .. })) = (key, content) {
+                self.buffers.abandon(block(*at, version), version);
+            }
+        }
+    }
+}
+
+/// The name of a version's block in the cache.
+fn block(at: BasicBlock, version: &Buffer) -> (u64, BlockSize) {
+    let len = u32::try_from(version.len()).ok();
+    let size = len.and_then(BlockSize::new);
+    (at.0, size.expect("a version has the length of a block"))
+}
+
+/// A block with the LSN of the checkpoint that recovery would take it from.
+fn stamped(kind: BufferType, version: &[u8], lsn: Lsn) -> Vec<u8> {
+    let mut bytes = version.to_vec();
+    if let Some(stamp) = Stamp::of_type(kind, &bytes) {
+        stamp.seal(&mut bytes, lsn);
+    }
+    bytes
+}

@@ -1,0 +1,308 @@
+//! A transaction: what an operation changes, private to it until it commits as a whole.
+//!
+//! A transaction works on copies of blocks and inodes. A commit verifies them, makes them the versions that
+//! others read, and adds them to the running checkpoint. One that is dropped has changed nothing.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use platter_cache::Buffer;
+use platter_cache::buffer::BlockSize;
+use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify};
+use platter_vfs::Result;
+
+use super::log::{BlockType, Change, Chunks, Content, Dirty, ItemKey, Ticket};
+use super::log::{InodePlace, Log};
+use crate::ondisk::inode::DiskInodeV3;
+use crate::ondisk::log::Intent;
+use crate::ondisk::{BasicBlock, Inode};
+use crate::xfs_mount::{Mount, Running};
+
+/// A transaction that runs.
+#[derive(Debug)]
+pub struct Transaction<'m> {
+    log: &'m Log,
+    ticket: Ticket,
+    blocks: BTreeMap<BasicBlock, Block>,
+    inodes: BTreeMap<u64, LoggedInode>,
+    intents: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
+    done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
+    /// Blocks that were freed, with their lengths.
+    cancelled: BTreeMap<BasicBlock, u32>,
+    /// Last: the transaction has given its space back when a freeze goes on.
+    _running: Running<'m>,
+}
+
+/// A block under change.
+#[derive(Debug)]
+struct Block {
+    what: BlockType,
+    size: BlockSize,
+    /// The version before; `None` for a block that is new.
+    before: Option<Buffer>,
+    bytes: Vec<u8>,
+    /// It is logged even if nothing changes.
+    is_touched: bool,
+}
+
+/// An inode under change.
+#[derive(Debug)]
+struct LoggedInode {
+    place: InodePlace,
+    before: Arc<[u8]>,
+    image: Vec<u8>,
+}
+
+/// Stands for a verifier that has run already.
+struct Verified(VerifierKey);
+
+impl Verify for Verified {
+    fn key(&self) -> VerifierKey {
+        self.0
+    }
+
+    fn verify(&self, _: u64, _: &[u8]) -> std::result::Result<(), Corruption> {
+        Ok(())
+    }
+}
+
+impl<'m> Transaction<'m> {
+    /// Begins a transaction whose items take up to `bytes` in the log, and which rolls up to `count` times before
+    /// it has to wait for space. Waits for a thaw and for space: the caller holds no lock.
+    pub fn begin(mount: &'m Mount, log: &'m Log, bytes: u64, count: u32) -> Result<Self> {
+        let running = mount.begin();
+        Ok(Self {
+            log,
+            ticket: log.reserve(bytes, count)?,
+            blocks: BTreeMap::new(),
+            inodes: BTreeMap::new(),
+            intents: Vec::new(),
+            done: Vec::new(),
+            cancelled: BTreeMap::new(),
+            _running: running,
+        })
+    }
+
+    /// The bytes of a block as this transaction sees it.
+    pub fn read(&self, at: BasicBlock, size: BlockSize, verifier: &dyn Verify) -> Result<Vec<u8>> {
+        if let Some(block) = self.blocks.get(&at) {
+            return Ok(block.bytes.clone());
+        }
+        Ok(self.log.buffers().read((at.0, size), verifier)?.to_vec())
+    }
+
+    /// Changes a block. Where `change` fails the transaction is of no use any more.
+    pub fn edit<R>(
+        &mut self,
+        at: BasicBlock,
+        size: BlockSize,
+        what: &BlockType,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        let block = match self.blocks.entry(at) {
+            Entry::Occupied(block) => block.into_mut(),
+            Entry::Vacant(free) => {
+                let before = self.log.buffers().read((at.0, size), &*what.verifier)?;
+                free.insert(Block {
+                    what: what.clone(),
+                    size,
+                    bytes: before.to_vec(),
+                    before: Some(before),
+                    is_touched: false,
+                })
+            }
+        };
+        change(&mut block.bytes)
+    }
+
+    /// Logs a block even if it does not change.
+    pub fn touch(&mut self, at: BasicBlock, size: BlockSize, what: &BlockType) -> Result<()> {
+        self.edit(at, size, what, |_| Ok(()))?;
+        if let Some(block) = self.blocks.get_mut(&at) {
+            block.is_touched = true;
+        }
+        Ok(())
+    }
+
+    /// Makes a new block of these bytes, whatever it held before.
+    pub fn create(&mut self, at: BasicBlock, size: BlockSize, what: &BlockType, bytes: Vec<u8>) {
+        self.cancelled.remove(&at);
+        let block = Block {
+            what: what.clone(),
+            size,
+            before: None,
+            bytes,
+            is_touched: true,
+        };
+        self.blocks.insert(at, block);
+    }
+
+    /// Frees a block: what was logged of it must not be replayed.
+    pub fn cancel(&mut self, at: BasicBlock, size: BlockSize) {
+        self.blocks.remove(&at);
+        self.cancelled.insert(at, size.bytes());
+    }
+
+    /// An inode as this transaction sees it.
+    pub fn inode(&self, place: &InodePlace) -> Result<Vec<u8>> {
+        match self.inodes.get(&place.number.get()) {
+            Some(inode) => Ok(inode.image.clone()),
+            None => Ok(self.image(place)?.to_vec()),
+        }
+    }
+
+    /// Changes an inode as it lies on the disk.
+    pub fn edit_inode<R>(
+        &mut self,
+        place: &InodePlace,
+        change: impl FnOnce(&mut [u8]) -> Result<R>,
+    ) -> Result<R> {
+        if !self.inodes.contains_key(&place.number.get()) {
+            let before = self.image(place)?;
+            let inode = LoggedInode {
+                place: *place,
+                image: before.to_vec(),
+                before,
+            };
+            self.inodes.insert(place.number.get(), inode);
+        }
+        match self.inodes.get_mut(&place.number.get()) {
+            Some(inode) => change(&mut inode.image),
+            None => unreachable!("an inode that was inserted is there"),
+        }
+    }
+
+    fn image(&self, place: &InodePlace) -> Result<Arc<[u8]>> {
+        if let Some(image) = self.log.inode(place.number) {
+            return Ok(image);
+        }
+        let locus = Locus::inode(place.number.get());
+        let broken = || Corruption::new("inode", locus, "lies outside its cluster");
+        let size = BlockSize::new(place.cluster_bytes).ok_or_else(broken)?;
+        let cluster = (place.cluster.0, size);
+        let cluster = self.log.buffers().read(cluster, &Unverified)?;
+        // One that was logged and written meanwhile is in the cluster that was read after.
+        if let Some(image) = self.log.inode(place.number) {
+            return Ok(image);
+        }
+        let start = place.offset as usize;
+        let end = start + self.log.geometry().inode_bytes() as usize;
+        Ok(cluster.get(start..end).ok_or_else(broken)?.into())
+    }
+
+    /// Logs an intent: should it be the last that the log holds, recovery finishes it.
+    pub fn log_intent(&mut self, intent: &Intent, regions: Vec<Vec<u8>>) {
+        let key = ItemKey::Intent(intent.kind(), intent.id());
+        self.intents.push((key, regions.into()));
+    }
+
+    /// Logs that an intent is done.
+    pub fn log_done(&mut self, intent: &Intent, regions: Vec<Vec<u8>>) {
+        let key = ItemKey::Intent(intent.kind(), intent.id());
+        self.done.push((key, regions.into()));
+    }
+
+    /// Commits the transaction. Returns the number of its checkpoint, to be [forced](Log::force).
+    pub fn commit(mut self) -> Result<u64> {
+        self.apply()
+    }
+
+    /// Commits what was changed, and goes on with the same locks and the next part of the reservation.
+    pub fn roll(&mut self) -> Result<u64> {
+        let sequence = self.apply()?;
+        self.log.regrant(&mut self.ticket)?;
+        Ok(sequence)
+    }
+
+    fn apply(&mut self) -> Result<u64> {
+        let mut changes = Vec::new();
+        self.verify_blocks()?;
+        let inodes = self.changed_inodes()?;
+        // From here on nothing fails but the log.
+        for (at, block) in std::mem::take(&mut self.blocks) {
+            let before = block.before.as_deref();
+            let mut chunks = Chunks::between(before, &block.bytes);
+            if block.is_touched {
+                chunks.add_first();
+            }
+            if chunks.is_empty() {
+                continue;
+            }
+            let verified = Verified(block.what.verifier.key());
+            let buffers = self.log.buffers();
+            let version = buffers.publish((at.0, block.size), block.bytes, &verified);
+            // Others may read what was published before this block.
+            let version = version.map_err(|error| self.log.fail(error.into()))?;
+            changes.push(Change {
+                key: ItemKey::Block(at),
+                content: Content::Block {
+                    kind: block.what.kind,
+                    version,
+                },
+                dirty: Dirty::of_chunks(chunks),
+            });
+        }
+        changes.extend(inodes);
+        for (at, len_bytes) in std::mem::take(&mut self.cancelled) {
+            changes.push(Change {
+                key: ItemKey::Block(at),
+                content: Content::Cancelled { len_bytes },
+                dirty: Dirty::default(),
+            });
+        }
+        for (key, regions) in self.intents.drain(..) {
+            changes.push(Change {
+                key,
+                content: Content::Intent(regions),
+                dirty: Dirty::default(),
+            });
+        }
+        let done = std::mem::take(&mut self.done);
+        self.log.commit(&mut self.ticket, changes, done)
+    }
+
+    /// Seals and verifies all blocks that changed.
+    fn verify_blocks(&mut self) -> Result<()> {
+        for (at, block) in &mut self.blocks {
+            let is_same = block.before.as_deref() == Some(&block.bytes[..]);
+            if !is_same {
+                block.what.verifier.seal(at.0, &mut block.bytes);
+            }
+            block.what.verifier.verify(at.0, &block.bytes)?;
+        }
+        Ok(())
+    }
+
+    fn changed_inodes(&mut self) -> Result<Vec<Change>> {
+        let geometry = self.log.geometry();
+        let mut changes = Vec::new();
+        for mut logged in std::mem::take(&mut self.inodes).into_values() {
+            if *logged.before == logged.image[..] {
+                continue;
+            }
+            let number = logged.place.number;
+            let corrupt = |rule| Corrupt::new(Locus::inode(number.get()), rule);
+            DiskInodeV3::seal(&mut logged.image);
+            let before = Inode::decode(&logged.before, number, geometry).map_err(corrupt)?;
+            let inode = Inode::decode(&logged.image, number, geometry).map_err(corrupt)?;
+            changes.push(Change {
+                key: ItemKey::Inode(number),
+                dirty: Dirty::between(&before, &inode),
+                content: Content::Inode {
+                    place: logged.place,
+                    image: logged.image.into(),
+                    inode: Arc::new(inode),
+                },
+            });
+        }
+        Ok(changes)
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        self.log.release(&self.ticket);
+    }
+}
