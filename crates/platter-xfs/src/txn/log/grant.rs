@@ -7,7 +7,7 @@
 
 use crate::ondisk::Lsn;
 
-/// Bytes of the log and who has them.
+/// Bytes of the log: those in use, those that checkpoints will take, and those that are reserved.
 ///
 /// # Invariants
 /// - Live and pending bytes, and those of either head, are at most the capacity when a waiter passes that head.
