@@ -6,6 +6,7 @@
 #[macro_use]
 pub mod ondisk;
 pub mod xfs_mount;
+pub mod superblock;
 pub mod txn;
 pub mod tree;
 pub mod ag;

@@ -8,23 +8,17 @@ use std::sync::Arc;
 
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
 use platter_cache::MemoryBudget;
-use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{
-    Condition, Description, Error, Filesystem, InodeId, Result, StatFs, Unsupported,
-};
+use platter_vfs::{Condition, Description, Filesystem, InodeId, Result, StatFs};
 
 use crate::context::FsContext;
 use crate::inode;
-use crate::ondisk::superblock::SuperblockRule;
-use crate::ondisk::{Features, InodeNr, Superblock};
+use crate::ondisk::{Geometry, InodeNr, Superblock};
 use crate::ops::SuperBlock;
-use crate::recovery::RecoveryReport;
+use crate::recovery::{Counters, RecoveryReport};
+use crate::superblock;
 use crate::txn::LogState;
 
 pub use options::{MountOptions, Recovery};
-
-/// The least that is read of a device to find its superblock.
-const SECTOR_BYTES_MIN: usize = 512;
 
 /// A mounted XFS filesystem.
 #[derive(Debug)]
@@ -43,8 +37,12 @@ impl Xfs {
         options: &MountOptions,
         budget: Arc<MemoryBudget>,
     ) -> Result<Self> {
-        let mut superblock = read_superblock(&*device)?;
-        refuse_unreadable(&superblock.features)?;
+        let device = match options.superblock_offset {
+            Some(at) => superblock::with_copy(device, at)?,
+            None => device,
+        };
+        let mut superblock = superblock::read(&*device)?;
+        superblock::refuse_unreadable(&superblock.features)?;
         if !options.truncated {
             superblock.check_device(device.geometry().len_bytes)?;
         }
@@ -56,10 +54,14 @@ impl Xfs {
             let report = crate::recovery::recover(&overlay, options.log.as_ref())?;
             if report.position.state == LogState::Dirty {
                 device = overlay;
-                superblock = read_superblock(&*device)?;
-                refuse_unreadable(&superblock.features)?;
+                superblock = superblock::read(&*device)?;
+                superblock::refuse_unreadable(&superblock.features)?;
             }
             recovery = Some(report);
+        }
+        if options.superblock_offset.is_some() {
+            // Copies do not keep the counters.
+            Counters::read(&*device, &Geometry::new(&superblock))?.set(&mut superblock);
         }
         let realtime = options.realtime.clone();
         let context = FsContext::new(device, realtime, superblock, Arc::clone(&budget));
@@ -78,7 +80,7 @@ impl Xfs {
     /// Reads the superblock of `device` without opening the filesystem: its features may be ones this
     /// driver does not know.
     pub fn identify(device: &dyn BlockDevice) -> Result<Superblock> {
-        read_superblock(device)
+        superblock::read(device)
     }
 
     /// The filesystem below its inodes, for checks.
@@ -143,37 +145,4 @@ impl Filesystem for Xfs {
         self.superblock.close();
         Ok(())
     }
-}
-
-/// The primary superblock.
-fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
-    let locus = Locus::group(0);
-    let len_bytes = device.geometry().len_bytes;
-    let mut sector = vec![0; SECTOR_BYTES_MIN];
-    let read = |sector: &mut Vec<u8>| {
-        if len_bytes < sector.len() as u64 {
-            return Err(Error::from(Corrupt::new(locus, SuperblockRule::Magic)));
-        }
-        Ok(device.read_at(0, sector)?)
-    };
-    read(&mut sector)?;
-    let len = Superblock::sector_bytes(&sector).unwrap_or(SECTOR_BYTES_MIN);
-    if len > sector.len() {
-        sector.resize(len, 0);
-        read(&mut sector)?;
-    }
-    Ok(Superblock::decode(&sector, locus)?)
-}
-
-fn refuse_unreadable(features: &Features) -> Result<()> {
-    let names = features.unreadable();
-    if names.is_empty() {
-        return Ok(());
-    }
-    Err(Unsupported {
-        filesystem: "xfs",
-        feature: names.join(", "),
-        reason: None,
-    }
-    .into())
 }

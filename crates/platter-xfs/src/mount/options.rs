@@ -25,6 +25,8 @@ pub struct MountOptions {
     pub log: Option<Arc<dyn BlockDevice>>,
     /// The realtime device (`-o rtdev=`).
     pub realtime: Option<RealtimeDevice>,
+    /// First byte of the copy of the superblock to begin with, instead of the primary one (`-o sb=`).
+    pub superblock_offset: Option<u64>,
     /// Open a filesystem although the device ends before it does: what is there can be read, and the
     /// rest gives I/O errors.
     pub truncated: bool,

@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 
 use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
-use crate::ondisk::{AgNr, DiskSuperblock, Geometry, SuperblockRule};
+use crate::ondisk::{AgNr, DiskSuperblock, Geometry, Superblock, SuperblockRule};
 
 /// Sums of the group headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,6 +33,13 @@ impl Counters {
             sums.free_blocks += free.into_iter().map(u64::from).sum::<u64>();
         }
         Ok(sums)
+    }
+
+    /// Sets the sums in a superblock in memory.
+    pub fn set(&self, superblock: &mut Superblock) {
+        superblock.inode_count = self.inodes;
+        superblock.free_inodes = self.free_inodes;
+        superblock.free_data_blocks = self.free_blocks;
     }
 
     /// Stores the sums in the primary superblock.

@@ -9,10 +9,10 @@ mod unlinked;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
-use crate::ondisk::{Geometry, Superblock, SuperblockRule};
+use crate::ondisk::Geometry;
+use crate::superblock;
 use crate::txn::{self, LogDevice, LogPosition, LogState, ReplayReport};
 pub use counters::Counters;
 pub use rules::IntentRule;
@@ -34,13 +34,13 @@ pub fn recover(
     data: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
 ) -> Result<RecoveryReport> {
-    let superblock = read_superblock(&**data)?;
-    let log = LogDevice::open(&superblock, data, external)?;
-    let has_checksums = superblock.features.is_v5();
+    let primary = superblock::read(&**data)?;
+    let log = LogDevice::open(&primary, data, external)?;
+    let has_checksums = primary.features.is_v5();
     let position = txn::find_position(&log, has_checksums)?;
-    let scan = txn::scan(&log, &position, &superblock)?;
+    let scan = txn::scan(&log, &position, &primary)?;
     finish::check(&scan.open_intents)?;
-    let report = txn::replay(&log, &position, &superblock, scan, &**data)?;
+    let report = txn::replay(&log, &position, &primary, scan, &**data)?;
     if position.state == LogState::Clean {
         return Ok(RecoveryReport {
             position,
@@ -48,8 +48,8 @@ pub fn recover(
             inodes_freed: 0,
         });
     }
-    let superblock = read_superblock(&**data)?;
-    let geometry = Geometry::new(&superblock);
+    let primary = superblock::read(&**data)?;
+    let geometry = Geometry::new(&primary);
     finish::finish(data, &geometry, &report.open_intents)?;
     let inodes_freed = unlinked::process(data, &geometry)?;
     unlinked::free_staged(data, &geometry)?;
@@ -70,25 +70,13 @@ pub fn mark_clean(
     external: Option<&Arc<dyn BlockDevice>>,
     report: &RecoveryReport,
 ) -> Result<()> {
-    let superblock = read_superblock(&**data)?;
-    let log = LogDevice::open(&superblock, data, external)?;
+    let primary = superblock::read(&**data)?;
+    let log = LogDevice::open(&primary, data, external)?;
     if report.position.state == LogState::Dirty {
         data.flush()?;
         txn::write_unmount_record(&log, &report.position)?;
     }
     Ok(())
-}
-
-fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock> {
-    let mut sector = vec![0; 512];
-    device.read_at(0, &mut sector)?;
-    let len = Superblock::sector_bytes(&sector)
-        .ok_or(Corrupt::new(Locus::group(0), SuperblockRule::SectorSize))?;
-    if len > sector.len() {
-        sector.resize(len, 0);
-        device.read_at(0, &mut sector)?;
-    }
-    Ok(Superblock::decode(&sector, Locus::group(0))?)
 }
 
 #[cfg(test)]

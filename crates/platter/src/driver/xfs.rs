@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
+use platter_block::BlockDevice;
+use platter_ondisk::Corruption;
+use platter_vfs::{CheckReport, CheckSink, Filesystem, Result, Unsupported};
 use platter_xfs::{MountOptions, RealtimeDevice};
 
 use super::{Driver, Identity, MountRequest, unsupported};
@@ -28,12 +30,30 @@ impl Driver for Xfs {
         })
     }
 
+    fn superblock_copy(
+        &self,
+        device: &dyn BlockDevice,
+        corruption: Option<&Corruption>,
+    ) -> Option<u64> {
+        if corruption.is_some_and(|corruption| corruption.structure != "superblock") {
+            return None;
+        }
+        Some(platter_xfs::superblock::find_copy(device)? / 1024)
+    }
+
+    fn accepts_superblock_at(&self, device: &dyn BlockDevice, kib: u64) -> bool {
+        let at = kib.checked_mul(1024);
+        at.is_some_and(|at| platter_xfs::superblock::is_copy(device, at))
+    }
+
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
         if request.writing.is_some() {
-            return Err(unsupported(Format::Xfs, "writing"));
-        }
-        if request.superblock_kib.is_some() {
-            return Err(unsupported(Format::Xfs, "a copy of the superblock"));
+            return Err(Unsupported {
+                filesystem: Format::Xfs.name(),
+                feature: "writing".to_owned(),
+                reason: Some("mount read-only with -o ro"),
+            }
+            .into());
         }
         let options = options(&request)?;
         let device = Arc::clone(request.devices.first());
@@ -52,6 +72,7 @@ fn options(request: &MountRequest) -> Result<MountOptions> {
             Recovery::Replay => platter_xfs::Recovery::InMemory,
             Recovery::Skip => platter_xfs::Recovery::Skip,
         },
+        superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
         // What is missing does not matter to a reader that does not reach it.
         truncated: true,
         ..MountOptions::default()

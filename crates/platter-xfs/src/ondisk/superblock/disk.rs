@@ -188,4 +188,12 @@ impl DiskSuperblock {
             checksum::seal(sector, Self::CHECKSUM_OFFSET);
         }
     }
+
+    /// Makes a copy, which fills the sector, the primary superblock.
+    pub fn make_primary(sector: &mut [u8]) {
+        if let Ok((disk, _)) = Self::mut_from_prefix(sector) {
+            disk.in_progress = 0;
+        }
+        Self::seal(sector);
+    }
 }

@@ -180,12 +180,18 @@ impl Superblock {
             .then(|| usize::from(disk.sector_bytes.get()))
     }
 
-    /// Validates the superblock in a sector.
+    /// Validates the primary superblock in a sector.
     pub fn decode(sector: &[u8], locus: Locus) -> Result<Self, Corrupt<SuperblockRule>> {
-        Self::validated(sector).map_err(|rule| Corrupt::new(locus, rule))
+        Self::validated(sector, false).map_err(|rule| Corrupt::new(locus, rule))
     }
 
-    fn validated(sector: &[u8]) -> Result<Self, SuperblockRule> {
+    /// Validates a copy of the superblock, in the first sector of another allocation group: `mkfs.xfs` leaves
+    /// it as one in progress.
+    pub fn decode_copy(sector: &[u8], locus: Locus) -> Result<Self, Corrupt<SuperblockRule>> {
+        Self::validated(sector, true).map_err(|rule| Corrupt::new(locus, rule))
+    }
+
+    fn validated(sector: &[u8], is_copy: bool) -> Result<Self, SuperblockRule> {
         let (disk, _) =
             DiskSuperblock::ref_from_prefix(sector).map_err(|_| SuperblockRule::Magic)?;
         if disk.magic.get() != SUPERBLOCK_MAGIC {
@@ -199,6 +205,9 @@ impl Superblock {
             .ok_or(SuperblockRule::SectorSize)?;
         if features.is_v5() && !checksum::matches(sector, DiskSuperblock::CHECKSUM_OFFSET) {
             return Err(SuperblockRule::Checksum);
+        }
+        if disk.in_progress != 0 && !is_copy {
+            return Err(SuperblockRule::InProgress);
         }
         let superblock = Self::take(disk, features)?;
         superblock.validate_sizes(disk)?;
@@ -308,9 +317,6 @@ impl Superblock {
     }
 
     fn validate_sizes(&self, disk: &DiskSuperblock) -> Result<(), SuperblockRule> {
-        if disk.in_progress != 0 {
-            return Err(SuperblockRule::InProgress);
-        }
         if disk.shared_version != 0 {
             return Err(SuperblockRule::SharedVersion);
         }
