@@ -64,7 +64,10 @@ pub fn scan(log: &LogDevice, position: &LogPosition, superblock: &Superblock) ->
     if position.state == LogState::Clean {
         return Ok(LogScan::default());
     }
-    let features = superblock.features.unreplayable();
+    let mut features = superblock.features.unreplayable();
+    if superblock.features.needs_repair() {
+        features.push("needsrepair".to_owned());
+    }
     if !features.is_empty() {
         return Err(Unsupported {
             filesystem: "xfs",

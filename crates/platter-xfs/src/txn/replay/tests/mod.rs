@@ -5,6 +5,9 @@ mod position;
 mod items;
 mod rules;
 
+use platter_vfs::Error;
+
+use crate::ondisk::features::{Incompat, LogIncompat};
 use crate::ondisk::log::OpFlags;
 use sample::{Sample, header, plain, transaction};
 
@@ -63,4 +66,26 @@ fn operations_of_a_transaction_before_the_tail_are_passed() {
         (9, OpFlags::COMMIT, vec![]),
     ]);
     assert_eq!(sample.replay().unwrap().transactions, 0);
+}
+
+#[test]
+fn unknown_features_of_a_dirty_log_are_all_named() {
+    let mut sample = Sample::new();
+    sample.transaction(1, &plain(8, 0x11));
+    let features = &mut sample.superblock.features;
+    features.log_incompat = LogIncompat::from_bits_retain(0x8000_0005);
+    features.incompat |= Incompat::NEEDSREPAIR;
+    let refused = sample.replay().unwrap_err();
+    assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+    let refused = refused.to_string();
+    for name in [
+        "log_incompat bit 2",
+        "log_incompat bit 31",
+        "needsrepair",
+        "norecovery",
+    ] {
+        assert!(refused.contains(name), "{refused}");
+    }
+    assert!(!refused.contains("bit 0"), "{refused}");
+    assert_eq!(sample.data_at(8 * 512 + 128, 128), [0; 128]);
 }
