@@ -2,6 +2,7 @@
 
 mod inode;
 mod tree;
+mod attrs;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -16,6 +17,7 @@ use crate::ondisk::inode::edit::StoredFork;
 use crate::ondisk::{FileBlock, Fork, ForkFormat, ForkKind, FsBlock, Geometry, InodeNr};
 use crate::tree::{self as records, Node, TreeBlocks, TreeHost};
 
+pub use attrs::{Attr, AttrSet};
 pub use inode::InodeEdit;
 
 /// Which B-tree the mappings are in.
@@ -52,12 +54,8 @@ impl ForkEdit {
     /// `Unsupported` for a fork without mappings.
     pub fn open(fork: &Fork<'_>, owner: InodeNr, geometry: &Geometry) -> Result<Self> {
         let mut edit = Self {
-            owner,
-            kind: fork.kind,
-            form: Form::Extents(Vec::new()),
             extents: fork.extents,
-            len: fork.bytes.len(),
-            blocks: 0,
+            ..Self::empty(fork.kind, owner, fork.bytes.len())
         };
         match fork.format {
             ForkFormat::Extents => {
@@ -90,6 +88,18 @@ impl ForkEdit {
             }
         }
         Ok(edit)
+    }
+
+    /// A fork without mappings that fills so many bytes of an inode.
+    fn empty(kind: ForkKind, owner: InodeNr, len: usize) -> Self {
+        Self {
+            owner,
+            kind,
+            form: Form::Extents(Vec::new()),
+            extents: 0,
+            len,
+            blocks: 0,
+        }
     }
 
     fn broken(&self, rule: MappingRule) -> platter_vfs::Error {

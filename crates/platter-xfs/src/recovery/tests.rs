@@ -67,18 +67,7 @@ fn other_intents_are_refused_by_name() {
         id: 1,
         updates: Vec::new(),
     });
-    let attr = Intent::Attr(AttrIntent {
-        id: 1,
-        inode: 131,
-        generation: 0,
-        op: AttrOp::Remove,
-        filter: AttrFilter::empty(),
-        name: b"name".to_vec(),
-        new_name: None,
-        value: None,
-        new_value: None,
-    });
-    for (intent, name) in [(rmap, "RtRmap"), (realtime, "RtExtentFree"), (attr, "Attr")] {
+    for (intent, name) in [(rmap, "RtRmap"), (realtime, "RtExtentFree")] {
         let refused = finish::check(&[intent]).unwrap_err();
         assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
         assert!(refused.to_string().contains(name), "{refused}");
@@ -365,4 +354,62 @@ fn intents_that_break_a_rule_are_refused() {
     let intent = rmap(RmapOp::Map, extent(&sample, 131, (100, 10, 7)));
     let refused = finish::finish(&sample.device, &plain, &[intent]).unwrap_err();
     assert!(refused.to_string().contains(IntentRule::Feature.text()));
+}
+
+#[test]
+fn open_attr_intents_change_attributes() {
+    let (sample, number) = fork::sample(56);
+    let intent = |op, filter, name: &[u8], value: Option<&[u8]>| AttrIntent {
+        id: 6,
+        inode: number.get(),
+        generation: 1,
+        op,
+        filter,
+        name: name.to_vec(),
+        new_name: None,
+        value: value.map(<[u8]>::to_vec),
+        new_value: None,
+    };
+    let user = AttrFilter::empty();
+    let parent = AttrFilter::PARENT;
+    let renamed = AttrIntent {
+        new_name: Some(b"there".to_vec()),
+        new_value: Some(vec![2; 12]),
+        ..intent(AttrOp::ParentReplace, parent, b"here", Some(&[1; 12]))
+    };
+    let all = [
+        intent(AttrOp::Set, user, b"long", Some(&[7; 9000])),
+        intent(AttrOp::Set, AttrFilter::ROOT, b"name", Some(b"trusted")),
+        intent(AttrOp::Set, user, b"name", Some(b"old")),
+        intent(AttrOp::Replace, user, b"name", Some(b"new")),
+        intent(AttrOp::Set, user, b"gone", Some(b"")),
+        intent(AttrOp::Remove, user, b"gone", None),
+        intent(AttrOp::ParentSet, parent, b"here", Some(&[1; 12])),
+        intent(AttrOp::ParentSet, parent, b"here", Some(&[3; 12])),
+        renamed,
+        intent(AttrOp::ParentSet, parent, b"short", Some(&[4; 12])),
+        intent(AttrOp::ParentRemove, parent, b"short", Some(&[4; 12])),
+    ];
+    let all = all.map(Intent::Attr);
+    finish_all(&sample, &all).unwrap();
+    let found = fork::attributes(&sample, number);
+    let mut found: Vec<_> = found
+        .iter()
+        .map(|attr| (&attr.name[..], &attr.value[..]))
+        .collect();
+    found.sort_unstable();
+    let expected: [(&[u8], &[u8]); 5] = [
+        (b"here", &[3; 12]),
+        (b"long", &[7; 9000]),
+        (b"name", b"new"),
+        (b"name", b"trusted"),
+        (b"there", &[2; 12]),
+    ];
+    assert_eq!(found, expected);
+    let other = AttrIntent {
+        generation: 2,
+        ..intent(AttrOp::ParentSet, parent, b"here", Some(&[1; 12]))
+    };
+    let refused = finish_all(&sample, &[Intent::Attr(other)]).unwrap_err();
+    assert!(refused.to_string().contains(IntentRule::Generation.text()));
 }

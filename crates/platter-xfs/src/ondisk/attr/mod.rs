@@ -1,5 +1,6 @@
 //! Attributes: their namespaces and flags. Spec: `xfs/extended_attributes`.
 
+pub mod build;
 pub mod leaf;
 pub mod remote;
 pub mod short;

@@ -1,6 +1,7 @@
 //! Finishing the intents that the log leaves open, in the kernel's order: each in the order of the log, then
 //! what they left to do. Spec: `xfs/journaling_log`, "Intent to Free an Extent".
 
+mod attr;
 mod exchange;
 mod mapping;
 mod space;
@@ -24,8 +25,7 @@ pub(super) fn check(intents: &[Intent]) -> Result<()> {
         Intent::Rmap(intent) => intent.section == Section::Data,
         Intent::Refcount(intent) => intent.section == Section::Data,
         Intent::Bmap(intent) => !intent.updates.iter().any(|update| update.realtime),
-        Intent::Exchange(_) => true,
-        Intent::Attr(_) => false,
+        Intent::Exchange(_) | Intent::Attr(_) => true,
     };
     match intents.iter().find(|intent| !is_finished(intent)) {
         None => Ok(()),
@@ -112,7 +112,7 @@ impl Finisher {
                 }
             }
             Intent::Exchange(intent) => self.exchange(intent)?,
-            Intent::Attr(_) => return check(std::slice::from_ref(intent)),
+            Intent::Attr(intent) => self.attr(intent)?,
         }
         Ok(())
     }

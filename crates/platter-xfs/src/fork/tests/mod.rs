@@ -1,7 +1,10 @@
 //! Forks that change, beside what they should map.
 
+mod attrs;
+
 use std::collections::BTreeMap;
 
+pub(crate) use attrs::read as attributes;
 use platter_ondisk::Rule;
 
 use super::*;
