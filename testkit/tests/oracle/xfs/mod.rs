@@ -3,6 +3,8 @@
 
 mod population;
 mod shapes;
+mod matrix;
+mod copies;
 mod version4;
 
 use std::path::Path;
