@@ -83,7 +83,9 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
 
     fn grow_root(&mut self, kind: BtreeKind, root: Node<R>) -> Result<()> {
         let mut left = root;
-        let right = tree::split(self, kind, &mut left)?;
+        // Which half the new entry goes to does not matter here.
+        let inserted = left.len();
+        let right = tree::split(self, kind, &mut left, inserted)?;
         self.store(kind, &left)?;
         let first = left.key().map(|key| (key, left.at));
         let children: Vec<_> = first.into_iter().chain(right).collect();

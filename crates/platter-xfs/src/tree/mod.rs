@@ -142,12 +142,14 @@ pub fn insert<R: TreeRecord>(
     record: R,
 ) -> Result<()> {
     let mut path = path::<R>(host, kind, record.order(kind))?;
+    let mut inserted = 0;
     if let Some((leaf, index)) = path.last_mut() {
         let found = leaf.records.get(*index);
         if found.is_some_and(|found| found.order(kind) == record.order(kind)) {
             return Err(host.broken(TreeRule::Exists));
         }
         leaf.records.insert(*index, record);
+        inserted = *index;
     }
     let mut added: Option<(R::Key, u64)> = None;
     let mut below: Option<R::Key> = None;
@@ -157,15 +159,16 @@ pub fn insert<R: TreeRecord>(
                 node.set_key(index, key);
             }
             if let Some((key, at)) = added.take() {
-                node.keys.insert(index + 1, key);
-                node.pointers.insert(index + 1, at);
+                inserted = index + 1;
+                node.keys.insert(inserted, key);
+                node.pointers.insert(inserted, at);
             }
         }
         if node.len() > host.entries_max(kind, &node) {
-            if path.is_empty() {
+            let Some((parent, index)) = path.last_mut() else {
                 return host.grow_root(kind, node);
-            }
-            added = split(host, kind, &mut node)?;
+            };
+            added = make_space(host, kind, (parent, *index), &mut node, inserted)?;
         }
         host.store(kind, &node)?;
         below = node.key();
@@ -173,14 +176,63 @@ pub fn insert<R: TreeRecord>(
     Ok(())
 }
 
+/// Takes one entry from a block that has one too many: to a neighbour with space, as long as that is not the
+/// new entry, else the block is split. Returns the key and place of a new block.
+fn make_space<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    (parent, index): (&mut Node<R>, usize),
+    node: &mut Node<R>,
+    inserted: usize,
+) -> Result<Option<(R::Key, u64)>> {
+    let before = node.len() - 1;
+    if let Some(&right) = parent
+        .pointers
+        .get(index + 1)
+        .filter(|_| inserted + 2 <= before)
+    {
+        let mut right = host.load(kind, right, node.level)?;
+        if right.len() < before {
+            node.move_last(&mut right);
+            host.store(kind, &right)?;
+            if let Some(key) = right.key() {
+                parent.set_key(index + 1, key);
+            }
+            return Ok(None);
+        }
+    }
+    let left = index.checked_sub(1).filter(|_| inserted > 0);
+    if let Some(&left) = left.and_then(|left| parent.pointers.get(left)) {
+        let mut left = host.load(kind, left, node.level)?;
+        if left.len() < before {
+            node.move_first(&mut left);
+            host.store(kind, &left)?;
+            if let Some(key) = left.key() {
+                parent.set_key(index - 1, key);
+            }
+            return Ok(None);
+        }
+    }
+    split(host, kind, node, inserted)
+}
+
 /// Moves the upper half of a block's entries to a new block, which is stored. Returns its key and place.
 pub(crate) fn split<R: TreeRecord>(
     host: &mut impl TreeHost<R>,
     kind: BtreeKind,
     node: &mut Node<R>,
+    inserted: usize,
 ) -> Result<Option<(R::Key, u64)>> {
+    let before = node.len() - 1;
+    // Of an odd number of entries, the half that gets the new one has the smaller share.
+    let moved = if inserted <= before / 2 {
+        before.div_ceil(2)
+    } else {
+        before / 2
+    };
+    let kept = before - moved;
     let at = host.alloc(kind)?;
-    let right = node.split_off(node.len() / 2, at);
+    let right = node.split_off(kept + usize::from(inserted <= kept), at);
     node.right = Some(at);
     relink(host, kind, right.right, right.level, at)?;
     host.store(kind, &right)?;
@@ -264,7 +316,8 @@ pub fn remove<R: TreeRecord>(
     Ok(())
 }
 
-/// Joins a block that is less than half full with a neighbour, or shares their entries out.
+/// Takes an entry for a block that is less than half full from a neighbour that can spare one, else joins it
+/// with one, if that is possible.
 fn rebalance<R: TreeRecord>(
     host: &mut impl TreeHost<R>,
     kind: BtreeKind,
@@ -272,37 +325,71 @@ fn rebalance<R: TreeRecord>(
     node: &mut Node<R>,
     (index, max): (usize, usize),
 ) -> Result<()> {
-    let left_index = index.saturating_sub(1);
-    let other_index = if index == 0 { 1 } else { left_index };
-    let other = parent.pointers.get(other_index).copied();
-    let other = other.ok_or_else(|| host.broken(TreeRule::Shape))?;
-    let mut other = host.load(kind, other, node.level)?;
-    let (left, right) = if index == 0 {
-        (node, &mut other)
-    } else {
-        (&mut other, node)
-    };
-    let total = left.len() + right.len();
-    left.append(right);
-    if total <= max {
-        left.right = right.right;
-        relink(host, kind, right.right, left.level, left.at)?;
-        host.store(kind, left)?;
-        host.free(kind, right.at)?;
-        parent.keys.remove(left_index + 1);
-        parent.pointers.remove(left_index + 1);
-    } else {
-        let link = right.right;
-        *right = left.split_off(total / 2, right.at);
-        right.right = link;
-        host.store(kind, left)?;
-        host.store(kind, right)?;
-        if let Some(key) = right.key() {
-            parent.set_key(left_index + 1, key);
+    let neighbour = |at: Option<usize>| at.and_then(|at| parent.pointers.get(at).copied());
+    let (left, right) = (neighbour(index.checked_sub(1)), neighbour(Some(index + 1)));
+    let load = |at: Option<u64>| at.map(|at| host.load(kind, at, node.level)).transpose();
+    let (mut left, mut right) = (load(left)?, load(right)?);
+    let can_spare = |other: &&mut Node<R>| other.len() > max / 2;
+    if let Some(right) = right.as_mut().filter(can_spare) {
+        right.move_first(node);
+        return store_pair(host, kind, parent, (node, right), index);
+    }
+    if let Some(left) = left.as_mut().filter(can_spare) {
+        left.move_last(node);
+        return store_pair(host, kind, parent, (left, node), index - 1);
+    }
+    let count = node.len();
+    let fits = |other: &&mut Node<R>| other.len() + count <= max;
+    if let Some(left) = left.as_mut().filter(fits) {
+        return join(host, kind, parent, (left, node), index - 1);
+    }
+    if let Some(right) = right.as_mut().filter(fits) {
+        return join(host, kind, parent, (node, right), index);
+    }
+    if count == 0 {
+        return Err(host.broken(TreeRule::Shape));
+    }
+    host.store(kind, node)?;
+    if let Some(key) = node.key() {
+        parent.set_key(index, key);
+    }
+    Ok(())
+}
+
+/// Stores two neighbours, of which the left one has an index in its parent.
+fn store_pair<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    parent: &mut Node<R>,
+    (left, right): (&Node<R>, &Node<R>),
+    index: usize,
+) -> Result<()> {
+    for (node, index) in [(left, index), (right, index + 1)] {
+        host.store(kind, node)?;
+        if let Some(key) = node.key() {
+            parent.set_key(index, key);
         }
     }
+    Ok(())
+}
+
+/// Moves all entries of a block to its left neighbour, and frees it.
+fn join<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    parent: &mut Node<R>,
+    (left, right): (&mut Node<R>, &mut Node<R>),
+    index: usize,
+) -> Result<()> {
+    left.append(right);
+    left.right = right.right;
+    relink(host, kind, right.right, left.level, left.at)?;
+    host.store(kind, left)?;
+    host.free(kind, right.at)?;
+    parent.keys.remove(index + 1);
+    parent.pointers.remove(index + 1);
     if let Some(key) = left.key() {
-        parent.set_key(left_index, key);
+        parent.set_key(index, key);
     }
     Ok(())
 }

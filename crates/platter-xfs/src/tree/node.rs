@@ -117,4 +117,20 @@ impl<R: TreeRecord> Node<R> {
         self.keys.append(&mut other.keys);
         self.pointers.append(&mut other.pointers);
     }
+
+    /// Moves the first entry to the end of the left neighbour.
+    pub(super) fn move_first(&mut self, left: &mut Self) {
+        left.records
+            .extend(self.records.drain(..1.min(self.records.len())));
+        left.keys.extend(self.keys.drain(..1.min(self.keys.len())));
+        left.pointers
+            .extend(self.pointers.drain(..1.min(self.pointers.len())));
+    }
+
+    /// Moves the last entry to the start of the right neighbour.
+    pub(super) fn move_last(&mut self, right: &mut Self) {
+        right.records.splice(..0, self.records.pop());
+        right.keys.splice(..0, self.keys.pop());
+        right.pointers.splice(..0, self.pointers.pop());
+    }
 }

@@ -86,15 +86,15 @@ fn by_block(mappings: &[Mapping]) -> BTreeMap<u64, u64> {
 
 #[test]
 fn fork_maps_what_was_mapped_in_any_order() {
-    let (sample, number) = sample(56);
+    let (sample, number) = sample(40);
     let mut numbers = Numbers(1);
     let mut model: BTreeMap<u64, u64> = BTreeMap::new();
     let mut levels = 0;
     for round in 0..40 {
         let shrinks = round >= 25;
         change(&sample, number, |fork, groups| {
-            for _ in 0..60 {
-                let (offset, count) = (numbers.below(2500), 1 + numbers.below(3));
+            for _ in 0..100 {
+                let (offset, count) = (numbers.below(3000), 1 + numbers.below(3));
                 let is_free = (offset..offset + count).all(|at| !model.contains_key(&at));
                 if is_free && !shrinks {
                     // Every second one continues what is before it.
