@@ -1,5 +1,7 @@
 //! Quota records, in the quota file that the superblock or the metadata directory tree names.
 
+use std::ops::ControlFlow;
+
 use platter_ondisk::Corrupt;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::Result;
@@ -39,12 +41,63 @@ pub fn record(context: &FsContext, kind: QuotaKind, id: u32) -> Result<Option<Dq
     let Backing::Written(start) = map.lookup(context, block)?.backing else {
         return Ok(None);
     };
-    // Records are validated one by one: each has its own checksum.
     let bytes = context.read_block(FsBlock(start), &Unverified)?;
-    let at = size_of::<DiskDquot>() * (id % per_block) as usize;
+    decode(context, (number, FsBlock(start)), &bytes, kind, id)
+}
+
+/// Passes the records of a kind, those that were never used excepted, to `sink` until it breaks.
+pub fn records(
+    context: &FsContext,
+    kind: QuotaKind,
+    sink: &mut dyn FnMut(&Dquot) -> ControlFlow<()>,
+) -> Result<()> {
+    let Some(number) = file(context, kind)? else {
+        return Ok(());
+    };
+    let per_block = u64::from(dquot::per_block(context.geometry()));
+    let file = inode::read(context, number)?;
+    let map = ForkMap::of_data(context, &file)?;
+    map.mappings(context, &mut |mapping| {
+        let count = if mapping.is_unwritten {
+            0
+        } else {
+            mapping.count
+        };
+        for step in 0..count {
+            let block = FsBlock(mapping.start.saturating_add(step));
+            let first = mapping
+                .offset
+                .0
+                .saturating_add(step)
+                .saturating_mul(per_block);
+            let bytes = context.read_block(block, &Unverified)?;
+            for id in first..first.saturating_add(per_block) {
+                let Ok(id) = u32::try_from(id) else {
+                    return Ok(ControlFlow::Break(()));
+                };
+                let record = decode(context, (number, block), &bytes, kind, id)?;
+                if record.is_some_and(|record| sink(&record).is_break()) {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// The record in a block of a quota file. Records are validated one by one: each has its own checksum.
+fn decode(
+    context: &FsContext,
+    (file, block): (InodeNr, FsBlock),
+    bytes: &[u8],
+    kind: QuotaKind,
+    id: u32,
+) -> Result<Option<Dquot>> {
+    let geometry = context.geometry();
+    let at = size_of::<DiskDquot>() * (id % dquot::per_block(geometry)) as usize;
     let record = bytes.get(at..).unwrap_or_default();
-    let locus = geometry.locus(geometry.basic_block(FsBlock(start)));
-    let locus = locus.of_inode(number.get()).at_offset(at as u64);
+    let locus = geometry.locus(geometry.basic_block(block));
+    let locus = locus.of_inode(file.get()).at_offset(at as u64);
     let record = Dquot::decode(record, kind, id, geometry);
     Ok(record.map_err(|rule| Corrupt::new(locus, rule))?)
 }
@@ -98,5 +151,21 @@ mod tests {
         assert_eq!(find(QuotaKind::User, 30), None);
         assert_eq!(find(QuotaKind::User, 3), None);
         assert_eq!(find(QuotaKind::Group, 31), None);
+    }
+
+    #[test]
+    fn records_of_a_kind_are_all_found() {
+        let context = context();
+        let all = |kind| {
+            let mut found = Vec::new();
+            records(&context, kind, &mut |record| {
+                found.push((record.id, record.inodes.used));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            found
+        };
+        assert_eq!(all(QuotaKind::User), [(31, 4)]);
+        assert_eq!(all(QuotaKind::Project), []);
     }
 }

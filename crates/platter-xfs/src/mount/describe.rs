@@ -1,8 +1,12 @@
 //! What a filesystem reports about itself: what `xfs_info` prints, and more.
 
+use std::ops::ControlFlow;
+
 use platter_vfs::{Description, Detail, DetailValue};
 
 use crate::context::FsContext;
+use crate::ondisk::dquot::QuotaKind;
+use crate::quota;
 use crate::recovery::RecoveryReport;
 use crate::txn::LogState;
 
@@ -18,6 +22,41 @@ const QUOTA_FLAGS: [(u16, &str); 9] = [
     (0x200, "project enforcement"),
     (0x400, "project checked"),
 ];
+
+type NamedKind = (QuotaKind, &'static str, &'static str);
+
+const QUOTA_KINDS: [NamedKind; 3] = [
+    (QuotaKind::User, "user_quota", "user quota"),
+    (QuotaKind::Group, "group_quota", "group quota"),
+    (QuotaKind::Project, "project_quota", "project quota"),
+];
+
+/// How many records of a kind there are, and how many have a limit; `None` without a quota file.
+fn quota_records(context: &FsContext, &(kind, key, label): &NamedKind) -> Option<Detail> {
+    let (mut records, mut limited) = (0_u64, 0_u64);
+    let found = quota::file(context, kind).and_then(|file| {
+        quota::records(context, kind, &mut |record| {
+            let resources = [record.blocks, record.inodes, record.rt_blocks];
+            let mut limits = resources.iter().map(|one| one.hard_limit | one.soft_limit);
+            records += 1;
+            limited += u64::from(limits.any(|limit| limit > 0));
+            ControlFlow::Continue(())
+        })?;
+        Ok(file)
+    });
+    let value = match found {
+        Ok(None) => return None,
+        Ok(Some(_)) => DetailValue::Record {
+            text: format!("{records} records, {limited} with limits"),
+            fields: vec![
+                number("records", "records", records),
+                number("with_limits", "with limits", limited),
+            ],
+        },
+        Err(error) => DetailValue::Text(error.to_string()),
+    };
+    Some(Detail::new(key, label, value))
+}
 
 pub(super) fn description(context: &FsContext, recovery: Option<&RecoveryReport>) -> Description {
     let superblock = &context.superblock;
@@ -98,6 +137,11 @@ fn details(context: &FsContext, recovery: Option<&RecoveryReport>) -> Vec<Detail
             DetailValue::Text(names.join(", "))
         };
         details.push(Detail::new("quota", "quota", value));
+        details.extend(
+            QUOTA_KINDS
+                .iter()
+                .filter_map(|kind| quota_records(context, kind)),
+        );
     }
     if superblock.features.has_meta_uuid() {
         let value = superblock.meta_uuid.into();
