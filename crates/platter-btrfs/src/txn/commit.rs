@@ -62,9 +62,11 @@ impl WriteContext {
         };
         let mut prepared = Ok(());
         if Generation::from(entered) == generation {
+            let mut counters = BlockGroupCounters::default();
             prepared = self
                 .run_refs(generation, usize::MAX)
-                .and_then(|_| self.update_groups(generation, &mut BlockGroupCounters::default()));
+                .and_then(|_| self.update_groups(generation, &mut counters));
+            *self.prepared.lock() += counters;
         }
         self.transactions.end(0);
         prepared.inspect_err(|error| self.abort(error))
@@ -76,6 +78,7 @@ impl WriteContext {
         let generation = self.running();
         let mut report = CommitReport {
             generation,
+            groups_before: std::mem::take(&mut *self.prepared.lock()),
             ..CommitReport::default()
         };
         self.settle_trees(generation, &mut report)?;

@@ -60,7 +60,9 @@ impl Default for WriteOptions {
 pub struct CommitReport {
     /// The transaction.
     pub generation: Generation,
-    /// What the updates of block groups came to.
+    /// What the updates of block groups came to while handles went on.
+    pub groups_before: BlockGroupCounters,
+    /// What they came to while no handle could begin.
     pub groups: BlockGroupCounters,
     /// Heads that were run.
     pub heads_run: u64,
@@ -143,6 +145,8 @@ pub struct WriteContext {
     clock: Arc<dyn Clock>,
     /// Tree blocks that were copied, since the mount.
     copied: AtomicU64,
+    /// Updates of block groups of the running transaction before its commit.
+    prepared: Mutex<BlockGroupCounters>,
     last_commit: Mutex<CommitReport>,
 }
 

@@ -51,6 +51,7 @@ impl WriteContext {
             options,
             clock,
             copied: AtomicU64::new(0),
+            prepared: Mutex::default(),
             last_commit: Mutex::new(CommitReport::default()),
             context,
         };

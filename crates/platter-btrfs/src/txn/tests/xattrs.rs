@@ -126,6 +126,7 @@ fn commits(skips_unchanged_groups: bool) -> (Pool, BlockGroupCounters) {
     for round in 0..12u8 {
         set(&fs, "user.one", Some(&[round; 100]));
         fs.sync().unwrap();
+        sum += fs.last_commit().groups_before;
         sum += fs.last_commit().groups;
     }
     drop(fs);
