@@ -23,6 +23,7 @@ pub mod metadir;
 pub mod quota;
 pub mod ops;
 pub mod mount;
+pub mod check;
 
 pub use context::{FsContext, RealtimeDevice};
 pub use mount::{MountOptions, Recovery, Xfs};

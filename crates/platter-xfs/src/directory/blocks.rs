@@ -14,7 +14,7 @@ use crate::ondisk::{BlockKind, BlockVerifier, FileBlock, FsBlock, Site, dir};
 
 impl Directory<'_> {
     /// The directory block that begins with this block of the fork; `None` if it is not mapped.
-    pub(super) fn read_as(&self, first: FileBlock, kind: BlockKind) -> Result<Option<Block>> {
+    pub(crate) fn read_as(&self, first: FileBlock, kind: BlockKind) -> Result<Option<Block>> {
         let owner = self.inode.number.get();
         let verifier = BlockVerifier::new(self.context.geometry(), kind, owner);
         self.read_with(first, &verifier)
@@ -48,7 +48,7 @@ impl Directory<'_> {
     }
 
     /// Which kind of block of a hash tree begins with this block of the fork.
-    pub(super) fn kind_of(&self, first: FileBlock) -> Result<Option<DaKind>> {
+    pub(crate) fn kind_of(&self, first: FileBlock) -> Result<Option<DaKind>> {
         let Some(block) = self.read_with(first, &Unverified)? else {
             return Ok(None);
         };
@@ -56,22 +56,22 @@ impl Directory<'_> {
     }
 
     /// The block of entries with this number; `None` if it is not mapped.
-    pub(super) fn data_block(&self, block: u32, kind: DataKind) -> Result<Option<Block>> {
+    pub(crate) fn data_block(&self, block: u32, kind: DataKind) -> Result<Option<Block>> {
         let first = dir::data_block(self.context.geometry(), block);
         self.read_as(first, BlockKind::DirData(kind))
     }
 
-    pub(super) fn view_data<'b>(&self, block: &'b Block, kind: DataKind) -> Result<DirData<'b>> {
+    pub(crate) fn view_data<'b>(&self, block: &'b Block, kind: DataKind) -> Result<DirData<'b>> {
         let data = DirData::decode(block, kind, &self.verified());
         Ok(data.map_err(|rule| Corrupt::new(self.locus(), rule))?)
     }
 
-    pub(super) fn view_leaf<'b>(&self, block: &'b Block, kind: DaKind) -> Result<DirLeaf<'b>> {
+    pub(crate) fn view_leaf<'b>(&self, block: &'b Block, kind: DaKind) -> Result<DirLeaf<'b>> {
         let leaf = DirLeaf::decode(block, kind, &self.verified());
         Ok(leaf.map_err(|rule| Corrupt::new(self.locus(), rule))?)
     }
 
-    pub(super) fn verified(&self) -> Site<'_> {
+    pub(crate) fn verified(&self) -> Site<'_> {
         Site::verified(self.context.geometry(), self.inode.number.get())
     }
 }

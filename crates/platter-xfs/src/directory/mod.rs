@@ -121,7 +121,7 @@ impl<'a> Directory<'a> {
         }
     }
 
-    fn short(&self) -> Result<ShortDir<'a>> {
+    pub(crate) fn short(&self) -> Result<ShortDir<'a>> {
         let bytes = self.inode.local_data().unwrap_or_default();
         let short = ShortDir::decode(bytes, self.context.geometry());
         Ok(short.map_err(|rule| Corrupt::new(self.locus(), rule))?)
@@ -157,16 +157,19 @@ impl<'a> Directory<'a> {
         if !self.context.geometry().features.has_ascii_ci() {
             return stored == wanted;
         }
-        let fold = |name: &[u8]| {
-            name.iter()
-                .map(|&byte| da::fold_case(byte))
-                .collect::<Vec<_>>()
-        };
-        stored.len() == wanted.len() && fold(stored) == fold(wanted)
+        stored.len() == wanted.len() && self.folded(stored) == self.folded(wanted)
+    }
+
+    /// A name without what does not distinguish names here.
+    pub(crate) fn folded(&self, name: &[u8]) -> Vec<u8> {
+        if !self.context.geometry().features.has_ascii_ci() {
+            return name.to_vec();
+        }
+        name.iter().map(|&byte| da::fold_case(byte)).collect()
     }
 
     /// The hash of a name here.
-    fn hash(&self, name: &[u8]) -> u32 {
+    pub(crate) fn hash(&self, name: &[u8]) -> u32 {
         if self.context.geometry().features.has_ascii_ci() {
             da::hash_ascii_ci(name)
         } else {

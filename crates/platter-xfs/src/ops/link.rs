@@ -4,11 +4,11 @@ use platter_ondisk::verify::Unverified;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, FileKind, Result};
 
-use super::{Inode, InodeState};
+use super::Inode;
 use crate::context::FsContext;
-use crate::mapping::Backing;
+use crate::mapping::{Backing, ForkMap};
 use crate::ondisk::symlink::{self, SymlinkRule};
-use crate::ondisk::{FileBlock, FsBlock, Site};
+use crate::ondisk::{self, FileBlock, FsBlock, Site};
 
 impl Inode {
     pub(super) fn link_target(&self) -> Result<Vec<u8>> {
@@ -16,10 +16,7 @@ impl Inode {
             return Err(Condition::InvalidArgument.into());
         }
         let state = self.state.read();
-        let target = match state.inode.local_data() {
-            Some(target) => target.to_vec(),
-            None => state.remote_target(self.context())?,
-        };
+        let target = stored_target(self.context(), &state.inode, &state.map)?;
         if target.is_empty() || target.contains(&0) {
             let locus = Locus::inode(self.number.get());
             return Err(Corrupt::new(locus, SymlinkRule::Target).into());
@@ -28,38 +25,44 @@ impl Inode {
     }
 }
 
-impl InodeState {
-    fn remote_target(&self, context: &FsContext) -> Result<Vec<u8>> {
-        let geometry = context.geometry();
-        let owner = self.inode.number.get();
-        let missing = || Corrupt::new(Locus::inode(owner), SymlinkRule::Missing);
-        // Validated inodes have targets of 1024 bytes at most.
-        let len = u32::try_from(self.inode.size_bytes).unwrap_or(u32::MAX);
-        let mut target = Vec::new();
-        let mut left = len;
-        let end = FileBlock(symlink::blocks(len, geometry).into());
-        let mut at = FileBlock(0);
-        while left > 0 {
-            let run = self.map.lookup(context, at)?;
-            let count = run.count.min(end.0.saturating_sub(at.0));
-            let count = u32::try_from(count).unwrap_or(u32::MAX);
-            let Backing::Written(start) = run.backing else {
-                return Err(missing().into());
-            };
-            if count == 0 {
-                return Err(missing().into());
-            }
-            let block = FsBlock(start);
-            let bytes = read_extent(context, block, count)?;
-            let site = Site::new(geometry, geometry.basic_block(block), owner);
-            let part = symlink::decode(&bytes, len - left, left, &site)
-                .map_err(|rule| Corrupt::new(site.locus().of_inode(owner), rule))?;
-            target.extend_from_slice(part);
-            left -= u32::try_from(part.len()).unwrap_or(left);
-            at = FileBlock(at.0 + u64::from(count));
-        }
-        Ok(target)
+/// The target of a link, as it is stored.
+pub(crate) fn stored_target(
+    context: &FsContext,
+    inode: &ondisk::Inode,
+    map: &ForkMap,
+) -> Result<Vec<u8>> {
+    if let Some(target) = inode.local_data() {
+        return Ok(target.to_vec());
     }
+    let geometry = context.geometry();
+    let owner = inode.number.get();
+    let missing = || Corrupt::new(Locus::inode(owner), SymlinkRule::Missing);
+    // Validated inodes have targets of 1024 bytes at most.
+    let len = u32::try_from(inode.size_bytes).unwrap_or(u32::MAX);
+    let mut target = Vec::new();
+    let mut left = len;
+    let end = FileBlock(symlink::blocks(len, geometry).into());
+    let mut at = FileBlock(0);
+    while left > 0 {
+        let run = map.lookup(context, at)?;
+        let count = run.count.min(end.0.saturating_sub(at.0));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let Backing::Written(start) = run.backing else {
+            return Err(missing().into());
+        };
+        if count == 0 {
+            return Err(missing().into());
+        }
+        let block = FsBlock(start);
+        let bytes = read_extent(context, block, count)?;
+        let site = Site::new(geometry, geometry.basic_block(block), owner);
+        let part = symlink::decode(&bytes, len - left, left, &site)
+            .map_err(|rule| Corrupt::new(site.locus().of_inode(owner), rule))?;
+        target.extend_from_slice(part);
+        left -= u32::try_from(part.len()).unwrap_or(left);
+        at = FileBlock(at.0 + u64::from(count));
+    }
+    Ok(target)
 }
 
 /// The bytes of neighbouring blocks that have one checksum together. They are read one by one: their

@@ -26,6 +26,7 @@ use crate::inode::{self, InodeNumberRule};
 use crate::mapping::ForkMap;
 use crate::ondisk::{InodeFlags2, InodeNr};
 use crate::xattr::Attributes;
+pub(crate) use link::stored_target;
 
 /// The part of the budget, and so many bytes beside it at most, that unused inodes take which are
 /// kept in memory: their pages are kept with them.

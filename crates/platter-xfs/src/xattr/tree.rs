@@ -95,14 +95,14 @@ impl Attributes<'_> {
         }
     }
 
-    fn kind_of(&self, block: u32) -> Result<DaKind> {
+    pub(crate) fn kind_of(&self, block: u32) -> Result<DaKind> {
         let block = self.locate(block)?;
         let bytes = self.context.read_block(block, &Unverified)?;
         let kind = DaKind::of(&bytes, self.context.geometry().features.is_v5());
         kind.ok_or_else(|| self.corrupt(DaNodeRule::Kind))
     }
 
-    fn read(&self, block: u32, kind: BlockKind) -> Result<Buffer> {
+    pub(crate) fn read(&self, block: u32, kind: BlockKind) -> Result<Buffer> {
         let owner = self.inode.number.get();
         let verifier = BlockVerifier::new(self.context.geometry(), kind, owner);
         self.context.read_block(self.locate(block)?, &verifier)
@@ -119,7 +119,7 @@ impl Attributes<'_> {
         }
     }
 
-    fn view<'b>(&self, leaf: &'b Buffer) -> Result<AttrLeaf<'b>> {
+    pub(crate) fn view<'b>(&self, leaf: &'b Buffer) -> Result<AttrLeaf<'b>> {
         let site = Site::verified(self.context.geometry(), self.inode.number.get());
         let view = AttrLeaf::decode(leaf, &site);
         Ok(view.map_err(|rule| Corrupt::new(self.locus(), rule))?)

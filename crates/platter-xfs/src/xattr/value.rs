@@ -11,7 +11,7 @@ use crate::ondisk::{FileBlock, FsBlock, Site};
 
 impl Attributes<'_> {
     /// The value of `len` bytes whose blocks begin with `block`.
-    pub(super) fn remote_value(&self, block: u32, len: u32) -> Result<Vec<u8>> {
+    pub(crate) fn remote_value(&self, block: u32, len: u32) -> Result<Vec<u8>> {
         let geometry = self.context.geometry();
         let mut value = Vec::new();
         let mut at = FileBlock(block.into());

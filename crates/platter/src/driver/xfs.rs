@@ -61,8 +61,13 @@ impl Driver for Xfs {
         Ok(Arc::new(xfs))
     }
 
-    fn check(&self, _request: MountRequest, _sink: &mut dyn CheckSink) -> Result<CheckReport> {
-        Err(unsupported(Format::Xfs, "checking"))
+    fn check(&self, request: MountRequest, sink: &mut dyn CheckSink) -> Result<CheckReport> {
+        if request.superblock_kib.is_some() {
+            return Err(unsupported(Format::Xfs, "a copy of the superblock"));
+        }
+        let options = options(&request)?;
+        let device = request.devices.first();
+        platter_xfs::check::check(device, &options, &request.budget, sink)
     }
 }
 

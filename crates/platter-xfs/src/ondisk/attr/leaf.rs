@@ -108,8 +108,11 @@ pub struct AttrLeaf<'a> {
     pub links: DaLinks,
     /// Entries, by ascending hash.
     pub entries: &'a [DiskAttrLeafEntry],
+    /// Bytes of names and values, as the header has them.
+    pub used_bytes: u16,
+    /// Where names and values begin.
+    pub first_used: usize,
     bytes: &'a [u8],
-    first_used: usize,
 }
 
 impl<'a> AttrLeaf<'a> {
@@ -142,8 +145,9 @@ impl<'a> AttrLeaf<'a> {
         Ok(Self {
             links,
             entries,
-            bytes,
+            used_bytes: counts.used_bytes.get(),
             first_used,
+            bytes,
         })
     }
 
@@ -176,6 +180,33 @@ impl<'a> AttrLeaf<'a> {
             name,
             value,
         })
+    }
+
+    /// Length of the block.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The bytes that an entry's name and value take in the block. A remote name takes two more than it
+    /// has: the oldest compilers' padding of its structure is part of the format.
+    pub fn heap_range(
+        &self,
+        entry: &DiskAttrLeafEntry,
+    ) -> Result<std::ops::Range<usize>, AttrLeafRule> {
+        const ALIGNMENT: usize = 4;
+        const REMOTE_PADDING: usize = 2;
+        let attr = self.attr(entry)?;
+        let start = usize::from(entry.offset.get());
+        let header = match attr.value {
+            AttrValue::Local(value) => size_of::<DiskLocalName>().saturating_add(value.len()),
+            AttrValue::Remote { .. } => size_of::<DiskRemoteName>().saturating_add(REMOTE_PADDING),
+        };
+        let len = header.saturating_add(attr.name.len());
+        let len = len.checked_next_multiple_of(ALIGNMENT);
+        let end = len.and_then(|len| start.checked_add(len));
+        let end = end.filter(|&end| end <= self.bytes.len());
+        end.map(|end| start..end).ok_or(AttrLeafRule::Name)
     }
 
     /// The entries that have this hash.

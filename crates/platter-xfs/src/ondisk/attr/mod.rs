@@ -6,6 +6,8 @@ pub mod remote;
 pub mod short;
 
 use bitflags::bitflags;
+use platter_ondisk::endian::{Be32, Be64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 bitflags! {
     /// Flags of an attribute. Parent pointers: `xfs-headers/xfs_da_format.h`.
@@ -21,6 +23,27 @@ bitflags! {
         const PARENT = 0x8;
         /// It is being changed: it does not exist.
         const INCOMPLETE = 0x80;
+    }
+}
+
+/// The value of a pointer to a parent directory; its name is that of the entry.
+/// Spec: `xfs-headers/xfs_da_format.h`, `struct xfs_parent_rec`.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct DiskParent {
+    /// `p_ino`: the directory.
+    pub inode: Be64,
+    /// `p_gen`: its generation.
+    pub generation: Be32,
+}
+
+const _: () = assert!(size_of::<DiskParent>() == 12);
+
+impl DiskParent {
+    /// The pointer that fills a value.
+    #[must_use]
+    pub fn decode(value: &[u8]) -> Option<&Self> {
+        Self::ref_from_bytes(value).ok()
     }
 }
 

@@ -47,6 +47,8 @@ pub struct ShortDir<'a> {
     pub parent: InodeNr,
     /// How many entries there are, without `.` and `..`.
     pub count: u8,
+    /// How many inode numbers, the parent's included, need 64 bits.
+    pub wide_count: u8,
     is_wide: bool,
     has_ftype: bool,
     entries: &'a [u8],
@@ -66,6 +68,7 @@ impl<'a> ShortDir<'a> {
         Ok(Self {
             parent: parent.ok_or(ShortDirRule::Parent)?,
             count,
+            wide_count,
             is_wide,
             has_ftype: geometry.features.has_ftype(),
             entries,

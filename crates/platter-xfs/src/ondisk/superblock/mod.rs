@@ -1,6 +1,7 @@
 //! The superblock: the first sector of each allocation group; that of group 0 counts.
 //! Spec: `xfs/allocation_groups`, "Superblocks".
 
+mod backup;
 mod disk;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -12,6 +13,7 @@ use super::checksum;
 use super::features::{Features, Features2, Version};
 use super::types::{FsBlock, InodeNr, Lsn};
 
+pub use backup::SharedFields;
 pub use disk::DiskSuperblock;
 
 /// `sb_magicnum`: `XFSB`.
@@ -345,11 +347,13 @@ impl Superblock {
         if self.inode_percent_max > 100 {
             return Err(SuperblockRule::InodePercent);
         }
-        if self.features.has_dalign() {
-            let whole = self.stripe_width.checked_rem(self.stripe_unit);
-            if whole != Some(0) {
-                return Err(SuperblockRule::Stripe);
-            }
+        let (unit, width) = (self.stripe_unit, self.stripe_width);
+        let has_stripe = match unit {
+            0 => width == 0,
+            _ => width >= unit && width.checked_rem(unit) == Some(0),
+        };
+        if !has_stripe || (unit != 0) != self.features.has_dalign() {
+            return Err(SuperblockRule::Stripe);
         }
         // An alignment that is no power of two, or longer than a chunk can be, cannot be met.
         let is_sound = |blocks: u32| blocks == 0 || blocks.is_power_of_two();

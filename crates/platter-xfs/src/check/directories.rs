@@ -1,0 +1,290 @@
+//! Directories: their entries against the inodes they name. Spec: `xfs/directories`.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::{ControlFlow, Range};
+use std::rc::Rc;
+
+use platter_ondisk::Locus;
+use platter_vfs::FileKind;
+
+use super::{Checker, DirectoryUseRule, Flow, locus_of};
+use crate::directory::{Directory, Form};
+use crate::file::ForkRule;
+use crate::inode::InodeNumberRule;
+use crate::mapping::ForkMap;
+use crate::ondisk::dir;
+use crate::ondisk::dir::data::DataKind;
+use crate::ondisk::{Inode, InodeNr};
+
+/// Directories between two reports of progress.
+const REPORT_EVERY: usize = 64;
+
+/// Corrupt blocks of one directory after which the rest is not read.
+const CORRUPT_BLOCKS_MAX: u32 = 32;
+
+/// What was read of a directory.
+pub(super) struct DirScan<'a> {
+    pub(super) directory: &'a Directory<'a>,
+    pub(super) number: InodeNr,
+    pub(super) size: u64,
+    /// All that was read so far could be.
+    pub(super) is_whole: bool,
+    /// Hash and position of each entry.
+    pub(super) entries: Vec<(u32, u32)>,
+    /// The same from the index.
+    pub(super) leaves: Vec<(u32, u32)>,
+    /// The longest free region of each block of entries.
+    pub(super) bests: Vec<(u32, u16)>,
+    /// Extents of the fork, by first block and the one after the last.
+    pub(super) runs: Rc<[(u64, u64)]>,
+    /// Blocks of entries that are corrupt.
+    pub(super) corrupt: u32,
+}
+
+impl DirScan<'_> {
+    pub(super) fn locus(&self) -> Locus {
+        locus_of(self.number)
+    }
+}
+
+/// Numbers of the directory blocks, of `per_block` blocks each, in a part of a fork with these extents.
+pub(super) fn block_numbers(
+    runs: &[(u64, u64)],
+    part: Range<u64>,
+    per_block: u64,
+) -> impl Iterator<Item = u64> {
+    let mut next = 0;
+    runs.iter().flat_map(move |&(first, after)| {
+        let (first, after) = (first.max(part.start), after.min(part.end));
+        let numbers = if first < after {
+            (first / per_block).max(next)..after.div_ceil(per_block)
+        } else {
+            0..0
+        };
+        next = next.max(numbers.end);
+        numbers
+    })
+}
+
+impl Checker<'_> {
+    /// Reads all directories.
+    pub(super) fn check_directories(&mut self) -> Flow {
+        let directories = std::mem::take(&mut self.directories);
+        let count = directories.len();
+        for (nth, &number) in directories.iter().enumerate() {
+            if nth % REPORT_EVERY == 0 {
+                self.progress("directories", nth as u64, count as u64)?;
+            }
+            self.check_directory(number)?;
+        }
+        self.report.count("directories", count as u64);
+        self.directories = directories;
+        Ok(())
+    }
+
+    fn check_directory(&mut self, number: InodeNr) -> Flow {
+        // A corrupt one was reported.
+        let Some(inode) = self.inode(number) else {
+            self.misses_entries = true;
+            return Ok(());
+        };
+        let locus = locus_of(number);
+        let context = self.context;
+        let Ok(map) = ForkMap::of_data(context, &inode) else {
+            self.misses_entries = true;
+            return Ok(());
+        };
+        let mut runs = Vec::new();
+        let read = map.mappings(context, &mut |mapping| {
+            runs.push((mapping.offset.0, mapping.end().0));
+            Ok(ControlFlow::Continue(()))
+        });
+        if read.is_err() {
+            // Reported with the fork.
+            self.misses_entries = true;
+            return Ok(());
+        }
+        let opened = Directory::open(context, &inode, &map);
+        let Some(directory) = self.tolerate("directory", locus, opened)? else {
+            return Ok(());
+        };
+        let form = directory.form();
+        let Some(form) = self.tolerate("directory", locus, form)? else {
+            self.misses_entries = true;
+            return Ok(());
+        };
+        let mut scan = DirScan {
+            directory: &directory,
+            number,
+            size: inode.size_bytes,
+            is_whole: true,
+            entries: Vec::new(),
+            leaves: Vec::new(),
+            bests: Vec::new(),
+            runs: runs.into(),
+            corrupt: 0,
+        };
+        if form == Form::Short {
+            return self.check_short(&inode, &mut scan);
+        }
+        let geometry = context.geometry();
+        let per_block = u64::from(geometry.dir_block_blocks());
+        let data = 0..dir::leaf_start(geometry).0;
+        let cost = scan.runs.iter().map(|&(first, after)| after - first);
+        let cost = cost.fold(0, u64::saturating_add);
+        let Some(left) = self.blocks_left.checked_sub(cost) else {
+            self.misses_entries = true;
+            return self.found(locus, ForkRule::TooManyBlocks);
+        };
+        self.blocks_left = left;
+        let kind = if form == Form::Block {
+            DataKind::Single
+        } else {
+            DataKind::Data
+        };
+        let runs = Rc::clone(&scan.runs);
+        let ends = runs.iter().filter(|run| run.0 < data.end);
+        let end = ends.map(|run| run.1.min(data.end)).max().unwrap_or(0);
+        let end = end.div_ceil(per_block);
+        if end.saturating_mul(geometry.dir_block_bytes().into()) != inode.size_bytes {
+            self.found(locus, DirectoryUseRule::Size)?;
+        }
+        let mut first = None;
+        for block in block_numbers(&runs, data, per_block) {
+            first.get_or_insert(block);
+            if scan.corrupt >= CORRUPT_BLOCKS_MAX {
+                break;
+            }
+            let block = u32::try_from(block).unwrap_or(u32::MAX);
+            self.check_dir_block(&mut scan, block, kind)?;
+        }
+        if scan.is_whole && first != Some(0) {
+            self.found(locus, DirectoryUseRule::Dot)?;
+        }
+        self.check_dir_index(&mut scan, form)
+    }
+
+    fn check_short(&mut self, inode: &Inode, scan: &mut DirScan<'_>) -> Flow {
+        let locus = scan.locus();
+        let short = scan.directory.short();
+        let Some(short) = self.tolerate("short form directory", locus, short)? else {
+            self.misses_entries = true;
+            return Ok(());
+        };
+        self.dotdots.insert(inode.number, short.parent);
+        let mut names = HashSet::new();
+        let is_wide = |inode: InodeNr| u32::try_from(inode.get()).is_err();
+        let mut wide = u32::from(is_wide(short.parent));
+        for entry in short.entries(self.context.geometry()) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(rule) => {
+                    self.misses_entries = true;
+                    return self.found(locus, rule);
+                }
+            };
+            wide += u32::from(is_wide(entry.inode));
+            if !names.insert(scan.directory.folded(entry.name)) {
+                self.found(locus, DirectoryUseRule::DuplicateName)?;
+            }
+            if entry.name == b"." || entry.name == b".." {
+                self.found(locus, DirectoryUseRule::StrayDot)?;
+                continue;
+            }
+            self.take_entry(scan, entry.name, entry.inode, entry.kind, None)?;
+        }
+        if wide != u32::from(short.wide_count) {
+            self.found(locus, DirectoryUseRule::WideCount)?;
+        }
+        Ok(())
+    }
+
+    /// Takes an entry. `position` is its index in the first block.
+    pub(super) fn take_entry(
+        &mut self,
+        scan: &DirScan<'_>,
+        name: &[u8],
+        inode: InodeNr,
+        kind: Option<FileKind>,
+        position: Option<u32>,
+    ) -> Flow {
+        let locus = scan.locus();
+        let has_ftype = self.context.geometry().features.has_ftype();
+        match (position, name) {
+            (Some(0), name) if name != b"." => self.found(locus, DirectoryUseRule::Dot)?,
+            (Some(1), name) if name != b".." => self.found(locus, DirectoryUseRule::DotDot)?,
+            _ => {}
+        }
+        let is_directory = kind == Some(FileKind::Directory) || !has_ftype;
+        match name {
+            b"." => {
+                if position != Some(0) {
+                    return self.found(locus, DirectoryUseRule::StrayDot);
+                }
+                if inode != scan.number {
+                    self.found(locus, DirectoryUseRule::Dot)?;
+                }
+                if !is_directory {
+                    self.found(locus, DirectoryUseRule::FileType)?;
+                }
+                return Ok(());
+            }
+            b".." => {
+                if position != Some(1) {
+                    return self.found(locus, DirectoryUseRule::StrayDot);
+                }
+                if !is_directory {
+                    self.found(locus, DirectoryUseRule::FileType)?;
+                }
+                self.dotdots.insert(scan.number, inode);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let holder = self.inodes.get(scan.number).copied().unwrap_or_default();
+        let root = self.context.superblock.root_inode;
+        let special = self.context.superblock.metadir_inode;
+        let Some(state) = self.inodes.get_mut(inode) else {
+            if self.is_blind {
+                return Ok(());
+            }
+            return self.found(locus, InodeNumberRule::NoChunk);
+        };
+        let Some(found_kind) = state.kind else {
+            if state.is_corrupt {
+                return Ok(());
+            }
+            return self.found(locus, InodeNumberRule::Deleted);
+        };
+        state.found = state.found.saturating_add(1);
+        let crosses = state.is_metadata != holder.is_metadata;
+        if has_ftype && kind != Some(found_kind) {
+            self.found(locus, DirectoryUseRule::FileType)?;
+        }
+        if crosses {
+            self.found(locus, InodeNumberRule::Metadata)?;
+        }
+        if found_kind == FileKind::Directory {
+            let is_first = inode != root
+                && Some(inode) != special
+                && self.parents.insert(inode, scan.number).is_none();
+            if !is_first {
+                self.found(locus, DirectoryUseRule::SecondName)?;
+            }
+        }
+        if self.context.geometry().features.has_parent() {
+            let sum = parent_hash(inode, scan.number, holder.generation, name);
+            let entry = self.parent_sums.entry(inode).or_default();
+            *entry = entry.wrapping_add(sum);
+        }
+        Ok(())
+    }
+}
+
+/// A number for an entry, which a pointer to its directory has as well.
+pub(super) fn parent_hash(inode: InodeNr, parent: InodeNr, generation: u32, name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (inode.get(), parent.get(), generation, name).hash(&mut hasher);
+    hasher.finish()
+}

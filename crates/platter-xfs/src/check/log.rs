@@ -1,0 +1,45 @@
+//! The log: whether it was replayed, and whether metadata is newer than its end.
+
+use platter_ondisk::{Corrupt, Corruption, Locus};
+use platter_vfs::check::Finding;
+
+use super::{Checker, Flow, LogUseRule};
+use crate::ondisk::Lsn;
+use crate::recovery::RecoveryReport;
+
+/// What opening the filesystem found in the log.
+pub(super) struct LogFindings<'a> {
+    /// Why it was not replayed.
+    pub(super) failure: Option<Corruption>,
+    /// What recovery did.
+    pub(super) recovery: Option<&'a RecoveryReport>,
+}
+
+impl Checker<'_> {
+    pub(super) fn check_log(&mut self, log: &LogFindings<'_>) -> Flow {
+        if let Some(failure) = &log.failure {
+            self.report_finding(Finding::error(failure.clone()))?;
+        }
+        if Self::was_replayed(log.recovery) {
+            let replayed = Corrupt::new(Locus::UNKNOWN, LogUseRule::Replayed);
+            self.report_finding(Finding::notice(replayed.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Metadata never names a position in the log that was not written yet.
+    pub(super) fn check_lsn(&mut self, log: &LogFindings<'_>) -> Flow {
+        let (Some(report), Some((greatest, locus))) = (log.recovery, self.lsn_max) else {
+            return Ok(());
+        };
+        let end = Lsn::new(report.position.cycle, report.position.head);
+        if self.context.geometry().features.is_v5() && greatest >= end {
+            self.found(locus, LogUseRule::Ahead)?;
+        }
+        Ok(())
+    }
+
+    fn was_replayed(recovery: Option<&RecoveryReport>) -> bool {
+        recovery.is_some_and(|report| report.position.state == crate::txn::LogState::Dirty)
+    }
+}

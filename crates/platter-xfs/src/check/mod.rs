@@ -1,0 +1,248 @@
+//! The check of a whole filesystem: reads all metadata and checks its consistency, as `xfs_repair -n`
+//! does.
+//!
+//! Rules of single structures belong to their decoders; this module checks those that involve several:
+//! owners of blocks against the B-trees of the groups, entries against inodes, counters against what is
+//! counted.
+
+mod rules;
+mod claims;
+mod inode_states;
+mod blocks;
+mod trees;
+mod superblock;
+mod groups;
+mod free_space;
+mod inode_trees;
+mod forks;
+mod attributes;
+mod symlinks;
+mod inodes;
+mod unlinked;
+mod dir_blocks;
+mod dir_index;
+mod directories;
+mod links;
+mod owners;
+mod references;
+mod quota;
+mod realtime;
+mod log;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_ondisk::{Corrupt, Corruption, Locus, Rule};
+use platter_vfs::check::{CheckReport, CheckReporter, CheckSink, Finding};
+use platter_vfs::{Error, Result};
+
+use crate::context::FsContext;
+use crate::ondisk::{AgNr, FsBlock, InodeNr, Lsn};
+use crate::{MountOptions, Recovery, Xfs};
+use blocks::BlockSet;
+use claims::Claims;
+use groups::GroupState;
+use inode_states::InodeStates;
+use quota::Usages;
+use realtime::RtExtents;
+
+pub use rules::*;
+
+/// Checks the filesystem on `device`, with the log replayed in memory unless that is to be skipped.
+/// Nothing is written.
+///
+/// # Errors
+/// What keeps the filesystem from being opened.
+pub fn check(
+    device: &Arc<dyn BlockDevice>,
+    options: &MountOptions,
+    budget: &Arc<MemoryBudget>,
+    sink: &mut dyn CheckSink,
+) -> Result<CheckReport> {
+    let mount =
+        |options: &MountOptions| Xfs::mount(Arc::clone(device), options, Arc::clone(budget));
+    let (xfs, failure) = match mount(options) {
+        Ok(xfs) => (xfs, None),
+        // A log that cannot be replayed keeps a kernel from mounting; the rest can still be checked.
+        Err(Error::Corrupt(corruption)) if options.recovery == Recovery::InMemory => {
+            let mut options = options.clone();
+            options.recovery = Recovery::Skip;
+            (mount(&options)?, Some(*corruption))
+        }
+        Err(error) => return Err(error),
+    };
+    let device_len = device.geometry().len_bytes;
+    let log = log::LogFindings {
+        failure,
+        recovery: xfs.recovery(),
+    };
+    Ok(Checker::run_all(xfs.context(), device_len, &log, sink))
+}
+
+/// The sink cancelled the check.
+#[derive(Debug)]
+struct Cancelled;
+
+type Flow<T = ()> = std::result::Result<T, Cancelled>;
+
+struct Checker<'a> {
+    context: &'a FsContext,
+    report: CheckReporter<'a>,
+    claims: Claims,
+    /// The metadata blocks that were walked: each is walked once.
+    walked: BlockSet,
+    /// What is known of each group.
+    groups: BTreeMap<u32, GroupState>,
+    inodes: InodeStates,
+    /// The directories, in ascending order.
+    directories: Vec<InodeNr>,
+    /// The directory that holds each directory's entry.
+    parents: HashMap<InodeNr, InodeNr>,
+    /// The inode of each directory's `..` entry.
+    dotdots: HashMap<InodeNr, InodeNr>,
+    /// Inodes that may share blocks.
+    sharing: HashSet<InodeNr>,
+    /// For each inode, a sum over its entries in directories, less one over its parent pointers.
+    parent_sums: HashMap<InodeNr, u64>,
+    usages: Usages,
+    rt_extents: RtExtents,
+    /// Blocks of directories and attributes that may still be read before their total exceeds the
+    /// filesystem.
+    blocks_left: u64,
+    /// A fork or an inode could not be read, so that not all blocks in use are known.
+    is_blind: bool,
+    /// A directory could not be read, so that not all entries are known.
+    misses_entries: bool,
+    /// The greatest log sequence number found, and where.
+    lsn_max: Option<(Lsn, Locus)>,
+}
+
+impl<'a> Checker<'a> {
+    fn run_all(
+        context: &'a FsContext,
+        device_len: u64,
+        log: &log::LogFindings<'_>,
+        sink: &'a mut dyn CheckSink,
+    ) -> CheckReport {
+        let mut checker = Self {
+            context,
+            report: CheckReporter::new(sink),
+            claims: Claims::default(),
+            walked: BlockSet::default(),
+            groups: BTreeMap::new(),
+            inodes: InodeStates::default(),
+            directories: Vec::new(),
+            parents: HashMap::new(),
+            dotdots: HashMap::new(),
+            sharing: HashSet::new(),
+            parent_sums: HashMap::new(),
+            usages: Usages::default(),
+            rt_extents: RtExtents::default(),
+            blocks_left: context.geometry().data_blocks().saturating_mul(2),
+            is_blind: false,
+            misses_entries: false,
+            lsn_max: None,
+        };
+        // A cancelled check returns a report, too.
+        let _ = checker.run(device_len, log);
+        checker.report.finish()
+    }
+
+    fn run(&mut self, device_len: u64, log: &log::LogFindings<'_>) -> Flow {
+        self.check_log(log)?;
+        if let Err(corrupt) = self.context.superblock.check_device(device_len) {
+            return self.report_finding(Finding::error(corrupt.into()));
+        }
+        self.check_superblock()?;
+        self.check_backups()?;
+        self.check_groups()?;
+        self.check_inodes()?;
+        self.check_unlinked()?;
+        self.check_directories()?;
+        self.check_links()?;
+        self.check_blocks()?;
+        self.check_totals()?;
+        self.check_quota()?;
+        self.check_realtime()?;
+        self.check_lsn(log)
+    }
+
+    fn found<R: Rule>(&mut self, locus: Locus, rule: R) -> Flow {
+        self.report_finding(Finding::error(Corrupt::new(locus, rule).into()))
+    }
+
+    fn report_finding(&mut self, finding: Finding) -> Flow {
+        if self.report.finding(finding).is_break() {
+            return Err(Cancelled);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, pass: &'static str, done: u64, total: u64) -> Flow {
+        if self.report.progress(pass, done, total).is_break() {
+            return Err(Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Returns the result, or reports corruption of `structure` and returns `None`.
+    fn tolerate<T>(
+        &mut self,
+        structure: &'static str,
+        locus: Locus,
+        read: Result<T>,
+    ) -> Flow<Option<T>> {
+        let finding = match read {
+            Ok(value) => return Ok(Some(value)),
+            Err(Error::Corrupt(mut corruption)) => {
+                let (known, around) = (corruption.locus.parts(), locus.parts());
+                if let (None, Some(inode)) = (known.inode, around.inode) {
+                    corruption.locus = corruption.locus.of_inode(inode);
+                }
+                if let (None, Some(group)) = (known.group, around.group) {
+                    corruption.locus = corruption.locus.in_group(group);
+                }
+                if let (None, Some(block)) = (known.block, around.block) {
+                    corruption.locus = corruption.locus.at_block(block);
+                }
+                Finding::error(*corruption)
+            }
+            Err(Error::Io(error)) => Finding::unreadable(structure, locus, &error),
+            Err(error @ (Error::Condition(_) | Error::Unsupported(_))) => {
+                Finding::error(Corruption::new(structure, locus, error.to_string()))
+            }
+        };
+        self.report_finding(finding)?;
+        Ok(None)
+    }
+
+    /// Remembers a log sequence number that metadata has.
+    fn note_lsn(&mut self, lsn: u64, locus: Locus) {
+        let lsn = Lsn(lsn);
+        let is_greatest = self.lsn_max.is_none_or(|(greatest, _)| greatest < lsn);
+        if lsn != Lsn::NULL && lsn.0 != 0 && is_greatest {
+            self.lsn_max = Some((lsn, locus));
+        }
+    }
+
+    /// The location of a block of a group.
+    fn locus_in(&self, ag: AgNr, block: u32) -> Locus {
+        let geometry = self.context.geometry();
+        let block = u64::from(ag.0) * u64::from(geometry.ag_blocks) + u64::from(block);
+        Locus::group(ag.0.into()).at_block(block)
+    }
+
+    /// The location of a block.
+    fn locus_at(&self, block: FsBlock) -> Locus {
+        let (ag, within) = self.context.geometry().split(block);
+        self.locus_in(ag, within.0)
+    }
+}
+
+fn locus_of(inode: InodeNr) -> Locus {
+    Locus::inode(inode.get())
+}

@@ -1,0 +1,104 @@
+//! Copies of the superblock, in the other groups: what they have in common with the primary one.
+
+use std::mem::{offset_of, size_of};
+
+use platter_ondisk::{Corrupt, Locus};
+use zerocopy::FromBytes;
+
+use super::{DiskSuperblock, Superblock, SuperblockRule};
+use crate::ondisk::checksum;
+use crate::ondisk::features::Version;
+
+/// What a copy has in common with the primary superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedFields {
+    numbers: [u64; 24],
+}
+
+impl DiskSuperblock {
+    /// The superblock at the start of a sector.
+    #[must_use]
+    pub fn of_sector(sector: &[u8]) -> Option<&Self> {
+        Self::ref_from_prefix(sector).ok().map(|(disk, _)| disk)
+    }
+
+    /// What all copies have in common: the geometry and the features that change no more.
+    #[must_use]
+    pub fn shared_fields(&self) -> SharedFields {
+        let when = |flag: Version, number: u32| {
+            let has = Version::from_bits_retain(self.version.get()).contains(flag);
+            if has { u64::from(number) } else { 0 }
+        };
+        let features = self.features();
+        SharedFields {
+            numbers: [
+                self.block_bytes.get().into(),
+                self.data_blocks.get(),
+                self.rt_blocks.get(),
+                self.rt_extents.get(),
+                self.log_start.get(),
+                self.rt_extent_blocks.get().into(),
+                self.ag_blocks.get().into(),
+                self.ag_count.get().into(),
+                self.rt_bitmap_blocks.get().into(),
+                self.log_blocks.get().into(),
+                self.sector_bytes.get().into(),
+                self.inode_bytes.get().into(),
+                self.inode_percent_max.into(),
+                self.block_bits.into(),
+                self.sector_bits.into(),
+                self.inode_bits.into(),
+                self.inodes_per_block_bits.into(),
+                self.ag_block_bits.into(),
+                self.rt_extents_bits.into(),
+                self.dir_block_shift.into(),
+                features.number.into(),
+                when(Version::ALIGN, self.inode_alignment.get()),
+                when(Version::DALIGN, self.stripe_unit.get()),
+                when(Version::DALIGN, self.stripe_width.get()),
+            ],
+        }
+    }
+
+    /// Bytes of a sector that fields of this filesystem use; the rest is zero.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        let features = self.features();
+        if features.has_metadir() {
+            size_of::<Self>()
+        } else if features.has_meta_uuid() {
+            offset_of!(Self, metadir_inode)
+        } else if features.is_v5() {
+            offset_of!(Self, meta_uuid)
+        } else if features.version.contains(Version::MOREBITS) {
+            offset_of!(Self, compat)
+        } else if features.has_logv2() {
+            offset_of!(Self, features2)
+        } else if features.has_sector() {
+            offset_of!(Self, log_stripe_unit)
+        } else {
+            offset_of!(Self, log_sector_bits)
+        }
+    }
+}
+
+impl Superblock {
+    /// Validates a copy of the superblock. mkfs leaves copies marked as in progress, and most without a
+    /// root inode.
+    pub fn decode_backup(sector: &[u8], locus: Locus) -> Result<Self, Corrupt<SuperblockRule>> {
+        let mut copy = sector.to_vec();
+        let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(&mut copy) else {
+            return Err(Corrupt::new(locus, SuperblockRule::Magic));
+        };
+        let is_sealed = checksum::matches(sector, DiskSuperblock::CHECKSUM_OFFSET);
+        disk.in_progress = 0;
+        if disk.root_inode.get() == u64::MAX {
+            disk.root_inode.set(u64::MAX >> 1);
+        }
+        // A checksum that did not match must not do so now.
+        if is_sealed {
+            DiskSuperblock::seal(&mut copy);
+        }
+        Self::decode(&copy, locus)
+    }
+}
