@@ -27,8 +27,24 @@ set -e
 script=$1
 root=$2
 shift 2
+images=$*
 devices=
-trap 'umount "$root" 2>/dev/null || true; for it in $devices; do btrfs device scan -u $it >/dev/null 2>&1 || true; losetup -d $it; done' EXIT
+detach() {
+    umount "$root" 2>/dev/null || true
+    for it in $devices; do
+        btrfs device scan -u $it >/dev/null 2>&1 || true
+        losetup -d $it
+    done
+    # The kernel detaches a device when its last user closes it, which may be a moment later.
+    for it in $images; do
+        tries=0
+        while [ -n "$(losetup -j $it)" ] && [ $tries -lt 500 ]; do
+            sleep 0.02
+            tries=$((tries + 1))
+        done
+    done
+}
+trap detach EXIT
 device=
 options=
 for image in "$@"; do
