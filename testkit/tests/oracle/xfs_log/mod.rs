@@ -4,9 +4,7 @@
 mod scene;
 mod listing;
 mod work;
-mod chains;
 mod shapes;
-mod many;
 
 use anyhow::Result;
 use platter_xfs::recovery::RecoveryReport;

@@ -1,26 +1,20 @@
 //! A filesystem with a log that the kernel left dirty, and its copies.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use platter_block::sim::{CrashState, Recording};
 use platter_block::{BlockDevice, MemoryDevice, OverlayDevice, OverlayOptions};
 use platter_ondisk::Locus;
-use platter_xfs::ondisk::features::Incompat;
 use platter_xfs::ondisk::log::RecordHeader;
-use platter_xfs::ondisk::{DiskSuperblock, Geometry, Superblock};
+use platter_xfs::ondisk::{Geometry, Superblock};
 use platter_xfs::recovery::{self, RecoveryReport};
-use platter_xfs::txn::{LogDevice, LogState, find_position};
+use platter_xfs::txn::LogState;
 use testkit::fs_type::FsType;
-use testkit::kernel_recording::KernelRecording;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
-use testkit::subject::devices_of_files;
 use testkit::tool;
-use zerocopy::FromBytes;
 
 use super::listing::Listing;
 
@@ -32,9 +26,6 @@ pub(crate) struct Shape {
     pub(crate) options: &'static [&'static str],
     pub(crate) external_mib: Option<u64>,
     pub(crate) mount_options: &'static str,
-    /// Whether contents of files may be exchanged. `mkfs.xfs` and `xfs_repair` do not know the feature, so
-    /// it is set and cleared beside them.
-    pub(crate) exchange: bool,
 }
 
 /// How the kernel is stopped.
@@ -71,70 +62,7 @@ impl Scene {
             options.extend(["-l", &named]);
         }
         xfs::make(&image, shape.size_mib << 10, &options)?;
-        if shape.exchange {
-            set_exchange(&image, true)?;
-        }
         Ok(scene)
-    }
-
-    /// A filesystem as a power failure left it.
-    pub(crate) fn of_state(shape: &Shape, state: &CrashState<'_>) -> Result<Self> {
-        let scene = Self {
-            folder: tempfile::tempdir()?,
-            shape: *shape,
-        };
-        for (device, image) in state.devices()?.iter().zip(scene.images("")) {
-            let mut bytes = vec![0; usize::try_from(device.geometry().len_bytes)?];
-            device.read_at(0, &mut bytes)?;
-            std::fs::write(image, bytes)?;
-        }
-        Ok(scene)
-    }
-
-    /// Lets the kernel work in a copy of the filesystem, until the power fails. Returns all it wrote.
-    pub(crate) fn recorded(&self, work: Work) -> Result<Recording> {
-        let images = self.images("");
-        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-        let sector = if self.shape.options.concat().contains("size=4096") {
-            4096
-        } else {
-            512
-        };
-        let initial = devices_of_files(&paths, sector)?;
-        let options = self.shape.mount_options;
-        let recording = KernelRecording::start(FsType::Xfs, initial, options)?;
-        let open_files = work(recording.root())?;
-        let root = File::open(recording.root())?;
-        rustix::fs::syncfs(&root)?;
-        drop((open_files, root));
-        recording.power_off()
-    }
-
-    /// Whether there is something to recover.
-    pub(crate) fn is_dirty(&self) -> Result<bool> {
-        let images = self.images("");
-        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-        let [data, external @ ..] = &devices_of_files(&paths, 512)?[..] else {
-            bail!("no device");
-        };
-        let mut sector = vec![0; 4096];
-        data.read_at(0, &mut sector)?;
-        let superblock = Superblock::decode(&sector, Locus::UNKNOWN)?;
-        let log = LogDevice::open(&superblock, data, external.first())?;
-        Ok(find_position(&log, true)?.state == LogState::Dirty)
-    }
-
-    /// Whether the internal log has been written to its end.
-    pub(crate) fn has_wrapped(&self) -> Result<bool> {
-        let log = self.log()?;
-        Ok(log[log.len() - 512..log.len() - 508] != [0; 4])
-    }
-
-    /// The bytes of the internal log.
-    fn log(&self) -> Result<Vec<u8>> {
-        let image = std::fs::read(self.path("image"))?;
-        let (start, len) = log_range(&image)?;
-        Ok(image[start..start + len].to_vec())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -174,7 +102,11 @@ impl Scene {
     /// `most` records, none of whose successors was written. For a log that did not wrap.
     pub(crate) fn cuts(&self, most: usize) -> Result<Vec<Self>> {
         let image = std::fs::read(self.path("image"))?;
-        let (start, len) = log_range(&image)?;
+        let superblock = Superblock::decode(&image[..4096], Locus::UNKNOWN)?;
+        let geometry = Geometry::new(&superblock);
+        let start = superblock.log_start.context("an internal log")?;
+        let start = usize::try_from(geometry.byte_offset(start))?;
+        let len = usize::try_from(superblock.log_blocks)? * geometry.block_bytes() as usize;
         let log = &image[start..start + len];
         let first = &log[..512];
         assert!(RecordHeader::has_magic(first) && log[len - 512..len - 508] == [0; 4]);
@@ -245,9 +177,6 @@ impl Scene {
             std::fs::write(image, bytes)?;
         }
         let images = self.images(".ours");
-        if self.shape.exchange {
-            set_exchange(&images[0], false)?;
-        }
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let (verdict, text) = xfs::report(&paths)?;
         assert_eq!(verdict, Verdict::Clean, "{}: {text}", self.shape.name);
@@ -264,37 +193,8 @@ impl Scene {
     }
 
     fn explain(&self, report: &RecoveryReport) {
-        assert_eq!(
-            report.position.state,
-            LogState::Dirty,
-            "{}",
-            self.shape.name
-        );
+        let name = self.shape.name;
+        assert_eq!(report.position.state, LogState::Dirty, "{name}");
+        assert!(report.position.head > 0, "{name}: {report:?}");
     }
-}
-
-/// Where the internal log lies in an image.
-fn log_range(image: &[u8]) -> Result<(usize, usize)> {
-    let superblock = Superblock::decode(&image[..4096], Locus::UNKNOWN)?;
-    let geometry = Geometry::new(&superblock);
-    let start = superblock.log_start.context("an internal log")?;
-    let start = usize::try_from(geometry.byte_offset(start))?;
-    let len = usize::try_from(superblock.log_blocks)? * geometry.block_bytes() as usize;
-    Ok((start, len))
-}
-
-/// Sets or clears the feature of files that exchange their contents.
-fn set_exchange(image: &Path, on: bool) -> Result<()> {
-    let file = File::options().read(true).write(true).open(image)?;
-    let mut sector = vec![0; 512];
-    file.read_exact_at(&mut sector, 0)?;
-    let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(&mut sector) else {
-        bail!("no superblock");
-    };
-    let mut features = disk.features().incompat;
-    features.set(Incompat::EXCHRANGE, on);
-    disk.incompat.set(features.bits());
-    DiskSuperblock::seal(&mut sector);
-    file.write_all_at(&sector, 0)?;
-    Ok(())
 }

@@ -3,25 +3,16 @@
 use super::scene::{Shape, Shutdown, Work};
 use super::{recover_beside_the_kernel, recover_cuts_beside_the_kernel, work};
 
-pub(super) const PLAIN: Shape = Shape {
+const PLAIN: Shape = Shape {
     name: "plain",
     size_mib: 64,
     options: &["-m", "rmapbt=0,reflink=0"],
     external_mib: None,
     mount_options: "",
-    exchange: false,
-};
-
-/// Files may exchange their contents.
-pub(super) const EXCHANGE: Shape = Shape {
-    name: "exchange of ranges",
-    options: &["-m", "rmapbt=1,reflink=1"],
-    exchange: true,
-    ..PLAIN
 };
 
 /// Stripe units, a small log that wraps, sectors of 4 KiB, and a log of its own.
-pub(super) const SHAPES: &[Shape] = &[
+const SHAPES: &[Shape] = &[
     PLAIN,
     Shape {
         name: "stripe unit of 32 KiB",
