@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub trait MountLayout: Debug + Send + Sync + 'static {
     /// Its name in reports.
     const NAME: &'static str;
-    /// In the geometry: [`SectorShift`] or nothing.
+    /// In the geometry: `SectorShift` or nothing.
     type Apart: ShiftSlot;
-    /// Beside the count of transactions: [`SectorShift`] or nothing.
+    /// Beside the count of transactions: `SectorShift` or nothing.
     type Beside: ShiftSlot;
-    /// The count of transactions: [`ActiveTransactions`] or nothing.
+    /// The count of transactions: `ActiveTransactions` or nothing.
     type Active: ActiveSlot;
 }
 
