@@ -5,6 +5,7 @@ mod scene;
 mod listing;
 mod work;
 mod shapes;
+mod written;
 
 use anyhow::Result;
 use platter_xfs::recovery::RecoveryReport;

@@ -69,7 +69,7 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    fn images(&self, suffix: &str) -> Vec<PathBuf> {
+    pub(crate) fn images(&self, suffix: &str) -> Vec<PathBuf> {
         let mut images = vec![self.path(&format!("image{suffix}"))];
         if self.shape.external_mib.is_some() {
             images.push(self.path(&format!("log{suffix}")));
