@@ -117,14 +117,14 @@ impl BlockGroup {
     #[must_use]
     pub fn space(&self) -> SpaceUse {
         let state = self.state.lock();
-        let taken = state.used + state.reserved + state.pinned;
+        let allocated = state.used + state.reserved + state.pinned;
         SpaceUse {
             total: self.len_bytes,
             used: state.used,
             reserved: state.reserved,
             pinned: state.pinned,
             read_only: if state.is_read_only {
-                self.len_bytes.saturating_sub(taken)
+                self.len_bytes.saturating_sub(allocated)
             } else {
                 0
             },

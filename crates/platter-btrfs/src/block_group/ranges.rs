@@ -82,6 +82,13 @@ impl Ranges {
         }
     }
 
+    /// Whether all of the range is there.
+    #[must_use]
+    pub fn contains(&self, range: &Range<u64>) -> bool {
+        let before = self.ends.range(..=range.start).next_back();
+        before.is_some_and(|(_, end)| *end >= range.end)
+    }
+
     /// Whether a part of the range is there.
     #[must_use]
     pub fn intersects(&self, range: &Range<u64>) -> bool {

@@ -16,6 +16,8 @@ pub struct Member {
     pub id: DeviceId,
     /// Its UUID.
     pub uuid: Uuid,
+    /// The filesystem that it belongs to: another one for a seed.
+    pub fsid: Uuid,
     /// Its size as the filesystem knows it, if that is known.
     pub total_bytes: Option<u64>,
     /// Its position among the devices that were given.
@@ -87,6 +89,7 @@ mod tests {
         Member {
             id: DeviceId(number),
             uuid: Uuid::from_bytes(u128::from(number).to_le_bytes()),
+            fsid: Uuid::from_u128(0),
             total_bytes: Some(number),
             index: 0,
             device: None,

@@ -65,6 +65,7 @@ fn store(chunk: &ChunkItem, devices: Vec<Option<Vec<u8>>>) -> ChunkStore {
     let member = |(index, bytes): (usize, Option<Vec<u8>>)| Member {
         id: DeviceId(index as u64 + 1),
         uuid: Uuid::from_u128(index as u128 + 1),
+        fsid: Uuid::from_u128(0),
         total_bytes: None,
         index: u16::try_from(index).unwrap(),
         device: bytes

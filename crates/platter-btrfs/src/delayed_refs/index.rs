@@ -185,7 +185,7 @@ impl HeadIndex for SideIndex {
         ) else {
             return Inserted::Full;
         };
-        // Slots are taken and freed in pairs, from pages that are added when no slot is free.
+        // Slots are allocated and freed in pairs, from pages that are added when no slot is free.
         self.nodes.get_mut(slot).spare[0] = head.bits();
         self.tree.insert(&mut self.nodes, slot, vacancy);
         Inserted::New(slot)
@@ -254,7 +254,7 @@ impl HeadIndex for ArrayIndex {
         if let Some(found) = self.array.get(index) {
             return Inserted::Exists(found);
         }
-        // The array may need memory for nodes: the head's slot is taken first, and given back.
+        // The array may need memory for nodes: the head's slot is allocated first, and freed.
         let Some(slot) = self.heads.insert(ColdHead::new(address, state)) else {
             return Inserted::Full;
         };

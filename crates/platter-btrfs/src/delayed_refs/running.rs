@@ -171,7 +171,7 @@ impl<I: HeadIndex> RefQueue<I> {
         })
     }
 
-    /// Removes a head that was run. Gives it back if something was queued meanwhile.
+    /// Removes a head that was run. Returns it if something was queued meanwhile.
     pub fn finish(&mut self, running: Running) -> Result<FinishedHead, Running> {
         let state = self.heads.state(running.slot);
         if !state.refs.is_empty() || state.extent_op != Slot::NONE {

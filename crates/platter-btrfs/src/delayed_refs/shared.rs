@@ -1,6 +1,7 @@
 //! The queue for several threads: one lock, and waiting for heads that are being run.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use platter_ondisk::Corrupt;
@@ -41,6 +42,8 @@ pub struct DelayedRefs<I: HeadIndex = Heads> {
     queue: Mutex<RefQueue<I>>,
     /// Notified when a head is not being run any more.
     released: Condvar,
+    /// Threads that wait for the end of all walks.
+    walk_waiters: AtomicU32,
 }
 
 impl<I: HeadIndex> DelayedRefs<I> {
@@ -89,7 +92,8 @@ impl<I: HeadIndex> DelayedRefs<I> {
         }))
     }
 
-    /// Waits until the head of an extent, if there is one, is not being run. The caller has no lock of a tree.
+    /// Waits until the head of an extent, if there is one, is not being run. The caller has no lock
+    /// of a tree that running a reference changes.
     pub fn wait_for(&self, address: LogicalAddr) {
         let mut queue = self.queue.lock();
         while let Some(slot) = queue.heads.find(address.0)
@@ -143,9 +147,16 @@ impl<I: HeadIndex> DelayedRefs<I> {
     /// walk needs.
     pub fn wait_for_walks(&self) {
         let mut queue = self.queue.lock();
+        self.walk_waiters.fetch_add(1, Ordering::Relaxed);
         while queue.has_walks() {
             self.released.wait(&mut queue);
         }
+        self.walk_waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many threads wait for the end of all walks.
+    pub fn walk_waiters(&self) -> u32 {
+        self.walk_waiters.load(Ordering::Relaxed)
     }
 
     /// Discards all heads when the transaction is aborted, waiting for each that is being run.

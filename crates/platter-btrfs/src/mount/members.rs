@@ -114,6 +114,7 @@ impl Given {
         Member {
             id: item.id,
             uuid: item.uuid,
+            fsid: item.fsid,
             total_bytes: Some(item.total_bytes),
             index: self.index,
             device: Some(Arc::clone(&self.device)),
@@ -202,6 +203,7 @@ fn missing(item: &DevItem) -> Member {
     Member {
         id: item.id,
         uuid: item.uuid,
+        fsid: item.fsid,
         total_bytes: None,
         index: 0,
         device: None,

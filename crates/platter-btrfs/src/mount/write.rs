@@ -6,8 +6,9 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Result};
 
+use super::devices::unsupported;
 use super::open;
-use super::options::MountOptions;
+use super::options::{MountOptions, Rescue};
 use crate::txn::{WriteContext, WriteOptions};
 
 /// Opens the filesystem on `devices` for transactions.
@@ -21,6 +22,23 @@ pub fn open_for_writing(
     budget: &Arc<MemoryBudget>,
     clock: Arc<dyn Clock>,
 ) -> Result<WriteContext> {
+    refuse_read_only_options(options)?;
     let context = open::open(devices, options, budget)?;
     WriteContext::open(context, writing, clock)
+}
+
+/// Refuses options by which a filesystem is read that is not whole.
+fn refuse_read_only_options(options: &MountOptions) -> Result<()> {
+    let reason = Some("mount read-only");
+    if options.rescue != Rescue::default() {
+        return Err(unsupported(
+            "writing with rescue options".to_owned(),
+            reason,
+        ));
+    }
+    if options.superblock_offset.is_some() {
+        let feature = "writing through a copy of the superblock";
+        return Err(unsupported(feature.to_owned(), reason));
+    }
+    Ok(())
 }

@@ -33,7 +33,7 @@ use stub::{StubDir, Stubs};
 
 pub use link::LinkRule;
 
-/// The part of the budget, and so many bytes beside it at most, that inodes take which are kept in
+/// The part of the budget, and at most so many bytes, that inodes take which are kept in
 /// memory though no caller uses them.
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;

@@ -116,7 +116,7 @@ impl TreeBlocks {
     }
 
     /// Changes a block of the running transaction, of number `generation`, in place. Its checksum is computed
-    /// when it is [settled](Self::settle). `change` reads no other block.
+    /// when it is [finished](Self::finish). `change` reads no other block.
     pub fn edit<R>(
         &self,
         logical: LogicalAddr,
@@ -135,11 +135,11 @@ impl TreeBlocks {
 
     /// The version of a block that is to be written: it has its checksum, and does not change any more.
     /// `None` if the block is not in memory.
-    pub fn settle(&self, logical: LogicalAddr) -> Result<Option<Buffer>> {
+    pub fn finish(&self, logical: LogicalAddr) -> Result<Option<Buffer>> {
         Ok(self.cache.settle(logical.0)?)
     }
 
-    /// Writes settled blocks, in order of address, to all of their copies. Returns the number of requests.
+    /// Writes finished blocks, in order of address, to all of their copies. Returns the number of requests.
     pub fn write(&self, blocks: &[(LogicalAddr, Buffer)]) -> Result<usize> {
         let blocks: Vec<_> = blocks
             .iter()
@@ -184,7 +184,7 @@ impl TreeBlocks {
 
     /// Brings the leaf that a pointer of `node` leads to in, unless it is cached, with leaves that follow
     /// it: many, if the leaf before it is cached, since then they are probably read in their order; else
-    /// those that lie behind it on the device.
+    /// those that follow it on the device.
     pub(super) fn read_leaf_ahead(&self, node: &Node<'_>, index: usize) {
         let at = |index: usize| node.pointer(index).map(|pointer| pointer.logical);
         let is_cached = |logical: LogicalAddr| self.cache.contains(logical.0);

@@ -92,6 +92,7 @@ impl Sample {
         let member = Member {
             id: DeviceId(1),
             uuid: Uuid::from_u128(1),
+            fsid: Uuid::from_u128(0),
             total_bytes: None,
             index: 0,
             device: Some(Arc::new(MemoryDevice::new("device", self.device))),

@@ -8,10 +8,11 @@ use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
-use super::{CommitReport, WriteContext};
+use super::{CommitReport, Cow, WriteContext};
 use crate::block_group::{BlockGroup, BlockGroupCounters, Insertion, PendingItem, Update};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Generation, Key, LogicalAddr};
+use crate::tree::edit::TreeEditor;
 
 /// The rules of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,12 +69,16 @@ impl WriteContext {
                 .and_then(|_| self.update_groups(generation, &mut counters));
             *self.prepared.lock() += counters;
         }
+        // Before the handle ends: a commit that waits for it must not write what was done by half.
+        let prepared = prepared.inspect_err(|error| self.abort(error));
         self.transactions.end(0);
-        prepared.inspect_err(|error| self.abort(error))
+        prepared
     }
 
     /// Commits the running transaction, of which no handle is open.
     fn write_commit(&self) -> Result<()> {
+        // A handle may have failed while the commit waited for it.
+        self.refuse_after_failure()?;
         let begin = self.clock.monotonic();
         let generation = self.running();
         let mut report = CommitReport {
@@ -81,13 +86,14 @@ impl WriteContext {
             groups_before: std::mem::take(&mut *self.prepared.lock()),
             ..CommitReport::default()
         };
-        self.settle_trees(generation, &mut report)?;
-        let blocks = self.settle_blocks()?;
+        self.finish_trees(generation, &mut report)?;
+        let blocks = self.finish_blocks()?;
         report.blocks_written = blocks.len() as u64;
         for run in blocks.chunks(WRITE_BLOCKS_MAX) {
             report.requests += self.blocks().write(run)? as u64;
         }
         drop(blocks);
+        self.refuse_after_failure()?;
         self.write_superblocks(generation)?;
         let open: Vec<_> = self.trees.lock().values().map(Arc::clone).collect();
         for tree in open {
@@ -105,8 +111,13 @@ impl WriteContext {
         Ok(())
     }
 
+    /// Returns the error of a failure, after which nothing is written.
+    fn refuse_after_failure(&self) -> Result<()> {
+        self.transactions.failure().map_or(Ok(()), Err)
+    }
+
     /// Runs references, stores roots and updates items of block groups until nothing is left to do.
-    fn settle_trees(&self, generation: Generation, report: &mut CommitReport) -> Result<()> {
+    fn finish_trees(&self, generation: Generation, report: &mut CommitReport) -> Result<()> {
         loop {
             report.heads_run += self.run_refs(generation, usize::MAX)? as u64;
             if !self.refs.is_empty() {
@@ -124,7 +135,7 @@ impl WriteContext {
 
     /// Brings the items of block groups up to date, with the references that this queues, until no group is
     /// dirty.
-    fn update_groups(
+    pub(super) fn update_groups(
         &self,
         generation: Generation,
         counters: &mut BlockGroupCounters,
@@ -142,10 +153,14 @@ impl WriteContext {
                 break;
             }
             counters.rounds += 1;
-            for group in dirty {
+            let mut dirty = dirty.into_iter();
+            while let Some(group) = dirty.next() {
                 counters.dirty += 1;
-                let updated = self.update_group(generation, &group, counters);
-                updated.inspect_err(|_| self.groups.mark_dirty(&group))?;
+                if let Err(error) = self.update_group(generation, &group, counters) {
+                    self.groups.mark_dirty(&group);
+                    dirty.for_each(|group| self.groups.mark_dirty(&group));
+                    return Err(error);
+                }
             }
             self.run_refs(generation, usize::MAX)?;
         }
@@ -156,68 +171,70 @@ impl WriteContext {
         Ok(())
     }
 
-    fn update_group(
+    /// Brings the item of a group up to date. What it is to hold is compared with the tree locked: of two
+    /// threads, the later one writes the later value.
+    pub(super) fn update_group(
         &self,
         generation: Generation,
         group: &BlockGroup,
         counters: &mut BlockGroupCounters,
     ) -> Result<()> {
-        match group.begin_update(self.options.skips_unchanged_groups) {
-            Update::Unchanged => counters.skipped += 1,
-            Update::Write(pending) => {
-                self.write_group(generation, pending, false)?;
-                counters.written += 1;
-            }
-            Update::Absent => {
-                if let Insertion::Insert(pending) = group.begin_insertion() {
-                    self.write_group(generation, pending, true)?;
-                    counters.inserted += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn write_group(
-        &self,
-        generation: Generation,
-        pending: PendingItem<'_>,
-        is_new: bool,
-    ) -> Result<()> {
-        let item = *pending.item();
-        let key = Key::new(item.start.0, ItemKind::BLOCK_GROUP_ITEM, item.len_bytes);
-        let disk = item.encode();
         self.edit(generation, self.group_tree(), |editor| {
-            if is_new {
-                return editor.insert(key, disk.as_bytes());
-            }
-            let is_written = editor.edit(key, |data| {
-                let fits = data.len() == size_of_val(&disk);
-                if fits {
-                    data.copy_from_slice(disk.as_bytes());
+            match group.begin_update(self.options.skips_unchanged_groups) {
+                Update::Unchanged => counters.skipped += 1,
+                Update::Write(pending) => {
+                    write_group(editor, pending, false)?;
+                    counters.written += 1;
                 }
-                fits
-            })?;
-            if is_written {
-                return Ok(());
+                Update::Absent => {
+                    if let Insertion::Insert(pending) = group.begin_insertion() {
+                        write_group(editor, pending, true)?;
+                        counters.inserted += 1;
+                    }
+                }
             }
-            editor.set(key, disk.as_bytes())
-        })?;
-        pending.done();
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The versions of the transaction's blocks that are written, in order of address.
-    fn settle_blocks(&self) -> Result<Vec<(LogicalAddr, Buffer)>> {
+    fn finish_blocks(&self) -> Result<Vec<(LogicalAddr, Buffer)>> {
         let new_blocks = std::mem::take(&mut *self.new_blocks.lock());
-        let mut settled = Vec::with_capacity(new_blocks.len());
+        let mut finished = Vec::with_capacity(new_blocks.len());
         for logical in new_blocks {
             let missing = || Corrupt::new(Locus::block(logical.0), CommitRule::Block);
-            let buffer = self.blocks().settle(logical)?;
-            settled.push((logical, buffer.ok_or_else(missing)?));
+            let buffer = self.blocks().finish(logical)?;
+            finished.push((logical, buffer.ok_or_else(missing)?));
         }
-        Ok(settled)
+        Ok(finished)
     }
+}
+
+/// Writes the item of a block group, which is in the tree or not.
+fn write_group(
+    editor: &mut TreeEditor<'_, Cow<'_>>,
+    pending: PendingItem<'_>,
+    is_new: bool,
+) -> Result<()> {
+    let item = *pending.item();
+    let key = Key::new(item.start.0, ItemKind::BLOCK_GROUP_ITEM, item.len_bytes);
+    let disk = item.encode();
+    if is_new {
+        editor.insert(key, disk.as_bytes())?;
+    } else {
+        let is_written = editor.edit(key, |data| {
+            let fits = data.len() == size_of_val(&disk);
+            if fits {
+                data.copy_from_slice(disk.as_bytes());
+            }
+            fits
+        })?;
+        if !is_written {
+            editor.set(key, disk.as_bytes())?;
+        }
+    }
+    pending.done();
+    Ok(())
 }
 
 fn nanoseconds(took: Duration) -> u64 {

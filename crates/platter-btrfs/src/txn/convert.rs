@@ -39,8 +39,10 @@ impl WriteContext {
         let handle = self.begin(64)?;
         let generation = handle.generation();
         let moved = self.move_group_items(generation);
+        // Before the handle ends, as in `prepare`.
+        let moved = moved.inspect_err(|error| self.abort(error));
         drop(handle);
-        moved.inspect_err(|error| self.abort(error))?;
+        moved?;
         self.sync()
     }
 

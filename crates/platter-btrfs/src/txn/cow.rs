@@ -213,7 +213,9 @@ impl CopyOnWrite for Cow<'_> {
         let (logical, level, id) = (old.logical(), old.level(), tree.id());
         let owner = old.header().map(|header| header.owner);
         let is_system = id == TreeId::CHUNK;
-        if Self::can_be_shared(tree, old, is_root) {
+        // Trees that share the block count its references and drop theirs one after the other.
+        let counting = Self::can_be_shared(tree, old, is_root).then(|| fs.shared.lock(logical));
+        if counting.is_some() {
             let (refs, flags) = self.extent_info(logical, level)?;
             let is_full = flags.contains(ExtentFlags::FULL_BACKREF);
             let by_parent = Some(logical);

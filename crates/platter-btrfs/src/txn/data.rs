@@ -2,15 +2,32 @@
 
 use std::io::IoSlice;
 
-use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::Result;
+use platter_ondisk::{Corrupt, Locus, Rule};
+use platter_vfs::{Error, Result};
 
 use super::{Handle, checksums};
-use crate::block_group::{BlockGroup, SpaceRule};
+use crate::block_group::BlockGroup;
 use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::{LogicalAddr, TreeId};
+
+/// The rules of data that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum DataRule {
+    /// Only what nothing durable refers to is written.
+    NotAllocated,
+}
+
+impl Rule for DataRule {
+    const STRUCTURE: &'static str = "data extent";
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotAllocated => "write outside of allocated extents",
+        }
+    }
+}
 
 /// A file extent item: the subvolume, the inode, and where in the file it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,25 +50,31 @@ impl Handle<'_> {
         let fs = self.fs;
         let sector_bytes = fs.context.superblock.sector_bytes.into();
         let read = |group: &BlockGroup| fs.read_free_space(group);
-        fs.groups
-            .allocate(BlockGroupFlags::DATA, len_bytes, sector_bytes, &read)
+        let kind = BlockGroupFlags::DATA;
+        let address = fs.groups.allocate(kind, len_bytes, sector_bytes, &read)?;
+        fs.new_data.lock().add(address.0..address.0 + len_bytes);
+        Ok(address)
     }
 
     /// Frees data that was allocated, and nothing refers to. It may have been written.
     pub fn release_data(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
         self.fs.groups.pin_allocation(address, len_bytes)?;
         let range = address.0..address.0 + len_bytes;
+        self.fs.new_data.lock().exclude(&range);
         self.fs.pinned.lock().add(range);
         Ok(())
     }
 
     /// Writes allocated data to all copies, whole sectors. It is durable when the transaction is.
+    ///
+    /// # Errors
+    /// `Corrupt` for a range that was not allocated since it last had an item in the extent tree.
     pub fn write_data(&self, address: LogicalAddr, bytes: &[u8]) -> Result<()> {
         let store = self.fs.blocks().store();
-        // Only what is not reachable from the last commit is written.
-        let group = self.fs.groups.find(address, bytes.len() as u64)?;
-        if !group.holds(BlockGroupFlags::DATA) {
-            return Err(Corrupt::new(Locus::block(address.0), SpaceRule::NoGroup).into());
+        let end = address.checked_add(bytes.len() as u64);
+        let is_new = |end: LogicalAddr| self.fs.new_data.lock().contains(&(address.0..end.0));
+        if !end.is_some_and(is_new) {
+            return Err(Corrupt::new(Locus::block(address.0), DataRule::NotAllocated).into());
         }
         Ok(store.write(address, &[IoSlice::new(bytes)])?)
     }
@@ -95,7 +118,8 @@ impl Handle<'_> {
             allocates,
             op: None,
         };
-        self.fs.refs.queue(&change)?;
-        Ok(())
+        let queued = self.fs.refs.queue(&change).map_err(Error::from);
+        // Items that refer to it may have been changed.
+        queued.inspect_err(|error| self.fs.abort(error))
     }
 }

@@ -26,6 +26,8 @@ pub(super) enum ExtentTreeRule {
     Twice,
     /// Counts do not overflow.
     Count,
+    /// An extent that is not referred to has no references.
+    Left,
 }
 
 impl Rule for ExtentTreeRule {
@@ -37,6 +39,7 @@ impl Rule for ExtentTreeRule {
             Self::NoRef => "unable to find a reference that is dropped",
             Self::Twice => "tree block is referred to twice by the same tree or parent",
             Self::Count => "reference count overflows",
+            Self::Left => "references are left of an extent whose count is zero",
         }
     }
 }
@@ -48,6 +51,10 @@ pub(super) struct Extent {
     pub(super) len_bytes: u64,
     pub(super) kind: ExtentKind,
 }
+
+/// How far from the key of its hash a reference is looked for that may not be there: so many others had to have
+/// the same hash.
+const COLLISIONS_MAX: u64 = 256;
 
 type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
@@ -80,7 +87,7 @@ impl Extent {
     }
 
     /// The key of a reference in an item of its own. Those of data may be at a later one.
-    fn ref_key(&self, reference: RefKey) -> Key {
+    pub(super) fn ref_key(&self, reference: RefKey) -> Key {
         let at = self.address.0;
         match reference {
             RefKey::TreeBlock { tree } => Key::new(at, ItemKind::TREE_BLOCK_REF, tree.0),
@@ -97,25 +104,40 @@ impl Extent {
         }
     }
 
-    /// The item of a reference and its count, or the key that it would have.
+    /// The item of a reference and its count. It is at the key of its hash or after it, where others may have
+    /// been removed in between: of those after it, at most `reach` keys away.
     fn find_keyed(
         &self,
         editor: &Editor<'_, '_>,
         reference: RefKey,
-    ) -> Result<(Key, Option<ExtentRef>)> {
-        let mut key = self.ref_key(reference);
-        loop {
-            let Some(data) = editor.get(key)? else {
-                return Ok((key, None));
-            };
-            let found = ExtentRef::decode_keyed(key, &data, editor.tree().locus(key))?;
+        reach: u64,
+    ) -> Result<Option<(Key, ExtentRef)>> {
+        let first = self.ref_key(reference);
+        let is_data = first.kind == ItemKind::EXTENT_DATA_REF;
+        let last = first.offset.saturating_add(if is_data { reach } else { 0 });
+        let mut cursor = editor.cursor();
+        cursor.seek(first)?;
+        while let Some((key, data)) = cursor.item()
+            && (key.object, key.kind) == (first.object, first.kind)
+            && key.offset <= last
+        {
+            let found = ExtentRef::decode_keyed(key, data, editor.tree().locus(key))?;
             if identity(found) == Some(reference) {
-                return Ok((key, Some(found)));
+                return Ok(Some((key, found)));
             }
-            // Another one has the same hash.
+            cursor.step()?;
+        }
+        Ok(None)
+    }
+
+    /// The first key that no reference has, from that of the hash on.
+    fn vacant_key(&self, editor: &Editor<'_, '_>, reference: RefKey) -> Result<Key> {
+        let mut key = self.ref_key(reference);
+        while editor.get(key)?.is_some() {
             let next = key.offset.checked_add(1);
             key.offset = next.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
         }
+        Ok(key)
     }
 
     /// Whether references of the extent have items of their own, which follow its item.
@@ -197,8 +219,12 @@ impl Extent {
             item.inline.remove(at);
         }
         editor.set(key, &item.encode())?;
-        let (ref_key, old) = self.find_keyed(editor, reference)?;
-        let sum = self.sum(editor, old, count)?;
+        let found = self.find_keyed(editor, reference, COLLISIONS_MAX)?;
+        let sum = self.sum(editor, found.map(|(_, old)| old), count)?;
+        let ref_key = match found {
+            Some((key, _)) => key,
+            None => self.vacant_key(editor, reference)?,
+        };
         editor.set(ref_key, &reference.counted(sum).encode_keyed())
     }
 
@@ -243,8 +269,9 @@ impl Extent {
                 item.inline[index] = reference.counted(left);
             }
         } else {
-            let (ref_key, old) = self.find_keyed(editor, reference)?;
-            let old = old.ok_or_else(|| self.broken(editor, ExtentTreeRule::NoRef))?;
+            let found = self.find_keyed(editor, reference, u64::MAX)?;
+            let missing = || self.broken(editor, ExtentTreeRule::NoRef);
+            let (ref_key, old) = found.ok_or_else(missing)?;
             let left = left(old)?;
             if left == 0 {
                 editor.remove(ref_key)?;
@@ -253,6 +280,10 @@ impl Extent {
             }
         }
         if item.refs == 0 {
+            let is_inline = item.inline.iter().any(|it| identity(*it).is_some());
+            if is_inline || self.has_keyed(editor, key)? {
+                return Err(self.broken(editor, ExtentTreeRule::Left));
+            }
             editor.remove(key)?;
             return Ok(true);
         }

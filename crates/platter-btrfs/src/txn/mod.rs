@@ -9,6 +9,7 @@ mod extents;
 mod free_space;
 mod open;
 mod run;
+mod stripes;
 mod superblocks;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,8 @@ use crate::tree::edit::TreeEditor;
 pub use cow::Cow;
 pub use data::FileRange;
 pub use trees::OpenTree;
+
+use stripes::StripedLocks;
 
 /// How transactions are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +139,10 @@ pub struct WriteContext {
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
     refs: DelayedRefs,
     groups: BlockGroups,
+    /// Data that was allocated and has no item in the extent tree: it may be written.
+    new_data: Mutex<Ranges>,
+    /// Held while the references of a block are counted that several trees may share.
+    shared: StripedLocks,
     /// What was freed in the running transaction.
     pinned: Mutex<Ranges>,
     /// The blocks of the running transaction.

@@ -8,10 +8,12 @@ use parking_lot::Mutex;
 use platter_cache::commit::Transactions;
 use platter_vfs::{Clock, Error, Result, Unsupported};
 
+use super::stripes::StripedLocks;
 use super::{CommitReport, Running, WriteContext, WriteOptions, ended};
 use crate::block_group::{BlockGroups, load_groups};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
+use crate::ondisk::dev_replace::{DevReplace, ReplaceState};
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SuperblockFlags;
@@ -45,6 +47,8 @@ impl WriteContext {
             trees: Mutex::new(BTreeMap::new()),
             refs: DelayedRefs::default(),
             groups: BlockGroups::new(groups),
+            new_data: Mutex::default(),
+            shared: StripedLocks::default(),
             pinned: Mutex::default(),
             new_blocks: Mutex::new(BTreeSet::new()),
             transactions: Transactions::new(first, options.blocks_max, ended()),
@@ -113,12 +117,36 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
             return Err(unsupported(feature, None));
         }
     }
+    refuse_replacement(context)?;
     refuse_devices(context)
 }
 
-/// Refuses devices that are missing or being replaced, and chunks with parity.
+/// Refuses a device replacement that was not finished: what is written has to reach the target as well.
+fn refuse_replacement(context: &FsContext) -> Result<()> {
+    let tree = context.required_tree(TreeId::DEV)?;
+    let key = Key::new(0, ItemKind::DEV_REPLACE, 0);
+    let replace = context.find(tree, key, |data| {
+        Ok(DevReplace::decode(data, tree.locus(key))?)
+    })?;
+    match replace.map(|replace| replace.state) {
+        Some(ReplaceState::Started | ReplaceState::Suspended) => {
+            Err(unsupported("writing during a device replacement", None))
+        }
+        Some(ReplaceState::NeverStarted | ReplaceState::Finished | ReplaceState::Canceled)
+        | None => Ok(()),
+    }
+}
+
+/// Refuses devices that are missing or are those of a seed, and chunks with parity.
 fn refuse_devices(context: &FsContext) -> Result<()> {
     let store = context.blocks.store();
+    let superblock = &context.superblock;
+    if store.members().iter().any(|it| it.fsid != superblock.fsid) {
+        return Err(unsupported(
+            "writing to a filesystem with seed devices",
+            None,
+        ));
+    }
     if store.members().missing().next().is_some() {
         return Err(unsupported("writing without all devices", None));
     }

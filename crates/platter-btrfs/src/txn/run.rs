@@ -22,7 +22,7 @@ impl WriteContext {
         {
             run += 1;
             if !self.run_head(generation, running)? {
-                // Others are behind the same walk.
+                // Others wait for the same walk.
                 break;
             }
         }
@@ -132,7 +132,9 @@ impl WriteContext {
         self.change_free_space(generation, address, len_bytes, |space| {
             space.remove(&(address.0..address.0 + len_bytes))
         })?;
-        self.groups.commit_allocation(address, len_bytes)
+        self.groups.commit_allocation(address, len_bytes)?;
+        self.written(extent.kind, address, len_bytes);
+        Ok(())
     }
 
     /// An extent lost its item.
@@ -158,8 +160,17 @@ impl WriteContext {
             self.delete_checksums(generation, address, len_bytes)?;
         }
         self.groups.pin_allocation(address, len_bytes)?;
+        self.written(head.kind, address, len_bytes);
         self.pinned.lock().add(address.0..address.0 + len_bytes);
         Ok(())
+    }
+
+    /// Lets no data be written to an extent any more.
+    fn written(&self, kind: ExtentKind, address: LogicalAddr, len_bytes: u64) {
+        if kind == ExtentKind::Data {
+            let range = address.0..address.0 + len_bytes;
+            self.new_data.lock().exclude(&range);
+        }
     }
 
     /// What the rules of items depend on.

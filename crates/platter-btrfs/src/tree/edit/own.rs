@@ -168,7 +168,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         }
     }
 
-    /// Allocates a block beside `other`, of `level`. Returns its header and empty bytes.
+    /// Allocates a block next to `other`, of `level`. Returns its header and empty bytes.
     pub(super) fn new_block(
         &mut self,
         other: LogicalAddr,

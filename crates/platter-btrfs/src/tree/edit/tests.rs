@@ -145,7 +145,7 @@ fn compare(seed: u64, rounds: u64, spread: u64, size_max: u64) {
         assert_eq!(found, *cow.live.borrow(), "blocks in use");
         assert_eq!(state.used_bytes, found.len() as u64 * 4096);
         for at in &found {
-            blocks.settle(LogicalAddr(*at)).unwrap();
+            blocks.finish(LogicalAddr(*at)).unwrap();
         }
     }
     cow.generation.0 += 1;

@@ -115,6 +115,11 @@ impl Pool {
         open(&self.devices(), writing)
     }
 
+    /// Opens it with mount options.
+    pub(super) fn open_with(&self, options: &MountOptions) -> Result<WriteContext> {
+        open_devices(&self.devices(), options, WriteOptions::default())
+    }
+
     fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
         let options = OpenOptions {
             access: Access::Write,
@@ -155,10 +160,17 @@ pub(super) fn open(
     devices: &[Arc<dyn BlockDevice>],
     writing: WriteOptions,
 ) -> Result<WriteContext> {
+    open_devices(devices, &MountOptions::default(), writing)
+}
+
+fn open_devices(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MountOptions,
+    writing: WriteOptions,
+) -> Result<WriteContext> {
     let budget = Arc::new(MemoryBudget::new(64 << 20));
     let clock = Arc::new(SystemClock::new());
-    let options = MountOptions::default();
-    open_for_writing(devices, &options, writing, &budget, clock)
+    open_for_writing(devices, options, writing, &budget, clock)
 }
 
 fn check(image: &Path) -> String {

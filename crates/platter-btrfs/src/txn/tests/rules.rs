@@ -5,9 +5,12 @@ use platter_ondisk::Rule;
 use super::image::Pool;
 use crate::block_group::BlockGroup;
 use crate::context::tests::rule;
-use crate::delayed_refs::{ExtentKind, ExtentOp, RefKey};
+use crate::delayed_refs::{Action, ExtentKind, ExtentOp, RefKey};
 use crate::ondisk::block_group::BlockGroupItem;
+use crate::ondisk::checksum::extent_data_ref_hash;
 use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
+use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, LogicalAddr, TreeId};
 use crate::tree::edit::TreeEditor;
@@ -15,7 +18,8 @@ use crate::txn::commit::CommitRule;
 use crate::txn::cow::{Cow, RefCountRule};
 use crate::txn::extents::{Extent, ExtentTreeRule};
 use crate::txn::free_space::{FreeSpaceTreeRule, GroupSpace, thresholds};
-use crate::txn::{WriteContext, WriteOptions};
+use crate::txn::{FileRange, WriteContext, WriteOptions};
+use crate::{MountOptions, Rescue};
 
 fn opened() -> (Pool, WriteContext) {
     let pool = Pool::make(1, 160, &[]);
@@ -244,6 +248,108 @@ fn free_space_turns_into_bitmaps_and_back() {
     pool.assert_clean();
 }
 
+/// An extent of data with references `inline` and a count, in the extent tree.
+fn with_refs(fs: &WriteContext, refs: u64, inline: &[RefKey]) -> Extent {
+    let extent = Extent {
+        address: LogicalAddr(1 << 40),
+        len_bytes: 4096,
+        kind: ExtentKind::Data,
+    };
+    let item = ExtentItem {
+        refs,
+        generation: fs.running(),
+        flags: ExtentFlags::DATA,
+        kind: ItemExtent::Data,
+        inline: inline.iter().map(|key| key.counted(1)).collect(),
+    };
+    let key = Key::new(extent.address.0, ItemKind::EXTENT_ITEM, extent.len_bytes);
+    let inserted = fs.edit(fs.running(), TreeId::EXTENT, |editor| {
+        editor.insert(key, &item.encode())
+    });
+    inserted.unwrap();
+    extent
+}
+
+#[test]
+fn reference_after_removed_ones_of_its_hash_is_found() {
+    let (_pool, fs) = opened();
+    let node_bytes = fs.context.superblock.node_bytes;
+    let extent = with_refs(&fs, 2, &[of_file(0)]);
+    let hash = extent_data_ref_hash(TreeId::FS.0, 9, 0);
+    let key = Key::new(extent.address.0, ItemKind::EXTENT_DATA_REF, hash + 2);
+    let edit = |change: &Change<'_>| fs.edit(fs.running(), TreeId::EXTENT, change);
+    let count = edit(&|editor| {
+        editor.insert(key, &of_file(9).counted(1).encode_keyed())?;
+        extent.add(editor, of_file(9), 2, None, node_bytes)?;
+        let data = editor.get(key)?.unwrap();
+        let found = ExtentRef::decode_keyed(key, &data, editor.tree().locus(key))?;
+        assert_eq!(found.count(), 3);
+        assert!(!extent.drop_ref(editor, of_file(9), 3, None)?);
+        Ok(editor.get(key)?.is_none())
+    });
+    assert!(count.unwrap());
+}
+
+#[test]
+fn extent_with_references_left_is_not_freed() {
+    let (_pool, fs) = opened();
+    let extent = with_refs(&fs, 1, &[of_file(0)]);
+    let edit = |change: &Change<'_>| fs.edit(fs.running(), TreeId::EXTENT, change);
+    let inline = edit(&|editor| {
+        let key = extent.ref_key(of_file(9));
+        editor.insert(key, &of_file(9).counted(1).encode_keyed())?;
+        extent.drop_ref(editor, of_file(9), 1, None)
+    });
+    assert_eq!(rule(inline), ExtentTreeRule::Left.text());
+    let (_pool, fs) = opened();
+    let extent = with_refs(&fs, 1, &[of_file(0)]);
+    let edit = |change: &Change<'_>| fs.edit(fs.running(), TreeId::EXTENT, change);
+    let keyed = edit(&|editor| {
+        let key = Key::new(extent.address.0, ItemKind::SHARED_DATA_REF, 4096);
+        let parent = LogicalAddr(4096);
+        let reference = RefKey::SharedData { parent }.counted(1);
+        editor.insert(key, &reference.encode_keyed())?;
+        extent.drop_ref(editor, of_file(0), 1, None)
+    });
+    assert_eq!(rule(keyed), ExtentTreeRule::Left.text());
+}
+
+#[test]
+fn reference_that_cannot_be_queued_aborts_the_transaction() {
+    let (_pool, fs) = opened();
+    let handle = fs.begin(4).unwrap();
+    let orphan = Key::new(5, ItemKind::ORPHAN_ITEM, 1);
+    let inserted = handle.edit(TreeId::FS, |tree| tree.insert(orphan, &[]));
+    inserted.unwrap();
+    let logical = *fs.new_blocks.lock().first().unwrap();
+    let range = FileRange {
+        tree: TreeId::FS,
+        inode: 257,
+        offset: 0,
+    };
+    let place = ExtentPlace {
+        logical,
+        disk_bytes: 4096,
+        offset: 0,
+    };
+    let queued = handle.change_data(range, &place, Action::Drop);
+    queued.unwrap_err();
+    assert!(fs.failure().is_some());
+}
+
+/// Makes the second device the only one of a filesystem that is written, over the first as its seed.
+const SPROUT: &str = "
+set -- $devices
+mkfs.btrfs -q -f $1
+btrfstune -f -S 1 $1
+wipefs -q -a $2
+mount -t btrfs $1 $root
+btrfs device add -f $2 $root > /dev/null
+mount -o remount,rw $root
+touch $root/file
+umount $root
+";
+
 #[test]
 fn what_is_not_written_is_refused_by_name() {
     let refused = |mkfs: &[&str], devices: usize, script: &str| {
@@ -267,4 +373,39 @@ fn what_is_not_written_is_refused_by_name() {
         &GROW.replace("$options", "$options,space_cache"),
     );
     assert!(cache.contains("free space caches"), "{cache}");
+    let sprout = refused(&[], 2, SPROUT);
+    assert!(sprout.contains("seed devices"), "{sprout}");
+}
+
+#[test]
+fn unfinished_device_replacement_is_refused() {
+    let (pool, fs) = opened();
+    let handle = fs.begin(4).unwrap();
+    let mut item = [0; 72];
+    item[24 + 8] = 4;
+    let key = Key::new(0, ItemKind::DEV_REPLACE, 0);
+    let inserted = handle.edit(TreeId::DEV, |tree| tree.insert(key, &item));
+    inserted.unwrap();
+    drop(handle);
+    fs.sync().unwrap();
+    drop(fs);
+    let refused = pool.try_open(WriteOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("replacement"), "{refused}");
+}
+
+#[test]
+fn options_of_damaged_filesystems_are_refused() {
+    let pool = Pool::make(1, 160, &[]);
+    let rescue = MountOptions {
+        rescue: Rescue::ALL,
+        ..MountOptions::default()
+    };
+    let copy = MountOptions {
+        superblock_offset: Some(64 << 20),
+        ..MountOptions::default()
+    };
+    for (options, name) in [(rescue, "rescue"), (copy, "copy of the superblock")] {
+        let refused = pool.open_with(&options).unwrap_err();
+        assert!(refused.to_string().contains(name), "{refused}");
+    }
 }
