@@ -24,6 +24,18 @@ pub(super) const RULES: Rules = Rules {
     ..Rules::KERNEL_MOUNT
 };
 
+/// Runs a script at the root of a mount that has a path: `btrfs` finds no subvolume by name without one.
+const AT_PATH: &str = r#"
+set -e
+mount -t tmpfs none /mnt
+mkdir /mnt/fs
+mount -t btrfs -o "$2" "$1" /mnt/fs
+cd /mnt/fs
+sh -e -c "$3"
+cd /
+umount /mnt/fs
+"#;
+
 /// The images of one filesystem.
 pub(super) struct Pool {
     _folder: TempDir,
@@ -78,6 +90,15 @@ impl Pool {
         shell.args(["-c", script, "sh"]).arg(mount.root());
         tool::succeed(&mut shell)?;
         mount.unmount_all(&self.paths())
+    }
+
+    /// Runs a script at the root of a kernel mount of one device, in a mount namespace that ends with it.
+    pub(super) fn run_at_path(&self, mount_options: &str, script: &str) -> Result<()> {
+        let device = LoopDevice::attach(&self.images[0], Access::ReadWrite)?;
+        let mut unshare = tool::command("unshare");
+        unshare.args(["--mount", "sh", "-c", AT_PATH, "sh"]);
+        tool::succeed(unshare.arg(device.path()).args([mount_options, script]))?;
+        Ok(())
     }
 
     /// Attaches its images to loop devices.

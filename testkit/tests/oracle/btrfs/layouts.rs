@@ -4,13 +4,15 @@ use anyhow::Result;
 use platter_btrfs::MountOptions;
 use platter_vfs::PathWalk;
 
+use super::check;
 use super::image::{Pool, mount};
 
 /// Makes, fills and compares a filesystem.
 fn examine(devices: usize, size_mib: u64, mkfs: &[&str], mount: &str) -> Result<()> {
     let pool = Pool::make(devices, size_mib << 10, mkfs)?;
     pool.fill(mount)?;
-    pool.agree()
+    pool.agree()?;
+    check::is_clean(&pool.paths())
 }
 
 macro_rules! layouts {

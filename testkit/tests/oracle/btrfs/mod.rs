@@ -1,6 +1,8 @@
 //! btrfs images of the kernel beside a kernel mount: every path, byte, attribute and hole, with every
 //! profile, checksum, compression and size of tree blocks, and with losses that the profile tolerates.
 
+mod check;
+mod corrupt;
 mod damage;
 mod devices;
 mod image;
@@ -9,6 +11,7 @@ mod log;
 mod log_cuts;
 mod requests;
 mod rescue;
+mod scrub;
 mod sharing;
 mod space;
 mod subvolumes;

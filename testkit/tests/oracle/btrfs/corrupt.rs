@@ -1,0 +1,226 @@
+//! Seeded corruptions of the metadata of one image.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use platter_btrfs::MountOptions;
+use platter_btrfs::ondisk::header::HEADER_BYTES;
+use platter_btrfs::ondisk::key::ItemKind;
+use platter_btrfs::ondisk::root_item::RootItem;
+use platter_btrfs::ondisk::superblock::{DiskSuperblock, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use platter_btrfs::ondisk::tree_block::{Expected, TreeBlockFormat};
+use platter_btrfs::ondisk::{ChecksumKind, Key, LogicalAddr, leaf};
+use platter_ondisk::Locus;
+use testkit::prng::Prng;
+use zerocopy::FromBytes;
+
+use super::image::{mount, open};
+
+/// A tree block: its bytes, and where its copies lie in the image.
+struct Block {
+    bytes: Vec<u8>,
+    places: Vec<u64>,
+}
+
+/// An image whose structures are known.
+pub(super) struct Corpus {
+    path: PathBuf,
+    format: TreeBlockFormat,
+    /// The blocks of each tree.
+    trees: Vec<(u64, Vec<Block>)>,
+    superblock: Vec<u8>,
+}
+
+/// What is written where, and what it does.
+pub(super) struct Change {
+    pub(super) writes: Vec<(u64, Vec<u8>)>,
+    pub(super) text: String,
+}
+
+impl Corpus {
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        let devices = open(&[path.to_owned()])?;
+        let btrfs = mount(&devices, &MountOptions::default())?;
+        let context = &btrfs.super_block().context;
+        let blocks = &context.blocks;
+        let mut trees: BTreeMap<u64, BTreeMap<u64, Block>> = BTreeMap::new();
+        let mut pending = vec![
+            context.superblock.root.logical,
+            context.superblock.chunk_root.logical,
+        ];
+        while let Some(logical) = pending.pop() {
+            let block = blocks.read(logical, &Expected::default())?;
+            let header = block.header().unwrap();
+            let tree = trees.entry(header.owner.0).or_default();
+            if tree.contains_key(&logical.0) {
+                continue;
+            }
+            for (key, data) in block.leaf().iter().filter(|_| header.level == 0) {
+                if key.kind == ItemKind::ROOT_ITEM {
+                    let item = RootItem::decode(data, context.sector_bytes(), Locus::UNKNOWN)?;
+                    pending.push(item.root.logical);
+                }
+            }
+            if header.level > 0 {
+                pending.extend(block.node().iter().map(|pointer| pointer.logical));
+            }
+            let place = |copy| blocks.store().location(logical, copy).unwrap().1.0;
+            tree.insert(
+                logical.0,
+                Block {
+                    bytes: block.bytes().to_vec(),
+                    places: (0..blocks.copies(logical)).map(place).collect(),
+                },
+            );
+        }
+        let mut superblock = vec![0; SUPERBLOCK_BYTES];
+        File::open(path)?.read_exact_at(&mut superblock, SUPERBLOCK_OFFSETS[0])?;
+        Ok(Self {
+            path: path.to_owned(),
+            format: *blocks.format(),
+            trees: trees
+                .into_iter()
+                .map(|(tree, blocks)| (tree, blocks.into_values().collect()))
+                .collect(),
+            superblock,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The bytes that were there before a change.
+    pub(super) fn original(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        if at == SUPERBLOCK_OFFSETS[0] {
+            return Ok(self.superblock.clone());
+        }
+        let mut blocks = self.trees.iter().flat_map(|(_, blocks)| blocks);
+        let block = blocks.find(|block| block.places.contains(&at)).unwrap();
+        Ok(block.bytes[..len].to_vec())
+    }
+
+    /// A change that the numbers choose.
+    pub(super) fn change(&self, prng: &mut Prng) -> Change {
+        if prng.below(25) == 0 {
+            return self.change_superblock(prng);
+        }
+        let (tree, blocks) = &self.trees[pick(prng, self.trees.len())];
+        let block = &blocks[pick(prng, blocks.len())];
+        let mut bytes = block.bytes.clone();
+        let is_leaf = bytes[100] == 0;
+        let what = match prng.below(10) {
+            0 => change_number(&mut bytes, 32, HEADER_BYTES - 32, prng),
+            1 => change_byte(&mut bytes, HEADER_BYTES, 800, prng),
+            2 | 3 if is_leaf => self.drop_item(&mut bytes, prng),
+            _ if is_leaf => change_item(&mut bytes, prng),
+            _ => change_number(&mut bytes, HEADER_BYTES, 33 * 4, prng),
+        };
+        let is_sealed = prng.below(2) == 0;
+        if is_sealed {
+            self.format.seal(&mut bytes);
+        }
+        let is_partial = !is_sealed && block.places.len() > 1 && prng.below(2) == 0;
+        let count = if is_partial { 1 } else { block.places.len() };
+        let text = format!(
+            "tree {tree}, block at {:?}, {count} copies{}: {what}",
+            block.places,
+            if is_sealed { ", sealed" } else { "" }
+        );
+        let writes = block.places.iter().take(count);
+        Change {
+            writes: writes.map(|place| (*place, bytes.clone())).collect(),
+            text,
+        }
+    }
+
+    fn change_superblock(&self, prng: &mut Prng) -> Change {
+        let mut bytes = self.superblock.clone();
+        let what = change_number(&mut bytes, 32, 0x32b - 32, prng);
+        let is_sealed = prng.below(2) == 0;
+        if is_sealed {
+            let kind = self.format.checksum_kind;
+            let sum = ChecksumKind::of(kind, &bytes[32..]);
+            bytes[..32].copy_from_slice(&sum);
+        }
+        assert!(DiskSuperblock::ref_from_bytes(&bytes).is_ok());
+        Change {
+            writes: vec![(SUPERBLOCK_OFFSETS[0], bytes)],
+            text: format!("superblock, sealed {is_sealed}: {what}"),
+        }
+    }
+
+    /// Removes an item; what is left is a valid leaf.
+    fn drop_item(&self, bytes: &mut [u8], prng: &mut Prng) -> String {
+        let old = bytes.to_vec();
+        let header = self.format.verify(logical_of(&old), &old).unwrap();
+        let items: Vec<_> = leaf::Leaf::new(&old).iter().collect();
+        if items.is_empty() {
+            return "nothing".to_owned();
+        }
+        let gone = pick(prng, items.len());
+        let left = items.iter().enumerate().filter(|(index, _)| *index != gone);
+        let left = left.map(|(_, item)| *item);
+        assert!(leaf::encode(bytes, &header, left));
+        format!("item {} dropped", named(items[gone].0))
+    }
+}
+
+fn logical_of(bytes: &[u8]) -> LogicalAddr {
+    LogicalAddr(u64::from_le_bytes(bytes[48..56].try_into().unwrap()))
+}
+
+fn named(key: Key) -> String {
+    format!("{} {key}", key.kind.name().unwrap_or("unknown"))
+}
+
+fn pick(prng: &mut Prng, count: usize) -> usize {
+    usize::try_from(prng.below(count as u64)).unwrap()
+}
+
+/// Changes the key, the place or the data of an item.
+fn change_item(bytes: &mut [u8], prng: &mut Prng) -> String {
+    let count = u32::from_le_bytes(bytes[96..100].try_into().unwrap());
+    if count == 0 {
+        return "nothing".to_owned();
+    }
+    let index = pick(prng, count as usize);
+    let entry = HEADER_BYTES + index * 25;
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let start = HEADER_BYTES + number(entry + 17) as usize;
+    let len = number(entry + 21) as usize;
+    let key = leaf::Leaf::new(bytes).key(index).unwrap();
+    let what = if prng.below(8) == 0 || len == 0 {
+        change_byte(bytes, entry, 25, prng)
+    } else {
+        change_number(bytes, start, len, prng)
+    };
+    format!("{}: {what}", named(key))
+}
+
+/// Changes a byte, or adds to or takes off a number that begins there.
+fn change_number(bytes: &mut [u8], start: usize, len: usize, prng: &mut Prng) -> String {
+    let at = start + pick(prng, len);
+    match prng.below(4) {
+        0 => {
+            let step = [1, 0xff, 16, 0xf0][pick(prng, 4)];
+            bytes[at] = bytes[at].wrapping_add(step);
+            format!("byte {} of it changed by {step:#x}", at - start)
+        }
+        1 => {
+            bytes[at] = 0;
+            format!("byte {} of it zeroed", at - start)
+        }
+        _ => change_byte(bytes, start, len, prng),
+    }
+}
+
+fn change_byte(bytes: &mut [u8], start: usize, len: usize, prng: &mut Prng) -> String {
+    let at = (start + pick(prng, len)).min(bytes.len() - 1);
+    let bit = 1 << prng.below(8);
+    bytes[at] ^= bit;
+    format!("byte {} of it changed by bit {bit:#x}", at - start)
+}
