@@ -53,7 +53,7 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     ];
     let members = fs.context.blocks.store().members();
     details.extend(members.iter().map(member));
-    if let Ok(all) = usage(&fs.context) {
+    if let Ok((all, _)) = usage(&fs.context) {
         details.extend(all.iter().map(space));
     }
     let bad = fs.context.blocks.bad_copies();

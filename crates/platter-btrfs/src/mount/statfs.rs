@@ -27,21 +27,28 @@ pub(super) struct Usage {
 }
 
 /// What the block groups of each kind and profile hold, in the order of their first one. Where the tree
-/// of block groups cannot be read and that is ignored, they count as full, as in the kernel.
-pub(super) fn usage(context: &FsContext) -> Result<Vec<Usage>> {
+/// of block groups cannot be read and that is ignored, what it does not say counts as full, as in the kernel.
+/// Also returns whether all could be read.
+pub(super) fn usage(context: &FsContext) -> Result<(Vec<Usage>, bool)> {
     let mut all: Vec<Usage> = Vec::new();
-    let tree = match group_tree(context) {
+    let mut tree = match group_tree(context) {
         Err(_) if context.leniency.ignores_bad_roots => None,
         tree => Some(tree?),
     };
     for chunk in context.blocks.store().map().iter() {
         let used_bytes = match tree {
-            Some(tree) => used_bytes(context, tree, chunk)?,
+            Some(groups) => match used_bytes(context, groups, chunk) {
+                Err(_) if context.leniency.ignores_bad_roots => {
+                    tree = None;
+                    chunk.len_bytes
+                }
+                used_bytes => used_bytes?,
+            },
             None => chunk.len_bytes,
         };
         add(&mut all, chunk, used_bytes);
     }
-    Ok(all)
+    Ok((all, tree.is_some()))
 }
 
 /// The tree that has the block group items. Its root is read.
@@ -87,7 +94,7 @@ fn add(all: &mut Vec<Usage>, chunk: &ChunkItem, used_bytes: u64) {
 pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
     let context = &fs.context;
     let superblock = &context.superblock;
-    let usage = usage(context)?;
+    let (usage, is_complete) = usage(context)?;
     let is_data = |usage: &&Usage| usage.flags.contains(BlockGroupFlags::DATA);
     let copies = usage.iter().filter(is_data).map(|usage| usage.copies).max();
     let copies = copies.unwrap_or(1);
@@ -105,9 +112,10 @@ pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
     let blocks = superblock.total_bytes / copies / block;
     let free = blocks.saturating_sub(used / copies / block);
     // Without block groups nothing can be allocated, and nothing is reserved.
-    let reserved = match group_tree(context) {
-        Ok(_) => reserved_bytes(context)?,
-        Err(_) => 0,
+    let reserved = if is_complete {
+        reserved_bytes(context)?
+    } else {
+        0
     };
     let unallocated = unallocated_bytes(context, profile) / copies;
     Ok(StatFs {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use anyhow::Result;
+use platter_btrfs::ondisk::tree_block::Expected;
 use platter_btrfs::ondisk::{LogicalAddr, TreeId};
 use platter_btrfs::{Btrfs, MountOptions, Rescue};
 use testkit::compare::compare;
@@ -19,7 +20,8 @@ fn overwrite(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr) -> Result<()> {
         let (member, at) = store.location(logical, copy).unwrap();
         let image = &pool.images[usize::from(member.index)];
         let image = File::options().write(true).open(image)?;
-        image.write_all_at(&[0x77; 16384], at.0)?;
+        let garbage = vec![0x77; btrfs.superblock().node_bytes.try_into()?];
+        image.write_all_at(&garbage, at.0)?;
     }
     Ok(())
 }
@@ -95,5 +97,24 @@ fn files_are_read_without_an_extent_tree() -> Result<()> {
         "rescue=ignorebadroots",
         Access::Replay,
     )?;
+    super::space::same_space(&ours, &kernel)
+}
+
+#[test]
+fn block_groups_after_a_corrupt_leaf_count_as_full() -> Result<()> {
+    let pool = Pool::make(1, 200 << 10, &["-n", "4096"])?;
+    pool.fill("")?;
+    let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
+    let context = &btrfs.super_block().context;
+    let tree = context.required_tree(TreeId::EXTENT)?;
+    assert_eq!(tree.root.level, 1);
+    let root = context
+        .blocks
+        .read(tree.root.logical, &Expected::default())?;
+    let last = root.node().iter().last().unwrap();
+    overwrite(&btrfs, &pool, last.logical)?;
+    let ours = mount(&pool.devices()?, &with(IGNORES_BAD_ROOTS))?;
+    let options = "rescue=ignorebadroots";
+    let kernel = Mount::images(FsType::Btrfs, &pool.paths(), options, Access::Replay)?;
     super::space::same_space(&ours, &kernel)
 }
