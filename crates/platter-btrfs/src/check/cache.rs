@@ -13,13 +13,12 @@ use zerocopy::FromBytes;
 use super::free_space::runs;
 use super::ranges::Ranges;
 use super::{Checker, Flow, FreeSpaceUseRule, finding_of};
-use crate::ondisk::chunk_item::{Profile, STRIPE_BYTES};
+use crate::ondisk::chunk_item::ChunkItem;
 use crate::ondisk::features::CompatRo;
 use crate::ondisk::file_extent::{FileExtent, FileExtentKind};
 use crate::ondisk::free_space::{DiskFreeSpaceEntry, FreeSpaceEntry, FreeSpaceHeader};
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::superblock::SUPERBLOCK_OFFSETS;
 use crate::ondisk::{Key, LogicalAddr, TreeId};
 
 /// The largest cache file that is read; the kernel's have 256 KiB at most for each GiB.
@@ -42,8 +41,10 @@ impl Checker<'_> {
             let locus = locus.in_group(group.0).at_block(group.0);
             match self.read_cache(&header, locus) {
                 Ok(Some(mut free)) => {
-                    for area in self.superblock_areas() {
-                        free.add(area);
+                    // No extent is allocated there, and caches leave them out.
+                    let chunks = self.context.blocks.store().map().iter();
+                    for range in chunks.flat_map(ChunkItem::superblock_ranges) {
+                        free.add(range);
                     }
                     free.sort();
                     self.compare_free(TreeId::ROOT, &free, Some(group))?;
@@ -107,35 +108,6 @@ impl Checker<'_> {
             cursor.step()?;
         }
         Ok(bytes)
-    }
-
-    /// The logical ranges that superblocks lie in: no extent is allocated there, and caches leave them out.
-    fn superblock_areas(&self) -> Vec<std::ops::Range<u64>> {
-        let mut areas = Vec::new();
-        for chunk in self.context.blocks.store().map().iter() {
-            let row_stripes = match chunk.profile {
-                Profile::Raid0 => chunk.stripes.len() as u64,
-                Profile::Raid10 => chunk.stripes.len() as u64 / 2,
-                Profile::Raid5 | Profile::Raid6 => chunk.data_stripes() as u64,
-                Profile::Single
-                | Profile::Dup
-                | Profile::Raid1
-                | Profile::Raid1C3
-                | Profile::Raid1C4 => 1,
-            };
-            for stripe in &chunk.stripes {
-                for at in SUPERBLOCK_OFFSETS {
-                    let inside = at.checked_sub(stripe.offset.0);
-                    let inside = inside.filter(|at| *at < chunk.stripe_len_bytes());
-                    let Some(inside) = inside else { continue };
-                    let row_bytes = row_stripes * STRIPE_BYTES;
-                    let row = inside / STRIPE_BYTES;
-                    let start = chunk.start.0.saturating_add(row.saturating_mul(row_bytes));
-                    areas.push(start..start.saturating_add(row_bytes));
-                }
-            }
-        }
-        areas
     }
 }
 

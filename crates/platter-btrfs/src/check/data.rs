@@ -23,14 +23,45 @@ use crate::tree::Tree;
 const READ_BYTES: u64 = 1 << 20;
 /// References to an extent that are looked at to name a file.
 const REFERENCES_MAX: usize = 256;
-/// File extents of one file that are looked at.
-const FILE_EXTENTS_MAX: usize = 4096;
+/// File extents that are looked at to name the files of an extent.
+const FILE_EXTENTS_MAX: usize = 1 << 16;
+/// Uses of an extent that are kept.
+const USES_MAX: usize = 4096;
+/// The longest compressed extent when it is decompressed.
+const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
 
 /// A file that a sector of data is of.
 #[derive(Debug, Clone, Copy)]
 struct Owner {
     tree: TreeId,
     key: Key,
+}
+
+/// A data extent, and the files that use parts of it.
+#[derive(Debug)]
+pub(super) struct Owned {
+    extent: Range<u64>,
+    /// The logical range of each use.
+    uses: Vec<(Range<u64>, Owner)>,
+    /// File extents that may still be looked at.
+    left: usize,
+}
+
+impl Owned {
+    /// The first file that uses a sector; of one that none uses, the first that refers to its extent.
+    fn owner_of(&self, at: u64) -> Option<Owner> {
+        let user = self.uses.iter().find(|(used, _)| used.contains(&at));
+        user.or(self.uses.first()).map(|(_, owner)| *owner)
+    }
+
+    /// Records a file extent if it uses the extent. Returns `false` if no more are to be looked at.
+    fn look_at(&mut self, file_extent: &FileExtent<'_>, owner: Owner) -> bool {
+        if let Some(used) = used_range(file_extent, self.extent.start) {
+            self.uses.push((used, owner));
+        }
+        self.left = self.left.saturating_sub(1);
+        self.left > 0 && self.uses.len() < USES_MAX
+    }
 }
 
 impl Checker<'_> {
@@ -174,37 +205,52 @@ impl Checker<'_> {
     }
 
     /// The first file that uses a sector; of an extent whose other parts alone are used, the first that
-    /// refers to it.
-    fn owner_of(&self, at: LogicalAddr) -> Result<Option<Owner>> {
-        let Some((start, references)) = self.references_to(at)? else {
+    /// refers to it. The uses of an extent are kept for its other sectors.
+    fn owner_of(&mut self, at: LogicalAddr) -> Result<Option<Owner>> {
+        let known = self.owned.take();
+        let known = known.filter(|owned| owned.extent.contains(&at.0));
+        let owned = match known {
+            Some(owned) => Some(owned),
+            None => self.uses_of(at)?,
+        };
+        let owner = owned.as_ref().and_then(|owned| owned.owner_of(at.0));
+        self.owned = owned;
+        Ok(owner)
+    }
+
+    /// The extent that an address is in, and its uses.
+    fn uses_of(&self, at: LogicalAddr) -> Result<Option<Owned>> {
+        let Some((extent, references)) = self.references_to(at)? else {
             return Ok(None);
         };
-        let mut any = None;
+        let mut owned = Owned {
+            extent,
+            uses: Vec::new(),
+            left: FILE_EXTENTS_MAX,
+        };
         for reference in references {
-            let (hit, other) = match reference {
+            // What cannot be read is what a check is for; others may name the file.
+            let _ = match reference {
                 ExtentRef::Data {
                     tree,
                     inode,
                     offset,
                     count: _,
-                } => self.owner_in_file(tree, inode, offset, start, at)?,
-                ExtentRef::SharedData { parent, count: _ } => {
-                    self.owner_in_leaf(parent, start, at)?
-                }
+                } => self.uses_in_file(tree, inode, offset, &mut owned),
+                ExtentRef::SharedData { parent, count: _ } => self.uses_in_leaf(parent, &mut owned),
                 ExtentRef::TreeBlock { .. }
                 | ExtentRef::SharedBlock { .. }
-                | ExtentRef::Owner { .. } => (None, None),
+                | ExtentRef::Owner { .. } => Ok(()),
             };
-            if hit.is_some() {
-                return Ok(hit);
+            if owned.left == 0 || owned.uses.len() >= USES_MAX {
+                break;
             }
-            any = any.or(other);
         }
-        Ok(any)
+        Ok(Some(owned))
     }
 
     /// The data extent that an address is in, and its references.
-    fn references_to(&self, at: LogicalAddr) -> Result<Option<(u64, Vec<ExtentRef>)>> {
+    fn references_to(&self, at: LogicalAddr) -> Result<Option<(Range<u64>, Vec<ExtentRef>)>> {
         let context = self.context;
         let tree = context.required_tree(TreeId::EXTENT)?;
         let mut cursor = context.cursor(tree);
@@ -216,6 +262,7 @@ impl Checker<'_> {
         let start = cursor.key().map_or(0, |key| key.object);
         cursor.seek(Key::new(start, ItemKind::EXTENT_ITEM, 0))?;
         let mut references = Vec::new();
+        let mut extent = start..start;
         while let Some((key, data)) = cursor.item().filter(|(key, _)| key.object == start) {
             let locus = tree.locus(key);
             match key.kind {
@@ -225,6 +272,7 @@ impl Checker<'_> {
                     if item.kind != ExtentKind::Data || !holds {
                         return Ok(None);
                     }
+                    extent.end = start.saturating_add(key.offset);
                     references.extend(item.inline);
                 }
                 ItemKind::EXTENT_DATA_REF | ItemKind::SHARED_DATA_REF => {
@@ -237,80 +285,54 @@ impl Checker<'_> {
             }
             cursor.step()?;
         }
-        Ok(Some((start, references)))
+        Ok((!extent.is_empty()).then_some((extent, references)))
     }
 
-    /// Looks among the extents of a file from `offset` on.
-    fn owner_in_file(
-        &self,
-        id: TreeId,
-        inode: u64,
-        offset: u64,
-        start: u64,
-        at: LogicalAddr,
-    ) -> Result<(Option<Owner>, Option<Owner>)> {
+    /// Looks among the extents of a file that may refer to an extent, so that its beginning is at `offset`.
+    fn uses_in_file(&self, id: TreeId, inode: u64, offset: u64, owned: &mut Owned) -> Result<()> {
         let context = self.context;
         let Some(tree) = context.tree(id)? else {
-            return Ok((None, None));
+            return Ok(());
         };
+        let len_bytes = owned.extent.end - owned.extent.start;
+        let end = offset.wrapping_add(len_bytes.max(COMPRESSED_BYTES_MAX));
         // The offset wraps where an extent's beginning is not used by a file's.
-        let from = if i64::try_from(offset).is_ok() {
-            offset
-        } else {
-            0
-        };
+        let from = if offset < end { offset } else { 0 };
         let mut cursor = context.cursor(tree);
         cursor.seek(Key::new(inode, ItemKind::EXTENT_DATA, from))?;
-        let mut any = None;
-        for _ in 0..FILE_EXTENTS_MAX {
-            let Some((key, data)) = cursor.item() else {
-                break;
-            };
-            if key.object != inode || key.kind != ItemKind::EXTENT_DATA {
+        while let Some((key, data)) = cursor.item() {
+            let is_near = key.object == inode && key.offset < end;
+            if !is_near || key.kind != ItemKind::EXTENT_DATA {
                 break;
             }
             let sector = self.format.sector_bytes;
             let extent = FileExtent::decode(data, key.offset, sector, tree.locus(key))?;
-            if let Some(used) = used_range(&extent, start) {
-                let owner = Owner { tree: id, key };
-                if used.contains(&at.0) {
-                    return Ok((Some(owner), any));
-                }
-                any = any.or(Some(owner));
+            if !owned.look_at(&extent, Owner { tree: id, key }) {
+                break;
             }
             cursor.step()?;
         }
-        Ok((None, any))
+        Ok(())
     }
 
     /// Looks among the extents in a leaf.
-    fn owner_in_leaf(
-        &self,
-        leaf: LogicalAddr,
-        start: u64,
-        at: LogicalAddr,
-    ) -> Result<(Option<Owner>, Option<Owner>)> {
+    fn uses_in_leaf(&self, leaf: LogicalAddr, owned: &mut Owned) -> Result<()> {
         let block = self.context.blocks.read(leaf, &Expected::default())?;
         let Some(header) = block.header().filter(|header| header.level == 0) else {
-            return Ok((None, None));
+            return Ok(());
         };
-        let mut any = None;
+        let tree = header.owner;
         for (key, data) in block.leaf().iter() {
             if key.kind != ItemKind::EXTENT_DATA {
                 continue;
             }
-            let locus = Locus::tree(header.owner.0).at_key(key.into());
+            let locus = Locus::tree(tree.0).at_key(key.into());
             let extent = FileExtent::decode(data, key.offset, self.format.sector_bytes, locus)?;
-            if let Some(used) = used_range(&extent, start) {
-                let tree = header.owner;
-                let owner = Owner { tree, key };
-                if used.contains(&at.0) {
-                    return Ok((Some(owner), any));
-                }
-                any = any.or(Some(owner));
+            if !owned.look_at(&extent, Owner { tree, key }) {
+                break;
             }
         }
-        Ok((None, any))
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Devices, chunks, device extents and block groups against each other.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use platter_ondisk::Locus;
 
@@ -93,22 +94,23 @@ impl Checker<'_> {
         let context = self.context;
         let superblock = &context.superblock;
         let mut total = 0u64;
+        let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
+        for extent in &devices.extents {
+            let sum = used.entry(extent.device).or_default();
+            *sum = sum.saturating_add(extent.len_bytes);
+        }
+        let members = context.blocks.store().members();
+        let present: HashMap<_, _> = members
+            .iter()
+            .filter_map(|member| Some(((member.id, member.uuid), member.device.as_ref()?)))
+            .collect();
         for item in &devices.items {
             total = total.saturating_add(item.total_bytes);
             let locus = Locus::tree(TreeId::CHUNK.0).on_member(item.id.0);
-            let used: u64 = devices
-                .extents
-                .iter()
-                .filter(|extent| extent.device == item.id)
-                .fold(0, |sum, extent| sum.saturating_add(extent.len_bytes));
-            if used != item.bytes_used {
+            if used.get(&item.id).copied().unwrap_or_default() != item.bytes_used {
                 self.found(locus, DeviceUseRule::BytesUsed)?;
             }
-            let members = context.blocks.store().members();
-            let member = members
-                .iter()
-                .find(|it| (it.id, it.uuid) == (item.id, item.uuid));
-            match member.and_then(|member| member.device.as_ref()) {
+            match present.get(&(item.id, item.uuid)) {
                 None => self.noticed(locus, DeviceUseRule::Missing)?,
                 Some(device) if device.geometry().len_bytes < item.total_bytes => {
                     self.found(locus, DeviceUseRule::Size)?;
@@ -116,12 +118,19 @@ impl Checker<'_> {
                 Some(_) => {}
             }
         }
+        for id in members.unlisted() {
+            let locus = Locus::tree(TreeId::CHUNK.0).on_member(id.0);
+            self.found(locus, DeviceUseRule::NoItem)?;
+        }
         let locus = Locus::UNKNOWN;
         if superblock.device_count != devices.items.len() as u64 {
             self.found(locus, SuperblockUseRule::DeviceCount)?;
         }
-        if superblock.total_bytes != total {
-            self.found(locus, SuperblockUseRule::TotalBytes)?;
+        match superblock.total_bytes.cmp(&total) {
+            // The kernel refuses the one and accepts the other.
+            Ordering::Less => self.found(locus, SuperblockUseRule::TotalBytes)?,
+            Ordering::Greater => self.noticed(locus, SuperblockUseRule::TotalBytes)?,
+            Ordering::Equal => {}
         }
         let own = &superblock.dev_item;
         let is_own = |item: &&DevItem| (item.id, item.uuid) == (own.id, own.uuid);
@@ -151,6 +160,7 @@ impl Checker<'_> {
             .iter()
             .map(|extent| ((extent.device, extent.start), extent))
             .collect();
+        let known: HashSet<_> = devices.items.iter().map(|it| (it.id, it.uuid)).collect();
         for chunk in &devices.chunks {
             let locus = Locus::tree(TreeId::CHUNK.0).at_block(chunk.start.0);
             match devices.group_of(chunk.start.0) {
@@ -163,12 +173,7 @@ impl Checker<'_> {
             }
             let len_bytes = chunk.stripe_len_bytes();
             for stripe in &chunk.stripes {
-                let device = (stripe.device, stripe.device_uuid);
-                if !devices
-                    .items
-                    .iter()
-                    .any(|item| (item.id, item.uuid) == device)
-                {
+                if !known.contains(&(stripe.device, stripe.device_uuid)) {
                     let locus = locus.on_member(stripe.device.0);
                     self.found(locus, ChunkUseRule::NoDevice)?;
                 }

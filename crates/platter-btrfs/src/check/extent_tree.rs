@@ -19,6 +19,8 @@ pub(super) struct Listed {
     refs: u64,
     counted: u64,
     locus: Locus,
+    /// Its item breaks a rule, so that its references are not compared.
+    is_odd: bool,
 }
 
 impl Checker<'_> {
@@ -93,10 +95,19 @@ impl Checker<'_> {
         }
         let is_aligned = key.object.is_multiple_of(self.format.sector_bytes.into())
             && len_bytes.is_multiple_of(self.format.sector_bytes.into());
-        if len_bytes == 0 || !is_aligned || key.object.checked_add(len_bytes).is_none() {
-            return self.found(locus, ExtentUseRule::Length);
-        }
-        if is_same {
+        let is_long = key.object.checked_add(len_bytes).is_none();
+        let is_bad = len_bytes == 0 || !is_aligned || is_long;
+        if is_bad || is_same {
+            self.listed = Some(Listed {
+                start: key.object,
+                refs: item.refs,
+                counted: 0,
+                locus,
+                is_odd: true,
+            });
+            if is_bad {
+                self.found(locus, ExtentUseRule::Length)?;
+            }
             return Ok(());
         }
         let mut state = kind;
@@ -116,6 +127,7 @@ impl Checker<'_> {
             refs: item.refs,
             counted,
             locus,
+            is_odd: false,
         });
         Ok(())
     }
@@ -126,6 +138,9 @@ impl Checker<'_> {
         let Some(listed) = listed.filter(|listed| listed.start == key.object) else {
             return self.found(locus, ExtentUseRule::NoItem);
         };
+        if listed.is_odd {
+            return Ok(());
+        }
         listed.counted = listed.counted.saturating_add(reference.count());
         self.extents.store(reference);
         Ok(())
@@ -134,7 +149,7 @@ impl Checker<'_> {
     /// All references of an extent were read.
     fn finish_listed(&mut self) -> Flow {
         match self.listed.take() {
-            Some(listed) if listed.counted != listed.refs => {
+            Some(listed) if !listed.is_odd && listed.counted != listed.refs => {
                 self.found(listed.locus, ExtentUseRule::GlobalCount)
             }
             Some(_) | None => Ok(()),
@@ -212,17 +227,9 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Walks the trees that roots were found of, the checksums first and deleted subvolumes last.
+    /// Walks the trees that roots were found of.
     pub(super) fn walk_others(&mut self) -> Flow {
-        let mut roots = self.roots.walks();
-        roots.sort_by_key(|walked| match walked.id() {
-            TreeId::CSUM => 0,
-            id if !id.is_subvolume() && id != TreeId::TREE_RELOC => 1,
-            TreeId::TREE_RELOC => 4,
-            _ if walked.is_dead => 3,
-            _ => 2,
-        });
-        for walked in roots {
+        for walked in self.roots.walks() {
             self.walk_other(&walked)?;
         }
         Ok(())

@@ -167,7 +167,7 @@ impl Extents {
     }
 
     /// Whether what a block refers to is referred to by parent.
-    fn is_full(&self, block: LogicalAddr) -> bool {
+    pub(super) fn is_full(&self, block: LogicalAddr) -> bool {
         let extent = self.get(block);
         extent.is_some_and(|extent| extent.state.contains(ExtentState::FULL_BACKREF))
     }

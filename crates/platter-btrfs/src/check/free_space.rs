@@ -97,24 +97,24 @@ impl Checker<'_> {
         free.ranges.sort();
         for group in &free.groups {
             let locus = locus.at_block(group.start).in_group(group.start);
-            if group.extents != u64::from(group.info.extent_count) {
-                self.found(locus, FreeSpaceUseRule::Count)?;
-            }
             let known = self.devices.group_of(group.start);
             let is_known = known.is_some_and(|it| {
                 it.start.0 == group.start && it.start.0.saturating_add(it.len_bytes) == group.end
             });
-            // mkfs.btrfs leaves those of its first block groups behind.
             if !is_known {
+                // mkfs.btrfs leaves those of its first block groups behind.
                 self.noticed(locus, FreeSpaceUseRule::NoGroup)?;
+            } else if group.extents != u64::from(group.info.extent_count) {
+                self.found(locus, FreeSpaceUseRule::Count)?;
             }
         }
         let groups: Vec<_> = self.devices.groups.clone();
         for group in groups {
             let start = group.start.0;
+            let end = start.saturating_add(group.len_bytes);
             let has_info = free
                 .groups
-                .binary_search_by_key(&start, |info| info.start)
+                .binary_search_by_key(&(start, end), |info| (info.start, info.end))
                 .is_ok();
             if !has_info {
                 let locus = locus.at_block(start).in_group(start);

@@ -229,7 +229,7 @@ impl Checker<'_> {
             self.found(locus, InodeUseRule::ExtentOverlap)?;
         }
         let features = self.context.superblock.features.incompat;
-        if !features.contains(Incompat::NO_HOLES) {
+        if !features.contains(Incompat::NO_HOLES) && head.links > 0 {
             let gap = match &inode.extents {
                 Some(extents) if extents.start > 0 => Some(0),
                 Some(extents) => inode.first_gap.or(Some(extents.end)),

@@ -7,7 +7,7 @@ use super::extents::Claim;
 use super::inodes::{Edge, InodeState, Span};
 use super::names::Names;
 use super::walk::{Block, Walked};
-use super::{Checker, Flow, InodeUseRule};
+use super::{Checker, ExtentUseRule, Flow, InodeUseRule};
 use crate::ondisk::checksum::extref_hash;
 use crate::ondisk::dir_item::DirItem;
 use crate::ondisk::extent_item::ExtentRef;
@@ -116,6 +116,10 @@ impl Checker<'_> {
             FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) => place,
         };
         inode.bytes = inode.bytes.saturating_add(file_bytes);
+        let newest = self.context.superblock.generation.0.saturating_add(1);
+        if extent.generation.0 > newest {
+            self.found(locus, ExtentUseRule::Generation)?;
+        }
         if walked.id() == TreeId::DATA_RELOC {
             return Ok(());
         }

@@ -28,7 +28,7 @@ mod data;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -41,6 +41,7 @@ use crate::context::FsContext;
 use crate::mount::{self, Btrfs, MountOptions};
 use crate::ondisk::item::ItemFormat;
 use crate::ondisk::{LogicalAddr, TreeId};
+use data::Owned;
 use devices::Devices;
 use extent_tree::Listed;
 use extents::Extents;
@@ -96,7 +97,7 @@ fn open(
     let mut options = options.clone();
     options.rescue.skips_log = true;
     options.rescue.ignores_bad_roots = true;
-    mount::open(devices, &options, budget)
+    mount::open_for_check(devices, &options, budget)
 }
 
 /// The sink cancelled the check.
@@ -127,8 +128,12 @@ struct Checker<'a> {
     /// A tree block could not be read, so what it refers to is unknown.
     is_blind: bool,
     blocks_read: u64,
-    /// Trees whose names do not cancel.
-    trees_searched: u64,
+    /// Roots of trees whose names do not cancel.
+    roots_searched: HashSet<LogicalAddr>,
+    /// Items that were read to find these names.
+    items_searched: u64,
+    /// The extent of the sector that was reported last.
+    owned: Option<Owned>,
 }
 
 impl<'a> Checker<'a> {
@@ -153,7 +158,9 @@ impl<'a> Checker<'a> {
             free_space: FreeSpace::default(),
             is_blind: false,
             blocks_read: 0,
-            trees_searched: 0,
+            roots_searched: HashSet::new(),
+            items_searched: 0,
+            owned: None,
         }
     }
 

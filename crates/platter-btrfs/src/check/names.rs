@@ -20,8 +20,8 @@ const BUCKETS: usize = 1 << 16;
 /// Statements without a counterpart that are looked at one by one.
 const FOUND_MAX: usize = 1 << 16;
 
-/// Trees whose names are searched for those without a counterpart.
-const TREES_MAX: u64 = 1024;
+/// Items that are read in search of names without a counterpart, but for those of the last tree.
+const ITEMS_MAX: u64 = 1 << 24;
 
 /// A number that stands for these numbers and this name.
 pub(super) fn hash(numbers: &[u64], name: &[u8]) -> u64 {
@@ -194,10 +194,12 @@ struct Alone {
 impl Checker<'_> {
     /// Looks for the names of a tree that do not cancel, and reports them.
     pub(super) fn find_names(&mut self, walked: &Walked) -> Flow {
-        self.trees_searched += 1;
-        if self.trees_searched > TREES_MAX {
-            self.report.count("trees with other names", 1);
+        // Of snapshots that are equal, one is searched.
+        if !self.roots_searched.insert(walked.tree.root.logical) {
             return Ok(());
+        }
+        if self.items_searched > ITEMS_MAX {
+            return self.found(Locus::tree(walked.id().0), NameRule::Mismatch);
         }
         let mut buckets = vec![0u64; BUCKETS];
         self.each_name(walked, |statement| {
@@ -233,12 +235,13 @@ impl Checker<'_> {
     }
 
     /// Calls `use_statement` with each statement of the names of a tree. What cannot be read was reported.
-    fn each_name(&self, walked: &Walked, mut use_statement: impl FnMut(&Statement<'_>)) {
+    fn each_name(&mut self, walked: &Walked, mut use_statement: impl FnMut(&Statement<'_>)) {
         let mut cursor = self.context.cursor(walked.tree);
         if cursor.seek(Key::MIN).is_err() {
             return;
         }
         while let Some((key, data)) = cursor.item() {
+            self.items_searched += 1;
             let names = Names::of_item(key, data, Locus::UNKNOWN).unwrap_or_default();
             names.0.iter().for_each(&mut use_statement);
             if cursor.step().is_err() {

@@ -4,7 +4,8 @@
 //! Blocks are taken level by level, so that a block is looked at when it is known which subvolumes reach
 //! it. The sets of subvolumes are few, and are numbered.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::rc::Rc;
 
 use platter_ondisk::Locus;
 use platter_vfs::Result;
@@ -31,8 +32,10 @@ struct Stored {
 
 /// Subvolumes in all sets together; with more, usage is not counted.
 const MEMBERS_MAX: usize = 1 << 22;
-/// Comparisons of a quota group with a set.
-const COMPARISONS_MAX: usize = 1 << 24;
+/// Unions that are remembered.
+const UNIONS_MAX: usize = 1 << 18;
+/// Comparisons of subvolumes and of relations of groups; with more, usage is not counted.
+const COMPARISONS_MAX: usize = 1 << 28;
 
 /// A set of subvolumes.
 type Set = u32;
@@ -40,8 +43,9 @@ type Set = u32;
 /// Sets of subvolumes by number.
 #[derive(Debug, Default)]
 struct Sets {
-    list: Vec<BTreeSet<TreeId>>,
-    numbers: HashMap<BTreeSet<TreeId>, Set>,
+    /// Each in ascending order.
+    list: Vec<Rc<[TreeId]>>,
+    numbers: HashMap<Rc<[TreeId]>, Set>,
     unions: HashMap<(Set, Set), Set>,
     /// How many members all of them have.
     members: usize,
@@ -59,30 +63,40 @@ struct Pending {
 type Usage = (u64, u64);
 
 impl Sets {
-    fn of(&mut self, set: BTreeSet<TreeId>) -> Set {
+    /// The number of a set; `None` if there are too many.
+    fn of(&mut self, set: Rc<[TreeId]>) -> Option<Set> {
         if let Some(number) = self.numbers.get(&set) {
-            return *number;
+            return Some(*number);
         }
-        let number = Set::try_from(self.list.len()).unwrap_or(Set::MAX);
-        self.members += set.len();
-        self.list.push(set.clone());
+        let number = Set::try_from(self.list.len()).ok()?;
+        let members = self.members.checked_add(set.len())?;
+        if members > MEMBERS_MAX {
+            return None;
+        }
+        self.members = members;
+        self.list.push(Rc::clone(&set));
         self.numbers.insert(set, number);
-        number
+        Some(number)
     }
 
-    fn union(&mut self, one: Set, other: Set) -> Set {
+    fn union(&mut self, one: Set, other: Set) -> Option<Set> {
         if one == other {
-            return one;
+            return Some(one);
         }
         let pair = (one.min(other), one.max(other));
         if let Some(known) = self.unions.get(&pair) {
-            return *known;
+            return Some(*known);
         }
-        let members = |number: Set| self.list.get(number as usize).cloned().unwrap_or_default();
-        let both = members(one).union(&members(other)).copied().collect();
-        let number = self.of(both);
+        let members = |number: Set| self.list.get(number as usize).map_or(&[][..], |set| set);
+        let mut both = [members(one), members(other)].concat();
+        both.sort_unstable();
+        both.dedup();
+        let number = self.of(both.into())?;
+        if self.unions.len() >= UNIONS_MAX {
+            self.unions.clear();
+        }
         self.unions.insert(pair, number);
-        number
+        Some(number)
     }
 }
 
@@ -112,7 +126,8 @@ impl Checker<'_> {
                 let both = [group, member];
                 if !both.into_iter().all(|id| stored.infos.contains_key(id)) {
                     let key = Key::new(*member, ItemKind::QGROUP_RELATION, *group);
-                    self.found(locus.at_key(key.into()), QgroupUseRule::Relation)?;
+                    // The kernel ignores it.
+                    self.noticed(locus.at_key(key.into()), QgroupUseRule::Relation)?;
                 }
             }
         }
@@ -158,12 +173,10 @@ impl Checker<'_> {
                     let info = QgroupInfo::decode(data, locus)?;
                     stored.infos.insert(key.offset, info);
                 }
-                // Each relation is stored in both directions.
-                ItemKind::QGROUP_RELATION => {
-                    let both = (key.object, key.offset);
-                    let is_up = level_of(key.object) < level_of(key.offset);
-                    let (group, member) = if is_up { (both.1, both.0) } else { both };
-                    stored.members.entry(group).or_default().insert(member);
+                // Each relation is stored in both directions. Like the kernel, reads that of the member.
+                ItemKind::QGROUP_RELATION if key.object < key.offset => {
+                    let members = stored.members.entry(key.offset).or_default();
+                    members.insert(key.object);
                 }
                 ItemKind(_) => {}
             }
@@ -175,30 +188,15 @@ impl Checker<'_> {
     /// The usage of each quota group; `None` if there are too many sets of subvolumes.
     fn usages(&self, stored: &Stored) -> Result<Option<BTreeMap<u64, Usage>>> {
         let mut sets = Sets::default();
-        let bytes = self.bytes_of_sets(&mut sets)?;
-        let comparisons = stored.infos.len().saturating_mul(sets.list.len());
-        if sets.members > MEMBERS_MAX || comparisons > COMPARISONS_MAX {
+        let Some(bytes) = self.bytes_of_sets(&mut sets)? else {
             return Ok(None);
-        }
-        let mut usages = BTreeMap::new();
-        for id in stored.infos.keys() {
-            let members = subvolumes_of(*id, &stored.members);
-            let (mut referenced, mut exclusive) = (0u64, 0u64);
-            for (set, bytes) in sets.list.iter().zip(&bytes) {
-                if !set.is_disjoint(&members) {
-                    referenced = referenced.saturating_add(*bytes);
-                    if set.is_subset(&members) {
-                        exclusive = exclusive.saturating_add(*bytes);
-                    }
-                }
-            }
-            usages.insert(*id, (referenced, exclusive));
-        }
-        Ok(Some(usages))
+        };
+        Ok(usages_of(stored, &sets, &bytes))
     }
 
-    /// How many bytes are reached by each set of subvolumes, by the number of the set.
-    fn bytes_of_sets(&self, sets: &mut Sets) -> Result<Vec<u64>> {
+    /// How many bytes are reached by each set of subvolumes, by the number of the set; `None` if there are too
+    /// many.
+    fn bytes_of_sets(&self, sets: &mut Sets) -> Result<Option<Vec<u64>>> {
         let mut levels: Vec<BTreeMap<LogicalAddr, Pending>> =
             vec![BTreeMap::new(); usize::from(LEVEL_MAX)];
         for walked in self.roots.walks() {
@@ -206,13 +204,18 @@ impl Checker<'_> {
                 continue;
             }
             let root = walked.tree.root;
+            let Some(set) = sets.of(Rc::new([walked.id()])) else {
+                return Ok(None);
+            };
             let pending = Pending {
-                set: sets.of(BTreeSet::from([walked.id()])),
+                set,
                 walked,
                 generation: root.generation,
             };
-            if let Some(level) = levels.get_mut(usize::from(root.level)) {
-                add(level, root.logical, pending, sets);
+            if let Some(level) = levels.get_mut(usize::from(root.level))
+                && add(level, root.logical, pending, sets).is_none()
+            {
+                return Ok(None);
             }
         }
         let mut bytes: HashMap<Set, u64> = HashMap::new();
@@ -221,12 +224,13 @@ impl Checker<'_> {
         while let Some(blocks) = levels.pop() {
             let level = u8::try_from(levels.len()).unwrap_or_default();
             for (logical, pending) in blocks {
-                if sets.members > MEMBERS_MAX {
-                    return Ok(Vec::new());
-                }
                 let sum = bytes.entry(pending.set).or_default();
                 *sum = sum.saturating_add(node_bytes);
-                self.look_at(logical, level, &pending, levels.last_mut(), &mut data, sets)?;
+                let below = levels.last_mut();
+                let seen = self.look_at(logical, level, &pending, below, &mut data, sets)?;
+                if seen.is_none() {
+                    return Ok(None);
+                }
             }
         }
         for (start, set) in data {
@@ -238,10 +242,10 @@ impl Checker<'_> {
             let set = Set::try_from(number).unwrap_or(Set::MAX);
             bytes.get(&set).copied().unwrap_or_default()
         };
-        Ok((0..sets.list.len()).map(of_set).collect())
+        Ok(Some((0..sets.list.len()).map(of_set).collect()))
     }
 
-    /// Adds what a block refers to.
+    /// Adds what a block refers to; `None` if there are too many sets.
     fn look_at(
         &self,
         logical: LogicalAddr,
@@ -250,7 +254,7 @@ impl Checker<'_> {
         below: Option<&mut BTreeMap<LogicalAddr, Pending>>,
         data: &mut BTreeMap<LogicalAddr, Set>,
         sets: &mut Sets,
-    ) -> Result<()> {
+    ) -> Result<Option<()>> {
         let walked = &pending.walked;
         let expected = Expected {
             level: Some(level),
@@ -260,7 +264,7 @@ impl Checker<'_> {
         };
         let read = self.context.blocks.read(logical, &expected)?;
         let Some(header) = read.header() else {
-            return Ok(());
+            return Ok(Some(()));
         };
         let Some(below) = below else {
             let items: Vec<_> = read.leaf().iter().collect();
@@ -271,9 +275,12 @@ impl Checker<'_> {
             };
             for claim in data_claims(walked, &block, &items, self.format.sector_bytes) {
                 let set = data.entry(claim.extent).or_insert(pending.set);
-                *set = sets.union(*set, pending.set);
+                let Some(both) = sets.union(*set, pending.set) else {
+                    return Ok(None);
+                };
+                *set = both;
             }
-            return Ok(());
+            return Ok(Some(()));
         };
         let node = read.node();
         let dropped = walked.dropped.filter(|(_, lowest)| level >= *lowest);
@@ -289,21 +296,59 @@ impl Checker<'_> {
             if index > first {
                 next.walked.dropped = None;
             }
-            add(below, pointer.logical, next, sets);
+            if add(below, pointer.logical, next, sets).is_none() {
+                return Ok(None);
+            }
         }
-        Ok(())
+        Ok(Some(()))
     }
 }
 
-/// Adds a block to those of its level; one that is there is reached by more subvolumes.
+/// The usage of each quota group; `None` if that takes too many comparisons.
+fn usages_of(stored: &Stored, sets: &Sets, bytes: &[u64]) -> Option<BTreeMap<u64, Usage>> {
+    let mut usages: BTreeMap<u64, Usage> = BTreeMap::new();
+    for (set, bytes) in sets.list.iter().zip(bytes) {
+        for id in set.iter() {
+            let (referenced, exclusive) = usages.entry(id.0).or_default();
+            *referenced = referenced.saturating_add(*bytes);
+            if set.len() == 1 {
+                *exclusive = exclusive.saturating_add(*bytes);
+            }
+        }
+    }
+    let mut left = COMPARISONS_MAX;
+    for id in stored.infos.keys().filter(|id| level_of(**id) > 0) {
+        let members = subvolumes_of(*id, &stored.members, &mut left)?;
+        left = left.checked_sub(sets.members)?;
+        let (mut referenced, mut exclusive) = (0u64, 0u64);
+        for (set, bytes) in sets.list.iter().zip(bytes) {
+            if set.iter().any(|id| members.contains(id)) {
+                referenced = referenced.saturating_add(*bytes);
+                if set.iter().all(|id| members.contains(id)) {
+                    exclusive = exclusive.saturating_add(*bytes);
+                }
+            }
+        }
+        usages.insert(*id, (referenced, exclusive));
+    }
+    Some(usages)
+}
+
+/// Adds a block to those of its level; one that is there is reached by more subvolumes. `None` if there are too
+/// many sets.
 fn add(
     level: &mut BTreeMap<LogicalAddr, Pending>,
     logical: LogicalAddr,
     pending: Pending,
     sets: &mut Sets,
-) {
+) -> Option<()> {
     let known = level.entry(logical).or_insert(pending);
-    known.set = sets.union(known.set, pending.set);
+    known.set = sets.union(known.set, pending.set)?;
+    // What only one of several trees refers to was not dropped.
+    if pending.walked.dropped.is_none() {
+        known.walked.dropped = None;
+    }
+    Some(())
 }
 
 /// The level of a quota group; those of subvolumes have 0.
@@ -311,12 +356,18 @@ fn level_of(id: u64) -> u64 {
     id / QGROUP_LEVEL_ONE
 }
 
-/// The subvolumes of a quota group: its own, or those of its members.
-fn subvolumes_of(id: u64, members: &BTreeMap<u64, BTreeSet<u64>>) -> BTreeSet<TreeId> {
-    let mut found = BTreeSet::new();
-    let mut seen = BTreeSet::new();
+/// The subvolumes of a quota group: its own, or those of its members. Takes what it looks at off `left`; `None` if
+/// that is not enough.
+fn subvolumes_of(
+    id: u64,
+    members: &BTreeMap<u64, BTreeSet<u64>>,
+    left: &mut usize,
+) -> Option<HashSet<TreeId>> {
+    let mut found = HashSet::new();
+    let mut seen = HashSet::new();
     let mut pending = vec![id];
     while let Some(id) = pending.pop() {
+        *left = left.checked_sub(1)?;
         if !seen.insert(id) {
             continue;
         }
@@ -325,5 +376,48 @@ fn subvolumes_of(id: u64, members: &BTreeMap<u64, BTreeSet<u64>>) -> BTreeSet<Tr
         }
         pending.extend(members.get(&id).into_iter().flatten());
     }
-    found
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ids: impl IntoIterator<Item = u64>) -> Rc<[TreeId]> {
+        ids.into_iter().map(TreeId).collect()
+    }
+
+    #[test]
+    fn sets_are_numbered_up_to_a_bound() {
+        let mut sets = Sets::default();
+        let (one, two) = (sets.of(set([5])).unwrap(), sets.of(set([256])).unwrap());
+        let both = sets.union(two, one).unwrap();
+        assert_eq!(sets.of(set([5, 256])), Some(both));
+        assert_eq!((sets.union(both, one), sets.members), (Some(both), 4));
+        let large = 1 << 20;
+        for first in 0..3 {
+            assert!(sets.of(set(first..first + large)).is_some());
+        }
+        assert_eq!(sets.of(set(9..9 + large)), None);
+        assert!(sets.members <= MEMBERS_MAX);
+        assert_eq!(sets.of(set([5])), Some(one));
+    }
+
+    #[test]
+    fn chain_of_quota_groups_is_walked_within_bounds() {
+        let group = |level: u64| level * QGROUP_LEVEL_ONE;
+        let mut members: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        members.entry(group(1)).or_default().extend([5, 256]);
+        for level in 2..100 {
+            members
+                .entry(group(level))
+                .or_default()
+                .insert(group(level - 1));
+        }
+        let mut left = 1000;
+        let found = subvolumes_of(group(99), &members, &mut left).unwrap();
+        assert_eq!(found, HashSet::from([TreeId(5), TreeId(256)]));
+        assert_eq!(left, 1000 - 101);
+        assert!(subvolumes_of(group(99), &members, &mut 50).is_none());
+    }
 }

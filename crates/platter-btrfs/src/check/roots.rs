@@ -39,7 +39,8 @@ pub(super) struct Roots {
 }
 
 impl Roots {
-    /// The trees to be walked.
+    /// The trees to be walked: the checksums first, deleted subvolumes last, so that blocks they share are
+    /// walked as those of others.
     pub(super) fn walks(&self) -> Vec<Walked> {
         let walked = |&(id, item): &(TreeId, RootItem)| {
             let is_dead = id.is_subvolume() && item.refs == 0;
@@ -53,7 +54,15 @@ impl Roots {
                 is_dead,
             }
         };
-        self.items.iter().map(walked).collect()
+        let mut walks: Vec<Walked> = self.items.iter().map(walked).collect();
+        walks.sort_by_key(|walked| match walked.id() {
+            TreeId::CSUM => 0,
+            id if !id.is_subvolume() && id != TreeId::TREE_RELOC => 1,
+            TreeId::TREE_RELOC => 4,
+            _ if walked.is_dead => 3,
+            _ => 2,
+        });
+        walks
     }
 
     /// The subvolumes that were not deleted.

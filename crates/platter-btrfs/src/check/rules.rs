@@ -47,6 +47,8 @@ rules! {
 rules! {
     /// Rules of devices, chunks, device extents and block groups.
     DeviceUseRule of "device" {
+        /// The device has an item in the chunk tree.
+        NoItem => "device has no item in the chunk tree",
         /// The device is one that was given.
         Missing => "device is missing",
         /// The device is as large as its item says.
@@ -133,6 +135,8 @@ rules! {
         Kind => "backref bytes or level do not match the extent item",
         /// A block whose owner refers to it does not have the flag; others have.
         FullBackref => "bad full backref",
+        /// The header of a block says that its references have the current form.
+        Revision => "owner ref check failed: backref revision is not the current one",
         /// The tree that wrote a block refers to it.
         Owner => "owner ref check failed",
         /// References differ, though each is stored as often as it was found.
@@ -235,6 +239,8 @@ rules! {
         NoInodeItem => "unresolved ref: no inode item",
         /// The type in an entry is that of the inode.
         FileType => "filetype mismatch",
+        /// Names have their counterparts; which does not was not searched.
+        Mismatch => "dir items, dir indexes and inode refs do not match",
     }
 }
 

@@ -93,21 +93,20 @@ impl Checker<'_> {
         let logs = self.log_trees(log);
         let trees = match logs {
             Ok(trees) => trees,
-            Err(error) => return self.notice_log(error),
+            Err(error) => return self.report_log(error),
         };
         for tree in trees {
             if let Err(error) = self.read_log(tree) {
-                self.notice_log(error)?;
+                self.report_log(error)?;
             }
         }
         Ok(())
     }
 
-    fn notice_log(&mut self, error: platter_vfs::Error) -> Flow {
+    /// Reports why the log cannot be replayed: a mount fails on it.
+    fn report_log(&mut self, error: platter_vfs::Error) -> Flow {
         let locus = Locus::tree(TreeId::TREE_LOG.0);
-        let mut finding = super::finding_of("log tree", locus, error);
-        finding.severity = Severity::Notice;
-        self.report_finding(finding)
+        self.report_finding(super::finding_of("log tree", locus, error))
     }
 
     fn log_trees(&self, log: Tree) -> Result<Vec<Tree>> {

@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 
 use super::extents::{Claim, ExtentState};
 use super::inodes::Span;
-use super::{Checker, CopyRule, Flow, RootUseRule, SharedBlockRule, finding_of};
+use super::{Checker, CopyRule, ExtentUseRule, Flow, RootUseRule, SharedBlockRule, finding_of};
 use crate::ondisk::extent_item::ExtentRef;
 use crate::ondisk::header::{DiskHeader, Header, HeaderFlags};
 use crate::ondisk::key::ItemKind;
@@ -121,6 +121,15 @@ impl Checker<'_> {
             return Ok(Rc::new(Span::torn()));
         };
         let header = Header::decode(header);
+        if !header.flags.contains(HeaderFlags::MIXED_BACKREF) {
+            let locus = Locus::tree(walked.id().0).at_block(logical.0);
+            self.found(locus, ExtentUseRule::Revision)?;
+        }
+        let is_reloc = header.flags.contains(HeaderFlags::RELOC);
+        if is_reloc && self.extents.is_complete && !self.extents.is_full(logical) {
+            let locus = Locus::tree(walked.id().0).at_block(logical.0);
+            self.found(locus, ExtentUseRule::FullBackref)?;
+        }
         self.note_owner(walked, logical, &header, reference);
         let block = Block {
             logical,

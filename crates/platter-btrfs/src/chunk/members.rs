@@ -34,6 +34,7 @@ pub struct Member {
 pub struct Members {
     list: Vec<Member>,
     positions: HashMap<(DeviceId, Uuid), usize>,
+    unlisted: Vec<DeviceId>,
 }
 
 impl Members {
@@ -60,6 +61,18 @@ impl Members {
             known.device = member.device;
             known.index = member.index;
         }
+    }
+
+    /// Adds a device that has no valid item in the chunk tree.
+    pub fn add_unlisted(&mut self, member: Member) {
+        self.unlisted.push(member.id);
+        self.add(member);
+    }
+
+    /// The devices that have no valid item in the chunk tree.
+    #[must_use]
+    pub fn unlisted(&self) -> &[DeviceId] {
+        &self.unlisted
     }
 
     /// The device that a stripe is on.

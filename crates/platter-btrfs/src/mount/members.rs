@@ -164,6 +164,13 @@ impl Found {
         Ok(self.named(items))
     }
 
+    /// The devices of the filesystem that none of the items names.
+    pub(super) fn unnamed(&self, items: &[DevItem]) -> Vec<Member> {
+        let is_named = |given: &&Given| items.iter().any(|item| given.is_named_by(item));
+        let unnamed = self.newest_first().filter(|given| !is_named(given));
+        unnamed.map(Given::member).collect()
+    }
+
     /// The devices that `items` name, as far as they were given.
     pub(super) fn named(&self, items: &[DevItem]) -> Members {
         let member = |item: &DevItem| {

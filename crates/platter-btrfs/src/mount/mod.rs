@@ -22,7 +22,7 @@ use platter_vfs::{
 use crate::ondisk::Superblock;
 use crate::ops::SuperBlock;
 
-pub(crate) use open::open;
+pub(crate) use open::{open, open_for_check};
 
 pub use devices::{find_superblock_copy, identify};
 pub use identity::{Identity, identify_all};

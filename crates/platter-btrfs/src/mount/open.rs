@@ -17,15 +17,42 @@ use crate::ondisk::superblock::RootBackup;
 use crate::ondisk::{Key, Superblock, TreeId};
 use crate::tree::TreeBlocks;
 
+/// What becomes of a given device of the filesystem that no item of the chunk tree names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unnamed {
+    /// It is left out.
+    LeftOut,
+    /// It is read where chunks name it: its item is corrupt.
+    Kept,
+}
+
 /// Opens the filesystem on `devices`.
 pub(crate) fn open(
     devices: &[Arc<dyn BlockDevice>],
     options: &MountOptions,
     budget: &Arc<MemoryBudget>,
 ) -> Result<FsContext> {
+    open_with(devices, options, budget, Unnamed::LeftOut)
+}
+
+/// Opens the filesystem on `devices` although items of the chunk tree may not name them.
+pub(crate) fn open_for_check(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MountOptions,
+    budget: &Arc<MemoryBudget>,
+) -> Result<FsContext> {
+    open_with(devices, options, budget, Unnamed::Kept)
+}
+
+fn open_with(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MountOptions,
+    budget: &Arc<MemoryBudget>,
+    unnamed: Unnamed,
+) -> Result<FsContext> {
     let found = members::find(devices, options.superblock_offset)?;
     devices::refuse_unreadable(&found.superblock)?;
-    let latest = try_open(&found, found.superblock.clone(), options, budget);
+    let latest = try_open(&found, found.superblock.clone(), options, budget, unnamed);
     let Err(error) = latest else {
         return latest;
     };
@@ -36,7 +63,7 @@ pub(crate) fn open(
     backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root.generation));
     for backup in backups.iter().filter(|it| it.tree_root.logical.0 != 0) {
         let superblock = with_backup(&found.superblock, backup);
-        if let Ok(context) = try_open(&found, superblock, options, budget) {
+        if let Ok(context) = try_open(&found, superblock, options, budget, unnamed) {
             return Ok(context);
         }
     }
@@ -59,10 +86,21 @@ fn try_open(
     superblock: Superblock,
     options: &MountOptions,
     budget: &Arc<MemoryBudget>,
+    unnamed: Unnamed,
 ) -> Result<FsContext> {
     let tree = ChunkTree::read(found, &superblock, budget)?;
-    let members = found.members(&tree.devices)?;
-    refuse_missing(&members, options)?;
+    let mut members = found.members(&tree.devices)?;
+    let stray = match unnamed {
+        Unnamed::Kept => found.unnamed(&tree.devices),
+        Unnamed::LeftOut => Vec::new(),
+    };
+    // As many items as there are such devices may be theirs.
+    if members.missing().count() > stray.len() {
+        refuse_missing(&members, options)?;
+    }
+    stray
+        .into_iter()
+        .for_each(|member| members.add_unlisted(member));
     let name = chunks::name(&superblock);
     let store = ChunkStore::new(name, ChunkMap::new(tree.chunks)?, members);
     let seeds = seeds_of(&tree.devices, superblock.metadata_uuid);

@@ -86,12 +86,17 @@ impl DevItem {
     pub fn decode(bytes: &[u8], locus: Locus) -> Result<Self, Corrupt<DevItemRule>> {
         let disk = DiskDevItem::ref_from_bytes(bytes);
         let disk = disk.map_err(|_| Corrupt::new(locus, DevItemRule::Size))?;
-        Self::decode_disk(disk, locus)
+        let item = Self::decode_disk(disk);
+        if item.bytes_used > item.total_bytes {
+            return Err(Corrupt::new(locus, DevItemRule::BytesUsed));
+        }
+        Ok(item)
     }
 
-    /// Decodes an item in the superblock.
-    pub fn decode_disk(disk: &DiskDevItem, locus: Locus) -> Result<Self, Corrupt<DevItemRule>> {
-        let item = Self {
+    /// Decodes the item in the superblock, of which the kernel reads the number and UUIDs alone.
+    #[must_use]
+    pub fn decode_disk(disk: &DiskDevItem) -> Self {
+        Self {
             id: DeviceId(disk.id.get()),
             total_bytes: disk.total_bytes.get(),
             bytes_used: disk.bytes_used.get(),
@@ -103,11 +108,7 @@ impl DevItem {
             hints: (disk.group.get(), disk.seek_speed, disk.bandwidth),
             uuid: Uuid::from_bytes(disk.uuid),
             fsid: Uuid::from_bytes(disk.fsid),
-        };
-        if item.bytes_used > item.total_bytes {
-            return Err(Corrupt::new(locus, DevItemRule::BytesUsed));
         }
-        Ok(item)
     }
 
     /// Encodes the item.

@@ -178,7 +178,8 @@ impl ExtentItem {
     fn try_decode(key: Key, bytes: &[u8]) -> Result<Self, ExtentItemRule> {
         let prefix = DiskExtentItem::ref_from_prefix(bytes);
         let (disk, rest) = prefix.map_err(|_| ExtentItemRule::Size)?;
-        let flags = ExtentFlags::from_bits(disk.flags.get()).ok_or(ExtentItemRule::Flags)?;
+        // Like the kernel, ignores flags that it does not know.
+        let flags = ExtentFlags::from_bits_retain(disk.flags.get());
         let is_data = flags.contains(ExtentFlags::DATA);
         let is_skinny = key.kind == ItemKind::METADATA_ITEM;
         if is_data == flags.contains(ExtentFlags::TREE_BLOCK)
@@ -492,6 +493,9 @@ mod tests {
         assert_eq!(none, ExtentItemRule::NoRefs);
         let few = change(&|item| item.refs = 4);
         assert_eq!(few, ExtentItemRule::TooMany);
+        let mut unknown = good.clone();
+        unknown.flags |= ExtentFlags::from_bits_retain(1 << 20);
+        assert_eq!(decode(DATA, &unknown.encode()), Ok(unknown));
         let flags = change(&|item| item.flags = ExtentFlags::empty());
         assert_eq!(flags, ExtentItemRule::Flags);
         let kind = change(&|item| item.inline = block(None).inline);

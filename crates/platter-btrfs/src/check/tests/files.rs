@@ -78,6 +78,47 @@ fn extents_of_a_file_are_in_a_row() {
         set_file(maker, |item| item.size_bytes = 3 * DATA_BYTES);
         maker.set_extent(257, 2 * DATA_BYTES, regular(DATA_BYTES));
     });
+    breaks(ExtentUseRule::Generation, |maker| {
+        let mut extent = regular(DATA_BYTES);
+        extent[0] = 11;
+        maker.set_extent(257, 0, extent);
+    });
+}
+
+#[test]
+fn orphans_may_have_gaps_between_extents() {
+    let mut maker = Maker::new();
+    for leaf in [TOP_LEAF, SNAP_LEAF] {
+        let mut orphan = inode(FileKind::Regular, DATA_BYTES, 0);
+        orphan.links = 0;
+        maker.set_inode(leaf, 259, &orphan);
+        let key = Key::new(ORPHAN_OBJECT, ItemKind::ORPHAN_ITEM, 259);
+        maker.put(leaf, (key, Vec::new()));
+    }
+    let (_, findings) = check(&maker);
+    let has_gap = |finding: &&Finding| finding.corruption.rule == InodeUseRule::ExtentGap.text();
+    assert!(!findings.iter().any(|it| has_gap(&it)), "{findings:#?}");
+}
+
+#[test]
+fn names_that_are_not_searched_are_reported() {
+    let mut maker = Maker::new();
+    maker.set_ref(257, &name_ref(256, 2, b"else"));
+    let budget = Arc::new(MemoryBudget::new(4 << 20));
+    let context = open(&maker.make(), &MountOptions::default(), &budget).unwrap();
+    for (searched, rule) in [(0, NameRule::NoInodeRef), (1 << 40, NameRule::Mismatch)] {
+        let mut sink = Findings::default();
+        let mut checker = Checker::new(&context, &mut sink);
+        checker.items_searched = searched;
+        checker.run().unwrap();
+        drop(checker);
+        let mut found = sink.0.iter();
+        assert!(
+            found.any(|it| it.corruption.rule == rule.text()),
+            "{:#?}",
+            sink.0
+        );
+    }
 }
 
 #[test]
@@ -248,4 +289,24 @@ fn data_that_does_not_match_names_its_file() {
         maker.set_data_item(&data_item(vec![shared]));
     });
     assert_eq!(by_parent.path.as_deref(), Some(&b"/file"[..]));
+    // The file uses the second sector alone: its reference begins before the file.
+    let end_of_extent = |maker: &mut Maker| {
+        maker.flips.extend([(0, 4 * MIB), (0, 4 * MIB + 4096)]);
+        let mut extent = regular(4096);
+        extent[38] = 0x10;
+        maker.set_extent(257, 0, extent);
+        maker.set_data_item(&data_item(vec![ExtentRef::Data {
+            tree: TreeId::FS,
+            inode: 257,
+            offset: 0u64.wrapping_sub(4096),
+            count: 1,
+        }]));
+    };
+    let mut maker = Maker::new();
+    end_of_extent(&mut maker);
+    let (report, findings) = run(Btrfs::verify_data, &maker);
+    assert_eq!(report.errors, 2);
+    for finding in findings {
+        assert_eq!(finding.path.as_deref(), Some(&b"/file"[..]), "{finding:?}");
+    }
 }

@@ -5,6 +5,7 @@ use crate::context::TreesRule;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentRef};
+use crate::ondisk::header::HeaderFlags;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::{RootPointer, SUPERBLOCK_OFFSETS};
 use crate::ondisk::tree_block::TreeBlockRule;
@@ -63,6 +64,9 @@ fn superblocks_are_compared() {
         maker.superblock.device_count = 2;
     });
     breaks(SuperblockUseRule::TotalBytes, |maker| {
+        maker.superblock.total_bytes -= NODE;
+    });
+    notices(SuperblockUseRule::TotalBytes, |maker| {
         maker.superblock.total_bytes += NODE;
     });
     breaks(SuperblockUseRule::BytesUsed, |maker| {
@@ -74,13 +78,20 @@ fn superblocks_are_compared() {
     notices(SuperblockUseRule::DevItem, |maker| {
         maker.superblock.dev_item.bytes_used -= NODE;
     });
-    notices(SuperblockUseRule::Log, |maker| {
+    let with_log = |maker: &mut Maker| {
         maker.superblock.log_root = Some(RootPointer {
             logical: LogicalAddr(METADATA + 20 * NODE),
             generation: Generation(10),
             level: 0,
         });
-    });
+    };
+    notices(SuperblockUseRule::Log, with_log);
+    // There is no block.
+    let finding = breaks(TreeBlockRule::Checksum, with_log);
+    assert_eq!(
+        finding.corruption.locus.parts().tree,
+        Some(TreeId::TREE_LOG.0)
+    );
 }
 
 #[test]
@@ -93,6 +104,41 @@ fn devices_are_compared_with_their_items() {
     breaks(DeviceUseRule::BytesUsed, |maker| {
         set_dev_item(maker, &dev_item(1, 5 * MIB));
     });
+}
+
+#[test]
+fn header_has_the_current_revision_of_references() {
+    breaks(ExtentUseRule::Revision, |maker| {
+        maker.blocks.get_mut(&CSUMS).unwrap().header.flags = HeaderFlags::WRITTEN;
+    });
+    breaks(ExtentUseRule::FullBackref, |maker| {
+        maker.blocks.get_mut(&CSUMS).unwrap().header.flags |= HeaderFlags::RELOC;
+    });
+}
+
+#[test]
+fn corrupt_device_item_is_a_finding() {
+    let mut maker = Maker::new();
+    let mut item = dev_item(1, 4 * MIB);
+    item.fsid = platter_ondisk::Uuid::from_u128(99);
+    set_dev_item(&mut maker, &item);
+    let of_another = check(&maker).1;
+    let rule = DeviceUseRule::NoItem.text();
+    assert!(of_another.iter().any(|it| it.corruption.rule == rule));
+    item.uuid = platter_ondisk::Uuid::from_u128(99);
+    set_dev_item(&mut maker, &item);
+    let budget = Arc::new(MemoryBudget::new(4 << 20));
+    let mut sink = Findings::default();
+    let options = MountOptions::default();
+    let report = Btrfs::check(&maker.make(), &options, &budget, &mut sink).unwrap();
+    assert!(!report.is_clean());
+    let found = sink.0.iter().find(|it| it.corruption.rule == rule);
+    let found = found.unwrap_or_else(|| panic!("{:#?}", sink.0));
+    assert_eq!(found.corruption.locus.parts().member, Some(1));
+    // All else was read.
+    assert!(report.counters.contains(&("inodes", 6)), "{report:?}");
+    let clock = platter_vfs::SystemClock::new();
+    assert!(Btrfs::mount(&maker.make(), &options, budget, &clock).is_err());
 }
 
 #[test]
@@ -214,6 +260,20 @@ fn extents_lie_in_block_groups_of_their_type() {
     breaks(ExtentUseRule::Length, |maker| {
         maker.put(EXTENTS, stray(DATA + 3 * NODE, 100));
     });
+}
+
+#[test]
+fn references_after_a_bad_extent_item_have_an_item() {
+    let mut maker = Maker::new();
+    let start = DATA + 3 * NODE;
+    let key = Key::new(start, ItemKind::EXTENT_ITEM, 100);
+    maker.put(EXTENTS, (key, data_item(vec![data_ref(1)]).encode()));
+    let keyed = Key::new(start, ItemKind::SHARED_DATA_REF, SHARED);
+    maker.put(EXTENTS, (keyed, 1u32.to_le_bytes().to_vec()));
+    let (_, findings) = check(&maker);
+    let has = |rule: ExtentUseRule| findings.iter().any(|it| it.corruption.rule == rule.text());
+    assert!(has(ExtentUseRule::Length), "{findings:#?}");
+    assert!(!has(ExtentUseRule::NoItem), "{findings:#?}");
 }
 
 #[test]

@@ -28,8 +28,13 @@ fn free_space_tree_is_what_no_extent_uses() {
     breaks(FreeSpaceUseRule::NoInfo, |maker| {
         maker.remove(FREE, free_info(DATA, 1).0);
     });
+    breaks(FreeSpaceUseRule::NoInfo, |maker| {
+        let (key, item) = free_info(DATA, 1);
+        maker.remove(FREE, key);
+        maker.put(FREE, (Key::new(DATA, key.kind, 2 * MIB), item));
+    });
     notices(FreeSpaceUseRule::NoGroup, |maker| {
-        maker.put(FREE, free_info(12 * MIB, 0));
+        maker.put(FREE, free_info(12 * MIB, 3));
     });
     breaks(FreeSpaceUseRule::Count, |maker| {
         maker.put(FREE, free_info(DATA, 2));
@@ -160,8 +165,8 @@ fn usage_of_quota_groups_is_counted() {
         let status = key(ItemKind::QGROUP_STATUS, 0);
         maker.put(QUOTA, (status, quota_status(flags)));
     });
-    breaks(QgroupUseRule::Relation, |maker| {
-        let relation = Key::new((1 << 48) + 7, ItemKind::QGROUP_RELATION, 256);
+    notices(QgroupUseRule::Relation, |maker| {
+        let relation = Key::new(256, ItemKind::QGROUP_RELATION, (1 << 48) + 7);
         maker.put(QUOTA, (relation, Vec::new()));
     });
     notices(QgroupUseRule::Missing, |maker| {

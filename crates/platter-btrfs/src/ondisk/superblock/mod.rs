@@ -73,8 +73,6 @@ rules! {
         DeviceCount => "number of devices is zero",
         /// `bytes_used` has space for the first trees.
         BytesUsed => "bytes_used is too small",
-        /// `dev_item` is one.
-        DevItem => "invalid dev_item",
         /// `dev_item` names this filesystem.
         DevItemFsid => "dev_item UUID does not match the filesystem",
         /// The system chunks fill `sys_chunk_array_size` bytes of the array.
@@ -198,8 +196,7 @@ impl Superblock {
         } else {
             fsid
         };
-        let dev_item = DevItem::decode_disk(&disk.dev_item, locus);
-        let dev_item = dev_item.map_err(|_| SuperblockRule::DevItem)?;
+        let dev_item = DevItem::decode_disk(&disk.dev_item);
         if dev_item.fsid != metadata_uuid {
             return Err(SuperblockRule::DevItemFsid);
         }
