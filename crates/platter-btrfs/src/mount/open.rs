@@ -98,9 +98,9 @@ fn try_open(
     if members.missing().count() > stray.len() {
         refuse_missing(&members, options)?;
     }
-    stray
-        .into_iter()
-        .for_each(|member| members.add_unlisted(member));
+    for member in stray {
+        members.add_unlisted(member);
+    }
     let name = chunks::name(&superblock);
     let store = ChunkStore::new(name, ChunkMap::new(tree.chunks)?, members);
     let seeds = seeds_of(&tree.devices, superblock.metadata_uuid);

@@ -19,6 +19,9 @@ use zerocopy::FromBytes;
 
 use super::image::{mount, open};
 
+/// Where the superblock has its stripe size.
+const STRIPE_SIZE: std::ops::Range<usize> = 156..160;
+
 /// A tree block: its bytes, and where its copies lie in the image.
 struct Block {
     bytes: Vec<u8>,
@@ -94,13 +97,13 @@ impl Corpus {
     }
 
     /// The bytes that were there before a change.
-    pub(super) fn original(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+    pub(super) fn original(&self, at: u64, len: usize) -> Vec<u8> {
         if at == SUPERBLOCK_OFFSETS[0] {
-            return Ok(self.superblock.clone());
+            return self.superblock.clone();
         }
         let mut blocks = self.trees.iter().flat_map(|(_, blocks)| blocks);
         let block = blocks.find(|block| block.places.contains(&at)).unwrap();
-        Ok(block.bytes[..len].to_vec())
+        block.bytes[..len].to_vec()
     }
 
     /// A change that the numbers choose.
@@ -140,6 +143,8 @@ impl Corpus {
     fn change_superblock(&self, prng: &mut Prng) -> Change {
         let mut bytes = self.superblock.clone();
         let what = change_number(&mut bytes, 32, 0x32b - 32, prng);
+        // Only btrfs check reads it.
+        bytes[STRIPE_SIZE].copy_from_slice(&self.superblock[STRIPE_SIZE]);
         let is_sealed = prng.below(2) == 0;
         if is_sealed {
             let kind = self.format.checksum_kind;

@@ -35,6 +35,8 @@ layouts! {
     nodes_of_64k: 1 x 500, ["-n", "65536"], "compress=lzo";
     mixed_groups: 1 x 100, ["-M"], "compress=zlib";
     holes_and_space_cache: 1 x 160, ["-O", "^no-holes", "-R", "^free-space-tree"], "space_cache";
+    space_cache_on_raid0: 3 x 200, ["-d", "raid0", "-m", "raid0", "-R", "^free-space-tree"], "space_cache";
+    space_cache_on_raid10: 4 x 200, ["-d", "raid10", "-m", "raid1", "-R", "^free-space-tree"], "space_cache";
     quota: 1 x 160, ["-R", "quota"], "";
     no_checksums: 1 x 160, [], "nodatasum";
     no_inline: 1 x 160, [], "max_inline=0";
