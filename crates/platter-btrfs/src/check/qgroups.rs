@@ -126,8 +126,7 @@ impl Checker<'_> {
                 let both = [group, member];
                 if !both.into_iter().all(|id| stored.infos.contains_key(id)) {
                     let key = Key::new(*member, ItemKind::QGROUP_RELATION, *group);
-                    // The kernel ignores it.
-                    self.noticed(locus.at_key(key.into()), QgroupUseRule::Relation)?;
+                    self.found(locus.at_key(key.into()), QgroupUseRule::Relation)?;
                 }
             }
         }

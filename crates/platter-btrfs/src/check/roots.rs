@@ -82,6 +82,11 @@ impl Checker<'_> {
     /// Records an item of the root tree.
     pub(super) fn note_root_item(&mut self, key: Key, data: &[u8], locus: Locus) -> Flow {
         match key.kind {
+            // The kernel finds such an item only if it is of a subvolume or under relocation.
+            ItemKind::ROOT_ITEM
+                if key.offset != 0
+                    && !TreeId(key.object).is_subvolume()
+                    && TreeId(key.object) != TreeId::TREE_RELOC => {}
             ItemKind::ROOT_ITEM => {
                 let decoded = RootItem::decode(data, self.format.sector_bytes, locus);
                 if let Ok(item) = decoded {

@@ -149,7 +149,8 @@ impl FsContext {
     fn read_root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
         let mut cursor = self.cursor(self.root_tree);
         // The key's offset is the transaction of a snapshot's creation, 0 for other trees.
-        let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
+        let last = if id.is_subvolume() { u64::MAX } else { 0 };
+        let last = Key::new(id.0, ItemKind::ROOT_ITEM, last);
         if !cursor.seek_at_or_before(last)? {
             return Ok(None);
         }

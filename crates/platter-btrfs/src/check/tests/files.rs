@@ -86,6 +86,16 @@ fn extents_of_a_file_are_in_a_row() {
 }
 
 #[test]
+fn root_items_of_other_trees_have_offset_zero() {
+    for tree in [TreeId::EXTENT, TreeId::CSUM] {
+        breaks(crate::context::TreesRule::MissingTree, |maker| {
+            let item = maker.items(ROOTS).remove(&root_key(tree)).unwrap();
+            maker.put(ROOTS, (Key::new(tree.0, ItemKind::ROOT_ITEM, 8), item));
+        });
+    }
+}
+
+#[test]
 fn orphans_may_have_gaps_between_extents() {
     let mut maker = Maker::new();
     for leaf in [TOP_LEAF, SNAP_LEAF] {

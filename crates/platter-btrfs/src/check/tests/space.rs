@@ -165,7 +165,7 @@ fn usage_of_quota_groups_is_counted() {
         let status = key(ItemKind::QGROUP_STATUS, 0);
         maker.put(QUOTA, (status, quota_status(flags)));
     });
-    notices(QgroupUseRule::Relation, |maker| {
+    breaks(QgroupUseRule::Relation, |maker| {
         let relation = Key::new(256, ItemKind::QGROUP_RELATION, (1 << 48) + 7);
         maker.put(QUOTA, (relation, Vec::new()));
     });
