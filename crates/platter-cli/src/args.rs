@@ -9,13 +9,14 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use platter::MemoryBudget;
+use platter::open::check_option;
 use platter::vfs::Timestamp;
-use platter::{DeviceRole, OpenOptions, Recovery};
+use platter::{DeviceRole, MountOption, OpenOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
     cat, check, chmod, chown, completions, cp, info, ln, ls, man, mkdir, mkfs, mount, mv, resize,
-    rm, stat, tar, touch, tree, truncate, umount, write_batch, xattr,
+    rm, stat, subvolume, tar, touch, tree, truncate, umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -65,6 +66,7 @@ pub(crate) enum Command {
     Chmod(chmod::Chmod),
     Chown(chown::Chown),
     Xattr(xattr::Xattr),
+    Subvolume(subvolume::Subvolume),
     Truncate(truncate::Truncate),
     Touch(touch::Touch),
     Tar(tar::Tar),
@@ -121,6 +123,10 @@ pub(crate) struct ImageOptions {
     /// Use the copy of the superblock at this place, in units of 1 KiB
     #[arg(long, global = true, value_name = "KIB")]
     pub(crate) superblock: Option<u64>,
+    /// An option that only some filesystems have, as after -o of mount(8): for btrfs subvol=PATH,
+    /// subvolid=ID, degraded, rescue=...; can be given several times
+    #[arg(id = "option", long = "option", global = true, value_name = "NAME[=VALUE]", value_parser = parse_option)]
+    pub(crate) fs_options: Vec<MountOption>,
     /// How much memory the caches may take
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
     pub(crate) cache: u64,
@@ -153,6 +159,9 @@ impl ImageOptions {
         for (role, device) in self.devices() {
             options = options.device(role, device);
         }
+        for option in &self.fs_options {
+            options = options.option(option.clone());
+        }
         if let Some(superblock) = self.superblock {
             options = options.superblock_kib(superblock);
         }
@@ -184,6 +193,7 @@ impl Command {
             | Self::Chmod(_)
             | Self::Chown(_)
             | Self::Xattr(_)
+            | Self::Subvolume(_)
             | Self::Truncate(_)
             | Self::Touch(_)
             | Self::Mkfs(_)
@@ -312,6 +322,15 @@ pub(crate) fn source_date() -> anyhow::Result<Option<Timestamp>> {
         seconds,
         nanoseconds: 0,
     }))
+}
+
+/// An option of a filesystem; what no filesystem takes is refused.
+fn parse_option(text: &str) -> Result<MountOption, String> {
+    let option = MountOption::parse(text);
+    match check_option(&option) {
+        Ok(()) => Ok(option),
+        Err(error) => Err(format!("{} {error}", option.name)),
+    }
 }
 
 /// A size in bytes, with an optional K, M, G or T in powers of 1024.

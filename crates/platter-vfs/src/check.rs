@@ -127,6 +127,15 @@ impl CheckReport {
         self.errors == 0 && self.unreadable == 0 && !self.cancelled
     }
 
+    /// Adds what another check of the same filesystem found.
+    pub fn add(&mut self, other: Self) {
+        self.notices = self.notices.saturating_add(other.notices);
+        self.errors = self.errors.saturating_add(other.errors);
+        self.unreadable = self.unreadable.saturating_add(other.unreadable);
+        self.cancelled |= other.cancelled;
+        self.counters.extend(other.counters);
+    }
+
     /// The exit status of fsck(8): 0 clean, 4 errors left uncorrected, 8 operational error, 32
     /// cancelled; the sum of those that apply.
     #[must_use]

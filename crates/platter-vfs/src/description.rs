@@ -74,6 +74,13 @@ pub enum DetailValue {
     Uuid(Uuid),
     /// A moment.
     Time(Timestamp),
+    /// One of any number of records under one key: of devices, of kinds of space.
+    Item {
+        /// The line.
+        text: String,
+        /// The properties.
+        fields: Vec<Detail>,
+    },
     /// Properties that belong together, and one line for people that sums them up.
     Record {
         /// The line.
@@ -131,7 +138,9 @@ impl fmt::Display for DetailValue {
             Self::Flag(flag) => out.write_str(if *flag { "yes" } else { "no" }),
             Self::Number(number) => number.fmt(out),
             Self::Hexadecimal(number) => write!(out, "{number:#010x}"),
-            Self::Text(text) | Self::Record { text, .. } => out.write_str(text),
+            Self::Text(text) | Self::Item { text, .. } | Self::Record { text, .. } => {
+                out.write_str(text)
+            }
             Self::Name(bytes) => bytes.escape_ascii().fmt(out),
             Self::Uuid(uuid) => uuid.fmt(out),
             Self::Time(time) => write_moment(*time, out),

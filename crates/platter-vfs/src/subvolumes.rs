@@ -32,6 +32,19 @@ pub struct Subvolume {
     pub created: Timestamp,
     /// Whether it refuses changes.
     pub read_only: bool,
+    /// Of a received subvolume, when the original was sent.
+    pub sent: Option<Transfer>,
+    /// Of a received subvolume, when it was received.
+    pub received: Option<Transfer>,
+}
+
+/// When a subvolume was sent or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// The transaction, there or here.
+    pub generation: u64,
+    /// The time.
+    pub time: Timestamp,
 }
 
 /// Takes subvolumes until it breaks.

@@ -1,9 +1,12 @@
 //! What a filesystem says about itself.
 
+use hashbrown::HashMap;
+use platter_ondisk::Uuid;
 use platter_vfs::{Description, Detail, DetailValue, Feature, FeatureClass};
 
 use super::statfs::{Usage, usage};
-use crate::chunk::Member;
+use crate::chunk::{Member, Members};
+use crate::ondisk::DeviceId;
 use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ops::SuperBlock;
 
@@ -52,9 +55,11 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
         number("root_subvolume", "root subvolume", fs.root().tree),
     ];
     let members = fs.context.blocks.store().members();
-    details.extend(members.iter().map(member));
+    let allocation = Allocation::of(fs);
+    details.extend(device_totals(members, &allocation));
+    details.extend(members.iter().map(|it| member(it, &allocation)));
     if let Ok((all, _)) = usage(&fs.context) {
-        details.extend(all.iter().map(space));
+        details.extend(all.iter().map(|usage| space(usage, members, &allocation)));
     }
     let bad = fs.context.blocks.bad_copies();
     details.push(number("bad_copies", "bad copies found", bad.found));
@@ -72,29 +77,86 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
     details
 }
 
-fn member(member: &Member) -> Detail {
+/// Bytes that chunks take of devices, by the flags of the chunks.
+struct Allocation(HashMap<(DeviceId, Uuid), HashMap<BlockGroupFlags, u64>>);
+
+impl Allocation {
+    fn of(fs: &SuperBlock) -> Self {
+        let mut devices: HashMap<_, HashMap<_, u64>> = HashMap::new();
+        for chunk in fs.context.blocks.store().map().iter() {
+            for stripe in &chunk.stripes {
+                let device = devices.entry((stripe.device, stripe.device_uuid));
+                let bytes = device.or_default().entry(chunk.flags).or_default();
+                *bytes = bytes.saturating_add(chunk.stripe_len_bytes());
+            }
+        }
+        Self(devices)
+    }
+
+    fn on(&self, member: &Member, flags: BlockGroupFlags) -> u64 {
+        let device = self.0.get(&(member.id, member.uuid));
+        let bytes = device.and_then(|device| device.get(&flags));
+        bytes.copied().unwrap_or_default()
+    }
+
+    fn all_on(&self, member: &Member) -> u64 {
+        let device = self.0.get(&(member.id, member.uuid));
+        let bytes = device.into_iter().flat_map(HashMap::values);
+        bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+}
+
+/// Sums over all devices.
+fn device_totals(members: &Members, allocation: &Allocation) -> [Detail; 4] {
+    let (mut total, mut missing, mut allocated) = (0u64, 0u64, 0u64);
+    for member in members.iter() {
+        let bytes = member.total_bytes.unwrap_or_default();
+        total = total.saturating_add(bytes);
+        if member.device.is_none() {
+            missing = missing.saturating_add(bytes);
+        }
+        allocated = allocated.saturating_add(allocation.all_on(member));
+    }
+    let number = |key, label, number: u64| Detail::new(key, label, number.into());
+    [
+        number("device_bytes", "device size", total),
+        number("allocated_bytes", "device allocated", allocated),
+        number(
+            "unallocated_bytes",
+            "device unallocated",
+            total.saturating_sub(allocated),
+        ),
+        number("missing_bytes", "device missing", missing),
+    ]
+}
+
+fn member(member: &Member, allocation: &Allocation) -> Detail {
     let device = member.device.as_ref();
     let name = device.map_or("missing", |device| device.name());
+    let total = member.total_bytes.unwrap_or_default();
+    let allocated = allocation.all_on(member);
     let fields = vec![
         Detail::new("id", "id", member.id.0.into()),
         Detail::new("uuid", "uuid", member.uuid.into()),
         Detail::new("missing", "missing", DetailValue::Flag(device.is_none())),
-        Detail::new(
-            "total_bytes",
-            "total bytes",
-            member.total_bytes.unwrap_or_default().into(),
-        ),
+        Detail::new("total_bytes", "total bytes", total.into()),
+        Detail::new("allocated_bytes", "allocated bytes", allocated.into()),
     ];
-    let text = format!("{} ({name})", member.id);
-    Detail::new("device", "device", DetailValue::Record { text, fields })
+    let text = format!(
+        "{} ({name}): {allocated} of {total} bytes allocated",
+        member.id
+    );
+    Detail::new("device", "device", DetailValue::Item { text, fields })
 }
 
-fn space(usage: &Usage) -> Detail {
+fn space(usage: &Usage, members: &Members, allocation: &Allocation) -> Detail {
     let kind = kind(usage.flags);
-    let profile = Profile::of(usage.flags).map_or("unknown", Profile::name);
-    let fields = vec![
+    let profile = Profile::of(usage.flags);
+    let word = profile.map_or("unknown", profile_word);
+    let profile = profile.map_or("unknown", Profile::name);
+    let mut fields = vec![
         Detail::new("kind", "kind", DetailValue::Word(kind)),
-        Detail::new("profile", "profile", DetailValue::Word(profile)),
+        Detail::new("profile", "profile", DetailValue::Word(word)),
         Detail::new("total_bytes", "total bytes", usage.total_bytes.into()),
         Detail::new("used_bytes", "used bytes", usage.used_bytes.into()),
         Detail::new(
@@ -103,11 +165,45 @@ fn space(usage: &Usage) -> Detail {
             usage.device_bytes.into(),
         ),
     ];
+    let mut devices = Vec::new();
+    for member in members.iter() {
+        let bytes = allocation.on(member, usage.flags);
+        if bytes > 0 {
+            let text = format!("{bytes} on {}", member.id);
+            devices.push(text.clone());
+            let of_device = vec![
+                Detail::new("id", "id", member.id.0.into()),
+                Detail::new("bytes", "bytes", bytes.into()),
+            ];
+            let item = DetailValue::Item {
+                text,
+                fields: of_device,
+            };
+            fields.push(Detail::new("devices", "devices", item));
+        }
+    }
     let text = format!(
-        "{kind}, {profile}: {} of {} bytes used",
-        usage.used_bytes, usage.total_bytes
+        "{kind}, {profile}: {} of {} bytes used; {}",
+        usage.used_bytes,
+        usage.total_bytes,
+        devices.join(", ")
     );
-    Detail::new("space", "space", DetailValue::Record { text, fields })
+    Detail::new("space", "space", DetailValue::Item { text, fields })
+}
+
+/// A profile as programs read it, and `mkfs.btrfs` takes it.
+fn profile_word(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Single => "single",
+        Profile::Dup => "dup",
+        Profile::Raid0 => "raid0",
+        Profile::Raid1 => "raid1",
+        Profile::Raid1C3 => "raid1c3",
+        Profile::Raid1C4 => "raid1c4",
+        Profile::Raid10 => "raid10",
+        Profile::Raid5 => "raid5",
+        Profile::Raid6 => "raid6",
+    }
 }
 
 fn kind(flags: BlockGroupFlags) -> &'static str {

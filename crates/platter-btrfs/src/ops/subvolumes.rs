@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 
 use platter_ondisk::{Corrupt, Locus, Uuid};
-use platter_vfs::subvolumes::{Subvolume, SubvolumeSink};
-use platter_vfs::{Condition, Result, Subvolumes};
+use platter_vfs::subvolumes::{Subvolume, SubvolumeSink, Transfer};
+use platter_vfs::{Condition, Result, Subvolumes, Timestamp};
 
 use super::SuperBlock;
 use crate::context::{self, FsContext, TreesRule};
 use crate::inode;
-use crate::ondisk::TreeId;
+use crate::ondisk::{Generation, TreeId};
 
 impl Subvolumes for SuperBlock {
     fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
@@ -52,7 +52,15 @@ fn describe(context: &FsContext, subvolume: &context::Subvolume) -> Result<Subvo
         created_generation: history.creation_transaction.0,
         created: history.created,
         read_only: subvolume.is_read_only(),
+        sent: transfer(history.send_transaction, history.sent),
+        received: transfer(history.receive_transaction, history.received),
     })
+}
+
+/// A transfer; `None` if there was none.
+fn transfer(generation: Generation, time: Timestamp) -> Option<Transfer> {
+    let generation = generation.0;
+    (generation > 0).then_some(Transfer { generation, time })
 }
 
 /// The most names in a path: as many as fit into `PATH_MAX`.

@@ -27,12 +27,16 @@ const STATUS_FAILED: u8 = 8;
 /// Reads all metadata and lists each finding with its structure, place and rule. A journal that
 /// holds changes is replayed in memory first, unless --norecovery is given. The exit status is the
 /// sum of fsck(8): 0 clean, 4 errors were found, 8 the check could not be done, 16 usage, 32
-/// cancelled.
+/// cancelled. With --data, btrfs filesystems are scrubbed, too: every copy of data is read and
+/// compared with its checksum, and a sector that does not match is reported with its file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
     /// The filesystem, as IMAGE[@PARTITION]
     #[arg(value_name = "IMAGE")]
     image: OsString,
+    /// Verify all data, too, against the checksums that the filesystem has of it
+    #[arg(long)]
+    data: bool,
     /// Stop after so many findings
     #[arg(long, value_name = "N")]
     max_findings: Option<u64>,
@@ -77,7 +81,17 @@ impl Check {
             out: &mut console.out,
             failed: None,
         };
-        let report = open_options.check(&image, &mut listener);
+        let mut report = open_options.check(&image, &mut listener);
+        let mut unverified = None;
+        if let Ok(found) = &mut report
+            && self.data
+            && !found.cancelled
+        {
+            match open_options.verify_data(&image, &mut listener) {
+                Ok(of_data) => found.add(of_data),
+                Err(error) => unverified = Some(error),
+            }
+        }
         let Listener {
             failed, progress, ..
         } = listener;
@@ -95,6 +109,23 @@ impl Check {
                 return Ok(console.finish()?);
             }
         };
+        if let Some(error) = unverified {
+            let status = report.exit_status() | STATUS_FAILED;
+            if json {
+                let error = anyhow::Error::from(error);
+                let mut summary = summary_json(&report);
+                summary["state"] = json!("not_checked");
+                summary["clean"] = json!(false);
+                summary["exit_status"] = json!(status);
+                summary["error"] = error_object(&error);
+                let summary = serde_json::to_string_pretty(&summary)?;
+                writeln!(console.out, "\n],\n\"summary\": {summary}\n}}")?;
+                console.trouble(status, error)?;
+            } else {
+                console.trouble(status, error)?;
+            }
+            return Ok(console.finish()?);
+        }
         if json {
             let summary = serde_json::to_string_pretty(&summary_json(&report))?;
             writeln!(console.out, "\n],\n\"summary\": {summary}\n}}")?;

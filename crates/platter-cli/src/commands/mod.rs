@@ -17,6 +17,7 @@ pub(crate) mod mv;
 pub(crate) mod resize;
 pub(crate) mod rm;
 pub(crate) mod stat;
+pub(crate) mod subvolume;
 pub(crate) mod tar;
 pub(crate) mod touch;
 pub(crate) mod tree;
@@ -48,6 +49,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Chmod(chmod) => chmod.run(options),
         Command::Chown(chown) => chown.run(options),
         Command::Xattr(xattr) => xattr.run(options),
+        Command::Subvolume(subvolume) => subvolume.run(options),
         Command::Truncate(truncate) => truncate.run(options),
         Command::Touch(touch) => touch.run(options),
         Command::Tar(tar) => tar.run(options),

@@ -59,6 +59,13 @@ fn put_detail(object: &mut Map<String, Value>, detail: &Detail) {
         DetailValue::Time(time) => {
             json!({"seconds": time.seconds, "nanoseconds": time.nanoseconds})
         }
+        DetailValue::Item { fields, .. } => {
+            let list = object.entry(detail.key).or_insert_with(|| json!([]));
+            if let Value::Array(list) = list {
+                list.push(record(fields));
+            }
+            return;
+        }
         DetailValue::Record { fields, .. } => record(fields),
     };
     object.insert(detail.key.into(), value);

@@ -1,6 +1,7 @@
 //! The command as people and scripts use it: words in, text and exit status out.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod btrfs;
 mod check;
 mod copy;
 mod edit;

@@ -8,8 +8,27 @@ fn help_and_version_are_there() {
     assert!(workshop.read(&["--help"]).contains("Usage: platter"));
     assert!(workshop.read(&["--version"]).starts_with("platter "));
     for command in [
-        "info", "ls", "tree", "stat", "cat", "cp", "mv", "rm", "mkdir", "ln", "chmod", "chown",
-        "xattr", "truncate", "touch", "tar", "mount", "umount", "check", "mkfs",
+        "info",
+        "ls",
+        "tree",
+        "stat",
+        "cat",
+        "cp",
+        "mv",
+        "rm",
+        "mkdir",
+        "ln",
+        "chmod",
+        "chown",
+        "xattr",
+        "subvolume",
+        "truncate",
+        "touch",
+        "tar",
+        "mount",
+        "umount",
+        "check",
+        "mkfs",
     ] {
         assert!(
             workshop
@@ -62,7 +81,7 @@ fn pages_and_completions_are_generated() {
     workshop.read(&["man", "man"]);
     let page = fs::read_to_string(workshop.path("man/platter-ls.1")).unwrap();
     assert!(page.contains("IMAGE"), "{page}");
-    for command in ["mv", "rm", "chown", "xattr-set"] {
+    for command in ["mv", "rm", "chown", "xattr-set", "subvolume-show"] {
         let name = format!("man/platter-{command}.1");
         assert!(workshop.path(&name).exists(), "{name}");
     }

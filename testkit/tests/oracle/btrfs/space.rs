@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 use platter_btrfs::{Btrfs, MountOptions};
-use platter_vfs::Filesystem;
+use platter_vfs::{DetailValue, Filesystem};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
+use testkit::tool;
 
 use super::image::{Pool, mount};
 
@@ -20,6 +21,54 @@ pub(super) fn same_space(ours: &Btrfs, kernel: &Mount) -> Result<()> {
     Ok(())
 }
 
+/// Compares what the description says of space with `btrfs filesystem usage`.
+fn same_usage(ours: &Btrfs, kernel: &Mount) -> Result<()> {
+    let mut usage = tool::command("btrfs");
+    usage.args(["filesystem", "usage", "-b"]).arg(kernel.root());
+    let text = tool::succeed(&mut usage)?.text();
+    let of_device = |name: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(name));
+        line.map(str::trim).unwrap_or_default().to_owned()
+    };
+    let description = ours.describe();
+    for (name, key) in [
+        ("Device size:", "device_bytes"),
+        ("Device allocated:", "allocated_bytes"),
+        ("Device unallocated:", "unallocated_bytes"),
+        ("Device missing:", "missing_bytes"),
+    ] {
+        let found = description.detail(key).context(key)?.to_string();
+        assert_eq!(found, of_device(name), "{name} {text}");
+    }
+    let mut count = 0;
+    for detail in &description.details {
+        let DetailValue::Item { fields, .. } = &detail.value else {
+            continue;
+        };
+        let value = |key: &str| {
+            let field = fields.iter().find(|field| field.key == key);
+            field
+                .map(|field| field.value.to_string())
+                .unwrap_or_default()
+        };
+        if detail.key == "space" {
+            let kind = match &*value("kind") {
+                "data" => "data",
+                "metadata" => "metadata",
+                "system" => "system",
+                _ => "data+metadata",
+            };
+            let (profile, total, used) =
+                (value("profile"), value("total_bytes"), value("used_bytes"));
+            let line = format!("{kind},{profile}: size:{total}, used:{used} ");
+            assert!(text.to_lowercase().contains(&line), "{line} in {text}");
+            count += 1;
+        }
+    }
+    assert!(count >= 2, "{text}");
+    Ok(())
+}
+
 /// Makes a filesystem of devices of these sizes, and compares its free space when it is empty and when
 /// it is filled.
 fn space(sizes_mib: &[u64], options: &[&str]) -> Result<()> {
@@ -31,8 +80,9 @@ fn space(sizes_mib: &[u64], options: &[&str]) -> Result<()> {
         pool.run("", script)?;
         // Devices that take no writes would make block groups read-only.
         let kernel = Mount::images(FsType::Btrfs, &pool.paths(), "", Access::Replay)?;
-        same_space(&mount(&pool.devices()?, &MountOptions::default())?, &kernel)
-            .with_context(|| format!("{options:?}"))?;
+        let ours = mount(&pool.devices()?, &MountOptions::default())?;
+        same_space(&ours, &kernel).with_context(|| format!("{options:?}"))?;
+        same_usage(&ours, &kernel)?;
     }
     Ok(())
 }

@@ -1,0 +1,216 @@
+//! Subvolumes, space and data of a btrfs.
+
+use serde_json::Value;
+
+use super::schema::assert_valid;
+use super::*;
+
+/// Mounts an image in a mount namespace that ends with the shell, and runs a script there.
+const MOUNTED: &str = r#"
+set -e
+mount -t tmpfs none /mnt
+mkdir /mnt/fs
+mount -t btrfs -o loop "$1" /mnt/fs
+cd /mnt/fs
+sh -e -c "$2"
+cd /
+umount /mnt/fs
+"#;
+
+/// A subvolume with a snapshot, of which the subvolume is the default.
+const SUBVOLUMES: &str = "
+btrfs subvolume create sub
+head -c 100000 /dev/urandom > sub/random
+mkdir dir
+btrfs subvolume snapshot -r sub dir/snap
+echo later > sub/later
+btrfs subvolume set-default sub
+";
+
+impl Workshop {
+    /// Puts a btrfs into `pool.img`.
+    fn btrfs(&self, script: &str) {
+        let image = self.path("pool.img");
+        fs::File::create(&image)
+            .unwrap()
+            .set_len(160 << 20)
+            .unwrap();
+        let mut mkfs = Command::new("mkfs.btrfs");
+        run_tool(mkfs.args(["-q", "-d", "single"]).arg(&image), "");
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-c", MOUNTED, "sh"]);
+        run_tool(unshare.arg(&image).arg(script), "");
+    }
+
+    fn document(&self, definition: &str, arguments: &[&str]) -> Value {
+        let ran = self.run(arguments);
+        assert_eq!((ran.status, &*ran.err), (0, ""), "{arguments:?}");
+        let document = serde_json::from_str(&ran.out).unwrap();
+        assert_valid(definition, &document);
+        document
+    }
+}
+
+#[test]
+fn subvolumes_are_listed_and_shown() {
+    let workshop = Workshop::new();
+    workshop.btrfs(SUBVOLUMES);
+    let text = workshop.read(&["subvolume", "list", "pool.img"]);
+    let paths: Vec<_> = text
+        .lines()
+        .map(|line| line.split_once(" path ").unwrap().1)
+        .collect();
+    assert_eq!(paths, ["/", "sub (default)", "dir/snap"], "{text}");
+    assert!(text.starts_with("ID 5 gen "), "{text}");
+    let all = workshop.document(
+        "subvolume_list",
+        &["subvolume", "list", "--json", "pool.img"],
+    );
+    assert_eq!(
+        (&all[1]["id"], &all[1]["default"]),
+        (&256.into(), &true.into())
+    );
+    assert_eq!(all[2]["parent_uuid"], all[1]["uuid"]);
+    assert_eq!(
+        (&all[2]["read_only"], &all[2]["parent"]),
+        (&true.into(), &5.into())
+    );
+
+    let shown = workshop.read(&["subvolume", "show", "pool.img", "/sub/"]);
+    assert!(shown.contains("\tName:                   sub\n"), "{shown}");
+    assert!(shown.contains("\tFlags:                  -\n"), "{shown}");
+    assert!(shown.ends_with("\n\t\t\t\tdir/snap\n"), "{shown}");
+    let by_id = ["subvolume", "show", "--json", "--id", "257", "pool.img"];
+    let snap = workshop.document("subvolume_show", &by_id);
+    assert_eq!(
+        (&snap["path"], &snap["snapshots"]),
+        (&"dir/snap".into(), &Value::Array(vec![]))
+    );
+
+    let ran = workshop.run(&["subvolume", "show", "pool.img", "none"]);
+    assert_eq!(ran.status, 1);
+    assert!(ran.err.contains("no such file or directory"), "{}", ran.err);
+    let ran = workshop.run(&["subvolume", "list", "disk.img"]);
+    assert_eq!(ran.status, 2);
+    assert!(ran.err.contains("ext4 has no subvolumes"), "{}", ran.err);
+}
+
+#[test]
+fn another_subvolume_becomes_the_root() {
+    let workshop = Workshop::new();
+    workshop.btrfs(SUBVOLUMES);
+    for (option, names) in [
+        (None, "later\nrandom\n"),
+        (Some("subvol=/"), "dir\nsub\n"),
+        (Some("subvolid=257"), "random\n"),
+    ] {
+        let mut arguments = vec!["ls", "pool.img:/"];
+        arguments.extend(option.iter().flat_map(|option| ["--option", *option]));
+        assert_eq!(workshop.read(&arguments), names, "{option:?}");
+    }
+    let by_path = workshop.read(&["cat", "pool.img:/sub/later", "--option", "subvolid=5"]);
+    assert_eq!(by_path, "later\n");
+    let ran = workshop.run(&["ls", "pool.img", "--option", "subvolid=x"]);
+    assert_eq!(ran.status, 2);
+    let ran = workshop.run(&["ls", "disk.img", "--option", "subvolid=5"]);
+    assert_ne!(ran.status, 0);
+}
+
+#[test]
+fn data_is_verified_when_asked_for() {
+    let workshop = Workshop::new();
+    workshop.btrfs(SUBVOLUMES);
+    let image = workshop.path("pool.img");
+    let text = workshop.read(&["check", "--data", "pool.img"]);
+    assert!(text.contains("\npool.img: clean"), "{text}");
+    assert!(text.contains(" sectors"), "{text}");
+    workshop.document("check", &["check", "--data", "--json", "pool.img"]);
+
+    let random = workshop
+        .command(&["cat", "pool.img:/random"])
+        .output()
+        .unwrap()
+        .stdout;
+    let bytes = fs::read(&image).unwrap();
+    let at = bytes
+        .chunks(4096)
+        .position(|sector| sector == &random[8192..12288])
+        .unwrap() as u64
+        * 4096;
+    damage(&image, at + 9, &[!random[8192 + 9]]);
+    assert_eq!(workshop.run(&["check", "pool.img"]).status, 0);
+    let ran = workshop.run(&["check", "--data", "pool.img"]);
+    assert_eq!(ran.status, 4, "{}", ran.out);
+    // mkfs.btrfs leaves things behind that are worth a notice.
+    let mut lines = ran.out.lines().filter(|line| !line.contains(": notice: "));
+    let line = lines.next().unwrap();
+    // The snapshot has the sector, too.
+    let named = ["pool.img:/sub/random", "pool.img:/dir/snap/random"];
+    let path = named.iter().find(|path| line.starts_with(*path));
+    let rest = &line[path.unwrap().len()..];
+    assert!(
+        rest.starts_with(": error: data at device 1, copy 0, tree 25"),
+        "{line}"
+    );
+    assert!(
+        rest.contains(", key (257 108 0), inode 257, block "),
+        "{line}"
+    );
+    assert!(line.ends_with(&format!("byte {at}: csum failed")), "{line}");
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .starts_with("pool.img: not clean, 1 error"),
+        "{}",
+        ran.out
+    );
+
+    let ran = workshop.run(&["check", "--data", "--json", "pool.img"]);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_valid("check", &report);
+    let findings = report["findings"].as_array().unwrap();
+    let finding = findings
+        .iter()
+        .find(|it| it["severity"] == "error")
+        .unwrap();
+    let place = &finding["place"];
+    assert_eq!(
+        (&place["device"], &place["copy"], &place["inode"]),
+        (&1.into(), &0.into(), &257.into())
+    );
+    assert!(place["tree"].is_u64() && place["key"].is_array(), "{place}");
+    assert!(finding["path"].as_str().unwrap().ends_with("/random"));
+    assert_eq!(report["summary"]["exit_status"], 4);
+}
+
+#[test]
+fn data_without_checksums_is_not_verified() {
+    let workshop = Workshop::new();
+    let ran = workshop.run(&["check", "--data", "disk.img"]);
+    assert_eq!(ran.status, 8, "{}", ran.out);
+    assert!(ran.err.contains("not supported"), "{}", ran.err);
+    let ran = workshop.run(&["check", "--data", "--json", "disk.img"]);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_valid("check", &report);
+    assert_eq!(report["summary"]["state"], "not_checked");
+    assert_eq!(report["summary"]["exit_status"], 8);
+}
+
+#[test]
+fn space_is_told_by_profile_and_device() {
+    let workshop = Workshop::new();
+    workshop.btrfs("head -c 100000 /dev/urandom > file");
+    let text = workshop.read(&["info", "pool.img"]);
+    assert!(text.contains("data, single: "), "{text}");
+    assert!(text.contains("metadata, DUP: "), "{text}");
+    let info = workshop.document("info", &["info", "--json", "pool.img"]);
+    let details = &info[0]["filesystem"]["details"];
+    assert_eq!(details["device"][0]["total_bytes"], 160 << 20);
+    let space = details["space"].as_array().unwrap();
+    let metadata = space.iter().find(|it| it["kind"] == "metadata").unwrap();
+    let total = metadata["total_bytes"].as_u64().unwrap();
+    assert_eq!(metadata["profile"], "dup");
+    assert_eq!(metadata["device_bytes"], 2 * total);
+    assert_eq!(metadata["devices"][0]["bytes"], 2 * total);
+}
