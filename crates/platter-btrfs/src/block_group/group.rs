@@ -264,24 +264,40 @@ impl BlockGroup {
         true
     }
 
-    /// A pinned range can be allocated, as the commit that does not use it is durable. Returns `false` if
-    /// that cannot be.
-    #[must_use]
-    pub fn unpin(&self, range: Range<u64>) -> bool {
+    /// A pinned range can be allocated, as the commit that does not use it is durable. Returns how much of it;
+    /// `None` if that cannot be.
+    pub fn unpin(&self, range: Range<u64>) -> Option<u64> {
         let mut state = self.state.lock();
-        let Some(pinned) = state.pinned.checked_sub(range.end - range.start) else {
-            return false;
-        };
-        state.pinned = pinned;
-        let Some(free) = state.free.as_mut() else {
-            return true;
-        };
+        state.pinned = state.pinned.checked_sub(range.end - range.start)?;
         let mut freed = Ranges::default();
         freed.add(range);
         for superblock in &self.superblocks {
             freed.exclude(superblock);
         }
-        freed.iter().all(|part| free.add(part))
+        if let Some(free) = state.free.as_mut() {
+            freed.iter().all(|part| free.add(part)).then_some(())?;
+        }
+        Some(freed.len_bytes())
+    }
+
+    /// How many bytes are outside of the copies of the superblock.
+    #[must_use]
+    pub fn usable_bytes(&self) -> u64 {
+        let superblocks = self.superblocks.iter().map(|it| it.end - it.start);
+        self.len_bytes.saturating_sub(superblocks.sum())
+    }
+
+    /// The group of a chunk that was just allocated: all of it is free, and there is no item yet.
+    #[must_use]
+    pub fn empty(item: BlockGroupItem, superblocks: Vec<Range<u64>>) -> Self {
+        let mut free = Ranges::default();
+        free.add(item.start.0..item.start.0 + item.len_bytes);
+        for superblock in &superblocks {
+            free.exclude(superblock);
+        }
+        let mut group = Self::new(item, false, superblocks);
+        group.state.get_mut().free = Some(free);
+        group
     }
 }
 

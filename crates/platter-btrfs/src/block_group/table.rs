@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Result};
 
@@ -72,46 +72,85 @@ impl std::ops::AddAssign for BlockGroupCounters {
 #[derive(Debug)]
 pub struct BlockGroups {
     /// By address.
-    groups: Vec<Arc<BlockGroup>>,
+    groups: RwLock<Vec<Arc<BlockGroup>>>,
     /// Groups whose use changed since their items were last compared.
     dirty: Mutex<BTreeSet<LogicalAddr>>,
     /// Where the last allocation for metadata, data and the chunk tree was.
     last: [AtomicUsize; 3],
+    /// Bytes that can be allocated for metadata, data and the chunk tree.
+    free: [AtomicU64; 3],
 }
+
+/// The types, in the order of what is kept by type.
+const KINDS: [BlockGroupFlags; 3] = [
+    BlockGroupFlags::METADATA,
+    BlockGroupFlags::DATA,
+    BlockGroupFlags::SYSTEM,
+];
 
 impl BlockGroups {
     /// These groups.
     #[must_use]
-    pub fn new(mut groups: Vec<BlockGroup>) -> Self {
-        groups.sort_by_key(BlockGroup::start);
-        Self {
-            groups: groups.into_iter().map(Arc::new).collect(),
+    pub fn new(groups: Vec<BlockGroup>) -> Self {
+        let table = Self {
+            groups: RwLock::default(),
             dirty: Mutex::default(),
             last: Default::default(),
+            free: Default::default(),
+        };
+        for group in groups {
+            table.add(group);
+        }
+        table
+    }
+
+    /// Adds a group.
+    pub fn add(&self, group: BlockGroup) {
+        let space = group.space();
+        let free = group.usable_bytes().saturating_sub(space.used);
+        self.count_free(&group, |sum| sum + free);
+        let mut groups = self.groups.write();
+        let at = groups.partition_point(|it| it.start() < group.start());
+        groups.insert(at, Arc::new(group));
+    }
+
+    /// Changes how much can be allocated of the types that a group holds.
+    fn count_free(&self, group: &BlockGroup, change: impl Fn(u64) -> u64) {
+        for (kind, free) in KINDS.iter().zip(&self.free) {
+            if group.holds(*kind) {
+                let update = |sum| Some(change(sum));
+                let _ = free.fetch_update(Ordering::AcqRel, Ordering::Acquire, update);
+            }
         }
     }
 
+    /// How many bytes can be allocated for a type, in however many pieces.
+    #[must_use]
+    pub fn free_bytes(&self, kind: BlockGroupFlags) -> u64 {
+        let [metadata, data, system] = &self.free;
+        of_kind(kind, metadata, data, system).load(Ordering::Acquire)
+    }
+
     /// All groups in order of address.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<BlockGroup>> {
-        self.groups.iter()
+    pub fn iter(&self) -> impl Iterator<Item = Arc<BlockGroup>> + use<> {
+        self.groups.read().clone().into_iter()
     }
 
     /// The group that an extent is in.
-    pub fn find(&self, address: LogicalAddr, len_bytes: u64) -> Result<&Arc<BlockGroup>> {
-        let after = self
-            .groups
-            .partition_point(|group| group.start() <= address);
-        let group = after.checked_sub(1).and_then(|at| self.groups.get(at));
+    pub fn find(&self, address: LogicalAddr, len_bytes: u64) -> Result<Arc<BlockGroup>> {
+        let groups = self.groups.read();
+        let after = groups.partition_point(|group| group.start() <= address);
+        let group = after.checked_sub(1).and_then(|at| groups.get(at));
         let end = address.checked_add(len_bytes);
         let group = group.filter(|group| end.is_some_and(|end| end <= group.end()));
         let missing = || Corrupt::new(Locus::block(address.0), SpaceRule::NoGroup);
-        Ok(group.ok_or_else(missing)?)
+        Ok(group.map(Arc::clone).ok_or_else(missing)?)
     }
 
     /// How the space of the groups of a type is used.
     #[must_use]
     pub fn space(&self, kind: BlockGroupFlags) -> SpaceUse {
-        let groups = self.groups.iter().filter(|group| group.holds(kind));
+        let groups = self.iter().filter(|group| group.holds(kind));
         groups.fold(SpaceUse::default(), |sum, group| {
             let space = group.space();
             SpaceUse {
@@ -127,7 +166,7 @@ impl BlockGroups {
     /// Bytes of all extents with items.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        self.groups.iter().map(|group| group.space().used).sum()
+        self.iter().map(|group| group.space().used).sum()
     }
 
     /// Allocates a range in a group of a type: in the one of the last allocation if there is space, else in
@@ -142,14 +181,17 @@ impl BlockGroups {
         align: u64,
         read: &dyn Fn(&BlockGroup) -> Result<Ranges>,
     ) -> Result<LogicalAddr> {
-        let count = self.groups.len();
+        // Groups that are added meanwhile may be found or not.
+        let groups = self.groups.read().clone();
+        let count = groups.len();
         let last = self.last_of(kind).load(Ordering::Relaxed);
         for at in (0..count).map(|step| (last + step) % count.max(1)) {
-            let Some(group) = self.groups.get(at).filter(|group| group.holds(kind)) else {
+            let Some(group) = groups.get(at).filter(|group| group.holds(kind)) else {
                 continue;
             };
             if let Some(found) = group.allocate(len_bytes, align, read)? {
                 self.last_of(kind).store(at, Ordering::Relaxed);
+                self.count_free(group, |free| free.saturating_sub(len_bytes));
                 return Ok(found);
             }
         }
@@ -158,13 +200,7 @@ impl BlockGroups {
 
     fn last_of(&self, kind: BlockGroupFlags) -> &AtomicUsize {
         let [metadata, data, system] = &self.last;
-        if kind.contains(BlockGroupFlags::DATA) {
-            data
-        } else if kind.contains(BlockGroupFlags::SYSTEM) {
-            system
-        } else {
-            metadata
-        }
+        of_kind(kind, metadata, data, system)
     }
 
     /// An allocated range got an item.
@@ -177,8 +213,9 @@ impl BlockGroups {
     /// An allocated range will not be used.
     pub fn release(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
         let range = address.0..address.0 + len_bytes;
-        self.account(address, len_bytes, |group| group.release(range))
-            .map(drop)
+        let group = self.account(address, len_bytes, |group| group.release(range))?;
+        self.count_free(&group, |free| free + len_bytes);
+        Ok(())
     }
 
     /// An allocated range will not be used, but may have been written.
@@ -199,9 +236,10 @@ impl BlockGroups {
         while at < range.end {
             let group = self.find(LogicalAddr(at), 1)?;
             let end = range.end.min(group.end().0);
-            if !group.unpin(at..end) {
-                return Err(Corrupt::new(Locus::block(at), SpaceRule::Account).into());
-            }
+            let freed = group.unpin(at..end);
+            let account = || Corrupt::new(Locus::block(at), SpaceRule::Account);
+            let freed = freed.ok_or_else(account)?;
+            self.count_free(&group, |free| free + freed);
             at = end;
         }
         Ok(())
@@ -213,8 +251,8 @@ impl BlockGroups {
         len_bytes: u64,
         change: impl FnOnce(&BlockGroup) -> bool,
     ) -> Result<()> {
-        let start = self.account(address, len_bytes, change)?;
-        self.dirty.lock().insert(start);
+        let group = self.account(address, len_bytes, change)?;
+        self.mark_dirty(&group);
         Ok(())
     }
 
@@ -223,10 +261,10 @@ impl BlockGroups {
         address: LogicalAddr,
         len_bytes: u64,
         change: impl FnOnce(&BlockGroup) -> bool,
-    ) -> Result<LogicalAddr> {
+    ) -> Result<Arc<BlockGroup>> {
         let group = self.find(address, len_bytes)?;
-        if change(group) {
-            return Ok(group.start());
+        if change(&group) {
+            return Ok(group);
         }
         Err(Corrupt::new(Locus::block(address.0), SpaceRule::Account).into())
     }
@@ -235,7 +273,7 @@ impl BlockGroups {
     #[must_use]
     pub fn take_dirty(&self) -> Vec<Arc<BlockGroup>> {
         let dirty = std::mem::take(&mut *self.dirty.lock());
-        let find = |start| self.find(start, 1).ok().map(Arc::clone);
+        let find = |start| self.find(start, 1).ok();
         dirty.into_iter().filter_map(find).collect()
     }
 
@@ -248,5 +286,16 @@ impl BlockGroups {
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         !self.dirty.lock().is_empty()
+    }
+}
+
+/// What is kept of a type.
+fn of_kind<'k, T>(kind: BlockGroupFlags, metadata: &'k T, data: &'k T, system: &'k T) -> &'k T {
+    if kind.contains(BlockGroupFlags::DATA) {
+        data
+    } else if kind.contains(BlockGroupFlags::SYSTEM) {
+        system
+    } else {
+        metadata
     }
 }

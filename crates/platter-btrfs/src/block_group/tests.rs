@@ -1,6 +1,7 @@
 //! Updates of items: all interleavings, and the two faults of the kernel step by step.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use platter_ondisk::Rule;
 
@@ -42,7 +43,7 @@ fn use_extent(groups: &BlockGroups) -> LogicalAddr {
     at
 }
 
-fn group(groups: &BlockGroups) -> &BlockGroup {
+fn group(groups: &BlockGroups) -> Arc<BlockGroup> {
     groups.iter().next().unwrap()
 }
 
@@ -61,7 +62,7 @@ fn update_before_the_item_exists_does_not_hide_a_later_one() {
     let group = group(&groups);
     let extent = use_extent(&groups);
     assert!(matches!(group.begin_update(true), Update::Absent));
-    let pending = inserted(group);
+    let pending = inserted(&group);
     assert_eq!(pending.item().used_bytes, EXTENT);
     pending.done();
     groups.free(extent, EXTENT).unwrap();
@@ -81,7 +82,7 @@ fn failed_update_does_not_undo_a_later_insertion() {
     let groups = groups(BlockGroup::new(item(0), false, Vec::new()));
     let group = group(&groups);
     let extent = use_extent(&groups);
-    let failing = inserted(group);
+    let failing = inserted(&group);
     // An update begins on what the insertion recorded, with another value.
     groups.free(extent, EXTENT).unwrap();
     let Update::Write(update) = group.begin_update(true) else {
@@ -99,7 +100,7 @@ fn group_without_an_item_is_never_skipped() {
     let group = group(&groups);
     assert_eq!(group.space().used, 0);
     assert!(matches!(group.begin_update(true), Update::Absent));
-    inserted(group).done();
+    inserted(&group).done();
     assert!(matches!(group.begin_update(true), Update::Unchanged));
     assert!(matches!(group.begin_insertion(), Insertion::Exists));
 }

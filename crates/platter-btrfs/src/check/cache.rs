@@ -42,8 +42,8 @@ impl Checker<'_> {
             match self.read_cache(&header, locus) {
                 Ok(Some(mut free)) => {
                     // No extent is allocated there, and caches leave them out.
-                    let chunks = self.context.blocks.store().map().iter();
-                    for range in chunks.flat_map(ChunkItem::superblock_ranges) {
+                    let map = self.context.blocks.store().map();
+                    for range in map.iter().flat_map(ChunkItem::superblock_ranges) {
                         free.add(range);
                     }
                     free.sort();

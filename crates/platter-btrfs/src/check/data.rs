@@ -108,7 +108,8 @@ impl Checker<'_> {
         let mut at = item.start;
         while at < item.end {
             let context = self.context;
-            let chunk = context.blocks.store().map().find(at).map_err(Error::from);
+            let map = context.blocks.store().map();
+            let chunk = map.find(at).map_err(Error::from);
             let Some(chunk) = self.tolerate("chunk map", locus, chunk)? else {
                 break;
             };

@@ -50,6 +50,11 @@ impl ChunkMap {
         Ok(Self { chunks })
     }
 
+    /// The map with one more chunk.
+    pub fn with(&self, chunk: ChunkItem) -> Result<Self, Corrupt<ChunkMapRule>> {
+        Self::new(self.chunks.iter().cloned().chain([chunk]).collect())
+    }
+
     /// The chunk that an address is in.
     pub fn find(&self, logical: LogicalAddr) -> Result<&ChunkItem, Corrupt<ChunkMapRule>> {
         let after = self.chunks.partition_point(|chunk| chunk.start <= logical);

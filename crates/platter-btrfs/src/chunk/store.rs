@@ -4,11 +4,13 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use platter_block::{BlockDevice, IoError, Operation};
 use platter_cache::{BufferError, MetadataStore};
+use platter_ondisk::Corrupt;
 
 use super::layout::{Placement, Segment};
-use super::map::ChunkMap;
+use super::map::{ChunkMap, ChunkMapRule};
 use super::members::{Member, Members};
 use super::parity;
 use crate::ondisk::chunk_item::{ChunkItem, Profile};
@@ -22,7 +24,8 @@ use crate::ondisk::{DeviceAddr, LogicalAddr};
 /// devices.
 pub struct ChunkStore {
     name: Arc<str>,
-    map: ChunkMap,
+    /// Replaced as a whole when a chunk is added.
+    map: RwLock<Arc<ChunkMap>>,
     members: Members,
 }
 
@@ -30,7 +33,11 @@ impl ChunkStore {
     /// The space of `map` on `members`; `name` is that of errors.
     #[must_use]
     pub fn new(name: Arc<str>, map: ChunkMap, members: Members) -> Self {
-        Self { name, map, members }
+        Self {
+            name,
+            map: RwLock::new(Arc::new(map)),
+            members,
+        }
     }
 
     /// The name of the filesystem in errors.
@@ -39,10 +46,17 @@ impl ChunkStore {
         &self.name
     }
 
-    /// The chunks.
+    /// The chunks as they are now.
     #[must_use]
-    pub fn map(&self) -> &ChunkMap {
-        &self.map
+    pub fn map(&self) -> Arc<ChunkMap> {
+        Arc::clone(&self.map.read())
+    }
+
+    /// Adds a chunk.
+    pub fn add_chunk(&self, chunk: ChunkItem) -> Result<(), Corrupt<ChunkMapRule>> {
+        let mut map = self.map.write();
+        *map = Arc::new(map.with(chunk)?);
+        Ok(())
     }
 
     /// The devices.
@@ -57,8 +71,9 @@ impl ChunkStore {
         let mut most = 1;
         let mut at = logical;
         let mut left = len_bytes;
+        let map = self.map();
         while left > 0 {
-            let Ok(chunk) = self.map.find(at) else { break };
+            let Ok(chunk) = map.find(at) else { break };
             let segment = chunk.segment(at, left);
             most = most.max(self.ways(chunk, &segment).len());
             at = LogicalAddr(at.0 + segment.len_bytes);
@@ -70,7 +85,8 @@ impl ChunkStore {
     /// The device that a copy of the address is read from, and where; `None` if it is reconstructed.
     #[must_use]
     pub fn location(&self, logical: LogicalAddr, copy: u16) -> Option<(&Member, DeviceAddr)> {
-        let chunk = self.map.find(logical).ok()?;
+        let map = self.map();
+        let chunk = map.find(logical).ok()?;
         let segment = chunk.segment(logical, 1);
         match self.ways(chunk, &segment).get(usize::from(copy))? {
             Way::Direct(stripe) => {
@@ -91,11 +107,9 @@ impl ChunkStore {
     ) -> Result<(), BufferError> {
         let mut left: Vec<&mut [u8]> = bufs.iter_mut().map(|buf| &mut **buf).collect();
         let mut at = logical;
+        let map = self.map();
         while !left.is_empty() {
-            let chunk = self
-                .map
-                .find(at)
-                .map_err(platter_ondisk::Corruption::from)?;
+            let chunk = map.find(at).map_err(platter_ondisk::Corruption::from)?;
             let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
             let segment = chunk.segment(at, wanted);
             let (mut target, rest) = split(left, segment.len_bytes);
@@ -233,7 +247,7 @@ impl MetadataStore for ChunkStore {
     }
 
     fn len_bytes(&self) -> u64 {
-        self.map.end().0
+        self.map().end().0
     }
 
     fn copies(&self, at: u64, len_bytes: u32) -> u16 {
@@ -339,9 +353,9 @@ impl fmt::Debug for ChunkStore {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("ChunkStore")
             .field("name", &self.name)
-            .field("chunks", &self.map.iter().count())
+            .field("chunks", &self.map().iter().count())
             .field("members", &self.members)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -19,8 +19,9 @@ impl ChunkStore {
     pub fn write(&self, logical: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<(), BufferError> {
         let mut left: Vec<&[u8]> = bufs.iter().map(|buf| &**buf).collect();
         let mut at = logical;
+        let map = self.map();
         while !left.is_empty() {
-            let chunk = self.map().find(at).map_err(Corruption::from)?;
+            let chunk = map.find(at).map_err(Corruption::from)?;
             let wanted: u64 = left.iter().map(|buf| buf.len() as u64).sum();
             let segment = chunk.segment(at, wanted);
             let (now, later) = split(left, segment.len_bytes);

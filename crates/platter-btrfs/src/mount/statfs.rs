@@ -239,9 +239,10 @@ fn unallocated_bytes(context: &FsContext, profile: Profile) -> u64 {
 /// The unallocated bytes of each device that is present, where there are enough for a chunk.
 fn free_of_devices(context: &FsContext, least: u64) -> Vec<u64> {
     let store = context.blocks.store();
+    let map = store.map();
     let present = store.members().iter().filter(|it| it.device.is_some());
     let free = present.map(|member| {
-        let chunks = store.map().iter();
+        let chunks = map.iter();
         let stripes = chunks.flat_map(|chunk| {
             let own = chunk
                 .stripes

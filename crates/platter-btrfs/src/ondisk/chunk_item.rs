@@ -132,6 +132,13 @@ impl Profile {
         found.map(|(profile, _, _)| *profile)
     }
 
+    /// Its flag.
+    #[must_use]
+    pub fn flags(self) -> BlockGroupFlags {
+        let found = PROFILES.iter().find(|(profile, _, _)| *profile == self);
+        found.map_or(BlockGroupFlags::empty(), |(_, flag, _)| *flag)
+    }
+
     /// Its name in btrfs-progs.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -103,6 +103,7 @@ impl WriteContext {
         for range in pinned.iter() {
             self.groups.unpin(&range)?;
         }
+        self.count_global_reserve()?;
         let took = self.clock.monotonic().saturating_sub(begin);
         report.critical_nanoseconds = nanoseconds(took);
         *self.last_commit.lock() = report;
@@ -119,13 +120,14 @@ impl WriteContext {
     /// Runs references, stores roots and updates items of block groups until nothing is left to do.
     fn finish_trees(&self, generation: Generation, report: &mut CommitReport) -> Result<()> {
         loop {
+            self.create_groups(generation)?;
             report.heads_run += self.run_refs(generation, usize::MAX)? as u64;
             if !self.refs.is_empty() {
                 // A walk is in progress that began before some of them.
                 self.refs.wait_for_walks();
             }
             let stored = self.store_roots(generation)?;
-            let is_clean = !self.groups.is_dirty();
+            let is_clean = !self.groups.is_dirty() && !self.has_uncreated_groups();
             if stored == 0 && is_clean && self.refs.is_empty() {
                 return Ok(());
             }

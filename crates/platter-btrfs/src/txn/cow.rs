@@ -192,8 +192,7 @@ impl CopyOnWrite for Cow<'_> {
             BlockGroupFlags::METADATA
         };
         let len_bytes = fs.node_bytes();
-        let read = |group: &BlockGroup| fs.read_free_space(group);
-        let logical = fs.groups.allocate(kind, len_bytes, len_bytes, &read)?;
+        let logical = fs.allocate_space(kind, len_bytes, len_bytes)?;
         let key = RefKey::TreeBlock { tree: tree.id() };
         fs.refs.queue(&Change {
             allocates: true,

@@ -3,10 +3,9 @@
 use std::io::IoSlice;
 
 use platter_ondisk::{Corrupt, Locus, Rule};
-use platter_vfs::{Error, Result};
+use platter_vfs::{Condition, Error, Result};
 
 use super::{Handle, checksums};
-use crate::block_group::BlockGroup;
 use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::file_extent::ExtentPlace;
@@ -49,11 +48,28 @@ impl Handle<'_> {
     pub fn allocate_data(&self, len_bytes: u64) -> Result<LogicalAddr> {
         let fs = self.fs;
         let sector_bytes = fs.context.superblock.sector_bytes.into();
-        let read = |group: &BlockGroup| fs.read_free_space(group);
         let kind = BlockGroupFlags::DATA;
-        let address = fs.groups.allocate(kind, len_bytes, sector_bytes, &read)?;
+        let address = fs.allocate_space(kind, len_bytes, sector_bytes)?;
         fs.new_data.lock().add(address.0..address.0 + len_bytes);
         Ok(address)
+    }
+
+    /// Allocates space for data, or for as much of it as there is in one piece: for all that was reserved, in
+    /// several calls. Returns how long it is.
+    ///
+    /// # Errors
+    /// `ENOSPC` if nothing is free.
+    pub fn allocate_data_part(&self, len_bytes: u64) -> Result<(LogicalAddr, u64)> {
+        let sector_bytes = u64::from(self.fs.context.superblock.sector_bytes);
+        let mut len_bytes = len_bytes;
+        loop {
+            match self.allocate_data(len_bytes) {
+                Err(Error::Condition(Condition::NoSpace)) if len_bytes > sector_bytes => {
+                    len_bytes = (len_bytes / 2).next_multiple_of(sector_bytes);
+                }
+                allocated => return Ok((allocated?, len_bytes)),
+            }
+        }
     }
 
     /// Frees data that was allocated, and nothing refers to. It may have been written.

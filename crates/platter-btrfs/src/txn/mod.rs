@@ -1,6 +1,7 @@
 //! Transactions: trees that are changed by copy-on-write, delayed references, and commits.
 
 mod checksums;
+mod chunks;
 mod commit;
 mod convert;
 mod cow;
@@ -9,6 +10,7 @@ mod extents;
 mod free_space;
 mod open;
 mod run;
+mod space;
 mod stripes;
 mod superblocks;
 #[cfg(test)]
@@ -35,6 +37,8 @@ pub use cow::Cow;
 pub use data::FileRange;
 pub use trees::OpenTree;
 
+use chunks::ChunkAllocator;
+use space::{Reservations, Urgency};
 use stripes::StripedLocks;
 
 /// How transactions are made.
@@ -139,6 +143,8 @@ pub struct WriteContext {
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
     refs: DelayedRefs,
     groups: BlockGroups,
+    chunks: ChunkAllocator,
+    reservations: Reservations,
     /// Data that was allocated and has no item in the extent tree: it may be written.
     new_data: Mutex<Ranges>,
     /// Held while the references of a block are counted that several trees may share.
@@ -163,22 +169,39 @@ pub struct Handle<'f> {
     fs: &'f WriteContext,
     generation: Generation,
     credits: u32,
+    reserved_bytes: u64,
 }
 
 impl WriteContext {
-    /// Begins a handle that changes about so many tree blocks. Waits while the transaction is full or is being
-    /// committed.
+    /// Begins a handle that changes at most so many tree blocks, for which space is reserved. Waits while the
+    /// transaction is full or is being committed.
     ///
     /// # Errors
-    /// That the filesystem is read-only after a failure; those of a commit.
+    /// `ENOSPC`; that the filesystem is read-only after a failure; those of a commit.
     pub fn begin(&self, credits: u32) -> Result<Handle<'_>> {
+        self.begin_with(credits, Urgency::Normal)
+    }
+
+    /// Begins a handle that frees space: it may use some of what is kept for commits.
+    ///
+    /// # Errors
+    /// Those of [`begin`](Self::begin).
+    pub fn begin_freeing(&self, credits: u32) -> Result<Handle<'_>> {
+        self.begin_with(credits, Urgency::Freeing)
+    }
+
+    fn begin_with(&self, credits: u32, urgency: Urgency) -> Result<Handle<'_>> {
         let credits = credits.min(self.transactions.blocks_max());
+        let reserved_bytes = u64::from(credits) * self.node_bytes();
+        self.reserve_metadata(reserved_bytes, urgency)?;
         let commit = |generation| self.commit(generation);
-        let generation = self.transactions.begin(credits, commit)?;
+        let begun = self.transactions.begin(credits, commit);
+        let generation = begun.inspect_err(|_| self.release_metadata(reserved_bytes))?;
         Ok(Handle {
             fs: self,
             generation,
             credits,
+            reserved_bytes,
         })
     }
 
@@ -299,6 +322,7 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         self.throttle();
         self.fs.transactions.end(self.credits);
+        self.fs.release_metadata(self.reserved_bytes);
     }
 }
 

@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use platter_cache::commit::Transactions;
 use platter_vfs::{Clock, Error, Result, Unsupported};
 
+use super::chunks::ChunkAllocator;
+use super::space::Reservations;
 use super::stripes::StripedLocks;
 use super::{CommitReport, Running, WriteContext, WriteOptions, ended};
 use crate::block_group::{BlockGroups, load_groups};
@@ -39,14 +41,17 @@ impl WriteContext {
             TreeId::EXTENT
         };
         let tree = context.required_tree(group_tree)?;
-        let chunks = context.blocks.store().map();
-        let groups = load_groups(&context.blocks, tree, chunks)?;
+        let map = context.blocks.store().map();
+        let groups = load_groups(&context.blocks, tree, &map)?;
+        let chunks = ChunkAllocator::new(&superblock);
         let opened = Self {
             features: Mutex::new(superblock.features),
             superblock: Mutex::new(superblock),
             trees: Mutex::new(BTreeMap::new()),
             refs: DelayedRefs::default(),
             groups: BlockGroups::new(groups),
+            chunks,
+            reservations: Reservations::default(),
             new_data: Mutex::default(),
             shared: StripedLocks::default(),
             pinned: Mutex::default(),
@@ -67,6 +72,7 @@ impl WriteContext {
         if opened.has_free_space_tree() {
             opened.tree(TreeId::FREE_SPACE)?;
         }
+        opened.count_global_reserve()?;
         Ok(opened)
     }
 }

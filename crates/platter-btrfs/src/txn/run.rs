@@ -21,6 +21,11 @@ impl WriteContext {
             && let Some(running) = self.refs.select()
         {
             run += 1;
+            // The head's extent may be in a group that was added for it.
+            if let Err(error) = self.create_groups(generation) {
+                self.refs.unselect(running);
+                return Err(error);
+            }
             if !self.run_head(generation, running)? {
                 // Others wait for the same walk.
                 break;
@@ -211,7 +216,7 @@ impl WriteContext {
         self.edit(generation, TreeId::FREE_SPACE, |editor| {
             change(&mut GroupSpace {
                 editor,
-                group,
+                group: &group,
                 sector_bytes,
             })
         })

@@ -5,6 +5,7 @@ use platter_vfs::Result;
 use zerocopy::IntoBytes;
 
 use super::WriteContext;
+use crate::ondisk::dev_item::DevItem;
 use crate::ondisk::superblock::{
     DiskSuperblock, RootBackup, RootPointer, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
 };
@@ -18,7 +19,8 @@ impl WriteContext {
         let superblock = self.next_superblock(generation)?;
         for member in store.members().iter() {
             if let Some(device) = &member.device {
-                write_copies(&**device, &superblock, member.total_bytes)?;
+                let used = self.allocated_bytes(member.id);
+                write_copies(&**device, &superblock, member.total_bytes, used)?;
             }
         }
         store.flush()?;
@@ -37,6 +39,7 @@ impl WriteContext {
             log_root: None,
             features: *self.features.lock(),
             bytes_used: self.groups.used_bytes(),
+            sys_chunks: self.chunks.system(),
             ..old.clone()
         };
         if old.uuid_tree_generation == old.generation.0 {
@@ -68,13 +71,17 @@ fn write_copies(
     device: &dyn BlockDevice,
     superblock: &Superblock,
     total_bytes: Option<u64>,
+    bytes_used: u64,
 ) -> Result<()> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes)?;
     let old: DiskSuperblock = zerocopy::transmute!(bytes);
     let own = Superblock::decode(&old, SUPERBLOCK_OFFSETS[0])?;
     let superblock = Superblock {
-        dev_item: own.dev_item,
+        dev_item: DevItem {
+            bytes_used,
+            ..own.dev_item
+        },
         ..superblock.clone()
     };
     let len_bytes = device.geometry().len_bytes;

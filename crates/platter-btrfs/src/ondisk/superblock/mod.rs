@@ -376,6 +376,13 @@ fn sys_chunks(
     Ok(chunks)
 }
 
+/// Whether the chunks fit into the array of a superblock.
+#[must_use]
+pub fn fit_sys_chunk_array(chunks: &[ChunkItem]) -> bool {
+    let bytes = chunks.iter().map(|chunk| encode_sys_chunk(chunk).len());
+    bytes.fold(0usize, usize::saturating_add) <= SYS_CHUNK_ARRAY_BYTES
+}
+
 fn encode_sys_chunk(chunk: &ChunkItem) -> Vec<u8> {
     let key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, chunk.start.0);
     let mut bytes = key.encode().as_bytes().to_vec();

@@ -124,7 +124,7 @@ fn later_update_of_a_group_is_written_last() {
     thread::scope(|scope| {
         let update = scope.spawn(|| {
             let mut counters = BlockGroupCounters::default();
-            fs.update_group(handle.generation(), group, &mut counters)
+            fs.update_group(handle.generation(), &group, &mut counters)
         });
         // While another thread has the tree, the item is not what this one would write.
         thread::sleep(Duration::from_millis(50));
@@ -154,7 +154,7 @@ fn groups_stay_dirty_after_one_could_not_be_updated() {
     removed.unwrap();
     fs.groups()
         .iter()
-        .for_each(|group| fs.groups().mark_dirty(group));
+        .for_each(|group| fs.groups().mark_dirty(&group));
     let mut counters = BlockGroupCounters::default();
     let updated = fs.update_groups(handle.generation(), &mut counters);
     updated.unwrap_err();

@@ -25,9 +25,9 @@ use crate::txn::{FileRange, Handle, WriteContext, WriteOptions};
 const ROOT: u64 = FIRST_FREE_OBJECT;
 
 /// Removes a file from the root directory of a subvolume, item by item.
-fn unlink(fs: &WriteContext, id: TreeId, name: &str) {
+pub(super) fn unlink(fs: &WriteContext, id: TreeId, name: &str) {
     let name = name.as_bytes();
-    let handle = fs.begin(32).unwrap();
+    let handle = fs.begin_freeing(32).unwrap();
     let extents = handle.edit(id, |tree| {
         let entry_key = Key::new(ROOT, ItemKind::DIR_ITEM, name_hash(name));
         let entry = tree.get(entry_key)?.unwrap();
@@ -98,7 +98,13 @@ fn write(
 }
 
 /// Creates a file in the root directory of a subvolume, item by item.
-fn create(fs: &WriteContext, tree: TreeId, name: &str, contents: &[u8], extent_max: usize) {
+pub(super) fn create(
+    fs: &WriteContext,
+    tree: TreeId,
+    name: &str,
+    contents: &[u8],
+    extent_max: usize,
+) {
     let name = name.as_bytes();
     let handle = fs.begin(32).unwrap();
     let transaction = handle.generation();

@@ -6,6 +6,7 @@ mod crash;
 mod files;
 mod image;
 mod rules;
+mod space;
 mod xattrs;
 
 /// A sequence of numbers (`SplitMix64`).

@@ -150,9 +150,9 @@ fn free_space_that_contradicts_the_extents_is_corrupt() {
     };
     let root = fs.superblock().root.logical;
     let group = fs.groups().find(root, 1).unwrap();
-    let used = rule(change(group, root.0, false));
+    let used = rule(change(&group, root.0, false));
     assert_eq!(used, FreeSpaceTreeRule::Range.text());
-    let free = rule(change(group, group.end().0 - 16384, true));
+    let free = rule(change(&group, group.end().0 - 16384, true));
     assert_eq!(free, FreeSpaceTreeRule::Range.text());
     let unknown = BlockGroupItem {
         start: LogicalAddr(1 << 40),
@@ -224,7 +224,7 @@ fn free_space_turns_into_bitmaps_and_back() {
             fs.edit(fs.running(), TreeId::FREE_SPACE, |editor| {
                 let mut space = GroupSpace {
                     editor,
-                    group,
+                    group: &group,
                     sector_bytes: 4096,
                 };
                 let range = at..at + 131_072;
@@ -237,13 +237,13 @@ fn free_space_turns_into_bitmaps_and_back() {
             .unwrap();
         }
     };
-    let free = fs.read_free_space(group).unwrap();
+    let free = fs.read_free_space(&group).unwrap();
     change(false);
     assert!(uses_bitmaps());
     change(true);
     assert!(!uses_bitmaps());
     fs.sync().unwrap();
-    assert_eq!(fs.read_free_space(group).unwrap(), free);
+    assert_eq!(fs.read_free_space(&group).unwrap(), free);
     drop(fs);
     pool.assert_clean();
 }

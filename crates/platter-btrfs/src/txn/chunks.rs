@@ -1,0 +1,417 @@
+//! Allocation of chunks: stripes on the devices, and the items that describe them.
+//!
+//! A chunk is wanted in the middle of a change, with a tree locked. It is added in memory then, and its items are
+//! inserted before a reference to something in it is run, when no tree is locked.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, Error, Result};
+use zerocopy::IntoBytes;
+
+use super::WriteContext;
+use crate::block_group::{BlockGroup, Ranges};
+use crate::chunk::{ChunkMap, Member};
+use crate::context::TreesRule;
+use crate::ondisk::block_group::BlockGroupItem;
+use crate::ondisk::chunk_item::{BlockGroupFlags, ChunkItem, Profile, STRIPE_BYTES, Stripe};
+use crate::ondisk::dev_extent::DevExtent;
+use crate::ondisk::dev_item::DevItem;
+use crate::ondisk::free_space::{FreeSpaceFlags, FreeSpaceInfo};
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::superblock::fit_sys_chunk_array;
+use crate::ondisk::tree_block::Expected;
+use crate::ondisk::types::{CHUNK_OBJECT, DEV_ITEMS_OBJECT};
+use crate::ondisk::{DeviceAddr, DeviceId, Generation, Key, LogicalAddr, Superblock, TreeId};
+
+/// What the beginning of each device is left free for.
+const RESERVED_OF_DEVICE_BYTES: u64 = 1 << 20;
+/// What lengths of stripes are rounded up to where the chunk is limited.
+const STRIPE_ROUND_BYTES: u64 = 16 << 20;
+/// The longest stripe.
+const STRIPE_BYTES_MAX: u64 = 1 << 30;
+/// From this size of all devices on, chunks of metadata are larger.
+const LARGE_BYTES: u64 = 50 << 30;
+
+/// Profiles in the order in which one is chosen of several that a type has.
+const PREFERRED: [Profile; 6] = [
+    Profile::Raid1C4,
+    Profile::Raid1C3,
+    Profile::Raid10,
+    Profile::Raid1,
+    Profile::Dup,
+    Profile::Raid0,
+];
+
+/// Chunks that were allocated.
+#[derive(Debug)]
+pub(super) struct ChunkAllocator {
+    /// Held to allocate a chunk.
+    turn: Mutex<()>,
+    /// Chunks whose items are not inserted yet.
+    pending: Mutex<Vec<ChunkItem>>,
+    /// Held to insert them; no tree is locked.
+    creating: Mutex<()>,
+    /// Those that are pending or being inserted.
+    uncreated: AtomicUsize,
+    /// The chunks of the chunk tree.
+    system: Mutex<Vec<ChunkItem>>,
+}
+
+impl ChunkAllocator {
+    pub(super) fn new(superblock: &Superblock) -> Self {
+        Self {
+            turn: Mutex::default(),
+            pending: Mutex::default(),
+            creating: Mutex::default(),
+            uncreated: AtomicUsize::new(0),
+            system: Mutex::new(superblock.sys_chunks.clone()),
+        }
+    }
+
+    /// The chunks of the chunk tree, which the superblock lists.
+    pub(super) fn system(&self) -> Vec<ChunkItem> {
+        self.system.lock().clone()
+    }
+}
+
+/// How the stripes of a chunk are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    profile: Profile,
+    /// Stripes on each device.
+    on_device: usize,
+    devices_min: usize,
+    devices_max: usize,
+    /// The number of devices is a multiple of this.
+    step: usize,
+}
+
+impl Shape {
+    fn of(profile: Profile) -> Self {
+        let (on_device, devices_min, devices_max, step) = match profile {
+            Profile::Single => (1, 1, 1, 1),
+            Profile::Dup => (2, 1, 1, 1),
+            Profile::Raid0 => (1, 1, usize::MAX, 1),
+            Profile::Raid1 => (1, 2, 2, 2),
+            Profile::Raid1C3 => (1, 3, 3, 3),
+            Profile::Raid1C4 => (1, 4, 4, 4),
+            Profile::Raid10 => (1, 2, usize::MAX, 2),
+            Profile::Raid5 => (1, 2, usize::MAX, 1),
+            Profile::Raid6 => (1, 3, usize::MAX, 1),
+        };
+        Self {
+            profile,
+            on_device,
+            devices_min,
+            devices_max,
+            step,
+        }
+    }
+}
+
+/// The longest free piece of a device, up to what a chunk takes of it.
+#[derive(Debug, Clone, Copy)]
+struct Hole<'m> {
+    member: &'m Member,
+    start: u64,
+    len_bytes: u64,
+    /// All that is free on the device.
+    free_bytes: u64,
+}
+
+/// The free ranges of a device.
+fn free_of(map: &ChunkMap, member: &Member) -> Ranges {
+    let mut free = Ranges::default();
+    let total = member.total_bytes.unwrap_or_default();
+    if total > RESERVED_OF_DEVICE_BYTES {
+        free.add(RESERVED_OF_DEVICE_BYTES..total);
+    }
+    for chunk in map.iter() {
+        let len_bytes = chunk.stripe_len_bytes();
+        for stripe in chunk.stripes.iter().filter(|it| it.device == member.id) {
+            free.exclude(&(stripe.offset.0..stripe.offset.0.saturating_add(len_bytes)));
+        }
+    }
+    free
+}
+
+fn hole<'m>(map: &ChunkMap, member: &'m Member, most: u64) -> Option<Hole<'m>> {
+    let free = free_of(map, member);
+    let aligned = |range: std::ops::Range<u64>| {
+        let start = range.start.next_multiple_of(STRIPE_BYTES);
+        (start, range.end.saturating_sub(start))
+    };
+    let holes = || free.iter().map(aligned);
+    let found = holes().find(|(_, len_bytes)| *len_bytes >= most);
+    let (start, len_bytes) = found.or_else(|| holes().max_by_key(|(_, len)| *len))?;
+    Some(Hole {
+        member,
+        start,
+        len_bytes: len_bytes.min(most),
+        free_bytes: free.len_bytes(),
+    })
+}
+
+/// The most bytes of a stripe and of a chunk, on devices of `total` bytes.
+fn limits(kind: BlockGroupFlags, total: u64) -> (u64, u64) {
+    let most = if kind.contains(BlockGroupFlags::DATA) {
+        10 << 30
+    } else if kind.contains(BlockGroupFlags::SYSTEM) {
+        32 << 20
+    } else if total > LARGE_BYTES {
+        1 << 30
+    } else {
+        256 << 20
+    };
+    (most.min(STRIPE_BYTES_MAX), most.min(total / 10))
+}
+
+impl WriteContext {
+    /// Allocates space of a type, in a new chunk if that is needed.
+    ///
+    /// # Errors
+    /// `ENOSPC`.
+    pub(super) fn allocate_space(
+        &self,
+        kind: BlockGroupFlags,
+        len_bytes: u64,
+        align: u64,
+    ) -> Result<LogicalAddr> {
+        let read = |group: &BlockGroup| self.read_free_space(group);
+        let allocate = || self.groups.allocate(kind, len_bytes, align, &read);
+        let is_full = |error: &Error| matches!(error, Error::Condition(Condition::NoSpace));
+        match allocate() {
+            Err(error) if is_full(&error) => {}
+            found => return found,
+        }
+        let _turn = self.chunks.turn.lock();
+        loop {
+            // Another thread may have added one, or what was added is too short.
+            match allocate() {
+                Err(error) if is_full(&error) => {}
+                found => return found,
+            }
+            if !self.add_chunk(kind)? {
+                return Err(Condition::NoSpace.into());
+            }
+        }
+    }
+
+    /// Adds a chunk for a type, unless others did since `free_before` bytes were free. Returns whether there is
+    /// more space.
+    pub(super) fn grow_space(&self, kind: BlockGroupFlags, free_before: u64) -> Result<bool> {
+        let _turn = self.chunks.turn.lock();
+        Ok(self.groups.free_bytes(kind) > free_before || self.add_chunk(kind)?)
+    }
+
+    /// The flags of a new chunk: the types that groups have together, and the profile that they have.
+    fn flags_of_new(&self, kind: BlockGroupFlags) -> BlockGroupFlags {
+        let groups = self.groups.iter().filter(|group| group.holds(kind));
+        let all = groups.fold(kind, |all, group| all | group.flags());
+        let count = self.blocks().store().members().iter().count();
+        let is_possible = |profile: &&Profile| {
+            all.contains(profile.flags()) && Shape::of(**profile).devices_min <= count
+        };
+        let profile = PREFERRED.iter().find(is_possible);
+        all.intersection(BlockGroupFlags::TYPES)
+            | profile.map_or(BlockGroupFlags::empty(), |profile| profile.flags())
+    }
+
+    /// Adds a chunk in memory. Returns `false` if the devices have no space for one.
+    fn add_chunk(&self, kind: BlockGroupFlags) -> Result<bool> {
+        let flags = self.flags_of_new(kind);
+        let store = self.blocks().store();
+        let map = store.map();
+        let Some(chunk) = self.plan_chunk(&map, flags) else {
+            return Ok(false);
+        };
+        if flags.contains(BlockGroupFlags::SYSTEM) {
+            let mut system = self.chunks.system.lock();
+            system.push(chunk.clone());
+            if !fit_sys_chunk_array(&system) {
+                system.pop();
+                return Ok(false);
+            }
+        }
+        self.chunks.uncreated.fetch_add(1, Ordering::AcqRel);
+        self.chunks.pending.lock().push(chunk.clone());
+        store.add_chunk(chunk.clone())?;
+        let item = BlockGroupItem {
+            start: chunk.start,
+            len_bytes: chunk.len_bytes,
+            used_bytes: 0,
+            chunk_object: CHUNK_OBJECT,
+            flags,
+        };
+        let superblocks = chunk.superblock_ranges();
+        self.groups.add(BlockGroup::empty(item, superblocks));
+        Ok(true)
+    }
+
+    /// A new chunk after all others. `None` if the devices have no space for one.
+    fn plan_chunk(&self, map: &ChunkMap, flags: BlockGroupFlags) -> Option<ChunkItem> {
+        let profile = Profile::of(flags)?;
+        let shape = Shape::of(profile);
+        let members = self.blocks().store().members();
+        let sizes = members.iter().map(|member| member.total_bytes.unwrap_or(0));
+        let (stripe_max, chunk_max) = limits(flags, sizes.fold(0, u64::saturating_add));
+        let on_device = shape.on_device as u64;
+        let most = stripe_max * on_device;
+        let holes = members.iter().filter_map(|member| hole(map, member, most));
+        let mut holes: Vec<_> = holes
+            .filter(|hole| hole.len_bytes >= STRIPE_BYTES * on_device)
+            .collect();
+        holes.sort_by_key(|hole| Reverse((hole.len_bytes, hole.free_bytes)));
+        let count = holes.len().min(shape.devices_max);
+        let count = count - count % shape.step;
+        if count < shape.devices_min {
+            return None;
+        }
+        holes.truncate(count);
+        let stripes = count * shape.on_device;
+        let data = (stripes / usize::from(profile.copies())).max(1) as u64;
+        let available = holes.last()?.len_bytes / on_device;
+        let mut stripe_bytes = available;
+        if stripe_bytes.saturating_mul(data) > chunk_max {
+            let limited = (chunk_max / data).next_multiple_of(STRIPE_ROUND_BYTES);
+            stripe_bytes = limited.min(available);
+        }
+        stripe_bytes -= stripe_bytes % STRIPE_BYTES;
+        let stripe = |hole: &Hole<'_>, number: u64| Stripe {
+            device: hole.member.id,
+            offset: DeviceAddr(hole.start + number * stripe_bytes),
+            device_uuid: hole.member.uuid,
+        };
+        let stripes = holes
+            .iter()
+            .flat_map(|hole| (0..on_device).map(move |number| stripe(hole, number)));
+        let io_bytes = u32::try_from(STRIPE_BYTES).ok()?;
+        Some(ChunkItem {
+            start: map.end(),
+            len_bytes: stripe_bytes * data,
+            owner: TreeId::EXTENT.0,
+            flags,
+            profile,
+            io: (io_bytes, io_bytes),
+            sector_bytes: self.context.superblock.sector_bytes,
+            sub_stripes: if profile == Profile::Raid10 { 2 } else { 1 },
+            stripes: stripes.collect(),
+        })
+    }
+
+    /// Bytes of a device that chunks use.
+    pub(super) fn allocated_bytes(&self, device: DeviceId) -> u64 {
+        let map = self.blocks().store().map();
+        let stripes = map.iter().flat_map(|chunk| {
+            let own = chunk.stripes.iter().filter(|it| it.device == device);
+            own.map(|_| chunk.stripe_len_bytes())
+        });
+        stripes.fold(0, u64::saturating_add)
+    }
+
+    /// Whether chunks were added whose items are not inserted.
+    pub(super) fn has_uncreated_groups(&self) -> bool {
+        self.chunks.uncreated.load(Ordering::Acquire) > 0
+    }
+
+    /// Inserts the items of chunks that were added. The caller has no tree locked. An error is to abort the
+    /// transaction.
+    pub(super) fn create_groups(&self, generation: Generation) -> Result<()> {
+        while self.has_uncreated_groups() {
+            let _creating = self.chunks.creating.lock();
+            let Some(chunk) = self.chunks.pending.lock().pop() else {
+                continue;
+            };
+            let created = self.create_group(generation, &chunk);
+            self.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
+            created?;
+        }
+        Ok(())
+    }
+
+    fn create_group(&self, generation: Generation, chunk: &ChunkItem) -> Result<()> {
+        let chunk_key = Key::new(CHUNK_OBJECT, ItemKind::CHUNK_ITEM, chunk.start.0);
+        self.edit(generation, TreeId::CHUNK, |editor| {
+            editor.insert(chunk_key, &chunk.encode())
+        })?;
+        let devices: BTreeSet<DeviceId> = chunk.stripes.iter().map(|it| it.device).collect();
+        for device in devices {
+            self.update_device(generation, device)?;
+        }
+        let extent = DevExtent {
+            device: DeviceId(0),
+            start: DeviceAddr(0),
+            len_bytes: chunk.stripe_len_bytes(),
+            chunk: chunk.start,
+            chunk_tree: TreeId::CHUNK.0,
+            chunk_object: CHUNK_OBJECT,
+            chunk_tree_uuid: self.chunk_tree_uuid()?,
+        };
+        for stripe in &chunk.stripes {
+            let key = Key::new(stripe.device.0, ItemKind::DEV_EXTENT, stripe.offset.0);
+            self.edit(generation, TreeId::DEV, |editor| {
+                editor.insert(key, extent.encode().as_bytes())
+            })?;
+        }
+        let (start, len_bytes) = (chunk.start.0, chunk.len_bytes);
+        if self.has_free_space_tree() {
+            let info = FreeSpaceInfo {
+                extent_count: 1,
+                flags: FreeSpaceFlags::empty(),
+            };
+            let key = |kind| Key::new(start, kind, len_bytes);
+            self.edit(generation, TreeId::FREE_SPACE, |editor| {
+                let disk = info.encode();
+                editor.insert(key(ItemKind::FREE_SPACE_INFO), disk.as_bytes())?;
+                editor.insert(key(ItemKind::FREE_SPACE_EXTENT), &[])
+            })?;
+        }
+        self.groups.mark_dirty(&*self.groups.find(chunk.start, 1)?);
+        Ok(())
+    }
+
+    /// Brings the item of a device up to date.
+    fn update_device(&self, generation: Generation, device: DeviceId) -> Result<()> {
+        let key = Key::new(DEV_ITEMS_OBJECT, ItemKind::DEV_ITEM, device.0);
+        self.edit(generation, TreeId::CHUNK, |editor| {
+            let locus = editor.tree().locus(key);
+            let missing = || Corrupt::new(locus, TreesRule::MissingTree);
+            let data = editor.get(key)?.ok_or_else(missing)?;
+            let item = DevItem {
+                bytes_used: self.allocated_bytes(device),
+                ..DevItem::decode(&data, locus)?
+            };
+            editor.set(key, item.encode().as_bytes())
+        })
+    }
+
+    /// The UUID of the chunk tree, which all tree blocks have.
+    fn chunk_tree_uuid(&self) -> Result<platter_ondisk::Uuid> {
+        let root = self.tree(TreeId::CHUNK)?.lock().now.tree.root.logical;
+        let block = self.blocks().read(root, &Expected::default())?;
+        let missing = || Corrupt::new(Locus::tree(TreeId::CHUNK.0), TreesRule::MissingTree);
+        Ok(block.header().ok_or_else(missing)?.chunk_tree_uuid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_limited_by_type_and_devices() {
+        let gib = 1 << 30;
+        assert_eq!(limits(BlockGroupFlags::DATA, 1000 * gib), (gib, 10 * gib));
+        assert_eq!(limits(BlockGroupFlags::DATA, 10 * gib), (gib, gib));
+        let large = limits(BlockGroupFlags::METADATA, 60 * gib);
+        assert_eq!(large, (gib, gib));
+        let small = limits(BlockGroupFlags::METADATA, 40 * gib);
+        assert_eq!(small, (256 << 20, 256 << 20));
+        let system = limits(BlockGroupFlags::SYSTEM, 40 * gib);
+        assert_eq!(system, (32 << 20, 32 << 20));
+    }
+}

@@ -1,0 +1,211 @@
+//! Chunks that are allocated until the devices are full, and what can still be done then.
+
+use platter_vfs::{Condition, Error, Result};
+use zerocopy::IntoBytes;
+
+use super::files::{create, unlink};
+use super::image::Pool;
+use crate::ondisk::checksum::name_hash;
+use crate::ondisk::chunk_item::BlockGroupFlags;
+use crate::ondisk::dir_item::Xattr;
+use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
+use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::types::FIRST_FREE_OBJECT;
+use crate::ondisk::{Key, TreeId};
+use crate::txn::{FileRange, WriteContext, WriteOptions};
+
+const PIECE: u64 = 4 << 20;
+
+fn is_full<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::Condition(Condition::NoSpace)))
+}
+
+/// Preallocates a piece at the end of the file `inode`.
+fn preallocate(fs: &WriteContext, inode: u64, offset: u64) -> Result<()> {
+    fs.reserve_data(PIECE)?;
+    let handle = fs.begin(64);
+    let handle = handle.inspect_err(|_| fs.release_reserved_data(PIECE))?;
+    let mut at = offset;
+    while at < offset + PIECE {
+        // What was reserved can be allocated, though not in one piece.
+        let (logical, len_bytes) = handle.allocate_data_part(offset + PIECE - at).unwrap();
+        fs.release_reserved_data(len_bytes);
+        let place = ExtentPlace {
+            logical,
+            disk_bytes: len_bytes,
+            offset: 0,
+        };
+        let extent = FileExtent {
+            generation: handle.generation(),
+            ram_bytes: len_bytes,
+            compression: Compression::None,
+            file_bytes: len_bytes,
+            kind: FileExtentKind::Prealloc(place),
+        };
+        handle.edit(TreeId::FS, |tree| {
+            tree.insert(Key::new(inode, ItemKind::EXTENT_DATA, at), &extent.encode())?;
+            let key = Key::new(inode, ItemKind::INODE_ITEM, 0);
+            let data = tree.get(key)?.unwrap();
+            let mut item = InodeItem::decode(&data, tree.tree().locus(key))?;
+            item.allocated_bytes += len_bytes;
+            tree.set(key, item.encode().as_bytes())
+        })?;
+        let range = FileRange {
+            tree: TreeId::FS,
+            inode,
+            offset: at,
+        };
+        handle.add_data(range, &place)?;
+        at += len_bytes;
+    }
+    Ok(())
+}
+
+/// Preallocates until there is no space. Returns how many pieces there was space for.
+fn fill(fs: &WriteContext, inode: u64) -> u64 {
+    for count in 0.. {
+        let done = preallocate(fs, inode, count * PIECE);
+        if is_full(&done) {
+            return count;
+        }
+        done.unwrap();
+    }
+    0
+}
+
+fn attribute_name(number: u64) -> String {
+    format!("user.{number}")
+}
+
+fn attribute_key(number: u64) -> Key {
+    let hash = name_hash(attribute_name(number).as_bytes());
+    Key::new(FIRST_FREE_OBJECT, ItemKind::XATTR_ITEM, hash)
+}
+
+/// Sets attributes of the root directory until there is no space. Returns how many.
+fn fill_metadata(fs: &WriteContext, from: u64) -> u64 {
+    for count in from.. {
+        let name = attribute_name(count);
+        let handle = fs.begin(16);
+        if is_full(&handle) {
+            return count;
+        }
+        let handle = handle.unwrap();
+        let mut item = Vec::new();
+        Xattr {
+            transaction: handle.generation(),
+            name: name.as_bytes(),
+            value: &[7; 3000],
+        }
+        .encode(&mut item);
+        let key = attribute_key(count);
+        handle
+            .edit(TreeId::FS, |tree| tree.set(key, &item))
+            .unwrap();
+    }
+    0
+}
+
+/// The kernel removes what was preallocated.
+const GO_ON: &str = "
+mount -t btrfs -o $options $device $root
+stat -c %b $root/full
+rm $root/full
+sync -f $root
+umount $root
+";
+
+fn examine(devices: usize, size_mib: u64, mkfs: &[&str], has_group_tree: bool) {
+    let pool = Pool::make(devices, size_mib, mkfs);
+    let mut fs = pool.open(WriteOptions::default());
+    if has_group_tree {
+        fs.convert_to_block_group_tree().unwrap();
+    }
+    let chunks = fs.groups().iter().count();
+    create(&fs, TreeId::FS, "full", &[], 4096);
+    create(&fs, TreeId::FS, "small", &[], 4096);
+    let inode = FIRST_FREE_OBJECT + 1;
+    let count = fill(&fs, inode);
+    assert!(fs.groups().iter().count() > chunks, "a chunk was allocated");
+    assert!(fs.available_bytes(BlockGroupFlags::DATA) < PIECE);
+    fs.sync().unwrap();
+    pool.assert_clean();
+    // Metadata has no more chunks, either.
+    let attributes = fill_metadata(&fs, 0);
+    assert!(attributes > 0);
+    assert!(fs.failure().is_none());
+    fs.sync().unwrap();
+    pool.assert_clean();
+    let refused = fs.begin(16);
+    assert!(is_full(&refused));
+    drop(refused);
+    // Files can be removed, which frees space.
+    drop(fs.begin_freeing(16).unwrap());
+    drop(fs);
+    let blocks: u64 = pool.run(GO_ON).trim().parse().unwrap();
+    assert_eq!(blocks, count * PIECE / 512);
+    pool.assert_clean();
+    let fs = pool.open(WriteOptions::default());
+    unlink(&fs, TreeId::FS, "small");
+    for number in 0..attributes {
+        let handle = fs.begin_freeing(16).unwrap();
+        let key = attribute_key(number);
+        handle.edit(TreeId::FS, |tree| tree.remove(key)).unwrap();
+    }
+    create(&fs, TreeId::FS, "full", &[], 4096);
+    assert!(fill(&fs, inode) > 0);
+    fs.sync().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn chunk_for_the_chunk_tree_is_in_the_superblock() {
+    for (devices, mkfs) in [(1, &[][..]), (2, &["-d", "raid1", "-m", "raid1"])] {
+        let pool = Pool::make(devices, 400, mkfs);
+        let fs = pool.open(WriteOptions::default());
+        let before = fs.superblock().sys_chunks.len();
+        for kind in [BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA] {
+            assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+        }
+        // Their items are inserted with the next change.
+        create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
+        fs.sync().unwrap();
+        assert_eq!(fs.superblock().sys_chunks.len(), before + 1);
+        drop(fs);
+        pool.assert_clean();
+        pool.run("mount -t btrfs -o $options $device $root; touch $root/new; umount $root");
+        pool.assert_clean();
+        assert_eq!(
+            pool.open(WriteOptions::default())
+                .superblock()
+                .sys_chunks
+                .len(),
+            before + 1
+        );
+    }
+}
+
+macro_rules! layouts {
+    ($($name:ident: $devices:literal x $size_mib:literal, [$($mkfs:literal),*], $tree:literal;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                examine($devices, $size_mib, &[$($mkfs),*], $tree);
+            }
+        )+
+    };
+}
+
+layouts! {
+    chunks_fill_one_device: 1 x 220, [], false;
+    chunks_fill_one_device_with_group_tree: 1 x 220, [], true;
+    chunks_fill_without_free_space_tree: 1 x 220, ["-R", "^free-space-tree", "-n", "4096"], false;
+    chunks_fill_in_mixed_groups: 1 x 120, ["-M"], false;
+    chunks_fill_raid0: 3 x 140, ["-d", "raid0", "-m", "raid0"], false;
+    chunks_fill_raid1: 2 x 220, ["-d", "raid1", "-m", "raid1"], false;
+    chunks_fill_raid1c3: 3 x 220, ["-d", "raid1c3", "-m", "raid1c3"], false;
+    chunks_fill_raid1c4: 4 x 220, ["-d", "single", "-m", "raid1c4"], false;
+    chunks_fill_raid10: 4 x 140, ["-d", "raid10", "-m", "raid10"], false;
+}
