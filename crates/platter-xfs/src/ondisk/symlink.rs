@@ -4,6 +4,7 @@
 use zerocopy::FromBytes;
 
 use super::attr::remote::{self, DiskRemoteHeader};
+use super::checksum;
 use super::geometry::Geometry;
 use super::identity::Site;
 
@@ -40,6 +41,31 @@ identity_rules!(SymlinkRule);
 #[must_use]
 pub fn blocks(len: u32, geometry: &Geometry) -> u32 {
     len.div_ceil(remote::capacity(geometry))
+}
+
+/// Checks what every extent of a target of version 5 has.
+pub fn check(bytes: &[u8], site: &Site<'_>) -> Result<(), SymlinkRule> {
+    let (header, _) = DiskRemoteHeader::ref_from_prefix(bytes).map_err(|_| SymlinkRule::Magic)?;
+    if header.magic.get() != SYMLINK_MAGIC {
+        return Err(SymlinkRule::Magic);
+    }
+    header.identity().check(bytes, site)
+}
+
+/// The block of version 5 that holds a whole target; `None` if it does not fit.
+#[must_use]
+pub fn encode(target: &[u8], site: &Site<'_>) -> Option<Vec<u8>> {
+    let len = usize::try_from(site.geometry.block_bytes()).ok()?;
+    let mut bytes = vec![0; len];
+    let (header, body) = DiskRemoteHeader::mut_from_prefix(&mut bytes).ok()?;
+    header.magic.set(SYMLINK_MAGIC);
+    header.bytes.set(u32::try_from(target.len()).ok()?);
+    header.uuid = *site.geometry.meta_uuid.as_bytes();
+    header.owner.set(site.owner);
+    header.block.set(site.at.0);
+    body.get_mut(..target.len())?.copy_from_slice(target);
+    checksum::seal(&mut bytes, DiskRemoteHeader::CHECKSUM_OFFSET);
+    Some(bytes)
 }
 
 /// The part of a target, `left` bytes of which begin at `offset`, in the extent that fills `bytes`.

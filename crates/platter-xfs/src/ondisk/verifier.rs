@@ -2,9 +2,11 @@
 //! position in units of 512 bytes.
 
 use platter_ondisk::{Corrupt, Corruption, Rule, VerifierKey, Verify};
+use zerocopy::FromBytes;
 
 use super::attr::leaf::AttrLeaf;
-use super::btree::{BtreeBlock, BtreeKind, checksum_offset};
+use super::attr::remote::{self, DiskRemoteHeader};
+use super::btree::{BtreeBlock, BtreeKind, DiskLongHeaderV5, checksum_offset};
 use super::checksum;
 use super::da::{DaKind, DaNode, DiskDaHeaderV5};
 use super::dir::data::{DataKind, DirData, DiskDirHeaderV5};
@@ -13,6 +15,7 @@ use super::dir::leaf::DirLeaf;
 use super::geometry::Geometry;
 use super::identity::Site;
 use super::structure::Structure;
+use super::symlink;
 use super::types::BasicBlock;
 
 /// What a block should be.
@@ -30,6 +33,29 @@ pub enum BlockKind {
     DaNode,
     /// A leaf of attributes.
     AttrLeaf,
+    /// A block of an attribute's value.
+    AttrRemote,
+    /// The target of a link outside its inode.
+    Symlink,
+}
+
+impl BlockKind {
+    /// The owner that a block of version 5 of a fork names.
+    #[must_use]
+    pub fn owner_of(self, bytes: &[u8]) -> Option<u64> {
+        Some(match self {
+            Self::Btree(_) => DiskLongHeaderV5::ref_from_prefix(bytes).ok()?.0.owner.get(),
+            Self::DirData(_) | Self::DirFree => {
+                DiskDirHeaderV5::ref_from_prefix(bytes).ok()?.0.owner.get()
+            }
+            Self::DirLeaf(_) | Self::DaNode | Self::AttrLeaf => {
+                DiskDaHeaderV5::ref_from_prefix(bytes).ok()?.0.owner.get()
+            }
+            Self::AttrRemote | Self::Symlink => {
+                DiskRemoteHeader::ref_from_prefix(bytes).ok()?.0.owner.get()
+            }
+        })
+    }
 }
 
 /// Verifies blocks of one kind and owner.
@@ -65,6 +91,7 @@ impl BlockVerifier {
             BlockKind::DirLeaf(_) | BlockKind::DaNode | BlockKind::AttrLeaf => {
                 DiskDaHeaderV5::CHECKSUM_OFFSET
             }
+            BlockKind::AttrRemote | BlockKind::Symlink => DiskRemoteHeader::CHECKSUM_OFFSET,
         }
     }
 }
@@ -80,6 +107,8 @@ impl Verify for BlockVerifier {
             BlockKind::DirFree => (Structure::DirFree, 0),
             BlockKind::DaNode => (Structure::DaNode, 0),
             BlockKind::AttrLeaf => (Structure::AttrLeaf, 0),
+            BlockKind::AttrRemote => (Structure::AttrRemote, 0),
+            BlockKind::Symlink => (Structure::Symlink, 0),
         };
         VerifierKey {
             structure: (structure as u32).saturating_add(variant.saturating_mul(VARIANT)),
@@ -99,6 +128,8 @@ impl Verify for BlockVerifier {
             BlockKind::DirFree => reported(DirFree::decode(bytes, &site), &site),
             BlockKind::DaNode => reported(DaNode::decode(bytes, &site), &site),
             BlockKind::AttrLeaf => reported(AttrLeaf::decode(bytes, &site), &site),
+            BlockKind::AttrRemote => reported(remote::check(bytes, &site), &site),
+            BlockKind::Symlink => reported(symlink::check(bytes, &site), &site),
         }
     }
 

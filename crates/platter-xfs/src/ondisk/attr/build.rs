@@ -45,11 +45,13 @@ pub fn is_local(name: &[u8], value: &[u8], geometry: &Geometry) -> bool {
     size < block.saturating_sub(block.checked_div(4).unwrap_or_default())
 }
 
-/// Bytes of name and value in a leaf.
+/// Bytes of name and value in a leaf. Before a name whose value is elsewhere, the format counts two bytes
+/// that it does not have.
 fn name_bytes(attr: &AttrEntry<'_>) -> usize {
+    const COUNTED: usize = 2;
     let size = match attr.value {
         AttrValue::Local(value) => size_of::<DiskLocalName>().saturating_add(value.len()),
-        AttrValue::Remote { .. } => size_of::<DiskRemoteName>(),
+        AttrValue::Remote { .. } => size_of::<DiskRemoteName>().saturating_add(COUNTED),
     };
     size.saturating_add(attr.name.len()).next_multiple_of(4)
 }
@@ -197,6 +199,8 @@ pub fn remote(part: &[u8], offset: u32, site: &Site<'_>) -> Option<Vec<u8>> {
     header.uuid = *site.geometry.meta_uuid.as_bytes();
     header.owner.set(site.owner);
     header.block.set(site.at.0);
+    // `NULLCOMMITLSN`: these blocks bear no LSN.
+    header.lsn.set(u64::MAX);
     body.get_mut(..part.len())?.copy_from_slice(part);
     checksum::seal(&mut bytes, DiskRemoteHeader::CHECKSUM_OFFSET);
     Some(bytes)

@@ -83,6 +83,16 @@ pub fn capacity(geometry: &Geometry) -> u32 {
     geometry.block_bytes().saturating_sub(header)
 }
 
+/// Checks what every block of a value of version 5 has, wherever it belongs in the value.
+pub fn check(bytes: &[u8], site: &Site<'_>) -> Result<(), AttrRemoteRule> {
+    let (header, _) =
+        DiskRemoteHeader::ref_from_prefix(bytes).map_err(|_| AttrRemoteRule::Magic)?;
+    if header.magic.get() != ATTR_REMOTE_MAGIC {
+        return Err(AttrRemoteRule::Magic);
+    }
+    header.identity().check(bytes, site)
+}
+
 /// The part of a value, `left` bytes of which begin at `offset`, in the block that fills `bytes`.
 pub fn decode<'a>(
     bytes: &'a [u8],

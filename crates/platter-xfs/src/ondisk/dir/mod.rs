@@ -1,6 +1,7 @@
 //! Directories: where entries, leaves and free indexes lie in the data fork, and the types of files in
 //! entries. Spec: `xfs/directories`.
 
+pub mod build;
 pub mod data;
 pub mod free;
 pub mod leaf;

@@ -3,10 +3,15 @@
 
 use std::ops::Range;
 
+use platter_vfs::Timestamp;
+use platter_vfs::attr::DeviceNumber;
 use zerocopy::FromBytes;
 
-use super::disk::{DiskInode, DiskInodeV3, InodeFlags2};
-use super::{ForkFormat, ForkKind};
+use super::disk::{DiskInode, DiskInodeV3, InodeFlags, InodeFlags2};
+use super::{ForkFormat, ForkKind, time};
+use crate::ondisk::geometry::Geometry;
+use crate::ondisk::log::dinode::initialise;
+use crate::ondisk::types::{AgInode, InodeNr};
 
 /// Unit of `di_forkoff`.
 const OFFSET_UNIT: usize = 8;
@@ -116,6 +121,99 @@ pub fn add_blocks(bytes: &mut [u8], change: i64) -> Option<()> {
 pub fn set_size(bytes: &mut [u8], size: u64) -> Option<()> {
     core(bytes)?.size.set(size);
     Some(())
+}
+
+/// What a new inode begins with.
+#[derive(Debug, Clone, Copy)]
+pub struct FreshInode {
+    /// Type and permissions.
+    pub mode: u16,
+    /// How the data fork, which is empty, would hold its contents.
+    pub data_format: ForkFormat,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project.
+    pub project: u32,
+    /// Number of names.
+    pub links: u32,
+    /// The time of its creation.
+    pub now: Timestamp,
+    /// `di_flags`.
+    pub flags: InodeFlags,
+    /// `di_flags2`, beside those that follow from the features.
+    pub flags2: InodeFlags2,
+    /// Extent size hint in blocks.
+    pub extent_size: u32,
+    /// Extent size hint for copy on write in blocks.
+    pub cow_extent_size: u32,
+}
+
+/// How a device number is stored: 14 bits of the major number, 18 of the minor one; `None` for one that does
+/// not fit.
+#[must_use]
+pub fn stored_device(device: DeviceNumber) -> Option<u32> {
+    const MINOR_BITS: u32 = 18;
+    let fits = device.minor < 1 << MINOR_BITS && device.major < 1 << 14;
+    fits.then_some(device.major.checked_shl(MINOR_BITS)? | device.minor)
+}
+
+/// Whether an inode on disk is in use.
+#[must_use]
+pub fn is_in_use(bytes: &[u8]) -> bool {
+    DiskInode::ref_from_prefix(bytes).is_ok_and(|(disk, _)| disk.mode.get() != 0)
+}
+
+/// Makes a free inode of version 3 one that is in use, without contents. It keeps its generation.
+pub fn make(bytes: &mut [u8], fresh: &FreshInode, geometry: &Geometry, number: InodeNr) {
+    let generation = DiskInode::ref_from_prefix(bytes).map_or(0, |(disk, _)| disk.generation.get());
+    initialise(bytes, geometry, number, generation);
+    let mut flags2 = fresh.flags2;
+    flags2.set(InodeFlags2::BIGTIME, geometry.features.has_bigtime());
+    flags2.set(InodeFlags2::NREXT64, geometry.features.has_nrext64());
+    let now = time::encode(fresh.now, geometry.features.has_bigtime());
+    let Some(disk) = core_v3(bytes) else {
+        return;
+    };
+    disk.flags2.set(flags2.bits());
+    disk.cow_extent_size.set(fresh.cow_extent_size);
+    disk.created = now;
+    disk.change_count.set(1);
+    let disk = &mut disk.core;
+    disk.mode.set(fresh.mode);
+    disk.data_format = fresh.data_format as u8;
+    disk.attr_format = ForkFormat::Extents as u8;
+    disk.uid.set(fresh.uid);
+    disk.gid.set(fresh.gid);
+    disk.links.set(fresh.links);
+    (disk.accessed, disk.modified, disk.changed) = (now, now, now);
+    disk.extent_size.set(fresh.extent_size);
+    disk.flags.set(fresh.flags.bits());
+    let _ = set_project(bytes, fresh.project);
+}
+
+/// Changes `di_projid`.
+#[must_use]
+pub fn set_project(bytes: &mut [u8], project: u32) -> Option<()> {
+    let disk = core(bytes)?;
+    let [h0, h1, l0, l1] = project.to_be_bytes();
+    disk.project_hi.set(u16::from_be_bytes([h0, h1]));
+    disk.project_lo.set(u16::from_be_bytes([l0, l1]));
+    Some(())
+}
+
+/// Changes where the list of inodes without a name goes on.
+#[must_use]
+pub fn set_next_unlinked(bytes: &mut [u8], next: Option<AgInode>) -> Option<()> {
+    let next = next.unwrap_or(AgInode::NULL);
+    core(bytes)?.next_unlinked.set(next.0);
+    Some(())
+}
+
+/// Changes the core as its functions ask.
+pub fn core_mut(bytes: &mut [u8]) -> Option<&mut DiskInodeV3> {
+    core_v3(bytes)
 }
 
 /// Clears the flag of files whose data may be shared.

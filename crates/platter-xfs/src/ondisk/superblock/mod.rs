@@ -83,6 +83,23 @@ rules! {
     }
 }
 
+/// Sets `sb_icount`, `sb_ifree` and `sb_fdblocks` in a sector. The checksum is still to be brought up to date.
+pub fn set_counters(sector: &mut [u8], counters: [u64; 3]) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        let [inodes, free_inodes, free_blocks] = counters;
+        disk.inode_count.set(inodes);
+        disk.free_inodes.set(free_inodes);
+        disk.free_data_blocks.set(free_blocks);
+    }
+}
+
+/// Sets bits of `sb_versionnum` in a sector. The checksum is still to be brought up to date.
+pub fn add_version(sector: &mut [u8], version: Version) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.version.set(disk.version.get() | version.bits());
+    }
+}
+
 /// A superblock whose rules hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
