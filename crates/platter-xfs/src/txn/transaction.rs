@@ -15,8 +15,9 @@ use platter_vfs::Result;
 
 use super::log::{BlockType, Change, Chunks, Content, Dirty, ItemKey, Ticket};
 use super::log::{InodePlace, Log};
-use crate::ondisk::inode::DiskInodeV3;
-use crate::ondisk::log::Intent;
+use crate::ondisk::inode::{DiskInodeV3, InodeRule};
+use crate::ondisk::log::dinode::next_unlinked;
+use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode};
 use crate::xfs_mount::{Mount, Running};
 
@@ -27,6 +28,7 @@ pub struct Transaction<'m> {
     ticket: Ticket,
     blocks: BTreeMap<BasicBlock, Block>,
     inodes: BTreeMap<u64, LoggedInode>,
+    chunks: Vec<NewChunk>,
     intents: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     /// Blocks that were freed, with their lengths.
@@ -55,6 +57,14 @@ struct LoggedInode {
     image: Vec<u8>,
 }
 
+/// Inodes that are new.
+#[derive(Debug)]
+struct NewChunk {
+    region: Vec<u8>,
+    /// The inodes, all free, by clusters.
+    clusters: Vec<(BasicBlock, Vec<u8>)>,
+}
+
 /// Stands for a verifier that has run already.
 struct Verified(VerifierKey);
 
@@ -78,6 +88,7 @@ impl<'m> Transaction<'m> {
             ticket: log.reserve(bytes, count)?,
             blocks: BTreeMap::new(),
             inodes: BTreeMap::new(),
+            chunks: Vec::new(),
             intents: Vec::new(),
             done: Vec::new(),
             cancelled: BTreeMap::new(),
@@ -145,6 +156,12 @@ impl<'m> Transaction<'m> {
         self.cancelled.insert(at, size.bytes());
     }
 
+    /// Initialises inodes, all of them free, in clusters of these bytes.
+    pub fn create_inodes(&mut self, create: &InodeCreate, clusters: Vec<(BasicBlock, Vec<u8>)>) {
+        let region = create.encode(self.log.geometry().inode_bytes());
+        self.chunks.push(NewChunk { region, clusters });
+    }
+
     /// An inode as this transaction sees it.
     pub fn inode(&self, place: &InodePlace) -> Result<Vec<u8>> {
         match self.inodes.get(&place.number.get()) {
@@ -175,6 +192,14 @@ impl<'m> Transaction<'m> {
     }
 
     fn image(&self, place: &InodePlace) -> Result<Arc<[u8]>> {
+        let start = place.offset as usize;
+        let end = start + self.log.geometry().inode_bytes() as usize;
+        let mut created = self.chunks.iter().flat_map(|chunk| &chunk.clusters);
+        if let Some((_, bytes)) = created.find(|(at, _)| *at == place.cluster)
+            && let Some(image) = bytes.get(start..end)
+        {
+            return Ok(image.into());
+        }
         if let Some(image) = self.log.inode(place.number) {
             return Ok(image);
         }
@@ -187,8 +212,6 @@ impl<'m> Transaction<'m> {
         if let Some(image) = self.log.inode(place.number) {
             return Ok(image);
         }
-        let start = place.offset as usize;
-        let end = start + self.log.geometry().inode_bytes() as usize;
         Ok(cluster.get(start..end).ok_or_else(broken)?.into())
     }
 
@@ -244,8 +267,18 @@ impl<'m> Transaction<'m> {
                 dirty: Dirty::of_chunks(chunks),
             });
         }
+        for chunk in std::mem::take(&mut self.chunks) {
+            changes.extend(self.publish_chunk(chunk)?);
+        }
         changes.extend(inodes);
         for (at, len_bytes) in std::mem::take(&mut self.cancelled) {
+            // What the log holds of it keeps versions of its own.
+            if let Some(size) = BlockSize::new(len_bytes) {
+                let buffers = self.log.buffers();
+                if let Some(version) = buffers.current((at.0, size)) {
+                    buffers.abandon((at.0, size), &version);
+                }
+            }
             changes.push(Change {
                 key: ItemKey::Block(at),
                 content: Content::Cancelled { len_bytes },
@@ -261,6 +294,25 @@ impl<'m> Transaction<'m> {
         }
         let done = std::mem::take(&mut self.done);
         self.log.commit(&mut self.ticket, changes, done)
+    }
+
+    fn publish_chunk(&self, chunk: NewChunk) -> Result<Option<Change>> {
+        let mut clusters = Vec::with_capacity(chunk.clusters.len());
+        for (at, bytes) in chunk.clusters {
+            let len = u32::try_from(bytes.len()).ok().and_then(BlockSize::new);
+            let size = len.expect("a cluster has the length of a block");
+            let published = self.log.buffers().publish((at.0, size), bytes, &Unverified);
+            clusters.push((at, published.map_err(|error| self.log.fail(error.into()))?));
+        }
+        let first = clusters.first().map(|(at, _)| *at);
+        Ok(first.map(|first| Change {
+            key: ItemKey::Chunk(first),
+            content: Content::Chunk {
+                regions: vec![chunk.region].into(),
+                clusters: clusters.into(),
+            },
+            dirty: Dirty::default(),
+        }))
     }
 
     /// Seals and verifies all blocks that changed.
@@ -285,15 +337,20 @@ impl<'m> Transaction<'m> {
             let number = logged.place.number;
             let corrupt = |rule| Corrupt::new(Locus::inode(number.get()), rule);
             DiskInodeV3::seal(&mut logged.image);
-            let before = Inode::decode(&logged.before, number, geometry).map_err(corrupt)?;
-            let inode = Inode::decode(&logged.image, number, geometry).map_err(corrupt)?;
+            let decoded = |image: &[u8]| match Inode::decode(image, number, geometry) {
+                Err(InodeRule::Unused) => Ok(None),
+                decoded => decoded.map(Some).map_err(corrupt),
+            };
+            let (before, inode) = (decoded(&logged.before)?, decoded(&logged.image)?);
+            let mut dirty = Dirty::between(before.as_ref(), inode.as_ref());
+            dirty.link = next_unlinked(&logged.before) != next_unlinked(&logged.image);
             changes.push(Change {
                 key: ItemKey::Inode(number),
-                dirty: Dirty::between(&before, &inode),
+                dirty,
                 content: Content::Inode {
                     place: logged.place,
                     image: logged.image.into(),
-                    inode: Arc::new(inode),
+                    inode: inode.map(Arc::new),
                 },
             });
         }

@@ -5,8 +5,13 @@ use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Corruption, Locus, VerifierKey, Verify};
 
+use crate::ondisk::attr::remote::ATTR_REMOTE_MAGIC;
 use crate::ondisk::btree::BtreeKind;
+use crate::ondisk::da::DaKind;
+use crate::ondisk::dir::data::DataKind;
+use crate::ondisk::dir::free;
 use crate::ondisk::log::{BufferType, Stamp};
+use crate::ondisk::symlink::SYMLINK_MAGIC;
 use crate::ondisk::{
     AgNr, Agf, Agfl, Agi, BasicBlock, BlockKind, BlockVerifier, Geometry, Structure, Superblock,
 };
@@ -92,6 +97,52 @@ impl HeaderVerifier {
 }
 
 impl BlockType {
+    /// What a block is, by its magic number: one of an allocation group, or of the fork of an inode that it
+    /// names.
+    #[must_use]
+    pub fn of_block(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<Self> {
+        Self::of_group(geometry, at, bytes).or_else(|| Self::of_fork(geometry, bytes))
+    }
+
+    /// What a block of version 5 of a fork is, by its magic number and the owner that it names.
+    fn of_fork(geometry: &Geometry, bytes: &[u8]) -> Option<Self> {
+        let magic = bytes
+            .first_chunk()
+            .map(|magic| u32::from_be_bytes(*magic))?;
+        let kinds = [
+            (BlockKind::Btree(BtreeKind::Bmap), BufferType::Btree),
+            (BlockKind::DirData(DataKind::Single), BufferType::DirBlock),
+            (BlockKind::DirData(DataKind::Data), BufferType::DirData),
+            (BlockKind::DirFree, BufferType::DirFree),
+            (BlockKind::AttrRemote, BufferType::AttrRemote),
+            (BlockKind::Symlink, BufferType::Symlink),
+        ];
+        let magic_of = |kind: &BlockKind| match kind {
+            BlockKind::Btree(tree) => tree.magic(true),
+            BlockKind::DirData(data) => Some(data.magic(true)),
+            BlockKind::DirFree => Some(free::magic(true)),
+            BlockKind::AttrRemote => Some(ATTR_REMOTE_MAGIC),
+            BlockKind::Symlink => Some(SYMLINK_MAGIC),
+            BlockKind::DirLeaf(_) | BlockKind::DaNode | BlockKind::AttrLeaf => None,
+        };
+        let mut known = kinds.into_iter();
+        let by_magic = known.find(|(kind, _)| magic_of(kind) == Some(magic));
+        let of_hash_tree = || {
+            Some(match DaKind::of(bytes, true)? {
+                DaKind::Node => (BlockKind::DaNode, BufferType::DaNode),
+                leaf @ DaKind::DirLeaf1 => (BlockKind::DirLeaf(leaf), BufferType::DirLeaf1),
+                leaf @ DaKind::DirLeafN => (BlockKind::DirLeaf(leaf), BufferType::DirLeafN),
+                DaKind::AttrLeaf => (BlockKind::AttrLeaf, BufferType::AttrLeaf),
+            })
+        };
+        let (kind, logged) = by_magic.or_else(of_hash_tree)?;
+        let owner = kind.owner_of(bytes)?;
+        Some(Self {
+            kind: logged,
+            verifier: Arc::new(BlockVerifier::new(geometry, kind, owner)),
+        })
+    }
+
     /// What a block of an allocation group is, by its magic number: a header, or a block of one of its trees.
     #[must_use]
     pub fn of_group(geometry: &Geometry, at: BasicBlock, bytes: &[u8]) -> Option<Self> {

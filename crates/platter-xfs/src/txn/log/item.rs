@@ -17,6 +17,8 @@ use crate::ondisk::{BasicBlock, Geometry, Inode, InodeNr};
 pub(in crate::txn) enum ItemKey {
     /// The block that begins here.
     Block(BasicBlock),
+    /// Inodes that are new, by their first cluster.
+    Chunk(BasicBlock),
     Inode(InodeNr),
     /// An intent by its type and id.
     Intent(ItemKind, u64),
@@ -50,7 +52,13 @@ pub(in crate::txn) enum Content {
         place: InodePlace,
         /// The inode as it lies on the disk.
         image: Arc<[u8]>,
-        inode: Arc<Inode>,
+        /// `None` for one that is free.
+        inode: Option<Arc<Inode>>,
+    },
+    /// Inodes that are new: logged as an inode create item, and written to their place before any of them.
+    Chunk {
+        regions: Arc<[Vec<u8>]>,
+        clusters: Arc<[(BasicBlock, Buffer)]>,
     },
     /// The regions of an intent, or of one that says it is done.
     Intent(Arc<[Vec<u8>]>),
@@ -122,8 +130,15 @@ impl Dirty {
         self.link |= other.link;
     }
 
-    /// What differs between two versions of an inode.
-    pub(in crate::txn) fn between(before: &Inode, after: &Inode) -> Self {
+    /// What differs between two versions of an inode; `None` is one that is free.
+    pub(in crate::txn) fn between(before: Option<&Inode>, after: Option<&Inode>) -> Self {
+        let (Some(before), Some(after)) = (before, after) else {
+            return Self {
+                data_fork: true,
+                attr_fork: true,
+                ..Self::default()
+            };
+        };
         let (one, two) = (before.data_fork(), after.data_fork());
         let data = one.format != two.format || one.extents != two.extents || one.bytes != two.bytes;
         let attr = before.attr_fork() != after.attr_fork();
@@ -132,7 +147,6 @@ impl Dirty {
         Self {
             data_fork: data || before.size_bytes != after.size_bytes,
             attr_fork: attr || moved,
-            link: before.next_unlinked != after.next_unlinked,
             ..Self::default()
         }
     }
@@ -168,13 +182,14 @@ impl Content {
                 },
                 _,
             ) => {
+                let inode = inode.as_deref();
                 let mut items = vec![inode_regions(place, image, inode, dirty, geometry)];
                 if dirty.link {
                     items.push(link(place, image));
                 }
                 items
             }
-            (Self::Intent(regions), _) => vec![regions.to_vec()],
+            (Self::Intent(regions) | Self::Chunk { regions, .. }, _) => vec![regions.to_vec()],
             (Self::Block { .. } | Self::Cancelled { .. }, _) => Vec::new(),
         }
     }
@@ -230,18 +245,14 @@ fn parts<'b>(
 fn inode_regions(
     place: &InodePlace,
     image: &[u8],
-    inode: &Inode,
+    inode: Option<&Inode>,
     dirty: &Dirty,
     geometry: &Geometry,
 ) -> Vec<Vec<u8>> {
-    let data = dirty
-        .data_fork
-        .then(|| forks::data_fork(inode, geometry))
-        .flatten();
-    let attr = dirty
-        .attr_fork
-        .then(|| forks::attr_fork(inode, geometry))
-        .flatten();
+    let data = inode.filter(|_| dirty.data_fork);
+    let data = data.and_then(|inode| forks::data_fork(inode, geometry));
+    let attr = inode.filter(|_| dirty.attr_fork);
+    let attr = attr.and_then(|inode| forks::attr_fork(inode, geometry));
     let mut fields = InodeFields::CORE;
     let mut regions = vec![Vec::new(), LogDinode::encode(image)];
     let mut lens = [0; 2];
@@ -260,7 +271,7 @@ fn inode_regions(
         data_len: lens[0],
         inode: place.number,
         device: if fields.contains(InodeFields::DEVICE) {
-            forks::device(inode)
+            inode.map_or(0, forks::device)
         } else {
             0
         },

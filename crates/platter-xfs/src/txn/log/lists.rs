@@ -61,6 +61,8 @@ pub(super) struct Lists {
     running: BTreeMap<u64, ItemKey>,
     next: u64,
     running_bytes: u64,
+    /// The most that the running checkpoint was to take in the log so far: items may become smaller.
+    charged: u64,
     done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
 }
 
@@ -74,6 +76,7 @@ impl Lists {
             running: BTreeMap::new(),
             next: 0,
             running_bytes: 0,
+            charged: 0,
             done: Vec::new(),
         }
     }
@@ -85,7 +88,7 @@ impl Lists {
 
     /// The most that the running checkpoint takes in the log.
     pub(super) fn pending_bytes(&self) -> u64 {
-        self.shape.log_bytes(self.running_bytes)
+        self.charged
     }
 
     /// What these changes would add to the running checkpoint.
@@ -108,7 +111,7 @@ impl Lists {
             bytes += change.content.log_bytes(change.key, &dirty, geometry);
             bytes = bytes.saturating_sub(counted);
         }
-        self.shape.log_bytes(bytes) - self.pending_bytes()
+        self.shape.log_bytes(bytes).saturating_sub(self.charged)
     }
 
     /// Adds what a transaction changed to the running checkpoint, and which intents are done. Returns the
@@ -147,6 +150,8 @@ impl Lists {
             self.running_bytes += done_bytes(&regions);
             self.done.push((intent, regions));
         }
+        let log_bytes = self.shape.log_bytes(self.running_bytes);
+        self.charged = self.charged.max(log_bytes);
         self.sequence
     }
 
@@ -170,6 +175,7 @@ impl Lists {
             items.push((intent, Content::Intent(regions), Dirty::default()));
         }
         self.running_bytes = 0;
+        self.charged = 0;
         self.sequence += 1;
         Some(Closed {
             sequence: self.sequence - 1,
@@ -193,9 +199,10 @@ impl Lists {
             item.is_closing = false;
             let before = match &content {
                 Content::Cancelled { .. } => item.logged.take(),
-                Content::Block { .. } | Content::Inode { .. } | Content::Intent(_) => {
-                    item.logged.replace((lsn, content.clone()))
-                }
+                Content::Block { .. }
+                | Content::Inode { .. }
+                | Content::Chunk { .. }
+                | Content::Intent(_) => item.logged.replace((lsn, content.clone())),
             };
             if let Some((before, _)) = &before {
                 self.active.remove(&(*before, key));
@@ -264,7 +271,10 @@ impl Lists {
     pub(super) fn inode(&self, number: InodeNr) -> Option<Arc<[u8]>> {
         match &self.items.get(&ItemKey::Inode(number))?.content {
             Content::Inode { image, .. } => Some(Arc::clone(image)),
-            Content::Block { .. } | Content::Cancelled { .. } | Content::Intent(_) => None,
+            Content::Block { .. }
+            | Content::Cancelled { .. }
+            | Content::Chunk { .. }
+            | Content::Intent(_) => None,
         }
     }
 

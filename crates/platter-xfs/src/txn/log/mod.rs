@@ -12,6 +12,7 @@ mod write;
 mod write_back;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use platter_block::BlockDevice;
@@ -35,6 +36,8 @@ pub(super) use lists::Change;
 
 /// A checkpoint is written once it would take one of so many parts of the log.
 const CHECKPOINT_PARTS: u64 = 8;
+/// Active items that are written back although nobody waits for space.
+const TENDED_ITEMS_MIN: usize = 2048;
 /// A waiter for space has one of so many parts of the active items written back.
 const WRITE_BACK_PARTS: usize = 4;
 
@@ -56,6 +59,8 @@ pub struct Log {
     geometry: Geometry,
     shape: Shape,
     failure: OnceLock<Error>,
+    /// Commits; hot beside the lists, whose lock is held then.
+    changes: Padded<AtomicU32>,
     lists: Padded<Mutex<Lists>>,
     grants: Padded<Mutex<Grants>>,
     /// Notified when space is given back.
@@ -114,6 +119,7 @@ impl Log {
             geometry: geometry.clone(),
             shape,
             failure: OnceLock::new(),
+            changes: Padded::default(),
             lists: Padded(Mutex::new(Lists::new(shape))),
             grants: Padded(Mutex::new(grants)),
             space: Padded::default(),
@@ -146,6 +152,18 @@ impl Log {
     #[must_use]
     pub fn running(&self) -> u64 {
         lock(&self.lists).sequence()
+    }
+
+    /// Whether a checkpoint and all before it are durable.
+    #[must_use]
+    pub fn is_durable(&self, sequence: u64) -> bool {
+        lock(&self.force).durable >= sequence
+    }
+
+    /// The failure that ended all writing, if there was one.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.get().cloned()
     }
 
     /// How many items are in the log and not in their places, and how many in the running checkpoint.
@@ -267,6 +285,7 @@ impl Log {
                 .into(),
             ));
         }
+        self.changes.fetch_add(1, Ordering::Relaxed);
         Ok(lists.commit(changes, done, &self.geometry))
     }
 
@@ -325,6 +344,25 @@ impl Log {
         Ok(())
     }
 
+    /// Brings the oldest items to their places, if there are many: called now and then.
+    pub fn tend(&self) -> Result<()> {
+        let (active, _) = self.items();
+        if active < TENDED_ITEMS_MIN {
+            return Ok(());
+        }
+        let oldest = lock(&self.lists).oldest(WRITE_BACK_PARTS);
+        if let Some(oldest) = oldest {
+            self.write_back(oldest)?;
+        }
+        Ok(())
+    }
+
+    /// A count that grows with each commit; it may wrap.
+    #[must_use]
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
     /// Writes nothing any more.
     pub fn shut_down(&self) {
         self.fail(Condition::ReadOnly.into());
@@ -342,8 +380,8 @@ impl Log {
             .map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Writes nothing any more, for the reason of `error`.
-    pub(super) fn fail(&self, error: Error) -> Error {
+    /// Writes nothing any more, for the reason of `error`, which is returned.
+    pub fn fail(&self, error: Error) -> Error {
         let _ = self.failure.set(error.clone());
         // Those that wait look at the failure under these locks.
         drop(lock(&self.grants));

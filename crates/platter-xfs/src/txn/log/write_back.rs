@@ -42,10 +42,16 @@ impl Log {
                 clean
             };
             for (key, _, content) in &batch {
-                if let (ItemKey::Block(at), Content::Block { version, .. }) = (key, content)
-                    && clean.contains(key)
-                {
-                    self.buffers.written(block(*at, version), version);
+                match (key, content) {
+                    (ItemKey::Block(at), Content::Block { version, .. }) if clean.contains(key) => {
+                        self.buffers.written(block(*at, version), version);
+                    }
+                    (_, Content::Chunk { clusters, .. }) => {
+                        for (at, version) in &**clusters {
+                            self.buffers.written(block(*at, version), version);
+                        }
+                    }
+                    _ => {}
                 }
             }
             self.space.notify_all();
@@ -60,6 +66,12 @@ impl Log {
             match (key, content) {
                 (ItemKey::Block(at), Content::Block { kind, version }) => {
                     blocks.insert(*at, stamped(*kind, version, *lsn));
+                }
+                (_, Content::Chunk { clusters, .. }) => {
+                    // Clusters that inodes were written to since are newer than that.
+                    for (at, version) in &**clusters {
+                        blocks.insert(*at, version.to_vec());
+                    }
                 }
                 (_, Content::Inode { place, image, .. }) => {
                     let cluster = clusters.entry(place.cluster).or_default();
