@@ -1,25 +1,66 @@
-//! Blocks under change, over a device that sees none of it until all of it is written.
+//! Blocks under change, over a device or the buffers of a mount, which see none of it until all of it is
+//! written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_vfs::Result;
+use platter_cache::BufferCache;
+use platter_cache::buffer::BlockSize;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{Condition, Result};
+
+use crate::ondisk::BasicBlock;
+
+/// Where blocks come from.
+#[derive(Debug, Clone)]
+enum Source {
+    Device(Arc<dyn BlockDevice>),
+    /// The newest committed versions.
+    Buffers(Arc<BufferCache>),
+}
 
 /// Changed blocks by their first byte. A range of bytes is always read and written as one block.
 #[derive(Debug)]
 pub struct Blocks {
-    device: Arc<dyn BlockDevice>,
+    source: Source,
     changed: BTreeMap<u64, Vec<u8>>,
+    /// Those of them whose contents before do not matter.
+    fresh: BTreeSet<u64>,
+    /// Blocks that were freed, with their lengths.
+    freed: BTreeMap<u64, u32>,
+}
+
+/// What became of blocks, for a transaction.
+#[derive(Debug, Default)]
+pub struct BlockChanges {
+    /// Changed blocks by their first byte.
+    pub changed: BTreeMap<u64, Vec<u8>>,
+    /// Those of them whose contents before do not matter.
+    pub fresh: BTreeSet<u64>,
+    /// Blocks that were freed, with their lengths.
+    pub freed: BTreeMap<u64, u32>,
 }
 
 impl Blocks {
-    /// Nothing changed yet.
+    /// Nothing changed yet of the blocks of a device.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>) -> Self {
+        Self::over(Source::Device(device))
+    }
+
+    /// Nothing changed yet of the blocks of a mount.
+    #[must_use]
+    pub fn of_buffers(buffers: Arc<BufferCache>) -> Self {
+        Self::over(Source::Buffers(buffers))
+    }
+
+    fn over(source: Source) -> Self {
         Self {
-            device,
+            source,
             changed: BTreeMap::new(),
+            fresh: BTreeSet::new(),
+            freed: BTreeMap::new(),
         }
     }
 
@@ -28,9 +69,18 @@ impl Blocks {
         if let Some(changed) = self.changed.get(&at) {
             return Ok(changed.clone());
         }
-        let mut bytes = vec![0; len as usize];
-        self.device.read_at(at, &mut bytes)?;
-        Ok(bytes)
+        match &self.source {
+            Source::Device(device) => {
+                let mut bytes = vec![0; len as usize];
+                device.read_at(at, &mut bytes)?;
+                Ok(bytes)
+            }
+            Source::Buffers(buffers) => {
+                let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
+                let block = (BasicBlock::of_byte(at).0, size);
+                Ok(buffers.read(block, &Unverified)?.to_vec())
+            }
+        }
     }
 
     /// Changes the block at a place.
@@ -38,9 +88,18 @@ impl Blocks {
         self.changed.insert(at, bytes);
     }
 
-    /// Forgets changes of a block that was freed.
-    pub fn forget(&mut self, at: u64) {
+    /// Makes a new block, whatever was at its place.
+    pub fn create(&mut self, at: u64, bytes: Vec<u8>) {
+        self.fresh.insert(at);
+        self.freed.remove(&at);
+        self.changed.insert(at, bytes);
+    }
+
+    /// Forgets changes of a block of `len` bytes that was freed.
+    pub fn forget(&mut self, at: u64, len: u32) {
         self.changed.remove(&at);
+        self.fresh.remove(&at);
+        self.freed.insert(at, len);
     }
 
     /// Number of changed blocks.
@@ -55,10 +114,25 @@ impl Blocks {
         self.changed.is_empty()
     }
 
-    /// Writes all changed blocks.
+    /// Takes all changes, for a transaction.
+    pub fn take_changes(&mut self) -> BlockChanges {
+        BlockChanges {
+            changed: std::mem::take(&mut self.changed),
+            fresh: std::mem::take(&mut self.fresh),
+            freed: std::mem::take(&mut self.freed),
+        }
+    }
+
+    /// Writes all changed blocks to the device.
+    ///
+    /// # Errors
+    /// Those of the device; `ReadOnly` for the blocks of a mount, which change in transactions only.
     pub fn write_all(&mut self) -> Result<()> {
-        for (at, bytes) in std::mem::take(&mut self.changed) {
-            self.device.write_at(at, &bytes)?;
+        let Source::Device(device) = self.source.clone() else {
+            return Err(Condition::ReadOnly.into());
+        };
+        for (at, bytes) in self.take_changes().changed {
+            device.write_at(at, &bytes)?;
         }
         Ok(())
     }

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
+use platter_cache::BufferCache;
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
+use platter_vfs::writing::RangeSet;
 use zerocopy::FromBytes;
 
-use super::{Blocks, Group, GroupRule};
+use super::{BlockChanges, Blocks, Group, GroupRule};
 use crate::ondisk::agf::{Agf, DiskAgf};
 use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
@@ -29,6 +31,34 @@ pub struct Groups {
     geometry: Geometry,
     blocks: Blocks,
     open: BTreeMap<AgNr, Open>,
+    claims: BTreeMap<AgNr, RangeSet<u32>>,
+    unclaimed: RangeSet<u32>,
+    freed: Vec<Freed>,
+    keeps_reserve: bool,
+}
+
+/// Blocks that were freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Freed {
+    /// The group.
+    pub ag: AgNr,
+    /// The first block.
+    pub start: AgBlock,
+    /// How many.
+    pub count: u32,
+}
+
+/// What the superblock counts of groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupCounts {
+    /// Free blocks, those of the free lists and of the free space B-trees included.
+    pub free_blocks: i64,
+    /// Inodes that exist.
+    pub inodes: i64,
+    /// Inodes that exist and are free.
+    pub free_inodes: i64,
+    /// Blocks of the free space B-trees, which count as free.
+    pub tree_blocks: i64,
 }
 
 /// A group as it is, and as it is stored.
@@ -46,6 +76,19 @@ struct Headers {
     free_list: VecDeque<AgBlock>,
 }
 
+impl Headers {
+    fn counts(&self) -> GroupCounts {
+        let (agf, agi) = (&self.agf, &self.agi);
+        let list = i64::try_from(self.free_list.len()).unwrap_or(i64::MAX);
+        GroupCounts {
+            free_blocks: i64::from(agf.free_blocks) + i64::from(agf.btree_blocks) + list,
+            inodes: agi.count.into(),
+            free_inodes: agi.free_count.into(),
+            tree_blocks: i64::from(agf.btree_blocks) - i64::from(agf.rmap_blocks),
+        }
+    }
+}
+
 impl Groups {
     /// Nothing is changed yet.
     #[must_use]
@@ -54,7 +97,65 @@ impl Groups {
             geometry: geometry.clone(),
             blocks: Blocks::new(device),
             open: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            unclaimed: RangeSet::default(),
+            freed: Vec::new(),
+            keeps_reserve: false,
         }
+    }
+
+    /// The groups of a mount, for a transaction: the blocks that are claimed are not allocated, nor those
+    /// that B-trees may come to need.
+    #[must_use]
+    pub fn of_mount(
+        buffers: Arc<BufferCache>,
+        geometry: &Geometry,
+        claims: BTreeMap<AgNr, RangeSet<u32>>,
+    ) -> Self {
+        Self {
+            geometry: geometry.clone(),
+            blocks: Blocks::of_buffers(buffers),
+            open: BTreeMap::new(),
+            claims,
+            unclaimed: RangeSet::default(),
+            freed: Vec::new(),
+            keeps_reserve: true,
+        }
+    }
+
+    /// No blocks of a group are claimed any more, since they are about to be taken.
+    pub fn unclaim(&mut self, ag: AgNr, start: AgBlock, count: u32) {
+        if let Some(claims) = self.claims.get_mut(&ag) {
+            claims.remove(start.0..start.0.saturating_add(count));
+        }
+    }
+
+    /// What the superblock counts of a group.
+    pub fn counts(&mut self, ag: AgNr) -> Result<GroupCounts> {
+        self.get(ag)?;
+        let open = self.open.get(&ag);
+        Ok(open.map(|open| open.headers.counts()).unwrap_or_default())
+    }
+
+    /// Takes what was freed.
+    pub fn take_freed(&mut self) -> Vec<Freed> {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// Takes all changed blocks, those of headers included, and how the counts have changed.
+    pub fn take_changes(&mut self) -> Result<(BlockChanges, GroupCounts)> {
+        let mut counts = GroupCounts::default();
+        for (ag, open) in std::mem::take(&mut self.open) {
+            if open.headers != open.stored {
+                let (after, before) = (open.headers.counts(), open.stored.counts());
+                counts.free_blocks += after.free_blocks - before.free_blocks;
+                counts.inodes += after.inodes - before.inodes;
+                counts.free_inodes += after.free_inodes - before.free_inodes;
+                counts.tree_blocks += after.tree_blocks - before.tree_blocks;
+                self.store(ag, open.headers)?;
+            }
+        }
+        Ok((self.blocks.take_changes(), counts))
     }
 
     /// Sizes and counts of the filesystem.
@@ -92,6 +193,9 @@ impl Groups {
             agf: &mut headers.agf,
             agi: &mut headers.agi,
             free_list: &mut headers.free_list,
+            claims: self.claims.get(&ag).unwrap_or(&self.unclaimed),
+            freed: &mut self.freed,
+            keeps_reserve: self.keeps_reserve,
         })
     }
 

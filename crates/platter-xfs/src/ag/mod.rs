@@ -5,21 +5,26 @@ mod rules;
 mod blocks;
 mod groups;
 mod host;
+mod reserve;
 mod space;
+mod alloc;
 mod rmap;
 mod refcount;
 mod inodes;
 
 use std::collections::VecDeque;
 
+use platter_vfs::writing::RangeSet;
+
 use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
 
-pub use blocks::Blocks;
-pub use groups::Groups;
+pub use blocks::{BlockChanges, Blocks};
+pub use groups::{Freed, GroupCounts, Groups};
+pub use reserve::kept_blocks;
 pub use rules::GroupRule;
-pub use space::min_free_list;
+pub use space::{levels_max, min_free_list};
 
 /// An allocation group under change.
 #[derive(Debug)]
@@ -30,6 +35,12 @@ pub struct Group<'g> {
     agf: &'g mut Agf,
     agi: &'g mut Agi,
     free_list: &'g mut VecDeque<AgBlock>,
+    /// Blocks that are free and about to be allocated by others.
+    claims: &'g RangeSet<u32>,
+    /// What was freed.
+    freed: &'g mut Vec<Freed>,
+    /// Blocks that the trees may come to need are not allocated.
+    keeps_reserve: bool,
 }
 
 impl Group<'_> {

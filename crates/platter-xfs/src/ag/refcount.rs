@@ -174,13 +174,35 @@ impl Group<'_> {
             is_staged: true,
         };
         while let Some(record) = self.lookup_ge::<DiskRefcount>(KIND, order(&staged))? {
-            let run = Refcount::decode(&record);
-            self.fill_free_list()?;
-            self.remove::<DiskRefcount>(KIND, TreeRecord::order(&record, KIND))?;
-            self.remove_owner(&Owner::special(run.start, run.count, RmapOwner::COW))?;
-            self.free_extent(run.start, run.count)?;
+            self.free_staged_run(&record)?;
         }
         Ok(())
+    }
+
+    /// Frees the first blocks that are staged; false if there are none.
+    pub fn free_first_staged(&mut self) -> Result<bool> {
+        if self.agf.refcount.is_none() {
+            return Ok(false);
+        }
+        let staged = Refcount {
+            start: AgBlock(0),
+            count: 0,
+            references: 0,
+            is_staged: true,
+        };
+        let Some(record) = self.lookup_ge::<DiskRefcount>(KIND, order(&staged))? else {
+            return Ok(false);
+        };
+        self.free_staged_run(&record)?;
+        Ok(true)
+    }
+
+    fn free_staged_run(&mut self, record: &DiskRefcount) -> Result<()> {
+        let run = Refcount::decode(record);
+        self.fill_free_list()?;
+        self.remove::<DiskRefcount>(KIND, TreeRecord::order(record, KIND))?;
+        self.remove_owner(&Owner::special(run.start, run.count, RmapOwner::COW))?;
+        self.free_extent(run.start, run.count)
     }
 
     /// The records that overlap or touch a range of blocks, without those of staged blocks.

@@ -5,6 +5,10 @@ rules! {
     pub enum GroupRule of "allocation group" {
         /// Blocks that are freed are in use, and within the group.
         DoubleFree => "freed blocks are free or outside the allocation group",
+        /// Blocks that are allocated are free.
+        NotFree => "allocated blocks are in use",
+        /// An inode that is allocated is free.
+        NotFreeInode => "allocated inode is in use or in no chunk",
         /// The free list has blocks for the trees.
         FreeList => "free list is empty",
         /// Blocks that are freed have the owner that frees them.

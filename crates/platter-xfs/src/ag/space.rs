@@ -4,10 +4,11 @@
 use std::cmp::Ordering;
 
 use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Result};
 
-use super::Group;
 use super::rules::GroupRule;
+use super::{Freed, Group};
 use crate::ondisk::agf::Agf;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, Owner, RmapOwner};
 use crate::ondisk::{AgBlock, Geometry};
@@ -46,7 +47,8 @@ pub fn min_free_list(agf: &Agf, geometry: &Geometry) -> usize {
 }
 
 /// The most levels of a tree with so many records, whose blocks are half full.
-fn levels_max(kind: BtreeKind, geometry: &Geometry, records: u64) -> u32 {
+#[must_use]
+pub fn levels_max(kind: BtreeKind, geometry: &Geometry, records: u64) -> u32 {
     let half = |level| (kind.records_max(level, geometry) / 2).max(2) as u64;
     let mut blocks = records.div_ceil(half(0)).max(1);
     let mut levels = 1;
@@ -110,6 +112,8 @@ impl Group<'_> {
             (None, None) => self.insert(BtreeKind::Bno, merged)?,
         }
         self.insert(BtreeKind::Cnt, merged)?;
+        let ag = self.ag;
+        self.freed.push(Freed { ag, start, count });
         self.agf.free_blocks = free_blocks;
         self.update_longest()
     }
@@ -117,32 +121,11 @@ impl Group<'_> {
     /// Takes blocks in a row out of free space, at most so many; without an owner yet. `None` if there is no
     /// free space.
     fn take_free(&mut self, most: u32) -> Result<Option<(AgBlock, u32)>> {
-        let wanted = (u64::from(most), 0, 0);
-        let fitting: Option<DiskFreeExtent> = self.lookup_ge(BtreeKind::Cnt, wanted)?;
-        let found = match fitting {
-            Some(found) => Some(found),
-            None => self.lookup_lt(BtreeKind::Cnt, wanted)?,
-        };
-        let Some(old) = found else {
-            return Ok(None);
-        };
-        let start = AgBlock(old.start.get());
-        let count = most.min(old.count.get());
-        self.remove::<DiskFreeExtent>(BtreeKind::Cnt, old.order(BtreeKind::Cnt))?;
-        let order = old.order(BtreeKind::Bno);
-        if old.count.get() > count {
-            let rest = DiskFreeExtent {
-                start: start.0.saturating_add(count).into(),
-                count: (old.count.get() - count).into(),
-            };
-            self.replace(BtreeKind::Bno, order, rest)?;
-            self.insert(BtreeKind::Cnt, rest)?;
-        } else {
-            self.remove::<DiskFreeExtent>(BtreeKind::Bno, order)?;
+        let found = self.find_by_length(most, 1, &RangeSet::default())?;
+        if let Some((start, count)) = found {
+            self.take_range(start, count)?;
         }
-        self.agf.free_blocks = self.agf.free_blocks.saturating_sub(count);
-        self.update_longest()?;
-        Ok(Some((start, count)))
+        Ok(found)
     }
 
     /// Allocates blocks in a row, at most so many; without an owner yet. `None` if there is no free space.
@@ -151,7 +134,7 @@ impl Group<'_> {
         self.take_free(most)
     }
 
-    fn update_longest(&mut self) -> Result<()> {
+    pub(super) fn update_longest(&mut self) -> Result<()> {
         let last: Option<DiskFreeExtent> =
             self.lookup_lt(BtreeKind::Cnt, (u64::MAX, u64::MAX, u64::MAX))?;
         self.agf.longest = last.map_or(0, |last| last.count.get());
@@ -201,7 +184,7 @@ impl Group<'_> {
             .geometry
             .byte_offset(self.geometry.fs_block(self.ag, block));
         self.blocks
-            .write(at, vec![0; self.geometry.block_bytes() as usize]);
+            .create(at, vec![0; self.geometry.block_bytes() as usize]);
         Ok(block)
     }
 
@@ -210,7 +193,7 @@ impl Group<'_> {
         let at = self
             .geometry
             .byte_offset(self.geometry.fs_block(self.ag, block));
-        self.blocks.forget(at);
+        self.blocks.forget(at, self.geometry.block_bytes());
         if let Some(owner) = owner_of(kind) {
             self.remove_owner(&Owner::special(block, 1, owner))?;
             return self.free_extent(block, 1);

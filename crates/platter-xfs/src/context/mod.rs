@@ -17,6 +17,7 @@ use platter_vfs::{Condition, Result, Unsupported};
 
 use crate::ondisk::extent::ExtentDevice;
 use crate::ondisk::{AgNr, Agf, Agi, BasicBlock, FsBlock, Geometry, Superblock};
+use crate::space::Space;
 use crate::txn::{Log, LogDevice, LogPosition};
 use crate::xfs_mount::Mount;
 
@@ -47,6 +48,7 @@ pub struct FsContext {
     data: Arc<dyn BlockDevice>,
     /// The log, once the filesystem is written.
     log: OnceLock<Log>,
+    space: Space,
     /// The realtime device, if it was named.
     realtime: Option<RealtimeDevice>,
 }
@@ -81,6 +83,7 @@ impl FsContext {
             buffers: Arc::new(BufferCache::over(store, addressing, budget)),
             data,
             log: OnceLock::new(),
+            space: Space::default(),
             realtime,
         }
     }
@@ -102,6 +105,29 @@ impl FsContext {
     #[must_use]
     pub fn log(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// Which free blocks are not to be allocated.
+    #[must_use]
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// The metadata buffers, to be kept.
+    #[must_use]
+    pub fn shared_buffers(&self) -> Arc<BufferCache> {
+        Arc::clone(&self.buffers)
+    }
+
+    /// The most inodes that the part of the space allowed for them holds, in whole chunks.
+    #[must_use]
+    pub fn inodes_max(&self) -> Option<u64> {
+        let (geometry, superblock) = (self.geometry(), &self.superblock);
+        let percent = Some(superblock.inode_percent_max).filter(|&percent| percent > 0)?;
+        let blocks = u128::from(geometry.data_blocks()) * u128::from(percent) / 100;
+        let chunk = u128::from(geometry.chunk_blocks());
+        let blocks = blocks / chunk * chunk;
+        u64::try_from(blocks * u128::from(geometry.inodes_per_block())).ok()
     }
 
     /// The mount object.

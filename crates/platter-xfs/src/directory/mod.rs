@@ -4,11 +4,14 @@
 mod blocks;
 mod list;
 mod search;
+pub mod change;
 #[cfg(test)]
 mod tests;
 
+use std::ops::ControlFlow;
+
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::{Condition, FileKind, Name, Result};
+use platter_vfs::{Condition, DirCursor, FileKind, Name, Result};
 
 use crate::context::FsContext;
 use crate::mapping::ForkMap;
@@ -112,6 +115,20 @@ impl<'a> Directory<'a> {
             Form::Node => self.find_in_tree(&name)?,
         };
         found.ok_or_else(|| Condition::NotFound.into())
+    }
+
+    /// Whether it has no names but `.` and `..`.
+    pub fn is_empty(&self) -> Result<bool> {
+        let mut is_empty = true;
+        self.read(DirCursor::START, &mut |entry| {
+            is_empty = entry.name.is_dot_or_dotdot();
+            if is_empty {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        })?;
+        Ok(is_empty)
     }
 
     fn itself(&self) -> Found {

@@ -149,7 +149,7 @@ fn free_all(fork: &mut ForkEdit, groups: &mut Groups, inode: InodeNr) -> Result<
     for gone in fork.unmap(groups, FileBlock(0), FileBlock::MAX.0)? {
         for step in 0..gone.count {
             let at = geometry.byte_offset(FsBlock(gone.start.saturating_add(step)));
-            groups.blocks_mut().forget(at);
+            groups.blocks_mut().forget(at, geometry.block_bytes());
         }
         let (ag, start) = geometry.split(FsBlock(gone.start));
         let count = u32::try_from(gone.count).unwrap_or(u32::MAX);
@@ -294,7 +294,7 @@ impl Blocks<'_> {
         let site = Site::new(&geometry, geometry.basic_block(at), self.owner.get());
         let bytes = built(&site).ok_or_else(|| self.broken(DaNodeRule::Count))?;
         let offset = geometry.byte_offset(at);
-        self.groups.blocks_mut().write(offset, bytes);
+        self.groups.blocks_mut().create(offset, bytes);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::ondisk::inode::{Fork, ForkKind, Inode, InodeRule};
 use crate::ondisk::{Geometry, InodeNr};
 
 /// An inode under change.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct InodeEdit {
     inode: Inode,
     /// Its first byte on the device.
@@ -28,7 +28,32 @@ impl InodeEdit {
         Ok(Self { inode, at, bytes })
     }
 
-    /// The inode as it was read.
+    /// An inode that is in use, which fills `bytes`.
+    pub fn of_image(mut bytes: Vec<u8>, number: InodeNr, geometry: &Geometry) -> Result<Self> {
+        edit::seal(&mut bytes);
+        let inode = Inode::decode(&bytes, number, geometry)
+            .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
+        let at = place(geometry, number)?;
+        Ok(Self { inode, at, bytes })
+    }
+
+    /// The inode with all changes.
+    #[must_use]
+    pub fn into_image(mut self) -> Vec<u8> {
+        edit::seal(&mut self.bytes);
+        self.bytes
+    }
+
+    /// Reads the inode as it is after all changes.
+    pub fn refresh(&mut self, geometry: &Geometry) -> Result<()> {
+        edit::seal(&mut self.bytes);
+        let number = self.inode.number;
+        self.inode = Inode::decode(&self.bytes, number, geometry)
+            .map_err(|rule| Corrupt::new(Locus::inode(number.get()), rule))?;
+        Ok(())
+    }
+
+    /// The inode as it was read or [refreshed](Self::refresh).
     #[must_use]
     pub fn inode(&self) -> &Inode {
         &self.inode

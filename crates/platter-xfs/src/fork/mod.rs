@@ -91,7 +91,8 @@ impl ForkEdit {
     }
 
     /// A fork without mappings that fills so many bytes of an inode.
-    fn empty(kind: ForkKind, owner: InodeNr, len: usize) -> Self {
+    #[must_use]
+    pub fn empty(kind: ForkKind, owner: InodeNr, len: usize) -> Self {
         Self {
             owner,
             kind,
@@ -133,6 +134,10 @@ impl ForkEdit {
     }
 
     /// The last mapping that begins before a file block.
+    pub fn last_before(&mut self, groups: &mut Groups, at: FileBlock) -> Result<Option<Mapping>> {
+        self.before(groups, at.0)
+    }
+
     fn before(&mut self, groups: &mut Groups, at: u64) -> Result<Option<Mapping>> {
         if let Form::Extents(mappings) = &self.form {
             let after = mappings.partition_point(|mapping| mapping.offset.0 < at);
@@ -316,6 +321,22 @@ impl ForkEdit {
             return Err(self.broken(MappingRule::Count));
         }
         Ok((mappings, blocks))
+    }
+
+    /// Has the fork fill so many bytes of the inode from now on.
+    pub fn resize(&mut self, groups: &mut Groups, len: usize) -> Result<()> {
+        self.len = len;
+        match &self.form {
+            Form::Extents(mappings) if mappings.len() > self.inline_max() => self.plant(groups),
+            Form::Extents(_) => Ok(()),
+            Form::Tree(root) => {
+                let root = root.clone();
+                if root.len() > self.tree(groups).entries_max(KIND, &root) {
+                    return self.tree(groups).grow_root(KIND, root);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Stores the fork in its inode.

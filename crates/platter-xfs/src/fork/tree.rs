@@ -57,7 +57,8 @@ pub(super) fn alloc(
     for step in 0..count {
         let ag = AgNr(home.0.wrapping_add(step) % count);
         let mut group = groups.get(ag)?;
-        if group.agf().free_blocks == 0 {
+        let most = most.min(group.available());
+        if most == 0 {
             continue;
         }
         if let Some((start, count)) = group.alloc_extent(most)? {
@@ -81,7 +82,7 @@ impl TreeBlocks for ForkTree<'_> {
         let block = geometry.fs_block(ag, start);
         let zeros = vec![0; geometry.block_bytes() as usize];
         let blocks = self.groups.blocks_mut();
-        blocks.write(geometry.byte_offset(block), zeros);
+        blocks.create(geometry.byte_offset(block), zeros);
         Ok(block.0)
     }
 
@@ -89,7 +90,8 @@ impl TreeBlocks for ForkTree<'_> {
         let geometry = self.groups.geometry().clone();
         let (ag, start) = geometry.split(FsBlock(at));
         let offset = geometry.byte_offset(FsBlock(at));
-        self.groups.blocks_mut().forget(offset);
+        let len = geometry.block_bytes();
+        self.groups.blocks_mut().forget(offset, len);
         let owner = self.fork.tree_owner(start);
         let mut group = self.groups.get(ag)?;
         group.fill_free_list()?;

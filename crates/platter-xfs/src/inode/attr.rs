@@ -19,6 +19,36 @@ const FLAGS: [(InodeFlags, u32); 6] = [
 ];
 const FS_DAX: u32 = 0x0200_0000;
 
+/// Flags that can be set.
+pub const SETTABLE_FLAGS: InodeFlags = InodeFlags::SYNC
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::PROJINHERIT);
+
+/// How flags as `FS_IOC_SETFLAGS` has them are stored; `None` for one that means nothing here.
+#[must_use]
+pub fn stored_flags(flags: u32, kind: FileKind) -> Option<(InodeFlags, InodeFlags2)> {
+    let mut left = flags;
+    let mut stored = InodeFlags::empty();
+    for (flag, shown) in FLAGS {
+        if left & shown != 0 {
+            stored |= flag;
+            left &= !shown;
+        }
+    }
+    let mut stored2 = InodeFlags2::empty();
+    if left & FS_DAX != 0 {
+        stored2 |= InodeFlags2::DAX;
+        left &= !FS_DAX;
+    }
+    if stored.contains(InodeFlags::PROJINHERIT) && kind != FileKind::Directory {
+        return None;
+    }
+    (left == 0).then_some((stored, stored2))
+}
+
 /// The attributes of an inode.
 #[must_use]
 pub fn attr(inode: &Inode, geometry: &Geometry) -> Attr {

@@ -14,7 +14,7 @@ use crate::ondisk::inode::InodeRule;
 use crate::ondisk::{AgBlock, AgNr, Geometry, Inode, InodeLocation, InodeNr};
 use crate::txn::InodePlace;
 
-pub use attr::attr;
+pub use attr::{SETTABLE_FLAGS, attr, stored_flags};
 pub use chunk::{chunk_of, is_allocated};
 
 rules! {
@@ -24,6 +24,8 @@ rules! {
         OutOfRange => "bad inode number",
         /// A chunk of inodes holds it.
         NoChunk => "inode is in no inode chunk",
+        /// No directory is in itself.
+        Itself => "directory is its own ancestor",
         /// It is in use.
         Deleted => "inode is free",
         /// Entries of directories do not name metadata inodes.

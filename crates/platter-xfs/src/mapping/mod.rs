@@ -143,6 +143,16 @@ impl ForkMap {
         Ok(map)
     }
 
+    /// The first mapping that ends after a block; `None` if there is none.
+    pub fn next(&self, context: &FsContext, block: FileBlock) -> Result<Option<Run>> {
+        let run = self.lookup(context, block)?;
+        if run.backing != Backing::Hole {
+            return Ok(Some(run));
+        }
+        let after = self.lookup(context, run.end())?;
+        Ok(Some(after).filter(|after| after.backing != Backing::Hole))
+    }
+
     /// The device that the blocks are on.
     #[must_use]
     pub fn device(&self) -> ExtentDevice {

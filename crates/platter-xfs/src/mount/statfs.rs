@@ -24,7 +24,7 @@ pub(super) fn stat_fs(context: &FsContext) -> StatFs {
     let free = count(mount.free_blocks()).saturating_sub(unavailable);
     let per_block = u64::from(geometry.inodes_per_block());
     let possible = inode_count.saturating_add(free.saturating_mul(per_block));
-    let inodes = match inodes_max(context) {
+    let inodes = match context.inodes_max() {
         Some(most) => possible.min(most).max(inode_count),
         None => possible,
     };
@@ -58,16 +58,6 @@ fn free_space_btree_blocks(context: &FsContext) -> u64 {
         Some(u64::from(agf.btree_blocks.saturating_sub(rmap)))
     });
     blocks.sum()
-}
-
-/// The most inodes that the part of the space allowed for them holds, in whole chunks.
-fn inodes_max(context: &FsContext) -> Option<u64> {
-    let (geometry, superblock) = (context.geometry(), &context.superblock);
-    let percent = Some(superblock.inode_percent_max).filter(|&percent| percent > 0)?;
-    let blocks = u128::from(superblock.data_blocks) * u128::from(percent) / 100;
-    let chunk = u128::from(geometry.chunk_blocks());
-    let blocks = blocks / chunk * chunk;
-    u64::try_from(blocks * u128::from(geometry.inodes_per_block())).ok()
 }
 
 /// The two halves of the UUID folded onto each other.

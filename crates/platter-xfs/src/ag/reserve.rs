@@ -1,0 +1,43 @@
+//! Blocks of a group that stay free for the B-trees that grow with what is allocated, as Linux keeps them:
+//! without them, a full group could not record what changes in it.
+
+use crate::ondisk::Geometry;
+use crate::ondisk::agf::Agf;
+use crate::ondisk::agi::Agi;
+use crate::ondisk::btree::BtreeKind;
+use crate::ondisk::geometry::CHUNK_INODES;
+
+/// Blocks of a tree with so many records, whose blocks are half full.
+fn tree_blocks(kind: BtreeKind, geometry: &Geometry, records: u64) -> u64 {
+    let half = |level| (kind.records_max(level, geometry) / 2).max(2) as u64;
+    let mut blocks = records.div_ceil(half(0)).max(1);
+    let mut total = blocks;
+    while blocks > 1 {
+        blocks = blocks.div_ceil(half(1));
+        total += blocks;
+    }
+    total
+}
+
+/// The blocks that the trees of a group may need beyond those that they have.
+#[must_use]
+pub fn kept_blocks(agf: &Agf, agi: &Agi, geometry: &Geometry) -> u32 {
+    let length = u64::from(agf.length);
+    let mut kept = 0_u64;
+    let mut keep = |asked: u64, used: u32| kept += asked.saturating_sub(used.into());
+    if agf.rmap.is_some() {
+        let asked = tree_blocks(BtreeKind::Rmap, geometry, length).max(length / 100);
+        keep(asked, agf.rmap_blocks);
+    }
+    if agf.refcount.is_some() {
+        let asked = tree_blocks(BtreeKind::Refcount, geometry, length);
+        keep(asked, agf.refcount_blocks);
+    }
+    if agi.finobt.is_some() {
+        let inodes = length.saturating_mul(geometry.inodes_per_block().into());
+        let chunks = inodes / u64::from(CHUNK_INODES);
+        let asked = tree_blocks(BtreeKind::Finobt, geometry, chunks);
+        keep(asked, agi.free_btree_blocks);
+    }
+    u32::try_from(kept).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,84 @@
+//! The attribute fork of an inode that has none yet. Spec: `xfs/ondisk_inode`, `xfs/extended_attributes`.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{FileKind, Result, Unsupported};
+
+use super::Change;
+use crate::directory::change::DirectoryChange;
+use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::features::Version;
+use crate::ondisk::inode::{InodeRule, edit};
+use crate::ondisk::{ForkFormat, ForkKind, superblock};
+
+/// Where Linux begins the fork in inodes of 512 bytes and more: behind space for the root of a tree of 12
+/// mappings.
+const OFFSET: usize = 192;
+/// The least that a fork takes: the root of a tree of two.
+const FORK_BYTES_MIN: usize = 40;
+const UNIT: usize = 8;
+
+impl Change<'_> {
+    /// Gives an inode an attribute fork, which is empty. The data fork makes room.
+    pub fn add_attr_fork(&mut self, edit: &mut InodeEdit) -> Result<()> {
+        let geometry = self.geometry();
+        let fork = edit.fork(ForkKind::Data)?;
+        let number = edit.inode().number;
+        let literal = fork.bytes.len();
+        let most = literal.saturating_sub(FORK_BYTES_MIN) / UNIT * UNIT;
+        let size = usize::try_from(edit.inode().size_bytes).unwrap_or(usize::MAX);
+        let used = match fork.format {
+            ForkFormat::Device => UNIT,
+            ForkFormat::Local => size,
+            ForkFormat::Extents | ForkFormat::Btree | ForkFormat::MetaBtree => 0,
+        };
+        let offset = if fork.format == ForkFormat::Device {
+            UNIT
+        } else {
+            used.next_multiple_of(UNIT).max(OFFSET.min(most))
+        };
+        if offset > most {
+            if edit.inode().kind != FileKind::Directory {
+                return Err(Unsupported {
+                    filesystem: "xfs",
+                    feature: format!("attributes of inode {number}, which its target fills"),
+                    reason: None,
+                }
+                .into());
+            }
+            // Entries that leave no space get a block of their own.
+            self.put(edit.clone());
+            let mut directory = DirectoryChange::open(self, edit.clone())?;
+            directory.leave_inode()?;
+            directory.finish()?;
+            *edit = self.inode(number)?;
+            return self.add_attr_fork(edit);
+        }
+        let mapped = match fork.format {
+            ForkFormat::Extents | ForkFormat::Btree => {
+                Some(ForkEdit::open(&fork, number, geometry)?)
+            }
+            ForkFormat::Device | ForkFormat::Local | ForkFormat::MetaBtree => None,
+        };
+        let broken = || Corrupt::new(Locus::inode(number.get()), InodeRule::ForkOffset);
+        let units = u8::try_from(offset / UNIT).map_err(|_| broken())?;
+        edit.change(|bytes| edit::set_attr_fork(bytes, units))?;
+        if let Some(mut fork) = mapped {
+            fork.resize(&mut self.groups, offset)?;
+            fork.store(edit)?;
+        }
+        edit.refresh(geometry)?;
+        self.note_attributes()
+    }
+
+    /// Says in the superblock that inodes have attributes (`XFS_SB_VERSION_ATTRBIT`).
+    fn note_attributes(&mut self) -> Result<()> {
+        if self.geometry().features.version.contains(Version::ATTR) {
+            return Ok(());
+        }
+        let len = self.geometry().sector_bytes();
+        let mut sector = self.groups.blocks().read(0, len)?;
+        superblock::add_version(&mut sector, Version::ATTR);
+        self.groups.blocks_mut().write(0, sector);
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! Inodes that are allocated and freed, and the lists of those without a name.
+//! Spec: `xfs/allocation_groups`, "Inode B+trees", "Unlinked Inode List".
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, FileKind, Result};
+
+use super::Change;
+use crate::ag::GroupRule;
+use crate::fork::InodeEdit;
+use crate::ondisk::agi::UNLINKED_BUCKETS;
+use crate::ondisk::geometry::CHUNK_INODES;
+use crate::ondisk::inode::edit::{self, FreshInode};
+use crate::ondisk::inode::mark_free;
+use crate::ondisk::log::InodeCreate;
+use crate::ondisk::log::dinode::{initialise, next_unlinked};
+use crate::ondisk::{AgBlock, AgInode, AgNr, InodeNr};
+
+/// Where an inode goes, and what it is.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInode<'a> {
+    /// The directory.
+    pub parent: InodeNr,
+    /// Its kind.
+    pub kind: FileKind,
+    /// The generation of a chunk, if one is allocated.
+    pub chunk_generation: u32,
+    /// Its core.
+    pub fresh: &'a FreshInode,
+}
+
+impl Change<'_> {
+    /// Allocates an inode: near its directory, a directory in the next group.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn alloc_inode(&mut self, new: &NewInode<'_>) -> Result<InodeEdit> {
+        let geometry = self.geometry();
+        let (home, near) = geometry.split_inode(new.parent);
+        let first = if new.kind == FileKind::Directory {
+            self.context.mount().next_directory_group()
+        } else {
+            home
+        };
+        let count = geometry.ag_count();
+        for step in 0..count {
+            let ag = AgNr(first.0.wrapping_add(step) % count);
+            let near = if ag == home { near } else { AgInode(0) };
+            let Some(inode) = self.alloc_inode_in(ag, near, new.chunk_generation)? else {
+                continue;
+            };
+            let number = geometry.inode_nr(ag, inode);
+            let number = number
+                .ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::NotFreeInode))?;
+            let mut image = self.image(number)?;
+            if edit::is_in_use(&image) {
+                let locus = Locus::inode(number.get());
+                return Err(Corrupt::new(locus, GroupRule::NotFreeInode).into());
+            }
+            edit::make(&mut image, new.fresh, geometry, number);
+            return InodeEdit::of_image(image, number, geometry);
+        }
+        Err(Condition::NoSpace.into())
+    }
+
+    fn alloc_inode_in(
+        &mut self,
+        ag: AgNr,
+        near: AgInode,
+        generation: u32,
+    ) -> Result<Option<AgInode>> {
+        if let Some(inode) = self.groups.get(ag)?.alloc_inode(near)? {
+            return Ok(Some(inode));
+        }
+        if !self.may_add_chunk() {
+            return Ok(None);
+        }
+        let Some(block) = self.groups.get(ag)?.alloc_chunk()? else {
+            return Ok(None);
+        };
+        self.initialise_chunk(ag, block, generation);
+        let first = self.geometry().first_ag_inode(block);
+        self.groups.get(ag)?.alloc_inode(first)
+    }
+
+    /// Whether the part of the space that inodes may take has room for a chunk.
+    fn may_add_chunk(&self) -> bool {
+        let Some(most) = self.context.inodes_max() else {
+            return true;
+        };
+        let after = self.context.mount().inodes().sum() + i64::from(CHUNK_INODES);
+        u64::try_from(after).is_ok_and(|after| after <= most)
+    }
+
+    fn initialise_chunk(&mut self, ag: AgNr, first: AgBlock, generation: u32) {
+        let geometry = self.geometry();
+        let len = geometry.chunk_blocks();
+        let create = InodeCreate {
+            ag,
+            block: first,
+            count: CHUNK_INODES,
+            len,
+            generation,
+        };
+        let cluster = geometry.cluster_blocks().min(len);
+        let mut clusters = Vec::new();
+        for start in (0..len).step_by(cluster as usize) {
+            let block = AgBlock(first.0.saturating_add(start));
+            let mut bytes = vec![0; (cluster * geometry.block_bytes()) as usize];
+            let numbers = geometry.first_ag_inode(block).0..;
+            let inodes = bytes.chunks_exact_mut(geometry.inode_bytes() as usize);
+            for (number, inode) in numbers.zip(inodes) {
+                if let Some(number) = geometry.inode_nr(ag, AgInode(number)) {
+                    initialise(inode, geometry, number, generation);
+                }
+            }
+            let at = geometry.basic_block(geometry.fs_block(ag, block));
+            clusters.push((at, bytes));
+        }
+        self.transaction.create_inodes(&create, clusters);
+    }
+
+    /// Frees an inode without a name that has no blocks any more. It is in no list.
+    pub fn free_inode(&mut self, edit: InodeEdit) -> Result<()> {
+        let number = edit.inode().number;
+        let mut image = edit.into_image();
+        mark_free(&mut image);
+        self.inodes.insert(number, image);
+        let (ag, inode) = self.geometry().split_inode(number);
+        self.groups.get(ag)?.free_inode(inode)
+    }
+
+    /// Puts an inode without a name on its list.
+    pub fn add_unlinked(&mut self, edit: &mut InodeEdit) -> Result<()> {
+        let (ag, inode) = self.geometry().split_inode(edit.inode().number);
+        let bucket = bucket_of(inode);
+        let mut group = self.groups.get(ag)?;
+        let head = group.unlinked_head(bucket);
+        group.set_unlinked_head(bucket, Some(inode));
+        edit.change(|bytes| edit::set_next_unlinked(bytes, head))
+    }
+
+    /// Takes an inode off its list of inodes without a name.
+    pub fn remove_unlinked(&mut self, edit: &mut InodeEdit) -> Result<()> {
+        let geometry = self.geometry();
+        let number = edit.inode().number;
+        let (ag, inode) = geometry.split_inode(number);
+        let bucket = bucket_of(inode);
+        let broken = || Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList);
+        let next = edit.inode().next_unlinked;
+        edit.change(|bytes| edit::set_next_unlinked(bytes, None))?;
+        let mut group = self.groups.get(ag)?;
+        let head = group.unlinked_head(bucket);
+        if head == Some(inode) {
+            group.set_unlinked_head(bucket, next);
+            return Ok(());
+        }
+        let mut at = head;
+        // More than that are in no list.
+        for _ in 0..group.agi().count {
+            let before = at
+                .and_then(|at| geometry.inode_nr(ag, at))
+                .ok_or_else(broken)?;
+            let mut image = self.image(before)?;
+            let link = next_unlinked(&image).map(AgInode);
+            let link = link.and_then(AgInode::non_null);
+            if link == Some(inode) {
+                edit::set_next_unlinked(&mut image, next).ok_or_else(broken)?;
+                edit::seal(&mut image);
+                self.inodes.insert(before, image);
+                return Ok(());
+            }
+            at = link;
+        }
+        Err(broken().into())
+    }
+
+    /// The inodes in the lists of a group, as far as they can be followed.
+    pub fn unlinked(&mut self, ag: AgNr) -> Result<Vec<InodeNr>> {
+        let geometry = self.geometry();
+        let broken = || Corrupt::new(Locus::group(ag.0.into()), GroupRule::UnlinkedList);
+        let mut found = Vec::new();
+        for bucket in 0..UNLINKED_BUCKETS {
+            let group = self.groups.get(ag)?;
+            let most = group.agi().count as usize;
+            let mut next = group.unlinked_head(bucket);
+            while let Some(inode) = next {
+                let number = geometry.inode_nr(ag, inode).ok_or_else(broken)?;
+                if found.len() >= most {
+                    return Err(broken().into());
+                }
+                found.push(number);
+                next = self.inode(number)?.inode().next_unlinked;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn bucket_of(inode: AgInode) -> usize {
+    inode.0 as usize % UNLINKED_BUCKETS
+}

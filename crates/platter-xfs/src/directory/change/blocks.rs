@@ -1,0 +1,256 @@
+//! Blocks of a directory under change. Each is one piece on the device.
+
+use platter_ondisk::{Corrupt, Locus, Verify};
+use platter_vfs::{Condition, Result, Unsupported};
+
+use super::{DirectoryChange, Located};
+use crate::change::free_mapping;
+use crate::directory::{DirectoryRule, Form};
+use crate::fork::ForkEdit;
+use crate::ondisk::btree::{Owner, RmapOwner};
+use crate::ondisk::da::DaKind;
+use crate::ondisk::dir::DataPointer;
+use crate::ondisk::dir::build::HashEntry;
+use crate::ondisk::dir::data::{DataKind, DirData};
+use crate::ondisk::extent::Mapping;
+use crate::ondisk::{AgNr, BlockKind, BlockVerifier, FileBlock, ForkKind, FsBlock, Site, dir};
+
+impl<'f> DirectoryChange<'_, 'f> {
+    fn fork_mut(&mut self) -> Result<(&mut ForkEdit, &mut crate::ag::Groups)> {
+        let fork = self.fork.as_mut().ok_or(Condition::InvalidArgument)?;
+        Ok((fork, &mut self.change.groups))
+    }
+
+    /// The block after the last one that is mapped before `limit`.
+    pub(super) fn end_before(&mut self, limit: u64) -> Result<u64> {
+        let (fork, groups) = self.fork_mut()?;
+        let last = fork.last_before(groups, FileBlock(limit))?;
+        Ok(last.map_or(0, |last| last.end().0.min(limit)))
+    }
+
+    /// Where the directory block that begins with this block of the fork lies; `None` if it is not mapped.
+    pub(super) fn locate(&mut self, first: FileBlock) -> Result<Option<FsBlock>> {
+        let count = u64::from(self.geometry().dir_block_blocks());
+        let owner = self.owner();
+        let (fork, groups) = self.fork_mut()?;
+        let found = fork.lookup(groups, first)?;
+        let Some(found) = found.filter(|found| found.offset <= first) else {
+            return Ok(None);
+        };
+        if found.is_unwritten {
+            return Err(self.broken());
+        }
+        let skipped = first.0 - found.offset.0;
+        if found.count - skipped < count {
+            return Err(Unsupported {
+                filesystem: "xfs",
+                feature: format!(
+                    "changing directory {owner}, one of whose blocks is in several extents"
+                ),
+                reason: None,
+            }
+            .into());
+        }
+        Ok(Some(FsBlock(found.start + skipped)))
+    }
+
+    /// A block of the directory, verified.
+    pub(super) fn read(&mut self, first: FileBlock, kind: BlockKind) -> Result<Vec<u8>> {
+        let bytes = self.read_any(first)?;
+        let bytes = bytes.ok_or_else(|| self.broken())?;
+        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let verifier = BlockVerifier::new(self.geometry(), kind, self.owner().get());
+        verifier.verify(self.geometry().basic_block(at).0, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// A block of the directory, not verified; `None` if it is not mapped.
+    pub(super) fn read_any(&mut self, first: FileBlock) -> Result<Option<Vec<u8>>> {
+        let Some(at) = self.locate(first)? else {
+            return Ok(None);
+        };
+        let geometry = self.geometry();
+        let offset = geometry.byte_offset(at);
+        let blocks = self.change.groups.blocks();
+        Ok(Some(blocks.read(offset, geometry.dir_block_bytes())?))
+    }
+
+    /// Stores a block that is mapped.
+    pub(super) fn write(
+        &mut self,
+        first: FileBlock,
+        kind: BlockKind,
+        mut bytes: Vec<u8>,
+    ) -> Result<()> {
+        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let geometry = self.geometry();
+        BlockVerifier::new(geometry, kind, self.owner().get()).seal(0, &mut bytes);
+        let offset = geometry.byte_offset(at);
+        let blocks = self.change.groups.blocks_mut();
+        let old = blocks.read(offset, geometry.dir_block_bytes())?;
+        if has_same_magic(&old, &bytes) {
+            blocks.write(offset, bytes);
+        } else {
+            // As what it was it cannot be compared.
+            blocks.create(offset, bytes);
+        }
+        Ok(())
+    }
+
+    /// What a block that is mapped bears.
+    pub(super) fn site(&mut self, first: FileBlock) -> Result<Site<'f>> {
+        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let geometry = self.geometry();
+        Ok(Site::new(
+            geometry,
+            geometry.basic_block(at),
+            self.owner().get(),
+        ))
+    }
+
+    /// Allocates and maps a block, which is still to be [written](Self::write).
+    pub(super) fn add_block(&mut self, first: FileBlock) -> Result<()> {
+        let geometry = self.geometry();
+        let count = geometry.dir_block_blocks();
+        let owner = self.owner();
+        let (home, _) = geometry.split_inode(owner);
+        let mut found = None;
+        for step in 0..geometry.ag_count() {
+            let ag = AgNr(home.0.wrapping_add(step) % geometry.ag_count());
+            let mut group = self.change.groups.get(ag)?;
+            if group.available() < count {
+                continue;
+            }
+            if let Some(start) = group.alloc_aligned(count, 1, &(0..u32::MAX))? {
+                group.add_owner(&Owner {
+                    offset: first.0,
+                    ..Owner::special(start, count, RmapOwner(owner.get()))
+                })?;
+                found = Some(geometry.fs_block(ag, start));
+                break;
+            }
+        }
+        let at = found.ok_or(Condition::NoSpace)?;
+        let mapping = Mapping {
+            offset: first,
+            start: at.0,
+            count: count.into(),
+            is_unwritten: false,
+        };
+        let (fork, groups) = self.fork_mut()?;
+        fork.map(groups, mapping)?;
+        let zeros = vec![0; geometry.dir_block_bytes() as usize];
+        let offset = geometry.byte_offset(at);
+        self.change.groups.blocks_mut().create(offset, zeros);
+        Ok(())
+    }
+
+    /// Frees a block.
+    pub(super) fn drop_block(&mut self, first: FileBlock) -> Result<()> {
+        let at = self.locate(first)?.ok_or_else(|| self.broken())?;
+        let geometry = self.geometry();
+        let owner = self.owner();
+        let (fork, groups) = self.fork_mut()?;
+        let gone = fork.unmap(groups, first, geometry.dir_block_blocks().into())?;
+        groups
+            .blocks_mut()
+            .forget(geometry.byte_offset(at), geometry.dir_block_bytes());
+        for gone in gone {
+            free_mapping(groups, &gone, owner, (ForkKind::Data, false))?;
+        }
+        Ok(())
+    }
+
+    /// What the blocks of entries are.
+    pub(super) fn data_kind(&mut self) -> Result<DataKind> {
+        Ok(if self.form()? == Form::Block {
+            DataKind::Single
+        } else {
+            DataKind::Data
+        })
+    }
+
+    pub(super) fn read_data(&mut self, block: u32, kind: DataKind) -> Result<Vec<u8>> {
+        let first = dir::data_block(self.geometry(), block);
+        self.read(first, BlockKind::DirData(kind))
+    }
+
+    pub(super) fn write_data(&mut self, block: u32, kind: DataKind, bytes: Vec<u8>) -> Result<()> {
+        let first = dir::data_block(self.geometry(), block);
+        self.write(first, BlockKind::DirData(kind), bytes)
+    }
+
+    /// A new block of entries that has none. The directory reaches to its end.
+    pub(super) fn add_data(&mut self, block: u32, kind: DataKind) -> Result<Vec<u8>> {
+        let geometry = self.geometry();
+        let first = dir::data_block(geometry, block);
+        self.add_block(first)?;
+        let site = self.site(first)?;
+        let bytes = dir::build::empty_data(kind, &site).ok_or_else(|| self.broken())?;
+        let size = (u64::from(block) + 1) * u64::from(geometry.dir_block_bytes());
+        if size > self.size_bytes()? {
+            self.set_size(size)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Frees a block of entries that has none. The directory ends with the last one that is left.
+    pub(super) fn drop_data(&mut self, block: u32) -> Result<()> {
+        let geometry = self.geometry();
+        let first = dir::data_block(geometry, block);
+        self.drop_block(first)?;
+        let end = self.end_before(dir::leaf_start(geometry).0)?;
+        self.set_size(end << geometry.block_bits)
+    }
+
+    fn size_bytes(&mut self) -> Result<u64> {
+        let geometry = self.geometry();
+        self.edit.refresh(geometry)?;
+        Ok(self.edit.inode().size_bytes)
+    }
+
+    /// The entry with this name among those of its hash.
+    pub(super) fn find_among(
+        &mut self,
+        entries: &[HashEntry],
+        hash: u32,
+        name: &[u8],
+    ) -> Result<Option<Located>> {
+        let geometry = self.geometry();
+        let kind = self.data_kind()?;
+        let first = entries.partition_point(|entry| entry.0 < hash);
+        let same = entries.get(first..).unwrap_or_default();
+        for (_, address) in same.iter().take_while(|entry| entry.0 == hash) {
+            let (block, offset) = DataPointer(*address).split(geometry);
+            let bytes = self.read_data(block, kind)?;
+            let rule = |rule| Corrupt::new(Locus::inode(self.owner().get()), rule);
+            let site = Site::verified(geometry, self.owner().get());
+            let data = DirData::decode(&bytes, kind, &site).map_err(rule)?;
+            if data.entry_at(offset, geometry).map_err(rule)?.name == name {
+                return Ok(Some(Located { block, offset }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The leaf entry of an entry.
+    pub(super) fn pointer(&self, at: Located) -> Result<u32> {
+        let pointer = DataPointer::new(self.geometry(), at.block, at.offset);
+        let locus = Locus::inode(self.owner().get());
+        let rule = || Corrupt::new(locus, DirectoryRule::Size);
+        Ok(pointer.ok_or_else(rule)?.0)
+    }
+}
+
+/// Whether blocks are of one type: by the magic number of blocks of entries, or that of the hash tree.
+fn has_same_magic(one: &[u8], other: &[u8]) -> bool {
+    let is_v5 = true;
+    let of_entries = |bytes| DataKind::of(bytes, is_v5);
+    DaKind::of(one, is_v5) == DaKind::of(other, is_v5) && of_entries(one) == of_entries(other)
+}
+
+/// Adds an entry after all others whose hash is not greater.
+pub(super) fn insert_sorted(entries: &mut Vec<HashEntry>, entry: HashEntry) {
+    let at = entries.partition_point(|other| other.0 <= entry.0);
+    entries.insert(at, entry);
+}

@@ -1,0 +1,166 @@
+//! Blocks of entries, and one leaf.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, Result};
+
+use super::blocks::insert_sorted;
+use super::{DirectoryChange, Located, NewEntry};
+use crate::ondisk::da::DaKind;
+use crate::ondisk::dir::build::{self, HashEntry};
+use crate::ondisk::dir::data::{DataKind, entry_bytes};
+use crate::ondisk::dir::free::NO_FREE;
+use crate::ondisk::dir::leaf::DirLeaf;
+use crate::ondisk::{BlockKind, Site, da, dir};
+
+const KIND: DataKind = DataKind::Data;
+const LEAF: BlockKind = BlockKind::DirLeaf(DaKind::DirLeaf1);
+
+/// The first block of entries with so much free space; else the first that does not exist, and true.
+pub(super) fn block_for(bests: &[u16], size: usize) -> (usize, bool) {
+    let has_space = |&best: &u16| best != NO_FREE && usize::from(best) >= size;
+    if let Some(found) = bests.iter().position(has_space) {
+        return (found, false);
+    }
+    let missing = bests.iter().position(|&best| best == NO_FREE);
+    (missing.unwrap_or(bests.len()), true)
+}
+
+impl DirectoryChange<'_, '_> {
+    /// The leaf entries, and the longest free region of each block of entries.
+    pub(super) fn read_leaf(&mut self) -> Result<(Vec<HashEntry>, Vec<u16>)> {
+        let bytes = self.read(dir::leaf_start(self.geometry()), LEAF)?;
+        let owner = self.owner().get();
+        let site = Site::verified(self.geometry(), owner);
+        let leaf = DirLeaf::decode(&bytes, DaKind::DirLeaf1, &site);
+        let leaf = leaf.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
+        let live = leaf
+            .entries
+            .iter()
+            .filter(|entry| entry.pointer().is_some());
+        let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
+        let bests = leaf.bests.iter().map(|best| best.get());
+        Ok((entries.collect(), bests.collect()))
+    }
+
+    fn write_leaf(&mut self, entries: &[HashEntry], bests: &[u16]) -> Result<()> {
+        let first = dir::leaf_start(self.geometry());
+        let site = self.site(first)?;
+        let bytes = build::single_leaf(entries, bests, &site).ok_or_else(|| self.broken())?;
+        self.write(first, LEAF, bytes)
+    }
+
+    /// Adds an entry to a block of entries, which may be new. Returns where it is, and the longest free region
+    /// that is left.
+    pub(super) fn add_to_data(
+        &mut self,
+        block: u32,
+        is_new: bool,
+        new: &NewEntry<'_>,
+    ) -> Result<(Located, u16)> {
+        let geometry = self.geometry();
+        let mut bytes = if is_new {
+            self.add_data(block, KIND)?
+        } else {
+            self.read_data(block, KIND)?
+        };
+        let entry = (new.name, new.inode, Some(new.kind));
+        let offset = build::add_entry(&mut bytes, KIND, entry, geometry);
+        let offset = offset.ok_or_else(|| self.broken())?;
+        let best = build::best(&bytes, KIND, geometry).ok_or_else(|| self.broken())?;
+        self.write_data(block, KIND, bytes)?;
+        Ok((Located { block, offset }, best))
+    }
+
+    /// Removes an entry. Returns the longest free region of its block, which is gone if it has no entries.
+    pub(super) fn remove_from_data(&mut self, at: Located) -> Result<u16> {
+        let geometry = self.geometry();
+        let mut bytes = self.read_data(at.block, KIND)?;
+        build::remove_entry(&mut bytes, KIND, at.offset, geometry).ok_or_else(|| self.broken())?;
+        if at.block > 0 && build::is_all_free(&bytes, KIND, geometry) {
+            self.drop_data(at.block)?;
+            return Ok(NO_FREE);
+        }
+        let best = build::best(&bytes, KIND, geometry).ok_or_else(|| self.broken())?;
+        self.write_data(at.block, KIND, bytes)?;
+        Ok(best)
+    }
+
+    pub(super) fn insert_in_leaf(&mut self, new: &NewEntry<'_>) -> Result<()> {
+        let geometry = self.geometry();
+        let (mut entries, mut bests) = self.read_leaf()?;
+        let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
+        let (block, is_new) = block_for(&bests, size);
+        let bests_after = bests.len().max(block + 1);
+        if entries.len() + 1 > build::single_leaf_entries_max(geometry, bests_after) {
+            self.leave_leaf(&entries, &bests)?;
+            return self.insert_in_node(new);
+        }
+        let number = u32::try_from(block).unwrap_or(u32::MAX);
+        let (at, best) = self.add_to_data(number, is_new, new)?;
+        bests.resize(bests_after, NO_FREE);
+        if let Some(slot) = bests.get_mut(block) {
+            *slot = best;
+        }
+        let pointer = self.pointer(at)?;
+        insert_sorted(&mut entries, (da::hash(new.name), pointer));
+        self.write_leaf(&entries, &bests)
+    }
+
+    pub(super) fn remove_from_leaf(&mut self, name: &[u8]) -> Result<()> {
+        let found = self.find(name)?.ok_or(Condition::NotFound)?;
+        let pointer = self.pointer(found)?;
+        let (mut entries, mut bests) = self.read_leaf()?;
+        entries.retain(|entry| entry.1 != pointer);
+        let best = self.remove_from_data(found)?;
+        if let Some(slot) = bests.get_mut(found.block as usize) {
+            *slot = best;
+        }
+        trim(&mut bests);
+        if !self.try_become_block(&entries, &bests)? {
+            self.write_leaf(&entries, &bests)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the leaf entries to the only block of entries that is left, if they fit.
+    pub(super) fn try_become_block(
+        &mut self,
+        entries: &[HashEntry],
+        bests: &[u16],
+    ) -> Result<bool> {
+        let geometry = self.geometry();
+        if bests.len() != 1 {
+            return Ok(false);
+        }
+        let mut bytes = self.read_data(0, KIND)?;
+        if build::become_single(&mut bytes, entries, geometry).is_none() {
+            return Ok(false);
+        }
+        self.drop_block(dir::leaf_start(geometry))?;
+        if !self.try_become_short(&bytes)? {
+            self.write_data(0, DataKind::Single, bytes)?;
+        }
+        Ok(true)
+    }
+
+    /// Makes the leaf the root of a tree, and moves the free regions to an index.
+    fn leave_leaf(&mut self, entries: &[HashEntry], bests: &[u16]) -> Result<()> {
+        let geometry = self.geometry();
+        let first = dir::free_start(geometry);
+        self.add_block(first)?;
+        self.write_free(0, bests)?;
+        self.write_tree_leaf(first_leaf(geometry), entries, super::tree::NO_LINKS)
+    }
+}
+
+/// The block of the leaves that is their root.
+fn first_leaf(geometry: &crate::ondisk::Geometry) -> u32 {
+    u32::try_from(dir::leaf_start(geometry).0).unwrap_or(u32::MAX)
+}
+
+/// Drops what is said of blocks that do not exist at the end.
+pub(super) fn trim(bests: &mut Vec<u16>) {
+    while bests.last() == Some(&NO_FREE) {
+        bests.pop();
+    }
+}

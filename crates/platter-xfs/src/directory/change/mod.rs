@@ -1,0 +1,200 @@
+//! Directories under change, in all their forms: names added, replaced and removed, and the conversions
+//! between the forms both ways. Spec: `xfs/directories`.
+//!
+//! Entries stay where they are, so that a listing that is under way neither misses names nor gives them twice.
+//! Leaves have no stale entries: what is removed is taken out.
+
+mod blocks;
+mod short;
+mod single;
+mod leaf;
+mod node;
+mod tree;
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, Error, FileKind, Result};
+
+use super::DirectoryRule;
+use crate::change::Change;
+use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::inode::edit;
+use crate::ondisk::{ForkFormat, ForkKind, Geometry, InodeNr, da, dir};
+
+use super::Form;
+
+/// A directory under change.
+#[derive(Debug)]
+pub struct DirectoryChange<'c, 'f> {
+    change: &'c mut Change<'f>,
+    edit: InodeEdit,
+    /// The mappings, unless the entries are in the inode.
+    fork: Option<ForkEdit>,
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'n> {
+    /// The name.
+    pub name: &'n [u8],
+    /// The inode.
+    pub inode: InodeNr,
+    /// Its kind.
+    pub kind: FileKind,
+}
+
+/// An entry that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Located {
+    /// Its block of entries.
+    block: u32,
+    /// Its first byte there.
+    offset: usize,
+}
+
+impl<'c, 'f> DirectoryChange<'c, 'f> {
+    /// The directory of an inode, which [`finish`](Self::finish) stores.
+    pub fn open(change: &'c mut Change<'f>, edit: InodeEdit) -> Result<Self> {
+        let inode = edit.inode();
+        let fork = match inode.data_format {
+            ForkFormat::Local => None,
+            ForkFormat::Extents | ForkFormat::Btree => {
+                let fork = inode.data_fork();
+                Some(ForkEdit::open(&fork, inode.number, change.geometry())?)
+            }
+            ForkFormat::Device | ForkFormat::MetaBtree => {
+                let locus = Locus::inode(inode.number.get());
+                return Err(Corrupt::new(locus, DirectoryRule::Form).into());
+            }
+        };
+        Ok(Self { change, edit, fork })
+    }
+
+    /// Makes an inode without contents an empty directory in `parent`.
+    pub fn make(change: &'c mut Change<'f>, mut edit: InodeEdit, parent: InodeNr) -> Result<Self> {
+        let bytes = dir::short::encode(parent, &[], change.geometry());
+        short::store(&mut edit, &bytes.unwrap_or_default())?;
+        edit.refresh(change.geometry())?;
+        Self::open(change, edit)
+    }
+
+    /// Stores the directory's inode.
+    pub fn finish(mut self) -> Result<()> {
+        if let Some(fork) = self.fork.take() {
+            fork.store(&mut self.edit)?;
+        }
+        self.change.put(self.edit);
+        Ok(())
+    }
+
+    /// Adds a name that is not there.
+    ///
+    /// # Errors
+    /// `NoSpace`; the directory is of no use any more.
+    pub fn insert(&mut self, entry: &NewEntry<'_>) -> Result<()> {
+        match self.form()? {
+            Form::Short => self.insert_short(entry),
+            Form::Block => self.insert_in_block(entry),
+            Form::Leaf => self.insert_in_leaf(entry),
+            Form::Node => self.insert_in_node(entry),
+        }
+    }
+
+    /// Makes a name that is there, `..` included, name another inode.
+    pub fn replace(&mut self, entry: &NewEntry<'_>) -> Result<()> {
+        if self.form()? == Form::Short {
+            if self.replace_short(entry)? {
+                return Ok(());
+            }
+            self.leave_short()?;
+        }
+        let found = self.find(entry.name)?.ok_or(Condition::NotFound)?;
+        let kind = self.data_kind()?;
+        let mut bytes = self.read_data(found.block, kind)?;
+        let geometry = self.geometry();
+        dir::build::set_entry(
+            &mut bytes,
+            found.offset,
+            entry.inode,
+            Some(entry.kind),
+            geometry,
+        )
+        .ok_or_else(|| self.broken())?;
+        self.write_data(found.block, kind, bytes)
+    }
+
+    /// Moves entries that are in the inode to a block.
+    pub fn leave_inode(&mut self) -> Result<()> {
+        if self.fork.is_some() {
+            return Ok(());
+        }
+        self.leave_short()
+    }
+
+    /// Removes a name that is there.
+    pub fn remove(&mut self, name: &[u8]) -> Result<()> {
+        match self.form()? {
+            Form::Short => self.remove_short(name),
+            Form::Block => self.remove_from_block(name),
+            Form::Leaf => self.remove_from_leaf(name),
+            Form::Node => self.remove_from_node(name),
+        }
+    }
+
+    fn geometry(&self) -> &'f Geometry {
+        self.change.geometry()
+    }
+
+    fn owner(&self) -> InodeNr {
+        self.edit.inode().number
+    }
+
+    fn broken(&self) -> Error {
+        let locus = Locus::inode(self.owner().get());
+        Corrupt::new(locus, DirectoryRule::Missing).into()
+    }
+
+    fn form(&mut self) -> Result<Form> {
+        if self.fork.is_none() {
+            return Ok(Form::Short);
+        }
+        let geometry = self.geometry();
+        let end = self.end_before(u64::MAX)?;
+        let block = u64::from(geometry.dir_block_blocks());
+        let leaf = dir::leaf_start(geometry).0;
+        Ok(if end == block {
+            Form::Block
+        } else if end == leaf + block {
+            Form::Leaf
+        } else if end > leaf {
+            Form::Node
+        } else {
+            let locus = Locus::inode(self.owner().get());
+            return Err(Corrupt::new(locus, DirectoryRule::Form).into());
+        })
+    }
+
+    /// Where the entry with this name lies, in a directory that has blocks.
+    fn find(&mut self, name: &[u8]) -> Result<Option<Located>> {
+        let hash = da::hash(name);
+        match self.form()? {
+            Form::Short => Ok(None),
+            Form::Block => {
+                let leaves = self.block_leaves()?;
+                self.find_among(&leaves, hash, name)
+            }
+            Form::Leaf => {
+                let (entries, _) = self.read_leaf()?;
+                self.find_among(&entries, hash, name)
+            }
+            Form::Node => self.find_in_node(hash, name),
+        }
+    }
+
+    fn set_size(&mut self, size: u64) -> Result<()> {
+        self.edit.change(|bytes| edit::set_size(bytes, size))
+    }
+
+    fn area_bytes(&self) -> Result<usize> {
+        Ok(self.edit.fork(ForkKind::Data)?.bytes.len())
+    }
+}

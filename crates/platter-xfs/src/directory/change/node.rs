@@ -1,0 +1,156 @@
+//! Blocks of entries, leaves below a hash tree, and free indexes.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, Result};
+
+use super::leaf::{block_for, trim};
+use super::{DirectoryChange, Located, NewEntry};
+use crate::ondisk::dir::build;
+use crate::ondisk::dir::data::entry_bytes;
+use crate::ondisk::dir::free::{DirFree, NO_FREE};
+use crate::ondisk::{BlockKind, FileBlock, Site, da, dir};
+
+impl DirectoryChange<'_, '_> {
+    fn free_block(&self, index: u32) -> FileBlock {
+        let geometry = self.geometry();
+        let blocks = u64::from(index) * u64::from(geometry.dir_block_blocks());
+        FileBlock(dir::free_start(geometry).0 + blocks)
+    }
+
+    /// What a free index says; empty if it does not exist.
+    fn read_free(&mut self, index: u32) -> Result<Vec<u16>> {
+        let first = self.free_block(index);
+        if self.locate(first)?.is_none() {
+            return Ok(Vec::new());
+        }
+        let bytes = self.read(first, BlockKind::DirFree)?;
+        let owner = self.owner().get();
+        let site = Site::verified(self.geometry(), owner);
+        let free = DirFree::decode(&bytes, &site);
+        let free = free.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
+        Ok(free.bests.iter().map(|best| best.get()).collect())
+    }
+
+    pub(super) fn write_free(&mut self, index: u32, bests: &[u16]) -> Result<()> {
+        let first = self.free_block(index);
+        let each = u32::try_from(build::free_entries_max(self.geometry())).unwrap_or(u32::MAX);
+        let site = self.site(first)?;
+        let start = index.saturating_mul(each);
+        let bytes = build::free_index(start, bests, &site).ok_or_else(|| self.broken())?;
+        self.write(first, BlockKind::DirFree, bytes)
+    }
+
+    /// How many free indexes there may be.
+    fn free_count(&mut self) -> Result<u32> {
+        let geometry = self.geometry();
+        let end = self.end_before(u64::MAX)?;
+        let blocks = end.saturating_sub(dir::free_start(geometry).0);
+        let count = blocks.div_ceil(geometry.dir_block_blocks().into());
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// The block of entries that a name goes to: its free index, its place there, and whether it is new.
+    fn vacancy(&mut self, size: usize) -> Result<(u32, usize, bool)> {
+        let each = build::free_entries_max(self.geometry());
+        let count = self.free_count()?;
+        let mut missing = None;
+        for index in 0..count {
+            let bests = self.read_free(index)?;
+            let (place, is_new) = block_for(&bests, size);
+            if !is_new {
+                return Ok((index, place, false));
+            }
+            if place < each && missing.is_none() {
+                missing = Some((index, place, true));
+            }
+        }
+        Ok(missing.unwrap_or((count, 0, true)))
+    }
+
+    /// Stores the longest free region of a block of entries.
+    fn note_free(&mut self, index: u32, place: usize, best: u16) -> Result<()> {
+        let mut bests = self.read_free(index)?;
+        if self.locate(self.free_block(index))?.is_none() {
+            self.add_block(self.free_block(index))?;
+        }
+        if bests.len() <= place {
+            bests.resize(place + 1, NO_FREE);
+        }
+        if let Some(slot) = bests.get_mut(place) {
+            *slot = best;
+        }
+        trim(&mut bests);
+        if bests.is_empty() && index > 0 {
+            return self.drop_block(self.free_block(index));
+        }
+        self.write_free(index, &bests)
+    }
+
+    pub(super) fn insert_in_node(&mut self, new: &NewEntry<'_>) -> Result<()> {
+        let geometry = self.geometry();
+        let each = build::free_entries_max(geometry);
+        let size = entry_bytes(new.name.len(), geometry.features.has_ftype());
+        let (index, place, is_new) = self.vacancy(size)?;
+        let block = index as usize * each + place;
+        let block = u32::try_from(block).map_err(|_| Condition::NoSpace)?;
+        if dir::data_block(geometry, block) >= dir::leaf_start(geometry) {
+            return Err(Condition::NoSpace.into());
+        }
+        let (at, best) = self.add_to_data(block, is_new, new)?;
+        self.note_free(index, place, best)?;
+        let pointer = self.pointer(at)?;
+        self.insert_in_tree((da::hash(new.name), pointer))
+    }
+
+    pub(super) fn remove_from_node(&mut self, name: &[u8]) -> Result<()> {
+        let each = build::free_entries_max(self.geometry()).max(1);
+        let found = self.find(name)?.ok_or(Condition::NotFound)?;
+        let pointer = self.pointer(found)?;
+        self.remove_from_tree((da::hash(name), pointer))?;
+        let best = self.remove_from_data(found)?;
+        let block = found.block as usize;
+        let index = u32::try_from(block / each).unwrap_or(u32::MAX);
+        self.note_free(index, block % each, best)?;
+        self.try_become_leaf()
+    }
+
+    /// Gives up the tree if one leaf and one free index are left that fit one leaf.
+    fn try_become_leaf(&mut self) -> Result<()> {
+        let geometry = self.geometry();
+        if self.free_count()? != 1 {
+            return Ok(());
+        }
+        let Some(entries) = self.only_leaf()? else {
+            return Ok(());
+        };
+        let bests = self.read_free(0)?;
+        if entries.len() > build::single_leaf_entries_max(geometry, bests.len()) {
+            return Ok(());
+        }
+        self.drop_block(self.free_block(0))?;
+        if self.try_become_block(&entries, &bests)? {
+            return Ok(());
+        }
+        let first = dir::leaf_start(geometry);
+        let site = self.site(first)?;
+        let bytes = build::single_leaf(&entries, &bests, &site).ok_or_else(|| self.broken())?;
+        let kind = BlockKind::DirLeaf(da::DaKind::DirLeaf1);
+        self.write(first, kind, bytes)
+    }
+
+    pub(super) fn find_in_node(&mut self, hash: u32, name: &[u8]) -> Result<Option<Located>> {
+        let Some(mut path) = self.descend(hash)? else {
+            return Ok(None);
+        };
+        loop {
+            let entries = path.leaf.entries.clone();
+            if let Some(found) = self.find_among(&entries, hash, name)? {
+                return Ok(Some(found));
+            }
+            let may_go_on = entries.last().is_some_and(|entry| entry.0 == hash);
+            if !may_go_on || !self.advance(&mut path)? {
+                return Ok(None);
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The hash tree above the leaves of a directory: leaves and nodes split and leave, and the root stays in the
+//! first block. Spec: `xfs/dabtrees`.
+
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::{Condition, Result};
+
+use super::DirectoryChange;
+use super::blocks::insert_sorted;
+use crate::ondisk::da::{DA_LEVELS_MAX, DaKind, DaLinks, DaNode, DaNodeRule};
+use crate::ondisk::dir::build::{self, HashEntry};
+use crate::ondisk::dir::leaf::DirLeaf;
+use crate::ondisk::{BlockKind, FileBlock, Site, dir};
+
+/// A block that is alone on its level.
+pub(super) const NO_LINKS: DaLinks = DaLinks {
+    next: None,
+    previous: None,
+};
+const LEAF: BlockKind = BlockKind::DirLeaf(DaKind::DirLeafN);
+
+/// A leaf in memory.
+#[derive(Debug, Clone)]
+pub(super) struct Leaf {
+    at: u32,
+    links: DaLinks,
+    pub(super) entries: Vec<HashEntry>,
+}
+
+/// A node in memory, and the child that a search went to.
+#[derive(Debug, Clone)]
+struct Step {
+    at: u32,
+    level: u16,
+    links: DaLinks,
+    /// The greatest hash below each child, and the child.
+    children: Vec<(u32, u32)>,
+    index: usize,
+}
+
+/// The nodes from the root to a leaf.
+#[derive(Debug, Clone)]
+pub(super) struct Path {
+    steps: Vec<Step>,
+    pub(super) leaf: Leaf,
+}
+
+/// The neighbours of the two parts of a block that is split.
+fn split_links(links: DaLinks, at: u32, new: u32) -> (DaLinks, DaLinks) {
+    let left = DaLinks {
+        next: Some(new),
+        ..links
+    };
+    let right = DaLinks {
+        previous: Some(at),
+        ..links
+    };
+    (left, right)
+}
+
+impl DirectoryChange<'_, '_> {
+    fn tree_root(&self) -> u32 {
+        u32::try_from(dir::leaf_start(self.geometry()).0).unwrap_or(u32::MAX)
+    }
+
+    fn tree_broken(&self, rule: DaNodeRule) -> platter_vfs::Error {
+        Corrupt::new(Locus::inode(self.owner().get()), rule).into()
+    }
+
+    fn tree_kind(&mut self, at: u32) -> Result<DaKind> {
+        let bytes = self.read_any(FileBlock(at.into()))?;
+        let bytes = bytes.ok_or_else(|| self.tree_broken(DaNodeRule::Missing))?;
+        DaKind::of(&bytes, true).ok_or_else(|| self.tree_broken(DaNodeRule::Kind))
+    }
+
+    fn read_tree_leaf(&mut self, at: u32) -> Result<Leaf> {
+        let bytes = self.read(FileBlock(at.into()), LEAF)?;
+        let owner = self.owner().get();
+        let site = Site::verified(self.geometry(), owner);
+        let leaf = DirLeaf::decode(&bytes, DaKind::DirLeafN, &site);
+        let leaf = leaf.map_err(|rule| Corrupt::new(Locus::inode(owner), rule))?;
+        let live = leaf
+            .entries
+            .iter()
+            .filter(|entry| entry.pointer().is_some());
+        let entries = live.map(|entry| (entry.hash.get(), entry.address.get()));
+        Ok(Leaf {
+            at,
+            links: leaf.links,
+            entries: entries.collect(),
+        })
+    }
+
+    fn read_node(&mut self, at: u32) -> Result<Step> {
+        let bytes = self.read(FileBlock(at.into()), BlockKind::DaNode)?;
+        let site = Site::verified(self.geometry(), self.owner().get());
+        let node = DaNode::decode(&bytes, &site).map_err(|rule| self.tree_broken(rule))?;
+        let children = node.entries.iter();
+        let children = children.map(|entry| (entry.hash.get(), entry.child.get()));
+        Ok(Step {
+            at,
+            level: node.level,
+            links: node.links,
+            children: children.collect(),
+            index: 0,
+        })
+    }
+
+    pub(super) fn write_tree_leaf(
+        &mut self,
+        at: u32,
+        entries: &[HashEntry],
+        links: DaLinks,
+    ) -> Result<()> {
+        let first = FileBlock(at.into());
+        let site = self.site(first)?;
+        let bytes = build::leaf(entries, links, &site).ok_or_else(|| self.broken())?;
+        self.write(first, LEAF, bytes)
+    }
+
+    fn write_node(&mut self, step: &Step) -> Result<()> {
+        let first = FileBlock(step.at.into());
+        let site = self.site(first)?;
+        let bytes = build::node(&step.children, step.level, step.links, &site);
+        let bytes = bytes.ok_or_else(|| self.broken())?;
+        self.write(first, BlockKind::DaNode, bytes)
+    }
+
+    /// The path to the first leaf that may have a hash, or to the last leaf; `None` in an empty tree.
+    pub(super) fn descend(&mut self, hash: u32) -> Result<Option<Path>> {
+        let mut steps: Vec<Step> = Vec::new();
+        let mut at = self.tree_root();
+        loop {
+            match self.tree_kind(at)? {
+                DaKind::DirLeafN => {
+                    let leaf = self.read_tree_leaf(at)?;
+                    return Ok(Some(Path { steps, leaf }));
+                }
+                DaKind::Node => {}
+                DaKind::DirLeaf1 | DaKind::AttrLeaf => {
+                    return Err(self.tree_broken(DaNodeRule::Kind));
+                }
+            }
+            let mut step = self.read_node(at)?;
+            let above = steps.last().map_or(DA_LEVELS_MAX + 1, |above| above.level);
+            if step.level >= above {
+                return Err(self.tree_broken(DaNodeRule::Level));
+            }
+            let index = step.children.partition_point(|child| child.0 < hash);
+            step.index = index.min(step.children.len().saturating_sub(1));
+            let Some(&(_, child)) = step.children.get(step.index) else {
+                return Err(self.tree_broken(DaNodeRule::Count));
+            };
+            at = child;
+            steps.push(step);
+        }
+    }
+
+    /// Goes on to the next leaf; false after the last.
+    pub(super) fn advance(&mut self, path: &mut Path) -> Result<bool> {
+        let mut level = path.steps.len();
+        loop {
+            let Some(above) = level.checked_sub(1) else {
+                return Ok(false);
+            };
+            level = above;
+            if path.steps[level].index + 1 < path.steps[level].children.len() {
+                break;
+            }
+        }
+        path.steps[level].index += 1;
+        path.steps.truncate(level + 1);
+        let mut at = path.steps[level].children[path.steps[level].index].1;
+        while self.tree_kind(at)? == DaKind::Node {
+            let step = self.read_node(at)?;
+            let above = path.steps.last().map_or(0, |above| above.level);
+            if step.level >= above {
+                return Err(self.tree_broken(DaNodeRule::Level));
+            }
+            at = match step.children.first() {
+                Some(&(_, child)) => child,
+                None => return Err(self.tree_broken(DaNodeRule::Count)),
+            };
+            path.steps.push(step);
+        }
+        path.leaf = self.read_tree_leaf(at)?;
+        Ok(true)
+    }
+
+    /// The entries of the only leaf, if the tree has no more.
+    pub(super) fn only_leaf(&mut self) -> Result<Option<Vec<HashEntry>>> {
+        let root = self.tree_root();
+        if self.tree_kind(root)? != DaKind::DirLeafN {
+            return Ok(None);
+        }
+        Ok(Some(self.read_tree_leaf(root)?.entries))
+    }
+
+    /// Allocates a block for a leaf or node.
+    fn add_tree_block(&mut self) -> Result<u32> {
+        let geometry = self.geometry();
+        let each = u64::from(geometry.dir_block_blocks());
+        let mut at = dir::leaf_start(geometry).0;
+        let end = dir::free_start(geometry).0;
+        // Whole runs of mapped blocks are passed over.
+        while let Some(mapped_to) = self.mapped_from(at)? {
+            at = mapped_to;
+        }
+        if at + each > end {
+            return Err(Condition::NoSpace.into());
+        }
+        self.add_block(FileBlock(at))?;
+        u32::try_from(at).map_err(|_| self.broken())
+    }
+
+    /// Where the mapping that has a block ends; `None` if none has it.
+    fn mapped_from(&mut self, at: u64) -> Result<Option<u64>> {
+        let fork = self.fork.as_mut().ok_or(Condition::InvalidArgument)?;
+        let found = fork.lookup(&mut self.change.groups, FileBlock(at))?;
+        Ok(found
+            .filter(|found| found.offset.0 <= at)
+            .map(|found| found.end().0))
+    }
+
+    /// Changes the link of a neighbour on the same level.
+    fn relink(&mut self, at: Option<u32>, change: impl FnOnce(&mut DaLinks)) -> Result<()> {
+        let Some(at) = at else {
+            return Ok(());
+        };
+        if self.tree_kind(at)? == DaKind::Node {
+            let mut node = self.read_node(at)?;
+            change(&mut node.links);
+            return self.write_node(&node);
+        }
+        let mut leaf = self.read_tree_leaf(at)?;
+        change(&mut leaf.links);
+        self.write_tree_leaf(at, &leaf.entries, leaf.links)
+    }
+
+    /// Adds a leaf entry.
+    pub(super) fn insert_in_tree(&mut self, entry: HashEntry) -> Result<()> {
+        let path = self.descend(entry.0)?;
+        let Some(Path {
+            mut steps,
+            mut leaf,
+        }) = path
+        else {
+            return Err(self.tree_broken(DaNodeRule::Count));
+        };
+        insert_sorted(&mut leaf.entries, entry);
+        if leaf.entries.len() <= build::leaf_entries_max(self.geometry()) {
+            self.write_tree_leaf(leaf.at, &leaf.entries, leaf.links)?;
+            let greatest = leaf.entries.last().map_or(0, |last| last.0);
+            return self.store_steps(steps, greatest);
+        }
+        // A root that is a leaf moves to a block of its own below a new root.
+        if steps.is_empty() {
+            let at = self.add_tree_block()?;
+            steps.push(Step {
+                at: leaf.at,
+                level: 1,
+                links: NO_LINKS,
+                children: vec![(0, at)],
+                index: 0,
+            });
+            leaf.at = at;
+        }
+        let new = self.add_tree_block()?;
+        let right = leaf.entries.split_off(leaf.entries.len() / 2);
+        let (left_links, right_links) = split_links(leaf.links, leaf.at, new);
+        self.write_tree_leaf(leaf.at, &leaf.entries, left_links)?;
+        self.write_tree_leaf(new, &right, right_links)?;
+        self.relink(leaf.links.next, |links| links.previous = Some(new))?;
+        let hashes = [&leaf.entries, &right].map(|part| part.last().map_or(0, |last| last.0));
+        self.insert_child(steps, hashes, new)
+    }
+
+    /// The last child of a path was split: it has the first of two greatest hashes, and `new` the second.
+    fn insert_child(&mut self, mut steps: Vec<Step>, hashes: [u32; 2], new: u32) -> Result<()> {
+        let Some(mut step) = steps.pop() else {
+            return Err(self.tree_broken(DaNodeRule::Level));
+        };
+        if let Some(child) = step.children.get_mut(step.index) {
+            child.0 = hashes[0];
+        }
+        step.children.insert(step.index + 1, (hashes[1], new));
+        if step.children.len() <= build::node_entries_max(self.geometry()) {
+            self.write_node(&step)?;
+            let greatest = step.children.last().map_or(0, |last| last.0);
+            return self.store_steps(steps, greatest);
+        }
+        if steps.is_empty() {
+            if step.level >= DA_LEVELS_MAX {
+                return Err(Condition::NoSpace.into());
+            }
+            let at = self.add_tree_block()?;
+            steps.push(Step {
+                at: step.at,
+                level: step.level + 1,
+                links: NO_LINKS,
+                children: vec![(0, at)],
+                index: 0,
+            });
+            step.at = at;
+        }
+        let at = self.add_tree_block()?;
+        let (left_links, right_links) = split_links(step.links, step.at, at);
+        let right = Step {
+            at,
+            level: step.level,
+            links: right_links,
+            children: step.children.split_off(step.children.len() / 2),
+            index: 0,
+        };
+        let next = step.links.next;
+        step.links = left_links;
+        self.write_node(&step)?;
+        self.write_node(&right)?;
+        self.relink(next, |links| links.previous = Some(at))?;
+        let hashes = [&step.children, &right.children];
+        let hashes = hashes.map(|part| part.last().map_or(0, |last| last.0));
+        self.insert_child(steps, hashes, at)
+    }
+
+    /// Brings the greatest hashes of a path up to date.
+    fn store_steps(&mut self, mut steps: Vec<Step>, mut greatest: u32) -> Result<()> {
+        while let Some(mut step) = steps.pop() {
+            let Some(child) = step.children.get_mut(step.index) else {
+                return Err(self.tree_broken(DaNodeRule::Count));
+            };
+            if child.0 == greatest {
+                return Ok(());
+            }
+            child.0 = greatest;
+            self.write_node(&step)?;
+            greatest = step.children.last().map_or(0, |last| last.0);
+        }
+        Ok(())
+    }
+
+    /// Takes a leaf entry out.
+    pub(super) fn remove_from_tree(&mut self, entry: HashEntry) -> Result<()> {
+        let mut path = self.descend(entry.0)?;
+        while let Some(found) = &mut path {
+            if let Some(at) = found.leaf.entries.iter().position(|&other| other == entry) {
+                found.leaf.entries.remove(at);
+                break;
+            }
+            if !self.advance(found)? {
+                path = None;
+            }
+        }
+        let Some(Path { steps, leaf }) = path else {
+            return Err(self.broken());
+        };
+        let greatest = leaf.entries.last().map(|last| last.0);
+        if greatest.is_some() || steps.is_empty() {
+            self.write_tree_leaf(leaf.at, &leaf.entries, leaf.links)?;
+            return self.store_steps(steps, greatest.unwrap_or(0));
+        }
+        self.unlink(leaf.at, leaf.links)?;
+        self.remove_child(steps)
+    }
+
+    /// Takes a block out of its level, and frees it.
+    fn unlink(&mut self, at: u32, links: DaLinks) -> Result<()> {
+        self.relink(links.previous, |other| other.next = links.next)?;
+        self.relink(links.next, |other| other.previous = links.previous)?;
+        self.drop_block(FileBlock(at.into()))
+    }
+
+    /// The last child of a path is gone.
+    fn remove_child(&mut self, mut steps: Vec<Step>) -> Result<()> {
+        let Some(mut step) = steps.pop() else {
+            return Err(self.tree_broken(DaNodeRule::Level));
+        };
+        // Links of a node that was changed on the way are those that it has now.
+        step.links = self.read_node(step.at)?.links;
+        step.children.remove(step.index);
+        let Some(&(greatest, only)) = step.children.last() else {
+            self.unlink(step.at, step.links)?;
+            return self.remove_child(steps);
+        };
+        if steps.is_empty() && step.children.len() == 1 {
+            return self.raise(step.at, only);
+        }
+        self.write_node(&step)?;
+        self.store_steps(steps, greatest)
+    }
+
+    /// Moves the only child of the root to the root's block, as long as there is one.
+    fn raise(&mut self, root: u32, mut only: u32) -> Result<()> {
+        loop {
+            if self.tree_kind(only)? != DaKind::Node {
+                let leaf = self.read_tree_leaf(only)?;
+                self.write_tree_leaf(root, &leaf.entries, NO_LINKS)?;
+                return self.drop_block(FileBlock(only.into()));
+            }
+            let mut node = self.read_node(only)?;
+            self.drop_block(FileBlock(only.into()))?;
+            if let [(_, child)] = node.children[..] {
+                only = child;
+                continue;
+            }
+            node.at = root;
+            node.links = NO_LINKS;
+            return self.write_node(&node);
+        }
+    }
+}
