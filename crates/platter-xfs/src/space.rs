@@ -23,7 +23,7 @@ pub struct Claim {
     pub count: u32,
 }
 
-/// Which free blocks are not to be allocated. Its lock is held by who changes the groups, from the first look
+/// Which free blocks are not to be allocated. Its lock is held by the thread that changes the groups, from the first look
 /// at them to the commit.
 #[derive(Debug, Default)]
 pub struct Space {
@@ -76,7 +76,7 @@ impl Holds {
         claims.insert(claim.start.0..claim.start.0.saturating_add(claim.count));
     }
 
-    /// Gives up a claim.
+    /// Drops a claim.
     pub(crate) fn unclaim(&mut self, claim: Claim) {
         if let Some(claims) = self.claims.get_mut(&claim.ag) {
             claims.remove(claim.start.0..claim.start.0.saturating_add(claim.count));

@@ -40,7 +40,7 @@ impl FsContext {
         }
     }
 
-    /// Gives up a claim.
+    /// Drops a claim.
     pub fn unclaim(&self, claim: Claim) {
         self.space().lock().unclaim(claim);
     }

@@ -47,8 +47,8 @@ pub struct Change<'f> {
     inodes: BTreeMap<InodeNr, Vec<u8>>,
     /// Claims whose blocks are taken.
     claims: Vec<Claim>,
-    /// Promised blocks that were taken, or are not needed any more.
-    kept_promises: u64,
+    /// Reserved blocks that were taken, or are not needed any more.
+    kept_reservations: u64,
     holds: MutexGuard<'f, Holds>,
 }
 
@@ -79,7 +79,7 @@ impl<'f> Begun<'f> {
             transaction: self.transaction,
             inodes: BTreeMap::new(),
             claims: Vec::new(),
-            kept_promises: 0,
+            kept_reservations: 0,
             holds,
         }
     }
@@ -128,10 +128,10 @@ impl<'f> Change<'f> {
         Ok(())
     }
 
-    /// So many blocks that were promised are taken, or not needed any more: they count as free again, less
+    /// So many blocks that were reserved are taken, or not needed any more: they count as free again, less
     /// what the change takes.
-    pub fn keep_promises(&mut self, count: u64) {
-        self.kept_promises = self.kept_promises.saturating_add(count);
+    pub fn keep_reserved(&mut self, count: u64) {
+        self.kept_reservations = self.kept_reservations.saturating_add(count);
     }
 
     /// Commits the change. Returns the number of its checkpoint.
@@ -148,10 +148,8 @@ impl<'f> Change<'f> {
         }
         for (at, bytes) in blocks.changed {
             let place = BasicBlock::of_byte(at);
-            let what = BlockType::of_block(geometry, place, &bytes).ok_or_else(|| {
-                let locus = geometry.locus(place);
-                Corrupt::new(locus, ChangeRule::Type)
-            })?;
+            let what = BlockType::of_block(geometry, place, &bytes);
+            let what = what.ok_or(Condition::InvalidArgument)?;
             let size = u32::try_from(bytes.len()).ok().and_then(BlockSize::new);
             let size = size.ok_or(Condition::InvalidArgument)?;
             if blocks.fresh.contains(&at) {
@@ -176,8 +174,8 @@ impl<'f> Change<'f> {
         }
         let sequence = self.transaction.commit()?;
         let mount = self.context.mount();
-        let promises = i64::try_from(self.kept_promises).unwrap_or(i64::MAX);
-        mount.free_blocks().add(counts.free_blocks + promises);
+        let reserved = i64::try_from(self.kept_reservations).unwrap_or(i64::MAX);
+        mount.free_blocks().add(counts.free_blocks + reserved);
         mount.inodes().add(counts.inodes);
         mount.free_inodes().add(counts.free_inodes);
         if counts.tree_blocks != 0 {
@@ -189,13 +187,5 @@ impl<'f> Change<'f> {
         }
         self.holds.note_freed(sequence, self.groups.take_freed());
         Ok(sequence)
-    }
-}
-
-rules! {
-    /// What a change must hold to.
-    pub enum ChangeRule of "metadata block" {
-        /// It is of a known type.
-        Type => "bad magic number",
     }
 }

@@ -8,6 +8,7 @@ use std::ops::{ControlFlow, Range};
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::file::{self, Backing, FileMap, FileRun, Piece, Sources};
+use platter_vfs::writing::RangeSet;
 use platter_vfs::{Error, Extent, ExtentSink, Place, Result};
 
 use crate::context::FsContext;
@@ -17,6 +18,8 @@ use crate::ondisk::{FileBlock, Inode, InodeFlags2};
 
 /// The largest size of a file, as a power of two.
 const SIZE_BITS_MAX: u32 = 63;
+
+pub use sharing::is_shared;
 
 rules! {
     /// What the whole of a fork must hold to.
@@ -35,6 +38,8 @@ pub struct Contents<'a> {
     pub inode: &'a Inode,
     /// The mappings of its data fork.
     pub map: &'a ForkMap,
+    /// Dirty blocks that have no written ones, of a filesystem that is written.
+    pub dirty: Option<&'a RangeSet<u64>>,
 }
 
 impl Contents<'_> {
@@ -129,7 +134,12 @@ impl FileMap for Contents<'_> {
     }
 
     fn filesystem_blocks(&self) -> u64 {
-        self.inode.blocks
+        let dirty = self
+            .dirty
+            .into_iter()
+            .flat_map(|dirty| dirty.within(0..u64::MAX));
+        let dirty = dirty.map(|range| range.end - range.start);
+        dirty.fold(self.inode.blocks, u64::saturating_add)
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
@@ -149,8 +159,8 @@ impl FileMap for Contents<'_> {
         }))
     }
 
-    fn next_delayed(&self, _block: u64) -> Option<Range<u64>> {
-        None
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        self.dirty?.next(block)
     }
 
     fn place(&self, address: u64) -> Option<Place> {

@@ -2,13 +2,31 @@
 
 use std::ops::Range;
 
-use platter_vfs::{Extent, Result};
+use platter_vfs::{Extent, Place, Result};
 
 use super::part;
 use crate::btree::Tree;
 use crate::context::FsContext;
 use crate::ondisk::AgNr;
 use crate::ondisk::btree::{BtreeKind, DiskRefcount, Refcount};
+
+/// Whether the first of `count` blocks from a byte of the data device on is shared, and for how many of them
+/// that holds.
+pub fn is_shared(context: &FsContext, place: u64, count: u64) -> Result<(u64, bool)> {
+    let bits = u32::from(context.geometry().block_bits);
+    let extent = Extent {
+        place: Some(Place {
+            member: 0,
+            offset: place,
+        }),
+        ..Extent::of(0..count << bits)
+    };
+    let parts = split(context, &extent)?;
+    let first = parts.first();
+    Ok(first.map_or((count, false), |first| {
+        (first.file.end >> bits, first.shared)
+    }))
+}
 
 /// The parts of an extent of the data device, each shared or not.
 pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>> {

@@ -36,6 +36,7 @@ fn data_and_holes_are_distinguished() {
         context: &context,
         inode: &inode,
         map: &map,
+        dirty: None,
     };
     let seek = |offset, target| file::seek(&contents, offset, target, inode.size_bytes).ok();
     assert_eq!(seek(0, SeekTarget::Data), Some(2 * 4096));
@@ -60,6 +61,7 @@ fn fork_maps_no_more_blocks_than_the_inode_counts() {
         context: &context,
         inode: &inode,
         map: &map,
+        dirty: None,
     };
     let listed = contents.extents(0..u64::MAX, &mut |_| ControlFlow::Continue(()));
     assert_eq!(broken_rule(listed), ForkRule::TooManyBlocks.text());

@@ -323,7 +323,7 @@ impl ForkEdit {
         Ok((mappings, blocks))
     }
 
-    /// Has the fork fill so many bytes of the inode from now on.
+    /// Makes the fork fill so many bytes of the inode from now on.
     pub fn resize(&mut self, groups: &mut Groups, len: usize) -> Result<()> {
         self.len = len;
         match &self.form {

@@ -3,12 +3,14 @@
 mod describe;
 mod options;
 mod statfs;
+mod writing;
 
 use std::sync::Arc;
 
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
 use platter_cache::MemoryBudget;
-use platter_vfs::{Condition, Description, Filesystem, InodeId, Result, StatFs};
+use platter_vfs::clock::SystemClock;
+use platter_vfs::{Clock, Condition, Description, Filesystem, InodeId, Result, StatFs};
 
 use crate::context::FsContext;
 use crate::inode;
@@ -16,7 +18,8 @@ use crate::ondisk::{Geometry, InodeNr, Superblock};
 use crate::ops::SuperBlock;
 use crate::recovery::{Counters, RecoveryReport};
 use crate::superblock;
-use crate::txn::LogState;
+use crate::txn::{Log, LogState};
+use writing::Writing;
 
 pub use options::{MountOptions, Recovery};
 
@@ -25,9 +28,30 @@ pub use options::{MountOptions, Recovery};
 pub struct Xfs {
     superblock: Arc<SuperBlock>,
     recovery: Option<RecoveryReport>,
+    /// Absent where nothing may be changed.
+    writing: Option<Writing>,
 }
 
 impl Xfs {
+    /// Opens the filesystem on `device` for writing. A log that holds changes is replayed.
+    ///
+    /// # Errors
+    /// `Unsupported` for features that this driver does not know, or does not write, by name.
+    pub fn mount_writable(
+        device: Arc<dyn BlockDevice>,
+        options: &MountOptions,
+        budget: Arc<MemoryBudget>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let (superblock, report) = writing::begin(device, options, budget, clock)?;
+        let writing = writing::start(&superblock, options)?;
+        Ok(Self {
+            superblock,
+            recovery: Some(report),
+            writing: Some(writing),
+        })
+    }
+
     /// Opens the filesystem on `device`.
     ///
     /// # Errors
@@ -66,8 +90,9 @@ impl Xfs {
         let realtime = options.realtime.clone();
         let context = FsContext::new(device, realtime, superblock, Arc::clone(&budget));
         Ok(Self {
-            superblock: SuperBlock::new(context, budget),
+            superblock: SuperBlock::new(context, budget, Arc::new(SystemClock::default())),
             recovery,
+            writing: None,
         })
     }
 
@@ -92,6 +117,9 @@ impl Xfs {
 
 impl Drop for Xfs {
     fn drop(&mut self) {
+        if let Some(writing) = &self.writing {
+            writing.abandon();
+        }
         self.superblock.close();
     }
 }
@@ -102,7 +130,9 @@ impl Filesystem for Xfs {
     }
 
     fn is_read_only(&self) -> bool {
-        true
+        let log = self.context().log();
+        let has_failed = log.is_none_or(Log::is_shut_down);
+        has_failed || self.writing.as_ref().is_none_or(Writing::has_ended)
     }
 
     fn root(&self) -> Result<Arc<dyn platter_vfs::Inode>> {
@@ -124,7 +154,10 @@ impl Filesystem for Xfs {
     fn inode_of_handle(&self, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
         // What lies where no inode chunk is may be anything.
         let is_allocated = match InodeNr::new(id.number) {
-            Some(number) => inode::is_allocated(self.context(), number)?,
+            Some(number) => {
+                let _groups = self.context().space().lock();
+                inode::is_allocated(self.context(), number)?
+            }
             None => false,
         };
         if !is_allocated {
@@ -138,11 +171,16 @@ impl Filesystem for Xfs {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(())
+        self.superblock.sync()
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.writing.as_ref().map_or(Ok(()), Writing::shut_down)
     }
 
     fn unmount(&self) -> Result<()> {
+        let ended = self.writing.as_ref().map_or(Ok(()), Writing::unmount);
         self.superblock.close();
-        Ok(())
+        ended
     }
 }

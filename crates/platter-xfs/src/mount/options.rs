@@ -1,6 +1,7 @@
 //! How to open a filesystem.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use platter_block::BlockDevice;
 
@@ -30,4 +31,6 @@ pub struct MountOptions {
     /// Open a filesystem although the device ends before it does: what is there can be read, and the
     /// rest gives I/O errors.
     pub truncated: bool,
+    /// How often changes are made durable without being asked; `None` for never.
+    pub commit_interval: Option<Duration>,
 }

@@ -2,30 +2,46 @@
 //!
 //! Each family has a file; this one holds the object they work on.
 
+mod sync;
+mod state;
+mod attr;
 mod data;
 mod link;
 mod names;
+mod create;
+mod remove;
+mod rename;
+mod xattrs;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
+use parking_lot::Mutex;
+use platter_cache::page::PAGE_BYTES;
+use platter_cache::xarray::Order;
 use platter_cache::{Mapping, MemoryBudget};
 use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
+use platter_vfs::namei::{self, NewInode};
+use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, UnflushedWrites, WriteGate};
 use platter_vfs::{
-    Attr, DirCursor, DirSink, Error, ExtentSink, FileKind, InodeId, Name, Result, SeekTarget,
+    AccessTimes, Attr, Clock, Context, CreateKind, DirCursor, DirSink, Error, ExtentSink,
+    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, XattrMode,
 };
 
 use crate::context::FsContext;
 use crate::inode::{self, InodeNumberRule};
 use crate::mapping::ForkMap;
 use crate::ondisk::{InodeFlags2, InodeNr};
+use crate::txn::Log;
 use crate::xattr::Attributes;
+use data::{Delayed, Placement};
 pub(crate) use link::stored_target;
 
 /// The part of the budget, and so many bytes beside it at most, that unused inodes take which are
@@ -41,8 +57,16 @@ pub struct SuperBlock {
     pub context: FsContext,
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<Inode>,
-    /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
-    is_closed: AtomicBool,
+    /// Held while a thread moves a name from one directory to another (`s_vfs_rename_mutex`).
+    renames: Mutex<()>,
+    /// The time of every change, and random numbers.
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Inodes with contents that are not on the device yet.
+    dirty: DirtyList<Inode>,
+    /// Writes over blocks that were a file's before, of all files.
+    overwrites: UnflushedWrites,
+    /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
+    writes: WriteGate,
 }
 
 /// One inode in use.
@@ -50,9 +74,15 @@ pub struct Inode {
     superblock: Arc<SuperBlock>,
     number: InodeNr,
     kind: FileKind,
-    /// Never held over a call of the page cache.
+    /// The inode lock (`i_rwsem`).
+    order: RankedRwLock<()>,
+    /// Never held over a call of the page cache, nor by a thread that begins a transaction.
     state: RankedRwLock<InodeState>,
     pages: Mapping<Error>,
+    data: FileData<Placement>,
+    lists: InodeLists,
+    /// Whether its deletion was begun.
+    is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
     _seat: Seat<Self>,
 }
@@ -61,17 +91,29 @@ pub struct Inode {
 struct InodeState {
     inode: crate::ondisk::Inode,
     map: ForkMap,
+    /// What of the contents has no place on the device yet.
+    delayed: Delayed,
+    /// It was created without a name, and may still get its first.
+    may_get_first_name: bool,
+    /// The last checkpoint that has a change of the inode.
+    sync: u64,
+    /// The last checkpoint that has a change of what leads to its contents.
+    data_sync: u64,
 }
 
 impl SuperBlock {
     /// The filesystem of a context.
     #[must_use]
-    pub fn new(context: FsContext, budget: Arc<MemoryBudget>) -> Arc<Self> {
+    pub fn new(context: FsContext, budget: Arc<MemoryBudget>, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self {
             context,
             inodes: InodeCache::sparing(recent_max(&budget), Inode::is_cheap),
             budget,
-            is_closed: AtomicBool::new(false),
+            renames: Mutex::default(),
+            clock,
+            dirty: DirtyList::default(),
+            overwrites: UnflushedWrites::default(),
+            writes: WriteGate::default(),
         })
     }
 
@@ -94,7 +136,8 @@ impl SuperBlock {
 
     /// Drops what the cache keeps alive. Nothing is kept from now on.
     pub fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
+        self.writes.close();
+        drop(self.dirty.take());
         self.inodes.release_all();
     }
 
@@ -103,7 +146,7 @@ impl SuperBlock {
         let inode = self
             .inodes
             .get_or_load(id, |seat| self.read(number, seat))?;
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.writes.is_closed() {
             self.inodes.release(id);
         }
         Ok(inode)
@@ -123,15 +166,50 @@ impl SuperBlock {
         if inode.flags2.contains(InodeFlags2::METADATA) {
             return Err(LoadError::Unfit(InodeNumberRule::Metadata));
         }
+        Ok(self.object(inode, seat)?)
+    }
+
+    /// The object of an inode.
+    fn object(self: &Arc<Self>, inode: crate::ondisk::Inode, seat: Seat<Inode>) -> Result<Inode> {
+        let context = &self.context;
         let map = ForkMap::of_data(context, &inode)?;
+        // Changes of an earlier object of this inode may be among the latest.
+        let latest = context.log().map_or(0, Log::running);
+        let may_be_unflushed = !self.overwrites.is_flushed();
+        let pages = if context.log().is_some() {
+            Mapping::with_min_order(Arc::clone(&self.budget), self.folio_order())
+        } else {
+            Mapping::new(Arc::clone(&self.budget))
+        };
         Ok(Inode {
             superblock: Arc::clone(self),
-            number,
+            number: inode.number,
             kind: inode.kind,
-            state: RankedRwLock::new(LockRank::InodeState, InodeState { inode, map }),
-            pages: Mapping::new(Arc::clone(&self.budget)),
+            order: RankedRwLock::new(LockRank::InodeOrder, ()),
+            data: FileData::new(inode.size_bytes, may_be_unflushed),
+            lists: InodeLists::default(),
+            is_deleted: AtomicBool::new(false),
+            state: RankedRwLock::new(
+                LockRank::InodeState,
+                InodeState {
+                    inode,
+                    map,
+                    delayed: Delayed::default(),
+                    may_get_first_name: false,
+                    sync: latest,
+                    data_sync: latest,
+                },
+            ),
+            pages,
             _seat: seat,
         })
+    }
+
+    /// The pages of a block.
+    fn folio_order(&self) -> Order {
+        let pages = u64::from(self.context.geometry().block_bytes()) / PAGE_BYTES as u64;
+        let bits = pages.max(1).ilog2();
+        Order::new(u8::try_from(bits).unwrap_or_default()).unwrap_or_default()
     }
 }
 
@@ -167,14 +245,37 @@ impl Inode {
     }
 }
 
+impl ListedInode for Inode {
+    fn id(&self) -> InodeId {
+        self.number.id()
+    }
+
+    fn lists(&self) -> &InodeLists {
+        &self.lists
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        if self.context().log().is_none() {
+            return;
+        }
+        let is_gone = self.state.read().inode.links == 0;
+        if is_gone && self.superblock.can_write() && !self.superblock.writes.is_closed() {
+            // What could not be freed is left to the next mount, as after a crash.
+            let _ = self.evict();
+        }
+        self.release_all();
+    }
+}
+
 impl platter_vfs::Inode for Inode {
     fn id(&self) -> InodeId {
         self.number.id()
     }
 
     fn attr(&self) -> Result<Attr> {
-        let state = self.state.read();
-        Ok(inode::attr(&state.inode, self.context().geometry()))
+        Ok(self.attributes())
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
@@ -203,17 +304,108 @@ impl platter_vfs::Inode for Inode {
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let _stay = self.order.read();
         let state = self.state.read();
         Attributes::open(self.context(), &state.inode)?.get(name)
     }
 
     fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let _stay = self.order.read();
         let state = self.state.read();
         Attributes::open(self.context(), &state.inode)?.names()
     }
 
     fn will_need(&self, range: Range<u64>) {
         self.announce(range);
+    }
+
+    fn note_access(&self, times: AccessTimes) -> Result<()> {
+        self.update_access_time(times)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        file::write(self, offset, data, WriteTo::Cache)
+    }
+
+    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        file::write(self, offset, data, WriteTo::Device)
+    }
+
+    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        file::fallocate(self, range, mode)
+    }
+
+    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+        self.set_attributes(changes)
+    }
+
+    fn set_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.set_named_xattr(context, name, value, mode)
+    }
+
+    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+        self.remove_named_xattr(name)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.sync_contents(data_only)
+    }
+
+    fn create(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let new = NewInode {
+            context,
+            kind: &kind,
+            permissions,
+        };
+        Ok(namei::create(self, name, new)?)
+    }
+
+    fn create_unnamed(
+        &self,
+        context: &Context,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let new = NewInode {
+            context,
+            kind: &CreateKind::Regular,
+            permissions,
+        };
+        Ok(namei::create_unnamed(self, new)?)
+    }
+
+    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        namei::link(self, context, name, target)
+    }
+
+    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        namei::unlink(self, name)
+    }
+
+    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        namei::remove_dir(self, name)
+    }
+
+    fn rename(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        new_parent: InodeId,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        namei::rename(self, context, name, (new_parent, new_name), mode)
     }
 }
 

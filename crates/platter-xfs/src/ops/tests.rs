@@ -29,7 +29,14 @@ fn filesystem(
     let device = Arc::new(MemoryDevice::new("memory", bytes));
     let budget = Arc::new(MemoryBudget::new(1 << 20));
     let context = FsContext::new(device, None, superblock, Arc::clone(&budget));
-    (SuperBlock::new(context, budget), InodeNr::new(131).unwrap())
+    let clock = Arc::new(platter_vfs::FixedClock::new(
+        platter_vfs::Timestamp::default(),
+        1,
+    ));
+    (
+        SuperBlock::new(context, budget, clock),
+        InodeNr::new(131).unwrap(),
+    )
 }
 
 fn link(size: u64, target: &[u8]) -> Result<Vec<u8>> {
@@ -58,4 +65,14 @@ fn inodes_that_nothing_may_name_are_refused() {
     let (filesystem, number) = self::filesystem(0xb, |disk, _| disk.core.links.set(0));
     let rule = broken_rule(filesystem.named(number));
     assert_eq!(rule, InodeNumberRule::Deleted.text());
+}
+
+#[test]
+fn directory_in_itself_is_refused() {
+    let (filesystem, number) = self::filesystem(0xb, |disk, _| disk.core.mode.set(0o4_0755));
+    let directory = filesystem.named(number).unwrap();
+    let broken = broken_rule::<()>(Err(platter_vfs::namei::NamedInode::own_ancestor(
+        &*directory,
+    )));
+    assert_eq!(broken, InodeNumberRule::Itself.text());
 }

@@ -5,6 +5,7 @@ pub mod counters;
 mod rules;
 mod finish;
 mod unlinked;
+mod in_place;
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::ondisk::Geometry;
 use crate::superblock;
 use crate::txn::{self, LogDevice, LogPosition, LogState, ReplayReport};
 pub use counters::Counters;
+pub use in_place::recover_in_place;
 pub use rules::IntentRule;
 
 /// What a recovery did.

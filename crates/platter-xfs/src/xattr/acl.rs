@@ -34,11 +34,29 @@ rules! {
 }
 
 /// The stored list in the form of the attribute that user space sees.
-pub(super) fn to_attribute(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn to_attribute(inode: &Inode, stored: &[u8]) -> Result<Vec<u8>> {
     let corrupt = |rule| Corrupt::new(Locus::inode(inode.number.get()), rule);
     let entries = decode(stored).map_err(corrupt)?;
     let acl = PosixAcl::new(entries).map_err(|_| corrupt(AclRule::Order))?;
     Ok(acl.encode())
+}
+
+/// A list as it is stored.
+pub(crate) fn to_stored(acl: &PosixAcl) -> Vec<u8> {
+    let entries = acl.entries();
+    let count = u32::try_from(entries.len()).unwrap_or_default();
+    let mut stored = Be32::from(count).as_bytes().to_vec();
+    for entry in entries {
+        let (tag, id) = entry.subject.tag_and_id();
+        let disk = DiskAclEntry {
+            tag: u32::from(tag).into(),
+            id: id.unwrap_or(u32::MAX).into(),
+            permissions: u16::from(entry.permissions).into(),
+            padding: 0.into(),
+        };
+        stored.extend_from_slice(disk.as_bytes());
+    }
+    stored
 }
 
 fn decode(stored: &[u8]) -> Result<Vec<AclEntry>, AclRule> {

@@ -1,6 +1,6 @@
 //! Attributes of an inode: in the inode, in leaves, and values in blocks of their own.
 
-mod acl;
+pub(crate) mod acl;
 mod names;
 mod tree;
 mod value;
@@ -16,7 +16,7 @@ use crate::context::FsContext;
 use crate::mapping::ForkMap;
 use crate::ondisk::attr::{AttrEntry, AttrValue, Namespace, short};
 use crate::ondisk::{ForkFormat, Inode, da};
-use names::AttrName;
+pub(crate) use names::AttrName;
 
 pub use acl::AclRule;
 

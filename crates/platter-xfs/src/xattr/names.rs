@@ -20,15 +20,15 @@ const PREFIXES: [(Namespace, &[u8]); 3] = [
 
 /// A name as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AttrName<'a> {
-    pub(super) namespace: Namespace,
-    pub(super) name: &'a [u8],
+pub(crate) struct AttrName<'a> {
+    pub(crate) namespace: Namespace,
+    pub(crate) name: &'a [u8],
     /// The value is an access control list, and was asked for as one.
-    pub(super) is_acl: bool,
+    pub(crate) is_acl: bool,
 }
 
 impl<'a> AttrName<'a> {
-    pub(super) fn parse(name: &'a [u8]) -> Result<Self> {
+    pub(crate) fn parse(name: &'a [u8]) -> Result<Self> {
         if name.is_empty() || name.len() > XATTR_NAME_LEN_MAX {
             return Err(Condition::OutOfRange.into());
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_ondisk::Corruption;
-use platter_vfs::{CheckReport, CheckSink, Filesystem, Result, Unsupported};
+use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 use platter_xfs::{MountOptions, RealtimeDevice};
 
 use super::{Driver, Identity, MountRequest, unsupported};
@@ -47,16 +47,13 @@ impl Driver for Xfs {
     }
 
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
-        if request.writing.is_some() {
-            return Err(Unsupported {
-                filesystem: Format::Xfs.name(),
-                feature: "writing".to_owned(),
-                reason: Some("mount read-only with -o ro"),
-            }
-            .into());
-        }
         let options = options(&request)?;
         let device = Arc::clone(request.devices.first());
+        if request.writing.is_some() {
+            let (budget, clock) = (request.budget, request.clock);
+            let xfs = platter_xfs::Xfs::mount_writable(device, &options, budget, clock)?;
+            return Ok(Arc::new(xfs));
+        }
         let xfs = platter_xfs::Xfs::mount(device, &options, request.budget)?;
         Ok(Arc::new(xfs))
     }
@@ -80,6 +77,7 @@ fn options(request: &MountRequest) -> Result<MountOptions> {
         superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
         // What is missing does not matter to a reader that does not reach it.
         truncated: true,
+        commit_interval: request.writing.and_then(|writing| writing.commit_interval),
         ..MountOptions::default()
     };
     for (member, device) in (0..).zip(request.devices.iter()).skip(1) {

@@ -6,6 +6,7 @@ mod shapes;
 mod matrix;
 mod copies;
 mod version4;
+mod writing;
 
 use std::path::Path;
 

@@ -180,3 +180,24 @@ fn tree_of_another_object_is_no_tree_of_a_group() {
         assert_broken(group.root(BtreeKind::Bmap), TreeRule::Shape);
     });
 }
+
+#[test]
+fn only_free_blocks_and_inodes_are_allocated() {
+    Sample::new().change(|group| {
+        group.free_extent(AgBlock(100), 10).unwrap();
+        for (start, count) in [(99, 2), (105, 6), (110, 1), (50, 1), (101, 0)] {
+            let taken = group.take_range(AgBlock(start), count);
+            assert_broken(taken, GroupRule::NotFree);
+        }
+        group.take_range(AgBlock(103), 4).unwrap();
+        assert_broken(group.take_range(AgBlock(103), 1), GroupRule::NotFree);
+        group.agi.free_count = 0;
+        assert_eq!(group.alloc_inode(AgInode(24001)).unwrap(), None);
+        group.free_inode(AgInode(24001)).unwrap();
+        let allocated = group.alloc_inode(AgInode(5)).unwrap();
+        assert_eq!(allocated, Some(AgInode(24001)));
+        group.agi.free_count = 1;
+        let allocated = group.alloc_inode(AgInode(24001));
+        assert_broken(allocated, GroupRule::NotFreeInode);
+    });
+}

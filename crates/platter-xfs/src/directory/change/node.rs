@@ -114,7 +114,7 @@ impl DirectoryChange<'_, '_> {
         self.try_become_leaf()
     }
 
-    /// Gives up the tree if one leaf and one free index are left that fit one leaf.
+    /// Drops the tree if one leaf and one free index are left that fit one leaf.
     fn try_become_leaf(&mut self) -> Result<()> {
         let geometry = self.geometry();
         if self.free_count()? != 1 {

@@ -36,7 +36,7 @@ pub(super) use lists::Change;
 
 /// A checkpoint is written once it would take one of so many parts of the log.
 const CHECKPOINT_PARTS: u64 = 8;
-/// Active items that are written back although nobody waits for space.
+/// Active items that are written back although no thread waits for space.
 const TENDED_ITEMS_MIN: usize = 2048;
 /// A waiter for space has one of so many parts of the active items written back.
 const WRITE_BACK_PARTS: usize = 4;

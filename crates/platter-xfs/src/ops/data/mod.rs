@@ -1,14 +1,33 @@
-//! Contents of regular files, read through the page cache.
+//! Contents of regular files, read and written through the page cache.
+
+mod blocks;
+mod delayed;
+mod evict;
+mod steps;
 
 use std::io::IoSliceMut;
 use std::ops::Range;
 
 use platter_cache::AddressSpace;
-use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget, file};
+use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget, Unsupported, file};
 
 use super::{Inode, InodeState};
 use crate::context::FsContext;
 use crate::file::Contents;
+use crate::ondisk::InodeFlags2;
+
+pub(super) use blocks::Placement;
+pub(super) use delayed::Delayed;
+
+/// The error for what is not written.
+pub(super) fn refused(feature: &str) -> Error {
+    Unsupported {
+        filesystem: "xfs",
+        feature: feature.to_owned(),
+        reason: Some("it can be read"),
+    }
+    .into()
+}
 
 impl InodeState {
     fn contents<'s>(&'s self, context: &'s FsContext) -> Contents<'s> {
@@ -16,6 +35,7 @@ impl InodeState {
             context,
             inode: &self.inode,
             map: &self.map,
+            dirty: Some(self.delayed.dirty()),
         }
     }
 }
@@ -38,11 +58,14 @@ impl Inode {
         self.refuse_without_contents()?;
         let state = self.state.read();
         let contents = state.contents(self.context());
-        file::seek(&contents, offset, target, state.inode.size_bytes)
+        file::seek(&contents, offset, target, self.data.size_bytes())
     }
 
     pub(super) fn list_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
         let state = self.state.read();
+        // Reference counts are read.
+        let is_shared = state.inode.flags2.contains(InodeFlags2::REFLINK);
+        let _groups = is_shared.then(|| self.context().space().lock());
         state.contents(self.context()).extents(range, sink)
     }
 
@@ -55,7 +78,7 @@ impl Inode {
         let Ok(device) = self.context().device_of(state.map.device()) else {
             return;
         };
-        let range = range.start..range.end.min(state.inode.size_bytes);
+        let range = range.start..range.end.min(self.data.size_bytes());
         let contents = state.contents(self.context());
         file::announce(&contents, range, &mut |place, len| {
             device.will_need(place.offset..place.offset + len);
@@ -68,11 +91,14 @@ impl AddressSpace for Inode {
     type Error = Error;
 
     fn size_bytes(&self) -> u64 {
-        self.state.read().inode.size_bytes
+        self.data.size_bytes()
     }
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let _stay = self.data.mapping.read();
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        // What is being truncated is not the file's any more, though the inode may still say so.
+        let len = len.min(self.data.size_bytes().saturating_sub(offset));
         let (sources, device) = {
             let state = self.state.read();
             let sources = state.contents(self.context()).sources(offset, len)?;

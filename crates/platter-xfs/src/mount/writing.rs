@@ -1,0 +1,238 @@
+//! A mount for writing: what is refused, how it begins, and how it comes to rest.
+
+use std::sync::{Arc, Weak};
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_cache::commit::{BackgroundWorker, CommitDue};
+use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
+use platter_vfs::{Clock, Condition, Result, Unsupported};
+
+use super::{MountOptions, Recovery};
+use crate::ag::kept_blocks;
+use crate::change::{Begun, Cost};
+use crate::context::FsContext;
+use crate::ondisk::{Geometry, Superblock, superblock};
+use crate::ops::SuperBlock;
+use crate::recovery::{Counters, RecoveryReport, recover_in_place};
+use crate::superblock as primary;
+use crate::txn::{self, LogDevice};
+
+/// A mount for writing.
+pub(super) type Writing = MountEnd<Mounted>;
+
+/// What a mount for writing keeps.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    superblock: Arc<SuperBlock>,
+}
+
+/// The threads of a mount.
+#[derive(Debug)]
+pub(super) struct Workers {
+    _flusher: Option<BackgroundWorker>,
+}
+
+/// What keeps a filesystem from being written, by name.
+fn refuse_unwritable(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+    options: &MountOptions,
+) -> Result<()> {
+    if device.geometry().read_only {
+        return Err(Condition::ReadOnly.into());
+    }
+    let refused = |feature: String, reason| Unsupported {
+        filesystem: "xfs",
+        feature,
+        reason: Some(reason),
+    };
+    if options.superblock_offset.is_some() {
+        let reason = "only reading is, until it is repaired";
+        return Err(refused("a copy of the superblock".to_owned(), reason).into());
+    }
+    if options.recovery == Recovery::Skip {
+        let reason = "only reading is, until the log is replayed";
+        return Err(refused("norecovery".to_owned(), reason).into());
+    }
+    let features = &superblock.features;
+    let geometry = Geometry::new(superblock);
+    let mut names = features.unwritable();
+    let mut refuse = |is_there: bool, name: &str| {
+        if is_there {
+            names.push(name.to_owned());
+        }
+    };
+    refuse(!features.is_v5(), "version 4");
+    refuse(features.has_quota() && superblock.quota_flags != 0, "quota");
+    refuse(
+        superblock.rt_blocks > 0 || superblock.rt_group_count > 0,
+        "realtime",
+    );
+    refuse(features.has_parent(), "parent");
+    refuse(features.has_metadir(), "metadir");
+    refuse(features.has_ascii_ci(), "ascii-ci");
+    refuse(!features.has_lazy_count(), "counters that are not lazy");
+    refuse(
+        geometry.inode_alignment < geometry.cluster_blocks(),
+        "inode chunks without alignment",
+    );
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(refused(format!("writing {}", names.join(", ")), "only reading is").into())
+}
+
+/// Opens the filesystem on a device for writing: recovers it, and frees what a crash left.
+pub(super) fn begin(
+    device: Arc<dyn BlockDevice>,
+    options: &MountOptions,
+    budget: Arc<MemoryBudget>,
+    clock: Arc<dyn Clock>,
+) -> Result<(Arc<SuperBlock>, RecoveryReport)> {
+    let found = primary::read(&*device)?;
+    primary::refuse_unreadable(&found.features)?;
+    refuse_unwritable(&*device, &found, options)?;
+    found.check_device(device.geometry().len_bytes)?;
+    let report = recover_in_place(&device, options.log.as_ref())?;
+    let mut found = primary::read(&*device)?;
+    let geometry = Geometry::new(&found);
+    Counters::read(&*device, &geometry)?.set(&mut found);
+    let log = LogDevice::open(&found, &device, options.log.as_ref())?;
+    let position = txn::find_position(&log, true)?;
+    let context = FsContext::new(device, None, found, Arc::clone(&budget));
+    context.open_log(log, &position)?;
+    keep_blocks(&context)?;
+    let superblock = SuperBlock::new(context, budget, clock);
+    superblock.finish_unlinked()?;
+    free_staged(&superblock.context)?;
+    Ok((superblock, report))
+}
+
+/// Keeps free blocks for the B-trees of all groups.
+fn keep_blocks(context: &FsContext) -> Result<()> {
+    let geometry = context.geometry();
+    let mut kept = context.mount().set_aside();
+    for ag in geometry.groups() {
+        let (agf, agi) = (context.agf(ag)?, context.agi(ag)?);
+        kept = kept.saturating_add(kept_blocks(&agf, &agi, geometry).into());
+        kept = kept.saturating_add(agf.btree_blocks.into());
+    }
+    let kept = i64::try_from(kept).unwrap_or(i64::MAX);
+    let floor = context.space().add_to_floor(kept);
+    context.mount().free_blocks().set_exact_below(floor);
+    Ok(())
+}
+
+/// Frees what copy on write left staged, extent by extent.
+fn free_staged(context: &FsContext) -> Result<()> {
+    if !context.geometry().features.has_reflink() {
+        return Ok(());
+    }
+    let cost = Cost {
+        extents: 3,
+        ..Cost::default()
+    };
+    for ag in context.geometry().groups() {
+        loop {
+            let mut change = Begun::begin(context, &cost)?.enter();
+            if !change.groups.get(ag)?.free_first_staged()? {
+                break;
+            }
+            change.commit()?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes changes durable at least once in every interval.
+struct Flusher(Weak<SuperBlock>);
+
+impl Flushed for Flusher {
+    fn changes(&self) -> Option<u32> {
+        let superblock = self.0.upgrade()?;
+        let log = superblock.context.log()?;
+        Some(log.changes())
+    }
+
+    fn flush(&self, _: CommitDue) {
+        if let Some(superblock) = self.0.upgrade() {
+            // An error is kept for the next sync.
+            let _ = superblock.sync();
+        }
+    }
+
+    fn maintain(&self) {
+        let superblock = self.0.upgrade();
+        if let Some(log) = superblock.as_ref().and_then(|found| found.context.log()) {
+            // A failure shuts the log down.
+            let _ = log.tend();
+        }
+    }
+}
+
+/// Starts the thread that a mount for writing needs.
+pub(super) fn start(superblock: &Arc<SuperBlock>, options: &MountOptions) -> Result<Writing> {
+    let flusher = match options.commit_interval {
+        Some(interval) => {
+            let flusher = Flusher(Arc::downgrade(superblock));
+            let clock = Arc::clone(&superblock.clock);
+            Some(start_flusher("xfs-flusher", flusher, clock, interval)?)
+        }
+        None => None,
+    };
+    let mounted = Mounted {
+        superblock: Arc::clone(superblock),
+    };
+    Ok(MountEnd::new(mounted, Workers { _flusher: flusher }, None))
+}
+
+impl WritableMount for Mounted {
+    type Workers = Workers;
+    type Guard = ();
+
+    fn sync(&self) -> Result<()> {
+        self.superblock.sync()
+    }
+
+    fn mark_clean(&self) -> Result<()> {
+        self.superblock.sync()?;
+        let context = &self.superblock.context;
+        store_counters(context)?;
+        context.log().map_or(Ok(()), crate::txn::Log::unmount)
+    }
+
+    fn end_writes(&self) {
+        self.superblock.cut();
+    }
+
+    fn release(&self, (): ()) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Stores the counters in the superblock, as part of the log.
+fn store_counters(context: &FsContext) -> Result<()> {
+    let cost = Cost {
+        bytes: 2 * u64::from(context.geometry().sector_bytes()),
+        ..Cost::default()
+    };
+    let mut change = Begun::begin(context, &cost)?.enter();
+    let mut counters = Counters::default();
+    for ag in context.geometry().groups() {
+        let counts = change.groups.counts(ag)?;
+        let count = |count: i64| u64::try_from(count).unwrap_or_default();
+        counters.inodes += count(counts.inodes);
+        counters.free_inodes += count(counts.free_inodes);
+        counters.free_blocks += count(counts.free_blocks);
+    }
+    let len = context.geometry().sector_bytes();
+    let mut sector = change.groups.blocks().read(0, len)?;
+    superblock::set_counters(
+        &mut sector,
+        [counters.inodes, counters.free_inodes, counters.free_blocks],
+    );
+    change.groups.blocks_mut().write(0, sector);
+    change.commit()?;
+    Ok(())
+}

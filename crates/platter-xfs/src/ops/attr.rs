@@ -1,0 +1,177 @@
+//! Attributes of inodes.
+
+use platter_vfs::{
+    AccessTimes, Attr, Condition, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp, file,
+};
+
+use super::Inode;
+use super::state::{Times, touch};
+use crate::change::{Change, Cost};
+use crate::fork::InodeEdit;
+use crate::inode;
+use crate::ondisk::inode::edit::{self, core_mut};
+use crate::ondisk::{InodeFlags, InodeFlags2};
+
+impl Inode {
+    pub(super) fn attributes(&self) -> Attr {
+        let geometry = self.context().geometry();
+        let state = self.state.read();
+        let mut attr = inode::attr(&state.inode, geometry);
+        if self.kind == FileKind::Regular {
+            attr.size_bytes = self.data.size_bytes();
+            let reserved = state.delayed.reserved();
+            attr.sectors += reserved * u64::from(geometry.block_bytes() >> 9);
+        }
+        attr
+    }
+
+    pub(super) fn update_access_time(&self, times: AccessTimes) -> Result<()> {
+        let is_due = |inode: &crate::ondisk::Inode, now| {
+            let kept = FileTimes {
+                accessed: inode.accessed,
+                modified: inode.modified,
+                changed: inode.changed,
+            };
+            !inode.flags.contains(InodeFlags::NOATIME) && times.is_due(&kept, now)
+        };
+        if times == AccessTimes::Never || !self.superblock.can_write() {
+            return Ok(());
+        }
+        let now = self.superblock.clock.now();
+        if !is_due(&self.state.read().inode, now) {
+            return Ok(());
+        }
+        self.change(Cost::default(), |_, edit, _| {
+            touch(
+                edit,
+                Times {
+                    accessed: Some(now),
+                    ..Times::default()
+                },
+            )
+        })
+    }
+
+    pub(super) fn set_attributes(&self, changes: &SetAttr) -> Result<Attr> {
+        if !self.superblock.can_write() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let _order = self.order.write();
+        self.refuse_unsupported(changes)?;
+        if let Some(size) = changes.size_bytes {
+            self.set_with_size(changes, size)?;
+        } else {
+            self.set(changes)?;
+        }
+        Ok(self.attributes())
+    }
+
+    /// Hints and flags that are not kept are refused.
+    fn refuse_unsupported(&self, changes: &SetAttr) -> Result<()> {
+        let hints = [
+            changes.xflags,
+            changes.extent_size_bytes,
+            changes.cow_extent_size_bytes,
+        ];
+        if hints.into_iter().flatten().any(|hint| hint != 0) {
+            return Err(Condition::NotSupported.into());
+        }
+        if let Some(flags) = changes.flags {
+            inode::stored_flags(flags, self.kind).ok_or(Condition::NotSupported)?;
+        }
+        Ok(())
+    }
+
+    /// What else changes comes before the size, and is taken back if that fails; times come last.
+    fn set_with_size(&self, changes: &SetAttr, size: u64) -> Result<()> {
+        let times = SetAttr {
+            accessed: changes.accessed,
+            modified: changes.modified,
+            changed: changes.changed,
+            ..SetAttr::default()
+        };
+        let rest = SetAttr {
+            size_bytes: None,
+            accessed: None,
+            modified: None,
+            changed: None,
+            ..*changes
+        };
+        let before = inode::attr(&self.state.read().inode, self.context().geometry());
+        self.set(&rest)?;
+        if let Err(error) = file::resize(self, size) {
+            let is_cut = self.state.read().inode.size_bytes == size;
+            let back = SetAttr {
+                permissions: rest.permissions.map(|_| before.permissions),
+                uid: rest.uid.map(|_| before.uid),
+                gid: rest.gid.map(|_| before.gid),
+                project: rest.project.map(|_| before.project),
+                flags: rest.flags.map(|_| before.flags),
+                changed: (!is_cut).then_some(before.changed),
+                ..SetAttr::default()
+            };
+            if rest != SetAttr::default() {
+                self.set(&back)?;
+            }
+            return Err(error);
+        }
+        self.set(&times)
+    }
+
+    fn set(&self, changes: &SetAttr) -> Result<()> {
+        if *changes == SetAttr::default() {
+            return Ok(());
+        }
+        let cost = self.xattr_cost(changes.permissions.is_some())?;
+        let now = self.superblock.clock.now();
+        self.change(cost, |change, edit, _| apply(change, edit, changes, now))
+    }
+}
+
+/// Makes changes, the size left out.
+fn apply(
+    change: &mut Change<'_>,
+    edit: &mut InodeEdit,
+    changes: &SetAttr,
+    now: Timestamp,
+) -> Result<()> {
+    if let Some(permissions) = changes.permissions {
+        super::xattrs::set_permissions(change, edit, permissions & 0o7777)?;
+    }
+    let kind = edit.inode().kind;
+    let old_flags = edit.inode().flags;
+    let old_flags2 = edit.inode().flags2;
+    let flags = changes
+        .flags
+        .and_then(|flags| inode::stored_flags(flags, kind));
+    edit.change(|bytes| {
+        if let Some(project) = changes.project {
+            edit::set_project(bytes, project)?;
+        }
+        let disk = core_mut(bytes)?;
+        if let Some((flags, flags2)) = flags {
+            let settable = inode::SETTABLE_FLAGS;
+            let flags = old_flags.difference(settable) | flags;
+            disk.core.flags.set(flags.bits());
+            let flags2 = old_flags2.difference(InodeFlags2::DAX) | flags2;
+            disk.flags2.set(flags2.bits());
+        }
+        if let Some(uid) = changes.uid {
+            disk.core.uid.set(uid);
+        }
+        if let Some(gid) = changes.gid {
+            disk.core.gid.set(gid);
+        }
+        Some(())
+    })?;
+    let time = |set: Option<SetTime>| match set? {
+        SetTime::Now => Some(now),
+        SetTime::At(time) => Some(time),
+    };
+    let times = Times {
+        accessed: time(changes.accessed),
+        modified: time(changes.modified),
+        changed: Some(changes.changed.unwrap_or(now)),
+    };
+    touch(edit, times)
+}

@@ -1,0 +1,371 @@
+//! Making files, with a name and without one, and further names.
+
+use std::sync::Arc;
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
+use platter_vfs::creation::NewFile;
+use platter_vfs::namei::NewInode;
+use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
+
+use super::names::{NAME_COST, change_directory};
+use super::state::{States, Times, set_links, touch};
+use super::{Inode, SuperBlock};
+use crate::change::{self, Change, Cost};
+use crate::directory::change::{DirectoryChange, NewEntry};
+use crate::fork::{ForkEdit, InodeEdit};
+use crate::inode;
+use crate::ondisk::btree::{Owner, RmapOwner};
+use crate::ondisk::inode::edit::{self, FreshInode, StoredFork};
+use crate::ondisk::inode::{InodeFlags, InodeFlags2, SYMLINK_BYTES_MAX};
+use crate::ondisk::{AgNr, FileBlock, ForkFormat, ForkKind, InodeNr, Mapping, Site, attr, symlink};
+use crate::xattr::Attributes;
+
+/// What all inodes inherit of the flags of their directory.
+const INHERITED: InodeFlags = InodeFlags::SYNC
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NODEFRAG)
+    .union(InodeFlags::FILESTREAM);
+/// What directories inherit beside that.
+const INHERITED_BY_DIRECTORIES: InodeFlags = InodeFlags::PROJINHERIT
+    .union(InodeFlags::RTINHERIT)
+    .union(InodeFlags::EXTSZINHERIT);
+
+/// A file about to be made.
+pub(super) struct Blueprint<'a> {
+    pub(super) new: NewInode<'a>,
+    pub(super) file: NewFile,
+    pub(super) default_acl: Option<PosixAcl>,
+}
+
+impl Blueprint<'_> {
+    fn kind(&self) -> FileKind {
+        match self.new.kind {
+            CreateKind::Regular => FileKind::Regular,
+            CreateKind::Directory => FileKind::Directory,
+            CreateKind::Symlink(_) => FileKind::Symlink,
+            CreateKind::CharDevice(_) => FileKind::CharDevice,
+            CreateKind::BlockDevice(_) => FileKind::BlockDevice,
+            CreateKind::Fifo => FileKind::Fifo,
+            CreateKind::Socket => FileKind::Socket,
+        }
+    }
+
+    /// What making it takes, beside its name.
+    pub(super) fn cost(&self, inode: &Inode) -> Cost {
+        let made = Cost {
+            extents: 3,
+            forks: 1,
+            inodes: 2,
+            bytes: 8192,
+            ..Cost::default()
+        };
+        match (&self.file.access_acl, &self.default_acl) {
+            (None, None) => made,
+            _ => made.and(inode.new_xattr_cost()),
+        }
+    }
+}
+
+impl Inode {
+    /// What a file made in this directory takes from it and from its maker.
+    ///
+    /// # Errors
+    /// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
+    pub(super) fn draw_up<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
+        if let CreateKind::Symlink(target) = new.kind {
+            if target.is_empty() {
+                return Err(Condition::NotFound.into());
+            }
+            if target.len() as u64 >= SYMLINK_BYTES_MAX {
+                return Err(Condition::NameTooLong.into());
+            }
+            if target.contains(&0) {
+                return Err(Condition::InvalidArgument.into());
+            }
+        }
+        let state = self.state.read();
+        let attributes = Attributes::open(self.context(), &state.inode)?;
+        let default_acl = match attributes.get(ACL_DEFAULT_NAME) {
+            Ok(value) => Some(PosixAcl::decode(&value)?),
+            Err(Error::Condition(Condition::NoAttribute)) => None,
+            Err(error) => return Err(error),
+        };
+        let attr = inode::attr(&state.inode, self.context().geometry());
+        let mut blueprint = Blueprint {
+            new,
+            file: NewFile::in_directory(
+                &attr,
+                default_acl.as_ref(),
+                new.context,
+                FileKind::Regular,
+                new.permissions,
+            ),
+            default_acl: None,
+        };
+        let kind = blueprint.kind();
+        blueprint.file = NewFile::in_directory(
+            &attr,
+            default_acl.as_ref(),
+            new.context,
+            kind,
+            new.permissions,
+        );
+        blueprint.default_acl = default_acl.filter(|_| blueprint.file.inherits_default_acl);
+        Ok(blueprint)
+    }
+
+    /// Makes a file, which is on a list of unlinked inodes without a name. The caller holds the inode lock.
+    pub(super) fn create_named(
+        &self,
+        name: Option<Name<'_>>,
+        new: NewInode<'_>,
+    ) -> Result<Arc<Self>> {
+        let superblock = &self.superblock;
+        let blueprint = self.draw_up(new)?;
+        let cost = NAME_COST.and(blueprint.cost(self));
+        let begun = superblock.begin(&cost)?;
+        let mut state = self.state.write();
+        let mut changing = begun.enter();
+        let links = u32::from(name.is_some());
+        let number = superblock.make(&mut changing, self.number, &blueprint, links)?;
+        let is_directory = blueprint.kind() == FileKind::Directory;
+        if let Some(name) = name {
+            let entry = NewEntry {
+                name: &name,
+                inode: number,
+                kind: blueprint.kind(),
+            };
+            change_directory(&mut changing, self.number, |dir| dir.insert(&entry))?;
+            let mut edit = changing.inode(self.number)?;
+            touch(&mut edit, Times::of_contents(superblock.clock.now()))?;
+            if is_directory {
+                let links = edit.inode().links.saturating_add(1);
+                set_links(&mut edit, links)?;
+            }
+            changing.put(edit);
+        } else {
+            let mut edit = changing.inode(number)?;
+            changing.add_unlinked(&mut edit)?;
+            changing.put(edit);
+        }
+        let sequence = changing.commit()?;
+        state.committed(self.context(), sequence, true)?;
+        drop(state);
+        superblock.adopt(number, name.is_none())
+    }
+
+    /// Adds a name of `file` to this directory. The caller holds both inode locks.
+    pub(super) fn add_link(&self, name: Name<'_>, file: &Arc<Self>) -> Result<()> {
+        let superblock = &self.superblock;
+        let cost = NAME_COST.and(Cost {
+            inodes: 3,
+            ..Cost::default()
+        });
+        let begun = superblock.begin(&cost)?;
+        let mut states = States::lock(&[self, file]);
+        let mut changing = begun.enter();
+        let now = superblock.clock.now();
+        let entry = NewEntry {
+            name: &name,
+            inode: file.number,
+            kind: file.kind,
+        };
+        change_directory(&mut changing, self.number, |dir| dir.insert(&entry))?;
+        let mut edit = changing.inode(self.number)?;
+        touch(&mut edit, Times::of_contents(now))?;
+        changing.put(edit);
+        let mut edit = changing.inode(file.number)?;
+        let links = edit.inode().links;
+        if links == 0 {
+            changing.remove_unlinked(&mut edit)?;
+        }
+        set_links(&mut edit, links.saturating_add(1))?;
+        touch(&mut edit, Times::of_attributes(now))?;
+        changing.put(edit);
+        let sequence = changing.commit()?;
+        states.committed(self.context(), sequence)?;
+        states.of(file).may_get_first_name = false;
+        drop(states);
+        if links == 0 {
+            // Now that it can be found, what was written to it before has to be.
+            file.add_to_dirty();
+        }
+        Ok(())
+    }
+}
+
+impl SuperBlock {
+    /// The object of an inode that was just made.
+    fn adopt(self: &Arc<Self>, number: InodeNr, may_get_first_name: bool) -> Result<Arc<Inode>> {
+        let id = number.id();
+        let inode = self.inodes.get_or_load(id, |seat| {
+            let inode = self.object(inode::read(&self.context, number)?, seat)?;
+            inode.state.write().may_get_first_name = may_get_first_name;
+            Ok::<_, Error>(inode)
+        });
+        if may_get_first_name {
+            // Without a name, it goes with its last user.
+            self.inodes.release(id);
+        }
+        inode
+    }
+
+    /// Makes an inode with what is in it from the start.
+    pub(super) fn make(
+        &self,
+        changing: &mut Change<'_>,
+        parent: InodeNr,
+        blueprint: &Blueprint<'_>,
+        links: u32,
+    ) -> Result<InodeNr> {
+        let kind = blueprint.kind();
+        let now = self.clock.now();
+        let directory = changing.inode(parent)?;
+        let directory = directory.inode();
+        let mut flags = directory.flags & INHERITED;
+        if kind == FileKind::Directory {
+            flags |= directory.flags & INHERITED_BY_DIRECTORIES;
+        }
+        let inherits_size = directory.flags.contains(InodeFlags::EXTSZINHERIT);
+        let takes_size = matches!(kind, FileKind::Regular | FileKind::Directory) && inherits_size;
+        if takes_size && kind == FileKind::Regular {
+            flags |= InodeFlags::EXTSIZE;
+        }
+        let takes_project = directory.flags.contains(InodeFlags::PROJINHERIT);
+        let takes_cow = directory.flags2.contains(InodeFlags2::COWEXTSIZE)
+            && matches!(kind, FileKind::Regular | FileKind::Directory);
+        let links = if kind == FileKind::Directory {
+            2
+        } else {
+            links
+        };
+        let mode = kind.mode_bits() | blueprint.file.permissions;
+        let fresh = FreshInode {
+            mode: u16::try_from(mode).unwrap_or_default(),
+            data_format: match kind {
+                FileKind::Regular | FileKind::Directory | FileKind::Symlink => ForkFormat::Extents,
+                FileKind::CharDevice
+                | FileKind::BlockDevice
+                | FileKind::Fifo
+                | FileKind::Socket => ForkFormat::Device,
+            },
+            uid: blueprint.file.uid,
+            gid: blueprint.file.gid,
+            project: if takes_project { directory.project } else { 0 },
+            links,
+            now,
+            flags,
+            flags2: if takes_cow {
+                InodeFlags2::COWEXTSIZE
+            } else {
+                InodeFlags2::empty()
+            },
+            extent_size: if takes_size { directory.extent_size } else { 0 },
+            cow_extent_size: if takes_cow {
+                directory.cow_extent_size
+            } else {
+                0
+            },
+        };
+        let [g0, g1, g2, g3, ..] = self.clock.random_u64().to_le_bytes();
+        let new = change::NewInode {
+            parent,
+            kind,
+            chunk_generation: u32::from_le_bytes([g0, g1, g2, g3]),
+            fresh: &fresh,
+        };
+        let edit = changing.alloc_inode(&new)?;
+        let number = edit.inode().number;
+        fill(changing, edit, parent, blueprint)?;
+        if let Some(acl) = &blueprint.file.access_acl {
+            super::xattrs::set_acl(changing, number, ACL_ACCESS_NAME, acl)?;
+        }
+        if let Some(acl) = &blueprint.default_acl {
+            super::xattrs::set_acl(changing, number, ACL_DEFAULT_NAME, acl)?;
+        }
+        Ok(number)
+    }
+}
+
+/// Stores a new inode with its first contents.
+fn fill(
+    changing: &mut Change<'_>,
+    mut edit: InodeEdit,
+    parent: InodeNr,
+    blueprint: &Blueprint<'_>,
+) -> Result<()> {
+    match blueprint.new.kind {
+        CreateKind::Regular => {}
+        CreateKind::Directory => {
+            return DirectoryChange::make(changing, edit, parent)?.finish();
+        }
+        CreateKind::Symlink(target) => fill_link(changing, &mut edit, target)?,
+        CreateKind::CharDevice(device) | CreateKind::BlockDevice(device) => {
+            let stored = edit::stored_device(*device).ok_or(Condition::InvalidArgument)?;
+            fill_local(&mut edit, ForkFormat::Device, &stored.to_be_bytes())?;
+        }
+        CreateKind::Fifo | CreateKind::Socket => {
+            fill_local(&mut edit, ForkFormat::Device, &[0; 4])?;
+        }
+    }
+    changing.put(edit);
+    Ok(())
+}
+
+fn fill_local(edit: &mut InodeEdit, format: ForkFormat, bytes: &[u8]) -> Result<()> {
+    let stored = StoredFork {
+        kind: ForkKind::Data,
+        format,
+        extents: 0,
+        bytes,
+    };
+    edit.set_fork(&stored, 0)
+}
+
+/// Stores the target of a link: in the inode, or in a block.
+fn fill_link(changing: &mut Change<'_>, edit: &mut InodeEdit, target: &[u8]) -> Result<()> {
+    let geometry = changing.geometry();
+    let number = edit.inode().number;
+    let size = target.len() as u64;
+    if target.len() <= edit.fork(ForkKind::Data)?.bytes.len() {
+        fill_local(edit, ForkFormat::Local, target)?;
+    } else {
+        if size > u64::from(attr::remote::capacity(geometry)) {
+            return Err(super::data::refused("a target of a link in several blocks"));
+        }
+        let (home, _) = geometry.split_inode(number);
+        let mut found = None;
+        for step in 0..geometry.ag_count() {
+            let ag = AgNr(home.0.wrapping_add(step) % geometry.ag_count());
+            let mut group = changing.groups.get(ag)?;
+            if group.available() == 0 {
+                continue;
+            }
+            if let Some((start, _)) = group.alloc_extent(1)? {
+                group.add_owner(&Owner::special(start, 1, RmapOwner(number.get())))?;
+                found = Some(geometry.fs_block(ag, start));
+                break;
+            }
+        }
+        let at = found.ok_or(Condition::NoSpace)?;
+        let fork = edit.fork(ForkKind::Data)?;
+        let mut fork = ForkEdit::open(&fork, number, geometry)?;
+        fork.map(
+            &mut changing.groups,
+            Mapping {
+                offset: FileBlock(0),
+                start: at.0,
+                count: 1,
+                is_unwritten: false,
+            },
+        )?;
+        fork.store(edit)?;
+        let site = Site::new(geometry, geometry.basic_block(at), number.get());
+        let block = symlink::encode(target, &site).ok_or(Condition::NameTooLong)?;
+        let offset = geometry.byte_offset(at);
+        changing.groups.blocks_mut().create(offset, block);
+    }
+    edit.change(|bytes| edit::set_size(bytes, size))?;
+    edit.refresh(geometry)
+}

@@ -1,0 +1,323 @@
+//! Steps of changes of a file's mapping, each a transaction of its own.
+
+use std::ops::Range;
+
+use platter_vfs::file::{Backing, FileRun};
+use platter_vfs::writing::NoSpaceRetry;
+use platter_vfs::{Condition, Result};
+
+use super::super::state::{Times, touch};
+use super::super::{Inode, InodeState};
+use super::blocks::Claimed;
+use crate::change::{Change, Cost, Unmapped, free_mapping, owner_of};
+use crate::file::is_shared;
+use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::btree::BtreeKind;
+use crate::ondisk::inode::{InodeFlags2, edit};
+use crate::ondisk::{FileBlock, ForkKind, Mapping};
+use crate::space::Claim;
+
+/// Mappings that one step removes or moves at most.
+pub(super) const STEP_MAPPINGS: u32 = 8;
+
+impl Inode {
+    /// The run that the first of some blocks lies in, as far as either all or nothing of it is shared.
+    pub(super) fn shared_run(
+        &self,
+        state: &InodeState,
+        blocks: Range<u64>,
+    ) -> Result<(FileRun, bool)> {
+        let context = self.context();
+        let run = state.run(context, blocks.start)?;
+        let run = run.truncated(blocks.end - blocks.start);
+        let may_share = state.inode.flags2.contains(InodeFlags2::REFLINK);
+        let Backing::Written(start) = run.backing else {
+            return Ok((run, false));
+        };
+        if !may_share {
+            return Ok((run, false));
+        }
+        let _groups = context.space().lock();
+        let (count, shared) = is_shared(context, start, run.count)?;
+        Ok((run.truncated(count), shared))
+    }
+
+    /// Reserves free blocks to parts of the file, and to what its tree of mappings may need for them.
+    pub(super) fn reserve_blocks(
+        &self,
+        state: &mut InodeState,
+        parts: Vec<Range<u64>>,
+    ) -> Result<()> {
+        let context = self.context();
+        let geometry = context.geometry();
+        let half = (BtreeKind::Bmap.records_max(0, geometry) / 2).max(1) as u64;
+        for part in parts {
+            let count = part.end - part.start;
+            let indirect = 1 + count / half;
+            let total = i64::try_from(count + indirect).map_err(|_| Condition::NoSpace)?;
+            let floor = context.space().floor();
+            if !context.mount().free_blocks().try_sub(total, floor) {
+                return Err(Condition::NoSpace.into());
+            }
+            state.delayed.reserve_blocks(part, indirect);
+        }
+        Ok(())
+    }
+
+    /// Drops marks and reservations of blocks.
+    pub(super) fn forget(&self, state: &mut InodeState, blocks: Range<u64>) {
+        let reserved = state.delayed.forget(blocks);
+        let reserved = i64::try_from(reserved).unwrap_or(i64::MAX);
+        self.context().mount().free_blocks().add(reserved);
+    }
+
+    /// Drops all reservations: the object goes.
+    pub(in crate::ops) fn release_all(&self) {
+        let mut state = self.state.write();
+        self.forget(&mut state, 0..u64::MAX);
+    }
+
+    /// Maps blocks that were claimed; what was mapped there is freed. A claim that could not be mapped is
+    /// kept.
+    pub(super) fn map_claimed(
+        &self,
+        claimed: &mut Claimed,
+        end: u64,
+        is_unwritten: bool,
+    ) -> Result<()> {
+        let Some(claim) = claimed.claim else {
+            return Ok(());
+        };
+        let cost = Cost {
+            extents: 6,
+            forks: 2,
+            ..Cost::default()
+        };
+        let geometry = self.context().geometry();
+        let run = claimed.run;
+        let mapping = Mapping {
+            offset: FileBlock(run.first),
+            start: geometry.fs_block(claim.ag, claim.start).0,
+            count: run.count,
+            is_unwritten,
+        };
+        let mut retry = NoSpaceRetry::begin(&*self.superblock);
+        loop {
+            let mapped = self.change(cost, |change, edit, state| {
+                map_over(change, edit, mapping, claim)?;
+                if end > edit.inode().size_bytes {
+                    edit.change(|bytes| edit::set_size(bytes, end))?;
+                }
+                let reserved = state.delayed.forget(run.first..run.end());
+                change.keep_reserved(reserved);
+                Ok(())
+            });
+            match mapped {
+                Ok(()) => break,
+                Err(error) if retry.is_due(&*self.superblock, &error)? => {}
+                Err(error) => return Err(error),
+            }
+        }
+        claimed.claim = None;
+        Ok(())
+    }
+
+    /// Has unwritten blocks, to which data was written, read as that, and the size reach to `end`.
+    pub(super) fn convert(&self, run: &FileRun, end: u64) -> Result<()> {
+        let cost = Cost {
+            extents: 4,
+            forks: 3,
+            ..Cost::default()
+        };
+        let mut retry = NoSpaceRetry::begin(&*self.superblock);
+        loop {
+            let converted = self.change(cost, |change, edit, state| {
+                convert(change, edit, run)?;
+                if end > edit.inode().size_bytes {
+                    edit.change(|bytes| edit::set_size(bytes, end))?;
+                }
+                let reserved = state.delayed.forget(run.first..run.end());
+                change.keep_reserved(reserved);
+                Ok(())
+            });
+            match converted {
+                Err(error) if retry.is_due(&*self.superblock, &error)? => {}
+                converted => return converted,
+            }
+        }
+    }
+
+    /// Frees all blocks of a range.
+    pub(super) fn unmap_all(&self, blocks: Range<u64>) -> Result<()> {
+        let mut end = FileBlock(blocks.end);
+        let mut retry = NoSpaceRetry::begin(&*self.superblock);
+        loop {
+            let left = self.change(unmap_cost(), |change, edit, state| {
+                let range = FileBlock(blocks.start)..end;
+                let left = change.unmap(edit, ForkKind::Data, range, STEP_MAPPINGS)?;
+                let reserved = state.delayed.forget(blocks.clone());
+                change.keep_reserved(reserved);
+                Ok(left)
+            });
+            match left {
+                Ok(Unmapped::All) => return Ok(()),
+                Ok(Unmapped::Before(before)) => end = before,
+                Err(error) if retry.is_due(&*self.superblock, &error)? => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Moves what lies behind a range that is not mapped down to its start, and sets the size at last.
+    pub(super) fn shift_down(&self, gap: &Range<u64>, size: u64) -> Result<()> {
+        let by = gap.end - gap.start;
+        let mut from = gap.end;
+        loop {
+            let next = self.change(unmap_cost(), |change, edit, _| {
+                let mut fork = open(change, edit)?;
+                let mut next = None;
+                for _ in 0..STEP_MAPPINGS / 2 {
+                    next = fork.lookup(&mut change.groups, FileBlock(from))?;
+                    let Some(mapping) = next else { break };
+                    let target = mapping.offset.0.saturating_sub(by);
+                    shift(change, &mut fork, &mapping, target, edit)?;
+                    from = mapping.end().0;
+                }
+                fork.store(edit)?;
+                if next.is_none() {
+                    edit.change(|bytes| edit::set_size(bytes, size))?;
+                }
+                Ok(next)
+            })?;
+            if next.is_none() {
+                self.data.truncate(size);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves what lies from the start of a range on up to its end.
+    pub(super) fn shift_up(&self, gap: &Range<u64>) -> Result<()> {
+        let by = gap.end - gap.start;
+        let mut limit = u64::MAX;
+        let now = self.superblock.clock.now();
+        loop {
+            let is_done = self.change(unmap_cost(), |change, edit, _| {
+                let mut fork = open(change, edit)?;
+                let mut is_done = false;
+                for _ in 0..STEP_MAPPINGS / 2 {
+                    let last = fork.last_before(&mut change.groups, FileBlock(limit))?;
+                    let Some(last) = last.filter(|last| last.end().0 > gap.start) else {
+                        is_done = true;
+                        break;
+                    };
+                    let skipped = gap.start.saturating_sub(last.offset.0);
+                    let moved = Mapping {
+                        offset: FileBlock(last.offset.0 + skipped),
+                        start: last.start + skipped,
+                        count: last.count - skipped,
+                        ..last
+                    };
+                    shift(change, &mut fork, &moved, moved.offset.0 + by, edit)?;
+                    limit = moved.offset.0;
+                    if limit <= gap.start {
+                        is_done = true;
+                        break;
+                    }
+                }
+                fork.store(edit)?;
+                touch(edit, Times::of_contents(now))?;
+                Ok(is_done)
+            })?;
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What a step takes.
+pub(super) fn unmap_cost() -> Cost {
+    // Of shared blocks, each mapping may be several records of reference counts.
+    Cost {
+        extents: STEP_MAPPINGS * 2,
+        forks: 2,
+        ..Cost::default()
+    }
+}
+
+fn open(change: &Change<'_>, edit: &InodeEdit) -> Result<ForkEdit> {
+    let number = edit.inode().number;
+    ForkEdit::open(&edit.fork(ForkKind::Data)?, number, change.geometry())
+}
+
+/// Maps blocks that are taken from a claim, in the place of those that are mapped there.
+fn map_over(
+    change: &mut Change<'_>,
+    edit: &mut InodeEdit,
+    mapping: Mapping,
+    claim: Claim,
+) -> Result<()> {
+    let number = edit.inode().number;
+    let shares = edit.inode().flags2.contains(InodeFlags2::REFLINK);
+    change.take_claim(claim)?;
+    let (ag, owner) = owner_of(&mapping, number, ForkKind::Data, change.geometry());
+    change.groups.get(ag)?.add_owner(&owner)?;
+    let mut fork = open(change, edit)?;
+    let gone = fork.unmap(&mut change.groups, mapping.offset, mapping.count)?;
+    for gone in gone {
+        free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, shares))?;
+    }
+    fork.map(&mut change.groups, mapping)?;
+    fork.store(edit)?;
+    edit.refresh(change.geometry())
+}
+
+/// Makes the unwritten blocks of a run written ones.
+fn convert(change: &mut Change<'_>, edit: &mut InodeEdit, run: &FileRun) -> Result<()> {
+    let number = edit.inode().number;
+    let mut fork = open(change, edit)?;
+    let parts = fork.unmap(&mut change.groups, FileBlock(run.first), run.count)?;
+    for part in parts {
+        let written = Mapping {
+            is_unwritten: false,
+            ..part
+        };
+        if part.is_unwritten {
+            let (ag, owner) = owner_of(&written, number, ForkKind::Data, change.geometry());
+            let mut group = change.groups.get(ag)?;
+            group.fill_free_list()?;
+            group.convert_owner(&owner)?;
+        }
+        fork.map(&mut change.groups, written)?;
+    }
+    fork.store(edit)?;
+    edit.refresh(change.geometry())
+}
+
+/// Moves a mapping to another block of the file.
+fn shift(
+    change: &mut Change<'_>,
+    fork: &mut ForkEdit,
+    mapping: &Mapping,
+    target: u64,
+    edit: &InodeEdit,
+) -> Result<()> {
+    let number = edit.inode().number;
+    let geometry = change.geometry();
+    for gone in fork.unmap(&mut change.groups, mapping.offset, mapping.count)? {
+        let moved = Mapping {
+            offset: FileBlock(target + (gone.offset.0 - mapping.offset.0)),
+            ..gone
+        };
+        let (ag, old) = owner_of(&gone, number, ForkKind::Data, geometry);
+        let (_, new) = owner_of(&moved, number, ForkKind::Data, geometry);
+        let mut group = change.groups.get(ag)?;
+        group.fill_free_list()?;
+        group.remove_owner(&old)?;
+        group.fill_free_list()?;
+        group.add_owner(&new)?;
+        fork.map(&mut change.groups, moved)?;
+    }
+    Ok(())
+}

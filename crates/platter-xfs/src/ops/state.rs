@@ -1,0 +1,175 @@
+//! The state of inodes while they change: one transaction for each change.
+
+use parking_lot::RwLockWriteGuard;
+use platter_vfs::lock_rank::Ranked;
+use platter_vfs::namei::LinkState;
+use platter_vfs::{Condition, Result, Timestamp};
+
+use super::{Inode, InodeState, SuperBlock};
+use crate::change::{Begun, Change, Cost};
+use crate::context::FsContext;
+use crate::fork::InodeEdit;
+use crate::inode;
+use crate::mapping::ForkMap;
+use crate::ondisk::InodeNr;
+use crate::ondisk::inode::edit::core_mut;
+use crate::ondisk::inode::{InodeFlags2, time};
+
+/// Which times of an inode change.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) accessed: Option<Timestamp>,
+    pub(super) modified: Option<Timestamp>,
+    pub(super) changed: Option<Timestamp>,
+}
+
+impl Times {
+    /// A change of contents or names.
+    pub(super) fn of_contents(now: Timestamp) -> Self {
+        Self {
+            accessed: None,
+            modified: Some(now),
+            changed: Some(now),
+        }
+    }
+
+    /// A change of attributes.
+    pub(super) fn of_attributes(now: Timestamp) -> Self {
+        Self {
+            changed: Some(now),
+            ..Self::default()
+        }
+    }
+}
+
+/// Sets times of an inode, and counts the change.
+pub(super) fn touch(edit: &mut InodeEdit, times: Times) -> Result<()> {
+    let is_large = edit.inode().flags2.contains(InodeFlags2::BIGTIME);
+    edit.change(|bytes| {
+        let disk = core_mut(bytes)?;
+        disk.change_count
+            .set(disk.change_count.get().wrapping_add(1));
+        let core = &mut disk.core;
+        if let Some(time) = times.accessed {
+            core.accessed = time::encode(time, is_large);
+        }
+        if let Some(time) = times.modified {
+            core.modified = time::encode(time, is_large);
+        }
+        if let Some(time) = times.changed {
+            core.changed = time::encode(time, is_large);
+        }
+        Some(())
+    })
+}
+
+/// Changes the number of names.
+pub(super) fn set_links(edit: &mut InodeEdit, links: u32) -> Result<()> {
+    edit.change(|bytes| {
+        core_mut(bytes)?.core.links.set(links);
+        Some(())
+    })
+}
+
+impl SuperBlock {
+    /// Whether changes are possible.
+    pub(super) fn can_write(&self) -> bool {
+        let log = self.context.log();
+        log.is_some_and(|log| !log.is_shut_down())
+    }
+
+    /// Begins a change.
+    pub(super) fn begin(&self, cost: &Cost) -> Result<Begun<'_>> {
+        if self.writes.is_closed() {
+            return Err(Condition::ReadOnly.into());
+        }
+        Begun::begin(&self.context, cost)
+    }
+}
+
+impl Inode {
+    /// Changes the inode in one transaction. An error says that nothing was changed.
+    pub(super) fn change<R>(
+        &self,
+        cost: Cost,
+        change: impl FnOnce(&mut Change<'_>, &mut InodeEdit, &mut InodeState) -> Result<R>,
+    ) -> Result<R> {
+        let cost = cost.and(Cost {
+            inodes: 1,
+            ..Cost::default()
+        });
+        let begun = self.superblock.begin(&cost)?;
+        let mut state = self.state.write();
+        let mut changing = begun.enter();
+        let mut edit = changing.inode(self.number)?;
+        let result = change(&mut changing, &mut edit, &mut state)?;
+        changing.put(edit);
+        let sequence = changing.commit()?;
+        state.committed(self.context(), sequence, true)?;
+        Ok(result)
+    }
+}
+
+impl InodeState {
+    /// Takes over what a change that was committed made of the inode.
+    pub(super) fn committed(
+        &mut self,
+        context: &FsContext,
+        sequence: u64,
+        changes_data: bool,
+    ) -> Result<()> {
+        self.sync = sequence;
+        if changes_data {
+            self.data_sync = sequence;
+        }
+        if let Some(inode) = inode::find(context, self.inode.number)? {
+            self.map = ForkMap::of_data(context, &inode)?;
+            self.inode = inode;
+        }
+        Ok(())
+    }
+
+    pub(super) fn link_state(&self, context: &FsContext) -> LinkState {
+        LinkState {
+            links: self.inode.links,
+            may_get_first_name: self.may_get_first_name,
+            flags: inode::attr(&self.inode, context.geometry()).flags,
+            project: self.inode.project,
+        }
+    }
+}
+
+/// The states of several inodes, locked in the order of their numbers.
+pub(super) struct States<'n> {
+    held: Vec<(InodeNr, Ranked<RwLockWriteGuard<'n, InodeState>>)>,
+}
+
+impl<'n> States<'n> {
+    /// Each of `inodes` may be there more than once.
+    pub(super) fn lock(inodes: &[&'n Inode]) -> Self {
+        let mut inodes = inodes.to_vec();
+        inodes.sort_by_key(|inode| inode.number);
+        inodes.dedup_by_key(|inode| inode.number);
+        let held = (0..).zip(inodes);
+        let held = held.map(|(nth, inode)| (inode.number, inode.state.write_nth(nth)));
+        Self {
+            held: held.collect(),
+        }
+    }
+
+    /// The state of one of them.
+    pub(super) fn of(&mut self, inode: &Inode) -> &mut InodeState {
+        let mut held = self.held.iter_mut();
+        let found = held.find(|(number, _)| *number == inode.number);
+        let (_, state) = found.expect("it was among those to lock");
+        state
+    }
+
+    /// Takes over what a change that was committed made of them.
+    pub(super) fn committed(&mut self, context: &FsContext, sequence: u64) -> Result<()> {
+        for (_, state) in &mut self.held {
+            state.committed(context, sequence, true)?;
+        }
+        Ok(())
+    }
+}

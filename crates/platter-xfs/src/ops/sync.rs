@@ -1,0 +1,131 @@
+//! Making changes durable: of one inode, and of all.
+
+use std::io::IoSlice;
+
+use platter_vfs::file::{self, write_back_files};
+use platter_vfs::writing::ReturnsSpace;
+use platter_vfs::{Condition, FileKind, Result};
+
+use super::{Inode, SuperBlock};
+
+impl SuperBlock {
+    /// Makes all that was done so far durable.
+    pub fn sync(&self) -> Result<()> {
+        let Some(log) = self.context.log() else {
+            return Ok(());
+        };
+        let written = self.dirty.write_back(write_back_files);
+        // Data over blocks that were a file's before is in no transaction.
+        let durable = self.overwrites.sync(
+            || log.force_all(),
+            || {
+                log.force_all()?;
+                Ok(self.context.device().flush()?)
+            },
+        );
+        written.and(durable)
+    }
+
+    /// Ends all writing, and returns when no data is being written. What was not written is lost.
+    pub(crate) fn cut(&self) {
+        self.writes.close();
+        if let Some(log) = self.context.log() {
+            log.shut_down();
+        }
+    }
+
+    /// Drops an inode that lost its last name once it has no user. Its contents need not be written.
+    pub(super) fn drop_unnamed(&self, inode: &Inode) {
+        self.inodes.release(inode.number.id());
+        self.dirty.remove(inode);
+    }
+
+    /// Writes data to byte `offset` of the device.
+    pub(super) fn write_data(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.writes.write(|| {
+            if let Some(error) = self.context.log().and_then(crate::txn::Log::failure) {
+                return Err(error);
+            }
+            Ok(self.context.device().write_vectored_at(offset, bufs)?)
+        })
+    }
+}
+
+impl ReturnsSpace for SuperBlock {
+    fn returned(&self) -> u64 {
+        self.context.space().returned()
+    }
+
+    fn return_freed(&self) -> Result<()> {
+        let Some(log) = self.context.log() else {
+            return Ok(());
+        };
+        if !self.context.space().lock().has_busy() {
+            return Ok(());
+        }
+        log.force_all()?;
+        if self.context.space().lock().settle(log) {
+            self.context.space().note_returned();
+        }
+        Ok(())
+    }
+}
+
+impl Inode {
+    /// Says that the cache has contents that the device has not. Keeps the inode in memory, unless nothing
+    /// leads to it after a crash.
+    pub(super) fn add_to_dirty(&self) {
+        let (has_name, may_get_one) = {
+            let state = self.state.read();
+            (state.inode.links != 0, state.may_get_first_name)
+        };
+        if !has_name && !may_get_one || self.lists.is_dirty() {
+            return;
+        }
+        let superblock = &self.superblock;
+        // The caller uses the inode, so it is there.
+        if let Some(inode) = superblock.inodes.get(self.number.id()) {
+            if has_name {
+                superblock
+                    .dirty
+                    .add(inode, || superblock.writes.is_closed());
+            } else {
+                superblock.dirty.add_unnamed(&inode);
+            }
+        }
+    }
+
+    /// See [`platter_vfs::Inode::sync`].
+    pub(super) fn sync_contents(&self, data_only: bool) -> Result<()> {
+        if self.context().log().is_none() {
+            return Ok(());
+        }
+        if self.kind == FileKind::Regular {
+            file::sync_data(self, data_only)
+        } else {
+            self.commit_inode(data_only)
+        }
+    }
+
+    /// Returns when the checkpoints that have changes of the inode are durable, and what was written to its
+    /// blocks.
+    pub(super) fn commit_inode(&self, data_only: bool) -> Result<()> {
+        let log = self.context().log().ok_or(Condition::ReadOnly)?;
+        let sequence = {
+            let state = self.state.read();
+            if data_only {
+                state.data_sync
+            } else {
+                state.sync
+            }
+        };
+        let flush = || {
+            // A checkpoint that is written flushes the data before.
+            if log.is_durable(sequence) {
+                return Ok(self.context().device().flush()?);
+            }
+            log.force(sequence)
+        };
+        self.data.sync.writes.sync(|| log.force(sequence), flush)
+    }
+}
