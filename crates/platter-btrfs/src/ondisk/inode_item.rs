@@ -157,6 +157,8 @@ fn encode_device(device: DeviceNumber) -> u64 {
     (minor & MINOR_MASK) | ((major & MAJOR_MASK) << MINOR_BITS)
 }
 
+/// Type and permissions.
+const MODE_MASK: u32 = 0o177_777;
 const MINOR_BITS: u32 = 20;
 const MINOR_MASK: u64 = 0x000f_ffff;
 const MAJOR_MASK: u64 = 0xfff;
@@ -171,6 +173,9 @@ impl InodeItem {
 
     fn decode_disk(disk: &DiskInodeItem) -> Result<Self, InodeItemRule> {
         let mode = disk.mode.get();
+        if mode & !MODE_MASK != 0 {
+            return Err(InodeItemRule::Mode);
+        }
         let kind = FileKind::from_mode(mode).ok_or(InodeItemRule::Mode)?;
         let links = disk.links.get();
         if kind == FileKind::Directory && links > 1 {
@@ -273,6 +278,8 @@ pub(crate) mod tests {
             decoded.unwrap_err().rule
         };
         assert_eq!(rule(&|disk| disk.mode.set(0o755)), InodeItemRule::Mode);
+        let high = rule(&|disk| disk.mode.set(disk.mode.get() | 1 << 16));
+        assert_eq!(high, InodeItemRule::Mode);
         let links = rule(&|disk| disk.links.set(2));
         assert_eq!(links, InodeItemRule::DirectoryLinks);
         let flags = rule(&|disk| disk.flags.set(1 << 40));
