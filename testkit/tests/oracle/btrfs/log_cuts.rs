@@ -34,7 +34,7 @@ const LAYOUTS: [(&[&str], &str); 5] = [
 ];
 
 /// Changes files below a directory at random.
-struct Changes {
+pub(super) struct Changes {
     root: PathBuf,
     prng: Prng,
     files: Vec<PathBuf>,
@@ -43,7 +43,7 @@ struct Changes {
 }
 
 impl Changes {
-    fn new(root: &Path, seed: u64) -> Self {
+    pub(super) fn new(root: &Path, seed: u64) -> Self {
         Self {
             root: root.to_owned(),
             prng: Prng::new(seed),
@@ -92,7 +92,7 @@ impl Changes {
     }
 
     /// Makes one change. What the kernel refuses is no change.
-    fn change(&mut self) {
+    pub(super) fn change(&mut self) {
         let kind = self.below(20);
         // Names may be taken, and directories not empty.
         let _ = match kind {

@@ -15,4 +15,5 @@ mod scrub;
 mod sharing;
 mod space;
 mod subvolumes;
+mod user_mount;
 mod usr;
