@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 
@@ -31,15 +31,69 @@ pub struct CompressedExtent {
     pub compression: Compression,
 }
 
-/// An extent's data, once it was decompressed. Locked meanwhile, so that others wait for it.
-type Slot = Arc<Mutex<Option<Arc<[u8]>>>>;
+/// How far an extent is.
+#[derive(Debug, Default)]
+enum SlotState {
+    /// A caller has to read it.
+    #[default]
+    Empty,
+    /// A caller reads and decompresses it; others wait.
+    Filling,
+    /// Its data.
+    Filled(Arc<[u8]>),
+}
+
+/// An extent. No lock is held while it is read.
+#[derive(Debug, Default)]
+struct Slot {
+    state: Mutex<SlotState>,
+    /// Signalled when it is no longer being filled.
+    is_ready: Condvar,
+}
+
+/// The caller that fills a slot; one that fails leaves it to the next.
+struct Filling<'s>(&'s Slot);
+
+impl Slot {
+    /// The data, or the task of reading it.
+    fn data_or_task(&self) -> std::result::Result<Arc<[u8]>, Filling<'_>> {
+        let mut state = self.state.lock();
+        loop {
+            match &*state {
+                SlotState::Filled(bytes) => return Ok(Arc::clone(bytes)),
+                SlotState::Filling => self.is_ready.wait(&mut state),
+                SlotState::Empty => {
+                    *state = SlotState::Filling;
+                    return Err(Filling(self));
+                }
+            }
+        }
+    }
+}
+
+impl Filling<'_> {
+    fn finish(self, bytes: &Arc<[u8]>) {
+        *self.0.state.lock() = SlotState::Filled(Arc::clone(bytes));
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        if matches!(*state, SlotState::Filling) {
+            *state = SlotState::Empty;
+        }
+        drop(state);
+        self.0.is_ready.notify_all();
+    }
+}
 
 /// The extents that were decompressed last: neighbouring reads of a file share one.
 #[derive(Debug, Default)]
 pub struct DecompressedCache {
     decompressor: Decompressor,
     /// The one used last is the last.
-    slots: Mutex<VecDeque<(CompressedExtent, Slot)>>,
+    slots: Mutex<VecDeque<(CompressedExtent, Arc<Slot>)>>,
     decompressions: AtomicU64,
 }
 
@@ -59,15 +113,15 @@ impl DecompressedCache {
         extent: &CompressedExtent,
     ) -> Result<Arc<[u8]>> {
         let slot = self.slot(extent);
-        let mut slot = slot.lock();
-        if let Some(bytes) = &*slot {
-            return Ok(Arc::clone(bytes));
-        }
+        let filling = match slot.data_or_task() {
+            Ok(bytes) => return Ok(bytes),
+            Err(filling) => filling,
+        };
         let mut input = vec![0; usize::try_from(extent.disk_bytes).unwrap_or(usize::MAX)];
         let bufs = &mut [IoSliceMut::new(&mut input)];
         data.read(context, reader, extent.logical, bufs)?;
         let bytes = self.decompress(context, reader, extent, &input)?;
-        *slot = Some(Arc::clone(&bytes));
+        filling.finish(&bytes);
         Ok(bytes)
     }
 
@@ -92,15 +146,43 @@ impl DecompressedCache {
         Ok(output.into())
     }
 
-    fn slot(&self, extent: &CompressedExtent) -> Slot {
+    fn slot(&self, extent: &CompressedExtent) -> Arc<Slot> {
         let mut slots = self.slots.lock();
         let known = slots.iter().position(|(known, _)| known == extent);
         let entry = known.and_then(|index| slots.remove(index));
-        let (_, slot) = entry.unwrap_or_else(|| (*extent, Slot::default()));
+        let (_, slot) = entry.unwrap_or_else(|| (*extent, Arc::default()));
         if slots.len() >= EXTENTS_MAX {
             slots.pop_front();
         }
         slots.push_back((*extent, Arc::clone(&slot)));
         slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn waiting_readers_get_what_one_of_them_read() {
+        let slot = Slot::default();
+        let bytes: Arc<[u8]> = Arc::from(&b"data"[..]);
+        let reads = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| match slot.data_or_task() {
+                    Ok(found) => assert_eq!(found, bytes),
+                    Err(filling) => {
+                        // The first fails, so that another one reads.
+                        if reads.fetch_add(1, Ordering::Relaxed) > 0 {
+                            filling.finish(&bytes);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(reads.load(Ordering::Relaxed), 2);
     }
 }
