@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use platter::{Image, OpenOptions};
+use platter::{ImageSet, OpenOptions};
 use platter_vfs::{
     Attr, CheckSink, DirCursor, Error, FileKind, Filesystem, Finding, Inode, Name, NameBuf, Result,
     SeekTarget, Severity,
@@ -19,7 +19,7 @@ const DEPTH_MAX: usize = 40;
 /// Bytes read from the start of a file.
 const HEAD_BYTES: u64 = 48 << 10;
 /// Runs of data looked at in a file.
-const RUNS_MAX: u32 = 12;
+const RUNS_MAX: u32 = 40;
 /// Extents taken of a file.
 const EXTENTS_MAX: u32 = 300;
 /// Attributes read of a file.
@@ -93,11 +93,14 @@ impl CheckSink for Tally {
     }
 }
 
-/// Checks the image; whether it is clean.
-pub fn check(options: &OpenOptions, image: &Image, tally: &mut Tally) -> bool {
-    options
-        .check(image, tally)
-        .is_ok_and(|report| report.is_clean())
+/// Checks the images, data with them where it has checksums; whether the metadata is clean.
+pub fn check(options: &OpenOptions, images: &ImageSet, tally: &mut Tally) -> bool {
+    let is_clean = options
+        .check(images, tally)
+        .is_ok_and(|report| report.is_clean());
+    // Other formats refuse it.
+    let _ = options.verify_data(images, tally);
+    is_clean
 }
 
 /// Walks the whole filesystem.
@@ -108,10 +111,24 @@ pub fn exercise(filesystem: &dyn Filesystem, tally: &mut Tally) {
     if let Some(root) = tally.note(filesystem.root()) {
         visit(&root, 0, tally);
     }
-    for number in [0, 1, 3, 7, 8, 11, 12, u64::from(u32::MAX), u64::MAX] {
-        let id = platter_vfs::InodeId { tree: 0, number };
-        if let Ok(inode) = filesystem.inode(id) {
-            tally.note(inode.attr());
+    for tree in [0, 1, 2, 5, 256, 257, u64::MAX] {
+        for number in [
+            0,
+            1,
+            3,
+            7,
+            8,
+            11,
+            12,
+            256,
+            257,
+            u64::from(u32::MAX),
+            u64::MAX,
+        ] {
+            let id = platter_vfs::InodeId { tree, number };
+            if let Ok(inode) = filesystem.inode(id) {
+                tally.note(inode.attr());
+            }
         }
     }
     tally.note(filesystem.unmount());

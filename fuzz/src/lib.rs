@@ -1,6 +1,7 @@
 //! Fuzz targets, each a function of bytes that must return, and mutated whole images.
 #![forbid(unsafe_code)]
 
+pub mod contents;
 pub mod layout;
 pub mod seeds;
 pub mod mutation;

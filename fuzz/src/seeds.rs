@@ -1,9 +1,12 @@
 //! The images that mutation starts from.
 
+use std::ops::Range;
+
 use anyhow::{Context, Result};
-use testkit::fixtures::{Fixture, catalogue};
+use testkit::fixtures::{Fixture, Place, catalogue};
 use testkit::fs_type::FsType;
 
+use crate::contents::Contents;
 use crate::layout::Layout;
 use crate::open;
 
@@ -14,8 +17,10 @@ pub struct Seed {
     pub name: &'static str,
     /// Its format.
     pub fs_type: FsType,
-    /// Its bytes, the same wherever the same tools made it.
-    pub image: Vec<u8>,
+    /// Its bytes, the same wherever the same tools made it: its devices one after the other.
+    pub contents: Contents,
+    /// Where each device lies in them.
+    pub devices: Vec<Range<usize>>,
     /// Its structures.
     pub layout: Layout,
 }
@@ -23,41 +28,48 @@ pub struct Seed {
 /// Cache for a look at a seed.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// The seeds that are mutated: those of ext2, ext3 and ext4, with all times set to one moment. A mutant is a
-/// copy of the whole image, for which the smallest images of btrfs and XFS are too large.
-pub fn all() -> Result<Vec<Seed>> {
+/// The seeds that are mutated, of these formats. All times of ext2, ext3 and ext4 are set to one moment.
+pub fn of(formats: &[FsType]) -> Result<Vec<Seed>> {
     let mut seeds = Vec::new();
-    for seed in fixtures().map(seed) {
-        let seed = seed?;
-        if seed.fs_type == FsType::Ext4 && is_served(&seed.image) {
+    for fixture in fixtures().filter(|fixture| formats.contains(&fixture.fs_type)) {
+        let seed = seed(fixture)?;
+        if is_served(&seed) {
             seeds.push(seed);
         }
     }
     Ok(seeds)
 }
 
-/// Whether there is a driver for what the bytes hold.
-fn is_served(image: &[u8]) -> bool {
-    let mounted = open::options(CACHE_BYTES).mount(open::image(image.to_vec()));
+/// The seeds of all formats.
+pub fn all() -> Result<Vec<Seed>> {
+    of(&FsType::ALL)
+}
+
+/// Whether there is a driver for what the seed holds.
+fn is_served(seed: &Seed) -> bool {
+    let images = open::images(&seed.contents, &seed.devices);
+    let mounted = open::options(CACHE_BYTES).mount(images);
     mounted.is_ok_and(|volume| volume.filesystem().unmount().is_ok())
 }
 
 /// A fixture as a seed, with all times set to one moment.
 pub fn seed(fixture: &Fixture) -> Result<Seed> {
-    let mut image = read(fixture)?;
-    let layout = Layout::read(fixture.fs_type, &image).context(fixture.name)?;
-    layout.make_still(&mut image);
+    let mut contents = read(fixture)?;
+    let devices = devices(fixture, &contents);
+    let layout = Layout::read(fixture.fs_type, &contents, &devices).context(fixture.name)?;
+    layout.make_still(&mut contents);
     Ok(Seed {
         name: fixture.name,
         fs_type: fixture.fs_type,
-        image,
+        contents: contents.into_shared(),
+        devices,
         layout,
     })
 }
 
 /// The seeds as the tools made them.
 #[cfg(test)]
-pub(crate) fn files() -> Result<Vec<(&'static Fixture, Vec<u8>)>> {
+pub(crate) fn files() -> Result<Vec<(&'static Fixture, Contents)>> {
     fixtures()
         .map(|fixture| Ok((fixture, read(fixture)?)))
         .collect()
@@ -68,6 +80,34 @@ fn fixtures() -> impl Iterator<Item = &'static Fixture> {
     seeds.chain(catalogue::bare()).chain(catalogue::others())
 }
 
-fn read(fixture: &Fixture) -> Result<Vec<u8>> {
-    Ok(std::fs::read(fixture.build()?.image)?)
+fn read(fixture: &Fixture) -> Result<Contents> {
+    Contents::read_files(&[fixture.build()?.image])
+}
+
+/// Where each device of a fixture lies in its image.
+pub(crate) fn devices(fixture: &Fixture, contents: &Contents) -> Vec<Range<usize>> {
+    let count = match fixture.place {
+        Place::Members(count) => count as usize,
+        _ => 1,
+    };
+    let len = contents.len() / count;
+    (0..count)
+        .map(|index| index * len..(index + 1) * len)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_serve_all_seeds_of_btrfs_and_xfs() {
+        for format in [FsType::Btrfs, FsType::Xfs] {
+            let fixtures = catalogue::others().filter(|fixture| fixture.fs_type == format);
+            let names: Vec<_> = fixtures.map(|fixture| fixture.name).collect();
+            let seeds = of(&[format]).unwrap();
+            let served: Vec<_> = seeds.iter().map(|seed| seed.name).collect();
+            assert_eq!(served, names);
+        }
+    }
 }

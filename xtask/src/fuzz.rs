@@ -5,9 +5,12 @@ use anyhow::Result;
 use crate::command;
 use crate::workspace::Workspace;
 
-/// What a test run examines.
-const IMAGES_OF_TEST: &str = "100000";
-const OPERATIONS_OF_TEST: &str = "1000";
+/// What a test run examines of each format: images that are read, and images that are worked on.
+const OF_TEST: [(&str, &str, &str); 3] = [
+    ("ext4", "100000", "1000"),
+    ("btrfs", "10000", "100"),
+    ("xfs", "10000", "100"),
+];
 const SEED_OF_TEST: &str = "1";
 
 /// Passes `arguments` to the mutation runner.
@@ -26,19 +29,18 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     )
 }
 
-/// The run that is part of every test.
+/// The runs that are part of every test.
 pub(crate) fn of_test(workspace: &Workspace) -> Result<()> {
-    let arguments = [
-        ["--images", IMAGES_OF_TEST],
-        ["--operations", OPERATIONS_OF_TEST],
-        ["--seed", SEED_OF_TEST],
-    ];
-    run(
-        workspace,
-        &arguments
-            .concat()
-            .iter()
-            .map(|&word| word.to_owned())
-            .collect::<Vec<_>>(),
-    )
+    for (format, images, operations) in OF_TEST {
+        let arguments = [
+            ["--format", format],
+            ["--images", images],
+            ["--operations", operations],
+            ["--seed", SEED_OF_TEST],
+        ];
+        let arguments = arguments.as_flattened().iter();
+        let arguments: Vec<_> = arguments.map(|&word| word.to_owned()).collect();
+        run(workspace, &arguments)?;
+    }
+    Ok(())
 }

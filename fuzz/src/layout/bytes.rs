@@ -1,38 +1,49 @@
-//! Integers at offsets of an image. A range outside the image reads as zeros and takes nothing:
-//! mutation may have cut it off.
+//! Integers at offsets of an image. A range outside the image reads as zeros and takes nothing: what
+//! is read of a mutant may lead there.
 
-pub(super) fn slice(image: &[u8], at: usize, length: usize) -> &[u8] {
-    image.get(at..at + length).unwrap_or_default()
+use std::borrow::Cow;
+
+use crate::contents::Contents;
+
+pub(super) fn slice(image: &Contents, at: usize, length: usize) -> Cow<'_, [u8]> {
+    image.slice(at, length)
 }
 
-pub(super) fn le16(image: &[u8], at: usize) -> u16 {
-    slice(image, at, 2).try_into().map_or(0, u16::from_le_bytes)
+fn array<const N: usize>(image: &Contents, at: usize) -> [u8; N] {
+    image.slice(at, N).as_ref().try_into().unwrap_or([0; N])
 }
 
-pub(super) fn le32(image: &[u8], at: usize) -> u32 {
-    slice(image, at, 4).try_into().map_or(0, u32::from_le_bytes)
+pub(super) fn byte(image: &Contents, at: usize) -> u8 {
+    let [byte] = array(image, at);
+    byte
 }
 
-pub(super) fn le64(image: &[u8], at: usize) -> u64 {
-    slice(image, at, 8).try_into().map_or(0, u64::from_le_bytes)
+pub(super) fn le16(image: &Contents, at: usize) -> u16 {
+    u16::from_le_bytes(array(image, at))
 }
 
-pub(super) fn be16(image: &[u8], at: usize) -> u16 {
-    slice(image, at, 2).try_into().map_or(0, u16::from_be_bytes)
+pub(super) fn le32(image: &Contents, at: usize) -> u32 {
+    u32::from_le_bytes(array(image, at))
 }
 
-pub(super) fn be64(image: &[u8], at: usize) -> u64 {
-    slice(image, at, 8).try_into().map_or(0, u64::from_be_bytes)
+pub(super) fn le64(image: &Contents, at: usize) -> u64 {
+    u64::from_le_bytes(array(image, at))
 }
 
-pub(super) fn be32(image: &[u8], at: usize) -> u32 {
-    slice(image, at, 4).try_into().map_or(0, u32::from_be_bytes)
+pub(super) fn be16(image: &Contents, at: usize) -> u16 {
+    u16::from_be_bytes(array(image, at))
 }
 
-pub(super) fn put(image: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(place) = image.get_mut(at..at + value.len()) {
-        place.copy_from_slice(value);
-    }
+pub(super) fn be64(image: &Contents, at: usize) -> u64 {
+    u64::from_be_bytes(array(image, at))
+}
+
+pub(super) fn be32(image: &Contents, at: usize) -> u32 {
+    u32::from_be_bytes(array(image, at))
+}
+
+pub(super) fn put(image: &mut Contents, at: usize, value: &[u8]) {
+    image.put(at, value);
 }
 
 /// The low half of a 32-bit checksum.

@@ -13,6 +13,8 @@ use std::ops::Range;
 use anyhow::Result;
 use testkit::fs_type::FsType;
 
+use crate::contents::Contents;
+
 /// What a part is, by the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -55,7 +57,8 @@ impl Kind {
                 kind,
                 ext4::Kind::JournalSuperblock | ext4::Kind::JournalBlock { .. }
             ),
-            Self::Btrfs(_) => false,
+            // The log is in the byte order of the machine that wrote it.
+            Self::Btrfs(_) | Self::Xfs(xfs::Kind::LogRegion(_)) => false,
             Self::Xfs(_) => true,
         }
     }
@@ -97,12 +100,14 @@ pub struct Layout {
     pub units: Units,
     /// Every structure, in the order of the image.
     pub parts: Vec<Part>,
+    /// The parts by class, as indices.
+    pub classes: Vec<Vec<usize>>,
     format: Format,
 }
 
 impl Layout {
-    /// Reads an image that is known to be good.
-    pub fn read(fs_type: FsType, image: &[u8]) -> Result<Self> {
+    /// Reads an image that is known to be good, with its devices one after the other.
+    pub fn read(fs_type: FsType, image: &Contents, devices: &[Range<usize>]) -> Result<Self> {
         let (format, units, mut parts) = match fs_type {
             FsType::Ext4 => {
                 let (format, parts) = ext4::read(image)?;
@@ -110,7 +115,7 @@ impl Layout {
                 (Format::Ext4(format), units, parts)
             }
             FsType::Btrfs => {
-                let (format, parts) = btrfs::read(image)?;
+                let (format, parts) = btrfs::read(image, devices)?;
                 let units = format.units();
                 (Format::Btrfs(format), units, parts)
             }
@@ -121,9 +126,20 @@ impl Layout {
             }
         };
         parts.sort_by_key(|part| part.range.start);
+        let mut classes: Vec<(Class, Vec<usize>)> = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let Some(class) = part.kind.class() else {
+                continue;
+            };
+            match classes.iter_mut().find(|(known, _)| *known == class) {
+                Some((_, members)) => members.push(index),
+                None => classes.push((class, vec![index])),
+            }
+        }
         Ok(Self {
             units,
             parts,
+            classes: classes.into_iter().map(|(_, members)| members).collect(),
             format,
         })
     }
@@ -135,7 +151,7 @@ impl Layout {
     }
 
     /// Puts the checksums of `parts`, and of what covers those checksums, right again.
-    pub fn seal(&self, image: &mut [u8], parts: &[Part]) {
+    pub fn seal(&self, image: &mut Contents, parts: &[Part]) {
         match &self.format {
             Format::Ext4(format) => ext4::seal(image, format, &self.parts, parts),
             Format::Btrfs(format) => btrfs::seal(image, format, parts),
@@ -145,7 +161,7 @@ impl Layout {
 
     /// Sets all times of an ext2, ext3 or ext4 to one moment and puts every checksum right: what a tool
     /// left of the time it ran at goes. Images of other formats stay as they were made.
-    pub fn make_still(&self, image: &mut [u8]) {
+    pub fn make_still(&self, image: &mut Contents) {
         if matches!(self.format, Format::Ext4(_)) {
             ext4::set_times(image, &self.parts);
             self.seal(image, &self.parts);

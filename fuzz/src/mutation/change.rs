@@ -4,9 +4,12 @@ use std::ops::Range;
 
 use testkit::prng::Prng;
 
-use super::pick;
-use crate::layout::{Class, Kind, Part};
+use super::{Mutant, pick};
+use crate::layout::{Kind, Part};
 use crate::seeds::Seed;
+
+/// The longest run of noise.
+const NOISE_BYTES_MAX: usize = 64;
 
 /// What is done to an image, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +37,13 @@ pub enum Change {
         /// The value.
         value: u8,
     },
+    /// A run of bytes is replaced by bytes that this number makes.
+    Noise {
+        /// The run.
+        range: Range<usize>,
+        /// The number.
+        number: u64,
+    },
     /// A run of bytes is copied over another place.
     Copy {
         /// From here.
@@ -41,10 +51,10 @@ pub enum Change {
         /// To here.
         target: usize,
     },
-    /// The image ends here.
+    /// A device ends here.
     Truncate {
-        /// Bytes left.
-        length: usize,
+        /// The first byte that it no longer has.
+        at: usize,
     },
 }
 
@@ -52,10 +62,10 @@ impl Change {
     /// Chooses a change for an image made from `seed`.
     pub(super) fn choose(prng: &mut Prng, seed: &Seed) -> Self {
         let block = seed.layout.units.block_bytes;
-        let length = seed.image.len();
+        let length = seed.contents.len();
         match prng.below(100) {
             0..10 => Self::Flip {
-                at: pick(prng, length),
+                at: place(prng, seed),
                 bit: bit(prng),
             },
             10..30 => Self::Flip {
@@ -63,12 +73,29 @@ impl Change {
                 bit: bit(prng),
             },
             30..85 => Self::choose_field(prng, seed),
-            85..91 => Self::Fill {
+            85..88 => Self::Fill {
                 range: part(prng, seed).range.clone(),
                 value: if prng.below(2) == 0 { 0 } else { 0xff },
             },
-            91..97 => {
-                let start = pick(prng, length / block) * block;
+            88..90 => {
+                let (_, start) = place_in_part(prng, seed);
+                let len = 1 + pick(prng, NOISE_BYTES_MAX);
+                Self::Noise {
+                    range: start..(start + len).min(length),
+                    number: prng.next_u64(),
+                }
+            }
+            90..94 => {
+                let class = class(prng, seed);
+                let [source, target] = [(); 2].map(|()| &member(prng, seed, class).range);
+                let len = source.len().min(target.len());
+                Self::Copy {
+                    source: source.start..source.start + len,
+                    target: target.start,
+                }
+            }
+            94..97 => {
+                let start = place(prng, seed).min(length - block) / block * block;
                 let target = part(prng, seed).range.start / block * block;
                 Self::Copy {
                     source: start..start + block,
@@ -76,7 +103,7 @@ impl Change {
                 }
             }
             _ => Self::Truncate {
-                length: pick(prng, length),
+                at: pick(prng, length),
             },
         }
     }
@@ -94,38 +121,39 @@ impl Change {
         Self::Field { kind, at, value }
     }
 
-    /// Makes the change; gives the bytes it touched.
-    pub(super) fn apply(&self, image: &mut Vec<u8>) -> Range<usize> {
+    /// Makes the change; returns the range it touched.
+    pub(super) fn apply(&self, mutant: &mut Mutant) -> Range<usize> {
+        let contents = &mut mutant.contents;
         match self {
             Self::Flip { at, bit } => {
-                if let Some(byte) = image.get_mut(*at) {
-                    *byte ^= 1 << bit;
-                }
+                let mut byte = contents.to_vec(*at..at + 1);
+                byte.iter_mut().for_each(|byte| *byte ^= 1 << bit);
+                contents.put(*at, &byte);
                 *at..at + 1
             }
             Self::Field { at, value, .. } => {
-                let range = *at..at + value.len();
-                if let Some(place) = image.get_mut(range.clone()) {
-                    place.copy_from_slice(value);
-                }
-                range
+                contents.put(*at, value);
+                *at..*at + value.len()
             }
             Self::Fill { range, value } => {
-                if let Some(place) = image.get_mut(range.clone()) {
-                    place.fill(*value);
-                }
+                contents.put(range.start, &vec![*value; range.len()]);
+                range.clone()
+            }
+            Self::Noise { range, number } => {
+                contents.put(range.start, &Prng::new(*number).bytes(range.len()));
                 range.clone()
             }
             Self::Copy { source, target } => {
-                let end = target + source.len();
-                if source.end <= image.len() && end <= image.len() {
-                    image.copy_within(source.clone(), *target);
-                }
-                *target..end
+                let bytes = contents.to_vec(source.clone());
+                contents.put(*target, &bytes);
+                *target..target + source.len()
             }
-            Self::Truncate { length } => {
-                image.truncate(*length);
-                *length..*length
+            Self::Truncate { at } => {
+                let devices = &mut mutant.devices;
+                if let Some(device) = devices.iter_mut().find(|device| device.contains(at)) {
+                    device.end = *at;
+                }
+                *at..*at
             }
         }
     }
@@ -135,21 +163,31 @@ fn bit(prng: &mut Prng) -> u8 {
     u8::try_from(prng.below(8)).unwrap_or(0)
 }
 
-/// A structure, each kind as likely as the others, but for plain contents.
-fn part<'s>(prng: &mut Prng, seed: &'s Seed) -> &'s Part {
-    let parts = &seed.layout.parts;
-    let mut classes: Vec<Class> = Vec::new();
-    for class in parts.iter().filter_map(|part| part.kind.class()) {
-        if !classes.contains(&class) {
-            classes.push(class);
-        }
+/// A byte of the image, mostly where it is not empty.
+fn place(prng: &mut Prng, seed: &Seed) -> usize {
+    if prng.below(4) == 0 {
+        return pick(prng, seed.contents.len());
     }
-    let chosen = classes[pick(prng, classes.len())];
-    let of_class: Vec<_> = parts
-        .iter()
-        .filter(|part| part.kind.class() == Some(chosen))
-        .collect();
-    of_class[pick(prng, of_class.len())]
+    let held: Vec<_> = seed.contents.held().collect();
+    let range = held[pick(prng, held.len())].clone();
+    range.start + pick(prng, range.len())
+}
+
+/// A class of structures, each as likely as the others, but for plain contents.
+fn class<'s>(prng: &mut Prng, seed: &'s Seed) -> &'s [usize] {
+    let classes = &seed.layout.classes;
+    &classes[pick(prng, classes.len())]
+}
+
+/// A structure of a class.
+fn member<'s>(prng: &mut Prng, seed: &'s Seed, class: &[usize]) -> &'s Part {
+    &seed.layout.parts[class[pick(prng, class.len())]]
+}
+
+/// A structure of any class.
+fn part<'s>(prng: &mut Prng, seed: &'s Seed) -> &'s Part {
+    let class = class(prng, seed);
+    member(prng, seed, class)
 }
 
 /// A byte of a structure; the first ones, where most fields are, more often.

@@ -4,8 +4,14 @@ mod change;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
+use platter::ImageSet;
+use testkit::fs_type::FsType;
 use testkit::prng::Prng;
 
+use crate::contents::Contents;
+use crate::open;
 use crate::seeds::Seed;
 pub use change::Change;
 
@@ -19,12 +25,30 @@ pub struct Mutant {
     pub number: u64,
     /// The seed it was.
     pub seed: &'static str,
-    /// Its contents.
-    pub image: Vec<u8>,
+    /// Its format.
+    pub fs_type: FsType,
+    /// Its contents, over those of the seed.
+    pub contents: Contents,
+    /// Where its devices lie in them.
+    pub devices: Vec<Range<usize>>,
     /// The mutations, in order.
     pub changes: Vec<Change>,
     /// Whether the checksums of the changed structures were updated.
     pub is_sealed: bool,
+}
+
+impl Mutant {
+    /// Its images.
+    #[must_use]
+    pub fn images(&self) -> ImageSet {
+        open::images(&self.contents, &self.devices)
+    }
+
+    /// All bytes of the first image.
+    #[must_use]
+    pub fn first_image(&self) -> Vec<u8> {
+        self.contents.to_vec(self.devices[0].clone())
+    }
 }
 
 /// Makes image `number`: half of them have their checksums updated.
@@ -42,26 +66,27 @@ pub fn mutate_once(seed: &Seed, number: u64) -> Mutant {
 }
 
 fn mutate_seed(seed: &Seed, changes_max: u64, number: u64, mut prng: Prng) -> Mutant {
-    let mut image = seed.image.clone();
     let is_sealed = prng.below(2) == 0;
-    let mut changes = Vec::new();
+    let mut mutant = Mutant {
+        number,
+        seed: seed.name,
+        fs_type: seed.fs_type,
+        contents: seed.contents.clone(),
+        devices: seed.devices.clone(),
+        changes: Vec::new(),
+        is_sealed,
+    };
     let mut touched = Vec::new();
     for _ in 0..=prng.below(changes_max) {
         let change = Change::choose(&mut prng, seed);
-        let range = change.apply(&mut image);
+        let range = change.apply(&mut mutant);
         touched.extend(seed.layout.touched(range.start, range.end).cloned());
-        changes.push(change);
+        mutant.changes.push(change);
     }
     if is_sealed {
-        seed.layout.seal(&mut image, &touched);
+        seed.layout.seal(&mut mutant.contents, &touched);
     }
-    Mutant {
-        number,
-        seed: seed.name,
-        image,
-        changes,
-        is_sealed,
-    }
+    mutant
 }
 
 /// A number below `length`.

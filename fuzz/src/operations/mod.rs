@@ -7,13 +7,15 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use platter::vfs::{FixedClock, Timestamp};
-use platter::{ImageSpec, MemoryBudget, OpenOptions};
+use platter::{DeviceRole, ImageSpec, MemoryBudget, OpenOptions};
 
+use crate::contents::Contents;
 use crate::exercise::Tally;
 use crate::open;
 
@@ -77,9 +79,24 @@ impl Desk {
         Ok(desk)
     }
 
-    /// Does `operation` with an image of `bytes`.
-    pub fn perform(&self, operation: Operation, bytes: &[u8], tally: &mut Tally) -> Result<()> {
-        std::fs::write(self.image(), bytes).context("the image")?;
+    /// Does `operation` with the images that lie one after the other in `contents`.
+    pub fn perform(
+        &self,
+        operation: Operation,
+        contents: &Contents,
+        devices: &[Range<usize>],
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let old: Vec<_> = self.images().collect();
+        for path in old {
+            std::fs::remove_file(path)?;
+        }
+        for (number, range) in devices.iter().enumerate() {
+            let path = self.path_of(number);
+            contents
+                .write_file(range.clone(), &path)
+                .context("the image")?;
+        }
         (operation.run)(self, tally);
         if self.target().exists() {
             std::fs::remove_dir_all(self.target())?;
@@ -87,8 +104,19 @@ impl Desk {
         Ok(())
     }
 
+    /// The file of the first image.
     fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
+        self.path_of(0)
+    }
+
+    fn path_of(&self, number: usize) -> PathBuf {
+        self.folder.path().join(format!("image{number}"))
+    }
+
+    /// The files of all images.
+    fn images(&self) -> impl Iterator<Item = PathBuf> {
+        let paths = (0..).map(|number| self.path_of(number));
+        paths.take_while(|path| path.exists())
     }
 
     /// What is copied into images.
@@ -106,7 +134,11 @@ impl Desk {
     }
 
     fn options(&self) -> OpenOptions {
-        open::options(self.cache_bytes)
+        let others = self.images().skip(1);
+        let options = open::options(self.cache_bytes);
+        others.fold(options, |options, path| {
+            options.device(DeviceRole::Data, path)
+        })
     }
 
     fn budget(&self) -> Arc<MemoryBudget> {

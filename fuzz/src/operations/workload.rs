@@ -1,14 +1,16 @@
 //! A mount that writes, as the library and the kernel's requests have it: every kind of change, in
 //! every directory and to every file, and its end.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use platter::block::{Access, OverlayDevice, OverlayOptions};
 use platter::vfs::inode::{FallocateMode, RenameMode, XattrMode, read_dir_all};
 use platter::vfs::{
     Context, FileKind, Filesystem, Inode, Name, NameBuf, Result, SetAttr, TreeWalk, WalkEvent,
     WalkOrder,
 };
-use platter::{Image, WriteOptions};
+use platter::{DeviceRole, Image, ImageSet, WriteOptions};
 
 use platter::vfs::CreateKind;
 
@@ -24,13 +26,15 @@ const NAMES_MAX: usize = 100;
 const FAR: u64 = 300_000;
 
 pub(super) fn run(desk: &Desk, tally: &mut Tally) {
-    let options = desk.options().writing(WriteOptions {
+    let options = crate::open::options(desk.cache_bytes).writing(WriteOptions {
         commit_interval: None,
         ..WriteOptions::default()
     });
-    let bytes = std::fs::read(desk.image()).unwrap_or_default();
-    let image: Image = crate::open::image(bytes);
-    let volume = match options.mount(&image) {
+    let images = match images(desk) {
+        Ok(images) => images,
+        Err(error) => return tally.refusal(&error),
+    };
+    let volume = match options.mount(images) {
         Ok(volume) => volume,
         Err(error) => return tally.refusal(&error),
     };
@@ -56,6 +60,21 @@ pub(super) fn run(desk: &Desk, tally: &mut Tally) {
     }
     drop((directories, files));
     tally.note(filesystem.unmount());
+}
+
+/// The images, with what is written to them in memory.
+fn images(desk: &Desk) -> platter::Result<ImageSet> {
+    let image = |path: PathBuf| {
+        let image = Image::open(&path, Access::Read)?;
+        let device = Arc::clone(image.device());
+        let overlay = OverlayDevice::new(device, OverlayOptions::default());
+        Ok(Image::new("mutant", Arc::new(overlay)))
+    };
+    let first = ImageSet::new(image(desk.image())?);
+    let mut others = desk.images().skip(1);
+    others.try_fold(first, |set, path| {
+        Ok(set.with(DeviceRole::Data, image(path)?))
+    })
 }
 
 /// Some directories and files.

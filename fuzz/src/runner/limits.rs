@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Limits {
     /// What the caches may hold.
     pub cache_bytes: u64,
-    /// How much memory the process may grow by, above the caches and a copy of the image.
+    /// How much memory the process may grow by, above the caches.
     pub memory_bytes: u64,
     /// How much memory the process may take above its seeds: what takes more is refused it, and dies.
     pub process_bytes: u64,
@@ -20,7 +20,7 @@ impl Default for Limits {
         Self {
             cache_bytes: 8 << 20,
             memory_bytes: 64 << 20,
-            process_bytes: 384 << 20,
+            process_bytes: 256 << 20,
             time: Duration::from_secs(20),
         }
     }

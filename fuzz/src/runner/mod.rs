@@ -9,6 +9,8 @@ mod supervisor;
 mod tallies;
 mod worker;
 
+use testkit::fs_type::FsType;
+
 pub use limits::Limits;
 pub use supervisor::run;
 pub use tallies::{Failure, Tallies};
@@ -45,6 +47,8 @@ impl Part {
 /// Which mutants to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Job {
+    /// The format of the images.
+    pub format: FsType,
     /// What is done with them.
     pub part: Part,
     /// The first number.

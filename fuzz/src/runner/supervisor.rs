@@ -21,10 +21,10 @@ pub fn run(job: Job, processes: u64) -> Result<Tallies> {
     let mut workers = Vec::new();
     for index in 0..processes.min(job.count.max(1)) {
         let share = Job {
-            part: job.part,
             first: job.first.wrapping_add(index.wrapping_mul(job.step)),
             count: (job.count - index).div_ceil(processes),
             step: job.step.wrapping_mul(processes),
+            ..job
         };
         workers.push(Worker::start(share, folder.path().join(index.to_string()))?);
     }
@@ -89,6 +89,7 @@ fn spawn(job: Job, progress: &Path) -> Result<Child> {
     let folder = progress.parent().context("a folder")?;
     Command::new(std::env::current_exe()?)
         .arg("worker")
+        .arg(job.format.kernel_name())
         .arg(job.part.name())
         .args(numbers)
         .arg(progress)

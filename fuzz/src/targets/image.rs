@@ -12,5 +12,5 @@ pub(super) fn image(bytes: &[u8]) {
     if let Ok(volume) = options.mount(&image) {
         exercise(&**volume.filesystem(), &mut Tally::default());
     }
-    check(&options, &image, &mut Tally::default());
+    check(&options, &image.into(), &mut Tally::default());
 }

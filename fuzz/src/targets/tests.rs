@@ -38,7 +38,7 @@ fn targets_return_for_short_and_uniform_bytes() {
 fn damaged_piece(seeds: &[seeds::Seed], prng: &mut Prng) -> Vec<u8> {
     let seed = &seeds[below(prng, seeds.len())];
     let part = &seed.layout.parts[below(prng, seed.layout.parts.len())];
-    let mut bytes = seed.image[part.range.clone()].to_vec();
+    let mut bytes = seed.contents.to_vec(part.range.clone());
     if prng.below(2) == 0 {
         // Targets that choose a shape take it from the first byte.
         bytes.insert(0, u8::try_from(prng.below(256)).unwrap());

@@ -39,7 +39,11 @@ impl Corpus {
     pub(crate) fn examine(&self, number: u64) -> Outcome {
         let index = usize::try_from(number).unwrap() % self.fixtures.len();
         let seed = seeds::seed(self.fixtures[index]).unwrap();
-        examine(&seed, &Desk::new(&seed.image).unwrap(), number)
+        examine(
+            &seed,
+            &Desk::new(&seed.contents.to_vec(0..seed.contents.len())).unwrap(),
+            number,
+        )
     }
 
     /// The images of these numbers, in order.
@@ -52,7 +56,8 @@ impl Corpus {
                     return;
                 };
                 let seed = seeds::seed(fixture).unwrap();
-                let desk = Desk::new(&seed.image).unwrap();
+                let undamaged = seed.contents.to_vec(0..seed.contents.len());
+                let desk = Desk::new(&undamaged).unwrap();
                 for number in numbers.clone() {
                     if number % self.fixtures.len() as u64 != index as u64 {
                         continue;
@@ -80,9 +85,9 @@ fn examine(seed: &Seed, desk: &Desk<'_>, number: u64) -> Outcome {
     Outcome {
         number,
         fixture: seed.name,
+        judged: desk.judge(mutant.first_image()).unwrap(),
         changes: mutant.changes,
         is_sealed: mutant.is_sealed,
-        judged: desk.judge(mutant.image).unwrap(),
     }
 }
 

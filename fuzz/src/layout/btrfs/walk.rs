@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 
-use super::super::bytes::{le16, le32, le64, slice};
+use super::super::bytes::{byte, le16, le32, le64};
 use super::super::{Kind as AnyKind, Part};
-use super::chunks::Chunks;
 use super::{Format, Kind, Sums};
+use crate::contents::Contents;
 
 /// The header of a node; an item's entry in a leaf; a pointer in a node.
 const HEADER: usize = 101;
@@ -22,9 +22,8 @@ const CHUNK_ITEM: u8 = 228;
 const ROOT_ADDRESS: usize = 176;
 
 struct Walk<'a> {
-    image: &'a [u8],
+    image: &'a Contents,
     format: &'a mut Format,
-    chunks: &'a mut Chunks,
     parts: &'a mut Vec<Part>,
     seen: HashSet<u64>,
     /// Roots that items name and are still to be walked.
@@ -32,17 +31,10 @@ struct Walk<'a> {
 }
 
 /// Walks the trees at `roots`, the chunk tree first, and all that their items name.
-pub(super) fn walk(
-    image: &[u8],
-    format: &mut Format,
-    chunks: &mut Chunks,
-    roots: [u64; 3],
-    parts: &mut Vec<Part>,
-) {
+pub(super) fn walk(image: &Contents, format: &mut Format, roots: [u64; 3], parts: &mut Vec<Part>) {
     let mut walk = Walk {
         image,
         format,
-        chunks,
         parts,
         seen: HashSet::new(),
         roots: Vec::new(),
@@ -62,11 +54,11 @@ impl Walk<'_> {
             if address == 0 || !self.seen.insert(address) {
                 continue;
             }
-            let places = self.chunks.places(address);
+            let (places, _) = self.format.chunks.places(address);
             let Some(&first) = places.first() else {
                 continue;
             };
-            let is_leaf = slice(self.image, first + 0x64, 1) == [0];
+            let is_leaf = byte(self.image, first + 0x64) == 0;
             for &at in &places {
                 let kind = if is_leaf { Kind::Leaf } else { Kind::Node };
                 self.add(kind, at, self.format.node_bytes, address);
@@ -97,9 +89,7 @@ impl Walk<'_> {
     /// One item of a leaf, of which copies lie at `leaves`; its entry lies at `entry` in the first.
     fn item(&mut self, leaves: &[usize], entry: usize, address: u64) {
         let image = self.image;
-        let Some(&kind) = slice(image, entry + 8, 1).first() else {
-            return;
-        };
+        let kind = byte(image, entry + 8);
         let (object, offset) = (le64(image, entry), le64(image, entry + 9));
         let from_leaf = HEADER + usize::try_from(le32(image, entry + 17)).unwrap_or(0);
         let len = usize::try_from(le32(image, entry + 21)).unwrap_or(0);
@@ -110,7 +100,7 @@ impl Walk<'_> {
         match kind {
             INODE_ITEM => self.format.inodes = self.format.inodes.max(object + 1),
             ROOT_ITEM => self.roots.push(le64(image, at + ROOT_ADDRESS)),
-            CHUNK_ITEM => self.chunks.add(image, offset, at),
+            CHUNK_ITEM => self.format.chunks.add(image, offset, at),
             EXTENT_DATA => self.data(at),
             EXTENT_CSUM => {
                 let items = leaves
@@ -118,7 +108,7 @@ impl Walk<'_> {
                     .map(|leaf| (leaf + from_leaf, *leaf))
                     .collect();
                 self.format.sums.push(Sums {
-                    data: self.chunks.places(offset),
+                    logical: offset,
                     sectors: len / self.format.checksum_bytes(),
                     items,
                 });
@@ -127,18 +117,31 @@ impl Walk<'_> {
         }
     }
 
-    /// The data of a file extent that is not inline.
+    /// The data of a file extent that is not inline, in the pieces it has on the devices.
     fn data(&mut self, at: usize) {
         const INLINE: u8 = 0;
         let image = self.image;
         let address = le64(image, at + 21);
         let is_plain = le16(image, at + 18) == 0;
-        if slice(image, at + 20, 1) == [INLINE] || address == 0 || !is_plain {
+        if byte(image, at + 20) == INLINE || address == 0 || !is_plain {
             return;
         }
-        let len = usize::try_from(le64(image, at + 29)).unwrap_or(0);
-        for place in self.chunks.places(address) {
-            self.add(Kind::Data, place, len, address);
+        let kind = match byte(image, at + 16) {
+            0 => Kind::Data,
+            _ => Kind::Compressed,
+        };
+        let (mut address, mut left) = (address, usize::try_from(le64(image, at + 29)).unwrap_or(0));
+        while left > 0 {
+            let (places, here) = self.format.chunks.places(address);
+            if places.is_empty() {
+                return;
+            }
+            let len = here.min(left);
+            for place in places {
+                self.add(kind, place, len, address);
+            }
+            address += len as u64;
+            left -= len;
         }
     }
 }

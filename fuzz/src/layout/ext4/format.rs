@@ -4,6 +4,8 @@
 use anyhow::{Result, ensure};
 use platter_ondisk::checksum::crc32c;
 
+use crate::contents::Contents;
+
 use super::bytes::{le16, le32, slice};
 
 pub(super) const SUPERBLOCK: usize = 1024;
@@ -63,13 +65,13 @@ pub struct Group {
 }
 
 impl Format {
-    pub(super) fn read(image: &[u8]) -> Result<Self> {
+    pub(super) fn read(image: &Contents) -> Result<Self> {
         let field = |at| le32(image, SUPERBLOCK + at);
         ensure!(le16(image, SUPERBLOCK + 0x38) == 0xef53, "no superblock");
         let block_bytes = 1024_usize << field(0x18);
         let blocks = u64::from(field(0x4));
         let (incompat, ro_compat) = (field(0x60), field(0x64));
-        let uuid: [u8; 16] = slice(image, SUPERBLOCK + 0x68, 16).try_into()?;
+        let uuid: [u8; 16] = slice(image, SUPERBLOCK + 0x68, 16).as_ref().try_into()?;
         let wide = incompat & BIT64 != 0;
         let mut format = Self {
             block_bytes,
@@ -126,7 +128,7 @@ impl Format {
         Ok(format)
     }
 
-    fn group(&self, image: &[u8], descriptor: usize) -> Result<Group> {
+    fn group(&self, image: &Contents, descriptor: usize) -> Result<Group> {
         let block = |at| -> Result<usize> {
             Ok(usize::try_from(le32(image, descriptor + at))? * self.block_bytes)
         };

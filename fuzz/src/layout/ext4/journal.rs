@@ -2,6 +2,8 @@
 
 use platter_ondisk::checksum::crc32c;
 
+use crate::contents::Contents;
+
 use super::bytes::{be32, slice};
 use super::parts::{FileBlocks, JournalSums, Kind, Part};
 
@@ -19,7 +21,7 @@ const HEADER: usize = 12;
 /// Where a commit block keeps its checksum.
 const COMMIT_CHECKSUM: usize = 0x10;
 
-pub(super) fn find(image: &[u8], block_bytes: usize, blocks: &FileBlocks) -> Vec<Part> {
+pub(super) fn find(image: &Contents, block_bytes: usize, blocks: &FileBlocks) -> Vec<Part> {
     let offset = |index: u32| {
         let block = blocks.iter().find(|(place, _)| *place == index as usize)?;
         Some(block.1 as usize * block_bytes)
@@ -37,7 +39,7 @@ pub(super) fn find(image: &[u8], block_bytes: usize, blocks: &FileBlocks) -> Vec
     add(Kind::JournalSuperblock, superblock);
     let sums = JournalSums {
         features: be32(image, superblock + 0x28),
-        seed: crc32c(!0, slice(image, superblock + 0x30, 16)),
+        seed: crc32c(!0, &slice(image, superblock + 0x30, 16)),
     };
     let (mut index, end) = (
         be32(image, superblock + 0x1c),
@@ -80,7 +82,7 @@ pub(super) fn find(image: &[u8], block_bytes: usize, blocks: &FileBlocks) -> Vec
 }
 
 /// The offsets of a descriptor block's tags.
-fn tags(image: &[u8], at: usize, block_bytes: usize, features: u32) -> Vec<usize> {
+fn tags(image: &Contents, at: usize, block_bytes: usize, features: u32) -> Vec<usize> {
     let length = tag_bytes(features);
     let has_tail = features & (FEATURE_CSUM_V2 | FEATURE_CSUM_V3) != 0;
     let end = at + block_bytes - if has_tail { 4 } else { 0 };

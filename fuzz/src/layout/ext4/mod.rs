@@ -11,6 +11,8 @@ use anyhow::Result;
 pub use format::Format;
 pub use parts::{JournalSums, Kind};
 
+use crate::contents::Contents;
+
 use super::bytes;
 use super::{Kind as AnyKind, Part, Units};
 
@@ -25,7 +27,7 @@ impl Format {
 }
 
 /// Finds every structure.
-pub(super) fn read(image: &[u8]) -> Result<(Format, Vec<Part>)> {
+pub(super) fn read(image: &Contents) -> Result<(Format, Vec<Part>)> {
     let format = Format::read(image)?;
     let block_bytes = format.block_bytes;
     let found = parts::find(image, &format).into_iter();
@@ -39,18 +41,18 @@ pub(super) fn read(image: &[u8]) -> Result<(Format, Vec<Part>)> {
 }
 
 /// Seals `parts`, then what holds or covers the checksums of others.
-pub(super) fn seal(image: &mut [u8], format: &Format, all: &[Part], parts: &[Part]) {
+pub(super) fn seal(image: &mut Contents, format: &Format, all: &[Part], parts: &[Part]) {
     seal::seal(image, format, &of_ext4(all), &of_ext4(parts));
 }
 
 /// Sets every time to one moment.
-pub(super) fn set_times(image: &mut [u8], parts: &[Part]) {
+pub(super) fn set_times(image: &mut Contents, parts: &[Part]) {
     still::set_times(image, &of_ext4(parts));
 }
 
 /// Whether the inode at `at` holds the value of an attribute.
 #[cfg(test)]
-pub(super) fn holds_value(image: &[u8], at: usize) -> bool {
+pub(super) fn holds_value(image: &Contents, at: usize) -> bool {
     still::holds_value(image, at)
 }
 

@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use platter_ondisk::checksum::crc32c;
 
-use super::bytes::{le16, le32, slice};
+use crate::contents::Contents;
+
+use super::bytes::{byte, le16, le32};
 use super::format::{Checksums, Format, SUPERBLOCK, SUPERBLOCK_LEN};
 use super::journal;
 
@@ -89,12 +91,12 @@ pub(super) struct Part {
 pub(super) type FileBlocks = Vec<(usize, u32)>;
 
 struct Finder<'a> {
-    image: &'a [u8],
+    image: &'a Contents,
     format: &'a Format,
     parts: Vec<Part>,
 }
 
-pub(super) fn find(image: &[u8], format: &Format) -> Vec<Part> {
+pub(super) fn find(image: &Contents, format: &Format) -> Vec<Part> {
     let mut finder = Finder {
         image,
         format,
@@ -135,8 +137,8 @@ impl Finder<'_> {
             return;
         }
         for index in 0..self.format.inodes_per_group {
-            let byte = slice(self.image, place.inode_bitmap + index as usize / 8, 1);
-            if byte.first().is_none_or(|byte| byte >> (index % 8) & 1 == 0) {
+            let byte = byte(self.image, place.inode_bitmap + index as usize / 8);
+            if byte >> (index % 8) & 1 == 0 {
                 continue;
             }
             let number = group * self.format.inodes_per_group + index + 1;
@@ -267,7 +269,7 @@ impl Finder<'_> {
 }
 
 /// What the checksums of an inode's structures start from.
-pub(super) fn inode_seed(image: &[u8], format: &Format, number: u32) -> u32 {
+pub(super) fn inode_seed(image: &Contents, format: &Format, number: u32) -> u32 {
     let generation = format
         .inode_offset(number)
         .map_or(0, |at| le32(image, at + 0x64));

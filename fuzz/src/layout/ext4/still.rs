@@ -1,5 +1,7 @@
 //! One moment for every time in an image. Spec: `ext4/inodes`, `ext4/super`, `ext4/journal`.
 
+use crate::contents::Contents;
+
 use super::bytes::{le16, le32, put};
 use super::format::SUPERBLOCK;
 use super::parts::{Kind, Part};
@@ -18,7 +20,7 @@ const SUPERBLOCK_WRITTEN: usize = 0x178;
 /// Seconds and nanoseconds of a commit block.
 const COMMIT_TIME: usize = 0x30;
 
-pub(super) fn set_times(image: &mut [u8], parts: &[Part]) {
+pub(super) fn set_times(image: &mut Contents, parts: &[Part]) {
     for part in parts {
         let at = part.range.start;
         if part.kind == Kind::Superblock {
@@ -49,7 +51,7 @@ pub(super) fn set_times(image: &mut [u8], parts: &[Part]) {
 }
 
 /// Whether the inode at `at` holds the value of an attribute.
-pub(super) fn holds_value(image: &[u8], at: usize) -> bool {
+pub(super) fn holds_value(image: &Contents, at: usize) -> bool {
     const FLAGS: usize = 0x20;
     const FLAG_EA_INODE: u32 = 0x20_0000;
     le32(image, at + FLAGS) & FLAG_EA_INODE != 0

@@ -250,7 +250,7 @@ fn mutations() -> [Step; 2] {
         let portions = numbers.map(|seed| {
             let (each, seed) = (each.to_string(), seed.to_string());
             let what = [words[0], &each, words[1], "0"];
-            let words = ["--seed", &seed, "--processes", "1"];
+            let words = ["--format", "ext4", "--seed", &seed, "--processes", "1"];
             Portion::new(seed.clone(), Program::Fuzz, what.into_iter().chain(words))
         });
         portions.collect::<Vec<_>>()
