@@ -3,6 +3,9 @@
 mod metadata;
 mod journal;
 mod disk;
+mod btrfs;
+mod xfs;
+mod xfs_log;
 mod image;
 #[cfg(test)]
 mod tests;
@@ -28,6 +31,24 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("journal_commit", journal::commit),
     ("fast_commit", journal::fast_commit),
     ("partition_table", disk::partition_table),
+    ("btrfs_superblock", btrfs::superblock),
+    ("btrfs_tree_block", btrfs::tree_block),
+    ("btrfs_item", btrfs::item),
+    ("btrfs_chunk", btrfs::chunk),
+    ("btrfs_compressed", btrfs::compressed),
+    ("xfs_superblock", xfs::superblock),
+    ("xfs_group_headers", xfs::group_headers),
+    ("xfs_inode", xfs::inode),
+    ("xfs_short_forms", xfs::short_forms),
+    ("xfs_btree_block", xfs::btree_block),
+    ("xfs_directory_block", xfs::directory_block),
+    ("xfs_hash_tree_block", xfs::hash_tree_block),
+    ("xfs_remote_block", xfs::remote_block),
+    ("xfs_quota_record", xfs::quota_record),
+    ("xfs_log_record", xfs_log::record),
+    ("xfs_log_operation", xfs_log::operation),
+    ("xfs_log_item", xfs_log::item),
+    ("xfs_stamped_block", xfs_log::stamped_block),
     ("image", image::image),
 ];
 
