@@ -88,7 +88,7 @@ fn read(fixture: &Fixture) -> Result<Contents> {
 pub(crate) fn devices(fixture: &Fixture, contents: &Contents) -> Vec<Range<usize>> {
     let count = match fixture.place {
         Place::Members(count) => count as usize,
-        _ => 1,
+        Place::Whole | Place::Gpt(_) | Place::MbrLogical | Place::JournalApart => 1,
     };
     let len = contents.len() / count;
     (0..count)

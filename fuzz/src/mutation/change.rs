@@ -127,7 +127,9 @@ impl Change {
         match self {
             Self::Flip { at, bit } => {
                 let mut byte = contents.to_vec(*at..at + 1);
-                byte.iter_mut().for_each(|byte| *byte ^= 1 << bit);
+                for byte in &mut byte {
+                    *byte ^= 1 << bit;
+                }
                 contents.put(*at, &byte);
                 *at..at + 1
             }

@@ -12,7 +12,7 @@ use platter_btrfs::ondisk::free_space::{DiskFreeSpaceEntry, FreeSpaceEntry};
 use platter_btrfs::ondisk::item::ItemFormat;
 use platter_btrfs::ondisk::key::{DiskKey, ItemKind};
 use platter_btrfs::ondisk::superblock::{DiskSuperblock, RootBackup};
-use platter_btrfs::ondisk::tree_block::{Expected, TreeBlockFormat};
+use platter_btrfs::ondisk::tree_block::{Expected, SEEDS_MAX, TreeBlockFormat};
 use platter_btrfs::ondisk::{ChecksumKind, Key, LogicalAddr, Superblock, TreeId};
 use platter_ondisk::{Locus, Uuid};
 use zerocopy::FromBytes;
@@ -33,6 +33,7 @@ fn shape(bytes: &[u8]) -> Option<(TreeBlockFormat, &[u8])> {
         },
         checksum_kind: ChecksumKind::ALL[index % 4],
         fsid: Uuid::from_bytes([0; 16]),
+        seeds: [Uuid::nil(); SEEDS_MAX],
     };
     Some((format, rest))
 }
@@ -58,6 +59,10 @@ pub(super) fn superblock(bytes: &[u8]) {
     }
 }
 
+/// Where a tree block has its filesystem, and its own address.
+const FSID: usize = 32;
+const ADDRESS: usize = 48;
+
 pub(super) fn tree_block(bytes: &[u8]) {
     let Some((format, bytes)) = shape(bytes) else {
         return;
@@ -66,8 +71,6 @@ pub(super) fn tree_block(bytes: &[u8]) {
     block.resize(format.node_bytes as usize, 0);
     black_box(format.verify(LogicalAddr(1 << 20), bytes).is_ok());
     // Where it says that it lies, with its checksum in place.
-    const FSID: usize = 32;
-    const ADDRESS: usize = 48;
     block[FSID..FSID + 16].fill(0);
     let address = u64::read_from_bytes(&block[ADDRESS..ADDRESS + 8]).unwrap_or(0);
     format.seal(&mut block);
