@@ -50,7 +50,7 @@ impl Checker<'_> {
         for ((kind, number), usages) in QuotaKind::ALL.into_iter().zip(inodes).zip(usages.0) {
             if let Some(number) = number {
                 self.progress("quota", 0, 0)?;
-                self.check_quota_file(kind, number, usages)?;
+                self.check_quota_file(kind, number, &usages)?;
             }
         }
         Ok(())
@@ -60,7 +60,7 @@ impl Checker<'_> {
         &mut self,
         kind: QuotaKind,
         number: InodeNr,
-        mut usages: BTreeMap<u32, QuotaUsage>,
+        usages: &BTreeMap<u32, QuotaUsage>,
     ) -> Flow {
         let volume = self.volume;
         let locus = locus_of(number);
@@ -81,16 +81,24 @@ impl Checker<'_> {
             met: HashSet::new(),
         };
         let mut wrong = 0;
+        let mut listed = HashSet::new();
         let mut stored = |id: u32, stored: QuotaUsage| {
-            let found = usages.remove(&id).unwrap_or_default();
-            wrong += u64::from(found != stored);
+            let found = usages.get(&id);
+            if found.is_some() {
+                listed.insert(id);
+            }
+            // Each entry of an id counts, also a second one.
+            wrong += u64::from(found.copied().unwrap_or_default() != stored);
         };
         let walked = file.walk(kind, &mut stored);
         if self.tolerate("quota file", locus, walked)?.is_none() {
             return Ok(());
         }
         // Every id in use has an entry, except root's own.
-        let missing = usages.values().any(|usage| *usage != QuotaUsage::default());
+        let is_missing = |(id, usage): (&u32, &QuotaUsage)| {
+            *usage != QuotaUsage::default() && !listed.contains(id)
+        };
+        let missing = usages.iter().any(is_missing);
         // If blocks or inodes could not be counted, the usage is incomplete.
         if self.is_blind {
             return Ok(());
