@@ -1,5 +1,7 @@
 //! Directories: entries by name and by index.
 
+pub mod change;
+
 use platter_ondisk::{Corrupt, Rule};
 use platter_vfs::{FileKind, Name, Result};
 
@@ -18,6 +20,12 @@ pub const FIRST_INDEX: u64 = 2;
 pub enum DirectoryRule {
     /// A name has neither slashes nor zeros, and is not `.` or `..`.
     Name,
+    /// A name has an entry by its hash.
+    NoEntry,
+    /// A name has an entry by its index.
+    NoIndex,
+    /// The inode has a reference for each name.
+    NoRef,
 }
 
 impl Rule for DirectoryRule {
@@ -26,6 +34,9 @@ impl Rule for DirectoryRule {
     fn text(self) -> &'static str {
         match self {
             Self::Name => "invalid name",
+            Self::NoEntry => "no dir item",
+            Self::NoIndex => "no dir index",
+            Self::NoRef => "no inode ref",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Contents of files: what backs each range, and reading it.
 
+pub mod change;
 mod contents;
 mod runs;
 

@@ -1,5 +1,7 @@
 //! Inodes: their items, names, and attributes as `stat` shows them.
 
+pub mod change;
+
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Attr, Condition, Result};
 

@@ -176,6 +176,12 @@ impl<'a> DirItem<'a> {
         })
     }
 
+    /// How long it is in an item.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        size_of::<DiskDirItem>().saturating_add(self.name.len())
+    }
+
     /// Appends the entry to an item.
     pub fn encode(&self, item: &mut Vec<u8>) {
         let location = match self.location {
@@ -213,6 +219,14 @@ impl<'a> Xattr<'a> {
             })
         });
         attributes.map_err(|rule| Corrupt::new(locus, rule))
+    }
+
+    /// How long it is in an item.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        size_of::<DiskDirItem>()
+            .saturating_add(self.name.len())
+            .saturating_add(self.value.len())
     }
 
     /// Appends the attribute to an item.

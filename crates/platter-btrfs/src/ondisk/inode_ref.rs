@@ -85,6 +85,17 @@ impl<'a> InodeRef<'a> {
         })
     }
 
+    /// How long it is in an item, an extended one or not.
+    #[must_use]
+    pub fn len_bytes(&self, is_extended: bool) -> usize {
+        let fixed = if is_extended {
+            size_of::<DiskInodeExtref>()
+        } else {
+            size_of::<DiskInodeRef>()
+        };
+        fixed.saturating_add(self.name.len())
+    }
+
     /// Appends the reference to a reference item.
     pub fn encode(&self, item: &mut Vec<u8>) {
         let disk = DiskInodeRef {

@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Rule};
 use platter_vfs::Result;
 
-use super::{Cow, WriteContext};
+use super::{Editor, WriteContext};
 use crate::delayed_refs::{ExtentKind, ExtentOp, RefKey};
 use crate::ondisk::checksum::extent_data_ref_hash;
 use crate::ondisk::extent_item::{ExtentFlags, ExtentItem, ExtentKind as ItemExtent, ExtentRef};
@@ -12,7 +12,6 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::leaf::ITEM_BYTES;
 use crate::ondisk::leaf_edit;
 use crate::ondisk::{Generation, Key, LogicalAddr};
-use crate::tree::edit::TreeEditor;
 use crate::tree::{Cursor, Tree};
 
 /// The rules of the extent tree that is changed.
@@ -55,8 +54,6 @@ pub(super) struct Extent {
 /// How far from the key of its hash a reference is looked for that may not be there: so many others had to have
 /// the same hash.
 const COLLISIONS_MAX: u64 = 256;
-
-type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
 impl Extent {
     /// The keys that its item may have.

@@ -14,7 +14,7 @@ mod space;
 mod stripes;
 mod superblocks;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trees;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +36,9 @@ use crate::tree::edit::TreeEditor;
 pub use cow::Cow;
 pub use data::FileRange;
 pub use trees::OpenTree;
+
+/// A tree that is being changed in a transaction.
+pub type Editor<'e, 'f> = TreeEditor<'e, Cow<'f>>;
 
 use chunks::ChunkAllocator;
 use space::{Reservations, Urgency};
@@ -290,17 +293,31 @@ impl Handle<'_> {
         self.generation
     }
 
+    /// The size of a sector.
+    #[must_use]
+    pub fn sector_bytes(&self) -> u32 {
+        self.fs.context.superblock.sector_bytes
+    }
+
     /// Changes a tree.
     ///
     /// # Errors
-    /// Those of `change`, which abort the transaction: part of it may have been done.
+    /// Those of `change`. Where it had begun to change items, the transaction is aborted: part of it may have
+    /// been done.
     pub fn edit<R>(
         &self,
         id: TreeId,
-        change: impl FnOnce(&mut TreeEditor<'_, Cow<'_>>) -> Result<R>,
+        change: impl FnOnce(&mut Editor<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let result = self.fs.edit(self.generation, id, change);
-        if let Err(error) = &result {
+        let mut has_begun = false;
+        let result = self.fs.edit(self.generation, id, |editor| {
+            let result = change(editor);
+            has_begun = editor.has_begun();
+            result
+        });
+        if let Err(error) = &result
+            && has_begun
+        {
             self.fs.abort(error);
         }
         result

@@ -1,6 +1,8 @@
 //! Extended attributes, properties included. They are stored under their full names; an access control
 //! list has the form that user space knows.
 
+pub mod change;
+
 use platter_vfs::{Condition, Result};
 
 use crate::context::FsContext;

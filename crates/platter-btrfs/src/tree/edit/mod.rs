@@ -99,6 +99,7 @@ pub struct TreeEditor<'a, C> {
     blocks: &'a TreeBlocks,
     cow: &'a C,
     state: &'a mut TreeState,
+    has_begun: bool,
 }
 
 /// A block on the way from the root, which belongs to the transaction, and the index in it.
@@ -128,7 +129,18 @@ enum Purpose {
 impl<'a, C: CopyOnWrite> TreeEditor<'a, C> {
     /// Changes of the tree `state` in the transaction `cow`.
     pub fn new(blocks: &'a TreeBlocks, cow: &'a C, state: &'a mut TreeState) -> Self {
-        Self { blocks, cow, state }
+        Self {
+            blocks,
+            cow,
+            state,
+            has_begun: false,
+        }
+    }
+
+    /// Whether a change of items was begun, be it that it failed.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// The tree as it is now.

@@ -16,6 +16,7 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
     /// The way to `key`: to the first item at or after it in the leaf that it belongs to. All blocks on it
     /// belong to the transaction.
     pub(super) fn descend(&mut self, key: Key, purpose: Purpose) -> Result<Path> {
+        self.has_begun = true;
         for _ in 0..ROUNDS_MAX {
             if let Some(path) = self.try_descend(key, purpose)? {
                 return Ok(path);

@@ -99,7 +99,10 @@ fn handle_that_fails_while_a_commit_waits_ends_it() {
     thread::scope(|scope| {
         let commit = scope.spawn(|| fs.sync());
         wait_until(|| fs.transactions.gate().is_shut());
-        let failed = failing.edit(TreeId::FS, |_| Err::<(), _>(Condition::NoSpace.into()));
+        let failed = failing.edit(TreeId::FS, |tree| {
+            tree.insert(Key::new(6, ItemKind::ORPHAN_ITEM, 1), &[])?;
+            Err::<(), _>(Condition::NoSpace.into())
+        });
         failed.unwrap_err();
         drop(failing);
         commit.join().unwrap().unwrap_err();

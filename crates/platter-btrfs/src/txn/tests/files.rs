@@ -25,7 +25,7 @@ use crate::txn::{FileRange, Handle, WriteContext, WriteOptions};
 const ROOT: u64 = FIRST_FREE_OBJECT;
 
 /// Removes a file from the root directory of a subvolume, item by item.
-pub(super) fn unlink(fs: &WriteContext, id: TreeId, name: &str) {
+pub(crate) fn unlink(fs: &WriteContext, id: TreeId, name: &str) {
     let name = name.as_bytes();
     let handle = fs.begin_freeing(32).unwrap();
     let extents = handle.edit(id, |tree| {
@@ -98,7 +98,7 @@ fn write(
 }
 
 /// Creates a file in the root directory of a subvolume, item by item.
-pub(super) fn create(
+pub(crate) fn create(
     fs: &WriteContext,
     tree: TreeId,
     name: &str,

@@ -14,7 +14,7 @@ use crate::txn::{WriteContext, WriteOptions};
 use crate::{MountOptions, open_for_writing};
 
 /// The images of one filesystem, in a directory of their own.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     directory: PathBuf,
     images: Vec<PathBuf>,
 }
@@ -77,7 +77,7 @@ BLKID_FILE=/dev/null unshare --mount sh -c '
 
 impl Pool {
     /// Paths of images that are not there yet.
-    pub(super) fn empty(devices: usize) -> Self {
+    pub(crate) fn empty(devices: usize) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("platter-btrfs-{}-{number}", std::process::id());
@@ -89,7 +89,7 @@ impl Pool {
     }
 
     /// A filesystem on `devices` images.
-    pub(super) fn make(devices: usize, size_mib: u64, options: &[&str]) -> Self {
+    pub(crate) fn make(devices: usize, size_mib: u64, options: &[&str]) -> Self {
         let pool = Self::empty(devices);
         for image in &pool.images {
             let file = File::create(image).unwrap();
@@ -102,21 +102,21 @@ impl Pool {
     }
 
     /// The images.
-    pub(super) fn images(&self) -> &[PathBuf] {
+    pub(crate) fn images(&self) -> &[PathBuf] {
         &self.images
     }
 
     /// Opens it for transactions.
-    pub(super) fn open(&self, writing: WriteOptions) -> WriteContext {
+    pub(crate) fn open(&self, writing: WriteOptions) -> WriteContext {
         self.try_open(writing).unwrap()
     }
 
-    pub(super) fn try_open(&self, writing: WriteOptions) -> Result<WriteContext> {
+    pub(crate) fn try_open(&self, writing: WriteOptions) -> Result<WriteContext> {
         open(&self.devices(), writing)
     }
 
     /// Opens it with mount options.
-    pub(super) fn open_with(&self, options: &MountOptions) -> Result<WriteContext> {
+    pub(crate) fn open_with(&self, options: &MountOptions) -> Result<WriteContext> {
         open_devices(&self.devices(), options, WriteOptions::default())
     }
 
@@ -132,7 +132,7 @@ impl Pool {
     }
 
     /// Runs a script of the shell over loop devices; see [`WITH_DEVICES`]. Returns what it printed.
-    pub(super) fn run(&self, script: &str) -> String {
+    pub(crate) fn run(&self, script: &str) -> String {
         let path = self.directory.join("script");
         fs::write(&path, script).unwrap();
         let mut shell = Command::new("unshare");
@@ -145,7 +145,7 @@ impl Pool {
     }
 
     /// Panics unless `btrfs check` finds nothing.
-    pub(super) fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         let output = match &self.images[..] {
             [image] => check(image),
             _ => self.run(CHECK_ALONE),

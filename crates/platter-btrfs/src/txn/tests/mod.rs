@@ -3,17 +3,17 @@
 
 mod concurrent;
 mod crash;
-mod files;
-mod image;
+pub(crate) mod files;
+pub(crate) mod image;
 mod rules;
 mod space;
 mod xattrs;
 
 /// A sequence of numbers (`SplitMix64`).
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,11 +21,11 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    pub(super) fn bytes(&mut self, len: u64) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: u64) -> Vec<u8> {
         (0..len).map(|_| self.next().to_le_bytes()[0]).collect()
     }
 }
