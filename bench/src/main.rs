@@ -14,9 +14,10 @@ mod work;
 mod peers;
 mod programs;
 mod scale;
+mod forest;
+mod reading;
 mod report;
 mod mechanisms;
-mod forest;
 mod requests;
 mod instructions;
 
@@ -38,6 +39,7 @@ usage: cargo xtask bench COMMAND [OPTIONS]
   mechanisms   the mechanisms on and off: page cache insertion, shared attributes
   peers        platter beside the kernel, fuse2fs, bindfs and a null server
   scale        costs as files, extents, images, caches and threads grow
+  reading      btrfs and XFS, cold, beside the kernel and btrfs restore
   all          all of these, and the report
   report       make docs/PERFORMANCE.md of what is kept; with --check, compare it
 
@@ -81,10 +83,15 @@ fn main() -> Result<()> {
         ["run", orders] => peers::run(orders),
         ["perform", orders] => mechanisms::perform(orders),
         [instructions::PART, orders] => instructions::operate(orders),
+        [reading::PART, orders] => reading::part(orders),
         ["peers", options @ ..] => measure(&choice(options)?, &[peers, programs]),
         ["scale", options @ ..] => measure(&choice(options)?, &[scale]),
         ["mechanisms", options @ ..] => measure(&choice(options)?, &[mechanism]),
-        ["all", options @ ..] => measure(&choice(options)?, &[mechanism, peers, programs, scale]),
+        ["reading", options @ ..] => measure(&choice(options)?, &[reading]),
+        ["all", options @ ..] => measure(
+            &choice(options)?,
+            &[mechanism, peers, programs, scale, reading],
+        ),
         ["report"] => report::run(Extent::Full, Act::Write),
         ["report", "--check"] => report::run(Extent::Full, Act::Check),
         [name] => single(name, Keep::No),
@@ -147,6 +154,15 @@ fn scale(choice: &Choice) -> Result<()> {
     let measure = || scale::measure(choice);
     let record = Record::of(command(), measure)?;
     record.keep("scale", place(choice))
+}
+
+fn reading(choice: &Choice) -> Result<()> {
+    if !choice.takes("reading") {
+        return Ok(());
+    }
+    let measure = || reading::measure(choice.extent, choice.rounds);
+    let record = Record::of(command(), measure)?;
+    record.keep("reading", place(choice))
 }
 
 /// What this program was called by.

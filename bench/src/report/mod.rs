@@ -11,6 +11,7 @@ mod mechanisms;
 mod peers;
 mod programs;
 mod scale;
+mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -130,6 +131,7 @@ struct Raw {
     jobs: Option<Record<Vec<crate::programs::Run>>>,
     scale: Option<Record<Vec<crate::scale::Grown>>>,
     mechanisms: Option<Record<crate::mechanisms::Measured>>,
+    reading: Option<Record<crate::reading::Measured>>,
 }
 
 impl Raw {
@@ -139,6 +141,7 @@ impl Raw {
             jobs: Record::load("jobs", extent)?,
             scale: Record::load("scale", extent)?,
             mechanisms: Record::load("mechanisms", extent)?,
+            reading: Record::load("reading", extent)?,
         })
     }
 
@@ -178,6 +181,9 @@ impl Raw {
         if let Some(record) = &self.mechanisms {
             mechanisms::write(&mut page, record);
         }
+        if let Some(record) = &self.reading {
+            reading::write(&mut page, record);
+        }
         page
     }
 }
@@ -187,7 +193,8 @@ impl Raw {
 pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
     let raw = Raw::load(extent)?;
     let folder = folder(extent);
-    if raw.parts().iter().all(|(_, is_there)| !is_there) {
+    let has_parts = raw.parts().iter().any(|(_, is_there)| *is_there);
+    if !has_parts && raw.reading.is_none() {
         let page = folder.join(PAGE);
         ensure!(!page.exists(), "{} has no raw runs", page.display());
         println!("nothing was measured yet: there is nothing to tell of");
