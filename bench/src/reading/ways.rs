@@ -75,6 +75,18 @@ pub(crate) const JOBS: &[Job] = &[
 
 const TAR: &[&str] = &["tar", "--create", "--xattrs", "--file", "-", "--directory"];
 
+impl Way {
+    /// The times of platter that it is to take at least, if that is an aim.
+    pub(crate) fn aim(&self, kind: Kind) -> Option<f64> {
+        match (self.by, kind) {
+            (By::Restore, _) => Some(3.0),
+            (By::Kernel(words), Kind::BtrfsZstd | Kind::BtrfsZlib) if words == TAR => Some(1.0),
+            (By::Kernel(_), _) if self.bytes > 0 => Some(1.5),
+            (By::Kernel(_) | By::Platter(_), _) => None,
+        }
+    }
+}
+
 /// What jobs work on.
 pub(super) struct Bench<'a> {
     pub(super) kind: Kind,

@@ -34,6 +34,7 @@ pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
             "CPU s",
             "times platter's",
             "after it",
+            "aim",
         ];
         page.table(&head, &rows);
         let title = format!(
@@ -84,19 +85,25 @@ fn rows_of(job: &Job, kind: Kind, runs: &[Run], rows: &mut Vec<Vec<String>>, bar
             continue;
         }
         let after = of_way(way.name, |run| run.seconds - run.mount_seconds);
+        let faster = ratio(&seconds, &taken);
+        let aim = way.aim(kind).map_or_else(String::new, |aim| {
+            let verdict = if faster.value >= aim { "met" } else { "missed" };
+            format!("{}: {verdict}", short(aim))
+        });
         rows.push(vec![
             way.name.to_owned(),
             seconds.len().to_string(),
             with_range(median(&seconds)),
             short(median(&of_way(way.name, |run| run.mount_seconds)).value),
             short(median(&of_way(way.name, |run| run.cpu_seconds)).value),
-            with_range(ratio(&seconds, &taken)),
+            with_range(faster),
             with_range(ratio(&after, &taken)),
+            aim,
         ]);
         if way.name != ours.name {
             bars.push(Bar {
                 name: format!("{} / {}", ours.name, way.name),
-                ratio: ratio(&seconds, &taken),
+                ratio: faster,
             });
         }
     }
