@@ -49,11 +49,21 @@ struct State {
     reserved: u64,
     pinned: u64,
     is_read_only: bool,
+    /// Its items are being removed.
+    is_removed: bool,
     recorded: Recorded,
     /// `None` until they are needed.
     free: Option<Ranges>,
     /// Where the last allocation ended.
     cursor: u64,
+}
+
+impl State {
+    fn is_unused(&self) -> bool {
+        let has_item = matches!(self.recorded.persisted, Persisted::Item(_));
+        let held = self.used + self.reserved + self.pinned;
+        has_item && held == 0 && !self.is_read_only && !self.is_removed
+    }
 }
 
 impl BlockGroup {
@@ -76,6 +86,7 @@ impl BlockGroup {
                 reserved: 0,
                 pinned: 0,
                 is_read_only: false,
+                is_removed: false,
                 recorded: Recorded::new(persisted),
                 free: None,
                 cursor: item.start.0,
@@ -156,6 +167,9 @@ impl BlockGroup {
     /// Begins an update of the item. With `skips`, not if it holds what it should.
     pub fn begin_update(&self, skips: bool) -> Update<'_> {
         let mut state = self.state.lock();
+        if state.is_removed {
+            return Update::Unchanged;
+        }
         let desired = self.desired(&state);
         state.recorded.begin_update(self, desired, skips)
     }
@@ -165,6 +179,21 @@ impl BlockGroup {
         let mut state = self.state.lock();
         let desired = self.desired(&state);
         state.recorded.begin_insertion(self, desired)
+    }
+
+    /// Whether nothing is in it and it has an item.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.state.lock().is_unused()
+    }
+
+    /// Lets nothing be allocated in it any more, nor its item be updated, if nothing is in it. Returns whether
+    /// that is so.
+    pub(super) fn withdraw(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_unused = state.is_unused();
+        state.is_removed |= is_unused;
+        is_unused
     }
 
     pub(super) fn restore(&self, previous: Persisted, change: u64) {
@@ -197,7 +226,7 @@ impl BlockGroup {
         read: &dyn Fn(&Self) -> Result<Ranges>,
     ) -> Result<Option<LogicalAddr>> {
         let mut state = self.loaded(read)?;
-        if state.is_read_only {
+        if state.is_read_only || state.is_removed {
             return Ok(None);
         }
         let cursor = state.cursor;

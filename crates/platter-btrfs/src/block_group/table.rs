@@ -114,6 +114,20 @@ impl BlockGroups {
         groups.insert(at, Arc::new(group));
     }
 
+    /// Removes a group that nothing is in, unless it is the only one of its type and profile. Returns whether it
+    /// did.
+    pub fn withdraw(&self, group: &BlockGroup) -> bool {
+        let mut groups = self.groups.write();
+        let same = groups.iter().filter(|it| it.flags() == group.flags());
+        if same.count() < 2 || !group.withdraw() {
+            return false;
+        }
+        groups.retain(|it| it.start() != group.start());
+        let usable = group.usable_bytes();
+        self.count_free(group, |free| free.saturating_sub(usable));
+        true
+    }
+
     /// Changes how much can be allocated of the types that a group holds.
     fn count_free(&self, group: &BlockGroup, change: impl Fn(u64) -> u64) {
         for (kind, free) in KINDS.iter().zip(&self.free) {

@@ -55,6 +55,15 @@ impl ChunkMap {
         Self::new(self.chunks.iter().cloned().chain([chunk]).collect())
     }
 
+    /// The map without the chunk at an address.
+    #[must_use]
+    pub fn without(&self, start: LogicalAddr) -> Self {
+        let others = self.chunks.iter().filter(|chunk| chunk.start != start);
+        Self {
+            chunks: others.cloned().collect(),
+        }
+    }
+
     /// The chunk that an address is in.
     pub fn find(&self, logical: LogicalAddr) -> Result<&ChunkItem, Corrupt<ChunkMapRule>> {
         let after = self.chunks.partition_point(|chunk| chunk.start <= logical);

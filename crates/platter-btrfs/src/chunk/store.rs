@@ -59,6 +59,12 @@ impl ChunkStore {
         Ok(())
     }
 
+    /// Removes the chunk at an address.
+    pub fn remove_chunk(&self, start: LogicalAddr) {
+        let mut map = self.map.write();
+        *map = Arc::new(map.without(start));
+    }
+
     /// The devices.
     #[must_use]
     pub fn members(&self) -> &Members {

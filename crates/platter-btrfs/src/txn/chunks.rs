@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use platter_ondisk::{Corrupt, Locus};
@@ -59,6 +59,10 @@ pub(super) struct ChunkAllocator {
     uncreated: AtomicUsize,
     /// The chunks of the chunk tree.
     system: Mutex<Vec<ChunkItem>>,
+    /// Chunks that the running transaction removed: the last commit has them.
+    removed: Mutex<Vec<ChunkItem>>,
+    /// No new chunk begins below it: the addresses of removed ones are not used again.
+    end: AtomicU64,
 }
 
 impl ChunkAllocator {
@@ -69,7 +73,14 @@ impl ChunkAllocator {
             creating: Mutex::default(),
             uncreated: AtomicUsize::new(0),
             system: Mutex::new(superblock.sys_chunks.clone()),
+            removed: Mutex::default(),
+            end: AtomicU64::new(0),
         }
+    }
+
+    /// Says that the running transaction is durable.
+    pub(super) fn set_committed(&self) {
+        self.removed.lock().clear();
     }
 
     /// The chunks of the chunk tree, which the superblock lists.
@@ -123,14 +134,14 @@ struct Hole<'m> {
     free_bytes: u64,
 }
 
-/// The free ranges of a device.
-fn free_of(map: &ChunkMap, member: &Member) -> Ranges {
+/// The free ranges of a device, which neither a chunk uses nor one of `removed`.
+fn free_of(map: &ChunkMap, removed: &[ChunkItem], member: &Member) -> Ranges {
     let mut free = Ranges::default();
     let total = member.total_bytes.unwrap_or_default();
     if total > RESERVED_OF_DEVICE_BYTES {
         free.add(RESERVED_OF_DEVICE_BYTES..total);
     }
-    for chunk in map.iter() {
+    for chunk in map.iter().chain(removed) {
         let len_bytes = chunk.stripe_len_bytes();
         for stripe in chunk.stripes.iter().filter(|it| it.device == member.id) {
             free.exclude(&(stripe.offset.0..stripe.offset.0.saturating_add(len_bytes)));
@@ -139,8 +150,7 @@ fn free_of(map: &ChunkMap, member: &Member) -> Ranges {
     free
 }
 
-fn hole<'m>(map: &ChunkMap, member: &'m Member, most: u64) -> Option<Hole<'m>> {
-    let free = free_of(map, member);
+fn hole<'m>(free: &Ranges, member: &'m Member, most: u64) -> Option<Hole<'m>> {
     let aligned = |range: std::ops::Range<u64>| {
         let start = range.start.next_multiple_of(STRIPE_BYTES);
         (start, range.end.saturating_sub(start))
@@ -261,7 +271,11 @@ impl WriteContext {
         let (stripe_max, chunk_max) = limits(flags, sizes.fold(0, u64::saturating_add));
         let on_device = shape.on_device as u64;
         let most = stripe_max * on_device;
-        let holes = members.iter().filter_map(|member| hole(map, member, most));
+        let removed = self.chunks.removed.lock();
+        let holes = members.iter().filter_map(|member| {
+            let free = free_of(map, &removed, member);
+            hole(&free, member, most)
+        });
         let mut holes: Vec<_> = holes
             .filter(|hole| hole.len_bytes >= STRIPE_BYTES * on_device)
             .collect();
@@ -291,7 +305,9 @@ impl WriteContext {
             .flat_map(|hole| (0..on_device).map(move |number| stripe(hole, number)));
         let io_bytes = u32::try_from(STRIPE_BYTES).ok()?;
         Some(ChunkItem {
-            start: map.end(),
+            start: map
+                .end()
+                .max(LogicalAddr(self.chunks.end.load(Ordering::Acquire))),
             len_bytes: stripe_bytes * data,
             owner: TreeId::EXTENT.0,
             flags,
@@ -338,10 +354,7 @@ impl WriteContext {
         self.edit(generation, TreeId::CHUNK, |editor| {
             editor.insert(chunk_key, &chunk.encode())
         })?;
-        let devices: BTreeSet<DeviceId> = chunk.stripes.iter().map(|it| it.device).collect();
-        for device in devices {
-            self.update_device(generation, device)?;
-        }
+        self.update_devices(generation, chunk)?;
         let extent = DevExtent {
             device: DeviceId(0),
             start: DeviceAddr(0),
@@ -372,6 +385,23 @@ impl WriteContext {
         }
         self.groups.mark_dirty(&*self.groups.find(chunk.start, 1)?);
         Ok(())
+    }
+
+    /// Removes a chunk in memory, whose items were removed. Its space on the devices is used again when that is
+    /// durable.
+    pub(super) fn remove_chunk(&self, chunk: &ChunkItem) {
+        self.chunks.removed.lock().push(chunk.clone());
+        let end = chunk.start.0.saturating_add(chunk.len_bytes);
+        self.chunks.end.fetch_max(end, Ordering::AcqRel);
+        self.blocks().store().remove_chunk(chunk.start);
+    }
+
+    /// Brings the items of a chunk's devices up to date.
+    pub(super) fn update_devices(&self, generation: Generation, chunk: &ChunkItem) -> Result<()> {
+        let devices: BTreeSet<DeviceId> = chunk.stripes.iter().map(|it| it.device).collect();
+        devices
+            .into_iter()
+            .try_for_each(|device| self.update_device(generation, device))
     }
 
     /// Brings the item of a device up to date.

@@ -103,6 +103,7 @@ impl WriteContext {
         for range in pinned.iter() {
             self.groups.unpin(&range)?;
         }
+        self.chunks.set_committed();
         self.count_global_reserve()?;
         let took = self.clock.monotonic().saturating_sub(begin);
         report.critical_nanoseconds = nanoseconds(took);

@@ -16,6 +16,7 @@ mod superblocks;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trees;
+mod unused;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -193,19 +194,27 @@ impl WriteContext {
         self.begin_with(credits, Urgency::Freeing)
     }
 
-    fn begin_with(&self, credits: u32, urgency: Urgency) -> Result<Handle<'_>> {
+    /// Begins a handle for which nothing is reserved.
+    fn begin_unreserved(&self, credits: u32) -> Result<Handle<'_>> {
         let credits = credits.min(self.transactions.blocks_max());
-        let reserved_bytes = u64::from(credits) * self.node_bytes();
-        self.reserve_metadata(reserved_bytes, urgency)?;
         let commit = |generation| self.commit(generation);
-        let begun = self.transactions.begin(credits, commit);
-        let generation = begun.inspect_err(|_| self.release_metadata(reserved_bytes))?;
+        let generation = self.transactions.begin(credits, commit)?;
         Ok(Handle {
             fs: self,
             generation,
             credits,
-            reserved_bytes,
+            reserved_bytes: 0,
         })
+    }
+
+    fn begin_with(&self, credits: u32, urgency: Urgency) -> Result<Handle<'_>> {
+        let most = credits.min(self.transactions.blocks_max());
+        let reserved_bytes = u64::from(most) * self.node_bytes();
+        self.reserve_metadata(reserved_bytes, urgency)?;
+        let begun = self.begin_unreserved(credits);
+        let mut handle = begun.inspect_err(|_| self.release_metadata(reserved_bytes))?;
+        handle.reserved_bytes = reserved_bytes;
+        Ok(handle)
     }
 
     /// The number of the transaction that runs.

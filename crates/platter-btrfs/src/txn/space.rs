@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use platter_vfs::{Condition, Result};
 
 use super::WriteContext;
+use crate::block_group::BlockGroup;
 use crate::ondisk::TreeId;
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::features::Incompat;
@@ -15,8 +16,8 @@ use crate::ondisk::features::Incompat;
 const GLOBAL_MAX_BYTES: u64 = 512 << 20;
 /// Tree blocks that are kept at least: a path in each of those trees, split on all levels.
 const GLOBAL_MIN_BLOCKS: u64 = 96;
-/// Commits that are made to find space for one reservation.
-const COMMITS_MAX: u32 = 2;
+/// Steps that are made to find space for one reservation: a commit, then the removal of what is unused.
+const STEPS_MAX: u32 = 4;
 
 /// Space that is reserved and not allocated yet.
 #[derive(Debug, Default)]
@@ -97,7 +98,7 @@ impl WriteContext {
         } else {
             &self.reservations.metadata
         };
-        let mut commits = 0;
+        let mut step = 0;
         loop {
             let free = self.groups.free_bytes(kind);
             {
@@ -110,13 +111,24 @@ impl WriteContext {
             if self.grow_space(kind, free)? {
                 continue;
             }
-            // What was freed can be allocated when the commit is durable.
-            if commits == COMMITS_MAX {
+            // What was freed can be allocated when the commit is durable, by other types if groups went.
+            let removes = step % 2 == 1;
+            if step == STEPS_MAX || removes && self.remove_unused_groups()? == 0 {
                 return Err(Condition::NoSpace.into());
             }
-            commits += 1;
+            step += 1;
             self.sync()?;
         }
+    }
+
+    /// Removes a group that nothing is in from the table, unless reservations count on it. Returns whether it did.
+    pub(super) fn withdraw(&self, group: &BlockGroup) -> bool {
+        let _turn = self.reservations.turn.lock();
+        let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
+        let mut held = kinds.into_iter().filter(|kind| group.holds(*kind));
+        let usable = group.usable_bytes();
+        held.all(|kind| self.available(kind, Urgency::Normal) >= usable)
+            && self.groups.withdraw(group)
     }
 
     /// Whether data and metadata share groups.

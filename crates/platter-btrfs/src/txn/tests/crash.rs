@@ -13,6 +13,7 @@ use platter_block::{BlockDevice, MemoryDevice};
 use super::Random;
 use super::image::{self, Pool};
 use super::xattrs::{Xattrs, change};
+use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::dir_item::Xattr;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
@@ -76,6 +77,13 @@ fn examine(devices: usize, mkfs: &[&str], commits: u64, checked_of: usize) {
     let mut history = vec![xattrs.clone()];
     let mut returned = BTreeMap::from([(0, 0)]);
     for commit in 1..=commits {
+        // Chunks come and go as well.
+        if commit % 2 == 1 {
+            let kind = BlockGroupFlags::DATA;
+            assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+        } else {
+            assert!(fs.remove_unused_groups().unwrap() > 0);
+        }
         change(&fs, &mut random, &mut xattrs, 60);
         fs.sync().unwrap();
         history.push(xattrs.clone());

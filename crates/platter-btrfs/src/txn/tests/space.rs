@@ -161,6 +161,66 @@ fn examine(devices: usize, size_mib: u64, mkfs: &[&str], has_group_tree: bool) {
 }
 
 #[test]
+fn space_of_removed_files_serves_other_types() {
+    for (devices, mkfs) in [(1, &[][..]), (3, &["-d", "raid0", "-m", "raid1c3"])] {
+        let pool = Pool::make(devices, 200, mkfs);
+        let fs = pool.open(WriteOptions::default());
+        create(&fs, TreeId::FS, "full", &[], 4096);
+        let inode = FIRST_FREE_OBJECT + 1;
+        let count = fill(&fs, inode);
+        let attributes = fill_metadata(&fs, 0);
+        fs.sync().unwrap();
+        let used = fs.superblock().dev_item.bytes_used;
+        unlink(&fs, TreeId::FS, "full");
+        // Metadata takes what data had.
+        let more = fill_metadata(&fs, attributes);
+        assert!(more > 2 * attributes, "{attributes} and then {more}");
+        fs.sync().unwrap();
+        assert!(fs.superblock().dev_item.bytes_used <= used + (64 << 20));
+        pool.assert_clean();
+        // And the other way round.
+        for number in 0..more {
+            let handle = fs.begin_freeing(16).unwrap();
+            let key = attribute_key(number);
+            handle.edit(TreeId::FS, |tree| tree.remove(key)).unwrap();
+        }
+        create(&fs, TreeId::FS, "full", &[], 4096);
+        assert!(fill(&fs, inode) >= count - 8);
+        fs.sync().unwrap();
+        drop(fs);
+        pool.assert_clean();
+        let blocks: u64 = pool.run(GO_ON).trim().parse().unwrap();
+        assert!(blocks >= (count - 8) * PIECE / 512);
+        pool.assert_clean();
+    }
+}
+
+#[test]
+fn unused_groups_are_removed_but_for_one() {
+    let pool = Pool::make(1, 600, &[]);
+    let fs = pool.open(WriteOptions::default());
+    let count = fs.groups().iter().count();
+    for kind in [BlockGroupFlags::DATA, BlockGroupFlags::METADATA] {
+        assert!(fs.grow_space(kind, fs.groups().free_bytes(kind)).unwrap());
+    }
+    create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    assert_eq!(fs.groups().iter().count(), count + 2);
+    assert!(fs.remove_unused_groups().unwrap() > 0);
+    assert_eq!(fs.remove_unused_groups().unwrap(), 0);
+    fs.sync().unwrap();
+    pool.assert_clean();
+    let left = fs.groups().iter().filter(|group| group.is_unused()).count();
+    assert!(left <= 1, "{left} unused groups");
+    drop(fs);
+    let fs = pool.open(WriteOptions::default());
+    create(&fs, TreeId::FS, "more", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
 fn chunk_for_the_chunk_tree_is_in_the_superblock() {
     for (devices, mkfs) in [(1, &[][..]), (2, &["-d", "raid1", "-m", "raid1"])] {
         let pool = Pool::make(devices, 400, mkfs);
