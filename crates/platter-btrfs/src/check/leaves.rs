@@ -166,7 +166,9 @@ impl Checker<'_> {
             // That was reported with the walk.
             Err(_) => true,
         };
-        if is_directory {
+        let item = self.roots.item(walked.id());
+        let named = item.map_or(0, |item| item.root_dir);
+        if is_directory && [0, FIRST_FREE_OBJECT].contains(&named) {
             return Ok(());
         }
         self.found(locus, InodeUseRule::RootDirectory)

@@ -57,6 +57,11 @@ fn inode_agrees_with_its_items() {
     breaks(InodeUseRule::RootDirectory, |maker| {
         maker.set_inode(TOP_LEAF, 256, &file());
     });
+    breaks(InodeUseRule::RootDirectory, |maker| {
+        let mut item = root_item(TOP, 1);
+        item.root_dir = 257;
+        maker.set_root(TreeId::FS, &item);
+    });
 }
 
 #[test]
