@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use platter::block::{Access, Counts};
-use platter::{Image, OpenOptions, Volume};
+use platter::{Image, MountOptions, Volume};
 use serde::Serialize;
 use testkit::crash::costs;
 use testkit::subject::scene;
@@ -52,7 +52,7 @@ pub(crate) fn run(keep: Keep) -> Result<()> {
         count("ls -R", &image, list)?,
         count("cat of a file 4 folders deep", &image, |volume| {
             let path = forest::path_of(FILE);
-            volume.read(path.as_os_str().as_encoded_bytes(), FILE_BYTES_MAX)?;
+            volume.open(path)?.read_all(FILE_BYTES_MAX)?;
             Ok(())
         })?,
     ];
@@ -109,7 +109,7 @@ fn count(
     action: impl FnOnce(&Volume) -> Result<()>,
 ) -> Result<Row> {
     let image = Image::open(image, Access::Read)?;
-    let volume = OpenOptions::new().count_requests().mount(&image)?;
+    let volume = MountOptions::new().count_requests().mount(&image)?;
     action(&volume)?;
     let counts: Counts = volume.request_counts().context("requests are counted")?;
     Ok(Row {
@@ -121,18 +121,12 @@ fn count(
 
 /// Lists every directory, as `ls -R` does without `-l`.
 fn list(volume: &Volume) -> Result<()> {
-    let mut pending = vec![b"/".to_vec()];
+    let mut pending = vec![std::path::PathBuf::from("/")];
     while let Some(folder) = pending.pop() {
         for entry in volume.read_dir(&folder)? {
-            let mut path = folder.clone();
-            path.push(b'/');
-            path.extend_from_slice(&entry.name);
-            let is_folder = match entry.kind {
-                Some(kind) => kind == platter::vfs::FileKind::Directory,
-                None => volume.symlink_metadata(&path)?.kind == platter::vfs::FileKind::Directory,
-            };
-            if is_folder {
-                pending.push(path);
+            let entry = entry?;
+            if entry.file_type()? == platter::FileKind::Directory {
+                pending.push(entry.path());
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use platter::{ImageSet, OpenOptions};
+use platter::{ImageSet, MountOptions};
 use platter_vfs::{
     Attr, CheckSink, DirCursor, Error, FileKind, Filesystem, Finding, Inode, Name, NameBuf, Result,
     SeekTarget, Severity,
@@ -94,7 +94,7 @@ impl CheckSink for Tally {
 }
 
 /// Checks the images, data with them where it has checksums; whether the metadata is clean.
-pub fn check(options: &OpenOptions, images: &ImageSet, tally: &mut Tally) -> bool {
+pub fn check(options: &MountOptions, images: &ImageSet, tally: &mut Tally) -> bool {
     let is_clean = options
         .check(images, tally)
         .is_ok_and(|report| report.is_clean());

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use platter::block::{BlockDevice, Geometry, IoError, MemoryDevice, Operation};
-use platter::{DeviceRole, Image, ImageSet, MemoryBudget, OpenOptions};
+use platter::{DeviceRole, Image, ImageSet, MemoryBudget, MountOptions};
 use platter_block::device::check_range;
 use platter_vfs::{FixedClock, Timestamp};
 
@@ -38,8 +38,8 @@ pub fn images(contents: &Contents, devices: &[Range<usize>]) -> ImageSet {
 
 /// How images are opened here.
 #[must_use]
-pub fn options(cache_bytes: u64) -> OpenOptions {
-    OpenOptions::new()
+pub fn options(cache_bytes: u64) -> MountOptions {
+    MountOptions::new()
         .budget(Arc::new(MemoryBudget::new(cache_bytes)))
         .clock(Arc::new(FixedClock::new(Timestamp::default(), 0)))
 }

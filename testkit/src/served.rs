@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use platter::{ImageSpec, OpenOptions, Volume};
+use platter::{ImageSpec, Volume};
 use platter_fuse::{MountError, MountOptions, Session};
 
 /// Between two tries to unmount, and how many there are.
@@ -16,7 +16,7 @@ const BUSY_MAX: u32 = 100;
 /// Mounts an image, opened as `open` says, with mount options such as `allow_other,dev`.
 pub fn mount(
     image: &Path,
-    open: &OpenOptions,
+    open: &platter::MountOptions,
     mountpoint: &Path,
     options: &str,
 ) -> Result<Session> {

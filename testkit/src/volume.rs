@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use platter::block::Access;
-use platter::{DeviceRole, Image, OpenOptions, PartitionSelector, Volume};
+use platter::{DeviceRole, Image, MountOptions, PartitionSelector, Volume};
 
 use crate::fixtures::Built;
 
@@ -23,8 +23,8 @@ pub fn image(built: &Built) -> Result<Image> {
 
 /// What opening a fixture takes.
 #[must_use]
-pub fn options(built: &Built) -> OpenOptions {
-    let options = OpenOptions::new();
+pub fn options(built: &Built) -> MountOptions {
+    let options = MountOptions::new();
     match &built.journal {
         Some(journal) => options.device(DeviceRole::Log, journal),
         None => options,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use platter::archive::{TarOptions, write_tar};
 use platter::block::{Access, BlockDevice, CountingDevice};
-use platter::{Image, MemoryBudget, OpenOptions, Volume};
+use platter::{Image, MemoryBudget, Volume};
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::{FileKind, Filesystem, Inode, Name, SystemClock};
@@ -154,7 +154,7 @@ impl Opened {
         let budget = Arc::new(MemoryBudget::new(CACHE_BYTES));
         if orders.fs_type != FsType::Btrfs {
             let image = Image::open(&orders.image, Access::Read)?;
-            let options = OpenOptions::new().budget(budget).count_requests();
+            let options = platter::MountOptions::new().budget(budget).count_requests();
             return Ok(Self {
                 volume: options.mount(&image)?,
                 device: None,

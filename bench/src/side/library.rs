@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use platter::block::Access;
-use platter::{Image, MemoryBudget, OpenOptions, Volume, WriteOptions};
+use platter::{Image, MemoryBudget, MountOptions, Volume, WriteOptions};
 
 use super::{Asked, Ground, Live};
 use crate::place::{Folder, LibraryFolder};
@@ -14,7 +14,7 @@ pub(super) struct Library(Volume);
 /// The image of `ground`, open for writing, with its requests counted.
 pub(super) fn open(ground: &Ground) -> Result<Volume> {
     let image = Image::open(&ground.image, Access::Write)?;
-    let options = OpenOptions::new()
+    let options = MountOptions::new()
         .writing(WriteOptions::default())
         .budget(Arc::new(MemoryBudget::new(ground.cache_bytes)))
         .count_requests();

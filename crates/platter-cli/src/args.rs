@@ -11,7 +11,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use platter::MemoryBudget;
 use platter::open::check_option;
 use platter::vfs::Timestamp;
-use platter::{DeviceRole, MountOption, OpenOptions, Recovery};
+use platter::{DeviceRole, MountOption, MountOptions, Recovery};
 use serde_json::json;
 
 use crate::commands::{
@@ -148,8 +148,8 @@ impl ImageOptions {
     }
 
     /// The options as the library takes them.
-    pub(crate) fn open_options(&self) -> OpenOptions {
-        let mut options = OpenOptions::new().budget(Arc::new(MemoryBudget::new(self.cache)));
+    pub(crate) fn open_options(&self) -> MountOptions {
+        let mut options = MountOptions::new().budget(Arc::new(MemoryBudget::new(self.cache)));
         if let Some(offset) = self.offset {
             options = options.offset(offset);
         }

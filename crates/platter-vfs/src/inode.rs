@@ -309,6 +309,13 @@ pub trait Inode: Send + Sync + Debug {
         read_only()
     }
 
+    /// Writes all of `data` at the end of the file (`O_APPEND`). Returns the new end.
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        let end = self.attr()?.size_bytes;
+        self.write_at(end, data)?;
+        Ok(end.saturating_add(data.len() as u64))
+    }
+
     /// As [`write_at`](Self::write_at), but returns when the device has the data (`O_DIRECT`), where the
     /// driver can do that. What leads to it need not be durable.
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {

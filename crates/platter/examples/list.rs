@@ -6,11 +6,11 @@
 use std::error::Error;
 
 use platter::vfs::{FileKind, WalkOrder};
-use platter::{Escaped, File, ImageSpec, OpenOptions};
+use platter::{Escaped, File, ImageSpec, MountOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let image = std::env::args_os().nth(1).ok_or("which image?")?;
-    let volume = OpenOptions::new().open(&ImageSpec::parse(image)?)?;
+    let volume = MountOptions::new().open(&ImageSpec::parse(image)?)?;
     let mut directories: Vec<File> = vec![volume.open("/")?];
     while let Some(directory) = directories.pop() {
         for entry in directory.loaded_entries(WalkOrder::Name) {

@@ -1,33 +1,35 @@
-//! Makes an image, writes files to it in one edit, and reads them back.
+//! Makes an image in memory, writes files to it, and reads them back.
 //!
 //! `cargo run -p platterfs --example write_and_read -- new.img`
 #![expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 
 use std::error::Error;
-use std::ffi::OsString;
+use std::io::Write;
 
-use platter::make::{Generation, MkfsOptions};
-use platter::{ImageSpec, Maker, OpenOptions};
+use platter::{FormatOptions, Generation, Image, MountOptions, OpenOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let path = std::env::args_os().nth(1);
-    let spec = ImageSpec::new(path.unwrap_or(OsString::from("example.img")));
+    let image = Image::in_memory(16 << 20);
+    FormatOptions::new(Generation::Ext4).format(&image)?;
 
-    let maker = Maker::new(MkfsOptions::new(Generation::Ext4)).size_bytes(16 << 20);
-    maker.make(&spec, &mut |_| {})?;
+    let volume = MountOptions::new().read_write().mount(&image)?;
+    volume.create_dir_all("/etc/example")?;
+    volume.write("/etc/hostname", "platter\n")?;
+    let mut log = volume.open_with(
+        "/etc/example/log",
+        OpenOptions::new().append(true).create(true),
+    )?;
+    writeln!(log, "first line")?;
+    writeln!(log, "second line")?;
+    volume.close()?;
 
-    // Nothing is in the image before the commit, and all of it after.
-    let edit = OpenOptions::new().edit(&spec)?;
-    edit.make_dirs(b"/etc/example", None)?;
-    edit.write(b"/etc/hostname", b"platter\n")?;
-    edit.append(b"/etc/example/log", b"first line\n")?;
-    edit.append(b"/etc/example/log", b"second line\n")?;
-    edit.commit()?;
-
-    let volume = OpenOptions::new().open(&spec)?;
+    let volume = MountOptions::new().mount(&image)?;
     for path in ["/etc/hostname", "/etc/example/log"] {
-        let bytes = volume.read(path, 1 << 20)?;
-        print!("{path}: {}", String::from_utf8_lossy(&bytes));
+        print!("{path}: {}", volume.read_to_string(path)?);
     }
-    Ok(())
+    let target = std::env::args_os().nth(1);
+    Ok(std::fs::write(
+        target.ok_or("which image?")?,
+        image.to_vec()?,
+    )?)
 }

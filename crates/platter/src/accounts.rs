@@ -31,7 +31,10 @@ impl Accounts {
     #[must_use]
     pub fn read(volume: &Volume) -> Self {
         let names = |path| {
-            let text = volume.read(path, FILE_BYTES_MAX).unwrap_or_default();
+            let read = volume
+                .open(path)
+                .and_then(|file| file.read_all(FILE_BYTES_MAX));
+            let text = read.unwrap_or_default();
             decode(&text)
         };
         Self {

@@ -78,6 +78,12 @@ impl Devices {
         std::iter::once(&self.first).chain(&self.others)
     }
 
+    /// All of them without their roles.
+    pub(crate) fn all(&self) -> Arc<[Arc<dyn BlockDevice>]> {
+        let devices = self.iter();
+        devices.map(|device| Arc::clone(&device.device)).collect()
+    }
+
     /// The first device of a role.
     pub(crate) fn of_role(&self, role: DeviceRole) -> Option<&Arc<dyn BlockDevice>> {
         let mut devices = self.iter().filter(|device| device.role == role);

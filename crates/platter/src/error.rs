@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use platter_block::partition::{Corruption, Fault};
 use platter_block::{IoError, Operation};
+use platter_vfs::Condition;
 use platter_vfs::error::code_of_errno;
 use rustix::io::Errno;
 
@@ -23,6 +24,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Shown as `IMAGE[@PARTITION][:PATH]: CAUSE`, escaped so that it stays one printable line.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Error {
     /// The image and partition, already escaped; empty where no image is concerned.
     pub image: Arc<str>,
@@ -140,6 +142,18 @@ pub enum Cause {
     /// The edit that a file or volume is of was committed or dropped.
     #[error("the edit that it belongs to has ended")]
     Ended,
+    /// The volume was closed.
+    #[error("the volume was closed")]
+    Closed,
+    /// It is in use, and cannot be ended here.
+    #[error("device or resource busy")]
+    Busy,
+    /// The file is not open for this.
+    #[error("not open for {access}")]
+    NotOpenFor {
+        /// `reading` or `writing`.
+        access: &'static str,
+    },
     /// A file was to be copied or moved onto itself.
     #[error("is the same file as its target")]
     SameFile,
@@ -175,6 +189,42 @@ impl Error {
         }
     }
 
+    /// Whether it is this answer of the filesystem.
+    #[must_use]
+    pub fn is(&self, condition: Condition) -> bool {
+        let Cause::Filesystem(platter_vfs::Error::Condition(found)) = &self.cause else {
+            return false;
+        };
+        *found == condition
+    }
+
+    /// What is corrupt in the image, where that is the cause.
+    #[must_use]
+    pub fn corruption(&self) -> Option<&platter_ondisk::Corruption> {
+        let (Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. }) = &self.cause
+        else {
+            return None;
+        };
+        match error {
+            platter_vfs::Error::Corrupt(corruption) => Some(corruption),
+            platter_vfs::Error::Condition(_)
+            | platter_vfs::Error::Unsupported(_)
+            | platter_vfs::Error::Io(_) => None,
+        }
+    }
+
+    /// The kind that the standard library has for its errno.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        io::Error::from(self.errno()).kind()
+    }
+
+    /// The errno that Linux would give.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        self.errno().raw_os_error()
+    }
+
     /// The errno that Linux would give.
     #[must_use]
     pub fn errno(&self) -> Errno {
@@ -199,7 +249,8 @@ impl Error {
                 Errno::INVAL
             }
             Cause::Occupied { .. } => Errno::EXIST,
-            Cause::Ended => Errno::BADF,
+            Cause::Ended | Cause::Closed | Cause::NotOpenFor { .. } => Errno::BADF,
+            Cause::Busy => Errno::BUSY,
             Cause::TooSmall { .. } => Errno::NOSPC,
             Cause::Host(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
         }
@@ -221,6 +272,9 @@ impl Error {
             Cause::Occupied { .. } => "occupied",
             Cause::TooSmall { .. } => "too_small",
             Cause::Ended => "edit_ended",
+            Cause::Closed => "closed",
+            Cause::Busy => "busy",
+            Cause::NotOpenFor { .. } => "not_open",
             Cause::OffsetBeyondEnd { .. } => "offset_beyond_end",
             Cause::NotADevice => "not_a_device",
             Cause::Option { .. } => "bad_option",
@@ -238,6 +292,13 @@ impl Error {
             return Some(error);
         }
         None
+    }
+}
+
+impl From<Error> for io::Error {
+    /// Keeps the kind that programs look at, and the text that people read.
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
     }
 }
 
@@ -316,9 +377,8 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use platter_ondisk::{Corruption, Locus};
-    use platter_vfs::Condition;
 
-    use super::*;
+    use super::{Arc, Cause, Condition, Errno, Error, Format, IoError, Operation, io};
 
     #[test]
     fn one_line_names_image_structure_place_and_rule() {

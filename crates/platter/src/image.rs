@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use platter_block::partition::{Fault, read_table};
 use platter_block::{
-    Access, BlockDevice, FileDevice, IoError, OpenError, PartitionTable, PartitionView, TableError,
+    Access, BlockDevice, FileDevice, IoError, MemoryDevice, OpenError, PartitionTable,
+    PartitionView, TableError,
 };
+
+use platter_vfs::Condition;
 
 use crate::signature::SIGNATURE_LEN_BYTES;
 use crate::spec::{ImageSpec, PartitionSelector};
@@ -72,6 +75,33 @@ impl Image {
             device,
             file: None,
         }
+    }
+
+    /// A disk in memory that holds zeros.
+    #[must_use]
+    pub fn in_memory(len_bytes: usize) -> Self {
+        Self::from_bytes(vec![0; len_bytes])
+    }
+
+    /// A disk in memory that holds `bytes`.
+    #[must_use]
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
+        Self::new("memory", Arc::new(MemoryDevice::new("memory", bytes)))
+    }
+
+    /// All bytes of the image as they are now. Changes of a volume are there once it is closed.
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let len_bytes = self.device.geometry().len_bytes;
+        let too_large = |_| {
+            Error::new(
+                &self.name,
+                platter_vfs::Error::from(Condition::FileTooLarge),
+            )
+        };
+        let mut bytes = vec![0; usize::try_from(len_bytes).map_err(too_large)?];
+        let read = self.device.read_at(0, &mut bytes);
+        read.map_err(|error| Error::new(&self.name, error))?;
+        Ok(bytes)
     }
 
     /// The same image, on another device that leads to the same bytes.

@@ -6,13 +6,13 @@ use crate::devices::{DeviceRole, Devices, NamedDevice};
 /// The images that one filesystem lies on, each with its role. The first names the filesystem.
 ///
 /// ```no_run
-/// use platter::{DeviceRole, Image, ImageSet, OpenOptions};
+/// use platter::{DeviceRole, Image, ImageSet, MountOptions};
 /// use platter::block::Access;
 ///
 /// let images = ["a.img", "b.img"].map(|path| Image::open(path.as_ref(), Access::Read));
 /// let [first, second] = images;
 /// let set = ImageSet::new(first?).with(DeviceRole::Data, second?);
-/// let volume = OpenOptions::new().mount(&set)?;
+/// let volume = MountOptions::new().mount(&set)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]

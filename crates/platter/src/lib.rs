@@ -1,25 +1,37 @@
 //! Linux filesystems in user space: open ext2/3/4 images and disks, read and walk them,
 //! copy files out, stream them as tar, check them. No root, no mount, nothing written to the image.
 //!
-//! An [`ImageSpec`] names an image, [`OpenOptions`] open it as a [`Volume`], and the volume gives
-//! [`File`]s by path. An [`Image`] is what lies below: bytes to [probe](Image::probe), with
-//! partitions. Paths and names are bytes; errors name image, path, structure, place and rule.
+//! A [`Volume`] is what [`std::fs`] is for the filesystems of the host: it opens [`File`]s, which implement
+//! [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek), creates, renames and
+//! removes names, and lists directories. [`MountOptions`] open one: from a name like `disk.img@2`
+//! ([`ImageSpec`]), from bytes in memory, or from any [`BlockDevice`](block::BlockDevice) (an [`Image`]).
+//! [`FormatOptions`] make a new filesystem, and an [`Edit`] makes changes all at once or not at all.
 //!
-//! ```no_run
-//! use platter::vfs::{FileKind, WalkOrder};
-//!
-//! let volume = platter::OpenOptions::new().open(&"disk.img@2".parse()?)?;
-//! for entry in volume.open("/etc")?.loaded_entries(WalkOrder::Name) {
-//!     let entry = entry?;
-//!     let (file, attr) = entry.file?;
-//!     if attr.kind == FileKind::Regular {
-//!         println!("{} {}", attr.size_bytes, platter::Escaped(file.path()));
-//!     }
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//! use platter::{FormatOptions, Image, MountOptions};
+//!
+//! let image = Image::in_memory(4 << 20);
+//! FormatOptions::default().format(&image)?;
+//!
+//! let volume = MountOptions::new().read_write().mount(&image)?;
+//! volume.create_dir_all("/etc/app")?;
+//! volume.write("/etc/app/motto", "as std::fs")?;
+//! volume.close()?;
+//!
+//! let volume = MountOptions::new().mount(&image)?;
+//! for entry in volume.read_dir("/etc/app")? {
+//!     println!("{}", entry?.path().display());
+//! }
+//! assert_eq!(volume.read_to_string("/etc/app/motto")?, "as std::fs");
+//! # Ok::<(), platter::Error>(())
+//! ```
+//!
+//! Paths and names are bytes ([`AsPath`]); an [`Error`] names image, path, structure, place and rule, has a
+//! stable [code](Error::code), and becomes a [`std::io::Error`]. What can be read and
+//! not written is refused by name when it is opened for writing.
 #![forbid(unsafe_code)]
 
+mod path;
 pub mod escape;
 pub mod spec;
 pub mod signature;
@@ -56,14 +68,16 @@ pub use error::{Cause, Error, Result};
 pub use escape::Escaped;
 pub use image::Image;
 pub use image_set::ImageSet;
-pub use make::Maker;
-pub use open::OpenOptions;
+pub use make::{FormatOptions, Generation};
+pub use open::MountOptions;
 pub use options::{MountOption, OnError, OptionError, Recovery, WriteOptions};
+pub use path::AsPath;
 pub use platter_block as block;
 pub use platter_cache::MemoryBudget;
 pub use platter_vfs as vfs;
+pub use platter_vfs::{Condition, Corruption, Credentials, FileKind};
 pub use probe::{Probe, Signature};
 pub use problem::{Effect, Problem};
 pub use signature::{Format, FormatClass};
 pub use spec::{ImageSpec, PartitionSelector};
-pub use volume::{File, LoadedEntry, Volume};
+pub use volume::{DirEntry, File, LoadedEntry, Metadata, OpenOptions, ReadDir, Volume};

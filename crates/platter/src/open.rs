@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use platter_block::Access;
+use platter_block::{Access, RevocableDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::clock::{FixedClock, SystemClock};
@@ -13,6 +13,7 @@ use crate::counting::Counting;
 use crate::devices::{DeviceRole, Devices};
 use crate::driver::{self, Driver, MountRequest, Purpose};
 use crate::options::{MountOption, Recovery, WriteOptions};
+use crate::volume::VolumeParts;
 use crate::{Cause, Error, Image, ImageSet, ImageSpec, Probe, Result, Volume};
 
 pub use crate::driver::check_option;
@@ -24,12 +25,12 @@ pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 /// the image.
 ///
 /// ```no_run
-/// let volume = platter::OpenOptions::new().open(&"disk.img@2".parse()?)?;
-/// print!("{}", volume.read("/etc/hostname", 4096)?.escape_ascii());
+/// let volume = platter::MountOptions::new().open(&"disk.img@2".parse()?)?;
+/// print!("{}", volume.read("/etc/hostname")?.escape_ascii());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct OpenOptions {
+pub struct MountOptions {
     recovery: Recovery,
     offset: Option<u64>,
     /// Devices beside the image.
@@ -45,7 +46,7 @@ pub struct OpenOptions {
     pub(crate) count_requests: bool,
 }
 
-impl Default for OpenOptions {
+impl Default for MountOptions {
     fn default() -> Self {
         Self {
             recovery: Recovery::default(),
@@ -63,7 +64,7 @@ impl Default for OpenOptions {
     }
 }
 
-impl OpenOptions {
+impl MountOptions {
     /// The defaults: replay in memory, a lock that other readers share, the machine's clock.
     #[must_use]
     pub fn new() -> Self {
@@ -115,16 +116,14 @@ impl OpenOptions {
     }
 
     /// Open it for writing, with a lock that nobody shares. A journal that holds changes is replayed
-    /// onto the image first. Whoever is done calls
-    /// [`unmount`](platter_vfs::Filesystem::unmount): to drop the volume without that is a power
-    /// cut.
+    /// onto the image first. [`Volume::close`] ends it.
     ///
     /// ```no_run
     /// use platter::WriteOptions;
-    /// let volume = platter::OpenOptions::new()
+    /// let volume = platter::MountOptions::new()
     ///     .writing(WriteOptions::default())
     ///     .open(&"disk.img".parse()?)?;
-    /// volume.filesystem().unmount()?;
+    /// volume.close()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -132,6 +131,12 @@ impl OpenOptions {
         self.access = Access::Write;
         self.writing = Some(options);
         self
+    }
+
+    /// Opens it for [writing](Self::writing) with the defaults.
+    #[must_use]
+    pub fn read_write(self) -> Self {
+        self.writing(WriteOptions::default())
     }
 
     /// Let the caches take their memory from `budget`, which other volumes may share.
@@ -187,19 +192,25 @@ impl OpenOptions {
         let images = images.into();
         let image = images.first();
         let driver = self.driver(image)?;
-        let mut devices = self.devices(&images)?;
+        let mut revocable = Vec::new();
+        let mut devices = self.devices(&images)?.map(|device| {
+            let device = Arc::new(RevocableDevice::new(Arc::clone(&device.device)));
+            revocable.push(Arc::clone(&device));
+            device
+        });
         let counting = self.count_requests.then(|| Counting::below(&mut devices));
         let request = self.request(driver, image, devices.clone())?;
         let fs = driver
             .mount(request)
             .map_err(|error| self.explain(image, driver, error))?;
-        let mut volume = Volume::new(Arc::clone(image.name()), fs)
-            .on_devices(&devices)
-            .on_file(image.file().cloned());
-        if let Some(counting) = counting {
-            volume = volume.counting(counting);
-        }
-        Ok(volume)
+        let volume = VolumeParts {
+            devices: devices.all(),
+            file: image.file().cloned(),
+            counting,
+            revocable: Some(revocable),
+            ..VolumeParts::new(Arc::clone(image.name()), fs)
+        };
+        Ok(volume.volume())
     }
 
     /// Looks at the image with its devices, and at its partitions if it has any.

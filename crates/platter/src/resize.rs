@@ -163,7 +163,7 @@ mod tests {
     use platter_vfs::{CheckSink, Finding, FixedClock, Timestamp};
 
     use super::*;
-    use crate::Maker;
+    use crate::FormatOptions;
     use crate::driver::samples::GENERATIONS;
     use crate::make::MkfsOptions;
     use crate::populate::Content;
@@ -193,7 +193,7 @@ mod tests {
         for generation in GENERATIONS {
             let path = folder.path().join(format!("{generation:?}"));
             let spec = ImageSpec::parse(&path).unwrap();
-            let maker = Maker::new(MkfsOptions::new(generation)).size_bytes(9 << 20);
+            let maker = FormatOptions::new(MkfsOptions::new(generation)).size_bytes(9 << 20);
             let maker = maker.content(Content::of_folder(&tree).unwrap());
             maker.make(&spec, &mut |_| {}).unwrap();
             let before = fs::read(&path).unwrap();
@@ -204,11 +204,11 @@ mod tests {
             assert_eq!(found.before_bytes, 9 << 20);
             assert_eq!(found.after_bytes, 40 << 20);
             assert_eq!(fs::metadata(&path).unwrap().len(), 40 << 20);
-            let volume = crate::OpenOptions::new().open(&spec).unwrap();
-            assert!(volume.read("/file", 200_000).unwrap() == vec![7; 100_000]);
+            let volume = crate::MountOptions::new().open(&spec).unwrap();
+            assert!(volume.read("/file").unwrap() == vec![7; 100_000]);
             let image = Image::open(&path, Access::Read).unwrap();
             let mut findings = Findings(Vec::new());
-            let checked = crate::OpenOptions::new().check(&image, &mut findings);
+            let checked = crate::MountOptions::new().check(&image, &mut findings);
             checked.unwrap();
             assert!(findings.0.is_empty(), "{generation:?}: {:?}", findings.0);
         }

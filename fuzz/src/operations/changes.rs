@@ -1,5 +1,7 @@
 //! Edits and growing.
 
+use std::os::unix::ffi::OsStringExt;
+
 use platter::copy::CopyOptions;
 use platter::edit::{CopyIn, CopySource, Existing, Missing, Owner, SizeChange};
 use platter::resize::{NewSize, grow};
@@ -33,13 +35,12 @@ fn note<T>(tally: &mut Tally, result: Result<T>) -> Option<T> {
 
 /// The paths of what lies at the top.
 fn tops(edit: &Edit, tally: &mut Tally) -> Vec<Vec<u8>> {
-    let listed = edit.volume().read_dir("/");
-    let entries = note(tally, listed).unwrap_or_default();
-    let path = |name: &[u8]| [b"/", name].concat();
-    let paths = entries
-        .iter()
-        .map(|entry| path(entry.name.as_name().as_bytes()));
-    paths.take(TOP_NAMES_MAX).collect()
+    let Some(entries) = note(tally, edit.volume().read_dir("/")) else {
+        return Vec::new();
+    };
+    let path = |entry: platter::DirEntry| entry.path().into_os_string().into_vec();
+    let entries = entries.map_while(|entry| note(tally, entry));
+    entries.take(TOP_NAMES_MAX).map(path).collect()
 }
 
 /// The paths of files anywhere.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use platter::vfs::{FixedClock, Timestamp};
-use platter::{DeviceRole, ImageSpec, MemoryBudget, OpenOptions};
+use platter::{DeviceRole, ImageSpec, MemoryBudget, MountOptions};
 
 use crate::contents::Contents;
 use crate::exercise::Tally;
@@ -133,7 +133,7 @@ impl Desk {
         ImageSpec::new(self.image())
     }
 
-    fn options(&self) -> OpenOptions {
+    fn options(&self) -> MountOptions {
         let others = self.images().skip(1);
         let options = open::options(self.cache_bytes);
         others.fold(options, |options, path| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use platter::OpenOptions;
+use platter::MountOptions;
 use platter::options::{MountOption, Recovery};
 use testkit::fs_type::FsType;
 
@@ -208,14 +208,14 @@ pub fn examine(mutant: &Mutant, limits: Limits) -> Tallies {
 }
 
 /// The options that overlook most, for one mutant in eight of a format that has them.
-fn lenient(mutant: &Mutant, options: &OpenOptions) -> Option<OpenOptions> {
+fn lenient(mutant: &Mutant, options: &MountOptions) -> Option<MountOptions> {
     let options = options.clone();
     match mutant.fs_type {
         _ if !mutant.number.is_multiple_of(8) => None,
         FsType::Ext4 => None,
         FsType::Btrfs => {
             let words = ["rescue=all", "degraded"].map(MountOption::parse);
-            Some(words.into_iter().fold(options, OpenOptions::option))
+            Some(words.into_iter().fold(options, MountOptions::option))
         }
         FsType::Xfs => Some(options.recovery(Recovery::Skip)),
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use platter::vfs::{FileKind, TreeWalk, WalkEvent, WalkOrder};
-use platter::{ImageSpec, OpenOptions};
+use platter::{ImageSpec, MountOptions};
 
 /// Made with every filesystem.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -81,7 +81,7 @@ fn add_folder(folder: &Path, below: &[u8], lines: &mut Vec<String>) -> Result<()
 
 /// What is in an image.
 pub(super) fn of_image(image: &Path) -> Result<Vec<String>> {
-    let volume = OpenOptions::new().open(&ImageSpec::new(image))?;
+    let volume = MountOptions::new().open(&ImageSpec::new(image))?;
     let fs = volume.filesystem().clone();
     let root = fs.root()?;
     let mut lines = Vec::new();

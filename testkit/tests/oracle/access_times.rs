@@ -115,7 +115,7 @@ fn play(root: &Path) -> Seen {
 }
 
 fn by_platter(image: &Path, mountpoint: &Path, options: &str) -> Seen {
-    let open = platter::OpenOptions::new().writing(WriteOptions::default());
+    let open = platter::MountOptions::new().writing(WriteOptions::default());
     let mut session = served::mount(image, &open, mountpoint, options).unwrap();
     let seen = play(mountpoint);
     let names = ["dir/file", "dir", "link", "spared", "marked", "unread"];
@@ -131,7 +131,7 @@ fn by_platter(image: &Path, mountpoint: &Path, options: &str) -> Seen {
 
     let (verdict, report) = e2fsck::report(image).unwrap();
     assert!(verdict.is_clean(), "{report}");
-    let open = platter::OpenOptions::new();
+    let open = platter::MountOptions::new();
     let mut session = served::mount(image, &open, mountpoint, "ro").unwrap();
     read(&mountpoint.join("unread"), OFlags::empty());
     list(mountpoint);
@@ -208,7 +208,7 @@ fn frozen_files_are_opened_as_by_the_kernel() {
     mount.unmount(&image).unwrap();
     assert!(expected.iter().any(|(.., is_open)| !is_open));
 
-    let open = platter::OpenOptions::new().writing(WriteOptions::default());
+    let open = platter::MountOptions::new().writing(WriteOptions::default());
     let mut session = served::mount(&image, &open, &mountpoint, "strictatime").unwrap();
     let found = openings(&mountpoint);
     served::unmount(&mut session).unwrap();

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use platter::{OpenOptions, Volume, WriteOptions};
+use platter::{MountOptions, Volume, WriteOptions};
 use platter_vfs::{Context, CreateKind, Name, XattrMode};
 use testkit::loopdev::{self, Mount};
 use testkit::oracle::{debugfs, e2fsck, mke2fs};
@@ -64,10 +64,7 @@ fn inodes_of_other_creators_are_written_in_their_form() {
         mount.unmount(&image).unwrap();
         assert_clean(&image, (layout, "written by the kernel"));
         let volume = open_for_writing(&image);
-        assert!(
-            volume.read("theirs", 100).unwrap() == b"theirs",
-            "{layout:?}"
-        );
+        assert!(volume.read("theirs").unwrap() == b"theirs", "{layout:?}");
         volume.filesystem().unmount().unwrap();
     }
 }
@@ -82,7 +79,7 @@ fn unchecksummed_inodes_of_other_creators_are_used() {
     fs::write(mount.root().join("theirs"), "theirs").unwrap();
     mount.unmount(&image).unwrap();
     let volume = open_for_writing(&image);
-    assert!(volume.read("theirs", 100).unwrap() == b"theirs");
+    assert!(volume.read("theirs").unwrap() == b"theirs");
     write(&volume, "ours", b"ours");
     volume.filesystem().unmount().unwrap();
     drop(volume);
@@ -103,7 +100,7 @@ fn what_the_hurd_cannot_have_is_not_written() {
     )
     .unwrap();
     let spec = platter::ImageSpec::parse(&image).unwrap();
-    let refused = OpenOptions::new()
+    let refused = MountOptions::new()
         .writing(WriteOptions::default())
         .open(&spec);
     let said = refused
@@ -111,7 +108,7 @@ fn what_the_hurd_cannot_have_is_not_written() {
         .map(|error| error.to_string())
         .unwrap_or_default();
     assert!(said.contains("64bit of GNU/Hurd"), "{said}");
-    OpenOptions::new().open(&spec).unwrap();
+    MountOptions::new().open(&spec).unwrap();
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn what_must_not_change_is_refused_as_by_the_kernel() {
         let expected = outcomes(mount.root());
         mount.unmount(&image).unwrap();
         mke2fs::make(&image, 32 << 10, layout, None).unwrap();
-        let open = platter::OpenOptions::new().writing(WriteOptions::default());
+        let open = platter::MountOptions::new().writing(WriteOptions::default());
         let mut session = served::mount(&image, &open, &mountpoint, "").unwrap();
         let found = outcomes(&mountpoint);
         served::unmount(&mut session).unwrap();

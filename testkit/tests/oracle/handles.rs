@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use platter::{OpenOptions, WriteOptions};
+use platter::{MountOptions, WriteOptions};
 use platter_fuse::Session;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -173,7 +173,7 @@ fn by_platter<R>(
     writes: bool,
     play: impl FnOnce(&Tried<'_>) -> R,
 ) -> R {
-    let mut open = OpenOptions::new();
+    let mut open = MountOptions::new();
     if writes {
         open = open.writing(WriteOptions::default());
     }

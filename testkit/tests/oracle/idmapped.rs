@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use platter::{OpenOptions, WriteOptions};
+use platter::{MountOptions, WriteOptions};
 use testkit::idmap;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::mke2fs;
@@ -90,7 +90,7 @@ fn id_mapped_mounts_are_as_the_kernels() {
     mount.unmount(&image).unwrap();
     let expected_modes = modes(&image);
     make();
-    let open = OpenOptions::new().writing(WriteOptions::default());
+    let open = MountOptions::new().writing(WriteOptions::default());
     let mut session = served::mount(&image, &open, &mountpoint, "allow_other").unwrap();
     let found = printed(&mountpoint);
     served::unmount(&mut session).unwrap();

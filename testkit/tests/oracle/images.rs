@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use platter::{OpenOptions, Volume, WriteOptions};
+use platter::{MountOptions, Volume, WriteOptions};
 use platter_vfs::{Context, CreateKind, Name};
 use testkit::oracle::e2fsck;
 
@@ -14,7 +14,7 @@ pub(crate) fn open_for_writing(image: &Path) -> Volume {
         ..WriteOptions::default()
     };
     let spec = platter::ImageSpec::parse(image).unwrap();
-    OpenOptions::new().writing(options).open(&spec).unwrap()
+    MountOptions::new().writing(options).open(&spec).unwrap()
 }
 
 /// Makes a file in the root directory.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use platter::{OpenOptions, WriteOptions};
+use platter::{MountOptions, WriteOptions};
 use rustix::io::Errno;
 use testkit::ioctl;
 use testkit::loopdev::{Access, Mount};
@@ -36,7 +36,7 @@ type Play<'p> = &'p dyn Fn(&Path);
 
 fn by_platter(image: &Path, play: Play<'_>) {
     let folder = tempfile::tempdir().unwrap();
-    let open = OpenOptions::new().writing(WriteOptions::default());
+    let open = MountOptions::new().writing(WriteOptions::default());
     let mut session = served::mount(image, &open, folder.path(), "allow_other").unwrap();
     play(folder.path());
     served::unmount(&mut session).unwrap();
@@ -297,7 +297,7 @@ fn a_shutdown_ends_everything_until_the_next_mount() {
             }
             if layout == "ext4" {
                 // The journal is there to be replayed, and then nothing is wrong.
-                let volume = OpenOptions::new().writing(WriteOptions::default());
+                let volume = MountOptions::new().writing(WriteOptions::default());
                 let spec = platter::ImageSpec::parse(&image).unwrap();
                 let volume = volume.open(&spec).unwrap();
                 volume.filesystem().unmount().unwrap();

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter::{ImageSpec, OpenOptions, Volume, WriteOptions};
+use platter::{ImageSpec, MountOptions, Volume, WriteOptions};
 use platter_vfs::{Attr, Inode, Name, Timestamp};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, Statx, StatxFlags, StatxTimestamp, copy_file_range,
@@ -238,7 +238,7 @@ fn differences(volume: &Volume, root: &Path, fields: &[Field], when: &str) -> Ve
 fn cached_attributes_are_current_after_every_change() {
     let folder = tempfile::tempdir().unwrap();
     let (image, mountpoint) = (folder.path().join("image"), folder.path().join("mount"));
-    let open = OpenOptions::new().writing(WriteOptions::default());
+    let open = MountOptions::new().writing(WriteOptions::default());
     for layout in LAYOUTS {
         for fields in FIELDS.chunks(1).chain([FIELDS]) {
             mke2fs::make(&image, IMAGE_KIB, layout, None).unwrap();

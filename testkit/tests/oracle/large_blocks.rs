@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use platter::{OpenOptions, Volume, WriteOptions};
+use platter::{MountOptions, Volume, WriteOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::memory::{MemFs, MemFsLimits};
 use platter_vfs::{Error, FallocateMode, FixedClock, Inode, Name, Timestamp};
@@ -47,7 +47,7 @@ fn open(image: &Path, cache_bytes: u64) -> Volume {
     };
     let spec = platter::ImageSpec::parse(image).unwrap();
     let budget = Arc::new(MemoryBudget::new(cache_bytes));
-    let options = OpenOptions::new().writing(options).budget(budget);
+    let options = MountOptions::new().writing(options).budget(budget);
     options.open(&spec).unwrap()
 }
 

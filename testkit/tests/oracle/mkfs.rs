@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use platter::resize::NewSize;
-use platter::{ImageSpec, Maker};
+use platter::{FormatOptions, ImageSpec};
 use platter_block::{BlockDevice, FileDevice, OpenOptions};
 use platter_cache::MemoryBudget;
 use platter_ext4::mkfs::{Generation, MkfsOptions, mkfs};
@@ -206,8 +206,8 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; 1 << 20], 17 << 20).unwrap();
     let device = LoopDevice::attach(&image, Access::ReadWrite).unwrap();
     let spec = ImageSpec::parse(device.path()).unwrap();
-    let maker = || Maker::new(MkfsOptions::new(Generation::Ext4)).overwrite(true);
-    let make = |maker: Maker| patiently(|| maker.make(&spec, &mut |_| {}));
+    let maker = || FormatOptions::new(MkfsOptions::new(Generation::Ext4)).overwrite(true);
+    let make = |maker: FormatOptions| patiently(|| maker.make(&spec, &mut |_| {}));
     assert!(make(maker().size_bytes(41 << 20)).is_err());
     assert!(make(maker().minimal_size()).is_err());
     make(maker().size_bytes(16 << 20)).unwrap();
@@ -223,7 +223,7 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     assert_clean(device.path(), "written");
     let mut options = MkfsOptions::new(Generation::Ext4);
     options.zero_inode_tables = true;
-    make(Maker::new(options).overwrite(true)).unwrap();
+    make(FormatOptions::new(options).overwrite(true)).unwrap();
     assert_clean(device.path(), "written");
     let printed = tool::succeed(tool::command("dumpe2fs").arg(device.path())).unwrap();
     let printed = String::from_utf8_lossy(&printed.stdout).into_owned();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use platter::{OpenOptions, WriteOptions};
+use platter::{MountOptions, WriteOptions};
 use platter_vfs::{Context, CreateKind, Name};
 use testkit::loopdev::{self, Mount};
 use testkit::oracle::mke2fs;
@@ -50,7 +50,7 @@ fn each_goes_on_where_the_other_unmounted() {
         }
         let volume = open_for_writing(&image);
         for round in 0..3 {
-            let found = volume.read(format!("theirs{round}"), 1 << 20).unwrap();
+            let found = volume.read(format!("theirs{round}")).unwrap();
             assert!(found == vec![round; 100_000], "{layout:?}");
         }
         volume.filesystem().unmount().unwrap();
@@ -76,7 +76,7 @@ fn what_was_synced_before_a_power_cut_is_there_for_the_kernel() {
         mount.unmount(&copy).unwrap();
         assert_clean(&copy, (layout, "recovered by the kernel"));
         let volume = open_for_writing(&image);
-        let found = volume.read("synced", 1 << 20).unwrap();
+        let found = volume.read("synced").unwrap();
         assert!(found == vec![7; 50_000], "{layout:?}");
         volume.filesystem().unmount().unwrap();
         drop(volume);
@@ -99,7 +99,7 @@ fn only_the_superusers_mounts_write_into_the_reserve() {
                 uses_reserve,
                 ..WriteOptions::default()
             };
-            let volume = OpenOptions::new().writing(writing).open(&spec).unwrap();
+            let volume = MountOptions::new().writing(writing).open(&spec).unwrap();
             let root = volume.filesystem().root().unwrap();
             let name = if uses_reserve { "rest" } else { "filled" };
             let name = Name::new(name.as_bytes()).unwrap();
@@ -129,7 +129,7 @@ fn unmounting_takes_less_than_a_second() {
     let image = folder.path().join("image");
     mke2fs::make(&image, 64 << 10, &["-t", "ext4"], None).unwrap();
     let spec = platter::ImageSpec::parse(&image).unwrap();
-    let options = OpenOptions::new().writing(WriteOptions::default());
+    let options = MountOptions::new().writing(WriteOptions::default());
     let volume = options.open(&spec).unwrap();
     write(&volume, "file", &vec![1; 8 << 20]);
     let file = volume.open("file").unwrap();
@@ -152,7 +152,7 @@ fn what_changed_is_in_the_image_soon_after_the_last_change() {
             ..WriteOptions::default()
         };
         let spec = platter::ImageSpec::parse(&image).unwrap();
-        let volume = OpenOptions::new().writing(options).open(&spec).unwrap();
+        let volume = MountOptions::new().writing(options).open(&spec).unwrap();
         for name in ["one", "two"] {
             write(&volume, name, &vec![7; 100_000]);
             // A copy is what a crash now would leave.
@@ -172,7 +172,7 @@ fn has(image: &Path, name: &str, len: usize) -> bool {
     let copy = image.with_extension("copy");
     fs::copy(image, &copy).unwrap();
     let spec = platter::ImageSpec::parse(&copy).unwrap();
-    let volume = OpenOptions::new().open(&spec).unwrap();
+    let volume = MountOptions::new().open(&spec).unwrap();
     let root = volume.filesystem().root().unwrap();
     let Ok(file) = root.lookup(Name::new(name.as_bytes()).unwrap()) else {
         return false;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use platter::{MemoryBudget, OpenOptions, WriteOptions};
+use platter::{MemoryBudget, MountOptions, WriteOptions};
 use platter_ext4::orphan::Orphans;
 use platter_fuse::{Operation, Session};
 use rustix::fs::{Advice, AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags};
@@ -259,7 +259,7 @@ fn by_the_kernel(image: &Path) -> Named {
 }
 
 fn by_platter(image: &Path, mountpoint: &Path) -> Named {
-    let open = OpenOptions::new()
+    let open = MountOptions::new()
         .writing(WriteOptions::default())
         .budget(Arc::new(MemoryBudget::new(BUDGET_BYTES)));
     let mut session = served::mount(image, &open, mountpoint, "").unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use platter::{OpenOptions, WriteOptions};
+use platter::{MountOptions, WriteOptions};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::mke2fs;
@@ -97,7 +97,7 @@ fn set_id_bits_go_as_on_the_kernels_filesystem() {
     assert_eq!(expected["write.6777.0"], [0o6777; 2]);
 
     mke2fs::make(&image, IMAGE_KIB, LAYOUT, None).unwrap();
-    let open = OpenOptions::new().writing(WriteOptions::default());
+    let open = MountOptions::new().writing(WriteOptions::default());
     let mut session = served::mount(&image, &open, &mountpoint, "allow_other").unwrap();
     let found = modes(&mountpoint);
     served::unmount(&mut session).unwrap();

@@ -15,7 +15,7 @@ use platter::make::{Generation, MkfsOptions};
 use platter::populate::Content;
 use platter::vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, AclEntry, AclSubject, PosixAcl};
 use platter::vfs::{FixedClock, Timestamp};
-use platter::{ImageSpec, Maker};
+use platter::{FormatOptions, ImageSpec};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use testkit::attributes;
 use testkit::loopdev::{Access, Mount};
@@ -391,7 +391,7 @@ fn make(image: &Path, options: MkfsOptions, content: Content) -> platter::Result
         nanoseconds: 0,
     };
     let spec = ImageSpec::parse(image).unwrap();
-    Maker::new(options)
+    FormatOptions::new(options)
         .clock(Arc::new(FixedClock::new(now, 7)))
         .content(content)
         .size_of_content()

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use platter::block::Access;
-use platter::{Image, OpenOptions};
+use platter::{Image, MountOptions};
 use testkit::compare::{Outcome, Rules, compare_below};
 use testkit::oracle::e2fsck;
 use testkit::{program, tool};
@@ -230,7 +230,7 @@ mke2fs -q -F -t ext4 -b 4096 -m 0 -N "$inodes" -d "$root/usr" "$image" "$size"
 
 fn as_root(image: &Path, parts: &[Part]) -> Result<()> {
     let image = Image::open(image, Access::Read)?;
-    let volume = OpenOptions::new().mount(&image)?;
+    let volume = MountOptions::new().mount(&image)?;
     let mut outcome = Outcome::default();
     for part in parts {
         let inside = part.path.strip_prefix("/usr")?;

@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 use platter::make::{self, NewFilesystem};
 use platter::populate::{Content, ContentLayers, IdMap, IdRange};
 use platter::vfs::{Clock, FixedClock, SystemClock, Timestamp};
-use platter::{ImageSpec, Maker, MemoryBudget};
+use platter::{FormatOptions, ImageSpec, MemoryBudget};
 
 use super::info;
 use super::operands::parse_image;
@@ -144,7 +144,7 @@ impl Mkfs {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             misuse!("{image}: --minimize makes a new file, no partition or device");
         }
-        let mut maker = Maker::new(self.new_filesystem()?)
+        let mut maker = FormatOptions::new(self.new_filesystem()?)
             .overwrite(self.force)
             .clock(self.clock()?)
             .budget(Arc::new(MemoryBudget::new(image_options.cache)));

@@ -438,6 +438,10 @@ impl platter_vfs::Inode for Node {
         self.tree.noted(written)
     }
 
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        self.tree.noted(file::append(self, data))
+    }
+
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
         let written = file::write(self, offset, data, WriteTo::Device);
         self.tree.noted(written)

@@ -38,7 +38,7 @@ pub use seek::seek;
 pub use sources::{Piece, Sources, copy_into};
 pub use sync::{sync_data, write_back};
 pub use truncate::{finish_truncation, resize};
-pub use write::{WriteTo, write};
+pub use write::{WriteTo, append, write};
 pub use writeback::write_runs;
 
 /// What is to be done with dirty pages' blocks.

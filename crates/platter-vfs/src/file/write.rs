@@ -35,8 +35,29 @@ pub fn write<F: FileBlocks>(file: &F, offset: u64, data: &[u8], to: WriteTo) -> 
         return Ok(());
     }
     file.throttle();
-    let end = offset.checked_add(data.len() as u64);
     let _lock = file.inode_lock().write();
+    write_locked(file, offset, data, to)
+}
+
+/// Writes all of `data` at the end of the file, wherever other writers have moved it (`O_APPEND`). Returns
+/// the new end.
+///
+/// # Errors
+/// As [`write()`].
+pub fn append<F: FileBlocks>(file: &F, data: &[u8]) -> Result<u64> {
+    file.check_write()?;
+    file.throttle();
+    let _lock = file.inode_lock().write();
+    let end = file.data().size_bytes();
+    if !data.is_empty() {
+        write_locked(file, end, data, WriteTo::Cache)?;
+    }
+    Ok(end.saturating_add(data.len() as u64))
+}
+
+/// Writes with the inode lock held.
+fn write_locked<F: FileBlocks>(file: &F, offset: u64, data: &[u8], to: WriteTo) -> Result<()> {
+    let end = offset.checked_add(data.len() as u64);
     let end = end.filter(|&end| end <= file.size_bytes_max());
     let end = end.ok_or(Condition::FileTooLarge)?;
     if !file.write_inline(offset, data)? {

@@ -1,21 +1,17 @@
 //! Permission bits, owners, sizes, times and extended attributes.
 
-use platter_vfs::permission::prepare_set_attr;
 use platter_vfs::xattr::{XattrAccess, check_xattr};
 use platter_vfs::{
     Attr, Condition, Context, CreateKind, Credentials, FileKind, Inode, SetAttr, SetTime, TreeWalk,
     WalkEvent, WalkOrder, XattrMode,
 };
 
-use super::place::join;
 use super::{Edit, ModeChange, Owner};
-use crate::{File, Result};
+use crate::volume::place::join;
+use crate::{File, Result, Volume};
 
 /// The permission bits that new files ask for.
 const FILE_PERMISSIONS: u32 = 0o666;
-
-/// Symbolic links that a path may lead through, as Linux has it.
-const LINKS_MAX: usize = 40;
 
 /// Does something with a file of this path.
 type Work<'a> = dyn FnMut(&[u8], &dyn Inode, &Attr) -> Result<()> + 'a;
@@ -181,7 +177,7 @@ impl Edit {
             Ok(inode) => self.volume.file(path, Ok(inode)).map(Some),
             Err(platter_vfs::Error::Condition(Condition::NotFound)) if no_create => Ok(None),
             Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
-                let end = self.end_of_links(path)?;
+                let end = self.named(path, self.volume.end_of_links(path))?;
                 let place = self.place(&end, Condition::NotFound)?;
                 let made = place.create(&self.context, CreateKind::Regular, FILE_PERMISSIONS);
                 self.volume.file(path, made).map(Some)
@@ -190,35 +186,9 @@ impl Edit {
         }
     }
 
-    /// The path at which a file is made that a path names: where a symbolic link leads to nothing,
-    /// what it leads to.
-    fn end_of_links(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let mut end = path.to_vec();
-        for _ in 0..LINKS_MAX {
-            let found = self.volume.walker().resolve_no_follow(&end);
-            let Ok(target) = found.and_then(|inode| inode.read_link()) else {
-                return Ok(end);
-            };
-            let name = end.iter().rposition(|&byte| byte == b'/');
-            end.truncate(
-                name.filter(|_| !target.starts_with(b"/"))
-                    .map_or(0, |name| name + 1),
-            );
-            end.extend_from_slice(&target);
-        }
-        Err(self.error(
-            path,
-            platter_vfs::Error::from(Condition::TooManyLinksFollowed),
-        ))
-    }
-
     /// Changes attributes as the superuser may.
     pub(super) fn set_attr(&self, path: &[u8], inode: &dyn Inode, changes: &SetAttr) -> Result<()> {
-        let attr = self.named(path, inode.attr())?;
-        let prepared = prepare_set_attr(inode, &attr, &Credentials::root(), changes);
-        let changes = self.named(path, prepared)?;
-        let set = inode.set_attr(&Context::root(), &changes);
-        self.named(path, set).map(drop)
+        self.named(path, Volume::set_attr_of(inode, changes))
     }
 
     /// Does something with a file, and with `recursive` with all below it.

@@ -1,7 +1,6 @@
 //! Contents of files, as `std::fs` writes them.
 
-use platter_vfs::permission::{Access, check_access};
-use platter_vfs::{Condition, Credentials, FileKind};
+use platter_vfs::Condition;
 
 use super::{Edit, SizeChange};
 use crate::{File, Result};
@@ -35,20 +34,7 @@ impl Edit {
             return Err(self.error(path, platter_vfs::Error::from(Condition::NotFound)));
         };
         let attr = file.attr()?;
-        let wrong = match attr.kind {
-            FileKind::Regular => None,
-            FileKind::Directory => Some(Condition::IsDirectory),
-            FileKind::Symlink
-            | FileKind::CharDevice
-            | FileKind::BlockDevice
-            | FileKind::Fifo
-            | FileKind::Socket => Some(Condition::InvalidArgument),
-        };
-        if let Some(condition) = wrong {
-            return Err(self.error(path, platter_vfs::Error::from(condition)));
-        }
-        let root = Credentials::root();
-        let allowed = check_access(&**file.inode(), &attr, &root, Access::WRITE);
+        let allowed = self.volume.may_write_to(&**file.inode(), &attr);
         self.named(path, allowed)?;
         Ok(file)
     }

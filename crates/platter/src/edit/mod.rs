@@ -4,14 +4,14 @@
 //! [`commit`](Edit::commit): to drop it is to have done nothing. See `docs/design/editing.md`.
 
 mod scratch;
-mod place;
-mod removal;
 mod names;
 mod attributes;
 mod mode;
 mod owner;
 mod contents;
 mod copy_in;
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod tests;
 
@@ -20,13 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::{Access, BatchDevice, BatchWriter, FileDevice, RevocableDevice};
-use platter_vfs::{Context, Credentials};
+use platter_vfs::{Condition, Context, Credentials, Inode};
 
 use crate::counting::Counting;
 use crate::devices::Devices;
 use crate::driver::{Driver, EditStrategy, Purpose, unsupported};
+use crate::volume::VolumeParts;
+use crate::volume::place::Place;
 use crate::{
-    Cause, Error, Image, ImageSet, ImageSpec, OnError, OpenOptions, Result, Volume, WriteOptions,
+    Cause, Error, Image, ImageSet, ImageSpec, MountOptions, OnError, Result, Volume, WriteOptions,
 };
 
 use scratch::Scratches;
@@ -40,8 +42,8 @@ pub use owner::Owner;
 /// Changes of one filesystem that are made together.
 ///
 /// ```no_run
-/// use platter::OpenOptions;
-/// let edit = OpenOptions::new().edit(&"disk.img".parse()?)?;
+/// use platter::MountOptions;
+/// let edit = MountOptions::new().edit(&"disk.img".parse()?)?;
 /// edit.make_dir(b"/srv/data", None)?;
 /// edit.write(b"/srv/data/motto", b"all or nothing\n")?;
 /// edit.commit()?;
@@ -56,7 +58,7 @@ pub struct Edit {
     together: Image,
     /// The devices of the filesystem, with the image.
     devices: Devices,
-    options: OpenOptions,
+    options: MountOptions,
     context: Context,
     /// What files that outlive the edit would keep open.
     revocable: Vec<Arc<RevocableDevice>>,
@@ -84,7 +86,7 @@ impl fmt::Debug for Edit {
     }
 }
 
-impl OpenOptions {
+impl MountOptions {
     /// Begins to edit the filesystem that `spec` names, ignoring its path. Nobody else may use the
     /// image until the edit is committed or dropped.
     pub fn edit(&self, spec: &ImageSpec) -> Result<Edit> {
@@ -127,14 +129,14 @@ fn whole(spec: &ImageSpec) -> Result<Image> {
 }
 
 impl Edit {
-    fn begin(options: &OpenOptions, image: Image, together: Image) -> Result<Self> {
+    fn begin(options: &MountOptions, image: Image, together: Image) -> Result<Self> {
         let driver = options.driver(&image)?;
         Self::begin_with(driver, options, image, together)
     }
 
     fn begin_with(
         driver: &'static dyn Driver,
-        options: &OpenOptions,
+        options: &MountOptions,
         image: Image,
         together: Image,
     ) -> Result<Self> {
@@ -175,14 +177,14 @@ impl Edit {
         let mounted = request.devices.clone();
         let fs = driver.mount(request).map_err(named)?;
         let ended = Arc::new(AtomicBool::new(false));
-        let mut volume = Volume::new(Arc::clone(image.name()), fs)
-            .on_devices(&mounted)
-            .ending_with(Arc::clone(&ended));
-        if let Some(counting) = counting {
-            volume = volume.counting(counting);
-        }
+        let volume = VolumeParts {
+            devices: mounted.all(),
+            counting,
+            ended: Some(Arc::clone(&ended)),
+            ..VolumeParts::new(Arc::clone(image.name()), fs)
+        };
         Ok(Self {
-            volume,
+            volume: volume.volume(),
             driver,
             stage,
             image,
@@ -200,6 +202,7 @@ impl Edit {
     /// is said. Without it, they belong to the superuser and have all bits they ask for.
     #[must_use]
     pub fn acting_as(mut self, credentials: Credentials, umask: u32) -> Self {
+        self.volume = self.volume.acting_as(credentials.clone(), umask);
         self.context = Context { credentials, umask };
         self
     }
@@ -244,6 +247,14 @@ impl Edit {
 
     fn named<T>(&self, path: &[u8], result: platter_vfs::Result<T>) -> Result<T> {
         result.map_err(|error| self.error(path, error))
+    }
+
+    fn place(&self, path: &[u8], otherwise: Condition) -> Result<Place> {
+        self.volume.place(path, otherwise)
+    }
+
+    fn directory(&self, path: &[u8]) -> Option<Arc<dyn Inode>> {
+        self.volume.directory(path)
     }
 }
 

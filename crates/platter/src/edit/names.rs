@@ -2,8 +2,8 @@
 
 use platter_vfs::{Condition, Context, CreateKind, FileKind, RenameMode};
 
-use super::place::{Place, last_name};
 use super::{Edit, ModeChange};
+use crate::volume::place::{Place, last_name};
 use crate::{Cause, Result};
 
 /// The permission bits that new directories ask for.
@@ -122,7 +122,7 @@ impl Edit {
         if !recursive {
             return Err(self.error(path, platter_vfs::Error::from(Condition::IsDirectory)));
         }
-        self.remove_tree(place, victim)
+        self.volume.remove_tree(place, victim)
     }
 
     /// Moves a file to another name. With `into`, and where the target is a directory, it goes into

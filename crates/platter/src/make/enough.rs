@@ -6,7 +6,7 @@ use std::sync::Arc;
 use platter_block::{Access, BlockDevice, FileDevice, IoError};
 use platter_vfs::Condition;
 
-use super::{Maker, is_full};
+use super::{FormatOptions, is_full};
 use crate::driver::OnDevice;
 use crate::{Cause, Error, Image, Result};
 
@@ -18,7 +18,7 @@ const UNIT_BYTES: u64 = 1 << 10;
 /// Where the search for the smallest size that works ends.
 const NEEDED_BYTES_MAX: u64 = 1 << 40;
 
-impl Maker {
+impl FormatOptions {
     /// Makes it in a temporary file of some length.
     pub(super) fn try_elsewhere(&self, name: &Arc<str>, len_bytes: u64) -> Result<()> {
         let host = |error: std::io::Error| Error::new(name, error);

@@ -50,7 +50,7 @@ enum Size {
 
 /// What to make a filesystem of, and where its time and randomness come from.
 #[derive(Debug, Clone)]
-pub struct Maker {
+pub struct FormatOptions {
     new: NewFilesystem,
     size: Size,
     content: Option<Arc<Content>>,
@@ -63,7 +63,14 @@ pub struct Maker {
     budget: Arc<MemoryBudget>,
 }
 
-impl Maker {
+impl Default for FormatOptions {
+    /// The type that is made where none is named, on all of an image that is there.
+    fn default() -> Self {
+        Self::new(NewFilesystem::default())
+    }
+}
+
+impl FormatOptions {
     /// A new filesystem on all of an image that is there.
     #[must_use]
     pub fn new(new: impl Into<NewFilesystem>) -> Self {
@@ -195,6 +202,22 @@ impl Maker {
             Size::Minimal => maker.make_smallest(&draft, tell)?,
         }
         draft.finish()
+    }
+
+    /// Makes the filesystem on images that are open, as long as they are: in memory, on a file, or on any
+    /// device.
+    ///
+    /// # Errors
+    /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
+    /// does not fit.
+    pub fn format(&self, images: impl Into<ImageSet>) -> Result<()> {
+        let (options, images) = (self.settled(), images.into());
+        let first = images.first();
+        options.refuse_occupied(first)?;
+        let len_bytes = first.device().geometry().len_bytes;
+        let unfit = options.refuse_unfit(first);
+        unfit.map_err(|error| options.explain_too_small(error, len_bytes))?;
+        options.make_on(&images, OnDevice::Anything, &mut |_| {})
     }
 
     /// The same, with all that is random chosen: however often a size is tried, it is the same.
@@ -390,7 +413,7 @@ mod tests {
         let budget = Arc::new(MemoryBudget::new(4 << 20));
         let content = Content::of_folder(&folder.path().join("tree")).unwrap();
         let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
-        let maker = Maker::new(MkfsOptions::new(NEWEST))
+        let maker = FormatOptions::new(MkfsOptions::new(NEWEST))
             .budget(Arc::clone(&budget))
             .content(content)
             .size_of_content();
@@ -419,7 +442,7 @@ mod tests {
             let folder = folder_of(files, bytes);
             let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
             let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
-            let maker = || Maker::new(MkfsOptions::new(generation)).content(content());
+            let maker = || FormatOptions::new(MkfsOptions::new(generation)).content(content());
             let mut told = 0;
             let mut tell = |bytes| told += bytes;
             maker().minimal_size().make(&spec, &mut tell).unwrap();
@@ -447,14 +470,14 @@ mod tests {
         let tree = folder.path().join("tree");
         let maker = || {
             let content = Content::of_folder(&tree).unwrap();
-            let maker = Maker::new(MkfsOptions::new(NEWEST));
+            let maker = FormatOptions::new(MkfsOptions::new(NEWEST));
             maker.content(content).overwrite(true)
         };
         let error = maker().size_bytes(2 << 20).make(&spec, &mut |_| {});
         assert!(is_full(&error.unwrap_err()));
         let mut options = MkfsOptions::new(NEWEST);
         options.block_bytes = Some(3000);
-        let unfit = Maker::new(options).overwrite(true);
+        let unfit = FormatOptions::new(options).overwrite(true);
         for maker in [unfit.clone(), unfit.size_bytes(8 << 20)] {
             assert!(maker.make(&spec, &mut |_| {}).is_err());
         }
@@ -476,7 +499,7 @@ mod tests {
         std::os::unix::fs::symlink("a.tar", &link).unwrap();
         for image in [&path, &link] {
             let content = Content::of_archive(&path).unwrap();
-            let maker = Maker::new(MkfsOptions::new(Generation::Ext2));
+            let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2));
             let maker = maker.content(content).overwrite(true).size_bytes(4 << 20);
             let spec = ImageSpec::parse(image).unwrap();
             assert!(maker.make(&spec, &mut |_| {}).is_err());
@@ -490,7 +513,7 @@ mod tests {
         let (path, link) = (folder.path().join("image"), folder.path().join("link"));
         fs::write(&path, b"").unwrap();
         std::os::unix::fs::symlink("image", &link).unwrap();
-        let maker = Maker::new(MkfsOptions::new(Generation::Ext2)).size_bytes(1 << 20);
+        let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2)).size_bytes(1 << 20);
         let spec = ImageSpec::parse(&link).unwrap();
         maker.make(&spec, &mut |_| {}).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
@@ -503,7 +526,7 @@ mod tests {
         let path = folder.path().join("image");
         let spec = ImageSpec::parse(&path).unwrap();
         fs::write(&path, b"a letter").unwrap();
-        let maker = Maker::new(MkfsOptions::new(Generation::Ext2)).size_bytes(4 << 20);
+        let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2)).size_bytes(4 << 20);
         let error = maker.make(&spec, &mut |_| {}).unwrap_err();
         assert!(matches!(error.cause, Cause::Occupied { .. }), "{error}");
         let maker = maker.overwrite(true);

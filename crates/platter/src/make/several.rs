@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use platter_block::Access;
 use rustix::io::Errno;
 
-use super::{Maker, Size};
+use super::{FormatOptions, Size};
 use crate::driver::OnDevice;
 use crate::populate::host_error;
 use crate::{Error, Image, ImageSet, ImageSpec, Result};
@@ -24,7 +24,7 @@ impl Drop for NewFiles {
     }
 }
 
-impl Maker {
+impl FormatOptions {
     /// Makes it on all of the images. Those that are there are written in place, once it is sure that their
     /// sizes and the options go together.
     pub(super) fn make_on_several(
@@ -149,11 +149,11 @@ mod tests {
         }
     }
 
-    fn on_two(new: impl Into<NewFilesystem>, dir: &Path, role: DeviceRole) -> Maker {
-        Maker::new(new).target(role, ImageSpec::new(dir.join("second")))
+    fn on_two(new: impl Into<NewFilesystem>, dir: &Path, role: DeviceRole) -> FormatOptions {
+        FormatOptions::new(new).target(role, ImageSpec::new(dir.join("second")))
     }
 
-    fn make(maker: &Maker, dir: &Path) -> Result<()> {
+    fn make(maker: &FormatOptions, dir: &Path) -> Result<()> {
         maker.make(&ImageSpec::new(dir.join("first")), &mut |_| {})
     }
 

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::draft::Draft;
-use super::{Maker, SIZES_MAX, is_full};
+use super::{FormatOptions, SIZES_MAX, is_full};
 use crate::driver::OnDevice;
 use crate::{Error, Image, ImageSet, Result};
 
@@ -27,7 +27,7 @@ const LENGTHS_MAX: u32 = 1 << 16;
 /// Steps, up or down, from the computed length.
 const STEPS_MAX: u32 = 50;
 
-impl Maker {
+impl FormatOptions {
     /// Makes the shortest image of those that are longer than another by a hundredth, or by 4 KiB.
     pub(super) fn make_smallest(&self, draft: &Draft, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let mut full = None;

@@ -3,9 +3,10 @@
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, WalkOrder};
+use platter_vfs::{Attr, Condition, FileKind, Inode, InodeId, SeekTarget, SetAttr, WalkOrder};
 
-use super::{Entries, LoadedEntries, Volume};
+use super::names::offset_of;
+use super::{Entries, LoadedEntries, Metadata, OpenOptions, Volume};
 use crate::{Cause, Error, Result};
 
 /// How much a stream reads at once.
@@ -14,12 +15,18 @@ const STREAM_BYTES: usize = 1 << 20;
 /// How far ahead of it the contents are announced.
 const STREAM_AHEAD_BYTES: u64 = 8 << 20;
 
-/// A file of a [`Volume`], with the path it was opened by for its errors.
+/// An open file of a [`Volume`], as [`std::fs::File`]: it implements [`Read`], [`Write`] and [`Seek`].
+///
+/// It stays readable and writable when its name is removed. A clone has a position of its own. Methods that
+/// take `&self` have no position, and may be called by several threads at once.
 #[derive(Debug, Clone)]
 pub struct File {
     volume: Volume,
+    /// The path it was opened by, for its errors.
     path: Arc<[u8]>,
     inode: Arc<dyn Inode>,
+    position: u64,
+    access: OpenOptions,
 }
 
 impl File {
@@ -28,7 +35,14 @@ impl File {
             volume: volume.clone(),
             path: path.into(),
             inode,
+            position: 0,
+            access: OpenOptions::new().read(true),
         }
+    }
+
+    pub(super) fn allowing(mut self, access: OpenOptions) -> Self {
+        self.access = access;
+        self
     }
 
     /// The volume it is on.
@@ -122,7 +136,7 @@ impl File {
 
     /// The first byte of data, or of a hole, at or after `offset`; `None` where none follows. The
     /// end of the file counts as a hole.
-    pub fn seek(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
+    pub fn seek_to(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         match self.inode.seek(offset, target) {
             Ok(found) => Ok(Some(found)),
             Err(platter_vfs::Error::Condition(Condition::NoSuchAddress)) => Ok(None),
@@ -187,13 +201,84 @@ impl File {
         Error::at_path(self.volume.name(), &self.path_of_entry(name), error)
     }
 
-    /// The contents as a stream, from the beginning.
-    #[must_use]
-    pub fn reader(&self) -> FileReader {
-        FileReader {
-            file: self.clone(),
-            position: 0,
-        }
+    /// The attributes.
+    pub fn metadata(&self) -> Result<Metadata> {
+        Ok(self.attr()?.into())
+    }
+
+    /// Writes all of `data` at `offset`, whatever the position is.
+    ///
+    /// # Errors
+    /// [`Cause::NotOpenFor`] where it is not open for writing.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_writable()?;
+        self.named(self.inode.write_at(offset, data))
+    }
+
+    /// Writes all of `data` at the end of the file. Returns the new end.
+    ///
+    /// # Errors
+    /// [`Cause::NotOpenFor`] where it is not open for writing.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        self.check_writable()?;
+        self.named(self.inode.append(data))
+    }
+
+    /// Sets the size: what is beyond it is dropped, what is missing reads as zeros.
+    ///
+    /// # Errors
+    /// [`Cause::NotOpenFor`] where it is not open for writing.
+    pub fn set_len(&self, size_bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.change(&SetAttr {
+            size_bytes: Some(size_bytes),
+            ..SetAttr::default()
+        })
+    }
+
+    /// Sets the permission bits.
+    pub fn set_permissions(&self, permissions: u32) -> Result<()> {
+        self.change(&SetAttr {
+            permissions: Some(permissions & 0o7777),
+            ..SetAttr::default()
+        })
+    }
+
+    /// Sets owner and group, as far as they are given.
+    pub fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.change(&SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        })
+    }
+
+    /// Returns when contents and attributes survive a power failure.
+    pub fn sync_all(&self) -> Result<()> {
+        self.named(self.inode.sync(false))
+    }
+
+    /// Returns when the contents survive a power failure, and what is needed to read them.
+    pub fn sync_data(&self) -> Result<()> {
+        self.named(self.inode.sync(true))
+    }
+
+    fn change(&self, changes: &SetAttr) -> Result<()> {
+        self.named(Volume::set_attr_of(&*self.inode, changes))
+    }
+
+    fn check_readable(&self) -> Result<()> {
+        self.check_open_for(self.access.may_read(), "reading")
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.check_open_for(self.access.may_write(), "writing")
+    }
+
+    fn check_open_for(&self, is_open: bool, access: &'static str) -> Result<()> {
+        let cause = Cause::NotOpenFor { access };
+        let refused = || Err(Error::at_path(self.volume.name(), &self.path, cause));
+        if is_open { Ok(()) } else { refused() }
     }
 
     /// An error of this file: its image, its path and `cause`.
@@ -231,37 +316,40 @@ impl File {
     }
 }
 
-/// Reads a [`File`] as a stream.
-#[derive(Debug, Clone)]
-pub struct FileReader {
-    file: File,
-    position: u64,
-}
-
-impl Read for FileReader {
+impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(self.position, buf).map_err(to_io)?;
+        self.check_readable()?;
+        let count = self.read_at(self.position, buf)?;
         self.position = self.position.saturating_add(count as u64);
         Ok(count)
     }
 }
 
-impl Seek for FileReader {
-    fn seek(&mut self, target: SeekFrom) -> io::Result<u64> {
-        let (base, distance) = match target {
-            SeekFrom::Start(offset) => (offset, 0),
-            SeekFrom::Current(distance) => (self.position, distance),
-            SeekFrom::End(distance) => (self.file.len().map_err(to_io)?, distance),
+impl Write for File {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.position = if self.access.appends() {
+            self.append(buf)?
+        } else {
+            self.write_at(self.position, buf)?;
+            self.position.saturating_add(buf.len() as u64)
         };
-        self.position = base
-            .checked_add_signed(distance)
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
+        Ok(buf.len())
+    }
+
+    /// Nothing is kept back: see [`File::sync_all`] for durability.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
-/// Keeps both the kind that programs look at and the text that people read.
-fn to_io(error: Error) -> io::Error {
-    let kind = io::Error::from(error.errno()).kind();
-    io::Error::new(kind, error)
+impl Seek for File {
+    fn seek(&mut self, target: SeekFrom) -> io::Result<u64> {
+        let len = match target {
+            SeekFrom::End(_) => self.len()?,
+            SeekFrom::Start(_) | SeekFrom::Current(_) => 0,
+        };
+        let offset = offset_of(target, self.position, len);
+        self.position = offset.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
 }

@@ -2,45 +2,81 @@
 
 mod file;
 mod listing;
+mod metadata;
+pub(crate) mod place;
+pub(crate) mod removal;
+mod open_options;
+mod names;
+mod read_dir;
+#[cfg(test)]
+mod std_fs_tests;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use platter_block::{BlockDevice, Counts, FileDevice};
-use platter_vfs::inode::{OwnedDirEntry, read_dir_all};
+use platter_block::{BlockDevice, Counts, FileDevice, RevocableDevice};
 use platter_vfs::path::PathWalk;
-use platter_vfs::{Attr, Description, Filesystem, Inode, StatFs};
+use platter_vfs::{
+    Condition, Context, Credentials, Description, FileKind, Filesystem, Inode, StatFs,
+};
 
-pub use file::{File, FileReader};
+pub use file::File;
 pub use listing::{Entries, LoadedEntries, LoadedEntry};
+pub use metadata::Metadata;
+pub use names::WHOLE_FILE_BYTES_MAX;
+pub use open_options::OpenOptions;
+pub use read_dir::{DirEntry, ReadDir};
 
 use crate::counting::Counting;
-use crate::devices::Devices;
 use crate::entries::EntrySource;
-use crate::{Cause, Error, Result};
+use crate::{AsPath, Cause, Error, Result};
 
-/// An open filesystem. All calls may be made from any number of threads at once.
+/// Permission bits that new files do not get by default.
+const UMASK_DEFAULT: u32 = 0o022;
+
+/// An open filesystem: what [`std::fs`] is for the filesystems of the host.
 ///
-/// Paths are bytes, count from the root of the filesystem with or without a leading slash, and
-/// never lead out of it: symbolic links are followed inside. No permission is checked: whoever
-/// can read the image can read all of it.
+/// Paths are [bytes](AsPath), count from the root of the filesystem with or without a leading slash, and
+/// never lead out of it: symbolic links are followed inside. No permission is checked: a caller that can
+/// read the image can read all of it. New files belong to the superuser, with the umask `0o022`, unless
+/// [`acting_as`](Self::acting_as) says otherwise.
+///
+/// Clones share the filesystem, and all calls may be made from any number of threads at once. A volume that
+/// is dropped, with its clones and [`File`]s, writes all changes to the image and reports a failure of that
+/// on standard error; [`close`](Self::close) returns it.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    name: Arc<str>,
-    fs: Arc<dyn Filesystem>,
-    /// In the order in which the filesystem was given them.
-    devices: Arc<[Arc<dyn BlockDevice>]>,
-    file: Option<Arc<FileDevice>>,
-    counting: Option<Counting>,
-    /// Set once the edit that it is of has ended.
-    ended: Option<Arc<AtomicBool>>,
+    shared: Arc<Shared>,
+    context: Arc<Context>,
 }
 
-impl Volume {
-    /// A volume of a filesystem that is mounted already; `name` is what errors call it.
-    pub fn new(name: impl Into<Arc<str>>, fs: Arc<dyn Filesystem>) -> Self {
+/// What all clones of a volume share.
+#[derive(Debug)]
+struct Shared {
+    parts: VolumeParts,
+    closed: AtomicBool,
+}
+
+/// What a volume consists of.
+#[derive(Debug)]
+pub(crate) struct VolumeParts {
+    pub(crate) name: Arc<str>,
+    pub(crate) fs: Arc<dyn Filesystem>,
+    /// In the order in which the filesystem was given them.
+    pub(crate) devices: Arc<[Arc<dyn BlockDevice>]>,
+    pub(crate) file: Option<Arc<FileDevice>>,
+    pub(crate) counting: Option<Counting>,
+    /// Set once the edit that it is of has ended.
+    pub(crate) ended: Option<Arc<AtomicBool>>,
+    /// The devices of a volume that ends its filesystem itself.
+    pub(crate) revocable: Option<Vec<Arc<RevocableDevice>>>,
+}
+
+impl VolumeParts {
+    /// A filesystem that its mounter unmounts.
+    pub(crate) fn new(name: impl Into<Arc<str>>, fs: Arc<dyn Filesystem>) -> Self {
         Self {
             name: name.into(),
             fs,
@@ -48,44 +84,94 @@ impl Volume {
             file: None,
             counting: None,
             ended: None,
+            revocable: None,
         }
     }
 
-    /// The same volume, which knows the devices below for announcing what will be read.
-    #[must_use]
-    pub(crate) fn on_devices(mut self, devices: &Devices) -> Self {
-        self.devices = devices
-            .iter()
-            .map(|device| Arc::clone(&device.device))
-            .collect();
-        self
+    pub(crate) fn volume(self) -> Volume {
+        let closed = AtomicBool::new(false);
+        let context = Context {
+            umask: UMASK_DEFAULT,
+            ..Context::root()
+        };
+        Volume {
+            shared: Arc::new(Shared {
+                parts: self,
+                closed,
+            }),
+            context: Arc::new(context),
+        }
+    }
+}
+
+impl Shared {
+    /// Unmounts, once, and releases the devices.
+    fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let parts = &self.parts;
+        let unmounted = parts.fs.unmount();
+        for device in parts.revocable.iter().flatten() {
+            device.revoke();
+        }
+        unmounted.map_err(|error| Error::new(&parts.name, error))
+    }
+}
+
+impl Drop for Shared {
+    #[expect(
+        clippy::print_stderr,
+        reason = "changes that are lost must not be lost in silence"
+    )]
+    fn drop(&mut self) {
+        if self.parts.revocable.is_none() {
+            return;
+        }
+        if let Err(error) = self.close() {
+            eprintln!("platter: {error}: changes are lost; the volume was dropped, not closed");
+        }
+    }
+}
+
+impl Volume {
+    /// A volume of a filesystem that is mounted already, and that its mounter unmounts; `name` is what
+    /// errors call it.
+    pub fn new(name: impl Into<Arc<str>>, fs: Arc<dyn Filesystem>) -> Self {
+        VolumeParts::new(name, fs).volume()
     }
 
-    /// The same volume, which knows the open file below it.
-    #[must_use]
-    pub(crate) fn on_file(mut self, file: Option<Arc<FileDevice>>) -> Self {
-        self.file = file;
-        self
+    /// Writes all changes to the image, marks the filesystem clean and releases the image. Clones and
+    /// [`File`]s that are still there fail with [`Cause::Closed`] from then on.
+    ///
+    /// # Errors
+    /// Those of the device; the next mount recovers the filesystem then. [`Cause::Busy`] for the volume of
+    /// an [`Edit`](crate::Edit), which is committed instead.
+    pub fn close(self) -> Result<()> {
+        if self.shared.parts.ended.is_some() {
+            return Err(Error::new(self.name(), Cause::Busy));
+        }
+        self.shared.close()
     }
 
-    /// The same volume, whose requests `counting` counts.
+    /// The same volume, on which new files belong to this user, without the permission bits of `umask`.
     #[must_use]
-    pub(crate) fn counting(mut self, counting: Counting) -> Self {
-        self.counting = Some(counting);
-        self
+    pub fn acting_as(&self, credentials: Credentials, umask: u32) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            context: Arc::new(Context { credentials, umask }),
+        }
     }
 
-    /// The same volume, which is of an edit that has ended once `ended` is set.
-    #[must_use]
-    pub(crate) fn ending_with(mut self, ended: Arc<AtomicBool>) -> Self {
-        self.ended = Some(ended);
-        self
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// Refuses what has no image any more.
     pub(crate) fn check_live(&self) -> Result<(), Cause> {
-        match &self.ended {
+        match &self.shared.parts.ended {
             Some(ended) if ended.load(Ordering::Relaxed) => Err(Cause::Ended),
+            _ if self.shared.closed.load(Ordering::Relaxed) => Err(Cause::Closed),
             _ => Ok(()),
         }
     }
@@ -93,100 +179,107 @@ impl Volume {
     /// How many requests have reached the image, if it was opened to count them.
     #[must_use]
     pub fn request_counts(&self) -> Option<Counts> {
-        self.counting.as_ref().map(Counting::counts)
+        self.shared.parts.counting.as_ref().map(Counting::counts)
     }
 
     /// What errors call it: the image and the partition, escaped.
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
-        &self.name
+        &self.shared.parts.name
     }
 
     /// The filesystem below, for what has no path: inode numbers, unmounting.
     #[must_use]
     pub fn filesystem(&self) -> &Arc<dyn Filesystem> {
-        &self.fs
+        &self.shared.parts.fs
     }
 
     /// The devices below, as far as they are known, in the order in which they were given.
     #[must_use]
     pub fn devices(&self) -> &[Arc<dyn BlockDevice>] {
-        &self.devices
+        &self.shared.parts.devices
     }
 
     /// The open image file below, if it is known.
     #[must_use]
     pub fn image_file(&self) -> Option<&Arc<FileDevice>> {
-        self.file.as_ref()
+        self.shared.parts.file.as_ref()
     }
 
     /// What the filesystem says about itself.
     #[must_use]
     pub fn describe(&self) -> Description {
-        self.fs.describe()
+        self.filesystem().describe()
     }
 
     /// Space and inodes.
     pub fn stat_fs(&self) -> Result<StatFs> {
-        self.fs
-            .stat_fs()
-            .map_err(|error| Error::new(&self.name, error))
+        let stat = self.filesystem().stat_fs();
+        stat.map_err(|error| Error::new(self.name(), error))
     }
 
     /// Opens the file that `path` names, following symbolic links.
-    pub fn open(&self, path: impl AsRef<[u8]>) -> Result<File> {
-        let path = path.as_ref();
+    pub fn open(&self, path: impl AsPath) -> Result<File> {
+        let path = path.path_bytes();
         let inode = self.walker().resolve(or_root(path));
         self.file(path, inode)
     }
 
     /// Opens what `path` names, and a symbolic link itself.
-    pub fn open_no_follow(&self, path: impl AsRef<[u8]>) -> Result<File> {
-        let path = path.as_ref();
+    pub fn open_no_follow(&self, path: impl AsPath) -> Result<File> {
+        let path = path.path_bytes();
         let inode = self.walker().resolve_no_follow(or_root(path));
         self.file(path, inode)
     }
 
     /// The attributes of what `path` names, following symbolic links.
-    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
-        self.open(path)?.attr()
+    pub fn metadata(&self, path: impl AsPath) -> Result<Metadata> {
+        Ok(self.open(path)?.attr()?.into())
     }
 
     /// The attributes of what `path` names, or of the symbolic link itself.
-    pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Attr> {
-        self.open_no_follow(path)?.attr()
+    pub fn symlink_metadata(&self, path: impl AsPath) -> Result<Metadata> {
+        Ok(self.open_no_follow(path)?.attr()?.into())
     }
 
     /// The entries of a directory but `.` and `..`, in the filesystem's order.
-    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<OwnedDirEntry>> {
-        let file = self.open(path)?;
-        read_dir_all(&**file.inode()).map_err(|error| file.error(error))
+    ///
+    /// # Errors
+    /// `NotDirectory` for what is none; those of the listing come from the iterator.
+    pub fn read_dir(&self, path: impl AsPath) -> Result<ReadDir> {
+        let dir = self.open(path)?;
+        if dir.attr()?.kind != FileKind::Directory {
+            return Err(dir.error(Condition::NotDirectory));
+        }
+        Ok(ReadDir::new(dir))
     }
 
     /// The target of a symbolic link.
-    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+    pub fn read_link(&self, path: impl AsPath) -> Result<Vec<u8>> {
         self.open_no_follow(path)?.read_link()
-    }
-
-    /// The contents of a file, if they are at most `len_bytes_max` long.
-    ///
-    /// # Errors
-    /// `FileTooLarge` when they are longer.
-    pub fn read(&self, path: impl AsRef<[u8]>, len_bytes_max: usize) -> Result<Vec<u8>> {
-        self.open(path)?.read_all(len_bytes_max)
     }
 
     /// Where directory entries come from; `contents` says that their contents will be read.
     pub(crate) fn entry_source(&self, contents: bool) -> EntrySource<'_> {
         EntrySource {
-            fs: &*self.fs,
-            devices: &self.devices,
+            fs: &**self.filesystem(),
+            devices: self.devices(),
             contents,
         }
     }
 
     pub(crate) fn walker(&self) -> PathWalk<'_> {
-        PathWalk::new(&*self.fs).with_long_paths()
+        PathWalk::new(&**self.filesystem()).with_long_paths()
+    }
+
+    pub(crate) fn error(&self, path: &[u8], cause: impl Into<Cause>) -> Error {
+        Error::at_path(self.name(), path, cause)
+    }
+
+    pub(crate) fn named<T>(&self, path: &[u8], result: platter_vfs::Result<T>) -> Result<T> {
+        // After the fact, since it may be closed meanwhile.
+        self.check_live().map_err(|cause| self.error(path, cause))?;
+        result.map_err(|error| self.error(path, error))
     }
 
     pub(crate) fn file(
@@ -195,10 +288,10 @@ impl Volume {
         inode: platter_vfs::Result<Arc<dyn Inode>>,
     ) -> Result<File> {
         self.check_live()
-            .map_err(|cause| Error::at_path(&self.name, path, cause))?;
+            .map_err(|cause| Error::at_path(self.name(), path, cause))?;
         match inode {
             Ok(inode) => Ok(File::new(self, path, inode)),
-            Err(error) => Err(Error::at_path(&self.name, path, error)),
+            Err(error) => Err(Error::at_path(self.name(), path, error)),
         }
     }
 }

@@ -21,7 +21,7 @@ impl CheckSink for Findings {
 fn check(path: &Path) -> (CheckReport, Vec<Finding>) {
     let image = Image::open(path, Access::Read).unwrap();
     let mut findings = Findings::default();
-    let report = OpenOptions::new().check(&image, &mut findings).unwrap();
+    let report = MountOptions::new().check(&image, &mut findings).unwrap();
     (report, findings.0)
 }
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use platter::{DeviceRole, ImageSet, ImageSpec, MountOption, OpenOptions, Volume, WriteOptions};
+use platter::{DeviceRole, ImageSet, ImageSpec, MountOption, MountOptions, Volume, WriteOptions};
 use tempfile::TempDir;
 
 /// A folder for the images of one test.
@@ -100,7 +100,7 @@ fn spec(image: &Path, rest: &str) -> ImageSpec {
 }
 
 fn open(image: &Path, rest: &str) -> platter::Result<Volume> {
-    OpenOptions::new().open(&spec(image, rest))
+    MountOptions::new().open(&spec(image, rest))
 }
 
 /// The error without the folder it is in.

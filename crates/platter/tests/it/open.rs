@@ -6,7 +6,7 @@ use super::*;
 fn files_are_read_by_path() {
     let workshop = Workshop::new();
     let volume = open(&workshop.ext4("disk.img"), "").unwrap();
-    assert_eq!(volume.read("/dir/file", 100).unwrap(), b"contents\n");
+    assert_eq!(volume.read("/dir/file").unwrap(), b"contents\n");
     assert_eq!(volume.describe().kind, "ext4");
     assert!(volume.request_counts().is_none());
 }
@@ -18,13 +18,13 @@ fn partitions_are_found_by_number_name_and_identifier() {
     for selector in ["@2", "@PARTLABEL=root", &format!("@PARTUUID={PARTUUID}")] {
         let volume = open(&disk, selector).unwrap();
         assert_eq!(
-            volume.read("dir/file", 100).unwrap(),
+            volume.read("dir/file").unwrap(),
             b"contents\n",
             "{selector}"
         );
         assert!(volume.name().ends_with("disk.img@2"));
     }
-    let options = OpenOptions::new().offset(PARTITION_2);
+    let options = MountOptions::new().offset(PARTITION_2);
     assert!(options.open(&spec(&disk, "")).is_ok());
 }
 
@@ -83,11 +83,11 @@ fn what_cannot_be_opened_is_refused_with_a_reason() {
 fn requests_are_counted_when_asked_for() {
     let workshop = Workshop::new();
     let image = workshop.ext4("disk.img");
-    let options = OpenOptions::new().count_requests();
+    let options = MountOptions::new().count_requests();
     let volume = options.open(&spec(&image, "")).unwrap();
     let opened = volume.request_counts().unwrap();
     assert!(opened.reads > 0);
-    volume.read("/dir/file", 100).unwrap();
+    volume.read("/dir/file").unwrap();
     let read = volume.request_counts().unwrap() - opened;
     assert!(read.reads > 0);
     assert_eq!((read.writes, read.flushes), (0, 0));
@@ -101,7 +101,7 @@ fn a_writer_elsewhere_is_waited_out_or_passed_by() {
     writer.lock().unwrap();
     let reason = refusal(&workshop, open(&image, ""));
     assert!(reason.starts_with("disk.img: in use by "), "{reason}");
-    let unlocked = OpenOptions::new().without_lock();
+    let unlocked = MountOptions::new().without_lock();
     assert!(unlocked.open(&spec(&image, "")).is_ok());
 }
 
@@ -113,7 +113,7 @@ fn partitions_of_an_mbr_are_found_by_its_signature() {
     let script = "label: dos\nlabel-id: 0xc0ffee01\nstart=2048, size=16384, type=83\n";
     run(Command::new("sfdisk").arg("-q").arg(&disk), script);
     let volume = open(&disk, "@PARTUUID=c0ffee01-01").unwrap();
-    assert_eq!(volume.read("dir/file", 100).unwrap(), b"contents\n");
+    assert_eq!(volume.read("dir/file").unwrap(), b"contents\n");
     let reason = refusal(&workshop, open(&disk, "@PARTUUID=c0ffee02-01"));
     assert_eq!(reason, "mbr.img: has no such partition; there are: 1 ext4");
 }
@@ -122,7 +122,7 @@ fn partitions_of_an_mbr_are_found_by_its_signature() {
 fn an_offset_beyond_the_end_is_refused() {
     let workshop = Workshop::new();
     let image = workshop.ext4("disk.img");
-    let options = OpenOptions::new().offset(8 << 20);
+    let options = MountOptions::new().offset(8 << 20);
     let reason = refusal(&workshop, options.open(&spec(&image, "")));
     assert_eq!(
         reason,
@@ -138,9 +138,9 @@ fn a_copy_of_the_superblock_serves_where_the_first_is_gone() {
     file.write_all_at(&[0; 1024], 1024).unwrap();
     assert!(open(&image, "").is_err());
     // Blocks of 1 KiB: the second group, and with it the first copy, begins at block 8193.
-    let options = OpenOptions::new().superblock_kib(8193);
+    let options = MountOptions::new().superblock_kib(8193);
     let volume = options.open(&spec(&image, "")).unwrap();
-    assert_eq!(volume.read("dir/file", 100).unwrap(), b"contents\n");
+    assert_eq!(volume.read("dir/file").unwrap(), b"contents\n");
 }
 
 #[test]
@@ -150,22 +150,22 @@ fn further_devices_are_opened_locked_and_refused_by_name() {
     let disk = workshop.disk("other.img");
     let partition = format!("{}@2", disk.display());
     let with = |role, device: &str| {
-        let options = OpenOptions::new().device(role, device);
+        let options = MountOptions::new().device(role, device);
         refusal(&workshop, options.open(&spec(&image, "")))
     };
     let several = "disk.img: ext: a filesystem on several devices is not supported";
     assert_eq!(with(DeviceRole::Data, &partition), several);
     assert_eq!(with(DeviceRole::Realtime, &partition), several);
-    let open = |spec| OpenOptions::new().open_image(&spec).unwrap();
+    let open = |spec| MountOptions::new().open_image(&spec).unwrap();
     let set = ImageSet::new(open(spec(&image, ""))).with(DeviceRole::Data, open(spec(&disk, "@2")));
-    assert_eq!(refusal(&workshop, OpenOptions::new().mount(&set)), several);
+    assert_eq!(refusal(&workshop, MountOptions::new().mount(&set)), several);
     drop(set);
     let inside = format!("{partition}:/dir/file");
     assert_eq!(
         with(DeviceRole::Data, &inside),
         "other.img@2:/dir/file: names a file in an image, where a device is asked for"
     );
-    let writer = OpenOptions::new().writing(WriteOptions::default());
+    let writer = MountOptions::new().writing(WriteOptions::default());
     let held = writer.open(&spec(&disk, "@2")).unwrap();
     let refused = with(DeviceRole::Data, &partition);
     assert!(refused.starts_with("other.img"), "{refused}");
@@ -178,7 +178,7 @@ fn option_of_another_filesystem_is_refused_with_its_name() {
     let workshop = Workshop::new();
     let image = workshop.ext4("disk.img");
     let with = |option| {
-        let options = OpenOptions::new().option(MountOption::parse(option));
+        let options = MountOptions::new().option(MountOption::parse(option));
         options.open(&spec(&image, ""))
     };
     assert!(with("data=journal").is_ok());

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use platter::block::Access;
-use platter::{DeviceRole, Image, ImageSet, OpenOptions};
-use platter_btrfs::MountOptions;
+use platter::{DeviceRole, Image, ImageSet, MountOptions};
+
 use platter_vfs::{CheckReport, CheckSink, Finding, Severity};
 use testkit::fixtures::catalogue;
 use testkit::fs_type::FsType;
@@ -96,7 +96,7 @@ pub(super) fn images(paths: &[&Path]) -> Result<ImageSet> {
 
 fn check(paths: &[&Path]) -> Result<(CheckReport, Vec<Finding>)> {
     let mut findings = Findings::default();
-    let report = OpenOptions::new().check(images(paths)?, &mut findings)?;
+    let report = MountOptions::new().check(images(paths)?, &mut findings)?;
     Ok((report, findings.0))
 }
 
@@ -184,7 +184,7 @@ cp --sparse=always IMAGE COPY
         .replace("IMAGE", pool.images[0].to_str().unwrap())
         .replace("COPY", copy.images[0].to_str().unwrap());
     pool.run_at_path("commit=300", &script)?;
-    let btrfs = mount(&copy.devices()?, &MountOptions::default())?;
+    let btrfs = mount(&copy.devices()?, &platter_btrfs::MountOptions::default())?;
     let deleted = btrfs.super_block().context.deleted_subvolumes()?;
     assert_eq!(deleted.len(), 1);
     is_clean(&copy.paths())

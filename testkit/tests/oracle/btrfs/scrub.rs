@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use platter::OpenOptions;
+use platter::MountOptions;
 use testkit::prng::Prng;
 
 use super::check::{Findings, images};
@@ -64,7 +64,7 @@ fn sectors(pool: &Pool, host: &Path) -> Result<BTreeMap<Place, String>> {
 /// What is found: image and place on it, and the name of the file.
 fn verify(pool: &Pool) -> Result<BTreeMap<Place, String>> {
     let mut findings = Findings::default();
-    OpenOptions::new().verify_data(images(&pool.paths())?, &mut findings)?;
+    MountOptions::new().verify_data(images(&pool.paths())?, &mut findings)?;
     let mut found = BTreeMap::new();
     for finding in &findings.0 {
         let parts = finding.corruption.locus.parts();

@@ -2,7 +2,7 @@
 
 /// Which program makes the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Maker {
+pub(super) enum FormatOptions {
     Mke2fs,
     Platter,
 }
@@ -14,7 +14,7 @@ pub(super) enum Maker {
     reason = "each is one independent question"
 )]
 pub(super) struct Layout {
-    pub(super) maker: Maker,
+    pub(super) maker: FormatOptions,
     pub(super) options: &'static [&'static str],
     pub(super) size_kib: u64,
     /// The size after `platter resize`; zero where it is not grown.
@@ -37,7 +37,7 @@ const TIB: u64 = 1 << 30;
 
 const fn theirs(options: &'static [&'static str]) -> Layout {
     Layout {
-        maker: Maker::Mke2fs,
+        maker: FormatOptions::Mke2fs,
         options,
         size_kib: 64 * MIB,
         grown_kib: 100 * MIB,
@@ -51,7 +51,7 @@ const fn theirs(options: &'static [&'static str]) -> Layout {
 
 const fn ours(options: &'static [&'static str]) -> Layout {
     Layout {
-        maker: Maker::Platter,
+        maker: FormatOptions::Platter,
         ..theirs(options)
     }
 }

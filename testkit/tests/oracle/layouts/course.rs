@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use platter::block::Access;
-use platter::{DeviceRole, Image, ImageSpec, OpenOptions, WriteOptions};
+use platter::{DeviceRole, Image, ImageSpec, MountOptions, WriteOptions};
 use platter_vfs::check::{CheckSink, Finding};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use testkit::loopdev::{self, LoopDevice, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 use testkit::{program, served, tool};
 
-use super::catalogue::{Layout, Maker};
+use super::catalogue::{FormatOptions, Layout};
 
 /// Files of the directory that gets an index.
 const MANY: u32 = 150;
@@ -41,8 +41,8 @@ impl Layout {
     /// The program and its options.
     pub(super) fn name(&self) -> String {
         let maker = match self.maker {
-            Maker::Mke2fs => "mke2fs",
-            Maker::Platter => "platter mkfs",
+            FormatOptions::Mke2fs => "mke2fs",
+            FormatOptions::Platter => "platter mkfs",
         };
         let device = if self.has_journal_device {
             ", journal device"
@@ -100,7 +100,7 @@ pub(super) fn run(layout: &Layout) -> Result<()> {
 impl Course<'_> {
     fn make(&mut self) -> Result<()> {
         let layout = self.layout;
-        if layout.maker == Maker::Platter {
+        if layout.maker == FormatOptions::Platter {
             let mut platter = program::platter()?;
             platter.arg("mkfs").args(layout.options);
             platter.arg("--size").arg(format!("{}K", layout.size_kib));
@@ -145,10 +145,10 @@ impl Course<'_> {
         Ok(option)
     }
 
-    fn open_options(&self) -> OpenOptions {
+    fn open_options(&self) -> MountOptions {
         match &self.journal {
-            Some(journal) => OpenOptions::new().device(DeviceRole::Log, journal.path()),
-            None => OpenOptions::new(),
+            Some(journal) => MountOptions::new().device(DeviceRole::Log, journal.path()),
+            None => MountOptions::new(),
         }
     }
 

@@ -43,7 +43,7 @@ fn by_platter(image: &Path, folder: &Path, script: &Path) -> Vec<u8> {
         uses_reserve: true,
         ..WriteOptions::default()
     };
-    let open = platter::OpenOptions::new().writing(options);
+    let open = platter::MountOptions::new().writing(options);
     let mountpoint = folder.join("mount");
     let mut session = served::mount(image, &open, &mountpoint, "allow_other,dev").unwrap();
     let printed = run(&mountpoint, script);

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::Result;
 use platter::block::Access as ImageAccess;
-use platter::{Image, OpenOptions};
+use platter::{Image, MountOptions};
 use testkit::compare::{Rules, compare};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -26,13 +26,13 @@ fn xfs_is_read_through_a_copy_of_its_superblock() -> Result<()> {
     let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadOnly)?;
     file.write_all_at(&[0x77], 300)?;
     let opened = Image::open(&damaged, ImageAccess::Read)?;
-    let refused = OpenOptions::new().mount(&opened).unwrap_err();
+    let refused = MountOptions::new().mount(&opened).unwrap_err();
     let at = platter_xfs::superblock::find_copy(&**opened.device()).expect("a copy");
     assert!(
         refused.to_string().contains(&format!("{}", at / 1024)),
         "{refused}"
     );
-    let volume = OpenOptions::new()
+    let volume = MountOptions::new()
         .superblock_kib(at / 1024)
         .mount(&opened)?;
     compare_space(&volume, mount.root())?;

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use platter::block::Access as ImageAccess;
-use platter::{DeviceRole, Image, OpenOptions, Volume};
+use platter::{DeviceRole, Image, MountOptions, Volume};
 use testkit::compare::{Rules, compare};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
@@ -68,8 +68,8 @@ fn compare_with_the_kernel(shape: &Shape) -> Result<()> {
 fn open(image: &Path, log: Option<&Path>) -> Result<Volume> {
     let image = Image::open(image, ImageAccess::Read)?;
     let options = match log {
-        Some(log) => OpenOptions::new().device(DeviceRole::Log, log),
-        None => OpenOptions::new(),
+        Some(log) => MountOptions::new().device(DeviceRole::Log, log),
+        None => MountOptions::new(),
     };
     Ok(options.mount(&image)?)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use platter::block::Access;
 use platter::vfs::{Filesystem, Inode, Name};
-use platter::{DeviceRole, Image, OpenOptions};
+use platter::{DeviceRole, Image, MountOptions};
 use testkit::oracle::xfs;
 use testkit::tool;
 
@@ -265,7 +265,7 @@ fn xfs_realtime_file_is_read_from_its_device() -> Result<()> {
     assert!(read(&*inode).is_err(), "the device was not named");
     drop((inode, without));
     let image = Image::open(&image, Access::Read)?;
-    let options = OpenOptions::new().device(DeviceRole::Realtime, &realtime);
+    let options = MountOptions::new().device(DeviceRole::Realtime, &realtime);
     let volume = options.mount(&image)?;
     let inode = find(&**volume.filesystem(), &path)?;
     assert_eq!(read(&*inode)?, vec![b'r'; 70_000]);

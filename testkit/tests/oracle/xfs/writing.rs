@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use platter::{ImageSpec, OpenOptions, Volume, WriteOptions};
+use platter::{ImageSpec, MountOptions, Volume, WriteOptions};
 use platter_vfs::{
     Condition, Context, CreateKind, DirCursor, Error, FallocateMode, Inode, Name, RenameMode,
     SetAttr, XattrMode, inode::read_dir_all,
@@ -37,7 +37,7 @@ fn name(text: &str) -> Name<'_> {
 
 fn open(image: &Path) -> Volume {
     let spec = ImageSpec::parse(image).unwrap();
-    let options = OpenOptions::new().writing(WriteOptions {
+    let options = MountOptions::new().writing(WriteOptions {
         commit_interval: None,
         ..WriteOptions::default()
     });
@@ -59,7 +59,7 @@ fn names_in(volume: &Volume, directory: &str) -> usize {
 fn assert_equal(image: &Path, context: (&str, &str)) {
     let mount = Mount::images(FsType::Xfs, &[image], "", Access::ReadOnly).unwrap();
     let spec = ImageSpec::parse(image).unwrap();
-    let volume = OpenOptions::new().open(&spec).unwrap();
+    let volume = MountOptions::new().open(&spec).unwrap();
     let rules = Rules {
         statfs: false,
         ..Rules::KERNEL_MOUNT
@@ -317,7 +317,7 @@ fn what_is_not_written_is_refused_by_name() {
         xfs::make(&image, 64 << 10, options).unwrap();
         let before = fs::read(&image).unwrap();
         let spec = ImageSpec::parse(&image).unwrap();
-        let options = OpenOptions::new().writing(WriteOptions::default());
+        let options = MountOptions::new().writing(WriteOptions::default());
         let error = options.open(&spec).unwrap_err().to_string();
         assert!(error.contains(feature), "{error}");
         assert!(fs::read(&image).unwrap() == before, "{feature}");

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use platter::vfs::{Condition, Error};
-use platter::{Cause, Escaped, ImageSpec, MountOption, OpenOptions, Volume};
+use platter::{Cause, Escaped, ImageSpec, MountOption, MountOptions, Volume};
 use platter_fuse::{ErrorSink, MountError};
 use rustix::io::Errno;
 
@@ -165,7 +165,7 @@ fn named(volume: &Volume, error: MountError) -> anyhow::Error {
 fn open(words: &MountWords, given: &ImageOptions, spec: &ImageSpec) -> anyhow::Result<Volume> {
     let image_options = words.image_options(given);
     let options = image_options.open_options();
-    let with = |options: OpenOptions, option: &MountOption| options.option(option.clone());
+    let with = |options: MountOptions, option: &MountOption| options.option(option.clone());
     let options = words.driver.iter().fold(options, with);
     if words.fuse.read_only {
         return Ok(options.open(spec)?);

@@ -50,6 +50,19 @@ impl From<MkfsOptions> for NewExt {
     }
 }
 
+impl Default for NewFilesystem {
+    /// ext4, as mke2fs makes it.
+    fn default() -> Self {
+        Generation::Ext4.into()
+    }
+}
+
+impl From<Generation> for NewFilesystem {
+    fn from(generation: Generation) -> Self {
+        MkfsOptions::new(generation).into()
+    }
+}
+
 impl From<MkfsOptions> for NewFilesystem {
     fn from(options: MkfsOptions) -> Self {
         Self::new(NewExt::from(options))

@@ -15,9 +15,9 @@ use platter_vfs::{
 
 pub use self::source::CopySource;
 use self::source::{SourceAttr, SourceId};
-use super::place::Place;
 use super::{Edit, Owner};
 use crate::copy::{CopyOptions, CopySummary};
+use crate::volume::place::Place;
 use crate::{Cause, Error, Result};
 
 const SET_ID_BITS: u32 = 0o6000;

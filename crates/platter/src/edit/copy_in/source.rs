@@ -69,8 +69,8 @@ impl CopySource {
     #[must_use]
     pub fn last_name(&self) -> Option<&[u8]> {
         match self {
-            Self::Host(path) => super::super::place::last_name(path.as_os_str().as_bytes()),
-            Self::Image(file) => super::super::place::last_name(file.path()),
+            Self::Host(path) => crate::volume::place::last_name(path.as_os_str().as_bytes()),
+            Self::Image(file) => crate::volume::place::last_name(file.path()),
         }
     }
 

@@ -10,18 +10,18 @@ use platter_vfs::{
 
 /// A name in a directory, whether or not there is such a file.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) dir: Arc<dyn Inode>,
-    pub(super) name: NameBuf,
+pub(crate) struct Place {
+    pub(crate) dir: Arc<dyn Inode>,
+    pub(crate) name: NameBuf,
     /// Only a directory can be meant.
-    pub(super) is_directory: bool,
+    pub(crate) is_directory: bool,
     /// The whole path, for errors.
-    pub(super) path: Vec<u8>,
+    pub(crate) path: Vec<u8>,
 }
 
 impl Place {
     /// What is there.
-    pub(super) fn find(&self) -> Result<Option<Arc<dyn Inode>>> {
+    pub(crate) fn find(&self) -> Result<Option<Arc<dyn Inode>>> {
         match self.dir.lookup(self.name.as_name()) {
             Ok(inode) => Ok(Some(inode)),
             Err(platter_vfs::Error::Condition(Condition::NotFound)) => Ok(None),
@@ -30,7 +30,7 @@ impl Place {
     }
 
     /// The same place, of the name that `name` is of a file that ends up in the directory `dir`.
-    pub(super) fn inside(dir: Arc<dyn Inode>, dir_path: &[u8], name: &[u8]) -> Result<Self> {
+    pub(crate) fn inside(dir: Arc<dyn Inode>, dir_path: &[u8], name: &[u8]) -> Result<Self> {
         Ok(Self {
             dir,
             name: Name::new(name)?.to_owned(),
@@ -40,7 +40,7 @@ impl Place {
     }
 
     /// Makes something here.
-    pub(super) fn create(
+    pub(crate) fn create(
         &self,
         context: &Context,
         kind: CreateKind,
@@ -55,7 +55,7 @@ impl Place {
     }
 
     /// Gives a file a further name here.
-    pub(super) fn link(&self, context: &Context, target: &dyn Inode) -> Result<()> {
+    pub(crate) fn link(&self, context: &Context, target: &dyn Inode) -> Result<()> {
         if self.is_directory {
             return Err(Condition::NotFound.into());
         }
@@ -64,7 +64,7 @@ impl Place {
     }
 
     /// Takes away what is here: a file, or a directory that is empty.
-    pub(super) fn remove(&self, victim: &dyn Inode) -> Result<()> {
+    pub(crate) fn remove(&self, victim: &dyn Inode) -> Result<()> {
         self.prove_may_remove(victim)?;
         let context = Context::root();
         if victim.attr()?.kind == FileKind::Directory {
@@ -75,14 +75,14 @@ impl Place {
 
     /// # Errors
     /// `NotPermitted` where flags keep the directory from changing.
-    pub(super) fn prove_may_create(&self) -> Result<()> {
+    pub(crate) fn prove_may_create(&self) -> Result<()> {
         check_create(&*self.dir, &self.dir.attr()?, &Credentials::root())
     }
 
     /// # Errors
     /// `NotPermitted` where flags keep the directory or the file from changing; `NotDirectory`
     /// where only a directory can be meant.
-    pub(super) fn prove_may_remove(&self, victim: &dyn Inode) -> Result<()> {
+    pub(crate) fn prove_may_remove(&self, victim: &dyn Inode) -> Result<()> {
         let attr = victim.attr()?;
         if self.is_directory && attr.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());
@@ -91,10 +91,10 @@ impl Place {
     }
 }
 
-impl super::Edit {
+impl super::Volume {
     /// Where the last component of a path is; `otherwise` is what its absence means.
-    pub(super) fn place(&self, path: &[u8], otherwise: Condition) -> crate::Result<Place> {
-        let located = self.volume.walker().resolve_parent(path);
+    pub(crate) fn place(&self, path: &[u8], otherwise: Condition) -> crate::Result<Place> {
+        let located = self.walker().resolve_parent(path);
         let located = self.named(path, located)?;
         match located.last {
             LastComponent::Name(name) => Ok(Place {
@@ -110,15 +110,15 @@ impl super::Edit {
     }
 
     /// The directory that a path names, if it names one.
-    pub(super) fn directory(&self, path: &[u8]) -> Option<Arc<dyn Inode>> {
-        let inode = self.volume.walker().resolve(path).ok()?;
+    pub(crate) fn directory(&self, path: &[u8]) -> Option<Arc<dyn Inode>> {
+        let inode = self.walker().resolve(path).ok()?;
         let is_directory = inode.attr().ok()?.kind == FileKind::Directory;
         is_directory.then_some(inode)
     }
 }
 
 /// The path of an entry of a directory.
-pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let end = dir.iter().rposition(|&byte| byte != b'/');
     let mut path = dir[..end.map_or(0, |end| end + 1)].to_vec();
     path.push(b'/');
@@ -127,7 +127,7 @@ pub(super) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
 }
 
 /// The last name of a path: none for the root, `.` and `..`.
-pub(super) fn last_name(path: &[u8]) -> Option<&[u8]> {
+pub(crate) fn last_name(path: &[u8]) -> Option<&[u8]> {
     let mut names = path.rsplit(|&byte| byte == b'/');
     let name = names.find(|name| !name.is_empty())?;
     (name != b"." && name != b"..").then_some(name)
