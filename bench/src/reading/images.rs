@@ -88,7 +88,8 @@ pub(super) fn plant(kind: Kind, image: &Path, files: u64) -> Result<()> {
 
 /// Makes an XFS with a directory `names` of so many empty files.
 pub(super) fn plant_names(image: &Path, names: u64) -> Result<()> {
-    xfs::make(image, names + KIB_AT_LEAST, &[])?;
+    // A quarter may hold inodes, of half a KiB each.
+    xfs::make(image, 4 * names + KIB_AT_LEAST, &[])?;
     let mount = Mount::images(FsType::Xfs, &[image], "", Access::ReadWrite)?;
     let directory = mount.root().join("names");
     std::fs::create_dir(&directory)?;
