@@ -8,6 +8,7 @@
 mod pristine;
 mod scene;
 mod ext4;
+mod xfs;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -28,6 +29,7 @@ pub use ext4::Ext4Subject;
 pub use pristine::devices_of_files;
 pub use scene::{Mode, Scene, scene, scenes};
 pub(crate) use scene::{overlays, shared};
+pub use xfs::XfsSubject;
 
 /// The devices of one filesystem, in the order of its members.
 pub type Devices = Vec<Arc<dyn BlockDevice>>;

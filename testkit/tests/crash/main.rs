@@ -87,7 +87,7 @@ fn dropped_flushes_are_detected() {
 
 #[test]
 fn failed_write_is_reported_or_harmless() {
-    for (name, one_in) in [("ext4", 3), ("ext3", 3), ("ext2", 8)] {
+    for (name, one_in) in [("ext4", 3), ("ext3", 3), ("ext2", 8), ("xfs", 3)] {
         let counts = faults(name, one_in).run().unwrap();
         println!("{name}: {counts}");
         counts.demand_none().unwrap();
@@ -96,7 +96,12 @@ fn failed_write_is_reported_or_harmless() {
 
 #[test]
 fn mount_on_a_failing_device_loses_nothing() {
-    for (name, one_in) in [("ext4", 3), ("ext4_data_journal", 3), ("ext2", 1)] {
+    for (name, one_in) in [
+        ("ext4", 3),
+        ("ext4_data_journal", 3),
+        ("ext2", 1),
+        ("xfs", 1),
+    ] {
         let counts = faults(name, one_in).run_mounts().unwrap();
         println!("{name}: {counts}");
         counts.demand_none().unwrap();
@@ -116,7 +121,9 @@ fn faults(name: &str, one_in: u64) -> Faults {
 
 #[test]
 fn two_threads_agree_with_the_model() {
-    for name in ["ext4", "ext4_inline", "ext3", "ext2"] {
+    let others = ["ext4", "ext4_inline", "ext3", "ext2"];
+    let xfs = Mode::Xfs.scenes().map(|scene| scene.name);
+    for name in others.into_iter().chain(xfs) {
         for seed in 0..4 {
             run_threads(&Threads {
                 scene: scene(name).unwrap(),
