@@ -9,9 +9,10 @@ use super::source::Source;
 /// Words of one driver, in small letters.
 const WORDS: [&str; 2] = ["ext4", "jbd"];
 /// Where they must not stand.
-const SHARED: [&str; 5] = [
+const SHARED: [&str; 6] = [
     "crates/platter-ondisk",
     "crates/platter-block",
+    "crates/platter-cache",
     "crates/platter-vfs",
     "crates/platter-fuse",
     "crates/platter/src",

@@ -23,7 +23,7 @@ pub use thread::{CommitThread, FullCommits, end, serve};
 pub use transactions::{ClosedTransaction, RunningTransaction, TransactionNumber, Transactions};
 pub use worker::{BackgroundWorker, NextRun, WorkerWake};
 
-/// Identifies a transaction: the sequence of JBD2, the generation of btrfs, the checkpoint sequence of the
+/// Identifies a transaction: the sequence of the journal, the generation of btrfs, the checkpoint sequence of the
 /// XFS log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TransactionId(pub u64);
