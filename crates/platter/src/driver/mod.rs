@@ -51,8 +51,8 @@ pub(crate) trait Driver: Sync {
         None
     }
 
-    /// Whether the driver can begin with a superblock so many KiB into a device on which no format
-    /// was recognised.
+    /// Whether a copy of the superblock that the driver can begin with lies so many KiB into a device on
+    /// which no format was recognised.
     fn accepts_superblock_at(&self, _device: &dyn BlockDevice, _kib: u64) -> bool {
         false
     }
@@ -143,15 +143,16 @@ pub(crate) fn serving(format: Format) -> Option<&'static dyn Driver> {
         .find(|driver| driver.format() == format)
 }
 
-/// The driver of a device on which no format was recognised, with a superblock so many KiB into it.
+/// The driver of a device on which no format was recognised, with a superblock so many KiB into it: the one
+/// that finds a copy there, else the first one, whose mount reports what is wrong there.
 pub(crate) fn with_superblock_at(
     device: &dyn BlockDevice,
     kib: u64,
 ) -> Option<&'static dyn Driver> {
-    DRIVERS
-        .iter()
-        .copied()
+    let mut drivers = DRIVERS.iter().copied();
+    drivers
         .find(|driver| driver.accepts_superblock_at(device, kib))
+        .or(DRIVERS.first().copied())
 }
 
 /// The types of filesystems that can be made.

@@ -45,5 +45,16 @@ fn xfs_is_read_through_a_copy_of_its_superblock() -> Result<()> {
     file.write_all_at(&[0; 512], 0)?;
     let found = platter_xfs::superblock::find_copy(&**opened.device());
     assert_eq!(found, Some(at));
+    drop(volume);
+    let opened = Image::open(&damaged, ImageAccess::Read)?;
+    let refused = MountOptions::new().mount(&opened).unwrap_err().to_string();
+    assert!(refused.contains(&format!("{}", at / 1024)), "{refused}");
+    let volume = MountOptions::new()
+        .superblock_kib(at / 1024)
+        .mount(&opened)?;
+    // Pages that the kernel has read over unwritten extents are data to it.
+    drop(mount);
+    let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadOnly)?;
+    compare(&**volume.filesystem(), mount.root(), rules)?.assert_equal();
     Ok(())
 }

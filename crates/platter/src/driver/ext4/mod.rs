@@ -58,11 +58,6 @@ impl Driver for Ext {
         platter_ext4::find_superblock_copy(device)
     }
 
-    fn accepts_superblock_at(&self, _device: &dyn BlockDevice, _kib: u64) -> bool {
-        // What is wrong there is reported by mounting.
-        true
-    }
-
     fn check_option(&self, option: &MountOption) -> Result<(), OptionError> {
         ExtOptions::default().set(option)
     }
