@@ -178,14 +178,17 @@ impl ForkEdit {
                 ..left
             };
         }
-        if let Some(right) = right.filter(|right| joins(&merged, right)) {
-            self.remove(groups, right.offset)?;
-            merged.count += right.count;
-        }
-        if merged.offset == new.offset {
-            self.insert(groups, merged)?;
-        } else {
-            self.replace(groups, merged)?;
+        let has_left = merged.offset != new.offset;
+        let right = right.filter(|right| joins(&merged, right));
+        merged.count += right.map_or(0, |right| right.count);
+        match right {
+            Some(right) if has_left => {
+                self.remove(groups, right.offset)?;
+                self.replace(groups, merged.offset, merged)?;
+            }
+            Some(right) => self.replace(groups, right.offset, merged)?,
+            None if has_left => self.replace(groups, merged.offset, merged)?,
+            None => self.insert(groups, merged)?,
         }
         self.blocks = self.blocks.saturating_add_unsigned(new.count);
         self.fit(groups)
@@ -207,13 +210,18 @@ impl ForkEdit {
             let head = first.0.saturating_sub(found.offset.0);
             let tail = found.end().0.saturating_sub(end.0);
             let middle = part(&found, head, found.count - head - tail);
-            if head > 0 {
-                self.replace(groups, part(&found, 0, head))?;
-            } else {
-                self.remove(groups, found.offset)?;
-            }
-            if tail > 0 {
-                self.insert(groups, part(&found, found.count - tail, tail))?;
+            let (before, after) = (
+                part(&found, 0, head),
+                part(&found, found.count - tail, tail),
+            );
+            match (head > 0, tail > 0) {
+                (false, false) => self.remove(groups, found.offset)?,
+                (false, true) => self.replace(groups, found.offset, after)?,
+                (true, false) => self.replace(groups, found.offset, before)?,
+                (true, true) => {
+                    self.replace(groups, found.offset, before)?;
+                    self.insert(groups, after)?;
+                }
             }
             self.blocks = self.blocks.saturating_sub_unsigned(middle.count);
             gone.push(middle);
@@ -236,19 +244,17 @@ impl ForkEdit {
         records::insert(&mut self.tree(groups), KIND, disk)
     }
 
-    /// Changes the mapping at the same file block.
-    fn replace(&mut self, groups: &mut Groups, new: Mapping) -> Result<()> {
+    /// Changes the mapping at a file block to one that begins between its neighbours.
+    fn replace(&mut self, groups: &mut Groups, at: FileBlock, new: Mapping) -> Result<()> {
         if let Form::Extents(mappings) = &mut self.form {
-            let same = mappings
-                .iter_mut()
-                .find(|mapping| mapping.offset == new.offset);
+            let same = mappings.iter_mut().find(|mapping| mapping.offset == at);
             if let Some(same) = same {
                 *same = new;
             }
             return Ok(());
         }
         let disk = self.packed(&new)?;
-        records::replace(&mut self.tree(groups), KIND, (new.offset.0, 0, 0), disk)
+        records::replace(&mut self.tree(groups), KIND, (at.0, 0, 0), disk)
     }
 
     fn remove(&mut self, groups: &mut Groups, at: FileBlock) -> Result<()> {

@@ -7,6 +7,7 @@
 
 mod node;
 mod record;
+mod neighbour;
 
 use std::collections::HashSet;
 
@@ -14,6 +15,7 @@ use platter_vfs::{Error, Result};
 
 use crate::ondisk::btree::BtreeKind;
 
+use neighbour::{Neighbour, Side};
 pub use node::Node;
 pub use record::{Order, TreeRecord};
 
@@ -165,10 +167,10 @@ pub fn insert<R: TreeRecord>(
             }
         }
         if node.len() > host.entries_max(kind, &node) {
-            let Some((parent, index)) = path.last_mut() else {
+            if path.is_empty() {
                 return host.grow_root(kind, node);
-            };
-            added = make_space(host, kind, (parent, *index), &mut node, inserted)?;
+            }
+            added = make_space(host, kind, &mut path, &mut node, inserted)?;
         }
         host.store(kind, &node)?;
         below = node.key();
@@ -181,35 +183,24 @@ pub fn insert<R: TreeRecord>(
 fn make_space<R: TreeRecord>(
     host: &mut impl TreeHost<R>,
     kind: BtreeKind,
-    (parent, index): (&mut Node<R>, usize),
+    path: &mut Path<R>,
     node: &mut Node<R>,
     inserted: usize,
 ) -> Result<Option<(R::Key, u64)>> {
     let before = node.len() - 1;
-    if let Some(&right) = parent
-        .pointers
-        .get(index + 1)
-        .filter(|_| inserted + 2 <= before)
-    {
-        let mut right = host.load(kind, right, node.level)?;
-        if right.len() < before {
-            node.move_last(&mut right);
-            host.store(kind, &right)?;
-            if let Some(key) = right.key() {
-                parent.set_key(index + 1, key);
-            }
+    if inserted + 2 <= before {
+        let right = Neighbour::find(host, kind, path, node, Side::Right)?;
+        if let Some(mut right) = right.filter(|right| right.node.len() < before) {
+            node.move_last(&mut right.node);
+            right.store(host, kind, path)?;
             return Ok(None);
         }
     }
-    let left = index.checked_sub(1).filter(|_| inserted > 0);
-    if let Some(&left) = left.and_then(|left| parent.pointers.get(left)) {
-        let mut left = host.load(kind, left, node.level)?;
-        if left.len() < before {
-            node.move_first(&mut left);
-            host.store(kind, &left)?;
-            if let Some(key) = left.key() {
-                parent.set_key(index - 1, key);
-            }
+    if inserted > 0 {
+        let left = Neighbour::find(host, kind, path, node, Side::Left)?;
+        if let Some(mut left) = left.filter(|left| left.node.len() < before) {
+            node.move_first(&mut left.node);
+            left.store(host, kind, path)?;
             return Ok(None);
         }
     }
@@ -294,104 +285,91 @@ pub fn remove<R: TreeRecord>(
         Some((leaf, index)) => drop(leaf.records.remove(*index)),
         None => return Err(host.broken(TreeRule::Missing)),
     }
-    let mut current = path.pop();
-    while let Some((mut node, _)) = current.take() {
-        let Some((mut parent, index)) = path.pop() else {
+    let mut has_lost = true;
+    while let Some((node, _)) = path.pop() {
+        if path.is_empty() {
             return host.shrink_root(kind, node);
-        };
-        let max = host.entries_max(kind, &node);
-        if node.len() >= max / 2 || parent.len() < 2 {
-            if node.len() == 0 {
-                return Err(host.broken(TreeRule::Shape));
-            }
-            host.store(kind, &node)?;
-            if let Some(key) = node.key() {
-                parent.set_key(index, key);
-            }
-        } else {
-            rebalance(host, kind, &mut parent, &mut node, (index, max))?;
         }
-        current = Some((parent, index));
+        has_lost = if has_lost && node.len() < host.entries_max(kind, &node) / 2 {
+            rebalance(host, kind, &mut path, node)?
+        } else {
+            store_below(host, kind, &mut path, &node)?;
+            false
+        };
+    }
+    Ok(())
+}
+
+/// Stores a block below the last one of a path.
+fn store_below<R: TreeRecord>(
+    host: &mut impl TreeHost<R>,
+    kind: BtreeKind,
+    path: &mut Path<R>,
+    node: &Node<R>,
+) -> Result<()> {
+    if node.len() == 0 {
+        return Err(host.broken(TreeRule::Shape));
+    }
+    host.store(kind, node)?;
+    if let (Some((parent, index)), Some(key)) = (path.last_mut(), node.key()) {
+        parent.set_key(*index, key);
     }
     Ok(())
 }
 
 /// Takes an entry for a block that is less than half full from a neighbour that can spare one, else joins it
-/// with one, if that is possible.
+/// with one, if that is possible. Returns whether the last block of the path, which leads to another block
+/// afterwards if that one is gone, has lost an entry.
 fn rebalance<R: TreeRecord>(
     host: &mut impl TreeHost<R>,
     kind: BtreeKind,
-    parent: &mut Node<R>,
-    node: &mut Node<R>,
-    (index, max): (usize, usize),
-) -> Result<()> {
-    let neighbour = |at: Option<usize>| at.and_then(|at| parent.pointers.get(at).copied());
-    let (left, right) = (neighbour(index.checked_sub(1)), neighbour(Some(index + 1)));
-    let load = |at: Option<u64>| at.map(|at| host.load(kind, at, node.level)).transpose();
-    let (mut left, mut right) = (load(left)?, load(right)?);
-    let can_spare = |other: &&mut Node<R>| other.len() > max / 2;
-    if let Some(right) = right.as_mut().filter(can_spare) {
-        right.move_first(node);
-        return store_pair(host, kind, parent, (node, right), index);
+    path: &mut Path<R>,
+    mut node: Node<R>,
+) -> Result<bool> {
+    let max = host.entries_max(kind, &node);
+    let can_spare = |other: &Neighbour<R>| other.node.len() > max / 2;
+    let mut right = Neighbour::find(host, kind, path, &node, Side::Right)?;
+    if let Some(mut right) = right.take_if(|right| can_spare(right)) {
+        right.node.move_first(&mut node);
+        right.store(host, kind, path)?;
+        store_below(host, kind, path, &node)?;
+        return Ok(false);
     }
-    if let Some(left) = left.as_mut().filter(can_spare) {
-        left.move_last(node);
-        return store_pair(host, kind, parent, (left, node), index - 1);
+    let mut left = Neighbour::find(host, kind, path, &node, Side::Left)?;
+    if let Some(mut left) = left.take_if(|left| can_spare(left)) {
+        left.node.move_last(&mut node);
+        left.store(host, kind, path)?;
+        store_below(host, kind, path, &node)?;
+        return Ok(false);
     }
-    let count = node.len();
-    let fits = |other: &&mut Node<R>| other.len() + count <= max;
-    if let Some(left) = left.as_mut().filter(fits) {
-        return join(host, kind, parent, (left, node), index - 1);
+    let fits = |other: &Neighbour<R>| other.node.len() + node.len() <= max;
+    if let Some(mut left) = left.filter(fits) {
+        join(host, kind, &mut left.node, &mut node)?;
+        left.store(host, kind, path)?;
+    } else if let Some(mut right) = right.filter(fits) {
+        join(host, kind, &mut node, &mut right.node)?;
+        right.lead(host, kind, path, &node)?;
+    } else {
+        store_below(host, kind, path, &node)?;
+        return Ok(false);
     }
-    if let Some(right) = right.as_mut().filter(fits) {
-        return join(host, kind, parent, (node, right), index);
+    if let Some((parent, index)) = path.last_mut() {
+        parent.remove(*index);
     }
-    if count == 0 {
-        return Err(host.broken(TreeRule::Shape));
-    }
-    host.store(kind, node)?;
-    if let Some(key) = node.key() {
-        parent.set_key(index, key);
-    }
-    Ok(())
+    Ok(true)
 }
 
-/// Stores two neighbours, of which the left one has an index in its parent.
-fn store_pair<R: TreeRecord>(
-    host: &mut impl TreeHost<R>,
-    kind: BtreeKind,
-    parent: &mut Node<R>,
-    (left, right): (&Node<R>, &Node<R>),
-    index: usize,
-) -> Result<()> {
-    for (node, index) in [(left, index), (right, index + 1)] {
-        host.store(kind, node)?;
-        if let Some(key) = node.key() {
-            parent.set_key(index, key);
-        }
-    }
-    Ok(())
-}
-
-/// Moves all entries of a block to its left neighbour, and frees it.
+/// Moves all entries of a block to its left neighbour, which is not stored yet, and frees it.
 fn join<R: TreeRecord>(
     host: &mut impl TreeHost<R>,
     kind: BtreeKind,
-    parent: &mut Node<R>,
-    (left, right): (&mut Node<R>, &mut Node<R>),
-    index: usize,
+    left: &mut Node<R>,
+    right: &mut Node<R>,
 ) -> Result<()> {
     left.append(right);
     left.right = right.right;
     relink(host, kind, right.right, left.level, left.at)?;
-    host.store(kind, left)?;
-    host.free(kind, right.at)?;
-    parent.keys.remove(index + 1);
-    parent.pointers.remove(index + 1);
-    if let Some(key) = left.key() {
-        parent.set_key(index, key);
-    }
-    Ok(())
+    host.free(kind, right.at)
 }
 
 /// Passes the root, and all blocks below it whose keys are `wanted`, to `visit`, each once; `most` are more
@@ -423,3 +401,6 @@ pub fn walk<R: TreeRecord>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,6 +98,14 @@ impl<R: TreeRecord> Node<R> {
         }
     }
 
+    /// Removes the pointer to a block below, and its key.
+    pub(super) fn remove(&mut self, index: usize) {
+        if index < self.pointers.len() && index < self.keys.len() {
+            self.keys.remove(index);
+            self.pointers.remove(index);
+        }
+    }
+
     /// The entries from `index` on, as a block of their own.
     pub(super) fn split_off(&mut self, index: usize, at: u64) -> Self {
         let (records, keys) = (self.records.len(), self.keys.len());

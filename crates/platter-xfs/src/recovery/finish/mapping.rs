@@ -83,7 +83,7 @@ impl Finisher {
         if !self.geometry.features.has_rmapbt() {
             return;
         }
-        self.deferred.push(Deferred::Rmap(RmapUpdate {
+        self.deferred.push_back(Deferred::Rmap(RmapUpdate {
             op,
             extent: MapExtent {
                 owner: owner.get(),

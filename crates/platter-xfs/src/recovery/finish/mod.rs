@@ -6,6 +6,7 @@ mod exchange;
 mod mapping;
 mod space;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -15,7 +16,7 @@ use platter_vfs::{Error, Result, Unsupported};
 use super::rules::IntentRule;
 use crate::ag::Groups;
 use crate::ondisk::log::Intent;
-use crate::ondisk::log::intent::{RmapUpdate, Section};
+use crate::ondisk::log::intent::{ExchangeIntent, RmapUpdate, Section};
 use crate::ondisk::{AgBlock, AgNr, FsBlock, Geometry, InodeNr};
 
 /// Refuses intents that [`finish`] cannot finish, by name.
@@ -59,13 +60,13 @@ pub(super) fn finish(
     let mut finisher = Finisher {
         geometry: geometry.clone(),
         groups: Groups::new(Arc::clone(device), geometry),
-        deferred: Vec::new(),
+        deferred: VecDeque::new(),
     };
     for intent in intents {
         finisher.intent(intent)?;
         finisher.groups.checkpoint()?;
     }
-    for work in std::mem::take(&mut finisher.deferred) {
+    while let Some(work) = finisher.deferred.pop_front() {
         finisher.deferred(&work)?;
         finisher.groups.checkpoint()?;
     }
@@ -76,6 +77,8 @@ pub(super) fn finish(
 #[derive(Debug)]
 enum Deferred {
     Rmap(RmapUpdate),
+    /// The mappings that an exchange has not intents of its own for yet, which come first.
+    Exchange(ExchangeIntent),
     /// Blocks that have neither a reference nor an owner any more.
     Free(AgNr, AgBlock, u32),
 }
@@ -85,7 +88,7 @@ enum Deferred {
 struct Finisher {
     geometry: Geometry,
     groups: Groups,
-    deferred: Vec<Deferred>,
+    deferred: VecDeque<Deferred>,
 }
 
 impl Finisher {
@@ -111,7 +114,9 @@ impl Finisher {
                     self.bmap(update)?;
                 }
             }
-            Intent::Exchange(intent) => self.exchange(intent)?,
+            Intent::Exchange(intent) => {
+                self.deferred.push_back(Deferred::Exchange(*intent));
+            }
             Intent::Attr(intent) => self.attr(intent)?,
         }
         Ok(())
@@ -120,6 +125,7 @@ impl Finisher {
     fn deferred(&mut self, work: &Deferred) -> Result<()> {
         match work {
             Deferred::Rmap(update) => self.rmap(update),
+            Deferred::Exchange(intent) => self.exchange(intent),
             Deferred::Free(ag, start, count) => self.groups.get(*ag)?.free_extent(*start, *count),
         }
     }
