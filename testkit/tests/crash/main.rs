@@ -67,6 +67,13 @@ fn crash_states_of_data_modes_keep_synced_data() {
 }
 
 #[test]
+fn xfs_crash_states_keep_synced_data() {
+    for scene in Mode::Xfs.scenes() {
+        cut(scene.name, 6);
+    }
+}
+
+#[test]
 fn dropped_flushes_are_detected() {
     let matrix = Matrix {
         scene: scene("ext4").unwrap(),

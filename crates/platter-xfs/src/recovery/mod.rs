@@ -66,7 +66,8 @@ pub fn recover(
     })
 }
 
-/// Ends the log of a filesystem that was [recovered](recover) in place.
+/// Ends the log of a filesystem that was [recovered](recover) in place. In one that is clean, what a crash left
+/// of records that were being written is cleared.
 pub fn mark_clean(
     data: &Arc<dyn BlockDevice>,
     external: Option<&Arc<dyn BlockDevice>>,
@@ -74,11 +75,13 @@ pub fn mark_clean(
 ) -> Result<()> {
     let primary = superblock::read(&**data)?;
     let log = LogDevice::open(&primary, data, external)?;
-    if report.position.state == LogState::Dirty {
-        data.flush()?;
-        txn::write_unmount_record(&log, &report.position)?;
+    match report.position.state {
+        LogState::Dirty => {
+            data.flush()?;
+            txn::write_unmount_record(&log, &report.position)
+        }
+        LogState::Clean => txn::clear_stale_records(&log, &report.position),
     }
-    Ok(())
 }
 
 #[cfg(test)]

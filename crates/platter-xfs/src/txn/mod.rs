@@ -12,4 +12,4 @@ pub use log::{BlockType, Header, HeaderVerifier, InodePlace, Log};
 pub use log_device::LogDevice;
 pub use replay::{LogPosition, LogScan, LogState, ReplayReport, find_position, replay, scan};
 pub use transaction::Transaction;
-pub use unmount::write_unmount_record;
+pub use unmount::{clear_stale_records, write_unmount_record};

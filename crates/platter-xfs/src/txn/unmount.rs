@@ -10,16 +10,14 @@ use crate::ondisk::Lsn;
 use crate::ondisk::log::operation::{UNMOUNT_TID, unmount_data};
 use crate::ondisk::log::record::{
     DiskRecordHeader, HEADER_COVERS_BYTES, RECORD_BYTES_MAX, RECORD_MAGIC, RECORDS_IN_FLIGHT_MAX,
-    SECTOR_BYTES, pack,
+    SECTOR_BYTES, pack, sector_cycle,
 };
 use crate::ondisk::log::{Client, LogByteOrder, OpFlags, Operation, RecordHeader};
 
 /// Writes an unmount record to the head of a log whose transactions are all in their place, and makes it
 /// durable.
 pub fn write_unmount_record(log: &LogDevice, position: &LogPosition) -> Result<()> {
-    if position.torn {
-        clear_torn_records(log, position)?;
-    }
+    clear_stale_records(log, position)?;
     let mut body = Vec::new();
     let data = unmount_data();
     let unmount = Operation {
@@ -72,10 +70,10 @@ fn write_record(
 }
 
 /// Stamps the sectors after the head with the cycle number before, as far as records may have been in flight:
-/// what a crash left of those has the cycle number of the records to come.
-fn clear_torn_records(log: &LogDevice, position: &LogPosition) -> Result<()> {
-    let record = RECORD_BYTES_MAX / 512 + RECORD_BYTES_MAX / HEADER_COVERS_BYTES;
-    let count = (RECORDS_IN_FLIGHT_MAX * record).min(log.sectors());
+/// what a crash left of those has the cycle number of the records to come. Durable, and nothing is written
+/// where no such sector is.
+pub fn clear_stale_records(log: &LogDevice, position: &LogPosition) -> Result<()> {
+    let count = sectors_to_clear(log, position);
     let sector_at = |index: u32| {
         let at = log.after(position.head, index);
         let wrapped = u32::from(at < position.head);
@@ -90,9 +88,31 @@ fn clear_torn_records(log: &LogDevice, position: &LogPosition) -> Result<()> {
         sector.uuid = log.uuid().into_bytes();
         sector
     };
-    let mut bytes = Vec::with_capacity(count as usize * SECTOR_BYTES);
+    let bytes = log.read(position.head, count)?;
+    let sectors = (0..).zip(bytes.chunks(SECTOR_BYTES));
+    let is_stale = |(index, sector)| sector_cycle(sector) != sector_at(index).cycle.get();
+    if !sectors.into_iter().any(is_stale) {
+        return Ok(());
+    }
+    let mut bytes = Vec::with_capacity(bytes.len());
     for index in 0..count {
         bytes.extend_from_slice(sector_at(index).as_bytes());
     }
-    log.write(position.head, &bytes)
+    log.write(position.head, &bytes)?;
+    log.flush()
+}
+
+/// How many sectors after the head records in flight can have reached: not those that recovery needs, should it
+/// be interrupted.
+fn sectors_to_clear(log: &LogDevice, position: &LogPosition) -> u32 {
+    let record = RECORD_BYTES_MAX / 512 + RECORD_BYTES_MAX / HEADER_COVERS_BYTES;
+    let needed = match position.tail {
+        tail if tail == position.head => position.last,
+        tail => tail,
+    };
+    let free = match log.distance(position.head, needed) {
+        0 => log.sectors(),
+        free => free,
+    };
+    (RECORDS_IN_FLIGHT_MAX * record).min(free)
 }

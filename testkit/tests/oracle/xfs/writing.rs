@@ -4,14 +4,18 @@ use std::fs;
 use std::path::Path;
 
 use platter::{ImageSpec, MountOptions, Volume, WriteOptions};
+use platter_ondisk::Locus;
 use platter_vfs::{
     Condition, Context, CreateKind, DirCursor, Error, FallocateMode, Inode, Name, RenameMode,
     SetAttr, XattrMode, inode::read_dir_all,
 };
+use platter_xfs::ondisk::{Geometry, Superblock};
+use platter_xfs::txn::{LogDevice, LogState, find_position};
 use testkit::compare::{Rules, compare};
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
+use testkit::subject::devices_of_files;
 
 /// Options of `mkfs.xfs`, and how many names its directory gets.
 const SHAPES: &[(&str, &[&str], usize)] = &[
@@ -221,6 +225,49 @@ fn what_was_synced_before_a_power_cut_is_there_for_all() {
         assert_clean(&image, (shape, "recovered here"));
         assert_equal(&image, (shape, "recovered here"));
     }
+}
+
+/// Leaves the first sector of a record behind the end of a log, and another sector of such a record.
+fn tear(image: &Path) {
+    let mut bytes = fs::read(image).unwrap();
+    let superblock = Superblock::decode(&bytes[..512], Locus::UNKNOWN).unwrap();
+    let devices = devices_of_files(&[image], 512).unwrap();
+    let log = LogDevice::open(&superblock, &devices[0], None).unwrap();
+    let position = find_position(&log, true).unwrap();
+    assert_eq!((position.state, position.torn), (LogState::Clean, false));
+    let start = Geometry::new(&superblock).byte_offset(superblock.log_start.unwrap());
+    let sector = |at: u32| usize::try_from(start).unwrap() + at as usize * 512;
+    let mut header = bytes[sector(position.last)..][..512].to_vec();
+    header[16..24].copy_from_slice(&position.head_lsn().0.to_be_bytes());
+    bytes[sector(position.head)..][..512].copy_from_slice(&header);
+    bytes[sector(position.head + 100)..][..4].copy_from_slice(&position.cycle.to_be_bytes());
+    fs::write(image, bytes).unwrap();
+    let devices = devices_of_files(&[image], 512).unwrap();
+    let log = LogDevice::open(&superblock, &devices[0], None).unwrap();
+    let position = find_position(&log, true).unwrap();
+    assert_eq!((position.state, position.torn), (LogState::Clean, true));
+}
+
+#[test]
+fn clean_log_with_a_torn_record_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    xfs::make(&image, 96 << 10, &[]).unwrap();
+    tear(&image);
+    let volume = open(&image);
+    fill(&volume, 100);
+    volume.filesystem().sync().unwrap();
+    let copy = folder.path().join("copy");
+    fs::copy(&image, &copy).unwrap();
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_clean(&image, ("torn", "unmounted"));
+    assert_equal(&image, ("torn", "unmounted"));
+    let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+    let found = fs::read_dir(mount.root().join("names")).unwrap().count();
+    assert_eq!(found, 100);
+    mount.unmount_all(&[&copy]).unwrap();
+    assert_clean(&copy, ("torn", "recovered by the kernel"));
 }
 
 #[test]

@@ -137,11 +137,15 @@ fn candidate_head(log: &LogDevice) -> Result<Option<u32>> {
     Ok(Some(head))
 }
 
-/// The first of `count` sectors that does not have the cycle number.
+/// The first of `count` sectors that does not have the cycle number. One of the next cycle is no hole: it lies
+/// behind the head, where the log is so short that all of it is searched.
 fn find_hole(log: &LogDevice, at: u32, count: u32, cycle: u32) -> Result<Option<u32>> {
     let bytes = log.read(at, count)?;
     let sectors = (at..).zip(bytes.chunks(SECTOR_BYTES));
-    let mut holes = sectors.filter(|(_, sector)| sector_cycle(sector) != cycle);
+    let mut holes = sectors.filter(|(_, sector)| {
+        let found = sector_cycle(sector);
+        found != cycle && found != cycle.wrapping_add(1)
+    });
     Ok(holes.next().map(|(at, _)| at))
 }
 

@@ -7,7 +7,8 @@ use platter_block::{BlockDevice, CountingDevice, MemoryDevice};
 use super::sample::{LOG_SECTORS, Sample, plain};
 use crate::ondisk::Lsn;
 use crate::ondisk::log::LogByteOrder;
-use crate::txn::{LogDevice, LogState, find_position, write_unmount_record};
+use crate::ondisk::log::record::sector_cycle;
+use crate::txn::{LogDevice, LogState, clear_stale_records, find_position, write_unmount_record};
 
 #[test]
 fn log_that_was_never_written_is_clean() {
@@ -63,6 +64,89 @@ fn torn_records_and_all_after_them_are_dropped() {
         let report = sample.replay().unwrap();
         assert_eq!(report.transactions, torn as u64 + 1);
     }
+}
+
+/// A log of six records behind an unmount record, of which one was lost. Returns where that began, and where the
+/// next record would have gone.
+fn with_hole(sample: &mut Sample, lost: usize) -> (u32, u32) {
+    sample.unmount();
+    sample.tail = Lsn::new(sample.cycle, sample.head);
+    let mut starts: Vec<u32> = (1..7)
+        .map(|tid| sample.transaction(tid, &plain(8, 0x40)))
+        .collect();
+    starts.push(sample.head);
+    for at in 0..sample.log.distance(starts[lost], starts[lost + 1]) {
+        let at = sample.log.after(starts[lost], at);
+        let cycle = if at < 100 { 2_u32 } else { 1 };
+        let stale = [&cycle.to_be_bytes()[..], &[0; 508]].concat();
+        sample.log.write(at, &stale).unwrap();
+    }
+    (starts[lost], sample.head)
+}
+
+#[test]
+fn records_after_a_hole_do_not_follow_an_unmount_record() {
+    for (lost, head) in (0..6).flat_map(|lost| [100, LOG_SECTORS - 5].map(|head| (lost, head))) {
+        let mut sample = Sample::at(2, head);
+        let (hole, end) = with_hole(&mut sample, lost);
+        let position = sample.position().unwrap();
+        assert_eq!(position.head, hole, "{lost} {head}");
+        if lost > 0 {
+            assert_eq!(position.state, LogState::Dirty, "{lost} {head}");
+            assert_eq!(sample.replay().unwrap().transactions, lost as u64);
+        }
+        write_unmount_record(&sample.log, &position).unwrap();
+        let ended = sample.position().unwrap();
+        assert_eq!((ended.state, ended.last), (LogState::Clean, hole));
+        for at in 0..sample.log.distance(ended.head, end) {
+            let at = sample.log.after(ended.head, at);
+            let cycle = sector_cycle(&sample.log.read(at, 1).unwrap());
+            let expected = ended.cycle - u32::from(at >= ended.head);
+            assert_eq!(cycle, expected, "{lost} {head}: {at}");
+        }
+    }
+}
+
+#[test]
+fn stale_records_of_a_clean_log_are_cleared() {
+    let mut sample = Sample::at(2, 100);
+    let (hole, end) = with_hole(&mut sample, 0);
+    let position = sample.position().unwrap();
+    assert_eq!((position.state, position.head), (LogState::Clean, hole));
+    clear_stale_records(&sample.log, &position).unwrap();
+    let cleared = sample.position().unwrap();
+    assert_eq!((cleared.state, cleared.head), (LogState::Clean, hole));
+    // A record that fills the hole is the last one.
+    sample.head = hole;
+    let filling = sample.transaction(9, &plain(8, 0x40));
+    assert!(sample.head < end);
+    let position = sample.position().unwrap();
+    assert_eq!((position.last, position.head), (filling, sample.head));
+    assert_eq!(sample.replay().unwrap().transactions, 1);
+}
+
+#[test]
+fn clean_log_without_stale_records_is_not_written() {
+    let mut sample = Sample::at(2, 1000);
+    sample.unmount();
+    let before = sample.disk.snapshot();
+    clear_stale_records(&sample.log, &sample.position().unwrap()).unwrap();
+    assert!(before == sample.disk.snapshot());
+}
+
+#[test]
+fn clearing_keeps_the_records_that_recovery_needs() {
+    let mut sample = Sample::at(2, 100);
+    sample.unmount();
+    sample.tail = Lsn::new(2, sample.head);
+    // The head is close to the tail, a pass of the log later.
+    while sample.cycle == 2 || sample.head < 60 {
+        sample.transaction(1, &[vec![1; 20 << 10]]);
+    }
+    let position = sample.position().unwrap();
+    assert_eq!((position.state, position.tail), (LogState::Dirty, 102));
+    clear_stale_records(&sample.log, &position).unwrap();
+    assert_eq!(sample.position().unwrap(), position);
 }
 
 #[test]
