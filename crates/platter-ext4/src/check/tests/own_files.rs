@@ -85,6 +85,18 @@ fn wrong_quota_usage_is_reported() {
 }
 
 #[test]
+fn second_quota_entry_of_an_id_is_reported() {
+    let mut image = with_journal();
+    let users = InodeNr::new(image.superblock().user_quota_inode.get()).unwrap();
+    // Head, root and three levels of the tree come before the leaf; entries follow its head.
+    let leaf = image.place_of(users, 5);
+    let slot = &mut image.block(leaf)[16 + 12 * 72..][..72];
+    assert_eq!(slot, [0; 72]);
+    slot[4] = 1;
+    image.breaks(QuotaUseRule::Usage);
+}
+
+#[test]
 fn invalid_resize_inode_mapping_is_reported() {
     let mut image = with_journal();
     image.number(7).block[0] = 9;
