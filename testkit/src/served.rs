@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use platter::{ImageSpec, Volume};
 use platter_fuse::{MountError, MountOptions, Session};
+use platter_vfs::Filesystem;
 
 /// Between two tries to unmount, and how many there are.
 const BUSY: Duration = Duration::from_millis(20);
@@ -21,16 +22,23 @@ pub fn mount(
     options: &str,
 ) -> Result<Session> {
     let volume = open.open(&ImageSpec::parse(image)?)?;
-    mount_volume(&volume, mountpoint, options)
+    mount_filesystem(volume.into_filesystem(), mountpoint, options)
 }
 
-/// Mounts what is open here, too.
+/// Mounts what is open here, too, and outlives the mount.
 pub fn mount_volume(volume: &Volume, mountpoint: &Path, options: &str) -> Result<Session> {
+    mount_filesystem(Arc::clone(volume.filesystem()), mountpoint, options)
+}
+
+fn mount_filesystem(
+    filesystem: Arc<dyn Filesystem>,
+    mountpoint: &Path,
+    options: &str,
+) -> Result<Session> {
     let mut mounting = MountOptions::default();
     let rest = mounting.parse(options)?;
     ensure!(rest.is_empty(), "{rest:?} is not about mounting");
     std::fs::create_dir_all(mountpoint)?;
-    let filesystem = Arc::clone(volume.filesystem());
     Ok(platter_fuse::mount(filesystem, mountpoint, mounting)?)
 }
 

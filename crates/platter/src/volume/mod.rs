@@ -154,6 +154,14 @@ impl Volume {
         self.shared.close()
     }
 
+    /// The filesystem alone, which the caller unmounts: it outlives the volume, whose clones and [`File`]s
+    /// fail with [`Cause::Closed`] from then on.
+    #[must_use]
+    pub fn into_filesystem(self) -> Arc<dyn Filesystem> {
+        self.shared.closed.store(true, Ordering::Release);
+        Arc::clone(self.filesystem())
+    }
+
     /// The same volume, on which new files belong to this user, without the permission bits of `umask`.
     #[must_use]
     pub fn acting_as(&self, credentials: Credentials, umask: u32) -> Self {
@@ -188,7 +196,7 @@ impl Volume {
         &self.shared.parts.name
     }
 
-    /// The filesystem below, for what has no path: inode numbers, unmounting.
+    /// The filesystem below, for what has no path, such as inode numbers. It ends with the volume.
     #[must_use]
     pub fn filesystem(&self) -> &Arc<dyn Filesystem> {
         &self.shared.parts.fs

@@ -116,6 +116,8 @@ impl Mount {
             background::tell_mounted()?;
         }
         let ended = session.join().map_err(|error| named(&volume, error));
+        // The session has unmounted it, or reported why it could not.
+        drop(volume.clone().into_filesystem());
         let outcome = match &ended {
             Ok(_) => Outcome::Complete,
             Err(error) => Outcome::Failed(in_one_line(error)),
