@@ -103,7 +103,7 @@ impl Checker<'_> {
                 if is_allocated {
                     return self.found(locus, ChunkRule::FreeInodeUsed);
                 }
-                return Ok(());
+                return self.check_free_inode(bytes, number);
             }
             Err(rule) => {
                 if is_allocated {
@@ -157,6 +157,27 @@ impl Checker<'_> {
         if is_whole {
             self.check_attributes(&inode, &attrs)?;
             self.check_contents(&inode, &data)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the second flags of a free inode, which are those of its last use.
+    fn check_free_inode(&mut self, bytes: &[u8], number: InodeNr) -> Flow {
+        let features = self.context.geometry().features;
+        let Ok((disk, _)) = DiskInodeV3::ref_from_prefix(bytes) else {
+            return Ok(());
+        };
+        if !features.is_v5() {
+            return Ok(());
+        }
+        let flags = InodeFlags2::from_bits_retain(disk.flags2.get());
+        let has = |flag| flags.contains(flag);
+        if flags.bits() & !InodeFlags2::all().bits() != 0
+            || has(InodeFlags2::NREXT64) && !features.has_nrext64()
+            || has(InodeFlags2::BIGTIME) && !features.has_bigtime()
+            || has(InodeFlags2::REFLINK)
+        {
+            self.found(locus_of(number), InodeUseRule::Flags2)?;
         }
         Ok(())
     }

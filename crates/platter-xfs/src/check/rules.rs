@@ -19,6 +19,8 @@ rules! {
     pub enum BackupRule of "superblock" {
         /// Copies have features that exist.
         Features => "unknown features enabled or corrupted feature masks",
+        /// Copies have the features of the primary superblock.
+        Masks => "feature mismatch with the primary superblock",
         /// Copies describe the same geometry as the primary superblock.
         Geometry => "conflicts with filesystem geometry",
         /// Copies have the UUID of the primary superblock.

@@ -179,7 +179,9 @@ fn extents_that_fit_the_inode_have_no_tree() {
 #[test]
 fn pointers_to_parents_are_those_of_entries() {
     let rules = broken(|image| {
-        image.change_superblock(0, |disk| disk.incompat.set(disk.incompat.get() | 0x80));
+        for ag in 0..image.geometry.ag_count() {
+            image.change_superblock(ag, |disk| disk.incompat.set(disk.incompat.get() | 0x80));
+        }
     });
     assert_eq!(rules, [said(InodeUseRule::ParentPointers)]);
 }

@@ -96,10 +96,6 @@ fn counters_of_the_superblock_are_compared() {
             said(TotalsRule::FreeBlocks),
         ),
         (
-            |disk| disk.free_rt_extents.set(5),
-            said(TotalsRule::FreeRtExtents),
-        ),
-        (
             |disk| disk.rt_bitmap_inode.set(140),
             said(SuperblockUseRule::RealtimeInodes),
         ),
@@ -131,6 +127,12 @@ fn copies_of_the_superblock_are_compared() {
     assert_eq!(rules, [said(BackupRule::Garbage)]);
     let rules = superblock(1, |disk| disk.incompat.set(1 << 30));
     assert_eq!(rules, [said(BackupRule::Features)]);
+    let rules = superblock(1, |disk| disk.ro_compat.set(disk.ro_compat.get() ^ 1));
+    assert_eq!(rules, [said(BackupRule::Masks)]);
+    let rules = superblock(1, |disk| disk.free_rt_extents.set(1));
+    assert_eq!(rules, [said(SuperblockRule::Realtime)]);
+    let rules = superblock(1, |disk| disk.lsn.set(99 << 32));
+    assert_eq!(rules, [] as [String; 0]);
     let rules = broken(|image| {
         let at = usize::try_from(image.geometry.ag_offset(AgNr(1))).unwrap();
         image.bytes[at] = 0;
@@ -255,6 +257,32 @@ fn inode_chunks_are_compared_with_inodes() {
         record.free_count -= 1;
     });
     assert_eq!(rules, [said(GroupUseRule::InodeTreesDiffer)]);
+}
+
+#[test]
+fn free_inodes_are_checked() {
+    // The last inode of a chunk, which none of the files needs.
+    let chunk = sample().find(&["many", "name-1199"]).get() | 63;
+    let free = (0..64).map(|back| InodeNr::new(chunk - back).unwrap());
+    let change = |number: InodeNr, change: fn(&mut DiskInodeV3)| {
+        let is_free = std::cell::Cell::new(false);
+        let rules = broken(|image| {
+            image.change_inode(number, |disk: &mut DiskInodeV3| {
+                is_free.set(disk.core.mode.get() == 0);
+                if is_free.get() {
+                    change(disk);
+                }
+            });
+        });
+        is_free.get().then_some(rules)
+    };
+    let size = |disk: &mut DiskInodeV3| disk.core.size.set(1 << 63);
+    let flags = |disk: &mut DiskInodeV3| disk.flags2.set(1 << 40);
+    let mut free = free.filter_map(|number| Some((number, change(number, size)?)));
+    let (number, rules) = free.next().expect("a free inode");
+    assert_eq!(rules, [said(crate::ondisk::inode::InodeRule::Size)]);
+    let rules = change(number, flags).unwrap();
+    assert_eq!(rules, [said(InodeUseRule::Flags2)]);
 }
 
 #[test]

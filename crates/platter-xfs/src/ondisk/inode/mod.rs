@@ -189,6 +189,9 @@ pub struct Inode {
     literal: Box<[u8]>,
 }
 
+/// The largest size of a file.
+const SIZE_MAX: u64 = u64::MAX >> 1;
+
 impl Inode {
     /// Validates the inode that fills `bytes`.
     pub fn decode(bytes: &[u8], number: InodeNr, geometry: &Geometry) -> Result<Self, InodeRule> {
@@ -197,6 +200,10 @@ impl Inode {
             return Err(InodeRule::Magic);
         }
         let v3 = Self::check_identity(bytes, disk, number, geometry)?;
+        // Of free inodes as well.
+        if disk.size.get() > SIZE_MAX {
+            return Err(InodeRule::Size);
+        }
         if disk.mode.get() == 0 {
             return Err(InodeRule::Unused);
         }
@@ -294,10 +301,6 @@ impl Inode {
     }
 
     fn check(&self, geometry: &Geometry) -> Result<(), InodeRule> {
-        let limit = u64::MAX >> 1;
-        if self.size_bytes > limit {
-            return Err(InodeRule::Size);
-        }
         if self.blocks > geometry.data_blocks().saturating_add(geometry.rt_blocks) {
             return Err(InodeRule::Blocks);
         }

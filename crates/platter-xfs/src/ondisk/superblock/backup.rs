@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::{DiskSuperblock, Superblock, SuperblockRule};
 use crate::ondisk::checksum;
-use crate::ondisk::features::Version;
+use crate::ondisk::features::{Incompat, Version};
 
 /// What a copy has in common with the primary superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +58,21 @@ impl DiskSuperblock {
                 when(Version::DALIGN, self.stripe_width.get()),
             ],
         }
+    }
+
+    /// The features of version 5, which copies have in common but for the wish to be repaired.
+    #[must_use]
+    pub fn feature_masks(&self) -> [u32; 3] {
+        let features = self.features();
+        if !features.is_v5() {
+            return [0; 3];
+        }
+        let repair = Incompat::NEEDSREPAIR.bits();
+        [
+            self.compat.get(),
+            self.ro_compat.get(),
+            self.incompat.get() & !repair,
+        ]
     }
 
     /// Bytes of a sector that fields of this filesystem use; the rest is zero.

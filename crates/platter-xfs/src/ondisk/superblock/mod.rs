@@ -443,7 +443,11 @@ impl Superblock {
 
     fn validate_realtime(&self, disk: &DiskSuperblock) -> Result<(), SuperblockRule> {
         if self.rt_blocks == 0 {
-            return if self.rt_extents == 0 {
+            let is_zero = self.rt_extents == 0
+                && self.rt_bitmap_blocks == 0
+                && disk.rt_extents_bits == 0
+                && self.free_rt_extents == 0;
+            return if is_zero {
                 Ok(())
             } else {
                 Err(SuperblockRule::Realtime)
