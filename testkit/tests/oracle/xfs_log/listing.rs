@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use testkit::attributes;
 
 /// Every path with its attributes and contents.
@@ -76,7 +76,7 @@ impl Entry {
 }
 
 /// Fails with the first paths that differ.
-pub(crate) fn assert_equal(ours: &Listing, theirs: &Listing) {
+pub(crate) fn compare(ours: &Listing, theirs: &Listing) -> Result<()> {
     let missing: Vec<_> = theirs
         .0
         .keys()
@@ -87,14 +87,20 @@ pub(crate) fn assert_equal(ours: &Listing, theirs: &Listing) {
         .keys()
         .filter(|key| !theirs.0.contains_key(*key))
         .collect();
-    assert!(
+    ensure!(
         missing.is_empty() && extra.is_empty(),
         "missing {missing:?}, extra {extra:?}"
     );
     for (path, entry) in &ours.0 {
-        let other = &theirs.0[path];
-        assert_eq!(entry.numbers, other.numbers, "{}", path.display());
-        assert_eq!(entry.attributes, other.attributes, "{}", path.display());
-        assert!(entry.contents == other.contents, "{}", path.display());
+        let (other, path) = (&theirs.0[path], path.display());
+        ensure!(
+            entry.numbers == other.numbers,
+            "{path}: {:?}, and in the kernel {:?}",
+            entry.numbers,
+            other.numbers
+        );
+        ensure!(entry.attributes == other.attributes, "{path}: attributes");
+        ensure!(entry.contents == other.contents, "{path}: contents");
     }
+    Ok(())
 }

@@ -4,7 +4,9 @@
 mod scene;
 mod listing;
 mod work;
+mod chains;
 mod shapes;
+mod many;
 mod written;
 
 use anyhow::Result;
@@ -22,19 +24,7 @@ pub(crate) fn recover_beside_the_kernel(
     scene.work(shutdown, work)?;
     let (ours, report) = scene.recovered()?;
     let theirs = scene.recovered_by_the_kernel()?;
-    listing::assert_equal(&ours, &theirs);
+    listing::compare(&ours, &theirs)?;
     assert!(!ours.is_empty(), "{}", shape.name);
     Ok(report)
-}
-
-/// The same for logs that end at records in the middle.
-pub(crate) fn recover_cuts_beside_the_kernel(shape: &Shape, most: usize, work: Work) -> Result<()> {
-    let scene = Scene::make(shape)?;
-    scene.work(Shutdown::Flushed, work)?;
-    for cut in scene.cuts(most)? {
-        let (ours, _) = cut.recovered()?;
-        let theirs = cut.recovered_by_the_kernel()?;
-        listing::assert_equal(&ours, &theirs);
-    }
-    Ok(())
 }

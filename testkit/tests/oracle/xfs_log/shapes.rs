@@ -1,18 +1,27 @@
 //! Every shape of log with every workload.
 
 use super::scene::{Shape, Shutdown, Work};
-use super::{recover_beside_the_kernel, recover_cuts_beside_the_kernel, work};
+use super::{recover_beside_the_kernel, work};
 
-const PLAIN: Shape = Shape {
+pub(super) const PLAIN: Shape = Shape {
     name: "plain",
     size_mib: 64,
     options: &["-m", "rmapbt=0,reflink=0"],
     external_mib: None,
     mount_options: "",
+    exchange: false,
+};
+
+/// Files may exchange their contents.
+pub(super) const EXCHANGE: Shape = Shape {
+    name: "exchange of ranges",
+    options: &["-m", "rmapbt=1,reflink=1"],
+    exchange: true,
+    ..PLAIN
 };
 
 /// Stripe units, a small log that wraps, sectors of 4 KiB, and a log of its own.
-const SHAPES: &[Shape] = &[
+pub(super) const SHAPES: &[Shape] = &[
     PLAIN,
     Shape {
         name: "stripe unit of 32 KiB",
@@ -102,21 +111,5 @@ fn unlinked_clones_drop_their_references_in_the_recovery() {
         let report = recover_beside_the_kernel(shape, Shutdown::Flushed, work::clones)
             .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
         assert!(report.inodes_freed >= 20, "{}: {report:?}", shape.name);
-    }
-}
-
-/// Cuts of one log.
-const CUTS: usize = 5;
-
-#[test]
-fn logs_that_end_at_any_record_recover_as_in_the_kernel() {
-    let shapes = SHAPES.iter().filter(|shape| {
-        let is_internal = shape.external_mib.is_none();
-        is_internal && shape.name != "smallest log"
-    });
-    let works = [work::unlinked as Work, work::names, work::clones];
-    for (shape, work) in shapes.zip(works.iter().cycle()) {
-        recover_cuts_beside_the_kernel(shape, CUTS, *work)
-            .unwrap_or_else(|error| panic!("{}: {error:#}", shape.name));
     }
 }

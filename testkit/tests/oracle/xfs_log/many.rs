@@ -1,0 +1,149 @@
+//! Many dirty logs: every shape with every workload, cut at points of what the kernel wrote.
+//! `PLATTER_XFS_LOGS` says how many; a run by hand takes 500.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use platter_block::sim::CrashOptions;
+use testkit::prng::Prng;
+
+use super::scene::{Scene, Shape, Work};
+use super::shapes::{EXCHANGE, SHAPES};
+use super::{chains, listing, work};
+
+/// Logs in the normal tests.
+const LOGS: usize = 12;
+/// Logs that one recorded workload is cut into at least.
+const CUTS: usize = 4;
+/// Recordings of a long run.
+const RECORDINGS: usize = 50;
+
+/// What was compared.
+#[derive(Debug, Default)]
+struct Tally {
+    logs: usize,
+    /// Open intents by type.
+    intents: BTreeMap<String, usize>,
+    inodes_freed: u64,
+    differences: Vec<String>,
+}
+
+fn works(shape: &Shape) -> Vec<Work> {
+    let mut works: Vec<Work> = vec![
+        chains::truncations,
+        chains::names,
+        chains::unlinked,
+        work::rounds,
+    ];
+    if shape.options.concat().contains("reflink=1") {
+        works.extend([chains::clones as Work, work::clones]);
+    }
+    if shape.exchange {
+        works.push(chains::exchanges);
+    }
+    works
+}
+
+/// Points of what the kernel wrote: half of them after a write to the log, with all before it on the disk, and
+/// half with some of the writes that no flush followed.
+fn scenes(
+    shape: &Shape,
+    work: Work,
+    seed: u64,
+    most: usize,
+    visit: &mut dyn FnMut(Scene, &str),
+) -> Result<()> {
+    let made = Scene::make(shape)?;
+    let recording = made.recorded(work)?;
+    let positions = made.log_writes(&recording)?;
+    let options = CrashOptions {
+        seed,
+        mixes_per_position: 1,
+        subset_writes_max: 2,
+        ..CrashOptions::default()
+    };
+    let states: Vec<_> = recording.crash_states(options).collect::<Result<_, _>>()?;
+    ensure!(
+        !states.is_empty() && !positions.is_empty(),
+        "nothing was recorded"
+    );
+    let mut numbers = Prng::new(seed);
+    let mut visited = 0;
+    for round in 0..most * 4 {
+        let (scene, what) = if round % 2 == 0 {
+            // The first writes are those of a filesystem that is filled.
+            let first = positions.len() / 3;
+            let index = first + usize::try_from(numbers.below((positions.len() - first) as u64))?;
+            let at = positions[index];
+            let scene = Scene::of_position(shape, &recording, at)?;
+            (scene, format!("after write {index} of the log"))
+        } else {
+            let index = usize::try_from(numbers.below(states.len() as u64))?;
+            let scene = Scene::of_state(shape, &states[index])?;
+            (scene, format!("state {index}"))
+        };
+        if scene.is_dirty()? {
+            visit(scene, &what);
+            visited += 1;
+        }
+        if visited == most {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn compare(count: usize) -> Result<Tally> {
+    let shapes: Vec<&Shape> = SHAPES.iter().chain([&EXCHANGE]).collect();
+    let mut tally = Tally::default();
+    for round in 0_usize.. {
+        // The shapes with the most features come first.
+        let shape = shapes[shapes.len() - 1 - round % shapes.len()];
+        let works = works(shape);
+        let turn = round / shapes.len();
+        let work = works[works.len() - 1 - turn % works.len()];
+        let most = CUTS.max(count / RECORDINGS).min(count - tally.logs);
+        let mut visit = |scene: Scene, what: &str| {
+            if let Err(error) = compare_one(&scene, &mut tally) {
+                let kept = scene.keep();
+                tally.differences.push(format!(
+                    "round {round}, {}, {what}: {error:#}; kept in {}",
+                    shape.name,
+                    kept.display()
+                ));
+            }
+        };
+        scenes(shape, work, round as u64, most, &mut visit)
+            .with_context(|| format!("round {round}, {}", shape.name))?;
+        if tally.logs >= count {
+            break;
+        }
+    }
+    Ok(tally)
+}
+
+fn compare_one(scene: &Scene, tally: &mut Tally) -> Result<()> {
+    tally.logs += 1;
+    let (ours, report) = scene.recovered()?;
+    tally.inodes_freed += report.inodes_freed;
+    for intent in &report.log.open_intents {
+        let kind = format!("{:?}", intent.kind());
+        *tally.intents.entry(kind).or_default() += 1;
+    }
+    listing::compare(&ours, &scene.recovered_by_the_kernel()?)
+}
+
+#[test]
+fn many_logs_recover_as_in_the_kernel() {
+    let count = std::env::var("PLATTER_XFS_LOGS").ok();
+    let count = count.map_or(LOGS, |count| count.parse().unwrap());
+    let tally = compare(count).unwrap_or_else(|error| panic!("{error:#}"));
+    assert!(
+        tally.differences.is_empty(),
+        "{}",
+        tally.differences.join("\n")
+    );
+    assert!(tally.logs >= count, "{tally:?}");
+    assert!(tally.logs < 100 || tally.intents.len() >= 4, "{tally:?}");
+    println!("{tally:?}");
+}
