@@ -31,6 +31,21 @@ pub fn check(images: &[&Path]) -> Result<Verdict> {
 
 /// Judges a filesystem without changing it, and returns all that was printed, too.
 pub fn report(images: &[&Path]) -> Result<(Verdict, String)> {
+    let finished = no_modify(images)?;
+    Ok((verdict(&finished)?, finished.text()))
+}
+
+/// Judges a filesystem without changing it. `None` if `xfs_repair` died of a signal, or of an assertion, on
+/// what it found: it has no verdict then.
+pub fn judge_corrupted(images: &[&Path]) -> Result<Option<Verdict>> {
+    let finished = no_modify(images)?;
+    if finished.status.code().is_none() {
+        return Ok(None);
+    }
+    verdict(&finished).map(Some)
+}
+
+fn no_modify(images: &[&Path]) -> Result<Finished> {
     for image in images {
         File::open(image).with_context(|| image.display().to_string())?;
     }
@@ -41,8 +56,7 @@ pub fn report(images: &[&Path]) -> Result<(Verdict, String)> {
         [data, log] => repair.arg("-l").arg(log).arg(data),
         _ => bail!("xfs_repair takes a data device and a log"),
     };
-    let finished = tool::finish(&mut repair)?;
-    Ok((verdict(&finished)?, finished.text()))
+    tool::finish(&mut repair)
 }
 
 /// Repairs what `xfs_repair` can, and drops a dirty log if `zero_log` says so.

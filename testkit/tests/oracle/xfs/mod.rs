@@ -7,6 +7,8 @@ mod matrix;
 mod copies;
 mod version4;
 mod writing;
+mod check;
+mod corruption;
 
 use std::path::Path;
 
@@ -50,6 +52,7 @@ fn compare_with_the_kernel(shape: &Shape) -> Result<()> {
     let mount = Mount::images(FsType::Xfs, &images, "", Access::ReadWrite)?;
     population::fill(mount.root(), shape.is_fragmented).context("filling")?;
     mount.unmount_all(&images)?;
+    check::assert_filled_is_clean(&images)?;
 
     let mount = Mount::images(FsType::Xfs, &images, "", Access::ReadOnly)?;
     let volume = open(&image, shape.external_log_mib.map(|_| log.as_path()))?;

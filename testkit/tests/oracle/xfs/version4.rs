@@ -15,20 +15,20 @@ use platter::{DeviceRole, Image, MountOptions};
 use testkit::oracle::xfs;
 use testkit::tool;
 
-use super::open;
+use super::{check, open};
 
 /// Files of `mkfs.xfs -p`, by path below their directory, with length.
 const LENGTHS: [usize; 6] = [0, 1, 4095, 4096, 70_000, 300_000];
 /// Names in the directory that has a tree of leaves.
 const MANY: usize = 1500;
 
-struct Source {
+pub(super) struct Source {
     folder: tempfile::TempDir,
     protofile: PathBuf,
 }
 
 /// A description of directories, files, links and special files.
-fn source() -> Result<Source> {
+pub(super) fn source() -> Result<Source> {
     let folder = tempfile::tempdir()?;
     let mut text = String::from("/stub\n0 0\nd--755 0 0\n");
     for len in LENGTHS {
@@ -59,7 +59,7 @@ fn contents(len: usize) -> Vec<u8> {
         .collect()
 }
 
-fn make(source: &Source, options: &[&str]) -> Result<PathBuf> {
+pub(super) fn make(source: &Source, options: &[&str]) -> Result<PathBuf> {
     let image = source.folder.path().join("image");
     let protofile = source.protofile.display().to_string();
     let mut all = vec!["-m", "crc=0", "-p", &protofile];
@@ -96,6 +96,7 @@ fn read(inode: &dyn Inode) -> Result<Vec<u8>> {
 fn examine(options: &[&str]) -> Result<()> {
     let source = source()?;
     let image = make(&source, options)?;
+    check::assert_clean(&image, None)?;
     let volume = open(&image, None)?;
     let filesystem = &**volume.filesystem();
     for len in LENGTHS {
@@ -212,6 +213,7 @@ fn xfs_of_version_4_has_attributes_in_all_forms() -> Result<()> {
     commands.push(format!("inode {remote}"));
     commands.push("attr_set -r -v 30000 large".to_owned());
     ask(&image, &commands)?;
+    check::assert_clean(&image, None)?;
     let volume = open(&image, None)?;
     let filesystem = &**volume.filesystem();
     let inode = find(filesystem, &["file-1"])?;
