@@ -39,9 +39,9 @@ This page and its pictures are made by `cargo xtask bench report` out of the raw
 
 How it is measured: the sides take turns in one run, first in one order, then backwards. Each turn has
 a process, a server, an image and a mount of its own. Threads that work stay on one processor each, and
-servers may use all of them. Images lie on tmpfs, so that no medium but memory takes part, and are judged
+servers may use all of them. Images lie on tmpfs, so that no device but memory takes part, and are judged
 by `e2fsck` after each turn. The caches of platter may take 512 MiB, the kernel's what they like; what less
-memory costs is told below. The work is written once, and done through the library or by system calls on
+memory costs is shown below. The work is written once, and done through the library or by system calls on
 whatever is mounted. Figures are medians, with the range that holds the true one with 95 % confidence
 (bootstrap). *Cold* means mounted anew, with nothing of the filesystem in memory. Counts of requests are
 exact on any machine; ratios hold for machines like this one; times are only context.
@@ -50,10 +50,10 @@ Our own servers take requests over `io_uring(7)`, which the kernel offers since 
 superuser has set `fuse.enable_uring`: the benchmark sets it while it mounts. *platter, device* is the
 same server without. The servers of others know the device only.
 bindfs is run as it is by default; where the FUSE library then hands long writes on in pieces of 4 KiB,
-*bindfs, big_writes* tells what it does without that.
+*bindfs, big_writes* shows it without that limit.
 
 Writes and flushes are requests to the image: of platter as it makes them, of the kernel as its block
-layer counts them, after merging. Nobody counts those of fuse2fs, so they are of one more turn, of a tenth
+layer counts them, after merging. fuse2fs has no such counter, so its counts are of one more turn, of a tenth
 of the work, on an image in a filesystem of ours that does. The others have no image.
 ";
 
@@ -197,7 +197,7 @@ pub(crate) fn run(extent: Extent, act: Act) -> Result<()> {
     if !has_parts && raw.reading.is_none() {
         let page = folder.join(PAGE);
         ensure!(!page.exists(), "{} has no raw runs", page.display());
-        println!("nothing was measured yet: there is nothing to tell of");
+        println!("nothing was measured yet: there is nothing to report");
         return Ok(());
     }
     let aims = raw.aims(extent);
@@ -261,9 +261,11 @@ fn differences(folder: &Path, files: &BTreeMap<PathBuf, String>) -> Result<Vec<S
     let is_stale = |picture: &PathBuf| !files.contains_key(picture);
     let stale = pictures(folder)?.into_iter().filter(is_stale);
     let stale = stale.map(|picture| format!("{} is of no report", picture.display()));
-    let is_as_told =
+    let is_as_reported =
         |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|found| found == text);
-    let other = files.iter().filter(|(path, text)| !is_as_told(path, text));
+    let other = files
+        .iter()
+        .filter(|(path, text)| !is_as_reported(path, text));
     let other = other.map(|(path, _)| format!("{} is not what the raw runs say", path.display()));
     Ok(stale.chain(other).collect())
 }

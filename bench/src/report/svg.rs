@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use crate::measure::float;
 
-/// Colours that are told apart on light and dark ground, by people with any colour vision.
+/// Colours that are distinguishable on light and dark ground, with any colour vision.
 pub(super) const COLOURS: [&str; 9] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#888888", "#7f5539",
     "#b09500",

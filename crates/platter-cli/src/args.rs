@@ -81,7 +81,7 @@ pub(crate) enum Command {
     WriteBatch(write_batch::WriteBatch),
 }
 
-/// For whom results and errors are written.
+/// The format of results and errors.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct OutputOptions {
     /// Write results and errors as JSON
@@ -108,7 +108,7 @@ pub(crate) struct ImageOptions {
     /// The filesystem begins at this byte of the image or partition
     #[arg(long, global = true, value_name = "BYTES", value_parser = parse_size)]
     pub(crate) offset: Option<u64>,
-    /// Leave a dirty journal alone instead of replaying it, in memory or for who writes in the image
+    /// Do not replay the journal
     #[arg(long, global = true)]
     pub(crate) norecovery: bool,
     /// Another device of the filesystem, as IMAGE[@PARTITION]; can be given several times
@@ -130,10 +130,10 @@ pub(crate) struct ImageOptions {
     /// How much memory the caches may take
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
     pub(crate) cache: u64,
-    /// Open an image that somebody else may be writing to
+    /// Open an image that another process may be writing to
     #[arg(long, global = true)]
     pub(crate) no_lock: bool,
-    /// Tell on standard error how many requests reached the image
+    /// Report on standard error how many requests reached the image
     #[arg(long, global = true)]
     pub(crate) count_requests: bool,
 }
@@ -259,8 +259,8 @@ impl Invocation {
 }
 
 impl Usage {
-    /// Prints what there is to say and gives the exit status.
-    pub(crate) fn tell(self) -> ExitCode {
+    /// Prints the message and returns the exit status.
+    pub(crate) fn print(self) -> ExitCode {
         let kind = self.error.kind();
         let is_help = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
         if self.is_json && !is_help {

@@ -102,7 +102,7 @@ pub(crate) fn name_output(error: anyhow::Error) -> anyhow::Error {
     error
 }
 
-/// Whether `error` says that nobody reads the output any more.
+/// Whether `error` says that no process reads the output any more.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|error| {
         let io = match error
@@ -165,7 +165,7 @@ impl Console {
         }
     }
 
-    /// Tells an error, after what was written before it, and remembers the exit status for it; the
+    /// Reports an error, after what was written before it, and remembers the exit status for it; the
     /// greatest one counts.
     pub(crate) fn trouble(
         &mut self,
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_reported_once() {
         let error = Err::<(), _>(io::Error::from_raw_os_error(2)).context("target/x");
         let line = in_one_line(&error.unwrap_err());
         assert_eq!(line, "target/x: No such file or directory");

@@ -20,7 +20,7 @@ const BROKEN_PIPE: u8 = 128 + 13;
 fn main() -> ExitCode {
     let invocation = match Invocation::parse(std::env::args_os()) {
         Ok(invocation) => invocation,
-        Err(usage) => return usage.tell(),
+        Err(usage) => return usage.print(),
     };
     console::write_json(invocation.cli.output.json);
     let status = match commands::run(&invocation.cli) {

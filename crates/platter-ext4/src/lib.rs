@@ -24,7 +24,7 @@ pub mod check;
 
 pub use alloc::ContentsShare;
 pub use mount::{
-    Changeover, DataMode, Ext4, MountOptions, OnError, Recovery, Unused, find_superblock_copy,
+    DataMode, Ext4, ImageCommit, MountOptions, OnError, Recovery, Unused, find_superblock_copy,
 };
 pub use volume::{SharingStatistics, Volume};
 

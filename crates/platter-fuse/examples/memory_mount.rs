@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         credentials: Credentials::root(),
         umask: 0,
     };
-    // It belongs to nobody in particular, so everybody who gets at it may use it.
+    // No particular user owns it, so all users that can reach it may use it.
     let open_to_all = SetAttr {
         permissions: Some(0o1777),
         ..SetAttr::default()

@@ -1,7 +1,7 @@
 //! Serves any [`Filesystem`](platter_vfs::Filesystem) to the kernel through FUSE.
 //!
 //! [`mount`] attaches it to a directory, as the superuser or, with the help of `fusermount3`, as
-//! anyone. We are the only one who changes the filesystem, so the kernel may keep names, attributes
+//! any user. The filesystem changes only through us, so the kernel may keep names, attributes
 //! and pages for as long as it likes, and most system calls never reach us.
 #![deny(unsafe_code)]
 

@@ -18,10 +18,10 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 pub struct MountOptions {
     /// `ro`: refuse every change.
     pub read_only: bool,
-    /// `allow_other`: let other users in than the one who mounts. Anyone but the superuser needs
+    /// `allow_other`: let other users in than the mounting one. Anyone but the superuser needs
     /// `user_allow_other` in `/etc/fuse.conf` for it.
     pub allow_other: bool,
-    /// `noperm`: check no permissions. Without `allow_other` only, so that the one who mounts sees
+    /// `noperm`: check no permissions. Without `allow_other` only, so that the mounting user sees
     /// everything in an image that is theirs anyway.
     pub no_permission_checks: bool,
     /// `uid=`: everything is shown to belong to this user.
@@ -53,10 +53,10 @@ pub struct MountOptions {
     pub writeback: bool,
     /// The largest read or write in one request, in bytes.
     pub request_bytes_max: u32,
-    /// SIGINT, SIGTERM and SIGHUP unmount. Whoever still uses files then has a short while to finish
-    /// before the filesystem comes to rest all the same.
+    /// SIGINT, SIGTERM and SIGHUP unmount. Programs that still use files then have a short while to
+    /// finish before the filesystem is shut down all the same.
     pub end_on_signals: bool,
-    /// Is told of every error that is more than an ordinary refusal, since the caller sees an errno
+    /// Receives every error that is more than an ordinary refusal, since the caller sees an errno
     /// only.
     pub on_error: Option<ErrorSink>,
 }
@@ -90,12 +90,12 @@ impl Default for MountOptions {
 pub struct ErrorSink(Arc<dyn Fn(&Error) + Send + Sync>);
 
 impl ErrorSink {
-    /// A sink that calls `tell`, from any of the serving threads.
-    pub fn new(tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// A sink that calls `report`, from any of the serving threads.
+    pub fn new(report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(report))
     }
 
-    pub(crate) fn tell(&self, error: &Error) {
+    pub(crate) fn report(&self, error: &Error) {
         (self.0)(error);
     }
 }
@@ -147,7 +147,7 @@ const IGNORED: &[&str] = &[
 
 impl MountOptions {
     /// Takes the options of a comma-separated list, as given to `-o`. What is not about mounting,
-    /// such as `offset=`, is returned for whoever opens the image.
+    /// such as `offset=`, is returned for the caller that opens the image.
     pub fn parse<'a>(&mut self, list: &'a str) -> Result<Vec<&'a str>, OptionError> {
         let options = list.split(',').filter(|option| !option.is_empty());
         let mut rest = Vec::new();

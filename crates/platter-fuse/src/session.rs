@@ -64,7 +64,7 @@ pub struct Session {
     device: OwnedFd,
     /// Behind a lock only so that a session can be shared.
     events: Mutex<Receiver<Event>>,
-    teller: Sender<Event>,
+    sender: Sender<Event>,
     stage: Stage,
     uses_io_uring: bool,
     _signals: Option<SignalThread>,
@@ -72,7 +72,7 @@ pub struct Session {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Mounted, but nobody answers yet.
+    /// Mounted, but requests are not answered yet.
     Attached,
     Serving,
     AtRest,
@@ -96,11 +96,11 @@ pub fn mount(
     options.read_only |= fs.is_read_only();
     let checks_permissions = !options.no_permission_checks;
     let server = Arc::new(Server::new(fs, options)?);
-    let (teller, events) = channel();
+    let (sender, events) = channel();
     let signals = server
         .options()
         .end_on_signals
-        .then(|| SignalThread::start(teller.clone()));
+        .then(|| SignalThread::start(sender.clone()));
     let signals = signals.transpose().map_err(MountError::Setup)?;
     let (device, attachment) = attach::attach(mountpoint, server.options(), checks_permissions)?;
     let watched = device.try_clone();
@@ -110,7 +110,7 @@ pub fn mount(
         attachment: Arc::new(attachment),
         device: watched.map_err(MountError::Setup)?,
         events: Mutex::new(events),
-        teller,
+        sender,
         stage: Stage::Attached,
         uses_io_uring: false,
         _signals: signals,
@@ -118,11 +118,11 @@ pub fn mount(
     let connection = transport::connect(Arc::clone(&session.server), device);
     let connection = connection.map_err(MountError::Connection)?;
     session.uses_io_uring = connection.uses_rings();
-    let teller = session.teller.clone();
+    let sender = session.sender.clone();
     let (begin, begun) = channel();
     let serve = move || {
         // The session may have given up waiting.
-        let _ = teller.send(Event::Served(connection.serve(&begin)));
+        let _ = sender.send(Event::Served(connection.serve(&begin)));
     };
     let thread = thread::Builder::new().name("platter-fuse".to_owned());
     thread.spawn(serve).map_err(MountError::Setup)?;
@@ -137,7 +137,7 @@ pub fn mount(
 }
 
 impl Session {
-    /// Serves until somebody unmounts, or a signal comes where the options say so, then brings the
+    /// Serves until the filesystem is unmounted, or a signal comes where the options say so, then brings the
     /// filesystem to rest.
     pub fn join(mut self) -> Result<Ended, MountError> {
         self.wait()
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    /// Something to tell the kernel by what changed without it.
+    /// Returns a notifier, by which changes made without the kernel are reported to it.
     pub fn notifier(&self) -> io::Result<Notifier> {
         Ok(Notifier {
             server: Arc::clone(&self.server),
@@ -251,7 +251,7 @@ impl Drop for Session {
             Stage::Serving => {
                 self.detach();
                 self.served_within(GRACE);
-                // Nobody is left to be told of an error; `join` and `unmount` do tell.
+                // No caller is left to return an error to; `join` and `unmount` do return it.
                 let _ = self.rest();
             }
             Stage::AtRest => {}
@@ -278,7 +278,7 @@ impl Unmounter {
     }
 }
 
-/// Tells the kernel of names that changed behind its back: it remembers names, found or not, for as long as
+/// Notifies the kernel of names that changed without it: it remembers names, found or not, for as long as
 /// it is mounted. Not to be used while a request is answered: the kernel may wait for the answer first.
 #[derive(Debug)]
 pub struct Notifier {
@@ -295,7 +295,8 @@ impl Notifier {
         }
     }
 
-    /// `name` in the directory `dir` no longer names `child`, which programs that watch it are told.
+    /// Notifies the kernel, and programs that watch the file, that `name` in the directory `dir` no longer
+    /// names `child`.
     pub fn name_removed(&self, dir: InodeId, name: &[u8], child: InodeId) {
         match (self.server.held(dir), self.server.held(child)) {
             (Some(dir), Some(child)) => {
@@ -307,7 +308,7 @@ impl Notifier {
     }
 }
 
-/// Tells whether the kernel still has a filesystem mounted. Its descriptor polls with an error from
+/// Reports whether the kernel still has a filesystem mounted. Its descriptor polls with an error from
 /// the moment on that the last mount of it is gone.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);
@@ -332,7 +333,7 @@ impl AsFd for Watch {
     }
 }
 
-/// Tells a session of signals.
+/// Sends signals to a session as events.
 #[derive(Debug)]
 struct SignalThread {
     handle: Handle,
@@ -340,13 +341,13 @@ struct SignalThread {
 }
 
 impl SignalThread {
-    fn start(teller: Sender<Event>) -> io::Result<Self> {
+    fn start(sender: Sender<Event>) -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let handle = signals.handle();
         let thread = thread::Builder::new().name("platter-signals".to_owned());
         let thread = thread.spawn(move || {
             for signal in signals.forever() {
-                if teller.send(Event::Signal(signal)).is_err() {
+                if sender.send(Event::Signal(signal)).is_err() {
                     return;
                 }
             }
@@ -362,7 +363,7 @@ impl Drop for SignalThread {
     fn drop(&mut self) {
         self.handle.close();
         if let Some(thread) = self.thread.take() {
-            // It only sends; a panic there would have nothing to tell.
+            // It only sends; a panic there would have nothing to report.
             let _ = thread.join();
         }
     }

@@ -90,7 +90,7 @@ pub struct Attr {
     pub project: u32,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Space taken on the medium, in units of 512 bytes.
+    /// Space allocated on disk, in units of 512 bytes.
     pub sectors: u64,
     /// The preferred unit of I/O in bytes.
     pub io_block_bytes: u32,

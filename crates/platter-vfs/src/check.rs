@@ -1,7 +1,7 @@
 //! What a check of a whole filesystem reports: findings as they are made, progress, a summary.
 //!
 //! Findings are streamed, never collected, so a badly damaged image takes no more memory than a
-//! clean one. Whoever listens may break off at any time.
+//! clean one. The receiver may stop the check at any time.
 
 use std::fmt;
 use std::ops::ControlFlow;

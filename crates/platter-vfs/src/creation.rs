@@ -1,4 +1,4 @@
-//! Who owns a new file, and what may be done with it.
+//! Owner, group and permission bits of a new file.
 
 use crate::{Attr, Context, FileKind, PosixAcl};
 

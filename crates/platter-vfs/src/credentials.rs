@@ -1,4 +1,4 @@
-//! Who asks.
+//! Credentials of the caller.
 
 /// The identity an operation is done for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The superuser, who passes every permission check but that for executing a plain file.
+    /// The superuser, passing every permission check but that for executing a plain file.
     #[must_use]
     pub fn root() -> Self {
         Self {
@@ -52,7 +52,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The superuser, who gives new files just the bits they ask for.
+    /// The superuser, without a umask: new files get exactly the requested bits.
     #[must_use]
     pub fn root() -> Self {
         Self {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_errors_keep_the_errno_that_tells_most() {
+    fn device_errors_keep_the_most_specific_errno() {
         let device = MemoryDevice::new("memory", Vec::new());
         let errno = |source: io::Error| {
             let error = IoError::new(device.name(), Operation::Write, 0, 0, source);

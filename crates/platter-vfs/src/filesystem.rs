@@ -147,7 +147,7 @@ pub trait Filesystem: Send + Sync + Debug {
         None
     }
 
-    /// Has the device discard free space. Returns how many bytes.
+    /// Discards free space on the device. Returns how many bytes.
     ///
     /// # Errors
     /// `InvalidArgument` where nothing can meet the request.
@@ -162,6 +162,6 @@ pub trait Filesystem: Send + Sync + Debug {
         Err(Condition::NotSupported.into())
     }
 
-    /// Brings the medium to rest. Further changes fail with `ReadOnly`.
+    /// Writes everything back and leaves the disk clean. Further changes fail with `ReadOnly`.
     fn unmount(&self) -> Result<()>;
 }

@@ -37,7 +37,7 @@ pub struct DirEntry<'a> {
     pub name: Name<'a>,
     /// What it names.
     pub id: InodeId,
-    /// The type as the entry tells it; `None` where only the inode knows.
+    /// The type that the entry stores; `None` where only the inode has it.
     pub kind: Option<FileKind>,
     /// Where to go on after this entry.
     pub next: DirCursor,
@@ -74,7 +74,7 @@ pub struct Extent {
     pub inline: bool,
     /// Space is taken, but it reads as zeros.
     pub unwritten: bool,
-    /// Space is promised, but not yet taken.
+    /// Delayed allocation: space is reserved, but not yet allocated.
     pub delayed: bool,
     /// More than one file uses the space.
     pub shared: bool,
@@ -185,7 +185,7 @@ fn read_only<T>() -> Result<T> {
 /// does its own locking, so operations on different inodes run in parallel.
 ///
 /// No permission is checked here: that is [`credentials`](crate::credentials)' business, done by
-/// whoever acts for a user. The changing operations default to `ReadOnly`.
+/// callers that act for a user. The changing operations default to `ReadOnly`.
 pub trait Inode: Send + Sync + Debug {
     /// Its identity.
     fn id(&self) -> InodeId;
@@ -196,7 +196,7 @@ pub trait Inode: Send + Sync + Debug {
     /// The file that `name` names in this directory; `.` and `..` included.
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>>;
 
-    /// Gives the entries after `from` to `sink`, in the driver's order, until it breaks. The
+    /// Passes the entries after `from` to `sink`, in the driver's order, until it breaks. The
     /// directory is locked meanwhile: `sink` must not use the filesystem.
     ///
     /// What breaks a rule is left out, and the listing goes on where it can: it ends with an error
@@ -216,7 +216,7 @@ pub trait Inode: Send + Sync + Debug {
     /// `NoSuchAddress` at or beyond the end of the file, or where no data follows.
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64>;
 
-    /// Gives what backs `range` of the file to `sink` in order; holes are left out.
+    /// Passes what backs `range` of the file to `sink` in order; holes are left out.
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()>;
 
     /// The value of an attribute by its full name, such as `user.comment`.
@@ -250,8 +250,8 @@ pub trait Inode: Send + Sync + Debug {
         read_only()
     }
 
-    /// Makes regular files in this directory, in their order, as whole as they will be: for who makes
-    /// many of them. Each is made for its owner, as by [`create`](Self::create).
+    /// Makes regular files in this directory, in their order, with their final contents: for callers
+    /// that make many of them. Each is made for its owner, as by [`create`](Self::create).
     fn create_whole(&self, files: &[WholeFile<'_>]) -> Result<(), Unmade> {
         for (index, file) in files.iter().enumerate() {
             let made = file.make_in(self);
@@ -266,7 +266,7 @@ pub trait Inode: Send + Sync + Debug {
         read_only()
     }
 
-    /// Gives the file `target` a further name in this directory.
+    /// Adds a hard link to the file `target` in this directory.
     fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
         let _ = (context, name, target);
         read_only()
@@ -419,7 +419,7 @@ pub struct OwnedDirEntry {
     pub name: NameBuf,
     /// What it names.
     pub id: InodeId,
-    /// The type as the entry tells it.
+    /// The type that the entry stores.
     pub kind: Option<FileKind>,
 }
 

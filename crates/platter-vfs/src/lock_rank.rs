@@ -1,6 +1,6 @@
 //! Locks with a rank, taken in one order only. Debug builds panic where the order is broken, before
-//! a schedule comes that deadlocks. Who needs several locks of one rank at once has an order of his
-//! own among them, and numbers them as he takes them.
+//! a schedule comes that deadlocks. Callers that need several locks of one rank at once have an order of
+//! their own among them, and number them as they take them.
 //!
 //! The table of all ranks is in `ARCHITECTURE.md`; those below are the ones at and above this crate.
 //! Locks of the caches and devices come after all of them, and call nothing up here.
@@ -85,8 +85,8 @@ impl<T> RankedRwLock<T> {
         self.read_nth(0)
     }
 
-    /// As [`read`](Self::read), as number `nth` of several locks of this rank. The caller sees to it
-    /// that all who take several of them do so in one order.
+    /// As [`read`](Self::read), as number `nth` of several locks of this rank. The caller ensures
+    /// that all threads that take several of them do so in one order.
     ///
     /// # Panics
     /// In debug builds, when the thread holds a lock of this rank with the same number or a higher
@@ -118,7 +118,7 @@ impl<T> RankedRwLock<T> {
 }
 
 impl<T> Ranked<MutexGuard<'_, T>> {
-    /// Gives the lock up until `condvar` is notified; may also wake without a reason.
+    /// Releases the lock until `condvar` is notified; may also wake spuriously.
     pub fn wait(&mut self, condvar: &Condvar) {
         condvar.wait(&mut self.guard);
     }

@@ -45,7 +45,7 @@ pub trait Quotas: Send + Sync + Debug {
     /// What an owner uses and may use.
     fn get(&self, owner: QuotaOwner) -> Result<Quota>;
 
-    /// Gives all owners that use something or have limits to `sink`, in their order, until it breaks.
+    /// Passes all owners that use something or have limits to `sink`, in their order, until it breaks.
     fn report(&self, sink: &mut QuotaSink<'_>) -> Result<()>;
 
     /// Sets the limits of an owner; what is used is left out.

@@ -1,11 +1,11 @@
-//! A map of bounded length that lets go of what was not used for longest, roughly: the clock
+//! A map of bounded length that evicts what was not used for longest, roughly: the clock
 //! algorithm, which gives each used entry a second chance.
 
 use std::hash::{BuildHasher, Hash};
 
 use hashbrown::{DefaultHashBuilder, Equivalent, HashTable};
 
-/// So many slots are looked at for a value to let go of before the map is full.
+/// Number of slots examined for a value to evict before the map is full.
 const LOOKS: usize = 2;
 
 /// Up to `slots_max` values by key. When full, a hand goes round the slots and replaces the first
@@ -34,7 +34,7 @@ impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
         Self::sparing(slots_max, slots_max)
     }
 
-    /// A map of at most `slots_max` values, which lets go of cheap ones from `slots_few` on.
+    /// A map of at most `slots_max` values, which evicts cheap ones from `slots_few` on.
     pub(crate) fn sparing(slots_few: usize, slots_max: usize) -> Self {
         Self {
             slots_max,
@@ -66,8 +66,8 @@ impl<K: Hash + Eq, V> SecondChanceMap<K, V> {
         self.insert_sparing(key, value, |_| false)
     }
 
-    /// As [`insert`](Self::insert), rather in place of a value that `is_cheap`, so that nobody misses it,
-    /// than beside it.
+    /// As [`insert`](Self::insert), but preferably replaces a value that `is_cheap`, whose loss costs
+    /// little, instead of growing the map.
     pub(crate) fn insert_sparing(
         &mut self,
         key: K,

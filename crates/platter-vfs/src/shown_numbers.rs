@@ -15,7 +15,7 @@ const SLOTS_MAX: usize = 1 << (63 - NUMBER_BITS);
 /// From here on up are the numbers of inodes that are listed one by one.
 const FIRST_LISTED: u64 = 1 << 63;
 
-/// Gives each tree a slot, which no other tree has while the filesystem is mounted: an inode is shown
+/// Assigns each tree a slot, which no other tree has while the filesystem is mounted: an inode is shown
 /// with its own number in the low 48 bits and the slot of its tree above. The first tree has slot 0, so
 /// that its inodes are shown with their own numbers. Inodes whose number is longer, and those of trees
 /// that got no slot, are listed one by one.
@@ -38,7 +38,7 @@ struct Slots {
 }
 
 impl ShownNumbers {
-    /// Gives slots to the trees that there are, in their order.
+    /// Assigns slots to the existing trees, in their order.
     pub fn new(first: u64, others: impl IntoIterator<Item = u64>) -> Self {
         let mut slots = Slots::default();
         for tree in std::iter::once(first).chain(others) {

@@ -67,7 +67,7 @@ fn not_supported<T>() -> Result<T> {
 
 /// The subvolumes of a filesystem that has them. Changing operations default to `NotSupported`.
 pub trait Subvolumes: Send + Sync + Debug {
-    /// Gives all subvolumes to `sink`, in the order of their numbers, until it breaks.
+    /// Passes all subvolumes to `sink`, in the order of their numbers, until it breaks.
     fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()>;
 
     /// The subvolume of this number.

@@ -8,7 +8,7 @@ pub(crate) use crate::lock_rank::{LockRank, RankedMutex as Mutex, RankedMutexGua
 pub(crate) struct Condvar(parking_lot::Condvar);
 
 impl Condvar {
-    /// Gives the lock up until notified; may also wake without a reason.
+    /// Releases the lock until notified; may also wake spuriously.
     pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         guard.wait(&self.0);
         guard

@@ -4,7 +4,7 @@ use crate::{
     Context, CreateKind, Credentials, Error, Inode, Name, Result, SetAttr, SetTime, Timestamp,
 };
 
-/// A regular file about to be made, which nobody looks at before it is there as a whole.
+/// A regular file about to be made, which becomes visible with its final contents.
 #[derive(Debug, Clone, Copy)]
 pub struct WholeFile<'a> {
     /// What it is called.
@@ -31,7 +31,7 @@ pub struct Unmade {
 }
 
 impl WholeFile<'_> {
-    /// Whom it is made for.
+    /// Credentials of the user that the file is made for.
     #[must_use]
     pub fn context(&self) -> Context {
         Context {

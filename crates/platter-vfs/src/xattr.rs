@@ -21,7 +21,7 @@ pub enum XattrAccess {
     Write,
 }
 
-/// Whether a listing tells `credentials` of an attribute: `trusted.` ones are for the superuser.
+/// Whether a listing for `credentials` includes an attribute: `trusted.` ones are for the superuser.
 #[must_use]
 pub fn is_listed(name: &[u8], credentials: &Credentials) -> bool {
     !name.starts_with(b"trusted.") || credentials.is_superuser()
@@ -73,7 +73,7 @@ fn split(name: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Attributes of users count as contents, and only regular files and directories have those. In a
-/// directory where everybody may write they would be anyone's, so there the owner writes them.
+/// directory that all users may write they would be anyone's, so there the owner writes them.
 fn check_user(
     inode: &dyn Inode,
     attr: &Attr,

@@ -18,11 +18,11 @@ pub struct Accounts {
     groups: Names,
 }
 
-/// Names and ids, each way the first line that tells of it.
+/// Names and ids; in each direction the first line with the key counts.
 #[derive(Debug, Clone, Default)]
 struct Names {
     by_id: HashMap<u32, String>,
-    /// The id, and where the line tells it, the group's.
+    /// The id, and the group's if the line has one.
     by_name: HashMap<String, (u32, Option<u32>)>,
 }
 

@@ -11,7 +11,7 @@ use crate::devices::Devices;
 pub(crate) struct Counting(Arc<[Arc<CountingDevice>]>);
 
 impl Counting {
-    /// Has the requests to `devices` be counted.
+    /// Counts the requests to `devices`.
     pub(crate) fn below(devices: &mut Devices) -> Self {
         let mut counting = Vec::new();
         *devices = devices.map(|device| {

@@ -121,7 +121,7 @@ pub struct Member {
     pub uuid: Option<Uuid>,
 }
 
-/// The devices that a filesystem says it has, as far as those that were given tell.
+/// The devices of a filesystem, as recorded on those that were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
     /// How many it has.

@@ -1,5 +1,5 @@
-//! The entries of a directory with their inodes, for whoever goes through a tree and wants a cold
-//! image read in long stretches.
+//! The entries of a directory with their inodes, for tree walks that read a cold image in long
+//! stretches.
 //!
 //! Entries come in the order asked for. Inodes are loaded a window at a time in the order of their
 //! numbers, and the contents of a group of files are announced in the order they lie on the
@@ -32,7 +32,7 @@ const ANNOUNCED_BYTES: u64 = 32 << 20;
 /// In how many ranges they lie at most.
 const ANNOUNCED_RANGES_MAX: usize = 1 << 16;
 
-/// Contents beyond this are announced by who reads them.
+/// Contents beyond this are announced by their reader.
 pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 
 /// Announced ranges that lie at most this far apart are read as one.

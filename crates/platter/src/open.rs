@@ -18,7 +18,7 @@ use crate::{Cause, Error, Image, ImageSet, ImageSpec, Probe, Result, Volume};
 
 pub use crate::driver::check_option;
 
-/// What the caches of one volume may take unless told otherwise, in bytes.
+/// Default size of the caches of one volume, in bytes.
 pub const CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 
 /// How to open a filesystem. Unless it is opened for [writing](Self::writing), nothing is written to
@@ -108,14 +108,14 @@ impl MountOptions {
         self
     }
 
-    /// Take no lock, so that an image somebody else writes to can be looked at.
+    /// Take no lock, so that an image that another process writes to can be read.
     #[must_use]
     pub fn without_lock(mut self) -> Self {
         self.access = Access::ReadUnlocked;
         self
     }
 
-    /// Open it for writing, with a lock that nobody shares. A journal that holds changes is replayed
+    /// Open it for writing, with an exclusive lock. A journal that holds changes is replayed
     /// onto the image first. [`Volume::close`] ends it.
     ///
     /// ```no_run
@@ -219,8 +219,8 @@ impl MountOptions {
         images.first().probe_with(&self.devices(&images)?)
     }
 
-    /// Reads all metadata of the filesystem that an image holds, and tells `sink` what breaks a
-    /// rule.
+    /// Reads all metadata of the filesystem that an image holds, and reports what breaks a
+    /// rule to `sink`.
     ///
     /// A journal that holds changes is replayed in memory first. A filesystem too damaged to be
     /// opened is a finding, too.
@@ -310,7 +310,7 @@ impl MountOptions {
     pub(crate) fn driver(&self, image: &Image) -> Result<&'static dyn Driver> {
         let format = image.format()?;
         let driver = match (format, self.superblock_kib) {
-            // A driver that is told where to look needs no magic in the usual place.
+            // A driver with the location of the superblock needs no magic in the usual place.
             (None, Some(kib)) => driver::with_superblock_at(&**image.device(), kib),
             (format, _) => format.and_then(driver::serving),
         };

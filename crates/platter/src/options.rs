@@ -22,7 +22,7 @@ pub struct WriteOptions {
     /// for never: then only syncing and unmounting does it, in the caller's thread.
     pub commit_interval: Option<Duration>,
     /// Whether contents of files may take the blocks that the filesystem reserves for the superuser:
-    /// true where all who write are the superuser.
+    /// true where all writers are the superuser.
     pub uses_reserve: bool,
 }
 

@@ -16,7 +16,7 @@ pub(crate) trait Footprint {
 /// One side pushes jobs, several threads do them, one side takes the results in order.
 ///
 /// # Invariants
-/// The oldest unfinished job is always with a thread or free to be started, so whoever takes
+/// The oldest unfinished job is always with a thread or free to be started, so a caller that takes
 /// results makes progress however full the pipeline is.
 #[derive(Debug)]
 pub(crate) struct Pipeline<J, R> {

@@ -20,7 +20,7 @@ pub struct Signature {
     pub label: Option<Vec<u8>>,
     /// The UUID, where the driver knows it.
     pub uuid: Option<Uuid>,
-    /// The devices of a filesystem of several, as far as those that were given tell.
+    /// The devices of a filesystem with several, as recorded on those that were given.
     pub members: Option<Members>,
     /// Whether there is a driver for it.
     pub supported: bool,

@@ -17,8 +17,8 @@ A file whose attributes have no room in its inode gets a block for them; files w
 can share one. The cache that finds such blocks was rewritten in Linux 4.6, and the grid that it was
 measured with then is measured here: each of P threads sets an attribute of one of its own F files to one
 of V values, 50,000 times; values have 64 bytes, which inodes of 128 bytes have no room for. With more
-threads than processors each sets fewer, after all files were given an attribute, and the time is told as
-what 50,000 sets take. Filesystems lie on a device in memory and are used by the library. What was
+threads than processors each sets fewer, after all files were given an attribute, and the time is scaled to
+50,000 sets. Filesystems lie on a device in memory and are used by the library. What was
 published is of processes on 24 processors, means of 5 runs: the cache before, with an LRU list, with one
 for each NUMA node, with referenced bits, and without one; N/A is where the machine died. Ours are means
 with the standard deviation, *files/block* is of the clock per shard.";
@@ -73,7 +73,7 @@ fn table(page: &mut Page, runs: &[SharingRun], filesystem: &str, [threads, proce
         note.push_str(", oversubscribed");
     }
     if sets != SETS {
-        let _ = write!(note, " ({sets} sets of each, told as what {SETS} take)");
+        let _ = write!(note, " ({sets} sets of each, scaled to {SETS})");
     }
     let rows: Vec<_> = cells
         .into_iter()

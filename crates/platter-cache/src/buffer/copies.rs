@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 /// Bad copies that are listed; all are counted.
 const LISTED_MAX: usize = 256;
 
-/// What a block must be beyond the rules of its verifier, decided by whoever follows the pointer to it.
+/// What a block must satisfy beyond its verifier, decided by the caller that follows the pointer to it.
 pub type Expect<'a> = &'a dyn Fn(&[u8]) -> Result<(), Corruption>;
 
 /// What one read made of bad copies.
@@ -163,7 +163,7 @@ impl Core {
         }
         match bad {
             // What was validated as something else remains that.
-            Some(bad) if is_in_place && bad.is_proven() => reading.put_back(Arc::clone(bad)),
+            Some(bad) if is_in_place && bad.is_validated() => reading.put_back(Arc::clone(bad)),
             Some(_) | None => drop(reading),
         }
         Err(worst(failed))

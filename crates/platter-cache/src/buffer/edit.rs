@@ -1,5 +1,5 @@
-//! Changes of blocks: where the bytes are while nobody else has them, and on a copy otherwise. What is
-//! changed again and again is sealed once, before it is written.
+//! Changes of blocks: in place while no other reference to the version exists, and on a copy otherwise.
+//! What is changed again and again is sealed once, before it is written.
 
 use std::sync::Arc;
 
@@ -35,16 +35,16 @@ pub enum Edited<R> {
 }
 
 impl<S> BufferCache<S> {
-    /// Changes a block, proven by `verifier`, in place: a new version is made of it only where somebody
-    /// else has the one there is. It is dirty from then on, and is sealed and proven at the latest when
-    /// it is [settled](Self::settle).
+    /// Changes a block, validated by `verifier`, in place; a new version is made only if another
+    /// reference to the current one exists. It is dirty from then on, and is sealed and validated at
+    /// the latest when it is [settled](Self::settle).
     ///
-    /// Changes are counted in rounds, of which the caller tells the number: each block has a first one
+    /// Changes are counted in rounds, whose number the caller passes: each block has a first one
     /// in each round.
     ///
     /// `change` runs under the lock of the part of the table that the block is in: it looks at no block
-    /// through the cache, and takes no lock that anybody holds who does. Where it fails, or keeps the
-    /// block, it has to leave the bytes as they were.
+    /// through the cache, and takes no lock that is held by a thread that does. Where it fails, or keeps
+    /// the block, it has to leave the bytes as they were.
     ///
     /// # Errors
     /// As of [`read`](Self::read), and what `change` gives.
@@ -62,7 +62,7 @@ impl<S> BufferCache<S> {
             Ok(edited) => return edited,
             Err(change) => change,
         };
-        let (_turn, version) = core.proven_in_turn(key, verifier)?;
+        let (_turn, version) = core.validated_in_turn(key, verifier)?;
         let kept = version.is_sealed().then(|| verifier.kept()).flatten();
         if version.is_sealed() && kept.is_none() {
             return core.edit_copy(key, &version, verifier, round, change);
@@ -70,8 +70,8 @@ impl<S> BufferCache<S> {
         Editing::begin(core, key, version).change(kept, round, change)
     }
 
-    /// Looks at a block, proven by `verifier`, while nobody changes it. `look` takes no lock but those
-    /// that are taken with the turn to change a block.
+    /// Looks at a block, validated by `verifier`, while no thread changes it. `look` takes no lock but
+    /// those that are taken with the turn to change a block.
     pub fn inspect<R>(
         &self,
         block: impl Into<BlockAt>,
@@ -79,12 +79,12 @@ impl<S> BufferCache<S> {
         look: impl FnOnce(&Buffer) -> R,
     ) -> Result<R, BufferError> {
         let key = self.core.key(block.into())?;
-        let (_turn, version) = self.core.proven_in_turn(key, verifier)?;
+        let (_turn, version) = self.core.validated_in_turn(key, verifier)?;
         Ok(look(&Buffer { version }))
     }
 
-    /// The block's version, sealed and proven. It does not change any more: the next change makes a
-    /// new one. `None` if the block is not cached.
+    /// Returns the block's version, sealed and validated. It does not change any more: the next change
+    /// makes a new one. `None` if the block is not cached.
     pub fn settle(&self, block: impl Into<BlockAt>) -> Result<Option<Buffer>, BufferError> {
         let Some(key) = self.core.addressing.locate(block.into()) else {
             return Ok(None);
@@ -108,7 +108,7 @@ impl<S> BufferCache<S> {
 }
 
 impl Core {
-    /// The block's version, sealed and proven. `None` if the block is not cached.
+    /// Returns the block's version, sealed and validated. `None` if the block is not cached.
     pub(super) fn settle(&self, key: Key) -> Result<Option<Arc<Version>>, BufferError> {
         let _turn = self.turns.take(key);
         let Some(Claim::Cached(version)) = self.table.find(key) else {
@@ -122,7 +122,7 @@ impl Core {
         Ok(Some(editing.settle()?))
     }
 
-    fn proven_in_turn(
+    fn validated_in_turn(
         &self,
         key: Key,
         verifier: &dyn Verify,
@@ -132,7 +132,7 @@ impl Core {
         loop {
             let turn = self.turns.take(key);
             match self.table.find(key) {
-                Some(Claim::Cached(version)) if version.is_proven_by(verifier.key()) => {
+                Some(Claim::Cached(version)) if version.is_validated_by(verifier.key()) => {
                     return Ok((turn, version));
                 }
                 // The budget has no room for it.
@@ -140,7 +140,7 @@ impl Core {
                 _ => {}
             }
             drop(turn);
-            // Others may wait for the turn: nobody has it while the block is read.
+            // Other threads may wait for the turn: it is not held while the block is read.
             read()?;
             is_read = true;
         }
@@ -168,14 +168,14 @@ impl Core {
     }
 }
 
-/// A version that is being changed, by who has the turn of its block.
+/// A version that is being changed by the thread that has the turn of its block.
 struct Editing<'c> {
     core: &'c Core,
     key: Key,
-    /// Nobody else has it.
+    /// The version, not shared with any other thread.
     version: Option<Arc<Version>>,
-    /// The block's version, where what is changed is a copy of it. Held, so that nobody else finds it
-    /// alone and changes it in place.
+    /// The block's version, where a copy of it is being changed. Held, so that no other thread finds
+    /// it unshared and changes it in place.
     original: Option<Arc<Version>>,
 }
 
@@ -201,7 +201,7 @@ impl Editing<'_> {
     fn version_mut(&mut self) -> &mut Version {
         let version = self.version.as_mut().and_then(Arc::get_mut);
         let Some(version) = version else {
-            unreachable!("a version that is changed is nobody else's");
+            unreachable!("a version that is being changed is not shared");
         };
         version
     }
@@ -344,7 +344,7 @@ mod tests {
         cache_within(1 << 20)
     }
 
-    /// Sets the first byte, and tells whether that is the first change of the round.
+    /// Sets the first byte, and returns whether that is the first change of the round.
     fn set(cache: &BufferCache, verifier: &Summed, round: u64, byte: u8) -> bool {
         let edited = cache.edit(2, verifier, round, |bytes| {
             bytes[0] = byte;
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_a_version_keeps_it_as_it_is() {
+    fn held_version_stays_unchanged() {
         let (_, cache) = cache();
         let verifier = Summed::new(0);
         set(&cache, &verifier, 1, 1);

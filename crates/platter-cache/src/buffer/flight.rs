@@ -13,7 +13,7 @@ pub(super) enum Landing {
     Read(Arc<Version>),
     /// The store failed: every waiter gets the same error, and none of it is remembered.
     Failed(BufferError),
-    /// The reader gave up without having asked for this block alone: whoever waits reads itself.
+    /// The reader gave up without having asked for this block alone: each waiter reads it itself.
     Abandoned,
 }
 

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_is_told_from_neighbourhood() {
+    fn overlap_is_distinguished_from_adjacency() {
         let sectors = Addressing {
             unit_bytes: 512,
             usual: BlockSize::new(4096).unwrap(),

@@ -1,8 +1,8 @@
 //! The metadata buffer cache: address and length of a block to verified bytes.
 //!
 //! Metadata enters memory only here, and only through a verifier. A [`Buffer`] is one version of a
-//! block. A writer changes it where it is while nobody else has it, and makes a new version else: so
-//! whoever holds one (a reader, a commit in flight) keeps reading what it was proven to be.
+//! block. A writer changes a version in place while it is not shared, and makes a new one otherwise:
+//! a thread that holds one (a reader, a commit in flight) keeps reading the bytes that were validated.
 //!
 //! Blocks of several lengths share a cache. Where the store below has several copies of a block, the
 //! cache reads another one if a copy breaks a rule, and may rewrite the bad one.
@@ -61,8 +61,8 @@ pub enum BufferError {
 /// # Invariants
 /// - A block is read from the store by one thread at a time; others that want it wait for that
 ///   read. No lock is held meanwhile.
-/// - What [`read`](Self::read) returns was proven under the key of the verifier it was given. Bytes
-///   proven as one structure are verified again before they pass as another.
+/// - What [`read`](Self::read) returns was validated under the key of the verifier it was passed. Bytes
+///   validated as one structure are verified again before they pass as another.
 /// - A dirty version stays until it is written or invalidated: it is in no eviction order.
 /// - A version that is not sealed passes only as what it was changed as; it is sealed before it is
 ///   read as anything else, and before it is written.
@@ -163,9 +163,9 @@ impl<S> BufferCache<S> {
         self.core.addressing.usual.bytes()
     }
 
-    /// The block, proven by `verifier` now or earlier.
+    /// Returns the block, validated by `verifier` now or earlier.
     ///
-    /// A block that breaks a rule is an error each time it is read, and unless it was proven as
+    /// A block that breaks a rule is an error each time it is read, and unless it was validated as
     /// something else it is read from the store again each time. Where it has several copies, it breaks
     /// a rule only if all of them do.
     pub fn read(
@@ -174,7 +174,7 @@ impl<S> BufferCache<S> {
         verifier: &dyn Verify,
     ) -> Result<Buffer, BufferError> {
         let key = self.core.key(block.into())?;
-        let version = match self.core.table.find_proven(key, verifier.key()) {
+        let version = match self.core.table.find_validated(key, verifier.key()) {
             Some(version) => version,
             None => self.core.read(&mut Search::new(key, verifier, None))?,
         };
@@ -268,7 +268,7 @@ impl Core {
     /// Whether the version is what it should be; false if it has to be sealed to be compared.
     fn validate(&self, search: &Search<'_>, version: &Version) -> Result<bool, Corruption> {
         let key = search.verifier.key();
-        if !version.is_proven_by(key) {
+        if !version.is_validated_by(key) {
             if !version.is_sealed() {
                 return Ok(false);
             }
@@ -359,7 +359,7 @@ impl Owner for Core {
 }
 
 /// The duty to read one block. Dropped without an end, as by a panic of the device, it wakes
-/// those who wait and they read themselves.
+/// the waiting threads and they read themselves.
 struct Reading<'a> {
     core: &'a Core,
     key: Key,
@@ -402,7 +402,7 @@ impl<'a> Reading<'a> {
         self.land(Arc::new(read))
     }
 
-    /// Ends the read with the version that there was before. Whoever waited looks again.
+    /// Ends the read with the previous version. Waiting threads look again.
     fn put_back(mut self, version: Arc<Version>) {
         let core = self.core;
         core.table

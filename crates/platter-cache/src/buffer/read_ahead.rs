@@ -59,7 +59,7 @@ impl Core {
         self.read_run(run);
     }
 
-    /// Reads neighbouring claimed blocks, their first copies. On a failure nobody learns which block it
+    /// Reads neighbouring claimed blocks, their first copies. A failure does not say which block it
     /// was about, so the claims are abandoned and each block fails, or not, when it is read alone.
     fn read_run(&self, run: Vec<Reading<'_>>) {
         let Some(first) = run.first() else {

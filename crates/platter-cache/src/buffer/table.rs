@@ -30,15 +30,15 @@ pub(super) fn cost_bytes(bytes: &[u8]) -> u64 {
 
 #[derive(Debug)]
 enum State {
-    /// Somebody reads it.
+    /// A thread reads it.
     Reading(Arc<Flight>),
-    /// Who reads it rewrites bad copies: no version is published meanwhile.
+    /// The thread that reads it rewrites bad copies: no version is published meanwhile.
     Repairing(Arc<Flight>),
     /// As the device has it; evictable.
     Clean(Arc<Version>),
     /// Newer than the device has it; in no eviction order.
     Dirty(Arc<Version>),
-    /// Whoever has the block's turn changes its version, which was dirty or clean.
+    /// The thread that has the block's turn changes its version, which was dirty or clean.
     Edited { was_dirty: bool },
 }
 
@@ -152,15 +152,15 @@ impl Table {
     }
 
     /// The block's current version, if it is cached and was validated under `rules`.
-    pub(super) fn find_proven(&self, key: Key, rules: VerifierKey) -> Option<Arc<Version>> {
+    pub(super) fn find_validated(&self, key: Key, rules: VerifierKey) -> Option<Arc<Version>> {
         let shard = self.shard(key).read();
         let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key)?;
-        let version = entry.version().filter(|it| it.is_proven_by(rules))?;
+        let version = entry.version().filter(|it| it.is_validated_by(rules))?;
         entry.heat.touch();
         Some(Arc::clone(version))
     }
 
-    /// Whether the block has a version. This is no use of it: who asks uses it next.
+    /// Whether the block is cached. Does not mark it as recently used.
     pub(super) fn contains(&self, key: Key) -> bool {
         let shard = self.shard(key).read();
         let entry = shard.find(spread(key.to_bits()), |entry| entry.key == key);
@@ -244,8 +244,8 @@ impl Table {
         }
     }
 
-    /// Ends a claim with what was read. Gives the block's current version, which is another one
-    /// when somebody published it meanwhile; `None` if that one is being changed.
+    /// Ends a claim with what was read. Returns the block's current version, which is another one
+    /// if another thread published it meanwhile; `None` if that one is being changed.
     pub(super) fn complete(
         &self,
         owner: OwnerId,
@@ -285,8 +285,8 @@ impl Table {
         }
     }
 
-    /// Changes the block's version where it is, if nobody has it, and it was changed before under the
-    /// rules with this key and not sealed since. Otherwise gives `change` back.
+    /// Changes the block's version in place, if it is not shared, and it was changed before under the
+    /// rules with this key and not sealed since. Otherwise returns `change`.
     pub(super) fn change_alone<R, E, F>(
         &self,
         key: Key,
@@ -304,7 +304,7 @@ impl Table {
         let State::Dirty(version) = &mut entry.state else {
             return Err(change);
         };
-        if version.is_sealed() || !version.is_proven_by(rules) {
+        if version.is_sealed() || !version.is_validated_by(rules) {
             return Err(change);
         }
         // Versions are handed out under the shard's lock only: that of the table stays the only one.
@@ -322,8 +322,8 @@ impl Table {
         }))
     }
 
-    /// Takes the block's version out, to be changed in the turn of the block, unless somebody else
-    /// than the caller has it.
+    /// Takes the block's version out, to be changed in the turn of the block, unless there are
+    /// references besides those of the table and the caller.
     pub(super) fn check_out(
         &self,
         key: Key,
@@ -467,7 +467,7 @@ impl Table {
         self.dirty.lock().len()
     }
 
-    /// Forgets the block if its current version is `version`, clean, and proven to be nothing.
+    /// Forgets the block if its current version is `version`, clean, and not validated as anything.
     pub(super) fn distrust(&self, key: Key, version: &Arc<Version>) {
         let mut shard = self.shard(key).write();
         let Ok(found) = shard.find_entry(spread(key.to_bits()), |entry| entry.key == key) else {
@@ -475,7 +475,7 @@ impl Table {
         };
         let is_this = matches!(&found.get().state, State::Clean(current)
             if Arc::ptr_eq(current, version));
-        if is_this && !version.is_proven() {
+        if is_this && !version.is_validated() {
             self.leave_order(found.get());
             found.remove();
         }

@@ -1,5 +1,5 @@
-//! One writer at a time for each block, where it changes a copy of it. A block that is nobody else's is
-//! changed under the lock of the table.
+//! One writer at a time for each block, where it changes a copy of it. A block whose version is not
+//! shared is changed under the lock of the table.
 
 use crossbeam_utils::CachePadded;
 
@@ -31,7 +31,7 @@ impl Turns {
         self.locks[usize::try_from(key.number() % LOCKS as u64).unwrap_or_default()].lock()
     }
 
-    /// Waits until nobody has the turn of a block.
+    /// Waits until no thread has the turn of a block.
     pub(super) fn wait(&self, key: Key) {
         drop(self.take(key));
     }

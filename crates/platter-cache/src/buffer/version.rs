@@ -1,5 +1,5 @@
-//! One version of one block's bytes, and what it was proven to be. It changes only while nobody but
-//! the one who changes it has it.
+//! One version of one block's bytes, and what it was validated as. It changes only while the thread
+//! that changes it has the only reference.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,12 +18,12 @@ const MORE_PROOFS_MAX: usize = 4;
 /// The bytes of a block as they were read, published or changed.
 ///
 /// # Invariants
-/// Bytes without their seal are proven as what they were changed as, and as nothing else.
+/// Bytes without their seal are validated as what they were changed as, and as nothing else.
 pub(super) struct Version {
     bytes: Box<[u8]>,
     /// The copy that they were read from; the first for those that were not read.
     copy: u16,
-    /// What sealed bytes were proven as first.
+    /// What sealed bytes were validated as first.
     proof: OnceLock<VerifierKey>,
     more_proofs: Mutex<Vec<VerifierKey>>,
     /// The rules of bytes that were changed, and not sealed since.
@@ -70,12 +70,12 @@ impl Version {
         self.unsealed.is_none()
     }
 
-    pub(super) fn is_proven(&self) -> bool {
+    pub(super) fn is_validated(&self) -> bool {
         self.unsealed.is_some() || self.proof.get().is_some()
     }
 
-    /// Whether the bytes were proven under exactly this key.
-    pub(super) fn is_proven_by(&self, key: VerifierKey) -> bool {
+    /// Whether the bytes were validated under exactly this key.
+    pub(super) fn is_validated_by(&self, key: VerifierKey) -> bool {
         if let Some(rules) = &self.unsealed {
             return rules.key() == key;
         }
@@ -123,7 +123,7 @@ impl Version {
         self.unsealed = Some(rules);
     }
 
-    /// Puts the seal in place, and proves the rules.
+    /// Puts the seal in place, and validates the bytes.
     pub(super) fn seal(&mut self, address: u64) -> Result<(), Corruption> {
         if let Some(rules) = &self.unsealed {
             rules.seal(address, &mut self.bytes);
@@ -134,7 +134,7 @@ impl Version {
         Ok(())
     }
 
-    /// The same bytes, as proven and sealed as these.
+    /// Returns a copy of the bytes, validated and sealed as these.
     pub(super) fn duplicate(&self, charge: Charge) -> Self {
         let mut bytes = charge.budget().take_block(self.bytes.len());
         bytes.copy_from_slice(&self.bytes);

@@ -15,7 +15,7 @@ use super::{BufferCache, BufferError, Core};
 const RUN_BLOCKS_MAX: usize = 512;
 
 impl<S> BufferCache<S> {
-    /// Makes `bytes` the block's current version, sealed and proven by `verifier`, and dirty.
+    /// Makes `bytes` the block's current version, sealed and validated by `verifier`, and dirty.
     ///
     /// Holders of an older version keep it. The new one stays in memory, beyond the budget if need
     /// be, until [`written`](Self::written), [`write_dirty`](Self::write_dirty) or
@@ -108,8 +108,8 @@ impl<S> BufferCache<S> {
         self.core.table.dirty_len()
     }
 
-    /// Forgets a block, an unwritten version too: it was freed, or changed in the store behind the
-    /// cache. Versions in somebody's hands stay readable.
+    /// Forgets a block, an unwritten version too: it was freed, or changed in the store without the
+    /// cache. Versions that callers hold stay readable.
     pub fn forget(&self, block: impl Into<BlockAt>) {
         let repair = self.core.addressing.locate(block.into());
         let repair = repair.and_then(|key| self.core.table.forget(key));
@@ -148,7 +148,7 @@ impl Core {
         Ok(requests)
     }
 
-    /// A version of `bytes`, sealed and proven.
+    /// Returns a version of `bytes`, sealed and validated.
     pub(super) fn sealed(
         &self,
         key: Key,

@@ -11,8 +11,8 @@ pub trait FullCommits: Send + Sync + 'static {
     /// The requests to it.
     fn requests(&self) -> &CommitRequests;
 
-    /// Commits a transaction. The thread has no handle and holds no lock; an error is kept for those who
-    /// wait for the transaction.
+    /// Commits a transaction. The thread has no handle and holds no lock; an error is kept for the
+    /// threads that wait for the transaction.
     fn commit_full(&self, full: TransactionId);
 
     /// Called when the thread serves no request any more: threads that wait for it commit themselves.

@@ -80,8 +80,8 @@ struct State<R: RunningTransaction, E> {
     /// The running transaction takes no more handles: the gate is shut.
     is_closing: bool,
     is_committing: bool,
-    /// How many asked for the running transaction to be committed, and how many are to be expected:
-    /// those who waited for the last commit when it ended.
+    /// How many threads asked for the running transaction to be committed, and how many are to be
+    /// expected: those that waited for the last commit when it ended.
     callers: u32,
     callers_expected: u32,
     /// How long the last commit took.
@@ -321,7 +321,7 @@ impl<R: RunningTransaction, E: Clone> Transactions<R, E> {
         committed
     }
 
-    /// Gives threads that waited for the last commit, or came meanwhile, the time to ask for this one: those
+    /// Lets threads that waited for the last commit, or came meanwhile, ask for this one: those
     /// that call again and again share commits instead of taking turns. It waits no longer than a commit
     /// takes.
     fn gather(&self, state: &mut MutexGuard<'_, State<R, E>>, now: &dyn Fn() -> Duration) {

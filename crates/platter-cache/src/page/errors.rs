@@ -1,15 +1,15 @@
-//! Errors of writing back: each one who asks learns of each error once.
+//! Writeback errors: each cursor reports each error once, as `errseq_t` does.
 
-/// Up to which error somebody has looked. Taken when a file is opened.
+/// The sequence number of the last error that was reported to an opener. Sampled when a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ErrorCursor(u64);
 
-/// The last error of a mapping, and how many there were that somebody saw.
+/// The last error of a mapping, and its sequence number: errors between two reports count as one.
 #[derive(Debug)]
 pub(super) struct ErrorSequence<E> {
     last: Option<E>,
     sequence: u64,
-    /// Somebody has seen the last one: the next counts as another.
+    /// The last error was reported: the next counts as another.
     is_seen: bool,
 }
 
@@ -30,7 +30,7 @@ impl<E: Clone> ErrorSequence<E> {
         self.last = Some(error);
     }
 
-    /// Where one who comes now begins: an error that nobody has seen is still ahead.
+    /// Returns the cursor of a file opened now: an error that was not reported yet is still ahead.
     pub(super) fn cursor(&self) -> ErrorCursor {
         ErrorCursor(self.sequence - u64::from(!self.is_seen))
     }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unseen_error_waits_for_the_next_who_opens() {
+    fn an_unseen_error_is_reported_to_the_next_opener() {
         let mut errors = ErrorSequence::default();
         errors.record("a");
         let mut late = errors.cursor();

@@ -22,8 +22,9 @@ pub(super) enum Filled<E: 'static> {
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
-    /// The folio that covers page `index`, up to date: from the index, after waiting for who fills
-    /// it, or filled now with `needed` pages and what should be read ahead. `None` without room.
+    /// Returns the folio that covers page `index`, up to date: from the index, after waiting for the
+    /// thread that fills it, or filled now with `needed` pages and what should be read ahead. `None`
+    /// without space.
     pub(super) fn uptodate_folio<S>(
         &self,
         source: &S,
@@ -69,7 +70,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let wide = units != narrow;
         let filled = self.fill_units(source, units, first);
         if filled.is_err() && wide {
-            // The fault may lie in a page that nobody asked for.
+            // The fault may lie in a page that was not requested.
             self.streams.lock().forget(first);
             return self.fill_window(source, narrow);
         }
@@ -146,7 +147,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     where
         S: AddressSpace<Error = E> + ?Sized,
     {
-        // Locked before anybody can find them, so that whoever does waits.
+        // Locked before they can be found, so that a thread that finds one waits.
         let mut contents: Vec<_> = folios.iter().map(|folio| folio.write()).collect();
         let count = self.add_folios(folios);
         contents.truncate(count);
@@ -161,7 +162,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         if count == 1 {
             let mut bufs = [IoSliceMut::new(alone.bytes_mut())];
             if let Err(error) = source.read_folios(offset, &mut bufs) {
-                // Those who wait asked for the same: they get the same answer. A larger folio
+                // Waiting threads asked for the same: they get the same answer. A larger folio
                 // may have failed for the sake of another page.
                 alone.failure = (first.order() == self.min_order).then(|| error.clone());
                 return Err(error);
@@ -243,7 +244,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Reads ahead the missing pages of a range, up to an eighth of the budget. Failures are left
-    /// to who reads.
+    /// to the read that needs the pages.
     pub(super) fn will_need<S>(&self, source: &S, range: Range<u64>)
     where
         S: AddressSpace<Error = E> + ?Sized,
@@ -276,7 +277,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
 }
 
 /// Folios that are being filled. What is left when this is dropped, after an error or a panic of
-/// the source, leaves the index: whoever waits for it reads anew.
+/// the source, leaves the index: threads that wait for it read anew.
 struct Filling<'a, E: Clone + Send + Sync + 'static> {
     core: &'a Core<E>,
     folios: &'a [Ref<Folio<E>>],

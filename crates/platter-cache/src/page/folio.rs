@@ -24,7 +24,7 @@ const NO_PAGES: u64 = u32::MAX as u64;
 /// Pages `index..index + 2^order` of a file whose driver fails with `E`.
 ///
 /// # Invariants
-/// - While a folio is being filled its content is locked for writing, so that whoever finds it
+/// - While a folio is being filled its content is locked for writing, so that a thread that finds it
 ///   waits; it is up to date, or failed, or detached once the lock is free.
 /// - `DIRTY` and `WRITEBACK` change under the mapping's index lock, together with its marks. They
 ///   keep a folio from being evicted.
@@ -50,7 +50,7 @@ pub(crate) struct Content<E> {
     /// The pages and their charge; absent once they went to the parts of a split.
     frame: Option<Frame>,
     charge: Option<Charge>,
-    /// Why the folio could not be filled, for those who waited.
+    /// Why the folio could not be filled, for waiting threads.
     pub(crate) failure: Option<E>,
 }
 
@@ -240,8 +240,8 @@ impl<E> Folio<E> {
 }
 
 impl<E: Clone> Folio<E> {
-    /// Waits for who fills the folio. Whether it is up to date; if not, its filler gave up without
-    /// having asked for it alone.
+    /// Waits for the thread that fills the folio. Returns whether it is up to date; if not, its filler
+    /// gave up without having asked for it alone.
     pub(crate) fn wait_filled(&self) -> Result<bool, E> {
         if self.is_uptodate() {
             return Ok(true);

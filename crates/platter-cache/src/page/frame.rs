@@ -114,7 +114,7 @@ impl Chunk {
         Some(page)
     }
 
-    /// Gives a run back, joining it with its free buddies. Whether the chunk is free now.
+    /// Frees a run, joining it with its free buddies. Returns whether the chunk is free now.
     fn give_back(&mut self, mut page: usize, mut order: u8) -> bool {
         while order < CHUNK_ORDER && self.clear(order, (page >> order) ^ 1) {
             page &= !(1 << order);

@@ -17,7 +17,7 @@ pub struct DirtyPages<E: Clone + Send + Sync + 'static> {
     folios: Vec<Ref<Folio<E>>>,
 }
 
-/// The bytes of [`DirtyPages`], which nobody changes meanwhile.
+/// The bytes of [`DirtyPages`], which no thread changes meanwhile.
 pub struct LockedPages<'p, E: 'static> {
     folios: &'p [Ref<Folio<E>>],
     contents: Vec<RwLockReadGuard<'p, Content<E>>>,
@@ -25,7 +25,7 @@ pub struct LockedPages<'p, E: 'static> {
 
 impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// Takes all dirty pages of the file into writeback, if no more than `pages_max` are cached at all.
-    /// Waits for nobody: pages that others write are not among them.
+    /// Does not wait: pages that other threads write are not among them.
     #[must_use]
     pub fn take_dirty(&self, pages_max: u64) -> Option<DirtyPages<E>> {
         let core = self.core.get().filter(|_| self.page_count() <= pages_max)?;
@@ -51,7 +51,7 @@ impl<E: Clone + Send + Sync + 'static> DirtyPages<E> {
         self.core.end_writeback(&folios, true);
     }
 
-    /// They could not be written: they are dirty again, and whoever has an error cursor learns of it.
+    /// Records that they could not be written: they are dirty again, and each error cursor reports it.
     pub fn fail(self, error: E) {
         self.core.errors.lock().record(error);
     }

@@ -140,7 +140,7 @@ impl<E: Clone + Send + Sync + 'static> Owner for Core<E> {
                 return Verdict::Busy;
             };
             if folio.lru() == LruId::NONE {
-                // In the order already, while whoever added it has yet to note where.
+                // In the order already, but the thread that added it has yet to record where.
                 return Verdict::Busy;
             }
             if folio.lru() != id {
@@ -152,7 +152,7 @@ impl<E: Clone + Send + Sync + 'static> Owner for Core<E> {
             if folio.heat().take_hot() {
                 return Verdict::Hot;
             }
-            // The index has one reference and this function the other: nobody uses the folio.
+            // The index has one reference and this function the other: the folio is not in use.
             let Ok(folio) = folio.freeze(2) else {
                 return Verdict::Busy;
             };

@@ -107,11 +107,11 @@ struct Core<E: Clone + Send + Sync + 'static> {
     min_order: Order,
     budget: Arc<MemoryBudget>,
     registration: Registration,
-    /// Held shared by whoever brings pages in, exclusively by whoever takes a range away.
+    /// Held shared to bring pages in, exclusively to remove a range.
     fills: RwLock<()>,
     streams: Mutex<Streams>,
     errors: Mutex<ErrorSequence<E>>,
-    /// How many writebacks have ended, for those who wait for one.
+    /// How many writebacks have ended, for threads that wait for one.
     writebacks: Mutex<u64>,
     writeback_ended: Condvar,
     page_count: AtomicU64,

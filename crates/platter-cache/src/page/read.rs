@@ -12,7 +12,7 @@ use crate::xarray::Ref;
 const SHOW_BYTES_MAX: usize = 2 << 20;
 /// Pages that are read at once when the budget has no room to cache them.
 const UNCACHED_PAGES: usize = 16;
-/// Who asks for so many missing pages at once gets them from the file, without a second copy: 128 KiB.
+/// A read of so many missing pages at once gets them from the file, without a second copy: 128 KiB.
 const PAST_PAGES_MIN: usize = 32;
 
 impl<E: Clone + Send + Sync + 'static> Mapping<E> {

@@ -41,7 +41,7 @@ impl Streams {
             .find(|stream| stream.last_used > 0 && stream.next == index);
         let hits = match &known {
             Some(stream) => stream.hits + 1,
-            // Who begins at the beginning is expected to go on.
+            // A reader that begins at the start of the file is expected to go on.
             None => u64::from(index == 0),
         };
         let window = match &known {

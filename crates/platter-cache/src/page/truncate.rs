@@ -15,8 +15,8 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// folio in which the file can end now reads as zeros.
     ///
     /// Called after the driver has moved the end of the file, and before it frees the blocks:
-    /// when this returns nobody reads or writes them through the cache any more. What the medium
-    /// holds in the rest of the last block is the driver's to clear.
+    /// once this returns no thread reads or writes them through the cache. What the disk holds in the
+    /// rest of the last block is the driver's to clear.
     pub fn truncate(&self, size: u64) {
         self.remove_range(size..u64::MAX);
     }
@@ -29,7 +29,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         };
         let first = core.end_of(range.start.div_ceil(PAGE_BYTES as u64));
         let end = core.start_of(page_of(range.end));
-        // Nobody brings pages in meanwhile.
+        // No pages are brought in meanwhile.
         let _exclusive = core.fills.write();
         core.zero_edge(range.start, range.end);
         core.zero_edge(range.start.max(bytes_of(end..end).start), range.end);
@@ -43,7 +43,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
             return;
         };
         let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
-        // Nobody brings pages in meanwhile.
+        // No pages are brought in meanwhile.
         let _exclusive = core.fills.write();
         core.remove_pages(pages, &Straddling::Removed);
     }
@@ -51,7 +51,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
 
 /// What becomes of a folio that reaches over an end of what is taken out.
 enum Straddling {
-    /// It is split, or, if somebody uses it, cleared within these bytes.
+    /// It is split, or, if another thread uses it, cleared within these bytes.
     Parted(Range<u64>),
     /// It goes as a whole.
     Removed,
@@ -132,9 +132,9 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         Some(folio.index() + folio.order().span()).filter(|next| pages.contains(next))
     }
 
-    /// Splits a folio so that page `index`, which begins a smallest one, is the first of a part, if nobody else uses it. The
-    /// slots of all its pages lead to the whole, which readers cannot get, until all parts are in
-    /// their places. Whether it was split.
+    /// Splits a folio so that page `index`, which begins a smallest one, is the first of a part, if no
+    /// other thread uses it. The slots of all its pages lead to the whole, which readers cannot get,
+    /// until all parts are in their places. Returns whether it was split.
     pub(super) fn split_folio(&self, folio: &Ref<Folio<E>>, index: u64) -> bool {
         let order = folio.order();
         if order <= self.min_order || !folio.covers(index) || folio.index() == index {
@@ -173,7 +173,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 }
 
-/// Clears bytes of a folio. Waits for who reads, writes or fills it.
+/// Clears bytes of a folio. Waits for threads that read, write or fill it.
 fn zero<E>(folio: &Folio<E>, range: Range<u64>) {
     let start = in_folio(folio, range.start);
     let end = in_folio(folio, range.end);

@@ -40,8 +40,8 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         Ok(())
     }
 
-    /// Has `write` write whole pages of the file past the cache, if none of them is cached. Nobody brings
-    /// any in meanwhile. The caller keeps writes and truncations of one file apart.
+    /// Calls `write` to write whole pages of the file past the cache, if none of them is cached. No
+    /// pages are brought in meanwhile. The caller keeps writes and truncations of one file apart.
     pub fn write_past<R>(&self, range: Range<u64>, write: impl FnOnce() -> R) -> Option<R> {
         let core = self.core();
         let pages = page_of(range.start)..range.end.div_ceil(PAGE_BYTES as u64);
@@ -174,13 +174,14 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         folio.touch(start, start + count);
         let is_dirty = self.make_dirty(&folio, 0, folio.len());
         if is_dirty {
-            // Not before: who finds nothing dirty takes it that the file is written to its end.
+            // Not before: a thread that finds nothing dirty takes it that the file is written to its end.
             source.extend(at + count as u64);
         }
         Ok(is_dirty.then_some(count))
     }
 
-    /// Reads the pages of which the first, `index`, begins a block to be written in part. Always `None`: the caller looks again.
+    /// Reads the pages of which the first, `index`, begins a block to be written in part. Always returns
+    /// `None`: the caller looks again.
     fn fill_for_write<S>(&self, source: &S, index: u64) -> Result<Option<usize>, E>
     where
         S: WritableSpace<Error = E> + ?Sized,

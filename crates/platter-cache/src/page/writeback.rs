@@ -1,4 +1,4 @@
-//! Getting dirty pages to the file: runs of neighbours in one request each, and who waits for it.
+//! Writeback of dirty pages to the file: runs of neighbours in one request each, and waiting for it.
 
 use std::io::IoSlice;
 use std::ops::Range;
@@ -18,8 +18,8 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
     /// Writes the pages of `range` that are dirty now to the file, and waits for those that others
     /// write. Pages made dirty meanwhile are left.
     ///
-    /// Ends at the first error: what was not written stays dirty, and whoever has an error cursor
-    /// learns of it at the next [`check_errors`](Self::check_errors).
+    /// Ends at the first error: what was not written stays dirty, and each error cursor reports
+    /// it at the next [`check_errors`](Self::check_errors).
     pub fn write_back<S>(&self, source: &S, range: Range<u64>) -> Result<(), E>
     where
         S: WritableSpace<Error = E> + ?Sized,
@@ -32,15 +32,15 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         let end = range.end.div_ceil(PAGE_BYTES as u64);
         let pages = start..end.saturating_add(granule - 1) & !(granule - 1);
         core.mark_to_write(pages.clone());
-        // What another one took and did not write is left to who waited for it.
+        // What another thread took and did not write is left to the threads that waited for it.
         while core.wait_for_writeback(pages.clone()) {
             core.write_marked(source, pages.clone())?;
         }
         Ok(())
     }
 
-    /// Writes the dirty pages of `range`, and tells the holder of `cursor` of an error it does not
-    /// know yet, be it of this writeback or of an earlier one.
+    /// Writes the dirty pages of `range`, and returns an error that `cursor` has not reported yet, be it
+    /// of this writeback or of an earlier one.
     ///
     /// The file's metadata, and a flush of the device, are the driver's to add.
     pub fn sync<S>(&self, source: &S, range: Range<u64>, cursor: &mut ErrorCursor) -> Result<(), E>
@@ -52,7 +52,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
         self.check_errors(cursor)
     }
 
-    /// Where one who opens the file now begins to learn of errors.
+    /// Returns the error cursor of a file that is opened now.
     #[must_use]
     pub fn error_cursor(&self) -> ErrorCursor {
         self.core().errors.lock().cursor()
@@ -65,7 +65,7 @@ impl<E: Clone + Send + Sync + 'static> Mapping<E> {
 }
 
 impl<E: Clone + Send + Sync + 'static> Core<E> {
-    /// Writes up to `count` dirty pages of a range, whoever wants it.
+    /// Writes up to `count` dirty pages of a range, for any caller.
     pub(super) fn write_back_some<S>(
         &self,
         source: &S,
@@ -210,7 +210,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     }
 
     /// Ends the writeback of folios; those that were not written are dirty again, and to be written by
-    /// whoever waits for them.
+    /// the threads that wait for them.
     pub(super) fn end_writeback(&self, folios: &[Ref<Folio<E>>], is_written: bool) {
         self.change(|locked| {
             for folio in folios {

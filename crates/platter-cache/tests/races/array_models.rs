@@ -239,7 +239,7 @@ fn lookup_against_larger_store() {
     array.get_item(3).unwrap().assert_covers(3);
 }
 
-/// Takes the item out for a shadow unless somebody uses it.
+/// Replaces the item by a shadow unless another thread uses it.
 fn evict(array: &XArray<Item>, index: u64) -> bool {
     let mut locked = array.lock();
     let mut cursor = locked.cursor(index, Order::ZERO);

@@ -378,7 +378,7 @@ fn repair_against_reuse() {
     let cache = mirrored(&mirror, 100 * COST);
     let healing = Arc::clone(&cache);
     let healer = thread::spawn(move || drop(healing.read(AT, &Equal)));
-    // It is freed while it is healed. Nobody begins to read a block that is free.
+    // It is freed while it is repaired. No thread begins to read a block that is free.
     while mirror.0[1].reads.load(Ordering::Relaxed) == 0 {
         thread::yield_now();
     }

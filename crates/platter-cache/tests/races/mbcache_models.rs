@@ -1,7 +1,7 @@
-//! Sharing blocks: who shares, who frees, who rewrites, and the clock's hand, at once.
+//! Concurrent sharing, freeing and rewriting of blocks, with the clock's hand running.
 //!
 //! The models follow the rules of a filesystem: a block has a count of its users, changed under the
-//! block's lock, and whoever frees or rewrites it takes its entry out first.
+//! block's lock, and a thread that frees or rewrites it takes its entry out first.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) const MODELS: &[Model] = &[
         run: share_against_rewrite,
     },
     Model {
-        name: "two_who_take_each_others_block_do_not_wait_for_ever",
+        name: "two_threads_that_take_each_others_block_do_not_deadlock",
         schedules: 2000,
         run: exchange,
     },
@@ -101,9 +101,12 @@ impl Disk {
                 let block = self.blocks[at].lock().unwrap();
                 assert!(
                     block.users > 0,
-                    "nobody frees a block whose entry is in hand"
+                    "a block whose entry is in use is not freed"
                 );
-                assert_eq!(block.contents, contents, "nor rewrites it");
+                assert_eq!(
+                    block.contents, contents,
+                    "a block whose entry is in use is not rewritten"
+                );
             }
             let mut block = self.blocks[at].lock().unwrap();
             if block.users < USERS_MAX {
@@ -148,7 +151,7 @@ impl Disk {
         }
     }
 
-    /// Gives the file that has block `at` new contents: it shares a block that has them, or rewrites
+    /// Writes new contents to the file that has block `at`: it shares a block that has them, or rewrites
     /// its own if it is the only user, or gets a copy. Returns its block then.
     fn rewrite(&self, at: usize, contents: u64) -> usize {
         if let Some(shared) = self.share(contents) {
@@ -157,7 +160,7 @@ impl Disk {
         }
         {
             let mut block = self.blocks[at].lock().unwrap();
-            // Somebody may be about to share it: then a copy is made instead.
+            // Another file may be about to share it: then a copy is made instead.
             if block.users == 1
                 && let Removal::Deleted = self.cache.delete_or_get(7, at as u64)
             {
@@ -185,8 +188,8 @@ impl Disk {
             .create(of(block.contents), at as u64, is_reusable);
     }
 
-    /// When all is quiet, an entry says of its block what is true of it.
-    fn prove_quiet(&self) {
+    /// Checks, when no thread runs, that each entry matches its block.
+    fn check_quiet(&self) {
         for (at, block) in self.blocks.iter().enumerate() {
             let block = block.lock().unwrap();
             if let Some(entry) = self.cache.get(7, at as u64) {
@@ -229,19 +232,19 @@ fn share_against_rewrite() {
         disk.rewrite(0, 6);
     };
     all(&disk, vec![sharer, rewriter, sharer]);
-    disk.prove_quiet();
+    disk.check_quiet();
     let users = disk.blocks.iter().map(|block| block.lock().unwrap().users);
     assert_eq!(users.sum::<u32>(), 1);
 }
 
-/// Each of two files takes the contents of the other: whoever shares one's block has to let go of its
-/// entry before it waits for the other's.
+/// Each of two files takes the contents of the other: a thread that shares one's block has to release
+/// its entry before it waits for the other's.
 fn exchange() {
     let disk = Disk::with(&[5, 6]);
     let one = |disk: &Disk| take(disk, 6, 0);
     let other = |disk: &Disk| take(disk, 5, 1);
     all(&disk, vec![one, other]);
-    disk.prove_quiet();
+    disk.check_quiet();
     let users = disk.blocks.iter().map(|block| block.lock().unwrap().users);
     assert_eq!(users.sum::<u32>(), 2);
 }
@@ -267,7 +270,7 @@ fn shrink_against_lookup() {
     assert!(disk.cache.len() <= 1);
 }
 
-/// A full block loses its entry, and whoever reads it adds it anew, while another file leaves it.
+/// A full block loses its entry, and a reader adds it anew, while another file leaves it.
 fn shrink_and_read_against_release() {
     let disk = Disk::new();
     assert_eq!(disk.share(5), Some(0));
@@ -279,7 +282,7 @@ fn shrink_and_read_against_release() {
         &disk,
         vec![shrinker, |disk| disk.read(0), |disk| disk.release(0)],
     );
-    disk.prove_quiet();
+    disk.check_quiet();
 }
 
 /// An entry is deleted as soon as it is there, and shrunk at the same time: it goes once.
@@ -293,7 +296,7 @@ fn create_against_delete() {
     };
     let deleter = |disk: &Disk| {
         if let Removal::InUse(_) = disk.cache.delete_or_get(7, 0) {
-            panic!("nobody has it in hand");
+            panic!("no thread has a reference to it");
         }
     };
     all(&disk, vec![creator, deleter, shrinker, creator]);

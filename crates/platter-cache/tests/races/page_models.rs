@@ -330,7 +330,7 @@ fn truncation_against_writeback() {
     let writeback = spawn(&cached, Cached::write_back);
     let reader = spawn(&cached, |cached| {
         let byte = cached.byte(1).unwrap();
-        assert!(byte == 60 || byte == 0, "the reader may be told of no byte");
+        assert!(byte == 60 || byte == 0, "the reader may get no byte");
     });
     cached.file.size.store(PAGE, Ordering::Relaxed);
     cached.mapping.truncate(PAGE);

@@ -40,7 +40,7 @@ pub(crate) struct Check {
     /// Stop after so many findings
     #[arg(long, value_name = "N")]
     max_findings: Option<u64>,
-    /// Not possible: damage is told, not mended
+    /// Not supported: use e2fsck(8)
     #[arg(long, hide = true)]
     repair: bool,
     /// Write findings only, and nothing about a clean filesystem
@@ -51,7 +51,7 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         if self.repair {
-            misuse!("--repair is not supported: the check only tells; e2fsck(8) mends");
+            misuse!("--repair is not supported: use e2fsck(8)");
         }
         let spec = parse_image(&self.image)?;
         let open_options = options.open_options();
@@ -76,7 +76,7 @@ impl Check {
             name: image.name(),
             json,
             left: self.max_findings,
-            told: 0,
+            reported: 0,
             progress: Progress::new(true),
             out: &mut console.out,
             failed: None,
@@ -157,11 +157,11 @@ struct Listener<'a> {
     name: &'a str,
     json: bool,
     left: Option<u64>,
-    told: u64,
+    reported: u64,
     progress: Progress,
     out: &'a mut dyn Write,
     failed: Option<io::Error>,
-    /// Somebody wants the check to end.
+    /// Set to stop the check.
     interrupted: &'a AtomicBool,
 }
 
@@ -170,13 +170,13 @@ impl CheckSink for Listener<'_> {
         let Self {
             name,
             json,
-            told,
+            reported,
             out,
             ..
         } = self;
         let written = self.progress.suspend(|| {
             if *json {
-                let separator = if *told == 0 { "\n" } else { ",\n" };
+                let separator = if *reported == 0 { "\n" } else { ",\n" };
                 write!(out, "{separator}{}", finding_json(&finding))
             } else {
                 let path = finding.path.as_deref().unwrap_or_default();
@@ -187,7 +187,7 @@ impl CheckSink for Listener<'_> {
                 writeln!(out, "{name}{colon}{path}: {severity}: {text}").and_then(|()| out.flush())
             }
         });
-        *told += 1;
+        *reported += 1;
         if let Err(error) = written {
             self.failed = Some(error);
             return ControlFlow::Break(());

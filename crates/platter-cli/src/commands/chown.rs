@@ -8,8 +8,8 @@ use crate::args::ImageOptions;
 /// Change owners in an image
 ///
 /// Names are those of the image's own /etc/passwd and /etc/group, as `platter ls -l` shows them;
-/// numbers work always. Any owner may be given by whoever may write the image. All files are
-/// changed, or none.
+/// numbers work always. Users that may write the image may set any owner. All files are changed, or
+/// none.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Chown {

@@ -9,7 +9,7 @@ use platter::vfs::Credentials;
 use platter::{Edit, Escaped, ImageSpec};
 use rustix::fs::Mode;
 
-use super::operands::{parse, tell_requests};
+use super::operands::{parse, report_requests};
 use super::write_batch::Worker;
 use crate::args::{ImageOptions, source_date};
 use crate::output::error::misuse;
@@ -86,7 +86,7 @@ pub(super) fn edit(
     let volume = edit.volume().clone();
     work(&edit)?;
     edit.commit()?;
-    tell_requests(&volume);
+    report_requests(&volume);
     Ok(0)
 }
 

@@ -12,7 +12,7 @@ use platter::vfs::{Description, StatFs};
 use platter::{Escaped, Image, ImageSpec, Probe, Signature, Volume};
 use serde_json::{Map, Value, json};
 
-use super::operands::{parse_image, tell_requests};
+use super::operands::{parse_image, report_requests};
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
 use crate::output::error::error_object;
@@ -28,7 +28,7 @@ pub(crate) struct Info {
     images: Vec<OsString>,
 }
 
-/// What programs are told of an image.
+/// The JSON object that describes an image.
 pub(super) fn image_object(spec: &ImageSpec, options: &ImageOptions) -> anyhow::Result<Value> {
     let image = options.open_options().open_image(spec)?;
     let found = Found::look(image, options)?;
@@ -153,7 +153,7 @@ impl Found {
 
 fn describe(volume: &Volume, problems: &mut Vec<platter::Error>) -> (Description, Option<StatFs>) {
     let space = volume.stat_fs().map_err(|error| problems.push(error)).ok();
-    tell_requests(volume);
+    report_requests(volume);
     (volume.describe(), space)
 }
 

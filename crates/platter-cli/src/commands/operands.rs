@@ -59,7 +59,7 @@ impl<'a> Volumes<'a> {
 
     fn close(&mut self) {
         if let Some((_, volume)) = self.open.take() {
-            tell_requests(&volume);
+            report_requests(&volume);
         }
     }
 }
@@ -70,8 +70,8 @@ impl Drop for Volumes<'_> {
     }
 }
 
-/// Tells how many requests reached the image, if they were to be counted.
-pub(crate) fn tell_requests(volume: &Volume) {
+/// Reports how many requests reached the image, if they were counted.
+pub(crate) fn report_requests(volume: &Volume) {
     if let Some(counts) = volume.request_counts() {
         let (reads, bytes, hints) = (counts.reads, counts.read_bytes, counts.hints);
         let name = volume.name();

@@ -41,10 +41,10 @@ pub(super) enum Outcome {
     /// Something may be missing: why.
     Failed(String),
     /// The server was killed, or is another program.
-    Untold,
+    Unknown,
 }
 
-/// Those who wait for the end of a mount.
+/// The processes that wait for the end of a mount.
 #[derive(Debug)]
 pub(super) struct Waiting(Arc<Mutex<State>>);
 
@@ -106,12 +106,12 @@ impl Waiting {
         Ok(Self(state))
     }
 
-    /// Says how the mount ended. Who waits knows that it is final when the process is gone.
-    pub(super) fn tell(&self, outcome: &Outcome) {
+    /// Sends how the mount ended. It is final for a waiting process once this process has exited.
+    pub(super) fn send(&self, outcome: &Outcome) {
         let (word, text) = match outcome {
             Outcome::Complete => (ENDED_WELL, ""),
             Outcome::Failed(text) => (FAILED, text.as_str()),
-            Outcome::Untold => return,
+            Outcome::Unknown => return,
         };
         let mut message = vec![word];
         message.extend(text.bytes().take(TEXT_BYTES_MAX));
@@ -126,7 +126,7 @@ impl Waiting {
 }
 
 impl State {
-    /// Takes in all who have connected, and drops those who have given up.
+    /// Accepts all pending connections, and drops those that the other side has closed.
     fn accept(&mut self) {
         let Some(listener) = &self.listener else {
             return;
@@ -187,7 +187,7 @@ impl Server {
         Ok(match message.first() {
             Some(&ENDED_WELL) => Outcome::Complete,
             Some(&FAILED) => Outcome::Failed(text),
-            _ => Outcome::Untold,
+            _ => Outcome::Unknown,
         })
     }
 }
@@ -217,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_learns_how_it_ended() {
+    fn waiting_process_receives_the_outcome() {
         for (salt, outcome) in [
             (1, Outcome::Complete),
             (2, Outcome::Failed("disk.img: flush: No space left".into())),
-            (3, Outcome::Untold),
+            (3, Outcome::Unknown),
         ] {
             let waiting = state(number(salt));
             let own = rustix::process::geteuid().as_raw();
@@ -230,7 +230,7 @@ mod tests {
             waiting.0.lock().accept();
             drop(second);
             let third = Server::connect(number(salt), Some(own)).unwrap();
-            waiting.tell(&outcome);
+            waiting.send(&outcome);
             assert!(waiting.0.lock().waiting.len() <= 2);
             drop(waiting);
             assert_eq!(first.wait(LIMIT).unwrap(), outcome);

@@ -15,7 +15,7 @@ use crate::console::{self, Console};
 use crate::output::error::misuse;
 use crate::output::json::{put_name, write_object};
 
-/// Make a filesystem larger that nobody has mounted
+/// Enlarge a filesystem that is not mounted
 ///
 /// An image file grows with it. With a journal, the filesystem has its old or its new size whatever
 /// happens meanwhile; so has one in a file, which needs room for a copy where there is no journal.

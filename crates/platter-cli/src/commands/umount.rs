@@ -46,7 +46,7 @@ pub(crate) struct Umount {
     /// The directories
     #[arg(required = true, value_name = "MOUNTPOINT")]
     mountpoints: Vec<PathBuf>,
-    /// Detach at once; those who use it keep it
+    /// Detach at once; processes that use it keep it
     #[arg(short, long)]
     lazy: bool,
     #[command(flatten)]
@@ -104,7 +104,7 @@ impl Umount {
         };
         match rustix::mount::unmount(&place, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Not the superuser: the set-id helper knows who mounted what.
+            // Not the superuser: the set-user-ID helper knows the user of each mount.
             Err(Errno::PERM) => self.ask_helper(&place).context(shown.clone())?,
             Err(Errno::INVAL) => bail!("{shown}: not mounted"),
             Err(error) => return Err(error).context(shown),
@@ -113,7 +113,7 @@ impl Umount {
             return Ok(());
         };
         match server {
-            Ok(server) => told(server).context(shown)?,
+            Ok(server) => wait_for_outcome(server).context(shown)?,
             Err(_) if is_dead => complain(format_args!(
                 "{shown}: its server had been killed: what was not synced before is missing"
             )),
@@ -149,9 +149,9 @@ impl Umount {
 struct MountEntry {
     mountpoint: Vec<u8>,
     number: DeviceNumber,
-    /// The image, as far as the source tells.
+    /// The image, as far as the source names it.
     source: Option<ImageSpec>,
-    /// The user who mounted it.
+    /// The user that mounted it.
     owner: Option<u32>,
 }
 
@@ -194,12 +194,12 @@ fn is_dead(place: &Path) -> bool {
     asked.is_err_and(|error| error == Errno::NOTCONN)
 }
 
-/// Waits for what the server says about the end.
-fn told(server: Server) -> anyhow::Result<()> {
+/// Waits for the outcome that the server sends.
+fn wait_for_outcome(server: Server) -> anyhow::Result<()> {
     match server.wait(WRITING_MAX) {
         Ok(Outcome::Complete) => Ok(()),
         Ok(Outcome::Failed(error)) => Err(anyhow!(error)),
-        Ok(Outcome::Untold) => {
+        Ok(Outcome::Unknown) => {
             bail!("its server ended without a word: what was not synced before may be missing")
         }
         Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("is still being written"),
@@ -225,7 +225,7 @@ fn unescaped(word: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Waits until whoever served an image has brought it to rest, and lets others in.
+/// Waits until the server of an image has written all of it and released its lock.
 fn wait_for(spec: &ImageSpec) -> anyhow::Result<()> {
     for _ in 0..REST_TRIES_MAX {
         match Image::open_spec(spec, Access::Read) {

@@ -1,10 +1,10 @@
-//! Writing places of an image together, in a process of its own: whoever kills a command, even with
+//! Writing parts of an image together, in a process of its own: a command that is killed, even with
 //! SIGKILL and in this moment, does not leave half of its changes in the image.
 //!
 //! The batch is a stream of pieces, each an offset and a length of eight bytes and the bytes, and at
 //! the end, where no piece can be, the mark of completeness. The process writes nothing before it
-//! has seen that, and nothing for a command that is gone by then: so whoever looks at the image after
-//! a kill finds it as it stays, but for the moment that a few writes take.
+//! has seen that, and nothing for a command that is gone by then: so after a kill the image does not
+//! change any more, except for the moment that a few writes take.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,7 +24,7 @@ const COMPLETE: [u8; 16] = [0xff; 16];
 /// Longer pieces are taken apart, so that no length is believed before its bytes are there.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// The exit status of nothing done, which nobody waits for.
+/// The exit status when nothing was done, for which no process waits.
 const ABANDONED: u8 = 1;
 
 /// Write a batch, which comes on standard input, to the image that is standard output
@@ -47,7 +47,7 @@ impl WriteBatch {
     }
 }
 
-/// Whether nobody is left who could send more.
+/// Whether no process is left that could send more.
 fn is_abandoned() -> io::Result<bool> {
     let stdin = io::stdin();
     let mut polled = [PollFd::new(&stdin, PollFlags::empty())];
@@ -97,9 +97,9 @@ impl Worker {
         if output.status.success() {
             return sent;
         }
-        let told = String::from_utf8_lossy(&output.stderr);
-        let told = told.trim_end().trim_start_matches("platter: ");
-        Err(io::Error::other(told.to_owned()))
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = message.trim_end().trim_start_matches("platter: ");
+        Err(io::Error::other(message.to_owned()))
     }
 }
 
@@ -119,7 +119,7 @@ impl BatchWriter for Worker {
     }
 }
 
-/// Whether nobody can see a part of it: a signal is looked at between pages only.
+/// Whether no process can see a part of it: the kernel checks for signals between pages only.
 fn is_whole(pieces: &[BatchPiece]) -> bool {
     const PAGE_BYTES: u64 = 4096;
     let [(offset, bytes)] = pieces else {

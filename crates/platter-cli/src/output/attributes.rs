@@ -10,7 +10,7 @@ use super::kind::kind_word;
 /// The unit of `st_blocks`.
 const SECTOR_BYTES: u64 = 512;
 
-/// What `stat` and `ls` tell programs. Times are seconds since 1970 rounded down, and nanoseconds.
+/// What `stat` and `ls` print as JSON. Times are seconds since 1970 rounded down, and nanoseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Attributes<'a> {
     inode: u64,

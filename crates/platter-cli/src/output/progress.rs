@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 enum State {
-    /// Nobody would see it.
+    /// It would not be seen.
     Off,
     Quiet,
     Shown(ProgressBar),

@@ -198,7 +198,7 @@ fn data_without_checksums_is_not_verified() {
 }
 
 #[test]
-fn space_is_told_by_profile_and_device() {
+fn space_is_reported_by_profile_and_device() {
     let workshop = Workshop::new();
     workshop.btrfs("head -c 100000 /dev/urandom > file");
     let text = workshop.read(&["info", "pool.img"]);

@@ -63,7 +63,7 @@ fn repairs_are_refused() {
     let before = fs::read(workshop.path("disk.img")).unwrap();
     let ran = workshop.run(&["check", "--repair", "disk.img"]);
     assert_eq!(ran.status, 16);
-    let expected = "platter: --repair is not supported: the check only tells; e2fsck(8) mends\n";
+    let expected = "platter: --repair is not supported: use e2fsck(8)\n";
     assert_eq!(ran.err, expected);
     assert!(fs::read(workshop.path("disk.img")).unwrap() == before);
 }
@@ -81,7 +81,7 @@ fn what_is_no_filesystem_has_a_summary_too() {
 }
 
 #[test]
-fn a_copy_of_the_superblock_is_told_by_its_place() {
+fn a_backup_superblock_is_reported_by_its_offset() {
     let workshop = Workshop::new();
     let ran = workshop.run(&["--superblock", "3", "ls", "disk.img:/"]);
     assert!(ran.err.contains("superblock at byte 3072"), "{}", ran.err);

@@ -57,7 +57,7 @@ fn an_archive_copy_keeps_links_times_and_holes() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told() {
+fn files_that_cannot_be_copied_are_reported() {
     let workshop = Workshop::new();
     for (arguments, reason) in [
         (

@@ -9,13 +9,13 @@ fn demand_clean(workshop: &Workshop, image: &str) {
     let mut e2fsck = Command::new("e2fsck");
     e2fsck.arg("-fn").arg(workshop.path(image));
     run_tool(&mut e2fsck, "");
-    let told = workshop.read(&["check", image]);
-    assert!(told.starts_with(&format!("{image}: clean")), "{told}");
+    let output = workshop.read(&["check", image]);
+    assert!(output.starts_with(&format!("{image}: clean")), "{output}");
 }
 
 fn stat(workshop: &Workshop, operand: &str) -> serde_json::Value {
-    let told = workshop.read(&["stat", "--json", operand]);
-    let mut files: Vec<serde_json::Value> = serde_json::from_str(&told).unwrap();
+    let output = workshop.read(&["stat", "--json", operand]);
+    let mut files: Vec<serde_json::Value> = serde_json::from_str(&output).unwrap();
     files.remove(0)
 }
 
@@ -297,8 +297,8 @@ const REFUSED: &[(&[&str], &str)] = &[
         "disk.img:/dir: the target of a symbolic link is named without the image",
     ),
     (
-        &["chown", "nobody", "disk.img:/dir"],
-        "disk.img: 'nobody' is no user of the image",
+        &["chown", "stranger", "disk.img:/dir"],
+        "disk.img: 'stranger' is no user of the image",
     ),
     (
         &["chmod", "755", "disk.img:/dir", "disk.img:/none"],

@@ -39,7 +39,7 @@ fn two_partitions_of_a_disk_are_used_at_once() {
 }
 
 #[test]
-fn an_image_in_use_names_who_uses_it_and_where() {
+fn the_error_of_an_image_in_use_names_process_and_mountpoint() {
     let workshop = Workshop::new();
     fs::create_dir(workshop.path("mnt")).unwrap();
     workshop.read(&["mount", "disk.img", "mnt"]);

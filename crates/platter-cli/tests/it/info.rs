@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 
 #[test]
-fn a_filesystem_tells_its_features_and_space() {
+fn info_shows_features_and_space_of_a_filesystem() {
     let workshop = Workshop::new();
     let text = workshop.read(&["info", "disk.img"]);
     let field = |name: &str| {
@@ -24,7 +24,7 @@ fn a_filesystem_tells_its_features_and_space() {
 }
 
 #[test]
-fn a_disk_tells_its_partitions() {
+fn info_shows_the_partitions_of_a_disk() {
     let workshop = Workshop::new();
     workshop.partition();
     let text = workshop.read(&["info", "gpt.img"]);
@@ -65,15 +65,15 @@ fn what_is_not_served_is_named() {
 }
 
 #[test]
-fn each_property_is_told_once() {
+fn each_property_is_shown_once() {
     let workshop = Workshop::new();
-    let told = workshop.read(&["info", "disk.img"]);
-    let mut names: Vec<_> = told
+    let text = workshop.read(&["info", "disk.img"]);
+    let mut names: Vec<_> = text
         .lines()
         .filter_map(|line| line.split(':').next())
         .collect();
     names.sort_unstable();
     let count = names.len();
     names.dedup();
-    assert_eq!(names.len(), count, "{told}");
+    assert_eq!(names.len(), count, "{text}");
 }

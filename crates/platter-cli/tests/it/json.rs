@@ -111,7 +111,7 @@ fn what_every_command_writes_keeps_the_schema() {
 }
 
 #[test]
-fn a_journal_and_a_corruption_are_told_in_words_and_numbers() {
+fn journal_and_corruption_are_reported_in_words_and_numbers() {
     let workshop = Workshop::new();
     let info = document(&workshop.run(&["info", "--json", "disk.img"]));
     let details = &info[0]["filesystem"]["details"];

@@ -30,7 +30,7 @@ fn names_are_sorted_one_on_each_line() {
 fn the_long_form_is_that_of_ls() {
     let workshop = Workshop::new();
     let lines = workshop.read(&["ls", "-l", "disk.img:/dir"]);
-    // The owner is whoever ran the test, and the link has the time of the test.
+    // The owner is the user that ran the test, and the link has the time of the test.
     let words: Vec<Vec<&str>> = lines
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -65,7 +65,7 @@ fn recursion_has_a_heading_for_each_directory() {
 }
 
 #[test]
-fn what_is_missing_is_told_and_the_rest_is_listed() {
+fn missing_files_are_reported_and_the_rest_is_listed() {
     let workshop = Workshop::new();
     let ran = workshop.run(&["ls", "disk.img:/none\x1b", "disk.img:/etc"]);
     assert_eq!(ran.status, 2);
@@ -103,7 +103,7 @@ fn trees_are_drawn() {
 }
 
 #[test]
-fn stat_tells_all_there_is() {
+fn stat_shows_all_attributes() {
     let workshop = Workshop::new();
     let text = workshop.read(&["stat", "disk.img:/dir/link", "disk.img:/sparse"]);
     assert!(text.starts_with("  File: /dir/link -> file\n"), "{text}");
@@ -125,7 +125,7 @@ fn stat_tells_all_there_is() {
 }
 
 #[test]
-fn stat_shows_owners_that_the_image_does_not_name_as_numbers_alone() {
+fn stat_shows_owners_without_a_name_in_the_image_as_numbers() {
     let workshop = Workshop::new();
     let set_owner = "set_inode_field /dir/file uid 7000";
     let mut debugfs = Command::new("debugfs");

@@ -139,7 +139,7 @@ impl Ran {
     }
 }
 
-/// Gives everything below `path` the same time.
+/// Sets the same time on everything below `path`.
 fn set_times(path: &Path) {
     if path.is_symlink() {
         return;
@@ -171,8 +171,8 @@ fn run_tool(command: &mut Command, input: &str) {
         .write_all(input.as_bytes())
         .unwrap();
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program}: {told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {stderr}");
 }
 
 /// Copies the program to where others may run it. Another process writes the copy: children of this

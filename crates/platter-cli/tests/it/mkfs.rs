@@ -177,9 +177,9 @@ fn an_image_in_its_own_directory_does_not_go_into_itself() {
 
 /// Owner and group of a file of an image.
 fn owner(workshop: &Workshop, file: &str) -> (u64, u64) {
-    let told = workshop.read(&["stat", "--json", file]);
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    let id = |name: &str| told[0][name].as_u64().unwrap();
+    let text = workshop.read(&["stat", "--json", file]);
+    let stat: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let id = |name: &str| stat[0][name].as_u64().unwrap();
     (id("uid"), id("gid"))
 }
 
@@ -197,15 +197,15 @@ fn root_directory_of_an_empty_filesystem_belongs_to_the_caller() {
         assert_eq!((ran.status, &*ran.out), (0, ""), "{}", ran.err);
         ran.err
     };
-    let told = make("own.img", &[]);
+    let note = make("own.img", &[]);
     let expected = "platter: own.img: note: the root directory belongs to the caller, 65534:65533; \
                     --root-owner 0:0 makes it root's\n";
-    assert_eq!(told, expected);
+    assert_eq!(note, expected);
     assert_eq!(owner(&workshop, "own.img:/"), (65534, 65533));
     assert_eq!(owner(&workshop, "own.img:/lost+found"), (0, 0));
     assert_eq!(make("given.img", &["--root-owner", "7:8"]), "");
     assert_eq!(owner(&workshop, "given.img:/"), (7, 8));
-    // The superuser's is not told of.
+    // The superuser gets no such note.
     workshop.read(&["mkfs", "ext4", "root.img", "--size", "8M"]);
     assert_eq!(owner(&workshop, "root.img:/"), (0, 0));
 }
@@ -262,11 +262,11 @@ fn demand_smallest(workshop: &Workshop, arguments: &[&str]) -> u64 {
     };
     let ran = asked("16K");
     assert_eq!(ran.status, 1, "{arguments:?}");
-    let told = ran
+    let message = ran
         .err
         .strip_prefix("platter: new.img: 16384 bytes are too few");
-    let told = told.unwrap_or_else(|| panic!("{arguments:?}: {}", ran.err));
-    let needed = told
+    let message = message.unwrap_or_else(|| panic!("{arguments:?}: {}", ran.err));
+    let needed = message
         .split(' ')
         .find_map(|word| word.parse::<u64>().ok())
         .unwrap();

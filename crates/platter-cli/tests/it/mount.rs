@@ -1,4 +1,4 @@
-//! `mount` and `umount`: in the background, with the errors still told in the foreground.
+//! `mount` and `umount`: in the background, with errors until then reported in the foreground.
 //!
 //! Needs the FUSE device and the superuser.
 
@@ -14,7 +14,7 @@ impl Drop for Mounted<'_> {
 }
 
 #[test]
-fn a_mount_is_there_when_the_command_returns_and_ends_with_umount() {
+fn mount_returns_when_mounted_and_umount_ends_it() {
     let workshop = Workshop::new();
     workshop.partition();
     fs::create_dir(workshop.path("mnt")).unwrap();
@@ -40,7 +40,7 @@ fn a_mount_is_there_when_the_command_returns_and_ends_with_umount() {
 }
 
 #[test]
-fn what_is_changed_in_a_mount_is_in_the_image_when_it_is_unmounted() {
+fn changes_in_a_mount_are_in_the_image_after_umount() {
     let workshop = Workshop::new();
     workshop.partition();
     fs::create_dir(workshop.path("mnt")).unwrap();
@@ -171,7 +171,7 @@ fn what_is_no_directory_is_not_mounted_on() {
 }
 
 #[test]
-fn what_must_not_change_is_refused_before_it_is_found_not_to_be_empty() {
+fn frozen_directories_are_refused_before_not_empty() {
     use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
     let workshop = Workshop::new();
     fs::create_dir(workshop.path("mnt")).unwrap();

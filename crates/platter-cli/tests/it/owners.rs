@@ -6,7 +6,7 @@ use std::io::BufRead;
 
 use super::*;
 
-/// An ordinary user, who can make no devices and give no files away.
+/// An unprivileged user, which can neither make devices nor change the owner of files.
 const USER: &str = "65534";
 
 /// Files with owners and modes, and devices. Names are in order.
@@ -61,21 +61,21 @@ fn described(workshop: &Workshop, image: &str) -> BTreeMap<&'static str, Vec<Str
             .arg(workshop.path(image))
             .output()
             .unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        let words = told.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
-        let told = |name: &str, count: usize| {
+        let text = String::from_utf8(output.stdout).unwrap();
+        let words = text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+        let field = |name: &str, count: usize| {
             let rest = words.split_once(name).map(|(_, rest)| rest);
             let rest = rest.into_iter().flat_map(|rest| rest.split(' '));
             let rest = rest.filter(|word| !word.is_empty());
             rest.take(count).collect::<Vec<_>>().join(" ")
         };
         let facts = [
-            told("Type:", 2),
-            told("Mode:", 1),
-            told("User:", 1),
-            told("Group:", 1),
-            told("Device major/minor number:", 1),
-            told("Size:", 1),
+            field("Type:", 2),
+            field("Mode:", 1),
+            field("User:", 1),
+            field("Group:", 1),
+            field("Device major/minor number:", 1),
+            field("Size:", 1),
         ];
         (file, facts.to_vec())
     };
@@ -83,7 +83,7 @@ fn described(workshop: &Workshop, image: &str) -> BTreeMap<&'static str, Vec<Str
 }
 
 #[test]
-fn owners_and_devices_under_fakeroot_are_those_that_mke2fs_stores() {
+fn mkfs_under_fakeroot_stores_owners_and_devices_like_mke2fs() {
     let workshop = open_workshop();
     let script = format!(
         "{MAKE_TREE}\
@@ -151,7 +151,7 @@ fn owners_in_a_user_namespace_are_those_that_mke2fs_stores() {
     assert_eq!(line, "ready\n");
     for map in ["uid_map", "gid_map"] {
         let path = format!("/proc/{}/{map}", child.id());
-        // The superuser of the namespace is that of the host, who may write where the test does.
+        // The superuser of the namespace is that of the host, which may write where the test does.
         fs::write(path, "0 0 1\n1 100000 65536\n").unwrap();
     }
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();

@@ -1,13 +1,13 @@
 //! The command lines of README, run word by word by an ordinary user.
 //!
 //! The FUSE device may be for the superuser only, so the lines run in a mount namespace where a
-//! device that everybody may open lies over it.
+//! device that all users may open is mounted over it.
 
 use std::fmt::Write as _;
 
 use super::*;
 
-/// The uid of `nobody`, on every distribution.
+/// The overflow uid, which is an unprivileged user on every distribution.
 const USER: &str = "65534";
 
 /// A command line of README, and what it says is printed.
@@ -73,8 +73,8 @@ fn run_as_user(workshop: &Workshop, folder: &str, lines: &[Line]) -> Vec<String>
         .stdin(Stdio::null())
         .output()
         .expect("unshare (package util-linux) is needed");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{told}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{stderr}", output.status);
     let read = |number: usize| fs::read_to_string(printed.join(number.to_string())).unwrap();
     (0..lines.len()).map(read).collect()
 }

@@ -104,8 +104,8 @@ fn edits_make_the_same_bytes_with_a_date() {
             bytes(&workshop, &image(0)) == bytes(&workshop, &image(1)),
             "{kind}"
         );
-        let told = workshop.read(&["stat", "--json", &format!("{}:/more/empty", image(0))]);
-        assert!(told.contains("1000000000"), "{told}");
+        let stat = workshop.read(&["stat", "--json", &format!("{}:/more/empty", image(0))]);
+        assert!(stat.contains("1000000000"), "{stat}");
     }
 }
 

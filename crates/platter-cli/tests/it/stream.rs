@@ -75,7 +75,7 @@ fn an_archive_restores_the_tree() {
 }
 
 #[test]
-fn damage_is_told_and_the_archive_is_whole() {
+fn corruption_is_reported_and_the_archive_is_complete() {
     let workshop = Workshop::new();
     let image = fs::read(workshop.path("disk.img")).unwrap();
     // The directory block of /etc, the only place where its names stand.
@@ -154,7 +154,7 @@ fn what_has_no_contents_is_called_by_its_kind() {
 }
 
 #[test]
-fn a_member_that_is_not_there_is_told_by_its_path() {
+fn a_missing_member_is_reported_by_its_path() {
     let workshop = Workshop::new();
     let ran = workshop.run(&["tar", "disk.img", "none"]);
     let expected = "platter: disk.img:/none: no such file or directory\n";

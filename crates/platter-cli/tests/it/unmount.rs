@@ -44,7 +44,7 @@ fn an_image_that_is_copied_right_after_unmounting_is_complete() {
 }
 
 #[test]
-fn who_opens_a_mounted_image_does_not_wait() {
+fn opening_a_mounted_image_does_not_wait() {
     let workshop = Workshop::new();
     let ran = alone(
         &workshop,
@@ -71,7 +71,7 @@ fn umount_of_the_system_waits_where_platter_is_its_helper() {
         "$platter" mount disk.img mnt
         echo new > mnt/new
         umount mnt
-        # Who waits for nothing gets an error while the image is leased.
+        # A command that does not wait gets an error while the image is leased.
         "$platter" ls disk.img:/new
         echo again > again
         test ! -e mnt/new
@@ -84,7 +84,7 @@ fn umount_of_the_system_waits_where_platter_is_its_helper() {
 }
 
 #[test]
-fn what_could_not_be_written_is_told_by_umount() {
+fn umount_reports_what_could_not_be_written() {
     let workshop = Workshop::new();
     for (pause, helper) in [(0, ""), (6, ""), (0, "-f & sleep 1")] {
         let ran = alone(
@@ -104,15 +104,15 @@ fn what_could_not_be_written_is_told_by_umount() {
         );
         assert_eq!(ran.status, 32, "{}", ran.err);
         let full = workshop.path("full/disk.img");
-        let told = ran
+        let message = ran
             .err
             .lines()
             .find(|line| line.starts_with("platter: mnt: "));
-        let is_told = told.is_some_and(|line| line.ends_with("No space left on device"));
-        assert!(is_told, "{}", ran.err);
+        let is_reported = message.is_some_and(|line| line.ends_with("No space left on device"));
+        assert!(is_reported, "{}", ran.err);
         let log = fs::read_to_string(workshop.path("log")).unwrap();
-        let told = |line: &&str| line.contains("No space left on device");
-        assert_eq!(log.lines().filter(told).count(), 1, "{log}");
+        let names_cause = |line: &&str| line.contains("No space left on device");
+        assert_eq!(log.lines().filter(names_cause).count(), 1, "{log}");
         assert!(!log.contains(&format!("{0}: {0}", full.display())), "{log}");
         fs::remove_file(workshop.path("log")).unwrap();
     }

@@ -93,7 +93,7 @@ fn pages_and_completions_are_generated() {
 }
 
 #[test]
-fn requests_are_told_when_asked_for() {
+fn requests_are_reported_on_demand() {
     let workshop = Workshop::new();
     let ran = workshop.run(&["--count-requests", "cat", "disk.img:/dir/file"]);
     assert_eq!(ran.out, "contents\n");
@@ -134,16 +134,16 @@ fn disks_of_virtual_machines_are_named_with_what_to_do() {
         bytes[offset..offset + magic.len()].copy_from_slice(magic);
         fs::write(workshop.path("vm.img"), bytes).unwrap();
         for operand in ["vm.img@2:/", "vm.img:/"] {
-            let told = workshop.run(&["ls", operand]).err;
+            let message = workshop.run(&["ls", operand]).err;
             let expected = format!(
                 "platter: vm.img: holds {format}, which is not supported: make a raw image of it \
                  with: qemu-img convert -O raw IMAGE disk.raw\n"
             );
-            assert_eq!(told, expected, "{operand}");
+            assert_eq!(message, expected, "{operand}");
         }
     }
-    let told = workshop.run(&["ls", "disk.img@2:/"]).err;
-    assert_eq!(told, "platter: disk.img: has no partition table\n");
+    let message = workshop.run(&["ls", "disk.img@2:/"]).err;
+    assert_eq!(message, "platter: disk.img: has no partition table\n");
 }
 
 #[test]

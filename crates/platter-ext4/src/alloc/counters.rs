@@ -109,7 +109,7 @@ impl Counters {
     /// Claims up to `want` clusters, as many as a request of this kind may have.
     pub(super) fn claim(&self, want: u32, from: Reserve) -> u32 {
         let wanted = u64::from(want);
-        let granted = if from == Reserve::Promised {
+        let granted = if from == Reserve::Delayed {
             take_up_to(&self.delayed.0, wanted)
         } else {
             self.claim_available(wanted, 1, from)
@@ -119,7 +119,7 @@ impl Counters {
 
     /// Returns claimed clusters.
     pub(super) fn unclaim(&self, count: u64, from: Reserve) {
-        if from == Reserve::Promised {
+        if from == Reserve::Delayed {
             self.delayed.add(count);
         } else {
             self.release(count);
@@ -128,7 +128,7 @@ impl Counters {
 
     /// Returns the maximum that [`claim`](Self::claim) would return.
     pub(super) fn claimable(&self, from: Reserve) -> u64 {
-        if from == Reserve::Promised {
+        if from == Reserve::Delayed {
             return self.delayed.get();
         }
         let left = self.available.load(Ordering::Acquire) - self.floor(from);
@@ -136,7 +136,7 @@ impl Counters {
     }
 
     /// Reserves `count` clusters for delayed data, all or none; returns whether it succeeded.
-    pub(super) fn promise(&self, count: u64, from: Reserve) -> bool {
+    pub(super) fn reserve(&self, count: u64, from: Reserve) -> bool {
         if count == 0 || self.claim_available(count, count, from) == count {
             self.delayed.add(count);
             return true;
@@ -153,7 +153,7 @@ impl Counters {
     /// Releases a reservation.
     pub(super) fn withdraw(&self, count: u64) {
         let withdrawn = take_up_to(&self.delayed.0, count);
-        debug_assert_eq!(withdrawn, count, "what is withdrawn was promised");
+        debug_assert_eq!(withdrawn, count, "withdrawn clusters were reserved");
         self.release(withdrawn);
     }
 
@@ -206,7 +206,7 @@ impl Counters {
         let floor = match from {
             Reserve::Ordinary => self.floors.reserved.saturating_add(self.floors.split),
             Reserve::Privileged => self.floors.split,
-            Reserve::Split | Reserve::Promised => 0,
+            Reserve::Split | Reserve::Delayed => 0,
         };
         i64::try_from(floor).unwrap_or(i64::MAX)
     }
@@ -250,13 +250,13 @@ mod tests {
     #[test]
     fn reservation_is_all_or_nothing() {
         let counters = counters();
-        assert!(!counters.promise(71, Reserve::Ordinary));
-        assert!(counters.promise(70, Reserve::Ordinary));
-        assert!(!counters.promise(1, Reserve::Ordinary));
+        assert!(!counters.reserve(71, Reserve::Ordinary));
+        assert!(counters.reserve(70, Reserve::Ordinary));
+        assert!(!counters.reserve(1, Reserve::Ordinary));
         assert_eq!(counters.claim(1000, Reserve::Split), 30);
-        assert_eq!(counters.claim(60, Reserve::Promised), 60);
-        assert_eq!(counters.claim(60, Reserve::Promised), 10);
-        counters.unclaim(5, Reserve::Promised);
+        assert_eq!(counters.claim(60, Reserve::Delayed), 60);
+        assert_eq!(counters.claim(60, Reserve::Delayed), 10);
+        counters.unclaim(5, Reserve::Delayed);
         counters.withdraw(5);
         assert_eq!((counters.delayed(), counters.available()), (0, 5));
     }

@@ -62,7 +62,7 @@ pub enum Reserve {
     /// Metadata needed to write reserved data; may use all unreserved space.
     Split,
     /// Data with a reservation by [`Space::reserve_delayed`], which this request consumes.
-    Promised,
+    Delayed,
 }
 
 /// The part of the free space that file data may use.
@@ -74,7 +74,7 @@ pub enum ContentsShare {
     /// Also those: for mounts where every writer is the superuser.
     Reserved,
     /// Also the reserve for splitting extents: for a filesystem that is being populated, and
-    /// discarded if it proves too small.
+    /// discarded if it is too small.
     Everything,
 }
 
@@ -303,12 +303,12 @@ impl Space {
     }
 
     /// Reserves `clusters` clusters for delayed data, to be allocated by requests with
-    /// [`Reserve::Promised`], which do not fail with ENOSPC.
+    /// [`Reserve::Delayed`], which do not fail with ENOSPC.
     ///
     /// # Errors
     /// `NoSpace`: nothing is reserved.
     pub fn reserve_delayed(&self, clusters: u64, from: Reserve) -> Result<()> {
-        if self.counters.promise(clusters, from) {
+        if self.counters.reserve(clusters, from) {
             return Ok(());
         }
         Err(Condition::NoSpace.into())

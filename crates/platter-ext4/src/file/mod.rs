@@ -118,7 +118,7 @@ impl Contents<'_> {
                 break;
             }
             let next = u32::try_from(u64::from(first) + blocks).ok();
-            // A file block that cannot be looked up is for whoever reads it to tell.
+            // A file block that cannot be looked up is reported when it is read.
             let next = next.and_then(|next| self.map.lookup(self.volume, FileBlock(next)).ok());
             let Some(next) = next.filter(|next| follows(&run, blocks, next)) else {
                 break;
@@ -134,7 +134,7 @@ impl Contents<'_> {
         })
     }
 
-    /// Gives the runs of `blocks` to `sink` in order, holes included, until it breaks.
+    /// Passes the runs of `blocks` to `sink` in order, holes included, until it breaks.
     pub fn runs(
         &self,
         blocks: Range<FileBlock>,

@@ -80,7 +80,7 @@ impl File {
 
 use std::ops::Range;
 
-/// Two written blocks, two of hole, two unwritten, one written, the last block cut short.
+/// Two written blocks, two of hole, two unwritten, one written, the last block partial.
 fn mixed() -> File {
     File::extents(
         6 * 1024 + 100,
@@ -151,7 +151,7 @@ fn unwritten_extents_are_holes_to_seek() {
 }
 
 #[test]
-fn extents_tell_of_space_behind_the_end_of_the_file() {
+fn extents_include_space_past_the_end_of_the_file() {
     let file = File::extents(10, &[(0, 1, 100), (5, 0x8003, 110)]);
     let expected = [
         (0..1024, Some(102_400), false),

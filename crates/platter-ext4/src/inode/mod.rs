@@ -66,7 +66,7 @@ pub fn find(volume: &Volume, number: InodeNr) -> Result<Option<Inode>> {
     if !volume.buffers().contains(slot.block.0) {
         groups::read_inodes_ahead(volume, number)?;
     }
-    // Inodes of one block are proven one by one, so that a bad one takes no other with it.
+    // Inodes of one block are validated one by one, so that a corrupt one does not affect the others.
     let buffer = volume.read_block(slot.block, &Unverified)?;
     let bytes = buffer.get(slot.offset..).unwrap_or_default();
     match Inode::decode(bytes, number, &volume.geometry) {

@@ -65,7 +65,7 @@ pub fn store_deleted(
     })
 }
 
-/// Changes an inode that nobody has in memory. Takes one credit.
+/// Changes an inode that is not in memory. Takes one credit.
 pub fn edit<R>(
     volume: &Volume,
     handle: &mut Handle<'_>,

@@ -79,18 +79,18 @@ impl BlockSource for Portion<'_> {
 
 /// A block source that uses a reservation of a block mapping first.
 #[derive(Debug)]
-pub struct PromisedSource<'a> {
+pub struct ReservedSource<'a> {
     space: &'a Space,
     left: AtomicU32,
     /// Blocks allocated from the reservation.
     taken: Mutex<Vec<BlockNr>>,
 }
 
-impl<'a> PromisedSource<'a> {
-    /// Uses up to `promised` clusters of a reservation before others.
+impl<'a> ReservedSource<'a> {
+    /// Uses up to `reserved` clusters of a reservation before others.
     #[must_use]
-    pub fn new(space: &'a Space, promised: u32) -> Self {
-        let left = AtomicU32::new(promised);
+    pub fn new(space: &'a Space, reserved: u32) -> Self {
+        let left = AtomicU32::new(reserved);
         Self {
             space,
             left,
@@ -105,13 +105,13 @@ impl<'a> PromisedSource<'a> {
     }
 }
 
-impl BlockSource for PromisedSource<'_> {
+impl BlockSource for ReservedSource<'_> {
     fn alloc(&self, volume: &Volume, handle: &mut Handle<'_>, goal: BlockNr) -> Result<BlockNr> {
         let left = self.left();
         if left == 0 {
             return BlockSource::alloc(self.space, volume, handle, goal);
         }
-        let taken = Space::alloc(self.space, volume, handle, goal, 1, Reserve::Promised)?;
+        let taken = Space::alloc(self.space, volume, handle, goal, 1, Reserve::Delayed)?;
         self.left.store(left - 1, Ordering::Relaxed);
         self.taken.lock().push(taken.start);
         Ok(taken.start)
@@ -228,7 +228,7 @@ mod tests {
         let (volume, space) = (&sample.volume, &sample.space);
         let before = space.stat();
         space.reserve_delayed(2, Reserve::Ordinary).unwrap();
-        let source = PromisedSource::new(space, 2);
+        let source = ReservedSource::new(space, 2);
         let mut handle = volume.begin(10).unwrap();
         let block = source.alloc(volume, &mut handle, BlockNr(0)).unwrap();
         assert_eq!(source.left(), 1);

@@ -20,7 +20,7 @@ use extents::ExtentMap;
 use indirect::IndirectMap;
 use recent::RecentRuns;
 
-pub use change::{BlockSource, MapChange, Progress, PromisedSource, SPACE_CREDITS};
+pub use change::{BlockSource, MapChange, Progress, ReservedSource, SPACE_CREDITS};
 pub use indirect::{IndirectRule, blocks_of_row, row_of};
 pub use inline::{INLINE_DATA_NAME, InlineData, InlineDataRule, store_inline};
 

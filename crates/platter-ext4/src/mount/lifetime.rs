@@ -11,7 +11,7 @@ use crate::Volume;
 use crate::ondisk::superblock::DiskSuperblock;
 use crate::superblock;
 
-/// How often the superblock is told while the filesystem is mounted, as in Linux.
+/// Minimum interval of superblock updates while the filesystem is mounted, as in Linux.
 const INTERVAL: Duration = Duration::from_hours(1);
 /// ...and after how much, at least.
 const KIB_MIN: u64 = 16 << 10;

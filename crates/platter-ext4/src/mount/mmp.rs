@@ -1,5 +1,5 @@
-//! Multiple mount protection: hosts that share a device tell each other who has it mounted for
-//! writing. Spec: `ext4/mmp`.
+//! Multiple mount protection: hosts that share a device announce in the MMP block that they have it
+//! mounted for writing. Spec: `ext4/mmp`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Place {
 
 impl Guard {
     /// Takes the right to write `volume`; `None` where it asks for no such protection. When the
-    /// mount before was lost in a crash, this waits to see that nobody is left of it.
+    /// previous mount ended in a crash, this waits until it is certain that no host updates the block.
     ///
     /// # Errors
     /// `Busy` where another host has it mounted, or checks it.
@@ -97,7 +97,7 @@ impl Guard {
         }
     }
 
-    /// Tells the others, from now on, that the filesystem is still mounted. When another host turns
+    /// Updates the MMP block from now on, so that others see the mount is alive. When another host turns
     /// out to write it as well, this one writes nothing any more.
     pub(super) fn keep(&mut self, tree: &Arc<Tree>) -> Result<()> {
         let (place, tree) = (self.place.clone(), Arc::downgrade(tree));
@@ -127,10 +127,10 @@ impl Guard {
         Ok(())
     }
 
-    /// Says that nobody has the filesystem mounted any more.
+    /// Marks the filesystem as no longer mounted.
     ///
     /// # Errors
-    /// `Busy` where another host has taken it meanwhile: then nothing is said.
+    /// `Busy` where another host has taken it meanwhile: then nothing is written.
     pub(super) fn release(mut self) -> Result<()> {
         self.give_up()
     }
@@ -145,11 +145,11 @@ impl Guard {
     }
 }
 
-/// A mount that fails keeps nobody out.
+/// A failed mount does not lock other hosts out.
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.is_given_up {
-            // What cannot be said is found out by who waits.
+            // Where the write fails, other hosts find out by waiting.
             let _ = self.give_up();
         }
     }

@@ -1,8 +1,8 @@
 //! Opening a filesystem: superblock, features, journal, orphans; and what is asked of it as a
 //! whole.
 
-mod at_rest;
-mod changeover;
+mod offline;
+mod image_commit;
 mod copies;
 mod describe;
 mod flusher;
@@ -39,9 +39,9 @@ use lifetime::Lifetime;
 use platter_ondisk::Corrupt;
 use writing::Writing;
 
-pub(crate) use at_rest::AtRest;
-pub use changeover::Changeover;
 pub use copies::find_superblock_copy;
+pub use image_commit::ImageCommit;
+pub(crate) use offline::Offline;
 pub use options::{DataMode, MountOptions, OnError, Recovery};
 pub use unused::Unused;
 
@@ -229,7 +229,7 @@ impl Filesystem for Ext4 {
     }
 }
 
-/// A superblock that was read and proven, before anything is done about it.
+/// A superblock that was read and validated, before it is acted on.
 struct Opened {
     superblock: Superblock,
     geometry: Geometry,

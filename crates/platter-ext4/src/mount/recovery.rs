@@ -33,7 +33,7 @@ pub(super) fn recover(
     clock: &dyn Clock,
 ) -> Result<Recovered> {
     let volume = |device: &Arc<dyn BlockDevice>| opened.volume(device, budget);
-    // Where the filesystem is to be written, other hosts were told before.
+    // Where the filesystem is to be written, the MMP block was already updated.
     let on_device = !options.read_only || options.recovery == Recovery::OnDevice;
     if on_device && options.read_only {
         refuse_mounted_elsewhere(&volume(&device))?;
@@ -54,7 +54,7 @@ pub(super) fn recover(
     Ok(Recovered { device, report })
 }
 
-/// Nobody may write a filesystem that another host has mounted for writing.
+/// Refuses to write a filesystem that another host has mounted for writing.
 fn refuse_mounted_elsewhere(volume: &Volume) -> Result<()> {
     let geometry = &volume.geometry;
     if !geometry.features.incompat.contains(Incompat::MMP) {

@@ -1,4 +1,4 @@
-//! Space and inodes as `statfs(2)` tells them.
+//! Space and inodes as `statfs(2)` reports them.
 
 use platter_vfs::{Result, StatFs};
 

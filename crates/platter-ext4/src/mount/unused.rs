@@ -1,4 +1,4 @@
-//! What nothing uses of a filesystem at rest: there, anything may be written.
+//! Unused blocks of an offline filesystem, which may be overwritten.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::Volume;
 use crate::alloc::Space;
 use crate::ondisk::BlockNr;
 
-/// The blocks of a device that its filesystem does not use, as long as nobody writes it.
+/// The blocks of a device that its filesystem does not use; valid until the filesystem is written.
 #[derive(Debug)]
 pub struct Unused {
     volume: Volume,

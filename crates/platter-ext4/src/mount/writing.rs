@@ -117,7 +117,7 @@ pub(super) fn begin(
 pub(super) fn open_empty_journal(volume: &Volume, options: &MountOptions) -> Result<Journal> {
     let mut journal = open_journal(volume, options.journal.as_ref())?;
     if journal.needs_recovery() {
-        // Nobody asked for a replay, so the journal is stale. Its transactions have numbers that no
+        // No replay was requested, so the journal is stale. Its transactions have numbers that no
         // later one gets.
         let stale = journal.superblock();
         let next = stale.sequence.0.wrapping_add(stale.len_blocks);

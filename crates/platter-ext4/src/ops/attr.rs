@@ -20,12 +20,12 @@ impl Node {
         let mut attr = inode::attr(&core.inode, geometry);
         if self.kind == FileKind::Regular {
             attr.size_bytes = self.size_bytes();
-            // Programs take a file of which nothing has its place yet for a hole otherwise.
-            let promised = core.delayed.promised_blocks(geometry);
-            attr.sectors += promised * u64::from(geometry.block_bytes >> 9);
+            // Otherwise, programs take a file of which nothing is allocated yet for a hole.
+            let reserved = core.delayed.reserved_blocks(geometry);
+            attr.sectors += reserved * u64::from(geometry.block_bytes >> 9);
         }
         if self.kind == FileKind::Directory && core.inode.links == 0 {
-            // As Linux shows one that was removed while somebody has it open.
+            // As Linux shows a directory that was removed while open.
             attr.size_bytes = 0;
         }
         Ok(attr)
@@ -100,7 +100,7 @@ impl Node {
         let flags = self.flags_after(changes)?;
         self.set(context, &rest, flags)?;
         if let Err(error) = self.resize(size_bytes) {
-            // As in Linux, the file may be cut off although its blocks could not be freed.
+            // As in Linux, the file may be truncated although its blocks could not be freed.
             let is_cut = self.core.read().inode.size_bytes == size_bytes;
             let before = SetAttr {
                 permissions: rest.permissions.map(|_| inode.permissions),
@@ -216,7 +216,7 @@ impl Node {
             return Err(Condition::NotSupported.into());
         }
         if toggled.contains(InodeFlags::CASEFOLD) {
-            self.prove_can_fold(&core)?;
+            self.check_can_fold(&core)?;
         }
         Ok(old.symmetric_difference(toggled))
     }
@@ -233,8 +233,8 @@ impl Node {
             && self.size_bytes() <= size_bytes_max(geometry, &without)
     }
 
-    /// How names are compared is changed only where there are none.
-    fn prove_can_fold(&self, core: &Core) -> Result<()> {
+    /// Checks that the comparison of names may be changed: only in an empty directory.
+    fn check_can_fold(&self, core: &Core) -> Result<()> {
         let volume = self.volume();
         let incompat = volume.geometry.features.incompat;
         if !incompat.contains(Incompat::CASEFOLD) {

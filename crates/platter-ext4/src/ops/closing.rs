@@ -1,4 +1,4 @@
-//! The end of a mount: from then on nothing reaches the device, whoever still uses what it gave.
+//! Shutdown of a mount: nothing is written to the device afterwards, even by inodes still in use.
 
 use std::io::IoSlice;
 
@@ -36,7 +36,7 @@ impl Tree {
         }
     }
 
-    /// Ends all writing, and lets go of all inodes that nobody uses, now and from now on.
+    /// Ends all writing, and releases all unused inodes, now and from now on.
     pub fn close(&self) {
         self.cut();
         drop(self.dirty.take());

@@ -50,8 +50,8 @@ struct Noted {
 }
 
 impl Tree {
-    /// Notes what an operation that is over failed with, if it tells of damage. Called without a
-    /// handle or a lock.
+    /// Records the error of a finished operation if it reports corruption. Called without a handle
+    /// or a lock.
     pub(crate) fn met(&self, error: Error) -> Error {
         let Some(log) = self.volume.log() else {
             return error;
@@ -76,7 +76,7 @@ impl Tree {
         let Some(note) = self.note_of(error) else {
             return;
         };
-        // What cannot be noted was told to the caller in any case.
+        // An error that cannot be recorded was returned to the caller in any case.
         let Ok(mut handle) = self.volume.begin(1) else {
             return;
         };

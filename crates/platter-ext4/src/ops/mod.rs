@@ -53,8 +53,8 @@ use crate::txn::{Handle, Log};
 use damage::DamageNotes;
 use data::{Delayed, FileState};
 
-/// The part of the budget, and so many bytes beside it at most, that inodes take which are kept in
-/// memory though nobody uses them: their pages go with them.
+/// Limits of the memory for unused cached inodes: a part of the budget, and a number of bytes. Their
+/// pages are evicted with them.
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file has in memory beside its object and its pages: its places in tables, and the runs of
@@ -69,7 +69,7 @@ pub struct Tree {
     pub space: Option<Arc<Space>>,
     /// What a crash left half done.
     pub orphans: CachePadded<Orphans>,
-    /// Held by who moves a name from one directory to another: directories stay where they are.
+    /// Serialises cross-directory renames (`s_vfs_rename_mutex`).
     renames: CachePadded<Mutex<()>>,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
@@ -104,10 +104,10 @@ pub struct Node {
     tree: Arc<Tree>,
     number: InodeNr,
     kind: FileKind,
-    /// Held alone by who changes a directory's names or a file's size or map, shared by who needs
-    /// them to stay.
+    /// The inode lock (`i_rwsem`): exclusive to change names, size or mapping; shared to keep them
+    /// stable.
     order: RankedRwLock<()>,
-    /// Never held over a call of the page cache, nor by who begins a handle.
+    /// Never held during a call of the page cache, nor when a handle is begun.
     core: RankedRwLock<Core>,
     pages: Mapping<Error>,
     data: FileState,
@@ -115,11 +115,11 @@ pub struct Node {
     lists: InodeLists,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
-    /// Last, so that nobody loads the inode again before this object is gone.
+    /// Last, so that no thread loads the inode again before this object is gone.
     _seat: Seat<Self>,
 }
 
-/// What the medium knows of an inode, as of the running transaction.
+/// The on-disk state of an inode, as of the running transaction.
 struct Core {
     inode: Inode,
     map: BlockMap,
@@ -189,7 +189,7 @@ impl Tree {
         Ok(self.register.get().ok_or(Condition::ReadOnly)?)
     }
 
-    /// The inode with this number; `None` if it is not in use, or nobody may name it.
+    /// Returns the inode with this number; `None` if it is not in use, or not accessible to callers.
     pub fn find(self: &Arc<Self>, number: InodeNr) -> Result<Option<Arc<Node>>> {
         match self.load(number) {
             Ok(node) => Ok(Some(node)),
@@ -293,7 +293,7 @@ impl Node {
     }
 }
 
-/// How many inodes are kept though nobody uses them.
+/// Returns the maximum number of unused cached inodes.
 fn recent_max(budget: &MemoryBudget) -> usize {
     let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

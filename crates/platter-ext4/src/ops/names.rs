@@ -196,7 +196,7 @@ impl Core {
         self.inode.version = self.inode.version.wrapping_add(1);
     }
 
-    /// Counts a directory that came into this one. More than can be counted are told as one link.
+    /// Counts a directory added to this one. More than can be counted are stored as one link.
     pub(super) fn count_directory(&mut self) {
         let links = self.inode.links.saturating_add(1);
         self.inode.links = match links {

@@ -43,7 +43,7 @@ impl Blueprint<'_> {
         file_kind(self.kind)
     }
 
-    /// Gives back what was taken for a file that is not made.
+    /// Frees what was allocated for a file that is not created.
     pub(super) fn give_up(self, space: Portion<'_>) {
         if let Some(taken) = self.target_block {
             space.space.give_back(taken);
@@ -190,7 +190,7 @@ impl Node {
         (inode, map)
     }
 
-    /// Gives a new inode its access control lists and what lies outside it: the first block of a
+    /// Sets the access control lists of a new inode and what lies outside it: the first block of a
     /// directory, the target of a link.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ impl Node {
         let register = tree.register()?;
         inode::read_slot(volume, self.number)?;
         inode::read_slot(volume, victim.number)?;
-        // What nobody else uses can go at once. Whoever asks for it from here on waits until it is gone.
+        // An inode without other users is freed at once. Lookups from here on wait until it is gone.
         let is_ours =
             victim.is_bare() && tree.nodes.withdraw(victim.number.id(), victim) && victim.is_bare();
         let keeper = self.keeper();
@@ -93,7 +93,7 @@ impl Node {
 }
 
 impl Core {
-    /// Takes one name from the inode. Tells whether that was the last.
+    /// Drops one link of the inode. Returns whether it was the last.
     pub(super) fn drop_link(&mut self, now: Timestamp) -> bool {
         let inode = &mut self.inode;
         inode.links = if inode.kind == FileKind::Directory {
@@ -155,7 +155,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Says on the medium that there are no orphans, if so. Nothing is changed any more afterwards.
+    /// Records on disk that there are no orphans, if so. No change may follow.
     pub fn close_orphans(&self) -> Result<()> {
         let Some(register) = self.register.get() else {
             return Ok(());

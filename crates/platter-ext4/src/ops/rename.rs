@@ -174,8 +174,8 @@ impl Move<'_, '_> {
         old_name.map(|_| ()).map_err(|error| handle.abort(error))
     }
 
-    /// What follows from the new name: links of the directories, and of what was replaced. Tells
-    /// whether that lost its last name.
+    /// Updates the link counts of the directories and of the replaced inode after the new name is set.
+    /// Returns whether the replaced inode lost its last name.
     fn settle(
         &self,
         space: Portion<'_>,

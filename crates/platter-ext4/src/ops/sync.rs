@@ -14,8 +14,8 @@ use crate::superblock;
 use crate::txn::{CommitClient, Handle};
 
 impl Tree {
-    /// Makes all that was done so far durable. Of files that cannot be written, their own syncs tell
-    /// as well.
+    /// Makes all changes so far durable. Errors of files that cannot be written are reported by their
+    /// own syncs as well.
     pub fn sync(&self) -> Result<()> {
         let Some(log) = self.volume.log() else {
             return Ok(());
@@ -53,7 +53,7 @@ impl Tree {
         };
         self.unstored.store_all(refuse_failed, |node| {
             let mut core = node.core.write();
-            // Without a name it was stored, and its last user, who takes it off, will delete it.
+            // Without a name it was stored, and its last user takes it off the list and deletes it.
             if core.inode.links == 0 {
                 return Ok(false);
             }
@@ -77,10 +77,10 @@ impl Tree {
 }
 
 impl Node {
-    /// Says that the cache has contents that the device has not. Keeps the inode in memory, unless
-    /// nobody will find it after a crash.
+    /// Marks the inode as having contents in the cache that the device lacks. Keeps it in memory,
+    /// unless it would not be found after a crash.
     ///
-    /// Said when they are there: before, whoever writes them back might come too early.
+    /// Called once the contents are in the cache: before, writeback might come too early.
     pub(super) fn add_to_dirty(&self) {
         let (has_name, may_get_one) = {
             let core = self.core.read();
@@ -89,10 +89,10 @@ impl Node {
         if !has_name && !may_get_one || self.lists.is_dirty() {
             return;
         }
-        // Whoever calls this uses the inode, so it is there.
+        // The caller uses the inode, so it is there.
         if let Some(node) = self.tree.nodes.get(self.number.id()) {
             if has_name {
-                // Whoever closes the tree takes the list once, after saying so.
+                // Closing takes the list once, after the tree is marked as closed.
                 self.tree.dirty.add(node, || self.tree.is_closed());
             } else {
                 self.tree.dirty.add_unnamed(&node);

@@ -190,7 +190,7 @@ impl Node {
             return 0;
         }
         core.touch_names(self.tree.clock.now());
-        // An error ends all writing, which is told with the next change.
+        // An error ends all writing, which the next change reports.
         let stored = core.store_data(volume, &mut handle);
         stored.map_or(0, |()| made)
     }

@@ -18,7 +18,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{Clock, Condition, Error, Result, Unsupported};
 
 use crate::groups::backups::write_backups;
-use crate::mount::AtRest;
+use crate::mount::Offline;
 use crate::ondisk::Geometry;
 use crate::superblock;
 use plan::Plan;
@@ -46,17 +46,17 @@ pub fn grow(
     if len_bytes > device.geometry().len_bytes {
         return Err(Condition::NoSpace.into());
     }
-    let at_rest = AtRest::open(device, budget, clock)?;
-    let before = at_rest.volume.geometry.clone();
-    let disk = superblock::read(&at_rest.volume)?;
+    let offline = Offline::open(device, budget, clock)?;
+    let before = offline.volume.geometry.clone();
+    let disk = superblock::read(&offline.volume)?;
     let plan = Plan::choose(&disk, &before, len_bytes)?;
     let Some(plan) = plan else {
-        at_rest.leave()?;
+        offline.leave()?;
         return Ok(grown(&before, &before));
     };
     let fresh = fresh::write(&**device, &plan)?;
     device.flush()?;
-    let changing = at_rest.begin(clock)?;
+    let changing = offline.begin(clock)?;
     if let Err(error) = in_place::change(&changing.volume, &plan, &fresh, clock.now()) {
         changing.abandon()?;
         return Err(error);

@@ -36,7 +36,7 @@ impl InodeTables {
         (start != 0).then_some(BlockNr(start))
     }
 
-    /// Notes what a proven descriptor says.
+    /// Records the start of the table from a validated descriptor.
     pub fn note(&self, group: GroupNr, table: BlockNr) {
         if let Some(start) = self.starts.get(group.0 as usize) {
             start.store(table.0, Ordering::Relaxed);

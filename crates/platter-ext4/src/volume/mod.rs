@@ -1,4 +1,4 @@
-//! What every algorithm shares: the proven geometry and superblock, and the metadata buffers.
+//! What every algorithm shares: the validated geometry and superblock, and the metadata buffers.
 
 mod inode_tables;
 mod sharing;
@@ -52,7 +52,7 @@ pub enum DataMode {
     /// Straight, in order.
     #[default]
     Ordered,
-    /// Straight, in no order that is promised.
+    /// Straight, in no guaranteed order.
     Writeback,
 }
 
@@ -86,7 +86,7 @@ impl Rule for BlockPointerRule {
 }
 
 impl Volume {
-    /// A volume on `device`, whose superblock and geometry were proven.
+    /// Returns a volume on `device`, whose superblock and geometry were validated.
     #[must_use]
     pub fn new(
         device: Arc<dyn BlockDevice>,
@@ -203,7 +203,7 @@ impl Volume {
         &self.buffers
     }
 
-    /// A metadata block, proven by `verifier`.
+    /// Reads a metadata block, validated by `verifier`.
     pub fn read_block(&self, block: BlockNr, verifier: &dyn Verify) -> Result<Buffer> {
         if !self.geometry.contains(block, 1) {
             let locus = Locus::block(block.0);

@@ -135,7 +135,7 @@ fn a_mount_that_is_dropped_in_the_middle_lets_go_of_its_device() {
 }
 
 #[test]
-fn what_is_used_after_its_mount_was_dropped_makes_nothing_durable() {
+fn inodes_of_a_dropped_mount_make_nothing_durable() {
     for format in FORMATS {
         let image = Image::format(format, "16M");
         let filesystem = begin(&image);

@@ -132,8 +132,8 @@ fn image_that_was_cut_off_is_read_as_far_as_it_goes_when_asked() {
     };
     let filesystem = image.try_mount(&options).unwrap();
     let description = filesystem.describe();
-    let told = description.detail("truncated").unwrap().to_string();
-    assert_eq!(told, "the last 5242880 bytes are missing");
+    let truncated = description.detail("truncated").unwrap().to_string();
+    assert_eq!(truncated, "the last 5242880 bytes are missing");
     let inode = walk(&filesystem, "file").unwrap();
     assert_eq!(read_all(&*inode, 100), b"there");
 }
@@ -249,7 +249,7 @@ fn times_reach_beyond_2038_and_before_1970() {
 }
 
 #[test]
-fn inodes_that_no_name_should_lead_to_are_corrupt_by_name_and_stale_by_number() {
+fn invalid_inodes_are_corrupt_by_name_and_stale_by_number() {
     let image = with_file(EXT4, b"");
     image.debugfs("mkdir folder\nlink <8> journal\nlink file again\nclri file\n");
     image.debugfs("write /dev/null value\nsif value flags 0x280000\n");
@@ -278,7 +278,7 @@ fn inodes_that_no_name_should_lead_to_are_corrupt_by_name_and_stale_by_number() 
 }
 
 #[test]
-fn description_tells_what_the_image_is() {
+fn description_reports_the_properties_of_the_image() {
     let image = with_file(&["-j", "-L", "a label", "-b", "1024"], b"");
     let description = image.mount().describe();
     assert_eq!(description.kind, "ext3");
@@ -304,7 +304,7 @@ fn description_tells_what_the_image_is() {
 }
 
 #[test]
-fn one_object_serves_all_who_use_an_inode() {
+fn all_users_of_an_inode_share_one_object() {
     let image = with_file(EXT4, b"");
     let filesystem = image.mount();
     let first = walk(&filesystem, "file").unwrap();

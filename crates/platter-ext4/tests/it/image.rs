@@ -62,10 +62,10 @@ impl Image {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// A field of the superblock as dumpe2fs tells it.
+    /// Returns a field of the superblock as printed by dumpe2fs.
     pub(crate) fn field(&self, name: &str) -> String {
-        let told = run(tool("dumpe2fs").arg("-h").arg(self.path()), "");
-        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        let printed = run(tool("dumpe2fs").arg("-h").arg(self.path()), "");
+        let line = printed.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap_or_default()
             .trim_start_matches(':')
             .trim()

@@ -87,20 +87,23 @@ fn users(fs: &Ext4, block: BlockNr) -> u32 {
     references(&fs.volume().read_block(block, &Unverified).unwrap()).unwrap()
 }
 
-/// Takes the entry of a block in hand, as one does who is about to share it.
+/// Takes the entry of a block, as a thread does that is about to share the block.
 fn take(fs: &Ext4, block: BlockNr) -> EntryRef<'_> {
     let bytes = fs.volume().read_block(block, &Unverified).unwrap();
     let key = shared_hash(&bytes).unwrap();
     sharing(fs).blocks.get(key, block.0).unwrap()
 }
 
-/// Runs `release` in a thread, which must not get on until what is in `hand` is let go of. Before
-/// that, `meanwhile` happens.
+/// Runs `release` in a thread, which must wait until the entry `hand` is released. Runs `meanwhile`
+/// before that.
 fn hold_up(hand: EntryRef<'_>, release: impl FnOnce() + Send, meanwhile: impl FnOnce()) {
     thread::scope(|scope| {
         let releasing = thread::Builder::new().spawn_scoped(scope, release).unwrap();
         thread::sleep(PAUSE);
-        assert!(!releasing.is_finished(), "it waits for who has it in hand");
+        assert!(
+            !releasing.is_finished(),
+            "it waits for the entry to be released"
+        );
         meanwhile();
         drop(hand);
         releasing.join().unwrap();
@@ -113,8 +116,8 @@ fn finish(image: &Image, fs: Ext4) {
     assert_eq!(image.faults(), "");
 }
 
-/// Linux 65f8b80053a1: whoever was about to share a block took its revoke back, found the block
-/// freed, and left a journal that wrote over what came to lie there.
+/// Linux 65f8b80053a1: a thread about to share a block cancelled its revoke, found the block freed, and
+/// left a journal whose replay overwrote the block's new contents.
 #[test]
 fn a_block_about_to_be_shared_is_neither_freed_nor_revoked() {
     for options in [EXT2, EXT4] {
@@ -148,7 +151,7 @@ fn a_block_about_to_be_shared_is_neither_freed_nor_revoked() {
 }
 
 #[test]
-fn a_block_nobody_shares_after_all_is_freed_once_it_is_let_go_of() {
+fn unshared_block_is_freed_once_its_entry_is_released() {
     let image = Image::format(EXT4, "16M");
     let fs = begin(&image);
     let one = create(&fs, "one");
@@ -177,7 +180,7 @@ fn a_block_about_to_be_shared_is_copied_instead_of_rewritten() {
     assert_eq!(block_of(&fs, &*two), block);
     assert_ne!(block_of(&fs, &*one), block);
     assert_eq!((get(&*one), get(&*two)), (b"other".into(), b"value".into()));
-    // With nobody about to share it, it is rewritten in place.
+    // With no thread about to share it, it is rewritten in place.
     set(&*two, b"third").unwrap();
     assert_eq!(block_of(&fs, &*two), block);
     drop((one, two));
@@ -240,7 +243,7 @@ fn a_block_that_cannot_be_read_is_not_left_in_hand() {
     device.write_at(block.0 * 1024, &[7; 1024]).unwrap();
     fs.volume().buffers().invalidate(block.0..block.0 + 1);
     assert!(matches!(set(&*two, b"value"), Err(Error::Corrupt(_))));
-    // It is not suggested again, and nobody waits for it.
+    // It is not suggested again, and no thread waits for it.
     set(&*two, b"value").unwrap();
     device.write_at(block.0 * 1024, &sound).unwrap();
     let removed = sharing(&fs).blocks.delete_or_get(key, block.0);
@@ -262,7 +265,7 @@ fn a_block_with_an_entry_of_no_hash_is_not_shared() {
     finish(&image, fs);
 }
 
-/// Has the cache suggest what lies at `place` for what has the fingerprint `collision`, whose key is
+/// Makes the cache suggest what lies at `place` for what has the fingerprint `collision`, whose key is
 /// that of `place`, too: as if the two hashes of their contents were the same.
 fn collide(cache: &MbCache, collision: Fingerprint, place: u64) {
     let removed = cache.delete_or_get(collision.key, place);
@@ -353,7 +356,7 @@ fn holder_of(fs: &Ext4, file: &dyn Inode) -> u32 {
     u32::from_le_bytes(bytes[36..40].try_into().unwrap())
 }
 
-/// Linux 6bc0d63dad7f: the entry of a value went when its last user did, and whoever was about to
+/// Linux 6bc0d63dad7f: the entry of an EA inode was dropped with its last user, and a thread about to
 /// share it then took an inode that was being freed.
 #[test]
 fn a_value_about_to_be_shared_is_not_freed() {
@@ -383,7 +386,7 @@ fn a_value_about_to_be_shared_is_not_freed() {
 }
 
 #[test]
-fn a_value_that_nobody_uses_by_its_count_is_corrupt() {
+fn ea_inode_with_a_reference_count_of_zero_is_corrupt() {
     let image = Image::format(LARGE, "16M");
     let fs = begin(&image);
     let (one, two) = (create(&fs, "one"), create(&fs, "two"));

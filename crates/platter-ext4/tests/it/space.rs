@@ -123,7 +123,7 @@ fn group_with_a_damaged_bitmap_is_passed_by_and_noted() {
 }
 
 #[test]
-fn space_is_told_exactly_while_it_changes() {
+fn statfs_is_exact_during_changes() {
     let image = Image::format(&["-b", "1024", "-O", "extent,has_journal"], "16M");
     image.debugfs("mkdir a\nmkdir b\n");
     let options = MountOptions {
@@ -147,8 +147,8 @@ fn space_is_told_exactly_while_it_changes() {
     assert_eq!(image.faults(), "");
 }
 
-/// Values that files share go to a block of their own and back, and what that frees comes back with
-/// a commit: whoever's.
+/// Values that files share go to a block of their own and back; the space that this frees becomes
+/// available with a commit by any thread.
 #[test]
 fn threads_that_free_what_they_need_never_run_out_of_space() {
     const THREADS: usize = 16;

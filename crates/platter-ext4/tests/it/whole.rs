@@ -122,7 +122,7 @@ fn files_made_as_a_whole_are_those_made_step_by_step() {
 }
 
 #[test]
-fn the_contents_of_files_made_as_a_whole_are_written_by_few_requests() {
+fn contents_of_whole_files_are_written_by_few_requests() {
     let image = Image::format(&["-b", "4096", "-O", EXT4], "64M");
     let device = Arc::new(CountingDevice::new(image.device(Access::Write)));
     let above: Arc<dyn BlockDevice> = Arc::<CountingDevice>::clone(&device);
@@ -136,7 +136,7 @@ fn the_contents_of_files_made_as_a_whole_are_written_by_few_requests() {
 }
 
 #[test]
-fn the_first_file_that_cannot_be_made_is_told_and_the_ones_before_it_are_there() {
+fn first_failed_file_is_reported_and_those_before_it_exist() {
     let image = Image::format(&["-b", "1024", "-O", EXT4], "16M");
     let filesystem = mount(image.device(Access::Write), &writing()).unwrap();
     let root = filesystem.root().unwrap();

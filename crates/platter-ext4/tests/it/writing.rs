@@ -60,7 +60,7 @@ fn a_mount_that_is_dropped_is_cut_off() {
 }
 
 #[test]
-fn a_mount_with_a_journal_asks_for_recovery_until_it_is_unmounted() {
+fn mount_with_a_journal_needs_recovery_until_unmounted() {
     for options in [
         &["-O", "has_journal,extent,metadata_csum,64bit"][..],
         &["-j", "-b", "1024"],
@@ -134,9 +134,9 @@ fn protection_against_other_hosts_is_kept_up_and_given_back() {
 fn damaged(options: &[&str]) -> Image {
     let image = Image::format(options, "16M");
     image.debugfs("mkdir sound\nmkdir broken\n");
-    let told = image.debugfs("imap broken\n");
+    let printed = image.debugfs("imap broken\n");
     let word = |before: &str| {
-        let rest = told.split(before).nth(1).unwrap();
+        let rest = printed.split(before).nth(1).unwrap();
         rest.split([',', '\n']).next().unwrap().trim().to_owned()
     };
     let block: u64 = word("at block ").parse().unwrap();
@@ -311,7 +311,7 @@ fn times_of_writing_are_shown_as_they_are_kept() {
 }
 
 #[test]
-fn a_file_without_names_that_is_open_at_the_end_is_gone_with_the_next_mount() {
+fn orphan_open_at_unmount_is_deleted_by_the_next_mount() {
     for features in [
         "has_journal,extent,orphan_file,metadata_csum",
         "has_journal",
@@ -350,7 +350,7 @@ fn a_directory_that_lies_in_itself_is_refused() {
 }
 
 #[test]
-fn a_directory_that_was_removed_has_no_size_for_who_still_has_it() {
+fn removed_directory_that_is_still_open_has_zero_size() {
     let image = Image::format(EXT2, "4M");
     let filesystem = begin(&image).unwrap();
     let (root, name) = (filesystem.root().unwrap(), Name::new(b"dir").unwrap());

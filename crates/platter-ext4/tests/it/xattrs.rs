@@ -198,8 +198,8 @@ fn block_that_others_share_is_left_to_them() {
         "mkdir one\nmkdir two\nea_set one user.same {}\nea_set one user.other x\n",
         "v".repeat(100)
     ));
-    let told = image.debugfs("stat one\n");
-    let block = told.split("File ACL: ").nth(1).unwrap();
+    let printed = image.debugfs("stat one\n");
+    let block = printed.split("File ACL: ").nth(1).unwrap();
     let block: u64 = block.split_whitespace().next().unwrap().parse().unwrap();
     image.debugfs(&format!("sif two file_acl {block}\nsif two blocks 4\n"));
     let file = OpenOptions::new().write(true).open(image.path()).unwrap();
@@ -220,8 +220,8 @@ fn block_that_others_share_is_left_to_them() {
     filesystem.unmount().unwrap();
     drop(filesystem);
     assert_eq!(image.faults(), "");
-    let told = image.debugfs("stat two\n");
-    assert!(told.contains("File ACL: 0"), "{told}");
+    let printed = image.debugfs("stat two\n");
+    assert!(printed.contains("File ACL: 0"), "{printed}");
 }
 
 #[test]

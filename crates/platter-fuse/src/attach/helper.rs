@@ -1,4 +1,4 @@
-//! `fusermount3`, the program that mounts for those who may not. Its protocol: it finds a socket by
+//! `fusermount3`, the program that mounts for unprivileged users. Its protocol: it finds a socket by
 //! the number in `_FUSE_COMMFD` and sends the opened FUSE device through it.
 
 use std::ffi::OsString;

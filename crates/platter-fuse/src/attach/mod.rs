@@ -52,7 +52,7 @@ pub enum AttachError {
 pub(crate) struct Attachment {
     mountpoint: PathBuf,
     device: MountedDevice,
-    /// What tells it from a later mount with its device number, where the kernel knows.
+    /// What distinguishes it from a later mount with its device number, where the kernel knows.
     unique_id: Option<u64>,
     by_helper: bool,
 }
@@ -154,7 +154,7 @@ impl Attachment {
         let mut flags = UnmountFlags::NOFOLLOW;
         flags.set(UnmountFlags::DETACH, when_busy == WhenBusy::Detach);
         match rustix::mount::unmount(&self.mountpoint, flags) {
-            // Somebody was faster.
+            // Another process was faster.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(system(&self.mountpoint, "unmount", error.into())),
         }
@@ -190,8 +190,8 @@ fn unique_mount_id(mountpoint: &Path) -> Option<u64> {
     const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
     let status = rustix::fs::statx(rustix::fs::CWD, mountpoint, flags, UNIQUE).ok()?;
-    let is_told = status.stx_mask & UNIQUE.bits() != 0;
-    is_told.then_some(status.stx_mnt_id)
+    let is_filled_in = status.stx_mask & UNIQUE.bits() != 0;
+    is_filled_in.then_some(status.stx_mnt_id)
 }
 
 fn system(path: &Path, action: &'static str, source: io::Error) -> AttachError {

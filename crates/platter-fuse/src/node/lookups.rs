@@ -1,4 +1,4 @@
-//! How often the kernel was told of each inode, in little memory: there may be millions.
+//! The kernel's lookup count of each inode, in little memory: there may be millions.
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -18,15 +18,15 @@ pub(super) struct Lookups {
 }
 
 /// # Invariants
-/// `held` of the places are not [`NOBODY`](Node::NOBODY), and not none.
+/// `held` of the places are not [`FREE`](Node::FREE), and not none.
 #[derive(Debug)]
 struct Block {
     places: [Node; TOGETHER],
     held: usize,
 }
 
-/// What is kept of a node: whether the kernel was told of its attributes since it was last told to drop
-/// them, and how often it was told of it and did not forget it since.
+/// What is kept of a node: whether its attributes were sent to the kernel since it was last asked to
+/// drop them, and its lookup count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Node(u32);
 
@@ -46,11 +46,11 @@ impl Lookups {
         place.is_held().then_some(place)
     }
 
-    /// The kernel is about to be told of a node, and of its attributes.
+    /// Counts a lookup of a node, whose attributes are about to be sent to the kernel.
     pub(super) fn hold(&mut self, node: NodeId) {
         let block = self.blocks.entry(block_of(node)).or_insert_with(|| {
             Box::new(Block {
-                places: [Node::NOBODY; TOGETHER],
+                places: [Node::FREE; TOGETHER],
                 held: 0,
             })
         });
@@ -62,8 +62,8 @@ impl Lookups {
         place.hold();
     }
 
-    /// The kernel forgot `lookups` of the times it was told of `node`. Gives whether it held it until
-    /// then and no longer does.
+    /// Subtracts `lookups`, which the kernel forgot, from the lookup count of `node`. Returns whether the
+    /// kernel held it until then and no longer does.
     pub(super) fn forget(&mut self, node: NodeId, lookups: u64) -> bool {
         let Entry::Occupied(mut entry) = self.blocks.entry(block_of(node)) else {
             return false;
@@ -73,7 +73,7 @@ impl Lookups {
         if !place.is_held() || !place.forget(lookups) {
             return false;
         }
-        *place = Node::NOBODY;
+        *place = Node::FREE;
         self.held -= 1;
         block.held -= 1;
         if block.held == 0 {
@@ -98,9 +98,9 @@ fn place_of(node: NodeId) -> usize {
 }
 
 impl Node {
-    const ATTR_TOLD: u32 = 1 << 31;
-    const LOOKUPS: u32 = !Self::ATTR_TOLD;
-    const NOBODY: Self = Self(0);
+    const ATTR_SENT: u32 = 1 << 31;
+    const LOOKUPS: u32 = !Self::ATTR_SENT;
+    const FREE: Self = Self(0);
 
     fn is_held(self) -> bool {
         self.0 & Self::LOOKUPS != 0
@@ -115,7 +115,7 @@ impl Node {
         if !self.is_stuck() {
             self.0 += 1;
         }
-        self.0 |= Self::ATTR_TOLD;
+        self.0 |= Self::ATTR_SENT;
     }
 
     /// Whether nothing is left.
@@ -125,24 +125,24 @@ impl Node {
         }
         let lookups = u32::try_from(lookups).unwrap_or(u32::MAX);
         let left = (self.0 & Self::LOOKUPS).saturating_sub(lookups);
-        self.0 = self.0 & Self::ATTR_TOLD | left;
+        self.0 = self.0 & Self::ATTR_SENT | left;
         left == 0
     }
 
-    /// Notes that the kernel is about to be told of its attributes.
-    pub(super) fn note_attr_told(&mut self) {
-        self.0 |= Self::ATTR_TOLD;
+    /// Records that the attributes are about to be sent to the kernel.
+    pub(super) fn note_attr_sent(&mut self) {
+        self.0 |= Self::ATTR_SENT;
     }
 
-    pub(super) fn is_attr_told(self) -> bool {
-        self.0 & Self::ATTR_TOLD != 0
+    pub(super) fn is_attr_sent(self) -> bool {
+        self.0 & Self::ATTR_SENT != 0
     }
 
-    /// Whether the kernel was told of its attributes since this was asked last.
-    pub(super) fn take_attr_told(&mut self) -> bool {
-        let told = self.is_attr_told();
-        self.0 &= !Self::ATTR_TOLD;
-        told
+    /// Returns whether the attributes were sent to the kernel since the last call.
+    pub(super) fn take_attr_sent(&mut self) -> bool {
+        let is_sent = self.is_attr_sent();
+        self.0 &= !Self::ATTR_SENT;
+        is_sent
     }
 }
 
@@ -172,20 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_and_taken_leaves_the_count_alone() {
+    fn recording_sent_attributes_leaves_the_count_alone() {
         let mut lookups = Lookups::default();
         let node = NodeId(70);
         lookups.hold(node);
         let kept = lookups.get_mut(node).unwrap();
-        assert!(kept.take_attr_told());
-        assert!(!kept.take_attr_told());
-        kept.note_attr_told();
-        assert!(kept.is_attr_told());
+        assert!(kept.take_attr_sent());
+        assert!(!kept.take_attr_sent());
+        kept.note_attr_sent();
+        assert!(kept.is_attr_sent());
         assert!(lookups.forget(node, 1));
     }
 
     #[test]
-    fn a_node_that_was_told_of_too_often_to_count_is_never_forgotten() {
+    fn a_node_with_a_saturated_lookup_count_is_never_forgotten() {
         let mut lookups = Lookups::default();
         let node = NodeId(70);
         lookups.hold(node);
@@ -194,7 +194,7 @@ mod tests {
             lookups.hold(node);
         }
         assert!(!lookups.forget(node, u64::MAX));
-        assert!(lookups.get(node).unwrap().is_attr_told());
+        assert!(lookups.get(node).unwrap().is_attr_sent());
     }
 
     #[test]

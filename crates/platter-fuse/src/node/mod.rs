@@ -1,4 +1,4 @@
-//! The inodes the kernel knows by a number, and how often it was told of each.
+//! The inodes the kernel knows by a number, and the lookup count of each.
 
 mod lookups;
 
@@ -39,7 +39,7 @@ const SHARDS: usize = 16;
 
 /// The inodes the kernel holds. One that has a name is found again by its id whenever it is asked for, so
 /// that as many as the kernel likes to hold take little memory; one that has none is kept alive until the
-/// kernel forgets it, so that an unlinked file stays readable for whoever has it open.
+/// kernel forgets it, so that an unlinked file stays readable for processes that have it open.
 ///
 /// # Invariants
 /// - The root is always there.
@@ -131,27 +131,28 @@ impl NodeTable {
         }
     }
 
-    /// Notes that the kernel is about to be told of the attributes of a node.
-    pub(crate) fn note_attr_told(&self, node: NodeId) {
+    /// Records that the attributes of a node are about to be sent to the kernel.
+    pub(crate) fn note_attr_sent(&self, node: NodeId) {
         if let Some(node) = self.shard(node).lock().nodes.get_mut(node) {
-            node.note_attr_told();
+            node.note_attr_sent();
         }
     }
 
-    /// Whether the kernel was told of a node's attributes since [that was taken](Self::take_attr_told).
-    pub(crate) fn is_attr_told(&self, node: NodeId) -> bool {
+    /// Returns whether a node's attributes were sent to the kernel since
+    /// [`take_attr_sent`](Self::take_attr_sent) was last called.
+    pub(crate) fn is_attr_sent(&self, node: NodeId) -> bool {
         let shard = self.shard(node).lock();
         let kept = shard.nodes.get(node);
-        kept.is_none_or(|kept| kept.is_attr_told())
+        kept.is_none_or(|kept| kept.is_attr_sent())
     }
 
-    /// Whether the kernel was told of a node's attributes since this was asked last.
-    pub(crate) fn take_attr_told(&self, node: NodeId) -> bool {
+    /// Returns whether a node's attributes were sent to the kernel since the last call.
+    pub(crate) fn take_attr_sent(&self, node: NodeId) -> bool {
         let mut shard = self.shard(node).lock();
-        shard.nodes.get_mut(node).is_some_and(Node::take_attr_told)
+        shard.nodes.get_mut(node).is_some_and(Node::take_attr_sent)
     }
 
-    /// The node of an inode the kernel is about to be told of, held once more.
+    /// Returns the node of an inode that is about to be sent to the kernel, and counts a lookup of it.
     pub(crate) fn hold(&self, id: InodeId) -> NodeId {
         if id == self.root.id() {
             return NodeId::ROOT;
@@ -171,7 +172,7 @@ impl NodeTable {
         node
     }
 
-    /// The kernel forgot `lookups` of the times it was told of `node`.
+    /// Subtracts `lookups`, which the kernel forgot, from the lookup count of `node`.
     pub(crate) fn forget(&self, node: NodeId, lookups: u64) {
         let mut shard = self.shard(node).lock();
         if !shard.nodes.forget(node, lookups) {
@@ -194,7 +195,7 @@ impl NodeTable {
             .sum()
     }
 
-    /// Lets go of all inodes, when the kernel is gone.
+    /// Releases all inodes, when the kernel is gone.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             let nodes = std::mem::take(&mut *shard.lock());
@@ -202,7 +203,7 @@ impl NodeTable {
         }
     }
 
-    /// Takes back a spare id, unless the kernel was told of it again.
+    /// Takes back a spare id, unless the kernel has looked it up again.
     fn forget_spare(&self, node: NodeId) {
         let mut spare = self.spare.lock();
         if self.shard(node).lock().nodes.get(node).is_some() {
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_is_held_as_often_as_it_was_told_of() {
+    fn an_inode_is_held_once_for_each_lookup() {
         let table = table();
         let node = table.hold(id(0, 12));
         assert_eq!(node, NodeId(12));
@@ -367,9 +368,9 @@ mod tests {
         let fs = Arc::new(fs());
         let inode = fs.plant(b"f", CreateKind::Regular, 0o644).unwrap();
         let table = NodeTable::new(fs).unwrap();
-        let nobody = NodeId(inode.id().number);
-        table.keep(nobody, &inode);
-        assert_eq!(Arc::strong_count(&inode), 1, "nobody holds it");
+        let unheld = NodeId(inode.id().number);
+        table.keep(unheld, &inode);
+        assert_eq!(Arc::strong_count(&inode), 1, "the kernel does not hold it");
         for ends_by_forgetting in [true, false] {
             let node = table.hold(inode.id());
             assert_eq!(Arc::strong_count(&inode), 1);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Who sent a request, as the kernel says it.
+/// The sender of a request, as the kernel reports it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Caller {
     /// `fsuid`, as the mount maps it; [`NOT_SENT`] where the kernel sends it with requests that make a

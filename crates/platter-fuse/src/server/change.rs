@@ -12,7 +12,7 @@ use platter_vfs::{
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Answer, Caller, Server, Told};
+use super::{Answer, Caller, EntryParam, Server};
 use crate::Operation;
 use crate::node::NodeId;
 
@@ -35,7 +35,7 @@ pub(crate) enum MakeKind<'a> {
 pub(crate) struct WriteManner {
     /// The writer can do no more than append, or the kernel does not say.
     pub(crate) only_appends: bool,
-    /// The kernel asks for it because of who writes.
+    /// The kernel asks for it because of the writer's credentials.
     pub(crate) drops_set_ids: bool,
     /// With `O_DIRECT`: the contents are on the device when this is answered.
     pub(crate) is_direct: bool,
@@ -82,14 +82,14 @@ impl Server {
         kind: MakeKind<'_>,
         mode: u32,
         umask: u32,
-    ) -> Answer<Told> {
+    ) -> Answer<EntryParam> {
         self.counters.count(kind.operation());
         self.must_be_writable()?;
         let dir = self.inode(parent)?;
         let context = Self::context(caller, umask);
         let (name, kind) = (self.name(name)?, kind.to_create()?);
         let made = self.check(dir.create(&context, name, kind, mode & 0o7777))?;
-        self.tell(&made, self.name_validity(&*dir))
+        self.make_entry(&made, self.name_validity(&*dir))
     }
 
     /// Makes a file without a name, which lives as long as the kernel holds it or until it gets one.
@@ -99,13 +99,13 @@ impl Server {
         dir: NodeId,
         mode: u32,
         umask: u32,
-    ) -> Answer<Told> {
+    ) -> Answer<EntryParam> {
         self.counters.count(Operation::TmpFile);
         self.must_be_writable()?;
         let dir = self.inode(dir)?;
         let context = Self::context(caller, umask);
         let made = self.check(dir.create_unnamed(&context, mode & 0o7777))?;
-        self.tell(&made, self.name_validity(&*dir))
+        self.make_entry(&made, self.name_validity(&*dir))
     }
 
     pub(crate) fn link(
@@ -114,13 +114,13 @@ impl Server {
         target: NodeId,
         parent: NodeId,
         name: &[u8],
-    ) -> Answer<Told> {
+    ) -> Answer<EntryParam> {
         self.counters.count(Operation::Link);
         self.must_be_writable()?;
         let (dir, target) = (self.inode(parent)?, self.inode(target)?);
         let context = Self::context(caller, 0);
         self.check(dir.link(&context, self.name(name)?, target.id()))?;
-        self.tell(&target, self.name_validity(&*dir))
+        self.make_entry(&target, self.name_validity(&*dir))
     }
 
     pub(crate) fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Answer<()> {
@@ -206,7 +206,7 @@ impl Server {
         {
             changes.permissions.get_or_insert(kept);
         }
-        self.nodes.note_attr_told(node);
+        self.nodes.note_attr_sent(node);
         let attr = self.check(inode.set_attr(&Self::context(caller, 0), &changes))?;
         Ok(self.as_shown(attr))
     }

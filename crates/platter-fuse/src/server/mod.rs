@@ -34,15 +34,15 @@ const CASEFOLD: u32 = 0x4000_0000;
 /// How long the kernel may go on without asking again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Validity {
-    /// Until it makes a change itself: nobody else does.
+    /// Until it makes a change itself: there are no other changes.
     Always,
     /// Not at all.
     Never,
 }
 
-/// A file the kernel is told of, and now holds once more.
+/// A file as it is sent to the kernel, which now holds it once more.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct EntryParam {
     pub(crate) node: NodeId,
     pub(crate) attr: Attr,
     /// Of the name; the attributes are always valid.
@@ -52,7 +52,7 @@ pub(crate) struct Told {
 /// What a name turned out to be.
 #[derive(Debug)]
 pub(crate) enum Looked {
-    Found(Told),
+    Found(EntryParam),
     /// There is no such file, and this may be remembered as long as it says.
     Missing(Validity),
 }
@@ -96,7 +96,7 @@ impl Server {
     }
 
     /// The answer of `run`, or an I/O error if it panics. That is a bug, which costs its caller the
-    /// answer, and everybody the right to change anything; reading goes on.
+    /// answer, and all callers the right to change anything; reading goes on.
     pub(crate) fn guarded<T>(&self, run: impl FnOnce(&Self) -> Answer<T>) -> Answer<T> {
         catch_unwind(AssertUnwindSafe(|| run(self))).unwrap_or_else(|_| {
             self.broken.store(true, Ordering::Relaxed);
@@ -136,13 +136,14 @@ impl Server {
             }
             Err(error) => return Err(self.refuse(&error)),
         };
-        self.tell(&found, self.name_validity(&*dir))
+        self.make_entry(&found, self.name_validity(&*dir))
             .map(Looked::Found)
     }
 
     /// Looks up a node that the kernel found in a file handle (`open_by_handle_at`) and does not hold:
-    /// only a node that is the shown number of its inode can be found again. The kernel compares the generations.
-    fn lookup_handle(&self, node: NodeId) -> Answer<Told> {
+    /// only a node that is the shown number of its inode can be found again. The kernel compares the
+    /// generations.
+    fn lookup_handle(&self, node: NodeId) -> Answer<EntryParam> {
         let inode = if let Some(known) = self.nodes.get(node) {
             self.known(known)?
         } else {
@@ -153,12 +154,12 @@ impl Server {
             }
             inode
         };
-        let told = self.tell(&inode, Validity::Never)?;
-        if told.node != node {
-            self.nodes.forget(told.node, 1);
+        let entry = self.make_entry(&inode, Validity::Never)?;
+        if entry.node != node {
+            self.nodes.forget(entry.node, 1);
             return Err(Errno::STALE);
         }
-        Ok(told)
+        Ok(entry)
     }
 
     /// The node of an inode, if the kernel holds it.
@@ -174,25 +175,25 @@ impl Server {
     /// Whether the kernel has attributes of a node that the last request may have changed behind
     /// its back: how much space contents take is known here alone.
     pub(crate) fn has_stale_attributes(&self, node: NodeId) -> bool {
-        self.nodes.take_attr_told(node)
+        self.nodes.take_attr_sent(node)
     }
 
-    /// Whether the kernel was told of a node's attributes since they became stale, or does not know
-    /// the node any more.
+    /// Returns whether a node's attributes were sent to the kernel since they became stale, or the
+    /// kernel does not know the node any more.
     pub(crate) fn has_fresh_attributes(&self, node: NodeId) -> bool {
-        self.nodes.is_attr_told(node)
+        self.nodes.is_attr_sent(node)
     }
 
-    /// The entry of a file for the kernel, which holds it once more, with the validity of its name.
-    fn tell(&self, inode: &Arc<dyn Inode>, validity: Validity) -> Answer<Told> {
-        // First, so that whoever writes from now on knows that the attributes are out.
+    /// Returns the entry of a file for the kernel, which holds it once more, with the validity of its name.
+    fn make_entry(&self, inode: &Arc<dyn Inode>, validity: Validity) -> Answer<EntryParam> {
+        // First, so that a thread that writes from now on knows that the attributes are out.
         let node = self.nodes.hold(inode.id());
         match self.shown_attr(&**inode) {
             Ok(attr) => {
                 if attr.links == 0 {
                     self.nodes.keep(node, inode);
                 }
-                Ok(Told {
+                Ok(EntryParam {
                     node,
                     attr,
                     validity,
@@ -299,7 +300,7 @@ impl Server {
         match (error, &self.options.on_error) {
             (Error::Condition(_), _) | (_, None) => {}
             (Error::Unsupported(_) | Error::Corrupt(_) | Error::Io(_), Some(sink)) => {
-                sink.tell(error);
+                sink.report(error);
             }
         }
         error.errno()

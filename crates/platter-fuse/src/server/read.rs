@@ -10,7 +10,7 @@ use platter_vfs::{
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Answer, Caller, Server, Told};
+use super::{Answer, Caller, EntryParam, Server};
 use crate::Operation;
 use crate::node::NodeId;
 
@@ -31,7 +31,7 @@ pub(crate) struct DirLine<'a> {
     pub(crate) next: u64,
 }
 
-/// One line of a listing that also tells of the file.
+/// One line of a listing that also describes the file.
 #[derive(Debug)]
 pub(crate) struct PlusLine<'a> {
     pub(crate) name: &'a [u8],
@@ -39,11 +39,11 @@ pub(crate) struct PlusLine<'a> {
     pub(crate) file: PlusFile<'a>,
 }
 
-/// What a listing tells of a file.
+/// What a listing returns about a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PlusFile<'a> {
     /// The file, which the kernel holds from now on.
-    Told(&'a Told),
+    Entry(&'a EntryParam),
     /// No more than the entry itself says: of `.` and `..`, and of a file that cannot be read now.
     Named { inode: u64, kind: FileKind },
 }
@@ -60,14 +60,14 @@ struct Pending {
 impl Server {
     pub(crate) fn attributes(&self, node: NodeId) -> Answer<Attr> {
         self.counters.count(Operation::GetAttr);
-        self.nodes.note_attr_told(node);
+        self.nodes.note_attr_sent(node);
         self.shown_attr(&*self.inode(node)?)
     }
 
     /// As [`attributes`](Self::attributes), asked for with the time of creation.
     pub(crate) fn extended_attributes(&self, node: NodeId) -> Answer<Attr> {
         self.counters.count(Operation::Statx);
-        self.nodes.note_attr_told(node);
+        self.nodes.note_attr_sent(node);
         self.shown_attr(&*self.inode(node)?)
     }
 
@@ -95,7 +95,7 @@ impl Server {
         Ok(len)
     }
 
-    /// A file was read. That its time of access cannot be kept is no error of who reads. The kernel asks
+    /// A file was read. Failing to record its time of access is no error of the reader. The kernel asks
     /// for the time again by itself.
     pub(super) fn note_access(&self, inode: &dyn Inode, kind: FileKind, flags: OFlags) {
         let options = &self.options;
@@ -150,12 +150,12 @@ impl Server {
         Errno::NOSYS
     }
 
-    /// The kernel let go of what it opened.
+    /// The kernel released what it opened.
     pub(crate) fn released(&self) {
         self.counters.count(Operation::Release);
     }
 
-    /// Gives the entries after `from` to `add` until it says that its reply is full. The directory was
+    /// Passes the entries after `from` to `add` until it reports that its reply is full. The directory was
     /// opened with `flags`.
     pub(crate) fn list(
         &self,
@@ -192,7 +192,7 @@ impl Server {
         Ok(())
     }
 
-    /// Gives the entries after `from` to `add` until it says that its reply is full. An error counts
+    /// Passes the entries after `from` to `add` until it reports that its reply is full. An error counts
     /// only when nothing came before it; otherwise it comes first with the next request.
     fn for_each_entry(
         &self,
@@ -245,15 +245,15 @@ impl Server {
         let (name, next) = (&*entry.name, entry.next.0);
         let mut line = |file| add(PlusLine { name, next, file });
         let is_dot = entry.name.as_name().is_dot_or_dotdot();
-        let told = if is_dot {
+        let child = if is_dot {
             None
         } else {
             let loaded = self.check(self.fs.inode(entry.id));
             loaded
-                .and_then(|inode| self.tell(&inode, self.name_validity(dir)))
+                .and_then(|inode| self.make_entry(&inode, self.name_validity(dir)))
                 .ok()
         };
-        let Some(told) = told else {
+        let Some(child) = child else {
             let unknown = if is_dot {
                 FileKind::Directory
             } else {
@@ -264,9 +264,9 @@ impl Server {
                 kind: entry.kind.unwrap_or(unknown),
             });
         };
-        let full = line(PlusFile::Told(&told));
+        let full = line(PlusFile::Entry(&child));
         if full {
-            self.nodes.forget(told.node, 1);
+            self.nodes.forget(child.node, 1);
         }
         full
     }

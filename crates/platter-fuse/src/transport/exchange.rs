@@ -25,8 +25,8 @@ use super::request::{Body, Request};
 use crate::Operation;
 use crate::node::NodeId;
 use crate::server::{
-    Answer, Caller, DirLine, Effect, Looked, MakeKind, PlusFile, PlusLine, Server, Told, Validity,
-    WriteManner, XattrChange,
+    Answer, Caller, DirLine, Effect, EntryParam, Looked, MakeKind, PlusFile, PlusLine, Server,
+    Validity, WriteManner, XattrChange,
 };
 
 /// Processes the requests of one serving thread.
@@ -337,7 +337,7 @@ impl Turn<'_> {
     }
 
     /// Replies with an inode, as for a lookup.
-    fn reply_entry(&mut self, entry: &Told) -> Answer<()> {
+    fn reply_entry(&mut self, entry: &EntryParam) -> Answer<()> {
         self.reply.hold(entry.node);
         self.reply.push(&EntryOut::new(entry))
     }
@@ -388,13 +388,13 @@ impl Turn<'_> {
         server.list_plus(node, (asked.offset, opened(asked)), |line| {
             let PlusLine { name, next, file } = line;
             let (entry, inode, kind) = match file {
-                PlusFile::Told(child) => (EntryOut::new(child), child.attr.inode, child.attr.kind),
+                PlusFile::Entry(child) => (EntryOut::new(child), child.attr.inode, child.attr.kind),
                 // Without a node, the kernel treats the entry as in READDIR.
                 PlusFile::Named { inode, kind } => (EntryOut::new_zeroed(), inode, kind),
             };
             let dirent = Dirent::new(inode, kind, next, name);
             let is_full = reply.push_dirent(asked.size as usize, entry.as_bytes(), &dirent, name);
-            if let (PlusFile::Told(child), false) = (file, is_full) {
+            if let (PlusFile::Entry(child), false) = (file, is_full) {
                 reply.hold(child.node);
             }
             is_full

@@ -237,12 +237,12 @@ impl Place {
     }
 }
 
-/// `trusted.` is what tmpfs keeps for everybody's kind of file.
+/// `trusted.` is what tmpfs keeps for every kind of file.
 fn attribute(which: u8) -> String {
     format!("trusted.{which}")
 }
 
-/// A FIFO without another end must not make anybody wait.
+/// A FIFO without another end must not block its opener.
 fn nonblocking(mut options: OpenOptions) -> OpenOptions {
     const O_NONBLOCK: i32 = 0o4000;
     options.custom_flags(O_NONBLOCK);

@@ -1,4 +1,4 @@
-//! What is told of files besides their contents, and how that is changed.
+//! What is reported of files besides their contents, and how that is changed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -36,7 +36,7 @@ fn attributes_are_set_and_shown() {
 }
 
 #[test]
-fn the_time_of_creation_is_told() {
+fn the_time_of_creation_is_reported() {
     let mounted = Mounted::new();
     let path = mounted.path("f");
     fs::write(&path, b"x").unwrap();
@@ -171,7 +171,7 @@ fn extended_attributes_with_their_size_protocol() {
 }
 
 #[test]
-fn space_and_flags_are_told() {
+fn space_and_flags_are_reported() {
     let mounted = Mounted::with("", |fs| drop(plant(fs, "f", &[1; 8192])));
     let stat = statvfs(mounted.root()).unwrap();
     let below = mounted.fs.stat_fs().unwrap();

@@ -151,7 +151,7 @@ fn what_the_kernel_has_not_written_yet_is_no_hole() {
 }
 
 #[test]
-fn the_space_that_was_written_is_told() {
+fn the_space_that_was_written_is_reported() {
     let mounted = Mounted::new();
     let path = mounted.path("f");
     let file = File::create(&path).unwrap();
@@ -159,8 +159,8 @@ fn the_space_that_was_written_is_told() {
     for count in 1..4 {
         file.write_all_at(&[1; 4096], count * 8192).unwrap();
         file.sync_all().unwrap();
-        let is_told = || fs::metadata(&path).unwrap().blocks() == count * 8;
-        assert!(soon(is_told), "{count} blocks");
+        let is_reported = || fs::metadata(&path).unwrap().blocks() == count * 8;
+        assert!(soon(is_reported), "{count} blocks");
     }
     drop(file);
     mounted.unmount();
@@ -206,7 +206,7 @@ fn keeps_frozen_files(options: &str, write: impl Fn(&File)) {
         let path = mounted.path(name);
         let file = File::create(&path).unwrap();
         file.write_all_at(b"contents", 0).unwrap();
-        // What was written before counts, though the kernel has not told of it yet.
+        // What was written before counts, though the kernel has not sent it yet.
         ioctl_setflags(&file, flags).unwrap();
         file.sync_all().unwrap();
         path
@@ -248,7 +248,7 @@ fn a_full_filesystem_says_so() {
     let fs = std::sync::Arc::new(platter_vfs::memory::MemFs::new(clock, limits));
     let mounted = Mounted::serving(fs.clone(), fs, MountOptions::default());
     let file = File::create(mounted.path("f")).unwrap();
-    // The kernel may hold writes back, but it tells of their failure.
+    // The kernel may hold writes back, but it reports their failure.
     let written = file
         .write_all_at(&vec![1; 1 << 20], 0)
         .and_then(|()| file.sync_all());

@@ -21,7 +21,7 @@ fn open_direct(mounted: &Mounted, name: &str) -> File {
 }
 
 #[test]
-fn buffered_readers_see_what_was_written_asynchronously_past_the_page_cache() {
+fn buffered_readers_see_asynchronous_direct_writes() {
     const PAGES: usize = 32;
     const ROUNDS: u8 = 200;
     let mounted = Mounted::with("", |fs| drop(plant(fs, "f", &vec![0; PAGES * PAGE])));

@@ -30,8 +30,8 @@ struct Bends {
     panicking_contents: Vec<u64>,
     /// Listings break off after so many entries.
     listed_at_most: Option<usize>,
-    /// Entries do not tell the kind of file.
-    untold_kinds: bool,
+    /// Entries do not contain the kind of file.
+    missing_kinds: bool,
 }
 
 /// The memory filesystem, bent.
@@ -116,7 +116,7 @@ impl Inode for BentInode {
             if broken {
                 return ControlFlow::Break(());
             }
-            let kind = entry.kind.filter(|_| !self.bends.untold_kinds);
+            let kind = entry.kind.filter(|_| !self.bends.missing_kinds);
             sink(DirEntry { kind, ..entry })
         })?;
         if broken {
@@ -160,7 +160,7 @@ impl Inode for BentInode {
 }
 
 /// Mounts ten files, the directory `d` and the link `l`, bent as `bend` says, and collects what is
-/// told of errors.
+/// reported as errors.
 fn mounted(bend: impl FnOnce(&MemFs) -> Bends) -> (Mounted, Arc<Mutex<Vec<String>>>) {
     let fs = Arc::new(MemFs::new(
         Arc::new(SystemClock::new()),
@@ -173,10 +173,10 @@ fn mounted(bend: impl FnOnce(&MemFs) -> Bends) -> (Mounted, Arc<Mutex<Vec<String
     fs.plant(b"l", CreateKind::Symlink(b"f1".to_vec()), 0o777)
         .unwrap();
     let bends = Arc::new(bend(&fs));
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let reported: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = {
-        let told = Arc::clone(&told);
-        ErrorSink::new(move |error| told.lock().push(error.to_string()))
+        let reported = Arc::clone(&reported);
+        ErrorSink::new(move |error| reported.lock().push(error.to_string()))
     };
     let options = MountOptions {
         on_error: Some(sink),
@@ -186,7 +186,7 @@ fn mounted(bend: impl FnOnce(&MemFs) -> Bends) -> (Mounted, Arc<Mutex<Vec<String
         fs: Arc::clone(&fs),
         bends,
     };
-    (Mounted::serving(Arc::new(bent), fs, options), told)
+    (Mounted::serving(Arc::new(bent), fs, options), reported)
 }
 
 fn number_of(fs: &MemFs, path: &str) -> u64 {
@@ -207,7 +207,7 @@ fn damaged<T: std::fmt::Debug>(result: std::io::Result<T>) {
 
 #[test]
 fn an_unreadable_inode_is_listed_and_hides_nothing_else() {
-    let (mounted, told) = mounted(|fs| Bends {
+    let (mounted, reported) = mounted(|fs| Bends {
         unreadable: vec![number_of(fs, "f3")],
         ..Bends::default()
     });
@@ -221,16 +221,16 @@ fn an_unreadable_inode_is_listed_and_hides_nothing_else() {
     }
     assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
     assert_eq!(fs::read(mounted.path("l")).unwrap(), b"contents");
-    let told = told.lock().join("\n");
+    let reported = reported.lock().join("\n");
     assert!(
-        told.contains("inode at inode") && told.contains("checksum is wrong"),
-        "{told}"
+        reported.contains("inode at inode") && reported.contains("checksum is wrong"),
+        "{reported}"
     );
     mounted.unmount();
 }
 
 #[test]
-fn a_listing_that_breaks_off_tells_what_came_before() {
+fn a_listing_that_breaks_off_returns_what_came_before() {
     let (mounted, _) = mounted(|_| Bends {
         listed_at_most: Some(7),
         ..Bends::default()
@@ -253,7 +253,7 @@ fn a_listing_that_breaks_off_tells_what_came_before() {
 
 #[test]
 fn unreadable_contents_are_an_error_for_their_reader_only() {
-    let (mounted, told) = mounted(|fs| Bends {
+    let (mounted, reported) = mounted(|fs| Bends {
         unreadable_contents: vec![number_of(fs, "f3")],
         ..Bends::default()
     });
@@ -265,7 +265,7 @@ fn unreadable_contents_are_an_error_for_their_reader_only() {
         ),
         "{error}"
     );
-    assert!(!told.lock().is_empty());
+    assert!(!reported.lock().is_empty());
     assert_eq!(fs::metadata(mounted.path("f3")).unwrap().size(), 8);
     assert_eq!(fs::read(mounted.path("f4")).unwrap(), b"contents");
     assert!(rustix::fs::statvfs(mounted.root()).is_err());
@@ -288,19 +288,19 @@ fn a_bug_in_the_driver_costs_its_caller_the_answer_only() {
 }
 
 #[test]
-fn ordinary_refusals_are_not_told_as_errors() {
-    let (mounted, told) = mounted(|_| Bends::default());
+fn ordinary_refusals_are_not_reported_as_errors() {
+    let (mounted, reported) = mounted(|_| Bends::default());
     let missing = fs::metadata(mounted.path("none")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::NotFound);
     assert!(fs::read_dir(mounted.path("f1")).is_err());
-    assert!(told.lock().is_empty());
+    assert!(reported.lock().is_empty());
     mounted.unmount();
 }
 
 #[test]
-fn kinds_that_entries_do_not_tell_are_asked_of_the_inodes() {
+fn kinds_that_entries_lack_are_read_from_the_inodes() {
     let (mounted, _) = mounted(|_| Bends {
-        untold_kinds: true,
+        missing_kinds: true,
         ..Bends::default()
     });
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;

@@ -175,7 +175,7 @@ fn a_mount_in_use_is_not_unmounted() {
 }
 
 #[test]
-fn a_detached_mount_serves_who_still_uses_it() {
+fn a_detached_mount_serves_programs_that_still_use_it() {
     let mut mounted = Mounted::with("", |fs| drop(plant(fs, "f", b"x")));
     let session = mounted.session.take().unwrap();
     let mut file = File::open(mounted.path("f")).unwrap();
@@ -274,10 +274,10 @@ fn fusermount_ends_the_server_well() {
 }
 
 #[test]
-fn a_killed_server_leaves_nobody_hanging() {
+fn a_killed_server_leaves_no_process_hanging() {
     let mut served = Served::new();
     fs::write(served.path("f"), b"x").unwrap();
-    // Stopped, it answers nothing: whoever asks now waits.
+    // Stopped, it answers nothing: a process that asks now waits.
     served.send(Signal::STOP);
     assert!(soon(|| served.is_stopped()));
     let asking = served.path("asked while it is stopped");

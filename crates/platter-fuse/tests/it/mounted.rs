@@ -18,14 +18,14 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
-/// No test takes nearly as long. After it the mount is torn away, so that whoever hangs in it fails.
+/// No test takes nearly as long. After it the mount is torn away, so that a process that hangs in it fails.
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// With this in the environment, mounts are served over rings where the kernel knows of that.
 pub(crate) const OVER_RINGS: &str = "PLATTER_TEST_OVER_RINGS";
 /// With this in the environment, tests pass that need rings, though the kernel has none.
 const WITHOUT_RINGS: &str = "PLATTER_TEST_WITHOUT_RINGS";
-/// Whether the kernel offers rings to those who mount now.
+/// Whether the kernel offers rings to new mounts.
 const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 pub(crate) struct Mounted {
@@ -119,7 +119,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Has the kernel offer rings, for this program alone at a time.
+/// Makes the kernel offer rings, for this program alone at a time.
 ///
 /// A kernel without them fails the test, unless the environment says that it may: then each test
 /// that could say nothing of rings is counted where it is seen.
@@ -136,7 +136,7 @@ impl RingsOffered {
                     "{OFFER}: {error}: tests need root and FUSE over io_uring (Linux 6.14, \
                      CONFIG_FUSE_IO_URING); with {WITHOUT_RINGS}=1 they pass without it"
                 );
-                count_as_untold();
+                count_without_rings();
                 return Self(None);
             }
         };
@@ -153,9 +153,9 @@ impl RingsOffered {
 }
 
 /// Counts a test that says nothing of rings, past what captures the output of tests.
-fn count_as_untold() {
-    static UNTOLD: AtomicU32 = AtomicU32::new(0);
-    let count = UNTOLD.fetch_add(1, Ordering::Relaxed) + 1;
+fn count_without_rings() {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
     let line = format!("no FUSE over io_uring: {count} mounts of tests said nothing of it\n");
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }

@@ -80,7 +80,7 @@ fn an_open_file_outlives_its_name() {
     assert_eq!(contents, "written before and after");
     let free = mounted.fs.stat_fs().unwrap().inodes_free;
     drop(file);
-    // Forgetting is told without waiting for it.
+    // The kernel sends FORGET without waiting for it.
     assert_eq!(fs::read(&path).unwrap(), b"another file of that name");
     let freed = || mounted.fs.stat_fs().unwrap().inodes_free == free + 1;
     assert!(

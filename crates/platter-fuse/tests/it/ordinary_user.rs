@@ -1,8 +1,8 @@
 //! Mounting without privilege, through `fusermount3`.
 //!
 //! The FUSE device may be for the superuser only, as on a bare machine. Each test therefore runs a
-//! script in a mount namespace of its own, where a copy of the device that everybody may open lies
-//! over it, and drops to an ordinary user there. Whatever the script leaves behind goes with the
+//! script in a mount namespace of its own, where a copy of the device that all users may open lies
+//! over it, and drops to an ordinary user there. All that the script leaves behind goes with the
 //! namespace.
 
 use std::fs;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::lifecycle::example;
 use crate::mounted::RingsOffered;
 
-/// Nobody, on every distribution.
+/// The overflow uid: an unprivileged user on every distribution.
 const USER: u32 = 65_534;
 
 /// An account of no user, whose processes are this test's alone.

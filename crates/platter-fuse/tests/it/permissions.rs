@@ -1,4 +1,4 @@
-//! Permissions as the kernel checks them on what we tell it, ACLs included.
+//! Permissions as the kernel checks them on the attributes we return, ACLs included.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,7 @@ fn rights(user: u32, groups: &str, path: &Path) -> String {
     tests.concat()
 }
 
-/// Makes the way to a mount passable for everybody.
+/// Makes the path to a mount searchable for all users.
 fn open_way(mounted: &Mounted) {
     let way = mounted.root();
     fs::set_permissions(way.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -179,11 +179,11 @@ fn programs_changed_by_others_no_longer_run_as_their_owner() {
         fs::write(&path, vec![b'x'; 8192]).unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
         assert_eq!(mode(), 0o6777);
-        let who = format!("--reuid={user}");
+        let reuid = format!("--reuid={user}");
         run(
             "setpriv",
             &[
-                &who,
+                &reuid,
                 "--clear-groups",
                 "sh",
                 "-c",
@@ -219,9 +219,9 @@ fn a_program_keeps_its_group_when_a_member_gives_it_an_acl() {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o2755)).unwrap();
         let groups = format!("--groups={groups}");
         let shown = path.display().to_string();
-        let who = ["--reuid=1234", "--regid=60000", &groups];
+        let ids = ["--reuid=1234", "--regid=60000", &groups];
         let what = ["setfacl", "-m", "u:77:rx", &shown];
-        run("setpriv", &[&who[..], &what].concat());
+        run("setpriv", &[&ids[..], &what].concat());
         fs::metadata(&path).unwrap().permissions().mode() & 0o7777
     };
     assert_eq!(mode_after("5,2000"), 0o2755);
@@ -230,7 +230,7 @@ fn a_program_keeps_its_group_when_a_member_gives_it_an_acl() {
 }
 
 #[test]
-fn what_the_kernel_keeps_of_a_program_is_up_to_date_when_others_have_changed_it() {
+fn cached_mode_is_current_after_another_user_writes() {
     let mounted = Mounted::with("allow_other", |_| {});
     open_way(&mounted);
     let (path, shown) = (mounted.path("f"), mounted.path("f").display().to_string());

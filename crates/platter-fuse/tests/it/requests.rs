@@ -104,7 +104,7 @@ fn a_link_is_read_once() {
 }
 
 #[test]
-fn a_listing_tells_of_the_files_too_and_is_kept() {
+fn a_listing_returns_the_inodes_too_and_is_cached() {
     let mounted = read_only(|fs| {
         for number in 0..50 {
             plant(fs, &format!("file{number}"), b"");
@@ -120,14 +120,14 @@ fn a_listing_tells_of_the_files_too_and_is_kept() {
     assert_eq!(
         first.of(Operation::Lookup),
         0,
-        "the listing has told of them"
+        "the listing has returned their inodes"
     );
     assert_eq!(mounted.requests_of(list).all(), []);
     mounted.unmount();
 }
 
 #[test]
-fn a_listing_of_many_names_tells_of_all_files() {
+fn a_listing_of_many_names_returns_all_inodes() {
     let mounted = read_only(|fs| {
         for number in 0..3000 {
             plant(fs, &format!("file{number}"), b"");
@@ -228,7 +228,7 @@ fn making_a_file_takes_no_request_that_need_not_be() {
 }
 
 #[test]
-fn the_kernel_forgets_what_it_was_told() {
+fn the_kernel_forgets_the_inodes_it_looked_up() {
     let mounted = Mounted::with("", |fs| {
         for number in 0..100 {
             plant(fs, &format!("f{number}"), b"x");

@@ -16,10 +16,10 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that name nobody.
+/// The id of entries without a user or group (`ACL_UNDEFINED_ID`).
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is for. The order is that of the entries in an ACL.
+/// Subject of an entry. The order is that of the entries in an ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AclSubject {
     /// `ACL_USER_OBJ`: the owner.
@@ -32,14 +32,14 @@ pub enum AclSubject {
     Group(u32),
     /// `ACL_MASK`: no subject, but the most that named users and groups get.
     Mask,
-    /// `ACL_OTHER`: everybody else.
+    /// `ACL_OTHER`: all others.
     Other,
 }
 
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AclEntry {
-    /// For whom.
+    /// The class, user or group that the entry applies to.
     pub subject: AclSubject,
     /// What: read 4, write 2, execute 1.
     pub permissions: u8,
@@ -68,7 +68,7 @@ impl PosixAcl {
         }
     }
 
-    /// Proves the value of an ACL attribute.
+    /// Validates the value of an ACL attribute.
     ///
     /// # Errors
     /// `NotSupported` for a version other than 2, `InvalidArgument` for what is no valid list.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::Clock;
 use crate::{Condition, Result, Timestamp};
 
-/// Time that moves only when told, and the same random numbers for the same seed.
+/// Time that moves only on request, and the same random numbers for the same seed.
 #[derive(Debug)]
 pub struct FixedClock {
     state: Mutex<State>,

@@ -12,7 +12,7 @@ use crate::Timestamp;
 
 /// Where a filesystem takes its time and its random numbers from.
 pub trait Clock: Send + Sync + Debug {
-    /// Now, for timestamps on the medium.
+    /// The current time, for timestamps on disk.
     fn now(&self) -> Timestamp;
 
     /// Time since some fixed moment, never going backwards, for intervals and timeouts.

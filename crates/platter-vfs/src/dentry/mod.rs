@@ -17,8 +17,8 @@ const SHARDS: usize = 16;
 
 /// What names in directories name, for a bounded number of names.
 ///
-/// Whoever changes a name says so with [`change`](Self::change) from before the change until after
-/// it. What is looked up meanwhile is not remembered, so that nothing outdated ever is.
+/// Callers that change a name hold a [`change`](Self::change) from before the change until after
+/// it. What is looked up meanwhile is not cached, so that no entry is ever stale.
 ///
 /// Names are compared as bytes. Those in directories that compare them otherwise do not belong
 /// here.

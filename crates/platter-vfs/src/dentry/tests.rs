@@ -82,7 +82,7 @@ fn a_change_of_a_directory_forgets_all_its_names() {
 }
 
 #[test]
-fn what_was_looked_up_before_a_change_is_not_remembered_after_it() {
+fn lookup_from_before_a_change_is_not_cached_after_it() {
     let cache = DentryCache::new(100);
     let before = ticket(&cache, 1, "a");
     let change = cache.change(id(1), name("a"));

@@ -69,7 +69,7 @@ impl<P> FileData<P> {
         self.size_bytes.store(size, Ordering::Release);
     }
 
-    /// Has the file reach to `end` at least.
+    /// Extends the file to `end`, if it is shorter.
     pub fn extend(&self, end: u64) {
         self.size_bytes.fetch_max(end, Ordering::AcqRel);
     }

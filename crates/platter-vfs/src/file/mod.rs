@@ -192,7 +192,7 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
         None
     }
 
-    /// Has the size on disk reach to `end`, up to which data is there, unless the file was
+    /// Extends the size on disk to `end`, up to which data is there, unless the file was
     /// [truncated](FileData::is_current) meanwhile. Of a file that is just being truncated, no more than
     /// what will be left.
     fn extend_on_disk(&self, end: FileEnd) -> Result<()>;
@@ -231,7 +231,7 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
     /// Frees the blocks of a range, and their reservations. The mapping is locked.
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()>;
 
-    /// Has the blocks of a range read as zeros, and drops their reservations. The mapping is locked.
+    /// Makes the blocks of a range read as zeros, and drops their reservations. The mapping is locked.
     fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()>;
 
     /// Allocates all holes of a range as unwritten blocks, or none of them.

@@ -90,7 +90,7 @@ fn end_failed<F: FileBlocks>(file: &F, size: u64, old: u64, first: u64, error: &
     }
 }
 
-/// Has the block in which the file ends now written anew: what lies beyond the end becomes zeros on the
+/// Rewrites the block in which the file now ends, so that the bytes past the end become zeros on the
 /// device, too.
 fn rewrite_tail<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     let Some(last) = size.checked_sub(1) else {

@@ -1,6 +1,6 @@
-//! One object per inode, shared by all who use it, with a bounded set of recent ones kept alive.
+//! One object per inode, shared by all its users, with a bounded set of recent ones kept alive.
 //!
-//! A driver's inode type holds its [`Seat`]; as long as the seat lives, nobody else can load the
+//! A driver's inode type holds its [`Seat`]; as long as the seat lives, no other thread can load the
 //! same inode, so there are never two objects for one inode, not even while the last user's drop
 //! is still at work.
 
@@ -23,7 +23,7 @@ const SHARDS: usize = 64;
 /// So many neighbours lie in one part: a thread that makes files, or goes through a directory, stays
 /// there a while, and finds memory in the caches of its own processor.
 const NEIGHBOURS: u64 = 16;
-/// From so many inodes on, each part lets go of cheap ones before it grows. Few next to its
+/// From so many inodes on, each part evicts cheap ones before it grows. Few next to its
 /// neighbours, so that most of those that go were made by the same thread.
 const CHEAP_MAX: usize = 2;
 
@@ -38,7 +38,7 @@ pub struct InodeCache<T> {
 }
 
 /// The right to be the one object of an inode. It must be kept inside the object, as its last
-/// field, so that it is given up only when nothing of the object can reach the medium any more.
+/// field, so that it is given up only when nothing of the object can reach the disk any more.
 #[must_use = "an inode gives up its place in the cache when its seat is dropped"]
 pub struct Seat<T> {
     id: InodeId,
@@ -58,21 +58,21 @@ struct ShardState<T> {
 }
 
 enum Entry<T> {
-    /// Somebody holds the seat: the object is not in it yet, or was [withdrawn](InodeCache::withdraw).
+    /// The seat is held: the object is not in it yet, or was [withdrawn](InodeCache::withdraw).
     Held,
     /// The object; not to be upgraded any more once its last user let it go.
     Live(Weak<T>),
 }
 
 impl<T> InodeCache<T> {
-    /// A cache that keeps about `recent_max` inodes alive that nobody uses.
+    /// A cache that keeps about `recent_max` unused inodes alive.
     #[must_use]
     pub fn new(recent_max: usize) -> Self {
         Self::sparing(recent_max, |_| false)
     }
 
-    /// A cache that keeps about `recent_max` inodes alive that nobody uses, and rather not those that
-    /// are cheap to load again: who goes through many files finds memory that the last ones have warmed.
+    /// A cache that keeps about `recent_max` unused inodes alive, preferably not those that are cheap
+    /// to load again: a walk through many files then reuses memory that is still in the CPU cache.
     #[must_use]
     pub fn sparing(recent_max: usize, is_cheap: fn(&T) -> bool) -> Self {
         let recent_max = recent_max.div_ceil(SHARDS);
@@ -93,7 +93,7 @@ impl<T> InodeCache<T> {
         }
     }
 
-    /// The inode, if somebody uses it or it was used recently.
+    /// The inode, if it is in use or was used recently.
     #[must_use]
     pub fn get(&self, id: InodeId) -> Option<Arc<T>> {
         let mut state = self.shard(id).state.lock();
@@ -121,15 +121,15 @@ impl<T> InodeCache<T> {
         Ok(object)
     }
 
-    /// Lets go of an inode nobody may find again, such as one without names: it is dropped as soon
+    /// Releases an inode that must not be found again, such as one without names: it is dropped as soon
     /// as its last user is done.
     pub fn release(&self, id: InodeId) {
         let released = self.shard(id).state.lock().recent.remove(&id);
         drop(released);
     }
 
-    /// Makes the caller the only one to have an object, if nobody else uses it: nobody finds it any more,
-    /// and whoever asks for its inode waits until the object is gone.
+    /// Makes the caller the only user of an object, if there is no other: it is not found any more, and
+    /// callers that ask for its inode wait until the object is gone.
     #[must_use]
     pub fn withdraw(&self, id: InodeId, object: &Arc<T>) -> bool {
         let mut state = self.shard(id).state.lock();
@@ -145,7 +145,7 @@ impl<T> InodeCache<T> {
         true
     }
 
-    /// Lets go of all inodes that nobody uses.
+    /// Releases all unused inodes.
     pub fn release_all(&self) {
         for shard in &*self.shards {
             let released = shard.state.lock().recent.take_all();

@@ -1,4 +1,4 @@
-//! What the cache promises: one object, one load, bounded memory, a seat until the very end.
+//! What the cache guarantees: one object, one load, bounded memory, a seat until the very end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -217,11 +217,11 @@ fn a_cache_dropped_with_recent_inodes_frees_them() {
 }
 
 #[test]
-fn a_withdrawn_inode_is_found_by_nobody_until_it_is_gone() {
+fn withdrawn_inode_is_not_found_until_it_is_gone() {
     let (cache, loads) = (Arc::new(InodeCache::new(16)), AtomicUsize::new(0));
     let object = load(&cache, 7, &loads);
     let other = Arc::clone(&object);
-    assert!(!cache.withdraw(id(7), &object), "somebody else uses it");
+    assert!(!cache.withdraw(id(7), &object), "it has another user");
     drop(other);
     assert!(cache.withdraw(id(7), &object));
     assert!(cache.get(id(7)).is_none());

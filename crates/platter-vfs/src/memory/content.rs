@@ -63,7 +63,7 @@ impl Content {
         self.size_bytes = self.size_bytes.max(size_bytes);
     }
 
-    /// Has the file end elsewhere, where no page holds data beyond.
+    /// Sets the end of the file; no page holds data beyond it.
     pub(super) fn set_end(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
     }

@@ -23,7 +23,7 @@ use crate::{
 /// Entries listed under one hold of the lock.
 const LISTED_AT_ONCE: usize = 256;
 
-/// An inode somebody holds.
+/// An inode in use.
 pub(super) struct MemInode {
     shared: Arc<Shared>,
     number: Number,
@@ -64,7 +64,7 @@ impl MemInode {
         }
     }
 
-    /// Makes a file. Its object comes first, so that nobody can free it before it is handed out.
+    /// Makes a file. Its object comes first, so that no thread can free it before it is returned.
     fn make(
         &self,
         context: &Context,
@@ -263,7 +263,7 @@ impl Inode for MemInode {
     fn read_dir(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
         let mut from = from;
         loop {
-            // The sink runs without the lock, since it may well ask for the inodes it is told of.
+            // The sink runs without the lock, since it may well ask for the inodes that are listed.
             let listed = self.read(|node| {
                 let directory = node.directory()?;
                 if node.links == 0 {

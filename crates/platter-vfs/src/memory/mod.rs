@@ -120,7 +120,7 @@ impl Shared {
         }
     }
 
-    /// The object of an inode that a name names or somebody holds.
+    /// The object of an inode that has a name or is in use.
     fn object(self: &Arc<Self>, number: Number) -> Result<Arc<MemInode>> {
         self.in_use.get_or_load(number.id(), |seat| {
             if self.nodes.read().by_number.contains_key(&number) {

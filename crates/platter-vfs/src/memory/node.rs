@@ -64,14 +64,14 @@ pub(super) enum Body {
 }
 
 impl Nodes {
-    /// The inode of a number somebody holds.
+    /// The inode of a number that is in use.
     pub(super) fn get(&self, number: Number) -> &Node {
         &self.by_number[&number]
     }
 
     pub(super) fn get_mut(&mut self, number: Number) -> &mut Node {
         let node = self.by_number.get_mut(&number);
-        node.expect("an inode stays while somebody holds it or a name names it")
+        node.expect("an inode stays while it is in use or has a name")
     }
 
     /// Forgets an inode that neither a name nor a user holds.
@@ -85,7 +85,7 @@ impl Nodes {
 }
 
 impl Node {
-    /// A node without names that belongs to the superuser, and nobody else may use.
+    /// A node without names that belongs to the superuser, with no permissions for others.
     pub(super) fn new(body: Body, now: Timestamp) -> Self {
         Self {
             body,

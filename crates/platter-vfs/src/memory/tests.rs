@@ -125,7 +125,7 @@ fn an_unlinked_file_lives_until_its_last_user_is_done() {
 }
 
 #[test]
-fn an_unlinked_file_nobody_uses_is_freed_at_once() {
+fn unlinked_file_without_users_is_freed_at_once() {
     let fs = fs();
     let before = fs.stat_fs().unwrap();
     file(&fs, "f").write_at(0, b"x").unwrap();
@@ -251,7 +251,7 @@ fn rename_of_one_file_onto_itself_changes_nothing() {
 }
 
 #[test]
-fn a_directory_moves_with_its_parent_entry_and_never_below_itself() {
+fn directory_moves_with_its_parent_entry_and_not_below_itself() {
     let fs = fs();
     let (_, to) = (dir(&fs, "from"), dir(&fs, "to"));
     let moved = dir(&fs, "from/d");

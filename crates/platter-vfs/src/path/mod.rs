@@ -1,7 +1,7 @@
 //! Finding the file that a path names: POSIX path resolution inside one filesystem.
 //!
 //! The walk never leaves the filesystem. Absolute symbolic links and `..` at the root resolve to its
-//! own root, and `..` goes back to where the walk came from, so a damaged `..` entry misleads nobody.
+//! own root, and `..` goes back to where the walk came from, so a corrupt `..` entry has no effect.
 
 mod components;
 #[cfg(test)]
@@ -81,7 +81,7 @@ impl<'a> PathWalk<'a> {
         }
     }
 
-    /// Remembers names in `dentries`, which has to be told of every change.
+    /// Caches names in `dentries`, which must be notified of every change.
     #[must_use]
     pub fn with_dentries(mut self, dentries: &'a DentryCache) -> Self {
         self.dentries = Some(dentries);

@@ -262,7 +262,7 @@ fn a_remembered_file_that_is_gone_is_looked_up_again() {
     let walk = tree.walk().with_dentries(&dentries);
     let (root, name) = (tree.0.root().unwrap(), Name::new(b"f").unwrap());
     walk.resolve(b"f").unwrap();
-    // Somebody who does not tell of the change.
+    // A change without notification of the cache.
     root.unlink(&Context::root(), name).unwrap();
     refused(walk.resolve(b"f"), Condition::NotFound);
     tree.0.plant(b"f", CreateKind::Fifo, 0).unwrap();
@@ -270,7 +270,7 @@ fn a_remembered_file_that_is_gone_is_looked_up_again() {
 }
 
 #[test]
-fn directories_are_gone_through_by_those_who_may() {
+fn directory_search_requires_execute_permission() {
     let tree = tree().link("way", "a/b/f");
     let set = SetAttr {
         permissions: Some(0o700),

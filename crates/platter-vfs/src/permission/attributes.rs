@@ -8,7 +8,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
 /// Checks whether `credentials` may make `changes`, and returns what is to be changed then: set-id
-/// bits do not outlive a change of owner, nor of the contents by somebody else than the superuser.
+/// bits do not outlive a change of owner, nor of the contents by a user other than the superuser.
 ///
 /// # Errors
 /// `NotPermitted` for what only the owner or the superuser may, or for an immutable file;
@@ -94,7 +94,7 @@ fn check_owner(attr: &Attr, credentials: &Credentials, changes: &SetAttr) -> Res
     Err(Condition::NotPermitted.into())
 }
 
-/// Whoever may write may set times to now; to anything else, the owner.
+/// Write permission suffices to set times to now; other times need the owner.
 fn check_times(
     inode: &dyn Inode,
     attr: &Attr,
@@ -121,7 +121,7 @@ fn check_new_flags(attr: &Attr, credentials: &Credentials, changes: &SetAttr) ->
 }
 
 /// The permission bits of a file after its contents or its owner changed: it no longer runs as
-/// somebody else. Without the group's right to run it, the set-group-id bit means something else.
+/// another user. Without the group's right to run it, the set-group-id bit means something else.
 #[must_use]
 pub fn without_set_ids(permissions: u32) -> u32 {
     let runs_as_group = permissions & GROUP_EXECUTE != 0;

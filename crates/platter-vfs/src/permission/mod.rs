@@ -1,6 +1,6 @@
-//! Who may do what, as the kernel decides it: mode bits, ACLs, inode flags, the superuser.
+//! Permission checks, as the kernel makes them: mode bits, ACLs, inode flags, the superuser.
 //!
-//! Drivers check no permission. Whoever acts for a user asks here first; FUSE leaves all but flags,
+//! Drivers check no permission. Callers that act for a user ask here first; FUSE leaves all but flags,
 //! which it does not know, to the kernel. See `path_resolution(7)`, `inode(7)`, `acl(5)`, `ioctl_iflags(2)`.
 
 mod attributes;
@@ -55,7 +55,7 @@ pub fn check_access(
     Err(Condition::AccessDenied.into())
 }
 
-/// The superuser may do everything but run a plain file that nobody may run.
+/// The superuser may do everything but execute a plain file without any execute bit.
 fn superuser_may(attr: &Attr, credentials: &Credentials, wanted: Access) -> bool {
     let runs_file = wanted.contains(Access::EXECUTE) && attr.kind != FileKind::Directory;
     credentials.is_superuser() && (!runs_file || attr.permissions & ANY_EXECUTE != 0)

@@ -145,7 +145,7 @@ fn owner_group_and_others_have_their_own_bits() {
     assert_eq!(file.rights(&owner()), "r--");
     assert_eq!(file.rights(&member()), "-w-");
     assert_eq!(file.rights(&stranger()), "--x");
-    // The class is chosen by who one is, not by what would be allowed.
+    // The class is chosen by the caller's ids, not by what would be allowed.
     let file = File::new(0o077);
     assert_eq!(file.rights(&owner()), "---");
     let file = File::new(0o707);
@@ -160,14 +160,14 @@ fn several_rights_are_needed_together() {
 }
 
 #[test]
-fn the_superuser_runs_only_what_somebody_may_run() {
+fn superuser_executes_only_files_with_an_execute_bit() {
     assert_eq!(File::new(0o000).rights(&root()), "rw-");
     assert_eq!(File::new(0o001).rights(&root()), "rwx");
     assert_eq!(File::dir(0o000).rights(&root()), "rwx");
 }
 
 #[test]
-fn an_immutable_file_is_written_by_nobody() {
+fn immutable_file_is_not_writable() {
     let file = File::new(0o666).flagged(0x10);
     for credentials in [owner(), root()] {
         let write = check_access(&*file.inode, &file.attr(), &credentials, Access::WRITE);
@@ -265,9 +265,9 @@ impl Inode for DamagedAcl {
 }
 
 #[test]
-fn a_damaged_acl_lets_nobody_in_but_owner_and_superuser() {
+fn corrupt_acl_admits_only_owner_and_superuser() {
     let attr = File::new(0o666).attr();
-    let read = |who: &Credentials| check_access(&DamagedAcl, &attr, who, Access::READ);
+    let read = |caller: &Credentials| check_access(&DamagedAcl, &attr, caller, Access::READ);
     assert!(read(&stranger()).is_err());
     assert!(read(&member()).is_err());
     assert!(read(&owner()).is_ok());
@@ -276,7 +276,7 @@ fn a_damaged_acl_lets_nobody_in_but_owner_and_superuser() {
 
 #[test]
 fn names_are_made_where_one_may_write_and_search() {
-    let create = |dir: &File, who: &Credentials| check_create(&*dir.inode, &dir.attr(), who);
+    let create = |dir: &File, caller: &Credentials| check_create(&*dir.inode, &dir.attr(), caller);
     assert!(create(&File::dir(0o300), &owner()).is_ok());
     refused(create(&File::dir(0o200), &owner()), Condition::AccessDenied);
     refused(
@@ -298,8 +298,8 @@ fn names_are_made_where_one_may_write_and_search() {
 fn a_sticky_directory_keeps_files_of_others() {
     let mut victim = File::new(0o644).attr();
     victim.uid = 2000;
-    let delete = |dir: &File, victim: &Attr, who: &Credentials| {
-        check_delete(&*dir.inode, &dir.attr(), victim, who)
+    let delete = |dir: &File, victim: &Attr, caller: &Credentials| {
+        check_delete(&*dir.inode, &dir.attr(), victim, caller)
     };
     let sticky = File::dir(0o1777);
     refused(
@@ -330,7 +330,7 @@ fn a_sticky_directory_keeps_files_of_others() {
 #[test]
 fn programs_for_a_group_are_made_by_its_members() {
     let dir = File::dir(0o2777).attr();
-    let bits = |who: &Credentials, kind, bits| permissions_of_new(&dir, who, kind, bits);
+    let bits = |caller: &Credentials, kind, bits| permissions_of_new(&dir, caller, kind, bits);
     assert_eq!(bits(&stranger(), FileKind::Regular, 0o2755), 0o755);
     assert_eq!(bits(&member(), FileKind::Regular, 0o2755), 0o2755);
     assert_eq!(bits(&root(), FileKind::Regular, 0o2755), 0o2755);
@@ -345,12 +345,12 @@ fn programs_for_a_group_are_made_by_its_members() {
 #[test]
 fn modes_are_changed_by_owners() {
     let file = File::new(0o644);
-    let chmod = |who: &Credentials, permissions| {
+    let chmod = |caller: &Credentials, permissions| {
         let changes = SetAttr {
             permissions: Some(permissions),
             ..SetAttr::default()
         };
-        file.set(who, changes)
+        file.set(caller, changes)
     };
     refused(chmod(&stranger(), 0o777), Condition::NotPermitted);
     assert_eq!(chmod(&owner(), 0o4777).unwrap().permissions, Some(0o4777));
@@ -365,13 +365,13 @@ fn modes_are_changed_by_owners() {
 #[test]
 fn files_are_given_away_by_the_superuser() {
     let file = File::new(0o6755);
-    let chown = |who: &Credentials, uid, gid| {
+    let chown = |caller: &Credentials, uid, gid| {
         let changes = SetAttr {
             uid,
             gid,
             ..SetAttr::default()
         };
-        file.set(who, changes)
+        file.set(caller, changes)
     };
     refused(chown(&owner(), Some(5), None), Condition::NotPermitted);
     refused(chown(&owner(), None, Some(55)), Condition::NotPermitted);
@@ -397,13 +397,13 @@ fn files_are_given_away_by_the_superuser() {
 #[test]
 fn times_are_set_by_owners_and_to_now_by_writers() {
     let file = File::new(0o662);
-    let touch = |who: &Credentials, accessed, modified| {
+    let touch = |caller: &Credentials, accessed, modified| {
         let changes = SetAttr {
             accessed,
             modified,
             ..SetAttr::default()
         };
-        file.set(who, changes)
+        file.set(caller, changes)
     };
     let (now, then) = (Some(SetTime::Now), Some(SetTime::At(Timestamp::default())));
     assert!(touch(&owner(), then, then).is_ok());

@@ -13,14 +13,14 @@ use platter_ondisk::{Corruption, Locus};
 pub use self::listing::DirListing;
 use crate::{Attr, Condition, Error, FileKind, Filesystem, Inode, InodeId};
 
-/// How deep a walk goes below its start unless told otherwise.
+/// How deep a walk goes below its start by default.
 pub const DEPTH_MAX: usize = 4096;
 
 /// The entries a walk holds in memory at once, over all directories it is in, in bytes. The share
 /// of one directory is half of what those above it leave.
 const LISTED_BYTES_MAX: usize = 32 << 20;
 
-/// In which order a walk tells the entries of a directory.
+/// Order in which a walk visits the entries of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WalkOrder {
     /// As the driver lists them, which costs the fewest reads.
@@ -36,7 +36,7 @@ pub enum WalkOrder {
 pub enum WalkEvent {
     /// A file; a directory comes before what is in it.
     Visit(Visited),
-    /// All of a directory was told.
+    /// All of a directory was visited.
     Leave(Visited),
     /// Something could not be read. The walk goes on with what comes after it.
     Failed {
@@ -85,7 +85,7 @@ struct Level {
 
 enum Next {
     Start(Arc<dyn Inode>),
-    /// Go into the directory that was just told.
+    /// Go into the directory that was just visited.
     Enter(Arc<dyn Inode>, Attr),
     GoOn,
 }
@@ -113,14 +113,14 @@ impl TreeWalk {
         self
     }
 
-    /// Leaves out what is in the directory told last. It is not told to be left, either.
+    /// Skips the contents of the directory visited last. Its `Leave` event is omitted, too.
     pub fn skip_contents(&mut self) {
         if let Next::Enter(..) = self.next {
             self.next = Next::GoOn;
         }
     }
 
-    /// How many directories deep the file told last lies below the start.
+    /// How many directories deep the file visited last lies below the start.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.levels.len()

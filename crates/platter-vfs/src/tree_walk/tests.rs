@@ -29,7 +29,7 @@ fn walk(fs: &Arc<dyn Filesystem>, order: WalkOrder) -> TreeWalk {
 }
 
 /// `path`, `path/` for a directory left, `path!` for a failure.
-fn told(walk: TreeWalk) -> Vec<String> {
+fn events_of(walk: TreeWalk) -> Vec<String> {
     let text = |path: &[u8], mark| format!("{}{mark}", path.escape_ascii());
     walk.map(|event| match event {
         WalkEvent::Visit(visited) => text(&visited.path, ""),
@@ -45,22 +45,22 @@ fn directories_come_before_and_after_what_is_in_them() {
     let by_name = [
         "", "a", "b", "b/empty", "b/empty/", "b/x", "b/y", "b/", "z", "/",
     ];
-    assert_eq!(told(walk(&fs, WalkOrder::Name)), by_name);
+    assert_eq!(events_of(walk(&fs, WalkOrder::Name)), by_name);
     let as_made = [
         "", "b", "b/empty", "b/empty/", "b/y", "b/x", "b/", "z", "a", "/",
     ];
-    assert_eq!(told(walk(&fs, WalkOrder::Driver)), as_made);
+    assert_eq!(events_of(walk(&fs, WalkOrder::Driver)), as_made);
 }
 
 #[test]
-fn a_walk_from_a_file_tells_just_it() {
+fn walk_from_a_file_visits_only_the_file() {
     let fs = mem_fs(&[], &["f"]);
     let file = fs.root().unwrap().lookup(Name::new(b"f").unwrap()).unwrap();
-    assert_eq!(told(TreeWalk::new(fs, file, WalkOrder::Name)), [""]);
+    assert_eq!(events_of(TreeWalk::new(fs, file, WalkOrder::Name)), [""]);
 }
 
 #[test]
-fn skipped_contents_are_not_told() {
+fn skipped_contents_are_not_visited() {
     let fs = mem_fs(&["a", "b"], &["a/x", "b/x"]);
     let mut walk = walk(&fs, WalkOrder::Name);
     let mut seen = Vec::new();
@@ -77,7 +77,7 @@ fn skipped_contents_are_not_told() {
 }
 
 #[test]
-fn a_directory_larger_than_a_run_is_told_whole() {
+fn directory_larger_than_a_run_is_visited_whole() {
     let clock = FixedClock::new(Timestamp::default(), 0);
     let large = MemFs::new(Arc::new(clock), MemFsLimits::default());
     for number in 0..30_000 {
@@ -88,7 +88,7 @@ fn a_directory_larger_than_a_run_is_told_whole() {
     let fs: Arc<dyn Filesystem> = Arc::new(large);
     let mut walk = walk(&fs, WalkOrder::Name);
     walk.listed_bytes_left = 100_000;
-    let mut seen = told(walk);
+    let mut seen = events_of(walk);
     assert_eq!(seen.len(), 30_002);
     seen.sort_unstable();
     seen.dedup();
@@ -99,7 +99,7 @@ fn a_directory_larger_than_a_run_is_told_whole() {
 fn what_lies_too_deep_is_reported() {
     let fs = mem_fs(&["a", "a/b", "a/b/c"], &["a/f"]);
     let shallow = walk(&fs, WalkOrder::Name).with_depth_max(1);
-    assert_eq!(told(shallow), ["", "a", "a/b!", "a/f", "a/", "/"]);
+    assert_eq!(events_of(shallow), ["", "a", "a/b!", "a/f", "a/", "/"]);
 }
 
 /// A filesystem of directories whose entries are given, right or wrong.
@@ -241,7 +241,7 @@ fn a_loop_of_directories_is_reported_and_left() {
         "self!",
         "/",
     ];
-    assert_eq!(told(wild(dirs.clone(), None)), expected);
+    assert_eq!(events_of(wild(dirs.clone(), None)), expected);
     let failure = wild(dirs, None).find_map(|event| match event {
         WalkEvent::Failed { error, .. } => Some(error),
         WalkEvent::Visit(_) | WalkEvent::Leave(_) => None,
@@ -259,7 +259,7 @@ fn doubled_links_do_not_double_the_walk() {
     let depth = 200;
     let dirs = (1..=depth).map(|below| vec![("x", below), ("y", below)]);
     let dirs = dirs.chain([Vec::new()]).collect();
-    let events = told(wild(dirs, None));
+    let events = events_of(wild(dirs, None));
     assert_eq!(
         events.iter().filter(|event| event.ends_with('!')).count(),
         200
@@ -276,5 +276,5 @@ fn a_listing_that_breaks_off_costs_only_what_follows_in_it() {
         vec![],
     ];
     let expected = ["", "a", "a/c", "a/c/", "a!", "a/", "b", "b/", "gone!", "/"];
-    assert_eq!(told(wild(dirs, Some(1))), expected);
+    assert_eq!(events_of(wild(dirs, Some(1))), expected);
 }

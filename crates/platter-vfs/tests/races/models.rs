@@ -19,8 +19,8 @@ pub(crate) const MODELS: &[Model] = &[
         run: || one_object_at_any_time(16),
     },
     Model {
-        name: "failing_loads_leave_nobody_waiting",
-        run: failing_loads_leave_nobody_waiting,
+        name: "failing_loads_leave_no_waiter",
+        run: failing_loads_leave_no_waiter,
     },
     Model {
         name: "no_outdated_name_is_remembered",
@@ -101,7 +101,7 @@ fn one_object_at_any_time(recent_max: usize) {
     );
 }
 
-fn failing_loads_leave_nobody_waiting() {
+fn failing_loads_leave_no_waiter() {
     let cache = Arc::new(InodeCache::<Object>::new(4));
     let alive = Arc::new(AtomicUsize::new(0));
     let threads = (0..3).map(|number| {
@@ -177,8 +177,8 @@ fn no_outdated_name_is_remembered() {
     assert_eq!(look_up(&cache, &dir), dir.file.load(Ordering::SeqCst));
 }
 
-/// A name is removed and its file's number given to another file at once: whoever finds the number
-/// by the name afterwards has found the wrong file.
+/// A name is removed and its file's number given to another file at once: a lookup that finds the
+/// number by the name afterwards has found the wrong file.
 fn a_reused_number_is_not_found_by_its_old_name() {
     let (cache, dir) = (Arc::new(DentryCache::new(64)), Arc::new(OneName::default()));
     let reused = Arc::new(AtomicU64::new(0));

@@ -29,7 +29,7 @@ fn acl_text(acl: &PosixAcl) -> String {
         if !text.is_empty() {
             text.push(',');
         }
-        let (who, id) = match entry.subject {
+        let (tag, id) = match entry.subject {
             AclSubject::Owner => ("user", None),
             AclSubject::User(id) => ("user", Some(id)),
             AclSubject::OwningGroup => ("group", None),
@@ -47,7 +47,7 @@ fn acl_text(acl: &PosixAcl) -> String {
         };
         let (read, write, execute) = (bits(4, 'r'), bits(2, 'w'), bits(1, 'x'));
         // Writing to a string cannot fail.
-        let _ = write!(text, "{who}:{id}:{read}{write}{execute}");
+        let _ = write!(text, "{tag}:{id}:{read}{write}{execute}");
     }
     text
 }
@@ -63,7 +63,7 @@ pub(crate) fn parse(text: &[u8]) -> io::Result<Vec<u8>> {
             continue;
         }
         let mut fields = line.split(':');
-        let (Some(who), Some(id), Some(bits)) = (fields.next(), fields.next(), fields.next())
+        let (Some(tag), Some(id), Some(bits)) = (fields.next(), fields.next(), fields.next())
         else {
             return Err(broken());
         };
@@ -77,7 +77,7 @@ pub(crate) fn parse(text: &[u8]) -> io::Result<Vec<u8>> {
                 io::Error::other(text)
             }),
         };
-        let subject = match (who, id) {
+        let subject = match (tag, id) {
             ("user" | "u", "") => AclSubject::Owner,
             ("user" | "u", _) => AclSubject::User(number()?),
             ("group" | "g", "") => AclSubject::OwningGroup,
@@ -132,7 +132,7 @@ mod tests {
             "user::rwx,user:1000:rw-,group::r-x,group:4000000000:---,mask::rwx,other::r--"
         );
         assert_eq!(parse(&attribute.value).unwrap(), value);
-        assert!(parse(b"user:somebody:rwx").is_err());
+        assert!(parse(b"user:someone:rwx").is_err());
         let of_root = parse(b"user::r--,user:root:r--,group::r--,mask::r--,other::r--");
         let by_number = parse(b"user::r--,user:0:r--,group::r--,mask::r--,other::r--");
         assert_eq!(of_root.unwrap(), by_number.unwrap());

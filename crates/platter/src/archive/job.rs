@@ -44,7 +44,7 @@ pub(super) enum Piece {
     },
     /// The end of contents of this many bytes.
     End(u64),
-    /// Something to be told in its place.
+    /// A problem to be reported at this point.
     Hitch(Hitch),
 }
 
@@ -72,7 +72,7 @@ impl Job {
     }
 }
 
-/// A problem whose image is known to whoever tells it.
+/// A problem without its image, which the caller adds when it reports it.
 #[derive(Debug)]
 pub(super) struct Hitch {
     pub(super) path: Vec<u8>,

@@ -37,7 +37,7 @@ pub(super) enum Body<'a> {
     Symlink(&'a [u8]),
 }
 
-/// What the headers of a member tell.
+/// Metadata from the headers of a member.
 #[derive(Debug)]
 pub(super) struct Member<'a> {
     /// The path; that of a directory ends in a slash.

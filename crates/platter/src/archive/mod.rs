@@ -67,7 +67,7 @@ impl Default for TarOptions {
     }
 }
 
-/// What is told while an archive is written.
+/// Events reported while an archive is written.
 #[derive(Debug)]
 pub enum TarEvent<'a> {
     /// Something went wrong with one member.
@@ -91,7 +91,7 @@ pub struct TarSummary {
 ///
 /// A member `.` is `base` itself; paths in the archive are the members' with what is below them.
 /// Members may not lead out of `base` by `..`, and their symbolic links are not followed.
-/// Problems with what is found are told to `observer` and do not end the writing.
+/// Problems with what is found are reported to `observer` and do not end the writing.
 ///
 /// # Errors
 /// When a member cannot be found, or `out` fails.

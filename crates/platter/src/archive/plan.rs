@@ -219,7 +219,7 @@ impl<'a> Planner<'a> {
         let map = match map {
             Some(Ok(map)) => map,
             None => DataMap::dense(size_bytes),
-            // Reading it will tell the error again, together with what is missing.
+            // Reading it returns the error again, together with what is missing.
             Some(Err(_)) if size_bytes <= HEAD_BYTES => DataMap::dense(size_bytes),
             Some(Err(error)) => {
                 let effect = Effect::ZeroFilled { bytes: size_bytes };

@@ -55,7 +55,7 @@ impl Copier {
         if preserve.xattrs {
             let put = put_xattrs(source, target, &mut failures);
             if let Err(error) = put {
-                self.tell_damage(observer, error, Effect::AttributesLost);
+                self.report_damage(observer, error, Effect::AttributesLost);
             }
         }
         if preserve.timestamps {
@@ -63,7 +63,7 @@ impl Copier {
         }
         for failure in failures {
             let error = target.error(failure);
-            self.tell_damage(observer, error, Effect::AttributesLost);
+            self.report_damage(observer, error, Effect::AttributesLost);
         }
     }
 }

@@ -48,7 +48,7 @@ impl Copier {
                 });
                 match error {
                     None => sound,
-                    // Reading tells so again, and finds what the damage left.
+                    // Reading returns the error again, and finds what is still readable.
                     Some(_) if size_bytes <= device_bytes => DataMap::dense(size_bytes),
                     // A size that no filesystem like this could fill may be damage, too.
                     Some(error) => {
@@ -84,7 +84,7 @@ impl Copier {
             observer(CopyEvent::Progress(self.summary));
         }
         if let Some(Missing { bytes, error }) = damage {
-            self.tell_damage(observer, source.error(error), Effect::ZeroFilled { bytes });
+            self.report_damage(observer, source.error(error), Effect::ZeroFilled { bytes });
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ pub struct CopyOptions {
     pub no_clobber: bool,
 }
 
-/// What is told while files are copied.
+/// Events reported while files are copied.
 #[derive(Debug)]
 pub enum CopyEvent<'a> {
     /// A file is copied to this path of the host.
@@ -83,7 +83,7 @@ pub struct CopySummary {
     pub files: u64,
     /// Bytes of contents, holes not counted.
     pub bytes: u64,
-    /// Problems told.
+    /// Problems reported.
     pub problems: u64,
 }
 
@@ -119,7 +119,7 @@ impl Copier {
     /// Copies `source` to `name` in the directory `dir` of the host. A symbolic link there that is
     /// to become a file is replaced.
     ///
-    /// What goes wrong below a directory is told to `observer` and does not end the copying.
+    /// Errors below a directory are reported to `observer` and do not end the copying.
     ///
     /// # Errors
     /// When the source cannot be copied at all.
@@ -158,12 +158,12 @@ impl Copier {
         self.fill(source, &attr, None, (&file, target), observer)
     }
 
-    fn tell(&mut self, observer: &mut CopyObserver<'_>, problem: &Problem) {
+    fn report(&mut self, observer: &mut CopyObserver<'_>, problem: &Problem) {
         self.summary.problems += 1;
         observer(CopyEvent::Problem(problem));
     }
 
-    fn tell_damage(&mut self, observer: &mut CopyObserver<'_>, error: Error, effect: Effect) {
+    fn report_damage(&mut self, observer: &mut CopyObserver<'_>, error: Error, effect: Effect) {
         let Error { image, path, cause } = error;
         let problem = Problem {
             image,
@@ -171,7 +171,7 @@ impl Copier {
             effect,
             cause: Some(cause),
         };
-        self.tell(observer, &problem);
+        self.report(observer, &problem);
     }
 }
 

@@ -127,7 +127,7 @@ impl Place {
         Ok(rustix::fs::openat(&self.dir, &self.name, flags, mode)?.into())
     }
 
-    /// Makes a directory, or takes the one that is there, and opens it. Tells whether it is new.
+    /// Makes a directory, or takes the one that is there, and opens it. Returns whether it is new.
     pub(super) fn make_dir(&self, permissions: u32) -> Result<(File, bool), Errno> {
         // The owner may work in it until it is finished.
         let mode = Mode::from_raw_mode(permissions & 0o777 | 0o700);

@@ -57,7 +57,7 @@ impl Copier {
                 Some(Ok(entry)) => entry,
                 Some(Err(error)) => {
                     let error = frame.source.error(error);
-                    self.tell_damage(observer, error, Effect::EntriesLost);
+                    self.report_damage(observer, error, Effect::EntriesLost);
                     continue;
                 }
                 None => {
@@ -75,7 +75,7 @@ impl Copier {
                 .and_then(|source| self.copy_one(source, place, &mut shares, observer));
             match copied {
                 Ok(frame) => frames.extend(frame),
-                Err(error) => self.tell_damage(observer, error, Effect::Omitted),
+                Err(error) => self.report_damage(observer, error, Effect::Omitted),
             }
         }
         Ok(())
@@ -177,7 +177,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Gives a directory its attributes once nothing more is made in it.
+    /// Sets the attributes of a directory once nothing more is made in it.
     fn finish_dir(&mut self, frame: &Frame, observer: &mut CopyObserver<'_>) {
         let path = frame.place.path();
         if frame.is_new && !self.options.preserve.mode {
@@ -188,7 +188,7 @@ impl Copier {
             });
             if let Err(error) = limited {
                 let error = frame.place.error(errno(&error));
-                self.tell_damage(observer, error, Effect::AttributesLost);
+                self.report_damage(observer, error, Effect::AttributesLost);
             }
         }
         let target = Target::Open(&frame.dir, &path);

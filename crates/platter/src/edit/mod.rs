@@ -87,14 +87,14 @@ impl fmt::Debug for Edit {
 }
 
 impl MountOptions {
-    /// Begins to edit the filesystem that `spec` names, ignoring its path. Nobody else may use the
-    /// image until the edit is committed or dropped.
+    /// Begins to edit the filesystem that `spec` names, ignoring its path. The image is
+    /// locked exclusively until the edit is committed or dropped.
     pub fn edit(&self, spec: &ImageSpec) -> Result<Edit> {
         let image = self.part(spec, &whole(spec)?)?;
         Edit::begin(self, image.clone(), image)
     }
 
-    /// As [`edit`](Self::edit), with what nobody may find half written written by the writer that
+    /// As [`edit`](Self::edit), but what must be written atomically is written by the writer that
     /// `writer` makes for the image file.
     pub fn edit_with(
         &self,
@@ -145,7 +145,7 @@ impl Edit {
         let options = options.clone().writing(WriteOptions {
             on_error: Some(OnError::ReadOnly),
             commit_interval: None,
-            // Whoever may write the image may do all that the superuser may in it.
+            // A process that may write the image has all rights of the superuser in it.
             uses_reserve: true,
         });
         let devices = options.devices(&ImageSet::from(&image))?;

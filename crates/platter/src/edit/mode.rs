@@ -40,8 +40,8 @@ enum Operator {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operand {
-    /// These bits, and where `executable`, the right to run it if it is a directory or somebody has
-    /// it.
+    /// These bits, and where `executable`, execute permission if it is a directory or any class has
+    /// that permission.
     Bits { bits: u32, executable: bool },
     /// What the class has whose bits are shifted by so much.
     Class(u32),
@@ -133,9 +133,9 @@ impl ModeChange {
     fn take_clause(&mut self, clause: &str) -> Result<(), ModeError> {
         let is_operator = |character| matches!(character, '+' | '-' | '=');
         let start = clause.find(is_operator).ok_or(ModeError)?;
-        let (who, mut rest) = clause.split_at(start);
+        let (classes, mut rest) = clause.split_at(start);
         let mut affected = 0;
-        for class in who.chars() {
+        for class in classes.chars() {
             affected |= match class {
                 'u' => SET_USER_ID | 0o700,
                 'g' => SET_GROUP_ID | 0o070,

@@ -135,7 +135,7 @@ impl Edit {
         let found = self.named(path, source.find())?;
         let missing = || self.error(path, platter_vfs::Error::from(Condition::NotFound));
         let moved = found.ok_or_else(missing)?;
-        self.named(path, source.prove_may_remove(&*moved))?;
+        self.named(path, source.check_may_remove(&*moved))?;
         let goal = self.goal(&source.name, target, into, Condition::Busy)?;
         let kind = self.named(path, moved.attr())?.kind;
         let wrong =
@@ -153,9 +153,9 @@ impl Edit {
                 // rename(2) would keep both names.
                 return Err(self.error(path, Cause::SameFile));
             }
-            self.named(&goal.path, goal.prove_may_remove(&*victim))?;
+            self.named(&goal.path, goal.check_may_remove(&*victim))?;
         }
-        self.named(&goal.path, goal.prove_may_create())?;
+        self.named(&goal.path, goal.check_may_create())?;
         let renamed = source.dir.rename(
             &Context::root(),
             source.name.as_name(),
@@ -166,7 +166,7 @@ impl Edit {
         self.named(&goal.path, renamed)
     }
 
-    /// Gives a file a further name. A symbolic link at the end of `path` is not followed.
+    /// Makes a hard link to a file. A symbolic link at the end of `path` is not followed.
     pub fn link(&self, path: &[u8], target: &[u8], into: bool, existing: Existing) -> Result<()> {
         let file = self.volume.open_no_follow(path)?;
         if file.attr()?.kind == FileKind::Directory {

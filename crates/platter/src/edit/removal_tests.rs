@@ -23,9 +23,9 @@ fn remove(memory: &Arc<MemoryDevice>, path: &'static [u8]) -> Option<String> {
         let removed = removed.and_then(|()| edit.commit());
         sender.send(removed.map_err(|error: Error| error.to_string()).err())
     });
-    let told = receiver.recv_timeout(Duration::from_mins(1)).unwrap();
+    let message = receiver.recv_timeout(Duration::from_mins(1)).unwrap();
     removing.unwrap().join().unwrap().unwrap();
-    told
+    message
 }
 
 /// Makes the entry `name` one of the inode that the entry `other` is of.
@@ -59,11 +59,11 @@ fn loops_and_shared_directories_end_a_removal() {
     ] {
         let damaged = redirect(&memory, name, other);
         let before = damaged.snapshot();
-        let told = remove(&damaged, top);
-        let told = told.unwrap_or_default();
-        let is_path = told.starts_with(&format!("disk:{path}: "));
-        let is_rule = told.ends_with(&format!(": {rule}"));
-        assert!(is_path && is_rule, "{told}");
+        let message = remove(&damaged, top);
+        let message = message.unwrap_or_default();
+        let is_path = message.starts_with(&format!("disk:{path}: "));
+        let is_rule = message.ends_with(&format!(": {rule}"));
+        assert!(is_path && is_rule, "{message}");
         assert!(damaged.snapshot() == before);
     }
 }

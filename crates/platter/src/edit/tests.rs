@@ -358,33 +358,39 @@ fn trees_are_copied_within_the_image_but_not_into_themselves() {
 fn names_follow_the_rules_of_the_commands() {
     let memory = sample(NEWEST);
     let edit = begin(&memory);
-    let told = |result: crate::Result<()>| result.err().map(|error| error.to_string());
+    let message = |result: crate::Result<()>| result.err().map(|error| error.to_string());
     let is = |text: &str| Some(text.to_owned());
-    assert_eq!(told(edit.make_dir(b"/a", None)), is("disk:/a: file exists"));
-    assert_eq!(told(edit.make_dirs(b"a//b/./x/y/", None)), None);
     assert_eq!(
-        told(edit.make_dirs(b"/three/x", None)),
+        message(edit.make_dir(b"/a", None)),
+        is("disk:/a: file exists")
+    );
+    assert_eq!(message(edit.make_dirs(b"a//b/./x/y/", None)), None);
+    assert_eq!(
+        message(edit.make_dirs(b"/three/x", None)),
         is("disk:/three: not a directory")
     );
     let remove = |path: &str| edit.remove(path.as_bytes(), false, false, Missing::Refuse);
-    assert_eq!(told(remove("/a")), is("disk:/a: is a directory"));
-    assert_eq!(told(remove("/a/.")), is("disk:/a/.: invalid argument"));
-    assert_eq!(told(remove("/three/")), is("disk:/three/: not a directory"));
+    assert_eq!(message(remove("/a")), is("disk:/a: is a directory"));
+    assert_eq!(message(remove("/a/.")), is("disk:/a/.: invalid argument"));
     assert_eq!(
-        told(remove("/none")),
+        message(remove("/three/")),
+        is("disk:/three/: not a directory")
+    );
+    assert_eq!(
+        message(remove("/none")),
         is("disk:/none: no such file or directory")
     );
     let gone = |path: &[u8]| edit.remove(path, false, false, Missing::PassOver);
     assert_eq!(
-        [told(gone(b"/none")), told(gone(b"/three/x"))],
+        [message(gone(b"/none")), message(gone(b"/three/x"))],
         [None, None]
     );
     assert_eq!(
-        told(edit.remove(b"/a", false, true, Missing::Refuse)),
+        message(edit.remove(b"/a", false, true, Missing::Refuse)),
         is("disk:/a: directory not empty")
     );
     let rename = |from: &str, to: &str, into| {
-        told(edit.rename(from.as_bytes(), to.as_bytes(), into, Existing::Replace))
+        message(edit.rename(from.as_bytes(), to.as_bytes(), into, Existing::Replace))
     };
     assert_eq!(rename("/three", "/a", false), is("disk:/a: is a directory"));
     assert_eq!(
@@ -404,22 +410,22 @@ fn names_follow_the_rules_of_the_commands() {
         is("disk:/none/: not a directory")
     );
     assert_eq!(
-        told(edit.link(b"/three", b"/a", true, Existing::Refuse)),
+        message(edit.link(b"/three", b"/a", true, Existing::Refuse)),
         None
     );
     assert_eq!(
         rename("/three", "/a/three", true),
         is("disk:/three: is the same file as its target")
     );
-    assert_eq!(told(remove("/three")), None);
+    assert_eq!(message(remove("/three")), None);
     assert_eq!(
-        told(edit.link(b"/a", b"/x", true, Existing::Refuse)),
+        message(edit.link(b"/a", b"/x", true, Existing::Refuse)),
         is("disk:/a: operation not permitted")
     );
     edit.symlink(b"none", b"/dangling", true, Existing::Refuse)
         .unwrap();
     assert_eq!(
-        told(edit.symlink(b"x", b"/dangling", true, Existing::Refuse)),
+        message(edit.symlink(b"x", b"/dangling", true, Existing::Refuse)),
         is("disk:/dangling: file exists")
     );
     edit.symlink(b"x", b"/dangling", true, Existing::Replace)
@@ -508,11 +514,11 @@ fn files_that_outlive_an_edit_do_not_lock_the_image() {
             volume.open("/three").unwrap_err(),
             volume.read_dir("/").unwrap_err(),
         ] {
-            let told = error.to_string();
-            assert!(matches!(error.cause, Cause::Ended), "{told}");
+            let message = error.to_string();
+            assert!(matches!(error.cause, Cause::Ended), "{message}");
             assert!(
-                told.ends_with("the edit that it belongs to has ended"),
-                "{told}"
+                message.ends_with("the edit that it belongs to has ended"),
+                "{message}"
             );
         }
         assert!(std::io::Read::read(&mut reader, &mut buf).is_err());

@@ -121,7 +121,7 @@ fn create_beside(target: &Path) -> std::io::Result<PathBuf> {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.is_finished {
-            // Whoever is told of the failure sees what is left.
+            // An error is ignored: a file that is left is visible to the user.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -149,7 +149,7 @@ impl FormatOptions {
         self
     }
 
-    /// Makes the filesystem in what `spec` names, and tells `tell` of the bytes of content as they
+    /// Makes the filesystem in what `spec` names, and reports bytes of content to `progress` as they
     /// are written.
     ///
     /// A block device, a partition, and a file that is made empty and keeps its size, are written in
@@ -159,7 +159,7 @@ impl FormatOptions {
     /// # Errors
     /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
     /// does not fit.
-    pub fn make(&self, spec: &ImageSpec, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    pub fn make(&self, spec: &ImageSpec, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let maker = self.settled();
         let content = maker.content.as_ref();
         if content.is_some_and(|content| content.is_read_from(&spec.image)) {
@@ -167,7 +167,7 @@ impl FormatOptions {
             return Err(host_error(&spec.image, std::io::Error::other(text)));
         }
         if !maker.others.is_empty() {
-            return maker.make_on_several(spec, tell);
+            return maker.make_on_several(spec, progress);
         }
         let there = match fs::metadata(&spec.image) {
             Ok(metadata) => Some(metadata),
@@ -180,7 +180,7 @@ impl FormatOptions {
         let keeps_size = matches!(maker.size, Size::AsItIs | Size::OfContent);
         let is_empty = maker.content.is_none() && maker.size == Size::AsItIs;
         if spec.partition.is_some() || is_device || is_empty {
-            return maker.make_in_place(spec, tell);
+            return maker.make_in_place(spec, progress);
         }
         let replaced = match &there {
             Some(_) => Some(maker.open_replaced(&spec.image)?),
@@ -196,10 +196,10 @@ impl FormatOptions {
         let draft = Draft::begin(&spec.image, replaced)?;
         match size {
             Size::Bytes(size_bytes) => maker
-                .try_size(&draft, size_bytes, tell)
+                .try_size(&draft, size_bytes, progress)
                 .map_err(|error| maker.explain_too_small(error, size_bytes))?,
-            Size::AsItIs | Size::OfContent => maker.make_roomy(&draft, tell)?,
-            Size::Minimal => maker.make_smallest(&draft, tell)?,
+            Size::AsItIs | Size::OfContent => maker.make_roomy(&draft, progress)?,
+            Size::Minimal => maker.make_smallest(&draft, progress)?,
         }
         draft.finish()
     }
@@ -228,7 +228,7 @@ impl FormatOptions {
         settled
     }
 
-    fn make_in_place(&self, spec: &ImageSpec, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    fn make_in_place(&self, spec: &ImageSpec, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let image = Image::open_spec(spec, Access::Write)?;
         self.refuse_occupied(&image)?;
         if self.size == Size::Minimal {
@@ -239,7 +239,7 @@ impl FormatOptions {
         let len_bytes = image.device().geometry().len_bytes;
         self.refuse_unfit(&image)
             .map_err(|error| self.explain_too_small(error, len_bytes))?;
-        self.make_on(&image.into(), OnDevice::Anything, tell)
+        self.make_on(&image.into(), OnDevice::Anything, progress)
     }
 
     /// As much of an image that is there as the filesystem is to use.
@@ -256,22 +256,27 @@ impl FormatOptions {
         Ok(Image::new(Arc::clone(image.name()), Arc::new(view)))
     }
 
-    fn try_size(&self, draft: &Draft, size_bytes: u64, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        self.make_on(&draft.clear(size_bytes)?.into(), OnDevice::Zeros, tell)
+    fn try_size(
+        &self,
+        draft: &Draft,
+        size_bytes: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        self.make_on(&draft.clear(size_bytes)?.into(), OnDevice::Zeros, progress)
     }
 
     /// Makes it with some room to spare.
-    fn make_roomy(&self, draft: &Draft, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    fn make_roomy(&self, draft: &Draft, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut size_bytes = self.likely_bytes()?;
         for _ in 1..SIZES_MAX {
-            match self.try_size(draft, size_bytes, tell) {
+            match self.try_size(draft, size_bytes, progress) {
                 Err(error) if is_full(&error) => {
                     size_bytes = (size_bytes + size_bytes / 4).next_multiple_of(SIZE_UNIT_BYTES);
                 }
                 made => return made,
             }
         }
-        self.try_size(draft, size_bytes, tell)
+        self.try_size(draft, size_bytes, progress)
     }
 
     /// What the content takes with what belongs to it, a journal, and a tenth to spare.
@@ -291,7 +296,7 @@ impl FormatOptions {
         &self,
         images: &ImageSet,
         before: OnDevice,
-        tell: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let clock = self.fresh_clock();
         self.make_empty(images, before, &*clock)?;
@@ -306,7 +311,7 @@ impl FormatOptions {
             clock,
         };
         let fs = self.new.driver().mount(request).map_err(named)?;
-        content.fill(&*fs, tell)?;
+        content.fill(&*fs, progress)?;
         if let Some((uid, gid)) = self.new.driver().root_owner() {
             // Before that of what the root directory is copied from.
             let owner = SetAttr {
@@ -418,13 +423,13 @@ mod tests {
             .content(content)
             .size_of_content();
         let most = budget.dirty_limit_bytes() + (64 << 10);
-        let mut told = 0;
-        let mut tell = |bytes| {
-            told += bytes;
+        let mut reported = 0;
+        let mut progress = |bytes| {
+            reported += bytes;
             assert!(budget.dirty_bytes() <= most, "{}", budget.dirty_bytes());
         };
-        maker.make(&spec, &mut tell).unwrap();
-        assert_eq!(told, 300 * (32 << 10));
+        maker.make(&spec, &mut progress).unwrap();
+        assert_eq!(reported, 300 * (32 << 10));
     }
 
     fn entries(folder: &Path) -> usize {
@@ -432,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_image_is_a_hundredth_longer_than_one_that_is_too_short() {
+    fn minimal_size_is_within_a_hundredth_of_the_smallest_image() {
         for (generation, files, bytes) in [
             (Generation::Ext2, 20, 50_000),
             (NEWEST, 1, 10),
@@ -443,12 +448,15 @@ mod tests {
             let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
             let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
             let maker = || FormatOptions::new(MkfsOptions::new(generation)).content(content());
-            let mut told = 0;
-            let mut tell = |bytes| told += bytes;
-            maker().minimal_size().make(&spec, &mut tell).unwrap();
+            let mut reported = 0;
+            let mut progress = |bytes| reported += bytes;
+            maker().minimal_size().make(&spec, &mut progress).unwrap();
             let smallest = fs::metadata(&spec.image).unwrap().len();
             let most = u64::from(files) * bytes as u64 * 4;
-            assert!(told <= most, "made {told} bytes of {most} at {smallest}");
+            assert!(
+                reported <= most,
+                "made {reported} bytes of {most} at {smallest}"
+            );
             fs::remove_file(&spec.image).unwrap();
             for part in [50, 20, 5, 2] {
                 let less = smallest - (smallest / part).max(4096);
@@ -521,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_replaced_only_when_nobody_uses_it() {
+    fn existing_file_is_replaced_only_when_it_is_not_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
         let spec = ImageSpec::parse(&path).unwrap();

@@ -18,7 +18,7 @@ struct NewFiles(Vec<PathBuf>);
 impl Drop for NewFiles {
     fn drop(&mut self) {
         for path in &self.0 {
-            // Whoever is told of the failure sees what is left.
+            // An error is ignored: a file that is left is visible to the user.
             let _ = fs::remove_file(path);
         }
     }
@@ -30,7 +30,7 @@ impl FormatOptions {
     pub(super) fn make_on_several(
         &self,
         spec: &ImageSpec,
-        tell: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let mut new_files = NewFiles::default();
         let mut images = ImageSet::new(self.open_target(spec, &mut new_files)?);
@@ -40,7 +40,7 @@ impl FormatOptions {
         let targets = images.devices();
         let checked = self.new.driver().check(&targets, &*self.fresh_clock());
         checked.map_err(|error| Error::new(images.first().name(), error))?;
-        self.make_on(&images, OnDevice::Anything, tell)?;
+        self.make_on(&images, OnDevice::Anything, progress)?;
         new_files.0.clear();
         Ok(())
     }

@@ -29,10 +29,10 @@ const STEPS_MAX: u32 = 50;
 
 impl FormatOptions {
     /// Makes the shortest image of those that are longer than another by a hundredth, or by 4 KiB.
-    pub(super) fn make_smallest(&self, draft: &Draft, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    pub(super) fn make_smallest(&self, draft: &Draft, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut full = None;
         for class in self.new.driver().length_classes() {
-            match self.make_smallest_of(draft, &class, tell) {
+            match self.make_smallest_of(draft, &class, progress) {
                 Err(error) if is_full(&error) => full = Some(error),
                 made => return made,
             }
@@ -48,7 +48,7 @@ impl FormatOptions {
         &self,
         draft: &Draft,
         class: &Range<u64>,
-        tell: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         let data = self
             .content
@@ -57,20 +57,20 @@ impl FormatOptions {
         if data >= class.end.saturating_mul(2) {
             return Err(super::full(&draft.clear(0)?));
         }
-        let needed = self.measure(draft, class, tell)?;
+        let needed = self.measure(draft, class, progress)?;
         let mut len = self.first_with(draft, needed, class)?;
-        let mut fits = self.try_size(draft, len, tell);
+        let mut fits = self.try_size(draft, len, progress);
         for _ in 0..STEPS_MAX {
             match fits {
                 Err(error) if is_full(&error) => {}
                 fits => {
                     fits?;
-                    return self.make_shorter(draft, len, class, tell);
+                    return self.make_shorter(draft, len, class, progress);
                 }
             }
-            // Free space that lies in pieces took more of it to be told of.
+            // Fragmented free space needed more of itself for its records.
             len += step(len);
-            fits = self.try_size(draft, len, tell);
+            fits = self.try_size(draft, len, progress);
         }
         fits
     }
@@ -81,7 +81,7 @@ impl FormatOptions {
         draft: &Draft,
         mut len: u64,
         class: &Range<u64>,
-        tell: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<()> {
         for _ in 0..STEPS_MAX {
             let shorter = len.saturating_sub(step(len));
@@ -89,7 +89,7 @@ impl FormatOptions {
                 break;
             }
             let trial = draft.sibling()?;
-            match self.try_size(&trial, shorter, tell) {
+            match self.try_size(&trial, shorter, progress) {
                 Ok(()) => len = shorter,
                 Err(error) if is_full(&error) => break,
                 Err(error) => return Err(error),
@@ -100,12 +100,17 @@ impl FormatOptions {
     }
 
     /// The bytes that the content takes in images of lengths in `class`.
-    fn measure(&self, draft: &Draft, class: &Range<u64>, tell: &mut dyn FnMut(u64)) -> Result<u64> {
+    fn measure(
+        &self,
+        draft: &Draft,
+        class: &Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64> {
         let mut len = self.likely_bytes()?.max(class.start);
         for _ in 0..SIZES_MAX {
             len = len.min(class.end - UNIT_BYTES);
             let before = self.free_bytes(draft, len)?;
-            match self.try_size(draft, len, tell) {
+            match self.try_size(draft, len, progress) {
                 Err(error) if is_full(&error) && len + UNIT_BYTES < class.end => {
                     len = (len + len / 4).next_multiple_of(UNIT_BYTES);
                 }

@@ -44,7 +44,7 @@ pub(super) struct Part {
     range: Range<usize>,
 }
 
-/// What a job is read to. Its memory serves further jobs once nobody looks at it: fresh memory costs
+/// The buffer of a job. It is reused by further jobs once it has no reader: fresh memory costs
 /// about as much as what it is filled with.
 #[derive(Debug, Default)]
 struct Buffer {

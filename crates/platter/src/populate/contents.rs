@@ -131,7 +131,7 @@ impl Contents {
         self.data_bytes()
     }
 
-    /// Gives the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is
+    /// Passes the data to `write`, in ascending order: blocks of [`HOLE_BYTES`] in which any byte is
     /// not zero, whatever holes the source knows of.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ fn chunks_of(ranges: impl Iterator<Item = Range<u64>>, size_bytes: u64) -> Vec<R
     chunks
 }
 
-/// Gives what is not zeros to `write`, neighbours together. The offset is that of a block.
+/// Passes what is not zeros to `write`, neighbours together. The offset is that of a block.
 pub(super) fn write_data(
     offset: u64,
     bytes: &[u8],

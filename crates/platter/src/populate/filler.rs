@@ -30,7 +30,7 @@ pub(super) struct Filler<'a> {
     waiting: Vec<Waiting<'a>>,
     /// How long they are together.
     waiting_bytes: usize,
-    told: Told<'a>,
+    progress: Progress<'a>,
 }
 
 /// A directory, by its name in the one above.
@@ -39,10 +39,10 @@ struct Open {
     inode: Arc<dyn Inode>,
 }
 
-/// What was made, and who hears of it.
-struct Told<'a> {
+/// What was made, and the function that bytes are reported to.
+struct Progress<'a> {
     filled: Filled,
-    tell: &'a mut dyn FnMut(u64),
+    observer: &'a mut dyn FnMut(u64),
 }
 
 /// A file without attributes whose contents have no holes.
@@ -57,7 +57,7 @@ impl<'a> Filler<'a> {
         content: &'a Content,
         pieces: Pieces<'a>,
         fs: &'a dyn Filesystem,
-        tell: &'a mut dyn FnMut(u64),
+        observer: &'a mut dyn FnMut(u64),
     ) -> Self {
         Self {
             content,
@@ -66,16 +66,16 @@ impl<'a> Filler<'a> {
             open: Vec::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
-            told: Told {
+            progress: Progress {
                 filled: Filled::default(),
-                tell,
+                observer,
             },
         }
     }
 
     /// What was made so far.
     pub(super) fn filled(&self) -> Filled {
-        self.told.filled
+        self.progress.filled
     }
 
     /// Makes a member, or has it [wait](Self::make_waiting) for others.
@@ -85,7 +85,7 @@ impl<'a> Filler<'a> {
         if path.is_root() {
             return Ok(());
         }
-        self.told.filled.names += 1;
+        self.progress.filled.names += 1;
         let size_bytes = member.kind.contents().map(Contents::size_bytes);
         let Some(size_bytes) = size_bytes.filter(|&size_bytes| size_bytes <= SHORT_BYTES_MAX)
         else {
@@ -102,7 +102,7 @@ impl<'a> Filler<'a> {
         }
         let bytes = self.pieces.whole(size_bytes).map_err(failed)?;
         if member.xattrs.is_empty() && !has_holes(&bytes) {
-            self.told.add(size_bytes);
+            self.progress.add(size_bytes);
             self.waiting_bytes += bytes.len();
             self.waiting.push(Waiting {
                 path,
@@ -113,7 +113,7 @@ impl<'a> Filler<'a> {
         }
         self.make_waiting()?;
         let made = self.make_alone(path, member, |filler, inode| {
-            let end = filler.told.write(inode, 0, &bytes)?;
+            let end = filler.progress.write(inode, 0, &bytes)?;
             set_size(inode, end, size_bytes)
         });
         made.map_err(failed)
@@ -212,12 +212,12 @@ impl<'a> Filler<'a> {
     fn write_pieces(&mut self, inode: &dyn Inode) -> Result<u64, Cause> {
         let mut end = 0;
         while let Some(piece) = self.pieces.next()? {
-            end = end.max(self.told.write(inode, piece.offset, &piece.bytes)?);
+            end = end.max(self.progress.write(inode, piece.offset, &piece.bytes)?);
         }
         Ok(end)
     }
 
-    /// Gives a directory what it is to be found with.
+    /// Sets the final attributes of a directory.
     pub(super) fn finish_directory(&mut self, path: &MemberPath, member: &Member) -> Result<()> {
         let finished = self
             .find(path)
@@ -225,7 +225,7 @@ impl<'a> Filler<'a> {
         finished.map_err(|cause| self.content.error(path, cause))
     }
 
-    /// Gives the root directory an owner.
+    /// Sets the owner of the root directory.
     pub(super) fn own_root(&self, (uid, gid): (u32, u32)) -> Result<()> {
         let owner = SetAttr {
             uid: Some(uid),
@@ -278,8 +278,8 @@ impl<'a> Filler<'a> {
     }
 }
 
-impl Told<'_> {
-    /// Writes what is no zeros of a part of a file. Gives where that ends.
+impl Progress<'_> {
+    /// Writes what is no zeros of a part of a file. Returns where that ends.
     fn write(&mut self, inode: &dyn Inode, offset: u64, bytes: &[u8]) -> Result<u64, Cause> {
         let mut end = 0;
         write_data(offset, bytes, &mut |offset, bytes| {
@@ -292,7 +292,7 @@ impl Told<'_> {
 
     fn add(&mut self, bytes: u64) {
         self.filled.bytes += bytes;
-        (self.tell)(bytes);
+        (self.observer)(bytes);
     }
 }
 

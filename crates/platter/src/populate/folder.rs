@@ -32,7 +32,7 @@ const THREADS_MAX: usize = 4;
 const LIST_BYTES: usize = 32 << 10;
 
 /// Finds all below `folder` but for the file `left_out`. Several threads look, each at one directory
-/// at a time; what is found does not depend on who came first.
+/// at a time; what is found does not depend on their order.
 pub(super) fn index(folder: &Path, left_out: Option<&Path>) -> Result<Content> {
     let name: Arc<str> = Escaped(folder.as_os_str().as_bytes()).to_string().into();
     let walk = Walk {
@@ -120,7 +120,7 @@ struct Walk {
 
 #[derive(Default)]
 struct State {
-    /// Directories whose entries nobody has looked at.
+    /// Directories whose entries were not read yet.
     pending: Vec<Pending>,
     /// Threads that may find further ones.
     busy: usize,

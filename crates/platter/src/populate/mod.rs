@@ -84,7 +84,7 @@ impl Member {
         }
     }
 
-    /// Whom it is made for.
+    /// The credentials that it is made with.
     fn context(&self) -> Context {
         Context {
             credentials: Credentials::new(self.uid, self.gid),
@@ -247,13 +247,13 @@ impl Content {
         Ok(all)
     }
 
-    /// Makes it all in a filesystem. `tell` hears of bytes that are written, or about to be.
-    pub fn fill(&self, fs: &dyn Filesystem, tell: &mut dyn FnMut(u64)) -> Result<Filled> {
+    /// Makes it all in a filesystem. Calls `progress` with bytes that are written, or about to be.
+    pub fn fill(&self, fs: &dyn Filesystem, progress: &mut dyn FnMut(u64)) -> Result<Filled> {
         let files = self
             .members
             .iter()
             .filter_map(|(_, member)| member.kind.contents());
-        let filled = ahead::read(files, |pieces| self.fill_from(pieces, fs, tell));
+        let filled = ahead::read(files, |pieces| self.fill_from(pieces, fs, progress));
         filled.unwrap_or_else(|error| Err(Error::new(&self.name, error)))
     }
 
@@ -261,9 +261,9 @@ impl Content {
         &self,
         pieces: Pieces<'_>,
         fs: &dyn Filesystem,
-        tell: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<Filled> {
-        let mut filler = Filler::new(self, pieces, fs, tell);
+        let mut filler = Filler::new(self, pieces, fs, progress);
         for (path, member) in &self.members {
             filler.make(path, member)?;
         }

@@ -375,15 +375,15 @@ fn compressed_archives_give_what_is_in_them() {
         let content = Content::of_archive(file.path()).unwrap();
         assert_eq!(described(&content), expected, "{program}");
         assert!(content.is_read_from(file.path()));
-        let told = |bytes: &[u8]| stream(bytes, u64::MAX).unwrap_err().to_string();
-        let cut = told(&packed[..packed.len() - gap.len() - 3]);
+        let message = |bytes: &[u8]| stream(bytes, u64::MAX).unwrap_err().to_string();
+        let cut = message(&packed[..packed.len() - gap.len() - 3]);
         assert!(
             cut.contains("ends too early") && cut.contains(" byte "),
             "{cut}"
         );
         let mut broken = packed.clone();
         broken[gap.len() + parts[0].len() / 2] ^= 0x10;
-        let broken = told(&broken);
+        let broken = message(&broken);
         let expected = format!("stream: {program} data is corrupt before byte ");
         assert!(broken.starts_with(&expected), "{broken}");
         // What is no zeros counts, and nothing else.

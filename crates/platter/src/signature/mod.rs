@@ -1,4 +1,4 @@
-//! What a run of bytes is, told by the magic numbers at its beginning, as blkid does.
+//! Identification of a run of bytes by the magic numbers at its beginning, as blkid does it.
 //!
 //! Only names are found here; what a filesystem says about itself is read by its driver.
 

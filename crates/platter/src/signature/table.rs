@@ -100,7 +100,7 @@ formats! {
     Btrfs "btrfs" Filesystem [[(0x1_0040, b"_BHRfS_M")]] None;
     /// XFS.
     Xfs "xfs" Filesystem [[(0, b"XFSB")]] None;
-    /// ext2, ext3 or ext4; its driver tells which.
+    /// ext2, ext3 or ext4; its driver determines which.
     Ext "ext" Filesystem [[(0x438, b"\x53\xef")]] None;
     /// Squashfs, little-endian.
     Squashfs "squashfs" Filesystem [[(0, b"hsqs")]] None;

@@ -32,7 +32,7 @@ pub struct LoadedEntry {
     pub name: NameBuf,
     /// What it names.
     pub id: InodeId,
-    /// The type as the entry tells it.
+    /// The type as the entry has it.
     pub kind: Option<FileKind>,
     /// The file and its attributes.
     pub file: Result<(File, Attr)>,

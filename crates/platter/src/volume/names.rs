@@ -155,7 +155,7 @@ impl Volume {
         self.create_at_path(link, CreateKind::Symlink(text.to_vec()), false)
     }
 
-    /// Gives a file a further name. A symbolic link at the end of `original` is not followed.
+    /// Makes a hard link to a file. A symbolic link at the end of `original` is not followed.
     pub fn hard_link(&self, original: impl AsPath, link: impl AsPath) -> Result<()> {
         let file = self.open_no_follow(original)?;
         let link = link.path_bytes();

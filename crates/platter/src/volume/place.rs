@@ -49,23 +49,23 @@ impl Place {
         if self.is_directory && kind != CreateKind::Directory {
             return Err(Condition::NotDirectory.into());
         }
-        self.prove_may_create()?;
+        self.check_may_create()?;
         self.dir
             .create(context, self.name.as_name(), kind, permissions)
     }
 
-    /// Gives a file a further name here.
+    /// Makes a hard link to a file here.
     pub(crate) fn link(&self, context: &Context, target: &dyn Inode) -> Result<()> {
         if self.is_directory {
             return Err(Condition::NotFound.into());
         }
-        self.prove_may_create()?;
+        self.check_may_create()?;
         self.dir.link(context, self.name.as_name(), target.id())
     }
 
     /// Takes away what is here: a file, or a directory that is empty.
     pub(crate) fn remove(&self, victim: &dyn Inode) -> Result<()> {
-        self.prove_may_remove(victim)?;
+        self.check_may_remove(victim)?;
         let context = Context::root();
         if victim.attr()?.kind == FileKind::Directory {
             return self.dir.remove_dir(&context, self.name.as_name());
@@ -75,14 +75,14 @@ impl Place {
 
     /// # Errors
     /// `NotPermitted` where flags keep the directory from changing.
-    pub(crate) fn prove_may_create(&self) -> Result<()> {
+    pub(crate) fn check_may_create(&self) -> Result<()> {
         check_create(&*self.dir, &self.dir.attr()?, &Credentials::root())
     }
 
     /// # Errors
     /// `NotPermitted` where flags keep the directory or the file from changing; `NotDirectory`
     /// where only a directory can be meant.
-    pub(crate) fn prove_may_remove(&self, victim: &dyn Inode) -> Result<()> {
+    pub(crate) fn check_may_remove(&self, victim: &dyn Inode) -> Result<()> {
         let attr = victim.attr()?;
         if self.is_directory && attr.kind != FileKind::Directory {
             return Err(Condition::NotDirectory.into());

@@ -106,7 +106,7 @@ impl Volume {
                 self.named(&path, place.remove(&*victim))?;
                 continue;
             }
-            self.named(&path, place.prove_may_remove(&*victim))?;
+            self.named(&path, place.check_may_remove(&*victim))?;
             if !entered.insert(victim.id()) {
                 let error = platter_vfs::Error::from(second_name(victim.id()));
                 return Err(self.error(&path, error));

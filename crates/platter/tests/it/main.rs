@@ -91,8 +91,8 @@ fn run(command: &mut Command, input: &str) {
         .write_all(input.as_bytes())
         .unwrap();
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program}: {told}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program}: {message}");
 }
 
 fn spec(image: &Path, rest: &str) -> ImageSpec {

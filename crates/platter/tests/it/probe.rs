@@ -1,4 +1,4 @@
-//! What is on an image is told without opening it.
+//! Identification of the contents of an image without opening it.
 
 use platter::block::Access;
 use platter::block::partition::Scheme;
@@ -11,7 +11,7 @@ fn probe(path: &Path) -> platter::Probe {
 }
 
 #[test]
-fn a_bare_filesystem_tells_kind_label_and_uuid() {
+fn probe_of_a_bare_filesystem_returns_kind_label_and_uuid() {
     let workshop = Workshop::new();
     let probe = probe(&workshop.ext4("disk.img"));
     assert_eq!(probe.len_bytes, 8 << 20);
@@ -23,7 +23,7 @@ fn a_bare_filesystem_tells_kind_label_and_uuid() {
 }
 
 #[test]
-fn a_disk_tells_what_each_partition_holds() {
+fn probe_of_a_disk_returns_contents_of_each_partition() {
     let workshop = Workshop::new();
     let probe = probe(&workshop.disk("disk.img"));
     assert!(probe.signature.is_none());
@@ -51,7 +51,7 @@ fn a_boot_sector_of_a_filesystem_is_no_partition_table() {
 }
 
 #[test]
-fn a_damaged_superblock_is_still_told_by_its_magic() {
+fn probe_identifies_a_corrupt_superblock_by_its_magic() {
     let workshop = Workshop::new();
     let path = workshop.ext4("disk.img");
     let file = fs::File::options().write(true).open(&path).unwrap();

@@ -32,7 +32,7 @@ impl Mirror {
     }
 
     fn error(&self, at: u64) -> BufferError {
-        let source = io::Error::other("the medium is scratched");
+        let source = io::Error::other("the disk is scratched");
         IoError::new(&self.name, Operation::Read, at, 0, source).into()
     }
 
@@ -133,7 +133,7 @@ fn flipped_bit_is_read_from_the_other_copy() {
     let verifier = Filled::new(0);
     let node = cache.read(AT, &verifier).unwrap();
     assert_eq!((&node[..], node.copy()), (&[0; NODE as usize][..], 1));
-    assert_eq!(store.byte(0, AT + 5), 1, "nobody asked for a repair");
+    assert_eq!(store.byte(0, AT + 5), 1, "no repair was requested");
     assert!(cache.read(AT, &verifier).unwrap().is_same_version(&node));
     assert_eq!(store.reads(), [1, 1]);
     let bad = cache.bad_copies();
@@ -208,7 +208,7 @@ fn block_with_all_copies_bad_is_corrupt() {
 }
 
 #[test]
-fn stale_copy_is_told_by_what_is_expected() {
+fn stale_copy_is_detected_by_what_is_expected() {
     let (store, cache) = mirror();
     store.put(1, AT, &[7; NODE as usize]);
     let generation = |wanted: u8| {

@@ -46,7 +46,7 @@ impl Probe {
 
     fn fail(&self, offset: u64, length: usize) -> Result<(), IoError> {
         if self.failing.load(Ordering::Relaxed) {
-            let source = io::Error::other("the medium is scratched");
+            let source = io::Error::other("the disk is scratched");
             let length = length as u64;
             return Err(IoError::new(
                 self.name(),
@@ -336,7 +336,7 @@ fn holders_of_an_older_version_keep_reading_it() {
 }
 
 #[test]
-fn a_published_version_is_sealed_and_proven() {
+fn a_published_version_is_sealed_and_validated() {
     let (probe, cache, _) = cache(Probe::new(8), 1 << 20);
     let mut bytes = vec![6; BLOCK as usize];
     bytes[BLOCK as usize - 1] = 0;

@@ -77,7 +77,7 @@ fn run(steps: Vec<Step>, limit_bytes: u64, order: u8) {
                 let size_now = usize::try_from(size).unwrap();
                 model.resize(size_now, 0);
                 file.size.store(size, Ordering::Relaxed);
-                // The driver clears what the medium holds beyond the new end.
+                // The driver clears what the disk holds beyond the new end.
                 file.bytes.lock().unwrap().truncate(size_now);
                 mapping.truncate(size);
             }

@@ -115,7 +115,7 @@ fn a_failed_page_fails_for_each_reader_and_is_not_poisoned() {
 }
 
 #[test]
-fn an_error_reaches_all_who_wait_for_the_page() {
+fn an_error_reaches_all_waiters_of_the_page() {
     let mut file = File::of_pages(4);
     file.gate = Some(Barrier::new(2));
     file.unreadable.lock().unwrap().insert(2);

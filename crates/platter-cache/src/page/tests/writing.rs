@@ -163,7 +163,7 @@ fn a_writer_is_held_back_by_too_many_dirty_pages() {
 }
 
 #[test]
-fn a_writer_fails_when_what_it_must_write_back_cannot_be_written() {
+fn a_writer_fails_if_the_writeback_it_needs_fails() {
     let file = File::default();
     file.unwritable.lock().unwrap().extend(0..3000);
     let (mapping, budget) = mapping(4 << 20);
@@ -376,7 +376,7 @@ fn dropping_a_mapping_gives_dirty_pages_up_too() {
 }
 
 #[test]
-fn whole_pages_are_written_past_the_cache_only_where_none_is_cached() {
+fn whole_pages_bypass_the_cache_only_if_none_is_cached() {
     let file = File::of_pages(100);
     let (mapping, _) = mapping(16 << 20);
     byte(&mapping, &file, 40).unwrap();

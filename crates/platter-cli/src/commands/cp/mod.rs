@@ -65,7 +65,7 @@ pub(crate) struct Cp {
     /// Take the target for the file itself, even if it is a directory
     #[arg(short = 'T', long, conflicts_with = "target_directory")]
     no_target_directory: bool,
-    /// Tell each file on standard error
+    /// Report each file on standard error
     #[arg(short, long)]
     verbose: bool,
 }

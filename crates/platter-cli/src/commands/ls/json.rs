@@ -31,7 +31,7 @@ struct Object<'a> {
     acl: bool,
 }
 
-/// Writes an array of all files, directories before what is in them. What cannot be had is told
+/// Writes an array of all files, directories before what is in them. What cannot be read is reported
 /// on standard error and left out.
 pub(super) fn list(ls: &Ls, operands: Vec<Operand>, console: &mut Console) -> io::Result<()> {
     let mut writer = Writer {
@@ -49,7 +49,7 @@ pub(super) fn list(ls: &Ls, operands: Vec<Operand>, console: &mut Console) -> io
                 let name = file.path().rsplit(|&byte| byte == b'/').next();
                 let name = name.unwrap_or_default().to_vec();
                 let (record, problem) = Record::of_file(name, &file, attr);
-                writer.tell(problem)?;
+                writer.report(problem)?;
                 let image = unescape(file.volume().name());
                 writer.push(&record, &image, file.path(), &accounts)?;
             }
@@ -74,11 +74,11 @@ impl Writer<'_> {
             for entry in self.ls.records(&dir) {
                 let record = match entry {
                     Ok((record, problem)) => {
-                        self.tell(problem)?;
+                        self.report(problem)?;
                         record
                     }
                     Err(error) => {
-                        self.tell(Some(error))?;
+                        self.report(Some(error))?;
                         continue;
                     }
                 };
@@ -88,8 +88,8 @@ impl Writer<'_> {
                 if self.ls.recursive && is_below && record.kind == Some(FileKind::Directory) {
                     match dir.open_entry(&record.name, record.id) {
                         Ok(file) if seen.insert(record.id) => pending.push(file),
-                        Ok(file) => self.tell(Some(file.error(second_name(record.id))))?,
-                        Err(error) => self.tell(Some(error))?,
+                        Ok(file) => self.report(Some(file.error(second_name(record.id))))?,
+                        Err(error) => self.report(Some(error))?,
                     }
                 }
             }
@@ -119,7 +119,7 @@ impl Writer<'_> {
         self.array.push(&mut self.console.out, &object)
     }
 
-    fn tell(&mut self, problem: Option<Error>) -> io::Result<()> {
+    fn report(&mut self, problem: Option<Error>) -> io::Result<()> {
         match problem {
             Some(problem) => self.console.trouble(STATUS_MINOR, problem),
             None => Ok(()),

@@ -54,7 +54,7 @@ impl Lister<'_> {
                 Ok(attr) => {
                     let Operand { heading, file, .. } = operand;
                     let (record, problem) = Record::of_file(heading, &file, attr);
-                    self.tell(problem)?;
+                    self.report(problem)?;
                     files.push((record, file));
                 }
                 Err(error) => self.console.trouble(STATUS_SERIOUS, error)?,
@@ -102,10 +102,10 @@ impl Lister<'_> {
             for entry in entries.by_ref().take(STRETCH_ENTRIES) {
                 match entry {
                     Ok((record, problem)) => {
-                        self.tell(problem)?;
+                        self.report(problem)?;
                         records.push(record);
                     }
-                    Err(error) => self.tell(Some(error))?,
+                    Err(error) => self.report(Some(error))?,
                 }
             }
             self.order.sort(&mut records, self.ls.reverse);
@@ -149,7 +149,7 @@ impl Lister<'_> {
     ) -> io::Result<Option<Operand>> {
         let name = &record.name;
         let is_dot = matches!(&name[..], b"." | b"..");
-        // A name whose inode is lost was told of already.
+        // A name whose inode is lost was reported already.
         if is_dot || record.is_lost() || record.kind.is_some_and(|kind| kind != FileKind::Directory)
         {
             return Ok(None);
@@ -173,11 +173,11 @@ impl Lister<'_> {
                 }))
             }
             Ok((file, _)) => {
-                self.tell(Some(file.error(second_name(record.id))))?;
+                self.report(Some(file.error(second_name(record.id))))?;
                 Ok(None)
             }
             Err(error) => {
-                self.tell(Some(error))?;
+                self.report(Some(error))?;
                 Ok(None)
             }
         }
@@ -190,7 +190,7 @@ impl Lister<'_> {
         Accounts::default()
     }
 
-    fn tell(&mut self, problem: Option<Error>) -> io::Result<()> {
+    fn report(&mut self, problem: Option<Error>) -> io::Result<()> {
         match problem {
             Some(problem) => self.console.trouble(STATUS_MINOR, problem),
             None => Ok(()),

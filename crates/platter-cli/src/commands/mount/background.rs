@@ -15,8 +15,8 @@ const MOUNTED: u8 = b'm';
 /// The hidden flag of the process in the background.
 const FLAG: &str = "--detached";
 
-/// Starts the program again in the background and gives the exit status of the mount. Errors until
-/// then are told by the new process itself, whose standard error is ours.
+/// Starts the program again in the background and returns the exit status of the mount. Errors
+/// until then are reported by the new process, which shares our standard error.
 pub(super) fn respawn() -> anyhow::Result<u8> {
     let mut arguments: Vec<OsString> = std::env::args_os().collect();
     let end = arguments.iter().position(|argument| argument == "--");
@@ -31,8 +31,8 @@ pub(super) fn respawn() -> anyhow::Result<u8> {
         .context("starting in the background")?;
     let mut word = [0];
     let mut pipe = child.stdout.take().context("no pipe to the background")?;
-    let told = pipe.read(&mut word).context("waiting for the background")?;
-    if told == 1 {
+    let count = pipe.read(&mut word).context("waiting for the background")?;
+    if count == 1 {
         return Ok(0);
     }
     let status = child.wait().context("waiting for the background")?;
@@ -48,8 +48,8 @@ pub(super) fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Lets the waiting process end, and everything go that belongs to the terminal.
-pub(super) fn tell_mounted() -> io::Result<()> {
+/// Lets the waiting process exit, and releases everything that belongs to the terminal.
+pub(super) fn report_mounted() -> io::Result<()> {
     let mut out = io::stdout();
     out.write_all(&[MOUNTED])?;
     out.flush()?;

@@ -1,5 +1,5 @@
-//! Errors of a mounted filesystem, for who looks after the machine: on standard error, in a file,
-//! or in the system's log.
+//! Errors of a mounted filesystem, for the administrator: on standard error, in a file, or in the
+//! system's log.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -53,19 +53,19 @@ impl ErrorLog {
         })
     }
 
-    /// Tells an error, unless it was told just now, or too many were.
-    pub(super) fn tell(&self, error: &str) {
+    /// Reports an error, unless it was reported just now, or too many were.
+    pub(super) fn report(&self, error: &str) {
         let admitted = self.limit.lock().admit(self.clock.monotonic(), error);
         if let Some(withheld) = admitted.withheld {
             self.write(&withheld);
         }
-        if admitted.is_told {
+        if admitted.is_reported {
             self.write(error);
         }
     }
 
-    /// Tells what comes last, whatever was told before.
-    pub(super) fn tell_end(&self, error: &str) {
+    /// Reports the last error, whatever was reported before.
+    pub(super) fn report_end(&self, error: &str) {
         if let Some(withheld) = self.limit.lock().end() {
             self.write(&withheld);
         }
@@ -93,19 +93,19 @@ impl ErrorLog {
     }
 }
 
-/// What was told lately.
+/// Rate limit of errors, with those reported lately.
 #[derive(Debug, Default)]
 struct Limit {
-    told: VecDeque<String>,
+    reported: VecDeque<String>,
     since: Duration,
     withheld: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Admitted {
-    /// A line to be told before, of those that were not.
+    /// A line about the errors withheld so far, to be reported first.
     withheld: Option<String>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Limit {
@@ -113,17 +113,20 @@ impl Limit {
         let mut withheld = None;
         if now.saturating_sub(self.since) >= WINDOW {
             withheld = self.end();
-            self.told.clear();
+            self.reported.clear();
             self.since = now;
         }
-        let is_new = !self.told.iter().any(|told| told == error);
-        let is_told = is_new && self.told.len() < LINES_MAX;
-        if is_told {
-            self.told.push_back(error.to_owned());
+        let is_new = !self.reported.iter().any(|reported| reported == error);
+        let is_reported = is_new && self.reported.len() < LINES_MAX;
+        if is_reported {
+            self.reported.push_back(error.to_owned());
         } else if is_new {
             self.withheld += 1;
         }
-        Admitted { withheld, is_told }
+        Admitted {
+            withheld,
+            is_reported,
+        }
     }
 
     /// A line of the errors that were withheld.
@@ -138,31 +141,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_come_once_each_and_no_more_than_the_kernel_lets_through() {
+    fn errors_are_reported_once_each_and_rate_limited() {
         let mut limit = Limit::default();
         let at = Duration::from_secs;
-        let mut told = |now, error: &str| limit.admit(at(now), error);
+        let mut admit = |now, error: &str| limit.admit(at(now), error);
         let yes = Admitted {
             withheld: None,
-            is_told: true,
+            is_reported: true,
         };
         let no = Admitted {
             withheld: None,
-            is_told: false,
+            is_reported: false,
         };
-        assert_eq!(told(0, "a"), yes);
-        assert_eq!(told(1, "a"), no);
+        assert_eq!(admit(0, "a"), yes);
+        assert_eq!(admit(1, "a"), no);
         for number in 1..LINES_MAX {
-            assert_eq!(told(2, &number.to_string()), yes);
+            assert_eq!(admit(2, &number.to_string()), yes);
         }
-        assert_eq!(told(2, "x"), no);
-        assert_eq!(told(4, "y"), no);
-        let next = told(5, "a");
-        assert!(next.is_told);
+        assert_eq!(admit(2, "x"), no);
+        assert_eq!(admit(4, "y"), no);
+        let next = admit(5, "a");
+        assert!(next.is_reported);
         assert_eq!(
             next.withheld.as_deref(),
             Some("2 further errors are not shown")
         );
-        assert_eq!(told(11, "a"), yes);
+        assert_eq!(admit(11, "a"), yes);
     }
 }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use self::errors::ErrorLog;
 use self::options::MountWords;
-use super::operands::{parse_image, tell_requests};
+use super::operands::{parse_image, report_requests};
 use super::outcome::{Outcome, Waiting};
 use crate::args::ImageOptions;
 use crate::console::{complain, in_one_line};
@@ -29,7 +29,7 @@ const LONG_ABOUT: &str = "\
 Mount an image on a directory, as any user
 
 Serves the image through FUSE until it is unmounted, in the background unless -f is given. The image \
-is written, and nobody else may use it meanwhile; with -o ro, and where it is write-protected, it is \
+is written, and no other process may use it meanwhile; with -o ro, and where it is write-protected, it is \
 only read.
 
 Unmount with `platter umount`, which returns when all is written, and fails where something could not \
@@ -101,7 +101,7 @@ impl Mount {
         let name = volume.name().clone();
         let sink = Arc::clone(&log);
         options.on_error = Some(ErrorSink::new(move |error| {
-            sink.tell(&platter::Error::new(&name, error.clone()).to_string());
+            sink.report(&platter::Error::new(&name, error.clone()).to_string());
         }));
         let fs = volume.filesystem().clone();
         let is_written = !fs.is_read_only();
@@ -113,7 +113,7 @@ impl Mount {
         // Without it, `platter umount` cannot report how the mount ended.
         let waiting = Waiting::listen(session.device_number(), session.watch()?).ok();
         if self.detached {
-            background::tell_mounted()?;
+            background::report_mounted()?;
         }
         let ended = session.join().map_err(|error| named(&volume, error));
         // The session has unmounted it, or reported why it could not.
@@ -125,13 +125,13 @@ impl Mount {
         if let Outcome::Failed(error) = &outcome
             && (self.detached || self.log.is_some())
         {
-            log.tell_end(error);
+            log.report_end(error);
         }
         if let Some(waiting) = waiting {
-            waiting.tell(&outcome);
+            waiting.send(&outcome);
         }
         ended?;
-        tell_requests(&volume);
+        report_requests(&volume);
         Ok(0)
     }
 

@@ -87,7 +87,7 @@ impl MountWords {
 
     /// How the filesystem is kept up while it may be written.
     pub(super) fn write_options(&self) -> WriteOptions {
-        // Whoever is let in is the superuser there, or may do all that one may.
+        // Every user with access is the superuser, or may do all that the superuser may.
         let is_privileged = rustix::process::geteuid().is_root() || self.fuse.no_permission_checks;
         WriteOptions {
             uses_reserve: is_privileged && !self.fuse.allow_other,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn words_nobody_knows_are_refused() {
+    fn unknown_words_are_refused() {
         for list in [
             "nonsense",
             "offset=x",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_for_mounts_that_let_in_nobody_but_the_superuser() {
+    fn reserve_is_used_only_without_allow_other() {
         let uses_reserve = |list: &str| parse(&[list]).unwrap().write_options().uses_reserve;
         assert!(uses_reserve("noperm"));
         assert!(!uses_reserve("allow_other"));

@@ -153,7 +153,7 @@ fn reservation_may_use_space_freed_just_now() {
     while left > 0 {
         let want = u32::try_from(left).unwrap();
         let taken = space
-            .take(volume, BlockNr(1), want, Reserve::Promised)
+            .take(volume, BlockNr(1), want, Reserve::Delayed)
             .unwrap();
         left -= u64::from(taken.count());
     }
@@ -161,7 +161,7 @@ fn reservation_may_use_space_freed_just_now() {
         volume,
         BlockNr(1),
         1,
-        Reserve::Promised
+        Reserve::Delayed
     )));
 }
 

@@ -89,7 +89,7 @@ impl Model {
         match from {
             Reserve::Ordinary => floors.reserved + floors.split,
             Reserve::Privileged => floors.split,
-            Reserve::Split | Reserve::Promised => 0,
+            Reserve::Split | Reserve::Delayed => 0,
         }
     }
 
@@ -98,13 +98,13 @@ impl Model {
             Reserve::Ordinary,
             Reserve::Privileged,
             Reserve::Split,
-            Reserve::Promised,
+            Reserve::Delayed,
         ];
         let from = kinds[self.below(4)];
         let goal = BlockNr(self.below(8000) as u64);
         let want = u32::try_from(1 << self.below(8)).unwrap();
         let had = match from {
-            Reserve::Promised => self.delayed,
+            Reserve::Delayed => self.delayed,
             Reserve::Ordinary | Reserve::Privileged | Reserve::Split => {
                 self.available().saturating_sub(self.floor(from))
             }
@@ -130,7 +130,7 @@ impl Model {
         assert!(had > 0, "{from:?} was not refused");
         let blocks = taken.blocks();
         self.change(&blocks, State::Free, State::Taken);
-        if from == Reserve::Promised {
+        if from == Reserve::Delayed {
             self.delayed -= self.clusters(&blocks).len() as u64;
         }
         self.taken.push(taken);
@@ -155,7 +155,7 @@ impl Model {
             return;
         };
         let blocks = taken.blocks();
-        if taken.from == Reserve::Promised {
+        if taken.from == Reserve::Delayed {
             self.delayed += self.clusters(&blocks).len() as u64;
         }
         self.sample.space.give_back(taken);
@@ -189,7 +189,7 @@ impl Model {
         self.change(&blocks, State::Recorded, State::Pending);
     }
 
-    fn promise(&mut self) {
+    fn reserve(&mut self) {
         let count = self.below(200) as u64;
         let privileged = self.below(2) == 0;
         let from = if privileged {
@@ -240,7 +240,7 @@ impl Model {
             14..24 => self.record(),
             24..27 => self.give_back(),
             27..33 => self.free(),
-            33..35 => self.promise(),
+            33..35 => self.reserve(),
             35..37 => self.withdraw(),
             37 => {
                 let window = self.below(3);

@@ -109,14 +109,14 @@ fn corruption_of_a_skipped_group_is_reported_once() {
     let goal = volume.geometry.group_first_block(GROUP);
     let taken = space.take(volume, goal, 10, Reserve::Ordinary).unwrap();
     space.give_back(taken);
-    let told = |rule: SpaceRule| match space.take_damage() {
+    let is_reported = |rule: SpaceRule| match space.take_damage() {
         Some(Error::Corrupt(corruption)) => corruption.rule == rule.text(),
         _ => false,
     };
-    assert!(told(SpaceRule::FreeClusters));
+    assert!(is_reported(SpaceRule::FreeClusters));
     assert!(space.take_damage().is_none());
     while sample.alloc_inode(65, FileKind::Regular, 0).is_ok() {}
-    assert!(told(SpaceRule::FreeInodes));
+    assert!(is_reported(SpaceRule::FreeInodes));
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl FileBlocks for Node {
     fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
         let blocks = file_blocks(&blocks)?;
         let (volume, space) = (self.volume(), self.tree.space()?);
-        let reserved = self.core.write().promise(volume, space, blocks)?;
+        let reserved = self.core.write().reserve(volume, space, blocks)?;
         if reserved.is_empty() {
             return Ok(Vec::new());
         }
@@ -185,7 +185,7 @@ impl FileBlocks for Node {
     }
 
     fn extend_on_disk(&self, end: FileEnd) -> Result<()> {
-        self.extend_on_medium(end)
+        self.extend_on_disk(end)
     }
 
     fn touch(&self) -> Result<()> {
@@ -268,8 +268,8 @@ impl FileBlocks for Node {
         let placement = &mut *self.data.file.placement.lock();
         self.core
             .write()
-            .promise_holes(self.volume(), space, blocks.clone())?;
-        let filled = self.fill_promised(blocks.clone(), placement);
+            .reserve_holes(self.volume(), space, blocks.clone())?;
+        let filled = self.fill_reserved(blocks.clone(), placement);
         if filled.is_err() {
             let mut core = self.core.write();
             core.forget_delayed(self.volume(), space, blocks);
@@ -316,8 +316,8 @@ impl FileBlocks for Node {
     fn insert_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
         let blocks = file_blocks(&blocks)?;
         let count = blocks.end.0 - blocks.start.0;
-        // What takes space first, so that the file is whole where there is none. Nobody who writes what
-        // lies before it joins the parts again.
+        // The split, which may need space, comes first, so that ENOSPC leaves the file as it was.
+        // Writes of the blocks before it do not merge the parts again.
         self.in_steps(0, |handle, core, space| {
             let (map, mut change) = core.map_change(self.volume(), &**space, handle);
             map.part(&mut change, blocks.start)?;
@@ -372,7 +372,7 @@ impl Node {
         writes.sync(|| log.commit(transaction), || log.sync(transaction))
     }
 
-    fn fill_promised(&self, blocks: Range<FileBlock>, placement: &mut Placement) -> Result<()> {
+    fn fill_reserved(&self, blocks: Range<FileBlock>, placement: &mut Placement) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
             let run = self.core.read().map.lookup(self.volume(), at)?;

@@ -1,5 +1,5 @@
-//! What of a file is only in the page cache: dirty blocks that have no place of their own on the
-//! device yet, and the space that was promised to them.
+//! Delayed allocation of a file: dirty blocks in the page cache that have no physical block of their
+//! own yet, and the space that is reserved for them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,15 +12,14 @@ use crate::ondisk::{FileBlock, Geometry};
 /// Dirty blocks where the map has a hole or unwritten blocks.
 ///
 /// # Invariants
-/// - A dirty block in a cluster of which the map has nothing has a promise, one for each cluster.
-/// - Where mapping a dirty block needs blocks of numbers, they have a promise by the row of them that
-///   will name the block.
+/// - For each cluster with dirty blocks of which the map has nothing, one cluster is reserved.
+/// - Where mapping a dirty block needs indirect blocks, they are reserved for the row of the block.
 #[derive(Debug, Default)]
 pub(in crate::ops) struct Delayed {
     dirty: RangeSet<u32>,
-    /// Clusters of the file with a promise.
+    /// Clusters of the file with a reservation.
     clusters: RangeSet<u32>,
-    /// Promised blocks of numbers by row.
+    /// Reserved indirect blocks by row.
     rows: BTreeMap<u32, u32>,
 }
 
@@ -30,7 +29,7 @@ impl Delayed {
         &self.dirty
     }
 
-    /// Whether nothing is dirty and nothing promised.
+    /// Whether nothing is dirty and nothing reserved.
     pub(super) fn is_empty(&self) -> bool {
         self.dirty.is_empty() && self.clusters.is_empty() && self.rows.is_empty()
     }
@@ -43,48 +42,48 @@ impl Delayed {
         new
     }
 
-    /// Which clusters of a range have no promise.
-    pub(super) fn unpromised(&self, clusters: Range<u32>) -> Vec<Range<u32>> {
+    /// Returns the clusters of a range that have no reservation.
+    pub(super) fn unreserved(&self, clusters: Range<u32>) -> Vec<Range<u32>> {
         self.clusters.gaps(clusters).collect()
     }
 
-    /// Notes the promise of these clusters, which had none.
-    pub(super) fn promise(&mut self, clusters: Range<u32>) {
+    /// Records the reservation of these clusters, which had none.
+    pub(super) fn reserve(&mut self, clusters: Range<u32>) {
         self.clusters.insert(clusters);
     }
 
-    /// Whether any row has a promise.
+    /// Whether any row has a reservation.
     pub(super) fn has_rows(&self) -> bool {
         !self.rows.is_empty()
     }
 
-    /// Whether a row has a promise.
+    /// Whether a row has a reservation.
     pub(super) fn has_row(&self, row: u32) -> bool {
         self.rows.contains_key(&row)
     }
 
-    /// Notes the promise of so many blocks of numbers for a row that had none.
-    pub(super) fn promise_row(&mut self, row: u32, count: u32) {
+    /// Records the reservation of `count` indirect blocks for a row that had none.
+    pub(super) fn reserve_row(&mut self, row: u32, count: u32) {
         self.rows.insert(row, count);
     }
 
-    /// How many blocks of numbers are promised to the row of a block.
-    pub(super) fn row_promise(&self, geometry: &Geometry, block: FileBlock) -> u32 {
-        let promised = self.rows.get(&row_of(geometry, block));
-        promised.copied().unwrap_or(0)
+    /// Returns the number of indirect blocks reserved for the row of a block.
+    pub(super) fn row_reservation(&self, geometry: &Geometry, block: FileBlock) -> u32 {
+        let reserved = self.rows.get(&row_of(geometry, block));
+        reserved.copied().unwrap_or(0)
     }
 
-    /// Whether a cluster has a promise, and the first one behind it of which that is not true.
-    pub(super) fn promise_of(&self, cluster: u32) -> (bool, u32) {
+    /// Whether a cluster has a reservation, and the first one after it for which this differs.
+    pub(super) fn reservation_of(&self, cluster: u32) -> (bool, u32) {
         match self.clusters.next(cluster) {
-            Some(promised) if promised.start == cluster => (true, promised.end),
-            Some(promised) => (false, promised.start),
+            Some(reserved) if reserved.start == cluster => (true, reserved.end),
+            Some(reserved) => (false, reserved.start),
             None => (false, u32::MAX),
         }
     }
 
-    /// The space of all promises in blocks.
-    pub(in crate::ops) fn promised_blocks(&self, geometry: &Geometry) -> u64 {
+    /// Returns the space of all reservations in blocks.
+    pub(in crate::ops) fn reserved_blocks(&self, geometry: &Geometry) -> u64 {
         let clusters: u64 = self
             .clusters
             .within(0..u32::MAX)
@@ -94,8 +93,8 @@ impl Delayed {
         clusters * u64::from(geometry.cluster_blocks) + of_rows
     }
 
-    /// Takes blocks of one row that are on the device out, and the promises of the clusters and the
-    /// row that they lie in. Gives how many there were.
+    /// Removes blocks of one row that are on the device now, and the reservations of the clusters and
+    /// the row that they lie in. Returns how much was reserved.
     pub(super) fn place(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {
         self.dirty.remove(blocks.start.0..blocks.end.0);
         let of_row = self.rows.remove(&row_of(geometry, blocks.start));
@@ -103,15 +102,15 @@ impl Delayed {
         self.clusters.remove(clusters) + of_row.unwrap_or(0)
     }
 
-    /// Takes blocks out that are no longer to be written, and the promises of clusters and rows in
-    /// which nothing is dirty any more. Gives how many.
+    /// Removes blocks that are no longer to be written, and the reservations of clusters and rows in
+    /// which nothing is dirty any more. Returns how much was reserved.
     pub(super) fn forget(&mut self, geometry: &Geometry, blocks: Range<FileBlock>) -> u32 {
         self.dirty.remove(blocks.start.0..blocks.end.0);
         let clusters = clusters_of(geometry, &blocks);
-        let promised: Vec<u32> = self.clusters.within(clusters).flatten().collect();
+        let reserved: Vec<u32> = self.clusters.within(clusters).flatten().collect();
         let mut count = 0;
         let ratio = geometry.cluster_blocks;
-        for cluster in promised {
+        for cluster in reserved {
             let first = cluster * ratio;
             let is_dirty = {
                 let mut dirty = self.dirty.within(first..first.saturating_add(ratio));

@@ -50,8 +50,8 @@ impl Node {
         self.kind != FileKind::Directory && core.inode.links == 1 && core.is_bare()
     }
 
-    /// Frees an inode that has no name and is bare, in the transaction that takes the last name from
-    /// it at `now`: it is never an orphan. Nobody else has it.
+    /// Frees an inode that has no name and is bare, in the transaction that removes its last name at
+    /// `now`: it is never an orphan. The caller has the only reference to it.
     pub(in crate::ops) fn delete_bare(
         &self,
         handle: &mut Handle<'_>,
@@ -105,7 +105,7 @@ impl Node {
 }
 
 impl Core {
-    /// Whether it has blocks, or a promise of some.
+    /// Whether it has blocks, or a reservation of some.
     fn has_blocks(&self) -> bool {
         !(self.map.is_empty() && self.delayed.is_empty())
     }

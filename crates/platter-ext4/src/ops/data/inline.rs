@@ -136,7 +136,7 @@ impl Node {
         moved
     }
 
-    /// Has the inode name a block instead of holding the contents itself.
+    /// Makes the inode map a block instead of storing the contents inline.
     fn name_first_block(&self, taken: &mut Option<Taken>) -> Result<()> {
         let (volume, space) = (self.volume(), self.tree.space()?);
         let has_extents = volume

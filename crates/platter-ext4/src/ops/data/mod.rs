@@ -33,9 +33,9 @@ pub(super) use evict::DELETE_CREDITS;
 pub(super) struct FileState {
     /// What all drivers keep.
     pub(super) file: FileData<Placement>,
-    /// Contents went through the journal, and may not be home yet.
+    /// Contents were journaled, and may not be checkpointed yet.
     pub(super) is_journaled: AtomicBool,
-    /// Not all blocks behind the end could be freed when it was cut off last: they wait to be freed. Changes
+    /// Not all blocks after the end could be freed by the last truncation: they wait to be freed. Changes
     /// with the inode's state locked.
     pub(super) is_cut_left: AtomicBool,
 }
@@ -46,7 +46,7 @@ impl FileState {
         self.is_cut_left.load(Ordering::Acquire)
     }
 
-    /// Gives back what is kept for the file to grow into.
+    /// Releases the preallocation of the file.
     pub(super) fn close(&self, space: &Space) {
         self.file.placement.lock().close(space);
     }
@@ -103,7 +103,7 @@ impl Node {
         contents.extents(range, core.delayed.dirty(), sink)
     }
 
-    /// Tells the device what of it will be read. A hint: what fails here fails when it is read.
+    /// Informs the device what will be read of the file. A hint: what fails here fails when it is read.
     pub(super) fn announce(&self, range: Range<u64>) {
         if self.refuse_without_contents().is_err() {
             return;
@@ -129,7 +129,7 @@ impl AddressSpace for Node {
         let end = self.size_bytes().min(offset + len);
         let (sources, away) = {
             let core = self.core.read();
-            // What is being cut off is not the file's any more, though the inode may still say so.
+            // Data being truncated is not part of the file any more, though the inode may still include it.
             let sources = core.contents(self.volume()).sources(offset, len, end)?;
             let is_journaled = self.data.is_journaled.load(Ordering::Acquire);
             let away = if is_journaled {

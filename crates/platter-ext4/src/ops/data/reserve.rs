@@ -33,22 +33,22 @@ impl Node {
 }
 
 impl Core {
-    /// Marks blocks as about to be dirty, with a promise of space where they have none. Gives those
-    /// that were not dirty, as far as the map does not say where they lie.
-    pub(super) fn promise(
+    /// Marks blocks as about to be dirty, and reserves space for them where they have none. Returns
+    /// those that were not dirty, as far as they are not mapped to written blocks.
+    pub(super) fn reserve(
         &mut self,
         volume: &Volume,
         space: &Space,
         blocks: Range<FileBlock>,
     ) -> Result<Vec<Range<u32>>> {
-        let unplaced = self.promise_holes(volume, space, blocks)?;
+        let unplaced = self.reserve_holes(volume, space, blocks)?;
         let added = unplaced.into_iter().map(|run| self.delayed.add(run));
         Ok(added.flatten().collect())
     }
 
-    /// Has all holes of a range have a promise of space. Gives the parts of the range that have no
-    /// contents on the device.
-    pub(super) fn promise_holes(
+    /// Reserves space for all holes of a range. Returns the parts of the range that have no contents
+    /// on the device.
+    pub(super) fn reserve_holes(
         &mut self,
         volume: &Volume,
         space: &Space,
@@ -65,7 +65,7 @@ impl Core {
                 Backing::Unwritten(_) => {}
                 Backing::Hole => {
                     let missing = self.missing_clusters(volume, &run)?;
-                    clusters.extend(self.delayed.unpromised(missing));
+                    clusters.extend(self.delayed.unreserved(missing));
                     self.count_missing_rows(volume, &run, &mut rows)?;
                 }
             }
@@ -78,15 +78,15 @@ impl Core {
         let of_rows: u64 = rows.values().map(|&count| u64::from(count)).sum();
         space.reserve_delayed(of_clusters + of_rows, space.contents_from())?;
         for run in clusters {
-            self.delayed.promise(run);
+            self.delayed.reserve(run);
         }
         for (row, count) in rows {
-            self.delayed.promise_row(row, count);
+            self.delayed.reserve_row(row, count);
         }
         Ok(unplaced)
     }
 
-    /// Adds the rows that a hole lies in and that have no promise yet, with the blocks of numbers they
+    /// Adds the rows that a hole lies in and that have no reservation yet, with the indirect blocks they
     /// need. Rows that miss one above them count it each.
     fn count_missing_rows(
         &self,
@@ -125,7 +125,7 @@ impl Core {
         Ok(start..end.max(start))
     }
 
-    /// Takes back the promises of blocks that will not be written.
+    /// Releases the reservations of blocks that will not be written.
     pub(super) fn forget_delayed(
         &mut self,
         volume: &Volume,
@@ -133,8 +133,8 @@ impl Core {
         blocks: Range<FileBlock>,
     ) {
         if blocks.start < blocks.end {
-            let promised = self.delayed.forget(&volume.geometry, blocks);
-            space.release_delayed(u64::from(promised));
+            let reserved = self.delayed.forget(&volume.geometry, blocks);
+            space.release_delayed(u64::from(reserved));
         }
     }
 }

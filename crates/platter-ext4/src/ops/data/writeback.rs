@@ -14,7 +14,7 @@ use super::super::{Core, Node};
 use crate::alloc::{RECORD_CREDITS, Reserve, Space, Taken, Window};
 use crate::file::file_run;
 use crate::inode::{self, STORE_CREDITS};
-use crate::mapping::{Backing, MapChange, Progress, PromisedSource, Run};
+use crate::mapping::{Backing, MapChange, Progress, ReservedSource, Run};
 use crate::ondisk::{BlockNr, FileBlock};
 use crate::txn::Handle;
 
@@ -35,8 +35,8 @@ pub struct Piece {
     pub(super) run: Run,
     /// Absent where they lie in a cluster that the file has.
     taken: Option<Taken>,
-    /// Clusters among them that use up a promise.
-    promised: u32,
+    /// Clusters among them that use up a reservation.
+    reserved: u32,
     block_bits: u32,
 }
 
@@ -87,7 +87,7 @@ impl Node {
         Ok(())
     }
 
-    /// Gives back what a piece that could not be mapped has taken.
+    /// Frees the blocks allocated for a piece that could not be mapped.
     pub(super) fn give_back_piece(&self, piece: Piece) -> Result<()> {
         if let Some(taken) = piece.taken {
             self.tree.space()?.give_back(taken);
@@ -105,7 +105,7 @@ impl Node {
         let ratio = volume.geometry.cluster_blocks;
         let (first, mut end) = (blocks.start, blocks.end);
         let cluster = first.0 / ratio;
-        let (goal, is_promised) = {
+        let (goal, is_reserved) = {
             let core = self.core.read();
             if let Some((block, place)) = core.map.place_in_cluster(volume, cluster)? {
                 let cluster_end = (cluster + 1).saturating_mul(ratio);
@@ -117,7 +117,7 @@ impl Node {
                         backing: Backing::Written(start),
                     },
                     taken: None,
-                    promised: 0,
+                    reserved: 0,
                     block_bits: volume.geometry.block_bits,
                 });
             }
@@ -126,12 +126,12 @@ impl Node {
             if last > cluster && core.map.place_in_cluster(volume, last)?.is_some() {
                 end = FileBlock(last * ratio);
             }
-            let (is_promised, until) = core.delayed.promise_of(cluster);
+            let (is_reserved, until) = core.delayed.reservation_of(cluster);
             end = end.min(FileBlock(until.saturating_mul(ratio)));
-            (self.goal(&core, first, placement)?, is_promised)
+            (self.goal(&core, first, placement)?, is_reserved)
         };
-        let from = if is_promised {
-            Reserve::Promised
+        let from = if is_reserved {
+            Reserve::Delayed
         } else {
             Reserve::Privileged
         };
@@ -146,7 +146,7 @@ impl Node {
                 count: taken.count() - inside,
                 backing: Backing::Written(start),
             },
-            promised: if is_promised { clusters } else { 0 },
+            reserved: if is_reserved { clusters } else { 0 },
             taken: Some(taken),
             block_bits: volume.geometry.block_bits,
         })
@@ -190,8 +190,10 @@ impl Node {
             let credits = of_map + RECORD_CREDITS + STORE_CREDITS + of_data;
             let mut handle = volume.begin(credits)?;
             let mut core = self.core.write();
-            let of_row = core.delayed.row_promise(&volume.geometry, piece.run.first);
-            let source = PromisedSource::new(space, of_row);
+            let of_row = core
+                .delayed
+                .row_reservation(&volume.geometry, piece.run.first);
+            let source = ReservedSource::new(space, of_row);
             let (map, mut change) = core.map_change(volume, &source, &mut handle);
             if let Err(error) = map.insert(&mut change, piece.run) {
                 drop(core);
@@ -209,7 +211,7 @@ impl Node {
                     .record(volume, &mut handle, taken)
                     .map_err(|error| handle.abort(error))?;
             }
-            let used = piece.promised + of_row - source.left();
+            let used = piece.reserved + of_row - source.left();
             core.place_delayed(volume, space, &piece.run, used);
             if let Some(request) = journaled {
                 self.journal_blocks(&mut handle, request, &piece.run)?;
@@ -243,10 +245,10 @@ impl Node {
         })
     }
 
-    /// Has the size on the medium reach to `end`, up to which data is there, unless the file was cut
-    /// off meanwhile: then the transaction that its inode was last changed in has a smaller one. Of a
-    /// file that is just being cut off, no more than what will be left.
-    pub(super) fn extend_on_medium(&self, end: FileEnd) -> Result<()> {
+    /// Extends the size on disk to `end`, up to which data is there, unless the file was truncated
+    /// meanwhile: then the transaction that its inode was last changed in has a smaller one. During a
+    /// truncation, extends it to the remaining size at most.
+    pub(super) fn extend_on_disk(&self, end: FileEnd) -> Result<()> {
         if self.core.read().inode.size_bytes >= end.offset {
             return Ok(());
         }
@@ -319,8 +321,8 @@ impl Node {
         Ok(())
     }
 
-    /// Brings contents home that went through the journal before the file was told not to: what is
-    /// written straight to the device now must not be overwritten by them later.
+    /// Checkpoints contents that were journaled before the file's data mode changed: what is written
+    /// straight to the device now must not be overwritten by them later.
     pub(in crate::ops) fn leave_journal(&self) -> Result<()> {
         if !self.data.is_journaled.load(Ordering::Acquire) {
             return Ok(());
@@ -361,8 +363,8 @@ impl Core {
         (&mut self.map, change)
     }
 
-    /// Notes that blocks lie on the device. `used` promises were used up by that; what else was
-    /// promised to their clusters and their row is not needed any more.
+    /// Records that blocks are on the device, which used up `used` blocks of the reservation. Releases
+    /// what else was reserved for their clusters and their row.
     pub(super) fn place_delayed(
         &mut self,
         volume: &crate::Volume,
@@ -370,14 +372,14 @@ impl Core {
         run: &Run,
         used: u32,
     ) {
-        let promised = self.delayed.place(&volume.geometry, run.first..run.end());
-        let left = promised.saturating_sub(used);
+        let reserved = self.delayed.place(&volume.geometry, run.first..run.end());
+        let left = reserved.saturating_sub(used);
         space.release_delayed(u64::from(left));
     }
 }
 
 impl Placement {
-    /// Gives back what is kept for the file.
+    /// Releases the preallocation of the file.
     pub(in crate::ops) fn close(&mut self, space: &Space) {
         space.close_window(&mut self.window);
     }

@@ -123,8 +123,8 @@ fn check_identity(
     first_broken.map_or(Ok(()), |(_, rule)| Err(broken(rule)))
 }
 
-/// A journal with several users holds transactions of all of them, which the format cannot tell
-/// apart. Nobody writes such journals.
+/// A journal with several users holds transactions of all of them, which the format does not
+/// distinguish. No implementation writes such journals.
 fn serves_only(users: &[Uuid], filesystem: Uuid) -> bool {
     users == [filesystem]
 }

@@ -17,7 +17,7 @@ use crate::ondisk::features::Incompat;
 use crate::ondisk::jbd2::superblock::{DiskJournalSuperblock, JOURNAL_SUPERBLOCK_LEN_BYTES};
 use crate::ondisk::jbd2::{JournalSuperblock, LogBlock, Sequence};
 
-/// A journal whose superblock was proven.
+/// A journal whose superblock was validated.
 #[derive(Debug)]
 pub struct Journal {
     map: JournalMap,
@@ -26,7 +26,7 @@ pub struct Journal {
     superblock: JournalSuperblock,
 }
 
-/// What there is to tell about a journal.
+/// Summary of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalState {
     /// The device it lies on.
@@ -86,7 +86,7 @@ impl Journal {
         self.place == LogBlock(0)
     }
 
-    /// What there is to tell about it.
+    /// Summary of the journal.
     #[must_use]
     pub fn state(&self) -> JournalState {
         let superblock = &self.superblock;
@@ -103,7 +103,7 @@ impl Journal {
         }
     }
 
-    /// The proven superblock.
+    /// The validated superblock.
     #[must_use]
     pub fn superblock(&self) -> &JournalSuperblock {
         &self.superblock
@@ -162,7 +162,7 @@ impl Journal {
         }
         let wide = features.incompat.contains(Incompat::BIT64);
         disk.adapt(wide, features.has_metadata_csum());
-        // What led to an earlier abort was told to the filesystem by now.
+        // The error of an earlier abort was copied to the filesystem's superblock by now.
         disk.set_errno(0);
         let (block_bytes, capacity) = (self.map.block_bytes(), self.map.capacity_blocks());
         let superblock = JournalSuperblock::decode(disk, self.place, block_bytes, capacity)?;

@@ -43,7 +43,7 @@ impl Journaled {
         if !self.live.lock().has_slack() {
             return Ok(());
         }
-        // The log lets go of a block only when it is durable at home.
+        // The log releases a block only when its checkpointed version is durable.
         self.home.flush()?;
         let tail = self.live.lock().tail();
         self.cut(tail)?;
@@ -74,8 +74,8 @@ impl Journaled {
         last.map_or(Ok(()), |last| self.checkpoint(last))
     }
 
-    /// Sees to it that a commit has `len_blocks` of the log, and that memory does not hold more than
-    /// twice of what it should.
+    /// Ensures that a commit has `len_blocks` of the log, and that memory holds at most twice its
+    /// target.
     pub(super) fn make_room(&self, len_blocks: u32) -> Result<()> {
         if len_blocks >= self.len_blocks() {
             return Err(Condition::NoSpace.into());

@@ -1,4 +1,4 @@
-//! Commits: the running transaction is closed and made durable, by one caller for all who wait.
+//! Commits: the running transaction is closed and made durable, by one caller for all waiters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Log {
     /// durable, too.
     ///
     /// # Errors
-    /// The device's. A flush that fails ends all writing: no later one vouches for what was written
+    /// The device's. A flush that fails ends all writing: no later one covers what was written
     /// before it, be that data or a part of the log.
     pub fn sync(&self, transaction: Sequence) -> Result<()> {
         let ticket = self.home.flushes.ticket();
@@ -108,7 +108,7 @@ impl Log {
         Ok(versions)
     }
 
-    /// Writes nothing any more because of `error`, the first one, and tells those who keep it.
+    /// Aborts the log because of `error`, the first one, and notifies its owners.
     pub(super) fn fail(&self, error: &Error) {
         if !self.transactions.stop(error) {
             return;

@@ -86,11 +86,11 @@ impl<'l> Handle<'l> {
         self.sequence
     }
 
-    /// Changes a metadata block: `change` gets its proven bytes. What it makes of them is sealed and
+    /// Changes a metadata block: `change` gets its validated bytes. What it makes of them is sealed and
     /// verified before it is committed.
     ///
     /// `change` touches only the bytes, and none when it fails: it looks at no block through the cache,
-    /// and takes no lock that anybody holds who does.
+    /// and takes no lock that is held by any thread while it does so.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log; else of reading the block, and what `change` gives.
@@ -123,7 +123,7 @@ impl<'l> Handle<'l> {
         }
     }
 
-    /// Gives a block that was just allocated its first contents; what it held before is not read.
+    /// Sets the first contents of a block that was just allocated; what it held before is not read.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log.
@@ -136,8 +136,8 @@ impl<'l> Handle<'l> {
         self.put(block, verifier, bytes.into(), true)
     }
 
-    /// Gives a block in use new contents, for who knows what it held and lets nobody else change it;
-    /// that is not read.
+    /// Replaces the contents of a block in use without reading it. The caller knows what it held and
+    /// excludes other changes.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log.
@@ -164,7 +164,7 @@ impl<'l> Handle<'l> {
     }
 
     /// Keeps a place in the transaction for a block that the [client](super::CommitClient) writes when
-    /// it closes. `is_created` tells whether nothing durable refers to it.
+    /// it closes. `is_created`: nothing durable refers to it.
     ///
     /// # Errors
     /// `ReadOnly` after a failure of the log.

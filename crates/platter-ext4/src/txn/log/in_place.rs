@@ -18,7 +18,7 @@ pub(super) fn commit(home: &Home, transaction: &Closed) -> Result<()> {
     let (created, changed): (Vec<(u64, Buffer)>, Vec<_>) =
         blocks.partition(|(block, _)| is_created(block));
     home.write(&created)?;
-    // So does data that the blocks name reach the medium before them.
+    // Data that the blocks refer to thus reaches the disk before them.
     home.flush()?;
     home.write(&changed)?;
     home.flush()

@@ -92,7 +92,7 @@ impl Journaled {
         let head = self.live.lock().head();
         self.write_log(head, &record.pieces)?;
         self.start(head, transaction.sequence)?;
-        // Data that the transaction names reaches the medium before it is committed.
+        // Data that the transaction refers to reaches the disk before it is committed.
         self.home.flush()?;
         if let Some(own) = &self.own_flushes {
             own.flush()?;
@@ -122,7 +122,7 @@ impl Journaled {
         }
     }
 
-    /// Has the superblock say that the log begins at `head`, if it says that there is nothing.
+    /// Sets the start of the log in the superblock to `head`, if it marks the log as empty.
     fn start(&self, head: LogBlock, sequence: Sequence) -> Result<()> {
         if self.is_started.load(Ordering::Relaxed) {
             return Ok(());
@@ -186,7 +186,7 @@ impl Journaled {
         Ok(())
     }
 
-    /// Now, but never before the last commit: replay tells old blocks by their time.
+    /// Now, but never before the last commit: replay recognises old blocks by their time.
     fn commit_time(&self) -> Timestamp {
         let mut last = self.last_commit.lock();
         *last = self.clock.now().max(*last);

@@ -1,5 +1,5 @@
 //! The live part of the log: the transactions that a replay would find, and which of their blocks
-//! have not come home.
+//! are not checkpointed yet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -169,7 +169,7 @@ impl Live {
         batch
     }
 
-    /// The blocks in flight have come home.
+    /// Records that the blocks in flight are checkpointed.
     pub(super) fn land(&mut self, batch: &[(u64, Buffer)]) {
         self.in_flight.clear();
         for (block, buffer) in batch {

@@ -54,7 +54,7 @@ const TRANSACTION_BLOCKS_MIN: u32 = 512;
 /// The part of a journal that a transaction may fill.
 const TRANSACTION_PART: u32 = 4;
 
-/// Who has a say in each transaction: the keeper of free space.
+/// Callbacks of the allocator, called at each transaction.
 pub trait CommitClient: Send + Sync {
     /// Adds the last changes, such as the superblock's counts, to a transaction that no operation
     /// is part of any more. Called for transactions with changes only.
@@ -145,8 +145,8 @@ impl Log {
         Ok(Self::new(home, durability, first, blocks_max, counters))
     }
 
-    /// Lets a transaction fill three quarters of the journal: for whoever makes only one, and nobody
-    /// else makes any.
+    /// Lets a transaction fill three quarters of the journal: for callers that make only one, with no
+    /// other thread making any.
     #[must_use]
     pub fn for_one_transaction(mut self) -> Self {
         if let Durability::Journal(journaled) = &self.durability {
@@ -205,8 +205,8 @@ impl Log {
         self.transactions.latest()
     }
 
-    /// The contents of the blocks of `range` that are newer than what the device holds. Whoever
-    /// reads journaled data asks before reading the device, and lets these prevail.
+    /// The contents of the blocks of `range` that are newer than what the device holds. Readers of
+    /// journaled data ask for them before reading the device, and let them prevail.
     #[must_use]
     pub fn data_away(&self, range: Range<BlockNr>) -> BTreeMap<u64, Buffer> {
         let range = range.start.0..range.end.0;
@@ -218,13 +218,13 @@ impl Log {
             let running: Vec<u64> = running.blocks.range(range).copied().collect();
             (newest, running)
         });
-        // What is committed and comes home meanwhile is on the device.
+        // What is committed and checkpointed meanwhile is on the device.
         let current = |block| Some((block, self.home.buffers.current(block)?));
         newest.extend(running.into_iter().filter_map(current));
         newest
     }
 
-    /// Looks at the newest version of a metadata block while nobody edits it. `look` takes no lock that
+    /// Reads the newest version of a metadata block, which stays unchanged. `look` takes no lock that
     /// is not below that of the block.
     pub fn inspect<R>(
         &self,

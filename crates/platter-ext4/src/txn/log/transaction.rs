@@ -32,7 +32,7 @@ pub(super) struct Transaction {
 /// A transaction that no handle is part of any more.
 ///
 /// # Invariants
-/// Its versions are sealed and proven, and do not change.
+/// Its versions are sealed and validated, and do not change.
 #[derive(Debug)]
 pub(super) struct Closed {
     pub(super) sequence: Sequence,

@@ -21,7 +21,7 @@ impl Log {
         room - room.div_ceil(tags.saturating_add(1)).min(room)
     }
 
-    /// Gives blocks their contents, all in one transaction, and makes it durable. They are sealed
+    /// Writes whole blocks, all in one transaction, and makes it durable. They are sealed
     /// already, and nothing was changed through this log before.
     ///
     /// # Errors

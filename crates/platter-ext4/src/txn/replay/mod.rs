@@ -40,7 +40,7 @@ impl ReplayReport {
 /// Replays all committed transactions of `journal` onto `target`, the device of a filesystem of
 /// `filesystem_blocks` blocks, and makes them durable there. The journal stays as it is.
 ///
-/// A transaction that a crash cut short is left out, as it was never promised. One that was
+/// A transaction that a crash interrupted is left out, as it was never durable. One that was
 /// committed but whose checksums do not match is an error; what came before it is replayed.
 pub fn replay(
     journal: &Journal,

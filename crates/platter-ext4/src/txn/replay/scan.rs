@@ -3,7 +3,7 @@
 //! A log ends at the first block that does not carry on its sequence. Behind that lie blocks of
 //! older runs of the log, and of a journal that was here before: a block whose checksum is wrong
 //! may be one of those, so what it means is decided by the commit block that follows. Its time
-//! tells whether it belongs to this log.
+//! decides whether it belongs to this log.
 
 use platter_ondisk::checksum::crc32_be;
 use platter_ondisk::{Corrupt, Locus};

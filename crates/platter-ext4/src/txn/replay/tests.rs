@@ -219,7 +219,7 @@ fn overtaken_last_transaction_is_dropped_with_async_commit() {
 }
 
 #[test]
-fn damaged_transaction_before_a_later_one_is_an_error_with_async_commit() {
+fn async_commit_corruption_before_a_later_commit_is_an_error() {
     let mut log = SampleLog::new(Checksums::Commit, false);
     log.allow_async_commit();
     log.log(&[(10, filled(1))]);
@@ -235,7 +235,7 @@ fn damaged_transaction_before_a_later_one_is_an_error_with_async_commit() {
 }
 
 #[test]
-fn damaged_descriptor_or_revoke_block_of_a_committed_transaction_is_an_error() {
+fn corrupt_descriptor_or_revoke_of_a_commit_is_an_error() {
     for revoke in [false, true] {
         let mut log = SampleLog::new(V3, false);
         log.log(&[(10, filled(1))]);
@@ -253,7 +253,7 @@ fn damaged_descriptor_or_revoke_block_of_a_committed_transaction_is_an_error() {
 }
 
 #[test]
-fn damaged_descriptor_is_dropped_when_not_committed_or_of_an_older_run() {
+fn uncommitted_or_older_corrupt_descriptor_is_dropped() {
     for committed in [false, true] {
         let mut log = SampleLog::new(V3, false);
         log.log(&[(10, filled(1))]);

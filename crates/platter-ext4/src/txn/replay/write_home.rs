@@ -27,7 +27,7 @@ pub(super) struct WriteHome<'r> {
 
 impl WriteHome<'_> {
     /// Replays every transaction before `end`. A block that cannot be replayed is passed over, so
-    /// that the rest comes home, and is the error in the end.
+    /// that the others are written, and is the error in the end.
     pub(super) fn run(&self) -> Result<ReplayReport> {
         let mut report = ReplayReport {
             end: self.end,

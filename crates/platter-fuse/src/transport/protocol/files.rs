@@ -5,13 +5,13 @@ use platter_vfs::{Attr, FileKind, Timestamp};
 
 use super::{AttrOut, Dirent, EntryOut, FileAttr, Statx, StatxTime};
 use crate::node::NodeId;
-use crate::server::{Told, Validity};
+use crate::server::{EntryParam, Validity};
 
 /// The longest timeout in seconds that the kernel can add to its clock.
 pub(in crate::transport) const ALWAYS: u64 = 1 << 32;
 
 impl EntryOut {
-    pub(in crate::transport) fn new(entry: &Told) -> Self {
+    pub(in crate::transport) fn new(entry: &EntryParam) -> Self {
         Self {
             node: entry.node.0,
             // The root has generation 0 in file handles of the kernel.

@@ -137,7 +137,7 @@ impl AddressSpace for DiskFile {
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
         if self.fails_reads.load(Ordering::Relaxed) {
-            let source = io::Error::other("the medium is scratched");
+            let source = io::Error::other("the disk is scratched");
             let error = IoError::new(self.disk.device.name(), Operation::Read, offset, 0, source);
             return Err(Error::Io(Box::new(error)));
         }

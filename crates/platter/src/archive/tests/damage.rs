@@ -8,7 +8,7 @@ use crate::sample::{DamagedFs, Fault};
 fn salvage(fs: Arc<DamagedFs>) -> (Vec<String>, Vec<(String, Effect)>, tempfile::TempDir) {
     let (bytes, summary, problems) = archive_with(fs, &[b"."], &TarOptions::default());
     assert_eq!(summary.damaged, problems.len() as u64);
-    let told = problems
+    let reported = problems
         .iter()
         .map(|problem| {
             (
@@ -19,7 +19,7 @@ fn salvage(fs: Arc<DamagedFs>) -> (Vec<String>, Vec<(String, Effect)>, tempfile:
         .collect();
     let dir = tempfile::tempdir().unwrap();
     judge("tar", &["-x"], &bytes, dir.path());
-    (names(&bytes), told, dir)
+    (names(&bytes), reported, dir)
 }
 
 #[test]
@@ -39,10 +39,10 @@ fn what_cannot_be_had_is_left_out_and_the_rest_is_there() {
         (b"/link", Fault::Link),
         (b"/attributes", Fault::Xattrs),
     ];
-    let (listed, told, dir) = salvage(DamagedFs::new(&fs, &faults));
+    let (listed, reported, dir) = salvage(DamagedFs::new(&fs, &faults));
     assert_eq!(listed, ["./", "./attributes", "./dir/", "./dir/a", "./z"]);
     assert_eq!(
-        told,
+        reported,
         [
             ("./attributes".to_owned(), Effect::AttributesLost),
             ("./dir/".to_owned(), Effect::EntriesLost),
@@ -108,10 +108,10 @@ fn a_directory_is_entered_once_however_many_names_it_has() {
         (&b"/a/b"[..], Fault::Entry(root)),
         (b"/a", Fault::Entry(inner.id())),
     ];
-    let (listed, told, _) = salvage(DamagedFs::new(&fs, &faults));
+    let (listed, reported, _) = salvage(DamagedFs::new(&fs, &faults));
     assert_eq!(listed, ["./", "./a/", "./a/b/", "./a/b/file"]);
     let omitted = |path: &str| (path.to_owned(), Effect::Omitted);
-    assert_eq!(told, [omitted("./a/b/loop"), omitted("./a/loop")]);
+    assert_eq!(reported, [omitted("./a/b/loop"), omitted("./a/loop")]);
 }
 
 #[test]

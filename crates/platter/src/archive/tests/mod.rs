@@ -13,7 +13,7 @@ use platter_vfs::{CreateKind, Filesystem, SetAttr, SetTime};
 use super::*;
 use crate::sample::{dir, empty, regular, set, time};
 
-/// The archive of everything, with the problems that were told.
+/// The archive of everything, with the problems that were reported.
 pub(super) fn archive_with(
     fs: Arc<dyn Filesystem>,
     members: &[&[u8]],
@@ -54,9 +54,9 @@ pub(super) fn judge(program: &str, arguments: &[&str], archive: &[u8], dir: &Pat
         .unwrap_or_else(|error| panic!("{program} is needed for this test: {error}"));
     // GNU tar keeps names as they are anyway and needs no record to say so.
     let known = "tar: Ignoring unknown extended header keyword 'hdrcharset'\n";
-    let told = String::from_utf8_lossy(&output.stderr).replace(known, "");
-    assert!(output.status.success(), "{program}: {told}");
-    assert_eq!(told, "", "{program}");
+    let message = String::from_utf8_lossy(&output.stderr).replace(known, "");
+    assert!(output.status.success(), "{program}: {message}");
+    assert_eq!(message, "", "{program}");
     output
 }
 
@@ -138,7 +138,7 @@ fn chosen_members_keep_the_paths_they_were_asked_by() {
 }
 
 #[test]
-fn what_has_no_room_in_ustar_is_still_told() {
+fn member_that_exceeds_ustar_fields_is_archived() {
     let fs = empty();
     let owner = |uid, gid| SetAttr {
         uid: Some(uid),

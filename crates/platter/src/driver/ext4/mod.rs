@@ -7,7 +7,7 @@ mod resize;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_ext4::{Changeover, ContentsShare, DataMode, Ext4, MountOptions, Unused};
+use platter_ext4::{ContentsShare, DataMode, Ext4, MountOptions, Unused};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
@@ -107,7 +107,7 @@ impl JournaledEdits for Ext {
             new,
             ..
         } = commit;
-        let changeover = Changeover {
+        let commit = platter_ext4::ImageCommit {
             options: edit_options(&mount),
             device: Arc::clone(mount.devices.first()),
             unseen: unbatched,
@@ -115,7 +115,7 @@ impl JournaledEdits for Ext {
             budget: mount.budget,
             clock: mount.clock,
         };
-        changeover.run()
+        commit.run()
     }
 }
 

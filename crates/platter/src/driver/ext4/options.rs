@@ -4,7 +4,7 @@ use platter_ext4::DataMode;
 
 use crate::options::{MountOption, OptionError};
 
-/// Options of mount(8) for these filesystems that would change what is durable, or who may do what.
+/// Options of mount(8) for these filesystems that would change durability or permissions.
 const UNSUPPORTED: &[&str] = &[
     "nodelalloc",
     "nobarrier",

@@ -22,7 +22,7 @@ use crate::{Cause, Error, Result};
 
 const SET_ID_BITS: u32 = 0o6000;
 
-/// What is told while files are copied.
+/// Events reported while files are copied.
 #[derive(Debug)]
 pub enum CopyInEvent<'a> {
     /// A file is copied to this path of the image.
@@ -376,7 +376,7 @@ impl<'e> CopyIn<'e> {
                 Cause::from(error)
             })
         });
-        // What the image answers is told of its file.
+        // An error of the image is reported with the path of the image's file.
         if let Some(error) = refused {
             return Err(edit.error(path, error));
         }
@@ -474,7 +474,7 @@ impl<'e> CopyIn<'e> {
         Err(source.error(platter_vfs::Error::from(Condition::IsDirectory)))
     }
 
-    /// Who new files belong to.
+    /// The owner and group of new files.
     fn context(&self) -> Context {
         let mut context = self.edit.context.clone();
         let credentials = &mut context.credentials;

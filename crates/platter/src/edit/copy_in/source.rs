@@ -28,7 +28,7 @@ pub enum CopySource {
     Image(File),
 }
 
-/// What tells files apart.
+/// The identity of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum SourceId {
     /// Device and inode.
@@ -164,7 +164,7 @@ impl CopySource {
         }
     }
 
-    /// Gives all that is not zeros to `write`, in ascending order, and then its size.
+    /// Passes all that is not zeros to `write`, in ascending order, and then the size.
     pub(super) fn copy(&self, attr: &SourceAttr, write: &mut Sink<'_>) -> Result<u64> {
         match self {
             Self::Host(path) if attr.kind == FileKind::Regular => {

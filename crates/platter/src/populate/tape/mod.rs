@@ -117,7 +117,7 @@ impl Tape<'_> {
         self.stack.insert(path, member)
     }
 
-    /// What is to be made; nothing of what only tells of the archive.
+    /// Returns the kind of the member to be made; `None` if the entry only describes the archive.
     #[expect(clippy::wildcard_enum_match_arm, reason = "there may be others")]
     fn kind(&self, entry: &mut Entry) -> Result<Option<MemberKind>, Cause> {
         let header = &entry.header;

@@ -34,7 +34,7 @@ fn what_was_cut_off_is_not_in_the_file_again_after_a_power_cut() {
 }
 
 #[test]
-fn a_part_that_is_written_first_does_not_bring_back_what_was_cut_off() {
+fn partial_writeback_does_not_restore_truncated_data() {
     for shape in [EXTENTS, CLUSTERS, INDIRECT] {
         let mut file = File::new(1, shape);
         file.write(0, 1000);
@@ -88,7 +88,7 @@ fn a_long_write_is_not_there_without_what_was_written_before_it() {
 }
 
 #[test]
-fn a_file_that_was_let_go_of_and_loaded_again_has_what_was_written_before_flushed() {
+fn sync_of_a_reloaded_inode_flushes_earlier_writes() {
     let mut file = File::new(1, EXTENTS);
     file.write(0, 1000);
     file.remount();
@@ -100,7 +100,7 @@ fn a_file_that_was_let_go_of_and_loaded_again_has_what_was_written_before_flushe
     let number = file.node.number;
     file.tree.nodes.release_all();
     let former = Arc::into_inner(file.node);
-    drop(former.expect("nobody else uses it"));
+    drop(former.expect("it has no other users"));
     file.node = file.tree.find(number).unwrap().unwrap();
     for flushes in [1, 0] {
         let before = device.counts();

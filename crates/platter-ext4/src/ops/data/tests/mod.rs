@@ -235,7 +235,7 @@ impl File {
         assert_eq!(differs, None, "the bytes there differ");
     }
 
-    /// Syncs, and opens the filesystem anew, with all that is on the device proven.
+    /// Syncs, and opens the filesystem anew, with all that is on the device validated.
     fn remount(&mut self) {
         self.node.sync(false).unwrap();
         let number = self.node.number;
@@ -319,7 +319,7 @@ const EXTENTS: Shape = Shape {
 };
 
 #[test]
-fn an_attempt_is_made_again_though_another_one_had_what_was_freed_come_back() {
+fn enospc_retry_after_concurrent_commit() {
     let mut file = File::new(1, EXTENTS);
     file.write(0, 3000);
     file.node.sync(false).unwrap();
@@ -413,7 +413,7 @@ fn is_no_space(result: &platter_vfs::Result<()>) -> bool {
     matches!(result, Err(Error::Condition(Condition::NoSpace)))
 }
 
-/// What a write was promised, it gets: nothing fails for want of space later.
+/// A write gets the space that was reserved for it: nothing fails with ENOSPC later.
 #[test]
 fn writes_fail_for_want_of_space_at_once_or_never() {
     let shapes = [EXTENTS, CLUSTERS, INDIRECT];
@@ -463,10 +463,10 @@ fn allocation_takes_all_or_nothing() {
     assert_eq!(file.tree.space().unwrap().stat().available_blocks, 0);
 }
 
-/// Blocks of numbers that a dirty block was not promised, as others of the file needed them too, may
-/// be freed with those.
+/// Indirect blocks that were not reserved for a dirty block, as other blocks of the file needed them,
+/// too, may be freed with those.
 #[test]
-fn a_promise_holds_when_the_blocks_of_numbers_it_shares_are_freed() {
+fn reservation_holds_when_shared_indirect_blocks_are_freed() {
     for is_cut in [false, true] {
         let mut file = File::new(1, INDIRECT);
         let far = |row: u64| (12 + 256 + 256 * row) * 1024;
@@ -479,15 +479,15 @@ fn a_promise_holds_when_the_blocks_of_numbers_it_shares_are_freed() {
             space.reserve_delayed(left, Reserve::Ordinary).unwrap();
             left
         };
-        let mut promised = exhaust(&file);
+        let mut reserved = exhaust(&file);
         if is_cut {
             file.resize(far(4));
         } else {
             file.fallocate(far(7), 1024, FallocateMode::PunchHole);
         }
-        promised += exhaust(&file);
+        reserved += exhaust(&file);
         file.node.sync(false).unwrap();
-        file.tree.space().unwrap().release_delayed(promised);
+        file.tree.space().unwrap().release_delayed(reserved);
         file.remount();
     }
 }
@@ -522,16 +522,16 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all() {
     }
     file.remount();
     let space = Arc::clone(file.tree.space().unwrap());
-    let mut promised = 0;
+    let mut reserved = 0;
     while space.reserve_delayed(1, Reserve::Split).is_ok() {
-        promised += 1;
+        reserved += 1;
     }
     // It would part an extent.
     let insert = file.node.fallocate(4096..5120, FallocateMode::InsertRange);
     assert!(is_no_space(&insert));
     assert_eq!(file.node.size_bytes(), file.model.len() as u64);
     file.check_bytes();
-    space.release_delayed(promised);
+    space.release_delayed(reserved);
     file.fallocate(4096, 1024, FallocateMode::InsertRange);
     file.remount();
 }
@@ -579,13 +579,13 @@ impl File {
 }
 
 #[test]
-fn a_file_whose_blocks_cannot_be_freed_is_cut_off_all_the_same() {
-    // A size on the medium, one in the cache, and one that lies between them or before both.
+fn file_is_truncated_even_if_its_blocks_cannot_be_freed() {
+    // A size on disk, one in the cache, and one that lies between them or before both.
     let ends = [(100, 100..1000, 950), (3072, 8100..9000, 500)];
     // And one in the page where it was to end.
     let inside = [(3000, 0..10, 500), (9000, 5000..5100, 5500)];
-    for (medium, cached, size) in ends.into_iter().chain(inside) {
-        let (mut file, faults, fault) = File::with_leaves(medium);
+    for (on_disk, cached, size) in ends.into_iter().chain(inside) {
+        let (mut file, faults, fault) = File::with_leaves(on_disk);
         file.write(cached.start, cached.end - cached.start);
         faults.arm(fault);
         assert!(matches!(file.cut(size), Err(Error::Io(_))));
@@ -663,28 +663,28 @@ fn a_size_that_no_map_has_room_for_cannot_become_another_such() {
 }
 
 #[test]
-fn space_that_is_promised_counts_as_taken() {
+fn reserved_space_counts_as_allocated() {
     for shape in [EXTENTS, CLUSTERS] {
         let mut file = File::new(1, shape);
         let sectors = |file: &File| file.node.attr().unwrap().sectors;
         assert_eq!(sectors(&file), 0);
         file.write(0, 3000);
         file.write(100_000, 5000);
-        let promised = sectors(&file);
-        assert!(promised >= 8000 / 512, "{promised} sectors");
+        let reserved = sectors(&file);
+        assert!(reserved >= 8000 / 512, "{reserved} sectors");
         file.node.sync(false).unwrap();
-        assert_eq!(sectors(&file), promised);
+        assert_eq!(sectors(&file), reserved);
         file.write(200_000, 1000);
-        assert!(sectors(&file) > promised);
+        assert!(sectors(&file) > reserved);
         file.resize(110_000);
-        assert_eq!(sectors(&file), promised);
+        assert_eq!(sectors(&file), reserved);
     }
 }
 
-/// Each write of data fails once: the sync tells, the next one writes what is left, and nothing is
-/// lost or taken twice.
+/// Each write of data fails once: the sync reports it, the next one writes what is left, and nothing
+/// is lost or allocated twice.
 #[test]
-fn a_failed_writeback_is_told_once_and_made_up_for() {
+fn failed_writeback_is_reported_once_and_retried() {
     for shape in [EXTENTS, CLUSTERS, INDIRECT] {
         for nth in 1..12 {
             let mut file = File::new(nth, shape);
@@ -853,7 +853,7 @@ fn short_new_files_side_by_side_are_written_by_one_request() {
 }
 
 #[test]
-fn short_new_files_that_could_not_be_written_stay_dirty_and_are_written_later() {
+fn short_new_files_stay_dirty_until_a_write_succeeds() {
     let mut file = File::new(1, EXTENTS);
     let faults = file.through_faults();
     let files = short_files(&file, 5);

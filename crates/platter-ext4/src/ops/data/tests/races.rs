@@ -181,7 +181,7 @@ fn a_sync_of_all_waits_for_pages_that_another_one_writes() {
 }
 
 #[test]
-fn what_moves_is_never_seen_as_zeros_by_who_reads_beside_it() {
+fn concurrent_reads_never_see_shifted_blocks_as_zeros() {
     let mut file = File::new(5, EXTENTS);
     for page in 0..32 {
         file.write(page * 4096, 4096);
@@ -265,7 +265,7 @@ fn what_is_being_cut_off_is_not_brought_in() {
 }
 
 #[test]
-fn a_file_that_is_just_being_cut_off_is_made_durable_as_far_as_it_stays() {
+fn sync_during_truncation_stores_the_remaining_size() {
     let mut file = File::new(5, EXTENTS);
     file.write(0, 100);
     file.remount();
@@ -297,7 +297,7 @@ fn a_file_that_is_just_being_cut_off_is_made_durable_as_far_as_it_stays() {
 }
 
 #[test]
-fn a_range_is_inserted_as_a_whole_or_not_at_all_beside_who_writes_what_lies_before_it() {
+fn insert_range_is_atomic_despite_writes_of_preceding_blocks() {
     let mut file = File::new(5, EXTENTS);
     let keep_size = FallocateMode::Allocate { keep_size: true };
     file.fallocate(0, 12288, keep_size);
@@ -310,9 +310,9 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all_beside_who_writes_what_lies_befo
     gate.state.lock().holds_one = true;
     file.write(4096, 4096);
     let (node, space) = (&file.node, file.tree.space().unwrap());
-    let mut promised = 0;
+    let mut reserved = 0;
     while space.reserve_delayed(1, Reserve::Split).is_ok() {
-        promised += 1;
+        reserved += 1;
     }
     // What is written becomes one extent with what is to be moved.
     let write = || node.write_back().unwrap();
@@ -320,13 +320,13 @@ fn a_range_is_inserted_as_a_whole_or_not_at_all_beside_who_writes_what_lies_befo
     let inserted = beside(&gate, false, true, write, insert);
     assert!(is_no_space(&inserted));
     file.check_bytes();
-    space.release_delayed(promised);
+    space.release_delayed(reserved);
     file.fallocate(8192, 1024, FallocateMode::InsertRange);
     file.remount();
 }
 
 #[test]
-fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
+fn stale_end_of_a_truncated_file_does_not_extend_it() {
     let size = |file: &File| file.node.core.read().inode.size_bytes;
     for collapses in [true, false] {
         let mut file = File::new(5, EXTENTS);
@@ -342,7 +342,7 @@ fn who_saw_the_end_before_it_was_cut_off_does_not_move_it() {
         }
         let on_medium = size(&file);
         assert!(on_medium < 8192);
-        file.node.extend_on_medium(before).unwrap();
+        file.node.extend_on_disk(before).unwrap();
         assert_eq!(size(&file), on_medium);
         file.node.sync(false).unwrap();
         assert_eq!(size(&file), file.model.len() as u64);

@@ -1,5 +1,5 @@
-//! Power cuts and failing devices: whatever happens, a replay makes of the device what some
-//! transaction left, no earlier one than was promised.
+//! Power failures and failing devices: whatever happens, a replay restores the state that some
+//! transaction left, no earlier one than was reported durable.
 
 use platter_block::Operation;
 use platter_block::sim::{CrashOptions, Effect, Fault, When};
@@ -25,7 +25,7 @@ fn examine(layout: (Checksums, bool), seed: u64, faults: &[Fault]) -> (usize, Ve
 }
 
 #[test]
-fn power_cut_at_any_moment_leaves_a_state_that_was_promised() {
+fn crash_at_any_moment_keeps_durable_transactions() {
     let mut states = 0;
     for (index, layout) in LAYOUTS.into_iter().enumerate() {
         for seed in 0..2 {
@@ -40,7 +40,7 @@ fn power_cut_at_any_moment_leaves_a_state_that_was_promised() {
 }
 
 #[test]
-fn power_cut_under_several_threads_leaves_a_state_that_was_promised() {
+fn crash_under_several_threads_keeps_durable_transactions() {
     let mut states = 0;
     for seed in 1..5 {
         let scene = Scene::new(LAYOUTS[7], &[]);
@@ -71,7 +71,7 @@ fn log_without_flushes_is_caught() {
     }
 }
 
-/// Has the n-th request of a kind fail, for every n that a workload gets to.
+/// Makes the n-th request of a kind fail, for every n that a workload reaches.
 fn fail_each(operation: Operation) {
     let mut nth = 1;
     loop {
@@ -109,11 +109,11 @@ fn fail_each(operation: Operation) {
 }
 
 #[test]
-fn every_failed_write_ends_the_log_and_breaks_no_promise() {
+fn failed_write_aborts_the_log_and_loses_nothing_durable() {
     fail_each(Operation::Write);
 }
 
 #[test]
-fn every_failed_flush_ends_the_log_and_breaks_no_promise() {
+fn failed_flush_aborts_the_log_and_loses_nothing_durable() {
     fail_each(Operation::Flush);
 }

@@ -86,7 +86,7 @@ fn commit_under_a_handle_is_a_bug() {
 }
 
 #[test]
-fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
+fn handle_extends_while_credits_last_and_restarts_after() {
     let log = journaled();
     let mut handle = log.begin(10).unwrap();
     assert!(!handle.extend(6));
@@ -106,7 +106,7 @@ fn handle_extends_while_there_is_room_and_restarts_when_there_is_none() {
     assert_eq!(log.statistics().blocks, 16);
 }
 
-/// Returns when another thread serves, who then is asked to commit what runs.
+/// Returns when another thread serves, which is then asked to commit the running transaction.
 fn await_service(log: &Log) {
     let is_served = |_| {
         log.transactions.requests().ask(log.running().into()) || {
@@ -114,11 +114,11 @@ fn await_service(log: &Log) {
             false
         }
     };
-    assert!((0..10_000).any(is_served), "nobody serves");
+    assert!((0..10_000).any(is_served), "no thread serves");
 }
 
 #[test]
-fn full_transactions_are_committed_by_who_serves_and_then_by_who_wants_room() {
+fn full_transaction_commits_in_committer_then_in_caller() {
     let log = journaled();
     let fill = || {
         for block in (10..30).cycle().take(100) {
@@ -141,7 +141,7 @@ fn full_transactions_are_committed_by_who_serves_and_then_by_who_wants_room() {
 }
 
 #[test]
-fn who_waits_for_the_service_is_not_left_alone_with_its_end_or_failure() {
+fn waiter_sees_committer_end_or_failure() {
     for fails in [false, true] {
         let log = journaled();
         thread::scope(|scope| {
@@ -164,7 +164,7 @@ fn who_waits_for_the_service_is_not_left_alone_with_its_end_or_failure() {
 }
 
 #[test]
-fn handle_that_was_to_restart_on_a_failed_log_changes_nothing_more() {
+fn restart_on_an_aborted_log_changes_nothing() {
     let log = journaled();
     let mut handle = log.begin(1).unwrap();
     log.abort(&Condition::InvalidArgument.into());
@@ -193,7 +193,7 @@ fn credits_that_were_not_needed_are_given_back() {
     assert_eq!(
         log.statistics().commits,
         0,
-        "who waits for room waits for handles first"
+        "a caller that waits for space waits for handles first"
     );
 }
 
@@ -292,7 +292,7 @@ impl BlockDevice for GatedDevice {
 }
 
 #[test]
-fn those_who_wait_for_a_commit_share_the_next_one() {
+fn commit_waiters_share_the_next_commit() {
     let device = GatedDevice::new(Gated::Flushes);
     let log = device.log();
     let changed = Barrier::new(5);
@@ -432,7 +432,7 @@ fn a_panic_in_a_commit_ends_all_writing() {
 }
 
 #[test]
-fn old_version_on_its_way_home_does_not_land_on_a_block_used_again() {
+fn checkpoint_in_flight_does_not_overwrite_a_reused_block() {
     let device = GatedDevice::new(Gated::Block(10));
     let log = device.log();
     let eager: Arc<dyn CommitClient> = Arc::new(Eager {

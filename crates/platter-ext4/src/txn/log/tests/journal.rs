@@ -182,7 +182,7 @@ fn forgotten_block_is_revoked_and_one_that_comes_back_is_not() {
 }
 
 #[test]
-fn operation_that_aborts_while_a_commit_waits_for_it_is_not_committed() {
+fn handle_aborted_while_a_commit_waits_is_not_committed() {
     let scene = Scene::new((V3, true));
     scene.commit(&[(10, 1)]);
     let mut handle = scene.log.begin(2).unwrap();

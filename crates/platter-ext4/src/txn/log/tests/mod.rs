@@ -1,4 +1,4 @@
-//! What the log promises, on devices in memory.
+//! What the log guarantees, on devices in memory.
 
 mod crash;
 mod handles;

@@ -42,7 +42,7 @@ fn work(log: &Log, thread: u64, rounds: u64) -> u64 {
 }
 
 #[test]
-fn handles_and_commits_leave_nothing_behind_and_nobody_waiting() {
+fn handles_and_commits_leave_no_residue_and_no_waiter() {
     for is_served in [false, true] {
         let log = journaled();
         let is_done = AtomicBool::new(false);
@@ -87,7 +87,7 @@ fn handles_and_commits_leave_nothing_behind_and_nobody_waiting() {
 }
 
 #[test]
-fn a_failure_lets_go_whoever_waits_to_begin_or_to_commit() {
+fn failure_wakes_waiters_for_begin_and_commit() {
     for round in 0..20 {
         let log = journaled();
         thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn a_failure_lets_go_whoever_waits_to_begin_or_to_commit() {
 }
 
 #[test]
-fn a_closed_log_lets_nobody_in_however_often_it_commits() {
+fn closed_log_refuses_handles_however_often_it_commits() {
     let log = journaled();
     drop(log.begin(1).unwrap());
     log.close().unwrap();
@@ -120,7 +120,7 @@ fn a_closed_log_lets_nobody_in_however_often_it_commits() {
 }
 
 #[test]
-fn a_transaction_that_is_nearly_full_is_closed_instead_of_waited_for() {
+fn nearly_full_transaction_is_closed_instead_of_waited_for() {
     let log = journaled();
     for block in 10..20 {
         let mut handle = log.begin(1).unwrap();

@@ -86,8 +86,8 @@ pub(super) struct Scene {
     pub(super) device: Arc<RecordingDevice>,
     pub(super) log: Log,
     pub(super) space: Arc<Space>,
-    /// From which position of the recording on which transaction is promised.
-    promises: Mutex<Vec<(usize, Sequence)>>,
+    /// Transactions reported durable, each with the position in the recording from which on it is.
+    durable: Mutex<Vec<(usize, Sequence)>>,
 }
 
 impl Scene {
@@ -108,17 +108,17 @@ impl Scene {
             device,
             log,
             space,
-            promises: Mutex::default(),
+            durable: Mutex::default(),
         }
     }
 
     pub(super) fn close(&self) -> Result<()> {
         self.log.close()?;
-        self.promise(self.log.latest());
+        self.note_durable(self.log.latest());
         Ok(())
     }
 
-    /// Looks at every crash state, and gives how many there are and those that break a promise.
+    /// Examines every crash state; returns how many there are, and those that lose a durable transaction.
     pub(super) fn examine(&self, options: CrashOptions) -> (usize, Vec<String>) {
         let recording = self.device.recording();
         let (mut count, mut broken) = (0, Vec::new());
@@ -135,15 +135,15 @@ impl Scene {
         (count, broken)
     }
 
-    /// A replay makes of a state what some transaction left, no earlier one than was promised.
+    /// Checks that a replay restores what some transaction left, no earlier one than was durable.
     fn check(&self, state: &CrashState<'_>) -> std::result::Result<(), String> {
         let device: Arc<dyn BlockDevice> = Arc::new(state.device().unwrap());
         let report = replay(&open_on(Arc::clone(&device)), &*device, FILESYSTEM_BLOCKS);
         let report = report.map_err(|error| error.to_string())?;
         let last = Sequence(report.end.0.wrapping_sub(1));
-        for (from, promised) in self.promises.lock().iter() {
-            if *from <= state.position && last.is_before(*promised) {
-                return Err(format!("{promised} was promised, {last} is there"));
+        for (from, durable) in self.durable.lock().iter() {
+            if *from <= state.position && last.is_before(*durable) {
+                return Err(format!("{durable} was durable, {last} is there"));
             }
         }
         for (block, tag) in self.space.changes.until(last) {
@@ -158,9 +158,9 @@ impl Scene {
         Ok(())
     }
 
-    fn promise(&self, transaction: Sequence) {
-        let mut promises = self.promises.lock();
-        promises.push((self.device.mark(), transaction));
+    fn note_durable(&self, transaction: Sequence) {
+        let mut durable = self.durable.lock();
+        durable.push((self.device.mark(), transaction));
     }
 
     fn note(&self, handle: &Handle<'_>, block: u64, tag: Option<u64>) {
@@ -178,7 +178,7 @@ impl Scene {
     }
 }
 
-/// Who does random things, to blocks of its own and to the inode.
+/// A thread's random operations, on blocks of its own and on the inode.
 pub(super) struct Actor<'s> {
     scene: &'s Scene,
     dice: FixedClock,
@@ -240,7 +240,7 @@ impl<'s> Actor<'s> {
         let committed = self.scene.log.transactions.committed();
         let is_empty = committed.is_before(latest);
         self.scene
-            .promise(if is_empty { committed } else { latest });
+            .note_durable(if is_empty { committed } else { latest });
         Ok(())
     }
 

@@ -1,9 +1,10 @@
-//! From one state of a filesystem at rest to another, as one transaction: for changes that were made
-//! above the device, with nobody looking.
+//! Image commit: takes an offline filesystem from one state to another in one transaction, for changes
+//! that were made in a scratch layer above the device.
 //!
-//! What goes to blocks that nothing uses yet is written first; nobody sees it. All the rest is one
-//! transaction, whatever part of the journal it takes. So at every flush the device holds the one
-//! state or, once the transaction is home, the other, and with a replay at any other moment, too.
+//! Blocks that were free in the old state are written first, as nothing refers to them. All others form
+//! one transaction, whatever part of the journal it takes. So at every flush the device holds the old
+//! state or, once the transaction is checkpointed, the new one; at any other moment a replay yields one
+//! of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,14 +27,14 @@ use crate::txn::{Journal, Log};
 /// Bytes compared at once.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What a changeover takes.
+/// Commit of a changed offline image to its device.
 #[derive(Debug)]
-pub struct Changeover<'c> {
+pub struct ImageCommit<'c> {
     /// The device with the filesystem as it is.
     pub device: Arc<dyn BlockDevice>,
-    /// The same device, for what nobody sees and may be written bit by bit.
+    /// The same device, for writes to free blocks, which need not be atomic.
     pub unseen: Arc<dyn BlockDevice>,
-    /// The filesystem as it is to be, at rest, above the device.
+    /// The filesystem in its new state, offline, in a layer above the device.
     pub new: &'c ScratchDevice,
     /// As it was opened above the device, but with the journal's own device.
     pub options: MountOptions,
@@ -46,7 +47,7 @@ pub struct Changeover<'c> {
 /// Blocks in use that change, with their new contents.
 type Seen = BTreeMap<u64, Box<[u8]>>;
 
-impl Changeover<'_> {
+impl ImageCommit<'_> {
     /// Makes the device hold what `new` does, durably.
     ///
     /// A transaction that is larger than the journal is written past it. Then, and without a
@@ -103,8 +104,8 @@ impl Changeover<'_> {
         superblock::rewrite(&volume, |disk| disk.end_change(was_clean))
     }
 
-    /// The volume with a log that takes a transaction of so many blocks, and what it needs when that
-    /// is cut short.
+    /// The volume with a log for a transaction of `blocks` blocks, and the remedy that is needed when
+    /// a crash interrupts it.
     fn with_log(
         &self,
         volume: Volume,
@@ -192,7 +193,7 @@ impl Changeover<'_> {
     }
 }
 
-/// Blocks that are no part of the filesystem's state: the log, and what tells of mounts.
+/// Blocks that are no part of the filesystem's state: the log and the MMP block.
 fn places_apart(volume: &Volume, journal: Option<&Journal>) -> Vec<Range<u64>> {
     let mut apart = Vec::new();
     if let Some(journal) = journal.filter(|journal| journal.is_internal()) {

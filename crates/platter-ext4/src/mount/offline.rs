@@ -1,4 +1,4 @@
-//! A filesystem that nobody has mounted, opened to be changed as a whole.
+//! An unmounted filesystem, opened to be changed as a whole.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::superblock;
 use crate::txn::Log;
 
 /// A clean filesystem, whose journal is empty.
-pub(crate) struct AtRest {
+pub(crate) struct Offline {
     pub(crate) volume: Volume,
     options: MountOptions,
     guard: Option<mmp::Guard>,
 }
 
-impl AtRest {
+impl Offline {
     /// Opens the filesystem on `device`, and finishes first what a crash left undone.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl AtRest {
         })
     }
 
-    /// Lets it be changed through one transaction, and marks it as not being at rest.
+    /// Opens it for changes in one transaction, and marks it as being changed.
     ///
     /// # Errors
     /// `Unsupported` where the journal lies on another device.
@@ -106,12 +106,12 @@ pub(crate) struct Changing {
 }
 
 impl Changing {
-    /// Marks it as being at rest again, as it was: nothing was committed.
+    /// Marks it as clean again, unchanged: nothing was committed.
     pub(crate) fn abandon(self) -> Result<()> {
         self.leave()
     }
 
-    /// Brings all changes home, and marks it as being at rest again.
+    /// Checkpoints all changes, and marks it as clean again.
     pub(crate) fn end(self) -> Result<()> {
         if let Some(log) = self.volume.log() {
             log.close()?;
