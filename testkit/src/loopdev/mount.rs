@@ -145,10 +145,19 @@ impl Mount {
     /// Unmounts a filesystem of several images, and returns when they are offline.
     pub fn unmount_all(self, images: &[&Path]) -> Result<()> {
         let fs_type = self.fs_type;
+        self.release_when(images, || rest::is_clean(fs_type, images))
+    }
+
+    /// Unmounts a filesystem whose log the unmount need not leave clean, and returns when no image is in use.
+    pub fn release(self, images: &[&Path]) -> Result<()> {
+        self.release_when(images, || Ok(true))
+    }
+
+    fn release_when(self, images: &[&Path], is_done: impl Fn() -> Result<bool>) -> Result<()> {
         drop(self);
         for _ in 0..REST_CHECKS_MAX {
             let are_free = images.iter().all(|image| is_free(image));
-            if are_free && rest::is_clean(fs_type, images)? {
+            if are_free && is_done()? {
                 return Ok(());
             }
             std::thread::sleep(REST_CHECK_INTERVAL);

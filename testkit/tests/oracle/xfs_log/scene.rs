@@ -213,7 +213,9 @@ impl Scene {
         let images = self.copy(".kernel")?;
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = Mount::images(FsType::Xfs, &paths, "nouuid", Access::Replay)?;
-        Listing::of(mount.root())
+        let listing = Listing::of(mount.root())?;
+        mount.release(&paths)?;
+        Ok(listing)
     }
 
     /// What the kernel finds in a copy that was recovered by platter: in an overlay of the images, which
