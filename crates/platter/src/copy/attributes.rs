@@ -71,6 +71,11 @@ impl Copier {
 /// Sets owner and group; whether they are now those of the source. As with `cp -a`, it is no
 /// failure that an ordinary user may not give files away.
 fn put_owner(target: &Target<'_>, attr: &Attr, failures: &mut Vec<Errno>) -> bool {
+    // An image may say this number, which chown(2) takes for no owner.
+    if attr.uid == u32::MAX || attr.gid == u32::MAX {
+        failures.push(Errno::INVAL);
+        return false;
+    }
     let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
     match target.put_owner(Some(uid), Some(gid)) {
         Ok(()) => true,
