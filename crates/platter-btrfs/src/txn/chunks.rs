@@ -52,7 +52,7 @@ pub(super) struct ChunkAllocator {
     /// Held to allocate a chunk.
     turn: Mutex<()>,
     /// Chunks whose items are not inserted yet.
-    pending: Mutex<Vec<ChunkItem>>,
+    pub(super) pending: Mutex<Vec<ChunkItem>>,
     /// Held to insert them; no tree is locked.
     creating: Mutex<()>,
     /// Those that are pending or being inserted.
@@ -247,9 +247,13 @@ impl WriteContext {
                 return Ok(false);
             }
         }
+        // A thread that runs references waits for its items from here on, and inserts them when it is in the map
+        // and in the groups.
         self.chunks.uncreated.fetch_add(1, Ordering::AcqRel);
-        self.chunks.pending.lock().push(chunk.clone());
-        store.add_chunk(chunk.clone())?;
+        if let Err(error) = store.add_chunk(chunk.clone()) {
+            self.chunks.uncreated.fetch_sub(1, Ordering::AcqRel);
+            return Err(error.into());
+        }
         let item = BlockGroupItem {
             start: chunk.start,
             len_bytes: chunk.len_bytes,
@@ -259,6 +263,7 @@ impl WriteContext {
         };
         let superblocks = chunk.superblock_ranges();
         self.groups.add(BlockGroup::empty(item, superblocks));
+        self.chunks.pending.lock().push(chunk);
         Ok(true)
     }
 

@@ -17,7 +17,7 @@ use crate::tree::Cursor;
 use crate::txn::WriteOptions;
 
 /// Panics if it does not become so.
-fn wait_until(is_so: impl Fn() -> bool) {
+pub(super) fn wait_until(is_so: impl Fn() -> bool) {
     for _ in 0..6000 {
         if is_so() {
             return;

@@ -1,8 +1,11 @@
 //! Chunks that are allocated until the devices are full, and what can still be done then.
 
+use std::thread;
+
 use platter_vfs::{Condition, Error, Result};
 use zerocopy::IntoBytes;
 
+use super::concurrent::wait_until;
 use super::files::{create, unlink};
 use super::image::Pool;
 use crate::ondisk::checksum::name_hash;
@@ -215,6 +218,27 @@ fn unused_groups_are_removed_but_for_one() {
     drop(fs);
     let fs = pool.open(WriteOptions::default());
     create(&fs, TreeId::FS, "more", &[7; 9000], 4096);
+    fs.sync().unwrap();
+    drop(fs);
+    pool.assert_clean();
+}
+
+#[test]
+fn items_of_a_chunk_are_inserted_after_it_is_a_group() {
+    let pool = Pool::make(1, 600, &[]);
+    let fs = pool.open(WriteOptions::default());
+    let count = fs.groups().iter().count();
+    let kind = BlockGroupFlags::METADATA;
+    thread::scope(|scope| {
+        let pending = fs.chunks.pending.lock();
+        let adding = scope.spawn(|| fs.grow_space(kind, fs.groups().free_bytes(kind)));
+        // A thread that found it pending before would not find its group.
+        wait_until(|| fs.groups().iter().count() > count);
+        assert!(pending.is_empty() && fs.has_uncreated_groups());
+        drop(pending);
+        assert!(adding.join().unwrap().unwrap());
+    });
+    create(&fs, TreeId::FS, "file", &[7; 9000], 4096);
     fs.sync().unwrap();
     drop(fs);
     pool.assert_clean();
