@@ -327,6 +327,10 @@ impl platter_vfs::Inode for Inode {
         file::write(self, offset, data, WriteTo::Cache)
     }
 
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        file::append(self, data)
+    }
+
     fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
         file::write(self, offset, data, WriteTo::Device)
     }

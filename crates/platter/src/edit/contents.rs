@@ -17,15 +17,14 @@ impl Edit {
         self.named(path, file.inode().write_at(0, bytes))
     }
 
-    /// Writes behind the end of a file, as one that was opened for appending. One that is not there is
+    /// Writes after the end of a file, as one that was opened for appending. One that is not there is
     /// made. A symbolic link is followed.
     ///
     /// # Errors
     /// As [`write`](Self::write).
     pub fn append(&self, path: &[u8], bytes: &[u8]) -> Result<()> {
         let file = self.writable(path)?;
-        let end = file.len()?;
-        self.named(path, file.inode().write_at(end, bytes))
+        self.named(path, file.inode().append(bytes)).map(drop)
     }
 
     /// A regular file to write to, made if it is not there.

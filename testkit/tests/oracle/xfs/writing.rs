@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use platter::{ImageSpec, MountOptions, Volume, WriteOptions};
+use platter::{ImageSpec, MountOptions, OpenOptions, Volume, WriteOptions};
 use platter_ondisk::Locus;
 use platter_vfs::{
     Condition, Context, CreateKind, DirCursor, Error, FallocateMode, Inode, Name, RenameMode,
@@ -312,6 +312,32 @@ fn names_are_listed_once_while_others_are_removed() {
     volume.filesystem().unmount().unwrap();
     drop(volume);
     assert_clean(&image, ("default", "emptied"));
+}
+
+#[test]
+fn appends_of_several_threads_do_not_overlap() {
+    const LINE_BYTES: usize = 700;
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    xfs::make(&image, 64 << 10, &[]).unwrap();
+    let volume = open(&image);
+    let options = OpenOptions::new().append(true).create(true);
+    std::thread::scope(|scope| {
+        for letter in b'a'..b'e' {
+            let file = volume.open_with("log", options).unwrap();
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    file.append(&[letter; LINE_BYTES]).unwrap();
+                }
+            });
+        }
+    });
+    let bytes = volume.read("log").unwrap();
+    assert_eq!(bytes.len(), 4 * 500 * LINE_BYTES);
+    let mut lines = bytes.chunks(LINE_BYTES);
+    assert!(lines.all(|line| line.iter().all(|byte| *byte == line[0])));
+    volume.close().unwrap();
+    assert_clean(&image, ("default", "appended"));
 }
 
 #[test]
