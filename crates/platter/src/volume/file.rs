@@ -206,12 +206,16 @@ impl File {
         Ok(self.attr()?.into())
     }
 
-    /// Writes all of `data` at `offset`, whatever the position is.
+    /// Writes all of `data` at `offset`, whatever the position is; at the end where it is open for appending,
+    /// as `pwrite(2)` does.
     ///
     /// # Errors
     /// [`Cause::NotOpenFor`] where it is not open for writing.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check_writable()?;
+        if self.access.appends() {
+            return self.append(data).map(drop);
+        }
         self.named(self.inode.write_at(offset, data))
     }
 

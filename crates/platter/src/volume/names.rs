@@ -8,7 +8,7 @@ use platter_vfs::{
     SetAttr,
 };
 
-use super::place::Place;
+use super::place::{Place, check_link};
 use super::{File, OpenOptions, Volume};
 use crate::{AsPath, Cause, Result};
 
@@ -100,9 +100,8 @@ impl Volume {
     pub fn exists(&self, path: impl AsPath) -> Result<bool> {
         let path = path.path_bytes();
         match self.walker().resolve(path) {
-            Ok(_) => Ok(true),
-            Err(Error::Condition(Condition::NotFound)) => Ok(false),
-            Err(error) => Err(self.error(path, error)),
+            Err(Error::Condition(Condition::NotFound)) => self.named(path, Ok(false)),
+            found => self.named(path, found.map(|_| true)),
         }
     }
 
@@ -161,6 +160,7 @@ impl Volume {
         let link = link.path_bytes();
         let linked = self.vacant(link, false).and_then(|located| {
             let name = located.name_to_create()?;
+            check_link(&file.inode().attr()?)?;
             located.parent.link(self.context(), name, file.inode().id())
         });
         self.named(link, linked)
@@ -235,13 +235,14 @@ impl Volume {
         let target = self.named(to, self.walker().resolve_parent(to))?;
         let renamed = source.name_to_rename().and_then(|name| {
             let new_name = target.name_to_rename()?;
-            let moved = source.parent.lookup(name)?.attr()?;
-            let is_dir = moved.kind == FileKind::Directory;
+            let moved = source.parent.lookup(name)?;
+            let is_dir = moved.attr()?.kind == FileKind::Directory;
             let slash =
                 source.trailing_slash || target.trailing_slash && mode != RenameMode::Exchange;
             if slash && !is_dir {
                 return Err(Condition::NotDirectory.into());
             }
+            Self::may_rename(&source, &*moved, &target, mode)?;
             let (parent, new_parent) = (&source.parent, target.parent.id());
             parent.rename(self.context(), name, new_parent, new_name, mode)
         });
@@ -300,6 +301,33 @@ impl Volume {
     fn may_remove(from: &Located, victim: &platter_vfs::Attr) -> platter_vfs::Result<()> {
         let dir = &*from.parent;
         check_delete(dir, &dir.attr()?, victim, &Credentials::root())
+    }
+
+    /// Whether flags of the directories and of the files let a name move.
+    fn may_rename(
+        from: &Located,
+        moved: &dyn Inode,
+        to: &Located,
+        mode: RenameMode,
+    ) -> platter_vfs::Result<()> {
+        let there = match to.parent.lookup(to.name_to_rename()?) {
+            Ok(there) => Some(there),
+            Err(Error::Condition(Condition::NotFound)) => None,
+            Err(error) => return Err(error),
+        };
+        match there {
+            // Nothing moves.
+            Some(there) if there.id() == moved.id() => Ok(()),
+            Some(_) if mode == RenameMode::NoReplace => Err(Condition::Exists.into()),
+            Some(there) => {
+                Self::may_remove(from, &moved.attr()?)?;
+                Self::may_remove(to, &there.attr()?)
+            }
+            None => {
+                Self::may_remove(from, &moved.attr()?)?;
+                check_create(&*to.parent, &to.parent.attr()?, &Credentials::root())
+            }
+        }
     }
 
     /// Changes attributes as the superuser may.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use platter_vfs::permission::{check_create, check_delete};
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE, check_create, check_delete};
 use platter_vfs::{
-    Condition, Context, CreateKind, Credentials, FileKind, Inode, LastComponent, Name, NameBuf,
-    Result,
+    Attr, Condition, Context, CreateKind, Credentials, FileKind, Inode, LastComponent, Name,
+    NameBuf, Result,
 };
 
 /// A name in a directory, whether or not there is such a file.
@@ -60,6 +60,7 @@ impl Place {
             return Err(Condition::NotFound.into());
         }
         self.check_may_create()?;
+        check_link(&target.attr()?)?;
         self.dir.link(context, self.name.as_name(), target.id())
     }
 
@@ -115,6 +116,17 @@ impl super::Volume {
         let is_directory = inode.attr().ok()?.kind == FileKind::Directory;
         is_directory.then_some(inode)
     }
+}
+
+/// Whether a file may get another name.
+///
+/// # Errors
+/// `NotPermitted` where its flags forbid that.
+pub(crate) fn check_link(attr: &Attr) -> Result<()> {
+    if attr.flags & (APPEND_ONLY | IMMUTABLE) != 0 {
+        return Err(Condition::NotPermitted.into());
+    }
+    Ok(())
 }
 
 /// The path of an entry of a directory.

@@ -5,6 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use platter_vfs::permission::{APPEND_ONLY, IMMUTABLE};
+use platter_vfs::{RenameMode, SetAttr};
+
 use super::*;
 use crate::{FormatOptions, Image, MountOptions};
 
@@ -304,4 +307,55 @@ fn copy_and_remove_dir_all_as_std() {
     assert!(!volume.exists("from").unwrap());
     let wrong = volume.remove_dir_all("copy").unwrap_err();
     assert!(wrong.is(Condition::NotDirectory));
+}
+
+#[test]
+fn flags_of_files_forbid_what_the_kernel_forbids() {
+    let (_, volume) = blank();
+    let flag = |path: &str, flags| {
+        let changes = SetAttr {
+            flags: Some(flags),
+            ..SetAttr::default()
+        };
+        let file = volume.open(path).unwrap();
+        Volume::set_attr_of(&**file.inode(), &changes).unwrap();
+    };
+    for dir in ["kept", "growing"] {
+        volume.create_dir(dir).unwrap();
+        volume.write(format!("{dir}/inside"), "x").unwrap();
+    }
+    for file in ["file", "immutable", "log"] {
+        volume.write(file, "12345").unwrap();
+    }
+    for (path, flags) in [
+        ("immutable", IMMUTABLE),
+        ("kept", IMMUTABLE),
+        ("log", APPEND_ONLY),
+        ("growing", APPEND_ONLY),
+    ] {
+        flag(path, flags);
+    }
+    for (from, to) in [
+        ("immutable", "new"),
+        ("log", "new"),
+        ("file", "immutable"),
+        ("file", "log"),
+        ("file", "kept/new"),
+        ("kept/inside", "new"),
+        ("growing/inside", "new"),
+        ("file", "growing/inside"),
+    ] {
+        let refused = volume.rename(from, to).unwrap_err();
+        assert!(refused.is(Condition::NotPermitted), "{from} to {to}");
+    }
+    for (from, to) in [("immutable", "new"), ("log", "new"), ("file", "kept/new")] {
+        let refused = volume.hard_link(from, to).unwrap_err();
+        assert!(refused.is(Condition::NotPermitted), "{from} as {to}");
+    }
+    let exists = volume.rename_with("file", "log", RenameMode::NoReplace);
+    assert!(exists.unwrap_err().is(Condition::Exists));
+    volume.rename("file", "growing/new").unwrap();
+    let log = volume.open_with("log", OpenOptions::new().append(true));
+    log.unwrap().write_at(0, b"67").unwrap();
+    assert_eq!(volume.read("log").unwrap(), b"1234567");
 }
