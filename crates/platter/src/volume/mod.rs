@@ -16,6 +16,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use platter_block::{BlockDevice, Counts, FileDevice, RevocableDevice};
 use platter_vfs::path::PathWalk;
 use platter_vfs::{
@@ -57,6 +58,8 @@ pub struct Volume {
 struct Shared {
     parts: VolumeParts,
     closed: AtomicBool,
+    /// Whether the end of the filesystem went well; `None` before it. Held until it is unmounted.
+    ended_well: Mutex<Option<bool>>,
 }
 
 /// What a volume consists of.
@@ -98,6 +101,7 @@ impl VolumeParts {
             shared: Arc::new(Shared {
                 parts: self,
                 closed,
+                ended_well: Mutex::default(),
             }),
             context: Arc::new(context),
         }
@@ -107,14 +111,18 @@ impl VolumeParts {
 impl Shared {
     /// Unmounts, once, and releases the devices.
     fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
         let parts = &self.parts;
+        let mut ended_well = self.ended_well.lock();
+        match *ended_well {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(Error::new(&parts.name, Cause::Closed)),
+            None => self.closed.store(true, Ordering::Release),
+        }
         let unmounted = parts.fs.unmount();
         for device in parts.revocable.iter().flatten() {
             device.revoke();
         }
+        *ended_well = Some(unmounted.is_ok());
         unmounted.map_err(|error| Error::new(&parts.name, error))
     }
 }
@@ -125,7 +133,7 @@ impl Drop for Shared {
         reason = "changes that are lost must not be lost in silence"
     )]
     fn drop(&mut self) {
-        if self.parts.revocable.is_none() {
+        if self.parts.revocable.is_none() || self.ended_well.get_mut().is_some() {
             return;
         }
         if let Err(error) = self.close() {
@@ -145,8 +153,9 @@ impl Volume {
     /// [`File`]s that are still there fail with [`Cause::Closed`] from then on.
     ///
     /// # Errors
-    /// Those of the device; the next mount recovers the filesystem then. [`Cause::Busy`] for the volume of
-    /// an [`Edit`](crate::Edit), which is committed instead.
+    /// Those of the device; the next mount recovers the filesystem then. [`Cause::Closed`] after a clone that
+    /// could not be closed, or whose filesystem was taken. [`Cause::Busy`] for the volume of an
+    /// [`Edit`](crate::Edit), which is committed instead.
     pub fn close(self) -> Result<()> {
         if self.shared.parts.ended.is_some() {
             return Err(Error::new(self.name(), Cause::Busy));
@@ -158,6 +167,7 @@ impl Volume {
     /// fail with [`Cause::Closed`] from then on.
     #[must_use]
     pub fn into_filesystem(self) -> Arc<dyn Filesystem> {
+        self.shared.ended_well.lock().get_or_insert(false);
         self.shared.closed.store(true, Ordering::Release);
         Arc::clone(self.filesystem())
     }

@@ -359,3 +359,28 @@ fn flags_of_files_forbid_what_the_kernel_forbids() {
     log.unwrap().write_at(0, b"67").unwrap();
     assert_eq!(volume.read("log").unwrap(), b"1234567");
 }
+
+#[test]
+fn second_close_reports_what_the_first_did() {
+    let (image, volume) = blank();
+    let clone = volume.clone();
+    volume.clone().close().unwrap();
+    volume.close().unwrap();
+    assert_eq!(clone.exists("/").unwrap_err().code(), "closed");
+
+    let volume = mount(&image);
+    let clone = volume.clone();
+    let fs = volume.into_filesystem();
+    assert_eq!(clone.close().unwrap_err().code(), "closed");
+    fs.unmount().unwrap();
+
+    let revocable = Arc::new(RevocableDevice::new(Arc::clone(image.device())));
+    let volume = mount(&Image::new(
+        "revoked",
+        Arc::<RevocableDevice>::clone(&revocable),
+    ));
+    volume.write("file", "lost").unwrap();
+    revocable.revoke();
+    volume.clone().close().unwrap_err();
+    assert_eq!(volume.close().unwrap_err().code(), "closed");
+}
