@@ -1,5 +1,6 @@
-//! Linux filesystems in user space: open ext2/3/4 images and disks, read and walk them,
-//! copy files out, stream them as tar, check them. No root, no mount, nothing written to the image.
+//! Linux filesystems in user space: open images and disks, read and walk them, copy files out, stream them as
+//! tar, check them, and change those of the formats that can be written. No root, no mount, and nothing is
+//! written to an image that was not opened for writing.
 //!
 //! A [`Volume`] is what [`std::fs`] is for the filesystems of the host: it opens [`File`]s, which implement
 //! [`Read`](std::io::Read), [`Write`](std::io::Write) and [`Seek`](std::io::Seek), creates, renames and
