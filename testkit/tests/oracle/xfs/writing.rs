@@ -316,7 +316,8 @@ fn names_are_listed_once_while_others_are_removed() {
 
 #[test]
 fn appends_of_several_threads_do_not_overlap() {
-    const LINE_BYTES: usize = 700;
+    const LINES: usize = 4000;
+    const LINE_BYTES: usize = 100;
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     xfs::make(&image, 64 << 10, &[]).unwrap();
@@ -326,14 +327,14 @@ fn appends_of_several_threads_do_not_overlap() {
         for letter in b'a'..b'e' {
             let file = volume.open_with("log", options).unwrap();
             scope.spawn(move || {
-                for _ in 0..500 {
+                for _ in 0..LINES {
                     file.append(&[letter; LINE_BYTES]).unwrap();
                 }
             });
         }
     });
     let bytes = volume.read("log").unwrap();
-    assert_eq!(bytes.len(), 4 * 500 * LINE_BYTES);
+    assert_eq!(bytes.len(), 4 * LINES * LINE_BYTES);
     let mut lines = bytes.chunks(LINE_BYTES);
     assert!(lines.all(|line| line.iter().all(|byte| *byte == line[0])));
     volume.close().unwrap();
