@@ -21,6 +21,8 @@ use crate::work;
 
 const ROUNDS: usize = 5;
 const PIECE_BYTES: usize = 1 << 20;
+/// Each file in an archive has a header of its own.
+const HEADER_BYTES: u64 = 512;
 
 /// A job, and the ways to do it; the first is platter's.
 #[derive(Debug)]
@@ -133,7 +135,10 @@ pub(crate) const JOBS: &[Job] = &[
                 name: "platter tar",
                 run: |bench| {
                     let mut platter = program::platter()?;
-                    read_to_end(platter.arg("tar").arg(&bench.image), bench.files)
+                    read_to_end(
+                        platter.arg("tar").arg(&bench.image),
+                        bench.files * HEADER_BYTES,
+                    )
                 },
             },
             Way {
@@ -142,7 +147,7 @@ pub(crate) const JOBS: &[Job] = &[
                     let mount = Mount::image(&bench.image, "", Access::ReadOnly)?;
                     let mut tar = tool::command("tar");
                     tar.args(["--create", "--file", "-", "--directory"]);
-                    read_to_end(tar.arg(mount.root()).arg("."), bench.files)
+                    read_to_end(tar.arg(mount.root()).arg("."), bench.files * HEADER_BYTES)
                 },
             },
         ],
@@ -244,14 +249,14 @@ fn finish(command: &mut Command) -> Result<()> {
     tool::succeed(command).map(drop)
 }
 
-/// Reads all that the program writes. A pipe, because GNU tar reads no files for `/dev/null`.
-fn read_to_end(command: &mut Command, files: u64) -> Result<()> {
+/// Reads all that a program writes, which are so many bytes at least. A pipe, because GNU tar reads no files for
+/// `/dev/null`.
+pub(crate) fn read_to_end(command: &mut Command, least: u64) -> Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let mut output = child.stdout.take().context("a pipe")?;
     let bytes = std::io::copy(&mut output, &mut std::io::sink())?;
     ensure!(child.wait()?.success(), "{command:?} failed");
-    // Each file has a header of its own.
-    ensure!(bytes > files * 512, "the archive has only {bytes} bytes");
+    ensure!(bytes >= least, "{command:?} printed only {bytes} bytes");
     Ok(())
 }
 
@@ -268,12 +273,12 @@ fn fingerprint(path: &Path) -> Result<String> {
     }
 }
 
-/// How many regular files there are below a folder.
-fn count_files(folder: &Path) -> Result<u64> {
+/// How many files that are no directories there are below a directory.
+pub(crate) fn count_files(directory: &Path) -> Result<u64> {
     let mut files = 0;
-    let mut pending = vec![folder.to_owned()];
-    while let Some(folder) = pending.pop() {
-        for entry in std::fs::read_dir(folder)? {
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(directory)? {
             let entry = entry?;
             if entry.file_type()?.is_dir() {
                 pending.push(entry.path());

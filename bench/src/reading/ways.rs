@@ -1,7 +1,6 @@
 //! Jobs by programs, each with the image cold: nothing of it in the host's caches.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,7 +8,8 @@ use testkit::loopdev::{Access, Mount};
 use testkit::{program, tool};
 
 use super::{Kind, Run, show};
-use crate::measure::{children_cpu_seconds, float, now};
+use crate::measure::{children_cpu_seconds, now};
+use crate::programs::{count_files, read_to_end};
 
 /// A job, and the ways to do it; the first is platter's.
 #[derive(Debug)]
@@ -181,32 +181,4 @@ impl Bench<'_> {
 pub(super) fn cool() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("cold caches take root")
-}
-
-/// Reads all that a program writes. A pipe, because GNU tar reads no files for `/dev/null`.
-fn read_to_end(command: &mut Command, least: u64) -> Result<()> {
-    let mut child = command.stdout(Stdio::piped()).spawn()?;
-    let mut output = child.stdout.take().context("a pipe")?;
-    let bytes = std::io::copy(&mut output, &mut std::io::sink())?;
-    ensure!(child.wait()?.success(), "{command:?} failed");
-    let (bytes, least) = (float(bytes), float(least));
-    ensure!(bytes >= least, "{command:?} printed only {bytes} bytes");
-    Ok(())
-}
-
-/// How many regular files there are below a directory.
-fn count_files(directory: &Path) -> Result<u64> {
-    let mut files = 0;
-    let mut pending = vec![directory.to_owned()];
-    while let Some(directory) = pending.pop() {
-        for entry in std::fs::read_dir(directory)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                pending.push(entry.path());
-            } else {
-                files += 1;
-            }
-        }
-    }
-    Ok(files)
 }
