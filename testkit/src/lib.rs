@@ -9,6 +9,7 @@ pub mod program;
 pub mod fs_type;
 pub mod loopdev;
 pub mod oracle;
+pub mod findings;
 pub mod attributes;
 pub mod prng;
 pub mod fixtures;

@@ -1,10 +1,8 @@
 //! One test for each fixture of the catalogue.
 
-use std::ops::ControlFlow;
-
 use anyhow::Result;
-use platter_vfs::{CheckSink, Finding, Severity};
 use testkit::compare::{Rules, compare};
+use testkit::findings::Findings;
 use testkit::fixtures::{Built, Fixture, KernelView, Place, Truth, catalogue};
 use testkit::oracle::{Verdict, e2fsck};
 use testkit::volume;
@@ -165,20 +163,7 @@ fn examine(fixture: &Fixture) -> Result<()> {
 fn examine_check(fixture: &Fixture, built: &Built) -> Result<()> {
     let mut findings = Findings::default();
     let report = volume::options(built).check(&volume::image(built)?, &mut findings)?;
-    let findings = findings.0;
-    assert!(report.is_clean(), "{}: {findings:#?}", fixture.name);
+    let errors = findings.errors();
+    assert!(report.is_clean(), "{}: {errors:#?}", fixture.name);
     Ok(())
-}
-
-/// The findings of a check that say more than a notice.
-#[derive(Default)]
-struct Findings(Vec<String>);
-
-impl CheckSink for Findings {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        if finding.severity != Severity::Notice {
-            self.0.push(finding.corruption.to_string());
-        }
-        ControlFlow::Continue(())
-    }
 }

@@ -5,7 +5,6 @@
 //! `cargo test -p testkit --test oracle btrfs::check::verdicts -- --nocapture`.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,8 @@ use anyhow::Result;
 use platter::block::Access;
 use platter::{DeviceRole, Image, ImageSet, MountOptions};
 
-use platter_vfs::{CheckReport, CheckSink, Finding, Severity};
+use platter_vfs::CheckReport;
+use testkit::findings::Findings;
 use testkit::fixtures::{Place, catalogue};
 use testkit::fs_type::FsType;
 use testkit::oracle::btrfs;
@@ -71,17 +71,6 @@ const COMPRESSED: &str = "a compressed extent of more than 128 KiB";
 /// What the table is in.
 const DOCUMENTED: &str = include_str!("../../../../docs/design/checking.md");
 
-/// The findings of a check.
-#[derive(Default)]
-pub(super) struct Findings(pub(super) Vec<Finding>);
-
-impl CheckSink for Findings {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        self.0.push(finding);
-        ControlFlow::Continue(())
-    }
-}
-
 pub(super) fn images(paths: &[&Path]) -> Result<ImageSet> {
     let mut opened = Vec::new();
     for path in paths {
@@ -94,17 +83,10 @@ pub(super) fn images(paths: &[&Path]) -> Result<ImageSet> {
     }))
 }
 
-fn check(paths: &[&Path]) -> Result<(CheckReport, Vec<Finding>)> {
+fn check(paths: &[&Path]) -> Result<(CheckReport, Findings)> {
     let mut findings = Findings::default();
     let report = MountOptions::new().check(images(paths)?, &mut findings)?;
-    Ok((report, findings.0))
-}
-
-fn errors(findings: &[Finding]) -> Vec<String> {
-    let errors = findings.iter().filter(|it| it.severity != Severity::Notice);
-    errors
-        .map(|finding| finding.corruption.to_string())
-        .collect()
+    Ok((report, findings))
 }
 
 /// Both find nothing.
@@ -112,7 +94,7 @@ pub(super) fn is_clean(paths: &[&Path]) -> Result<()> {
     let (verdict, text) = btrfs::report(paths)?;
     assert!(verdict.is_clean(), "{text}");
     let (report, findings) = check(paths)?;
-    assert!(report.is_clean(), "{:#?}", errors(&findings));
+    assert!(report.is_clean(), "{:#?}", findings.errors());
     Ok(())
 }
 
@@ -269,8 +251,8 @@ fn judge(corpus: &Corpus, number: u64) -> Result<Judged> {
     };
     let platter = match checked {
         Ok((report, findings)) => {
-            assert_eq!(report.is_clean(), errors(&findings).is_empty());
-            errors(&findings)
+            assert_eq!(report.is_clean(), findings.errors().is_empty());
+            findings.errors()
         }
         Err(error) => vec![format!("refused: {error}")],
     };

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use platter::MountOptions;
+use testkit::findings::Findings;
 use testkit::prng::Prng;
 
-use super::check::{Findings, images};
+use super::check::images;
 use super::image::Pool;
 
 /// How many bytes are flipped, in as many sectors.

@@ -2,7 +2,6 @@
 //! nothing.
 
 use std::fs::{self, File};
-use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
@@ -10,10 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use platter::block::Access;
 use platter::{DeviceRole, Image, ImageSpec, MountOptions, WriteOptions};
-use platter_vfs::check::{CheckSink, Finding};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
 use testkit::compare::{Rules, compare};
+use testkit::findings::Findings;
 use testkit::loopdev::{self, LoopDevice, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 use testkit::{program, served, tool};
@@ -154,7 +153,7 @@ impl Course<'_> {
 
     fn assert_clean(&self, when: &str) -> Result<()> {
         let image = Image::open(&self.image, Access::Read)?;
-        let mut findings = Findings(Vec::new());
+        let mut findings = Findings::default();
         let report = self.open_options().check(&image, &mut findings)?;
         let findings = findings.0;
         ensure!(
@@ -221,16 +220,6 @@ impl Course<'_> {
         platter.arg("resize").arg(&self.image);
         tool::succeed(platter.arg(format!("{}K", self.layout.grown_kib)))?;
         Ok(())
-    }
-}
-
-/// All that a check has to say, notices too.
-struct Findings(Vec<String>);
-
-impl CheckSink for Findings {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        self.0.push(finding.corruption.to_string());
-        ControlFlow::Continue(())
     }
 }
 

@@ -3,14 +3,14 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use platter_ext4::SharingStatistics;
 use platter_ext4::ondisk::InodeNr;
-use platter_vfs::{CheckSink, Filesystem, Finding};
+use platter_vfs::Filesystem;
 use rustix::io::Errno;
 use testkit::attributes;
+use testkit::findings::Findings;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{e2fsck, mke2fs};
 
@@ -71,16 +71,6 @@ fn find(image: &Path, scale: &Scale) -> Found {
     let space = ours.0.stat_fs().unwrap();
     found.inodes = space.inodes - space.inodes_free;
     found
-}
-
-#[derive(Default)]
-struct Findings(Vec<String>);
-
-impl CheckSink for Findings {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        self.0.push(format!("{finding:?}"));
-        ControlFlow::Continue(())
-    }
 }
 
 /// An image for each side, made alike.

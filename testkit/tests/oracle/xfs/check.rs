@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use platter::block::Access as ImageAccess;
 use platter::{DeviceRole, Image, MountOptions};
-use platter_vfs::{CheckReport, CheckSink, Finding, Severity};
+use platter_vfs::{CheckReport, Severity};
+use testkit::findings::Findings;
 use testkit::fs_type::FsType;
 use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
@@ -67,19 +67,8 @@ const QUOTA: &str = "quota inodes in a copy of the superblock";
 /// What the table is in.
 const DOCUMENTED: &str = include_str!("../../../../docs/design/checking.md");
 
-/// Collects findings.
-#[derive(Default)]
-struct Findings(Vec<Finding>);
-
-impl CheckSink for Findings {
-    fn finding(&mut self, finding: Finding) -> ControlFlow<()> {
-        self.0.push(finding);
-        ControlFlow::Continue(())
-    }
-}
-
 /// Checks an image.
-fn check(image: &Path, log: Option<&Path>) -> Result<(CheckReport, Vec<Finding>)> {
+fn check(image: &Path, log: Option<&Path>) -> Result<(CheckReport, Findings)> {
     let image = Image::open(image, ImageAccess::Read)?;
     let options = match log {
         Some(log) => MountOptions::new().device(DeviceRole::Log, log),
@@ -87,14 +76,7 @@ fn check(image: &Path, log: Option<&Path>) -> Result<(CheckReport, Vec<Finding>)
     };
     let mut findings = Findings::default();
     let report = options.check(&image, &mut findings)?;
-    Ok((report, findings.0))
-}
-
-fn errors(findings: &[Finding]) -> Vec<String> {
-    let errors = findings.iter().filter(|it| it.severity != Severity::Notice);
-    errors
-        .map(|finding| finding.corruption.to_string())
-        .collect()
+    Ok((report, findings))
 }
 
 /// A filesystem that `xfs_repair` finds clean is clean here.
@@ -102,7 +84,7 @@ pub(super) fn assert_clean(image: &Path, log: Option<&Path>) -> Result<()> {
     let images: Vec<&Path> = std::iter::once(image).chain(log).collect();
     assert_eq!(xfs::check(&images)?, Verdict::Clean);
     let (report, findings) = check(image, log)?;
-    assert!(report.is_clean() && findings.is_empty(), "{findings:?}");
+    assert!(report.is_clean() && findings.0.is_empty(), "{findings:?}");
     Ok(())
 }
 
@@ -119,7 +101,7 @@ const HASH_IN_SEVERAL_LEAVES: &[&str] = &[
 /// which version 6.1 takes for a corruption, and the kernel does not.
 pub(super) fn assert_filled_is_clean(images: &[&Path]) -> Result<()> {
     let (report, findings) = check(images[0], images.get(1).copied())?;
-    assert!(report.is_clean() && findings.is_empty(), "{findings:?}");
+    assert!(report.is_clean() && findings.0.is_empty(), "{findings:?}");
     let (verdict, text) = xfs::report(images)?;
     let is_known = |line: &String| {
         HASH_IN_SEVERAL_LEAVES
@@ -178,8 +160,8 @@ fn agree_on_corruptions(image: &Path, seed: &str) -> Result<BTreeMap<&'static st
         file.write_all_at(&corruption.before, corruption.at)?;
         let ours = match checked {
             Ok((report, findings)) => {
-                assert_eq!(report.is_clean(), errors(&findings).is_empty());
-                errors(&findings)
+                assert_eq!(report.is_clean(), findings.errors().is_empty());
+                findings.errors()
             }
             Err(error) => vec![format!("refused: {error}")],
         };
@@ -265,7 +247,7 @@ fn xfs_check_sees_the_filesystem_after_its_log() -> Result<()> {
     let before = std::fs::read(&image)?;
     let (report, findings) = check(&image, None)?;
     assert!(report.is_clean(), "{findings:?}");
-    let [notice] = &findings[..] else {
+    let [notice] = &findings.0[..] else {
         panic!("{findings:?}");
     };
     assert_eq!(
