@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use platter_ondisk::{Corrupt, Locus, Uuid};
+use platter_vfs::path::PATH_MAX;
 use platter_vfs::subvolumes::{Subvolume, SubvolumeSink, Transfer};
 use platter_vfs::{Condition, Result, Subvolumes, Timestamp};
 
@@ -63,7 +64,7 @@ fn transfer(generation: Generation, time: Timestamp) -> Option<Transfer> {
     (generation > 0).then_some(Transfer { generation, time })
 }
 
-/// The most names in a path: as many as fit into `PATH_MAX`.
+/// The most names in a path: as many as fit into [`PATH_MAX`].
 const NAMES_MAX: usize = 2048;
 
 /// The path of a subvolume from the top-level one.
@@ -84,7 +85,8 @@ fn path(context: &FsContext, id: TreeId) -> Result<Vec<u8>> {
         let left = NAMES_MAX.saturating_sub(names.len());
         let above = inode::names_between(context, parent.tree(), dirs, left)?;
         names.extend(above.into_iter().rev());
-        if names.len() >= NAMES_MAX {
+        let len_bytes: usize = names.iter().map(|name| name.len() + 1).sum();
+        if names.len() >= NAMES_MAX || len_bytes > PATH_MAX {
             return Err(Condition::NameTooLong.into());
         }
         at = name.parent;
@@ -96,12 +98,13 @@ fn path(context: &FsContext, id: TreeId) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context::tests::{root_item, rule, sample};
+    use crate::context::tests::{root_item, rule, sample, sample_of};
     use crate::ondisk::Key;
     use crate::ondisk::inode_ref::InodeRef;
     use crate::ondisk::key::ItemKind;
     use crate::ondisk::root_ref::RootRef;
     use crate::ondisk::superblock::RootPointer;
+    use crate::tree::tests::Sample;
     use platter_ondisk::Rule;
     use platter_vfs::Error;
     use zerocopy::IntoBytes;
@@ -132,6 +135,50 @@ mod tests {
         let endless = path(&context, TreeId(300)).unwrap_err();
         let is_long = |error| matches!(error, Error::Condition(Condition::NameTooLong));
         assert!(is_long(endless));
+    }
+
+    #[test]
+    fn path_of_a_subvolume_fits_into_path_max() {
+        let name = [b'n'; 250];
+        let refs: Vec<_> = (256..269).map(|dir| (dir, named_in(dir, &name))).collect();
+        let key = |dir| Key::new(dir + 1, ItemKind::INODE_REF, dir);
+        let items: Vec<_> = refs
+            .iter()
+            .map(|(dir, data)| (key(*dir), &data[..]))
+            .collect();
+        let mut blocks = Sample::new();
+        let tree = blocks.leaf(&items);
+        let root = RootPointer {
+            logical: tree.logical,
+            generation: tree.generation,
+            level: 0,
+        };
+        let item = root_item(root).encode(None);
+        let own = named(269, &name);
+        let backref = |child, parent| Key::new(child, ItemKind::ROOT_BACKREF, parent);
+        let roots = [
+            (Key::new(300, ItemKind::ROOT_ITEM, 0), item.as_bytes()),
+            (backref(300, 5), &own[..]),
+            (Key::new(301, ItemKind::ROOT_ITEM, 0), item.as_bytes()),
+            (backref(301, 300), &own[..]),
+        ];
+        let context = sample_of(blocks, &items, &roots);
+        assert_eq!(path(&context, TreeId(300)).unwrap().len(), 14 * 251 - 1);
+        let long = path(&context, TreeId(301)).unwrap_err();
+        assert!(matches!(long, Error::Condition(Condition::NameTooLong)));
+    }
+
+    /// An inode reference.
+    fn named_in(parent: u64, name: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let index = 2;
+        InodeRef {
+            parent,
+            index,
+            name,
+        }
+        .encode(&mut bytes);
+        bytes
     }
 
     #[test]
