@@ -119,13 +119,7 @@ impl Inode {
                 state.sync
             }
         };
-        let flush = || {
-            // A checkpoint that is written flushes the data before.
-            if log.is_durable(sequence) {
-                return Ok(self.context().device().flush()?);
-            }
-            log.force(sequence)
-        };
-        self.data.sync.writes.sync(|| log.force(sequence), flush)
+        let sync = &self.data.sync.writes;
+        sync.sync(|| log.force(sequence), || log.force_with_data(sequence))
     }
 }

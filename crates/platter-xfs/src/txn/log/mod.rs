@@ -294,10 +294,27 @@ impl Log {
     /// # Errors
     /// Those of the devices; then, and from then on, that of the failure.
     pub fn force(&self, sequence: u64) -> Result<()> {
+        self.force_and_flush(sequence).map(drop)
+    }
+
+    /// Makes a checkpoint and all before it durable, and the data that was written before the call.
+    ///
+    /// # Errors
+    /// Those of [`force`](Self::force).
+    pub fn force_with_data(&self, sequence: u64) -> Result<()> {
+        if self.force_and_flush(sequence)? {
+            return Ok(());
+        }
+        // The thread that wrote the checkpoint may have flushed the device before the data was written.
+        Ok(self.data.flush()?)
+    }
+
+    /// [Forces](Self::force) the log. Returns whether the data device was flushed since the call began.
+    fn force_and_flush(&self, sequence: u64) -> Result<bool> {
         let mut force = lock(&self.force);
         loop {
             if force.durable >= sequence {
-                return Ok(());
+                return Ok(false);
             }
             self.check()?;
             if !force.is_writing {
@@ -312,14 +329,14 @@ impl Log {
         let written = written.map_err(|error| self.fail(error));
         let mut force = lock(&self.force);
         force.is_writing = false;
-        if let Ok(durable) = written {
+        if let Ok((durable, _)) = written {
             force.durable = durable;
         }
         drop(force);
         self.forced.notify_all();
         self.space.notify_all();
         // All that was committed before is in a checkpoint that was closed.
-        written.map(drop)
+        written.map(|(_, is_flushed)| is_flushed)
     }
 
     /// Makes all that was committed durable.

@@ -1,6 +1,7 @@
 //! Logs that are written, cut, and replayed by recovery.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use platter_block::MemoryDevice;
 use platter_block::sim::{Effect, Fault, FaultDevice, Recorder, Recording, When};
@@ -437,4 +438,87 @@ fn fault() -> Fault {
         when: When::Always,
         effect: Effect::Tear { seed: 1 },
     }
+}
+
+/// A device that, once armed, waits within a write until the test goes on.
+#[derive(Debug)]
+struct Gated {
+    base: Arc<dyn BlockDevice>,
+    is_armed: AtomicBool,
+    entered: Barrier,
+    left: Barrier,
+    flushes: AtomicU64,
+}
+
+impl Gated {
+    fn new(base: Arc<dyn BlockDevice>) -> Arc<Self> {
+        Arc::new(Self {
+            base,
+            is_armed: AtomicBool::new(false),
+            entered: Barrier::new(2),
+            left: Barrier::new(2),
+            flushes: AtomicU64::new(0),
+        })
+    }
+
+    fn arm(&self) {
+        self.is_armed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl BlockDevice for Gated {
+    fn name(&self) -> &Arc<str> {
+        self.base.name()
+    }
+
+    fn geometry(&self) -> platter_block::Geometry {
+        self.base.geometry()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), platter_block::IoError> {
+        self.base.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), platter_block::IoError> {
+        if self.is_armed.swap(false, Ordering::Relaxed) {
+            self.entered.wait();
+            self.left.wait();
+        }
+        self.base.write_at(offset, buf)
+    }
+
+    fn flush(&self) -> Result<(), platter_block::IoError> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.base.flush()
+    }
+
+    fn discard(&self, range: std::ops::Range<u64>) -> Result<(), platter_block::IoError> {
+        self.base.discard(range)
+    }
+}
+
+#[test]
+fn data_written_beside_a_checkpoint_is_flushed() {
+    let (data, log) = (Gated::new(data()), Gated::new(log_device(1024)));
+    let scene = Scene::open(Arc::clone(&data) as _, Arc::clone(&log) as _, 512);
+    let sequence = scene.set(0, 0, 1);
+    log.arm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| scene.log.force(sequence).unwrap());
+        log.entered.wait();
+        // The checkpoint has flushed the data device already.
+        data.write_at(0, &[7; 512]).unwrap();
+        let flushed = data.flushes.load(Ordering::Relaxed);
+        let synced = scope.spawn(|| scene.log.force_with_data(sequence).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        log.left.wait();
+        synced.join().unwrap();
+        assert!(data.flushes.load(Ordering::Relaxed) > flushed);
+    });
+    let flushed = data.flushes.load(Ordering::Relaxed);
+    scene.log.force_with_data(scene.log.running()).unwrap();
+    assert_eq!(data.flushes.load(Ordering::Relaxed), flushed + 1);
+    let sequence = scene.set(0, 0, 2);
+    scene.log.force_with_data(sequence).unwrap();
+    assert_eq!(data.flushes.load(Ordering::Relaxed), flushed + 2);
 }

@@ -51,13 +51,13 @@ impl Position {
 
 impl Log {
     /// Writes the running checkpoint, if it holds anything. Returns the number of the last one that is closed
-    /// and durable then.
-    pub(super) fn write_checkpoint(&self) -> Result<u64> {
+    /// and durable then, and whether the data device was flushed.
+    pub(super) fn write_checkpoint(&self) -> Result<(u64, bool)> {
         let mut position = lock(&self.position);
         let (closed, tail) = {
             let mut lists = lock(&self.lists);
             let Some(closed) = lists.close() else {
-                return Ok(lists.sequence() - 1);
+                return Ok((lists.sequence() - 1, false));
             };
             (closed, lists.tail())
         };
@@ -78,7 +78,7 @@ impl Log {
         self.device.flush()?;
         self.finish(closed, start, position.lsn());
         let sequence = lock(&self.lists).sequence();
-        Ok(sequence - 1)
+        Ok((sequence - 1, true))
     }
 
     /// The records of a checkpoint.
