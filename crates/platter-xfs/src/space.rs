@@ -83,16 +83,18 @@ impl Holds {
         }
     }
 
-    /// Blocks were freed in a checkpoint: they are not to be overwritten before it is durable.
+    /// Blocks were freed in a checkpoint: they are not to be overwritten before it is durable, nor while what
+    /// they held is being written back.
     pub(crate) fn note_freed(&mut self, sequence: u64, freed: Vec<Freed>) {
         let freed = freed.into_iter().map(|freed| (sequence, freed));
         self.busy.extend(freed);
     }
 
-    /// Forgets freed blocks whose checkpoints are durable. True if there were any.
+    /// Forgets freed blocks that may be overwritten. True if there were any.
     pub(crate) fn settle(&mut self, log: &Log) -> bool {
         let before = self.busy.len();
-        self.busy.retain(|(sequence, _)| !log.is_durable(*sequence));
+        self.busy
+            .retain(|(sequence, _)| !log.is_reusable(*sequence));
         self.busy.len() < before
     }
 

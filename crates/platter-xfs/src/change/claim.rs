@@ -36,7 +36,7 @@ impl FsContext {
             if !holds.has_busy() {
                 return Err(Condition::NoSpace.into());
             }
-            log.force_all()?;
+            log.force_freed()?;
         }
     }
 

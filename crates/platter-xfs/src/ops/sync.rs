@@ -63,7 +63,7 @@ impl ReturnsSpace for SuperBlock {
         if !self.context.space().lock().has_busy() {
             return Ok(());
         }
-        log.force_all()?;
+        log.force_freed()?;
         if self.context.space().lock().settle(log) {
             self.context.space().note_returned();
         }

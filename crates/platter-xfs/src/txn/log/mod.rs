@@ -79,6 +79,8 @@ pub struct Log {
 struct Force {
     durable: u64,
     is_writing: bool,
+    /// What was durable when the items were looked up that are being written back.
+    written_back_after: Option<u64>,
 }
 
 impl Log {
@@ -158,6 +160,23 @@ impl Log {
     #[must_use]
     pub fn is_durable(&self, sequence: u64) -> bool {
         lock(&self.force).durable >= sequence
+    }
+
+    /// Whether blocks that a checkpoint freed may be overwritten with data: the checkpoint is durable, and no
+    /// thread writes blocks back that it looked up before.
+    #[must_use]
+    pub fn is_reusable(&self, sequence: u64) -> bool {
+        let force = lock(&self.force);
+        let written_back_after = force.written_back_after.unwrap_or(force.durable);
+        sequence <= force.durable.min(written_back_after)
+    }
+
+    /// Makes all that was committed durable, and returns when all blocks that it freed are
+    /// [reusable](Self::is_reusable).
+    pub fn force_freed(&self) -> Result<()> {
+        self.force_all()?;
+        drop(lock(&self.writing_back));
+        Ok(())
     }
 
     /// The failure that ended all writing, if there was one.

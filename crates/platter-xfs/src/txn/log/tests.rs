@@ -522,3 +522,26 @@ fn data_written_beside_a_checkpoint_is_flushed() {
     scene.log.force_with_data(sequence).unwrap();
     assert_eq!(data.flushes.load(Ordering::Relaxed), flushed + 2);
 }
+
+#[test]
+fn freed_block_is_not_reusable_while_it_is_written_back() {
+    let data = Gated::new(data());
+    let scene = Scene::open(Arc::clone(&data) as _, log_device(1024), 512);
+    scene.set(1, 0, 9);
+    scene.log.force_all().unwrap();
+    data.arm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| scene.log.quiesce().unwrap());
+        data.entered.wait();
+        let mut transaction = scene.begin(8192);
+        transaction.cancel(at(1), size());
+        let freed = transaction.commit().unwrap();
+        scene.log.force(freed).unwrap();
+        let early = (scene.log.is_durable(freed), scene.log.is_reusable(freed));
+        let waiting = scope.spawn(|| scene.log.force_freed().unwrap());
+        data.left.wait();
+        waiting.join().unwrap();
+        assert_eq!(early, (true, false));
+        assert!(scene.log.is_reusable(freed));
+    });
+}

@@ -26,9 +26,19 @@ impl Log {
     /// after a flush of the data device, which comes before the next record.
     pub(super) fn write_back(&self, last: Lsn) -> Result<usize> {
         let _turn = lock(&self.writing_back);
+        let written = self.write_batches(last);
+        lock(&self.force).written_back_after = None;
+        written
+    }
+
+    fn write_batches(&self, last: Lsn) -> Result<usize> {
         let mut count = 0;
         loop {
             self.check()?;
+            {
+                let mut force = lock(&self.force);
+                force.written_back_after = Some(force.durable);
+            }
             let batch = lock(&self.lists).to_write(last, BATCH_ITEMS);
             if batch.is_empty() {
                 return Ok(count);
