@@ -28,7 +28,7 @@ pub struct Blocks {
     /// Those of them whose contents before do not matter.
     fresh: BTreeSet<u64>,
     /// Blocks that were freed, with their lengths.
-    freed: BTreeMap<u64, u32>,
+    freed: BTreeSet<(u64, u32)>,
 }
 
 /// What became of blocks, for a transaction.
@@ -39,7 +39,7 @@ pub struct BlockChanges {
     /// Those of them whose contents before do not matter.
     pub fresh: BTreeSet<u64>,
     /// Blocks that were freed, with their lengths.
-    pub freed: BTreeMap<u64, u32>,
+    pub freed: BTreeSet<(u64, u32)>,
 }
 
 impl Blocks {
@@ -60,7 +60,7 @@ impl Blocks {
             source,
             changed: BTreeMap::new(),
             fresh: BTreeSet::new(),
-            freed: BTreeMap::new(),
+            freed: BTreeSet::new(),
         }
     }
 
@@ -91,7 +91,8 @@ impl Blocks {
     /// Makes a new block, whatever was at its place.
     pub fn create(&mut self, at: u64, bytes: Vec<u8>) {
         self.fresh.insert(at);
-        self.freed.remove(&at);
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        self.freed.remove(&(at, len));
         self.changed.insert(at, bytes);
     }
 
@@ -99,7 +100,7 @@ impl Blocks {
     pub fn forget(&mut self, at: u64, len: u32) {
         self.changed.remove(&at);
         self.fresh.remove(&at);
-        self.freed.insert(at, len);
+        self.freed.insert((at, len));
     }
 
     /// Number of changed blocks.

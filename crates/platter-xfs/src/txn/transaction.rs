@@ -3,8 +3,8 @@
 //! A transaction works on copies of blocks and inodes. A commit verifies them, makes them the versions that
 //! others read, and adds them to the running checkpoint. One that is dropped has changed nothing.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use platter_cache::Buffer;
@@ -32,7 +32,7 @@ pub struct Transaction<'m> {
     intents: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     done: Vec<(ItemKey, Arc<[Vec<u8>]>)>,
     /// Blocks that were freed, with their lengths.
-    cancelled: BTreeMap<BasicBlock, u32>,
+    cancelled: BTreeSet<(BasicBlock, u32)>,
     /// Last: the transaction has given its space back when a freeze goes on.
     _running: Running<'m>,
 }
@@ -91,7 +91,7 @@ impl<'m> Transaction<'m> {
             chunks: Vec::new(),
             intents: Vec::new(),
             done: Vec::new(),
-            cancelled: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
             _running: running,
         })
     }
@@ -139,7 +139,7 @@ impl<'m> Transaction<'m> {
 
     /// Makes a new block of these bytes, whatever it held before.
     pub fn create(&mut self, at: BasicBlock, size: BlockSize, what: &BlockType, bytes: Vec<u8>) {
-        self.cancelled.remove(&at);
+        self.cancelled.remove(&(at, size.bytes()));
         let block = Block {
             what: what.clone(),
             size,
@@ -153,7 +153,7 @@ impl<'m> Transaction<'m> {
     /// Frees a block: what was logged of it must not be replayed.
     pub fn cancel(&mut self, at: BasicBlock, size: BlockSize) {
         self.blocks.remove(&at);
-        self.cancelled.insert(at, size.bytes());
+        self.cancelled.insert((at, size.bytes()));
     }
 
     /// Initialises inodes, all of them free, in clusters of these bytes.
@@ -244,6 +244,21 @@ impl<'m> Transaction<'m> {
         self.verify_blocks()?;
         let inodes = self.changed_inodes()?;
         // From here on nothing fails but the log.
+        // What was freed first: what is new may be of another length at the same place.
+        for (at, len_bytes) in std::mem::take(&mut self.cancelled) {
+            // What the log holds of it keeps versions of its own.
+            if let Some(size) = BlockSize::new(len_bytes) {
+                let buffers = self.log.buffers();
+                if let Some(version) = buffers.current((at.0, size)) {
+                    buffers.abandon((at.0, size), &version);
+                }
+            }
+            changes.push(Change {
+                key: ItemKey::Block(at, len_bytes),
+                content: Content::Cancelled { len_bytes },
+                dirty: Dirty::default(),
+            });
+        }
         for (at, block) in std::mem::take(&mut self.blocks) {
             let before = block.before.as_deref();
             let mut chunks = Chunks::between(before, &block.bytes);
@@ -259,7 +274,7 @@ impl<'m> Transaction<'m> {
             // Others may read what was published before this block.
             let version = version.map_err(|error| self.log.fail(error.into()))?;
             changes.push(Change {
-                key: ItemKey::Block(at),
+                key: ItemKey::Block(at, block.size.bytes()),
                 content: Content::Block {
                     kind: block.what.kind,
                     version,
@@ -271,20 +286,6 @@ impl<'m> Transaction<'m> {
             changes.extend(self.publish_chunk(chunk)?);
         }
         changes.extend(inodes);
-        for (at, len_bytes) in std::mem::take(&mut self.cancelled) {
-            // What the log holds of it keeps versions of its own.
-            if let Some(size) = BlockSize::new(len_bytes) {
-                let buffers = self.log.buffers();
-                if let Some(version) = buffers.current((at.0, size)) {
-                    buffers.abandon((at.0, size), &version);
-                }
-            }
-            changes.push(Change {
-                key: ItemKey::Block(at),
-                content: Content::Cancelled { len_bytes },
-                dirty: Dirty::default(),
-            });
-        }
         for (key, regions) in self.intents.drain(..) {
             changes.push(Change {
                 key,

@@ -15,8 +15,8 @@ use crate::ondisk::{BasicBlock, Geometry, Inode, InodeNr};
 /// What a log item is of. Items are written back in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::txn) enum ItemKey {
-    /// The block that begins here.
-    Block(BasicBlock),
+    /// The block of so many bytes that begins here. One of another length is another block to recovery.
+    Block(BasicBlock, u32),
     /// Inodes that are new, by their first cluster.
     Chunk(BasicBlock),
     Inode(InodeNr),
@@ -161,10 +161,10 @@ impl Content {
         geometry: &Geometry,
     ) -> Vec<Vec<Vec<u8>>> {
         match (self, key) {
-            (Self::Block { kind, version }, ItemKey::Block(at)) => {
+            (Self::Block { kind, version }, ItemKey::Block(at, _)) => {
                 vec![block(at, *kind, version, dirty.chunks)]
             }
-            (Self::Cancelled { len_bytes }, ItemKey::Block(at)) => {
+            (Self::Cancelled { len_bytes }, ItemKey::Block(at, _)) => {
                 let format = BufferFormat::new(
                     at,
                     units(*len_bytes),
@@ -201,7 +201,7 @@ impl Content {
         dirty: &Dirty,
         geometry: &Geometry,
     ) -> u64 {
-        if let (Self::Block { kind, version }, ItemKey::Block(at)) = (self, key) {
+        if let (Self::Block { kind, version }, ItemKey::Block(at, _)) = (self, key) {
             let format = block_format(at, *kind, version.len(), dirty.chunks);
             let runs = format.runs().map(|run| run.len() as u64 + OPERATION_BYTES);
             return runs.sum::<u64>() + format.encode().len() as u64 + OPERATION_BYTES;

@@ -545,3 +545,30 @@ fn freed_block_is_not_reusable_while_it_is_written_back() {
         assert!(scene.log.is_reusable(freed));
     });
 }
+
+#[test]
+fn block_freed_and_allocated_shorter_is_cancelled() {
+    let long = BlockSize::new(2 * BLOCK_BYTES).unwrap();
+    for is_one in [false, true] {
+        let (data, log) = (data(), log_device(1024));
+        let scene = Scene::open(Arc::clone(&data), Arc::clone(&log), 512);
+        let mut transaction = scene.begin(24 << 10);
+        transaction.create(at(1), long, &plain(), vec![9; 2 * BLOCK_BYTES as usize]);
+        transaction.commit().unwrap();
+        scene.log.force_all().unwrap();
+        let mut transaction = scene.begin(24 << 10);
+        transaction.cancel(at(1), long);
+        if !is_one {
+            transaction.commit().unwrap();
+            transaction = scene.begin(24 << 10);
+        }
+        transaction.create(at(1), size(), &plain(), vec![5; BLOCK_BYTES as usize]);
+        transaction.commit().unwrap();
+        scene.log.force_all().unwrap();
+        // The second half belongs to a file.
+        data.write_at(at(2).byte_offset(), &[7; 4096]).unwrap();
+        let found = scene.recovered(&data, log, 512);
+        assert!(found[1].iter().all(|&byte| byte == 5), "{is_one}");
+        assert!(found[2].iter().all(|&byte| byte == 7), "{is_one}");
+    }
+}

@@ -53,7 +53,9 @@ impl Log {
             };
             for (key, _, content) in &batch {
                 match (key, content) {
-                    (ItemKey::Block(at), Content::Block { version, .. }) if clean.contains(key) => {
+                    (ItemKey::Block(at, _), Content::Block { version, .. })
+                        if clean.contains(key) =>
+                    {
                         self.buffers.written(block(*at, version), version);
                     }
                     (_, Content::Chunk { clusters, .. }) => {
@@ -74,7 +76,7 @@ impl Log {
         let mut clusters: BTreeMap<BasicBlock, Vec<Logged<'_>>> = BTreeMap::new();
         for (key, lsn, content) in batch {
             match (key, content) {
-                (ItemKey::Block(at), Content::Block { kind, version }) => {
+                (ItemKey::Block(at, _), Content::Block { kind, version }) => {
                     blocks.insert(*at, stamped(*kind, version, *lsn));
                 }
                 (_, Content::Chunk { clusters, .. }) => {
@@ -124,7 +126,7 @@ impl Log {
     /// Forgets blocks that were freed: they never reach their places.
     pub(super) fn forget(&self, freed: &[(ItemKey, Option<Content>)]) {
         for (key, content) in freed {
-            if let (ItemKey::Block(at), Some(Content::Block { version, .. })) = (key, content) {
+            if let (ItemKey::Block(at, _), Some(Content::Block { version, .. })) = (key, content) {
                 self.buffers.abandon(block(*at, version), version);
             }
         }
