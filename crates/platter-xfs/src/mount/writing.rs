@@ -199,7 +199,14 @@ impl WritableMount for Mounted {
         self.superblock.sync()?;
         let context = &self.superblock.context;
         store_counters(context)?;
-        context.log().map_or(Ok(()), crate::txn::Log::unmount)
+        let Some(log) = context.log() else {
+            return Ok(());
+        };
+        if has_unlinked(context)? {
+            // Linux looks at the lists of unlinked inodes when it recovers a log only.
+            return log.quiesce();
+        }
+        log.unmount()
     }
 
     fn end_writes(&self) {
@@ -209,6 +216,16 @@ impl WritableMount for Mounted {
     fn release(&self, (): ()) -> Result<()> {
         Ok(())
     }
+}
+
+/// Whether inodes have no name and are not freed: they are in use, or freeing them failed.
+fn has_unlinked(context: &FsContext) -> Result<bool> {
+    for ag in context.geometry().groups() {
+        if context.agi(ag)?.unlinked.iter().any(Option::is_some) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Stores the counters in the superblock, as part of the log.

@@ -380,6 +380,33 @@ fn full_filesystem_refuses_and_goes_on() {
 }
 
 #[test]
+fn file_in_use_without_a_name_is_left_to_recovery() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    xfs::make(&image, 64 << 10, &[]).unwrap();
+    let volume = open(&image);
+    let context = Context::root();
+    let root = volume.filesystem().root().unwrap();
+    let file = root.create(&context, name("file"), CreateKind::Regular, 0o600);
+    let file = file.unwrap();
+    file.write_at(0, &vec![5; 300_000]).unwrap();
+    file.sync(false).unwrap();
+    root.unlink(&context, name("file")).unwrap();
+    volume.filesystem().unmount().unwrap();
+    drop((file, root, volume));
+    let copy = folder.path().join("copy");
+    fs::copy(&image, &copy).unwrap();
+    let mount = Mount::images(FsType::Xfs, &[&copy], "", Access::ReadWrite).unwrap();
+    mount.unmount_all(&[&copy]).unwrap();
+    assert_clean(&copy, ("in use", "recovered by the kernel"));
+    let volume = open(&image);
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_clean(&image, ("in use", "recovered here"));
+    assert_equal(&image, ("in use", "recovered here"));
+}
+
+#[test]
 fn what_is_not_written_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
