@@ -6,6 +6,8 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     runs: Vec<Range<u64>>,
+    /// The number of bytes in the runs before each one, since they were last sorted.
+    before: Vec<u64>,
     /// Some runs were added out of order.
     is_unsorted: bool,
 }
@@ -28,17 +30,22 @@ impl Ranges {
 
     /// Puts the runs in order and merges those that touch or overlap.
     pub(super) fn sort(&mut self) {
-        if !std::mem::take(&mut self.is_unsorted) {
-            return;
+        if std::mem::take(&mut self.is_unsorted) {
+            self.runs.sort_by_key(|run| run.start);
+            self.runs.dedup_by(|next, last| {
+                let touches = next.start <= last.end;
+                if touches {
+                    last.end = last.end.max(next.end);
+                }
+                touches
+            });
         }
-        self.runs.sort_by_key(|run| run.start);
-        self.runs.dedup_by(|next, last| {
-            let touches = next.start <= last.end;
-            if touches {
-                last.end = last.end.max(next.end);
-            }
-            touches
+        let sums = self.runs.iter().scan(0, |sum, run| {
+            let before = *sum;
+            *sum += run.end - run.start;
+            Some(before)
         });
+        self.before = sums.collect();
     }
 
     /// All runs.
@@ -46,17 +53,21 @@ impl Ranges {
         self.runs.iter()
     }
 
-    /// How many bytes of `range` are in the set.
+    /// How many bytes of `range` are in the set, in a time that depends little on how many runs it covers. What
+    /// was added after the last [`sort`](Self::sort) does not count.
     pub(super) fn overlap(&self, range: &Range<u64>) -> u64 {
-        let first = self.runs.partition_point(|run| run.end <= range.start);
-        let mut sum = 0;
-        for run in self.runs.get(first..).unwrap_or_default() {
-            if run.start >= range.end {
-                break;
+        let below = |at: u64| {
+            let count = self.runs.partition_point(|run| run.start < at);
+            let last = self.runs.get(..count).and_then(<[_]>::last);
+            let before = count
+                .checked_sub(1)
+                .and_then(|index| self.before.get(index));
+            match (last, before) {
+                (Some(run), Some(before)) => before + run.end.min(at) - run.start,
+                _ => 0,
             }
-            sum += run.end.min(range.end) - run.start.max(range.start);
-        }
-        sum
+        };
+        below(range.end).saturating_sub(below(range.start))
     }
 
     /// The first part of `range` that is not in the set.
@@ -90,6 +101,9 @@ mod tests {
         assert_eq!(ranges.iter().cloned().collect::<Vec<_>>(), [5..30, 50..70]);
         assert_eq!(ranges.overlap(&(0..100)), 45);
         assert_eq!(ranges.overlap(&(29..51)), 2);
+        for (range, expected) in [(0..5, 0), (0..6, 1), (30..50, 0), (60..90, 10), (7..7, 0)] {
+            assert_eq!(ranges.overlap(&range), expected, "{range:?}");
+        }
         assert_eq!(ranges.first_missing(&(6..30)), None);
         assert_eq!(ranges.first_missing(&(6..31)), Some(30..31));
         assert_eq!(ranges.first_missing(&(6..55)), Some(30..50));
