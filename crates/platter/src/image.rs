@@ -90,15 +90,21 @@ impl Image {
     }
 
     /// All bytes of the image as they are now. Changes of a volume are there once it is closed.
+    ///
+    /// # Errors
+    /// `FileTooLarge` for more than there is memory for.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let len_bytes = self.device.geometry().len_bytes;
-        let too_large = |_| {
-            Error::new(
-                &self.name,
-                platter_vfs::Error::from(Condition::FileTooLarge),
-            )
+        let too_large = || {
+            let condition = platter_vfs::Error::from(Condition::FileTooLarge);
+            Error::new(&self.name, condition)
         };
-        let mut bytes = vec![0; usize::try_from(len_bytes).map_err(too_large)?];
+        let len_bytes = usize::try_from(len_bytes).map_err(|_| too_large())?;
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(len_bytes)
+            .map_err(|_| too_large())?;
+        bytes.resize(len_bytes, 0);
         let read = self.device.read_at(0, &mut bytes);
         read.map_err(|error| Error::new(&self.name, error))?;
         Ok(bytes)

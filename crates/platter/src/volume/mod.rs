@@ -13,6 +13,7 @@ mod std_fs_tests;
 #[cfg(test)]
 mod tests;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -128,16 +129,16 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    #[expect(
-        clippy::print_stderr,
-        reason = "changes that are lost must not be lost in silence"
-    )]
     fn drop(&mut self) {
         if self.parts.revocable.is_none() || self.ended_well.get_mut().is_some() {
             return;
         }
         if let Err(error) = self.close() {
-            eprintln!("platter: {error}: changes are lost; the volume was dropped, not closed");
+            // Unlike `eprintln!`, this does not panic where standard error is closed.
+            let _ = writeln!(
+                std::io::stderr(),
+                "platter: {error}: changes are lost; the volume was dropped, not closed"
+            );
         }
     }
 }
