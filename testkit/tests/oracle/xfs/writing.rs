@@ -407,6 +407,38 @@ fn file_in_use_without_a_name_is_left_to_recovery() {
 }
 
 #[test]
+fn accepted_writes_have_space_when_they_are_written_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let cases = SHAPES.iter().flat_map(|shape| [(shape, 1), (shape, 3)]);
+    for (&(shape, options, _), stride) in cases {
+        xfs::make(&image, 64 << 10, options).unwrap();
+        let volume = open(&image);
+        let context = Context::root();
+        let root = volume.filesystem().root().unwrap();
+        let file = root.create(&context, name("file"), CreateKind::Regular, 0o600);
+        let file = file.unwrap();
+        let mut index = 0;
+        for len in [1 << 20, 65536, 4096] {
+            // Each write is accepted without blocks; what comes last is one block after the other.
+            loop {
+                match file.write_at(index * stride * 65536, &vec![5; len]) {
+                    Ok(()) => index += (len as u64).div_ceil(65536),
+                    Err(Error::Condition(Condition::NoSpace)) => break,
+                    Err(error) => panic!("{shape} {stride}: {error}"),
+                }
+            }
+        }
+        file.sync(false)
+            .unwrap_or_else(|error| panic!("{shape} {stride}: {error}"));
+        drop((file, root));
+        volume.filesystem().unmount().unwrap();
+        drop(volume);
+        assert_clean(&image, (shape, "filled by delayed allocation"));
+    }
+}
+
+#[test]
 fn what_is_not_written_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
