@@ -324,8 +324,11 @@ impl Log {
         if self.force_and_flush(sequence)? {
             return Ok(());
         }
-        // The thread that wrote the checkpoint may have flushed the device before the data was written.
-        Ok(self.data.flush()?)
+        self.check()?;
+        // The thread that wrote the checkpoint may have flushed the device before the data was written. A later
+        // flush that succeeds does not bring back what a failed one lost.
+        let flushed = self.data.flush();
+        flushed.map_err(|error| self.fail(error.into()))
     }
 
     /// [Forces](Self::force) the log. Returns whether the data device was flushed since the call began.

@@ -432,6 +432,23 @@ fn failed_write_ends_the_log() {
     }
 }
 
+#[test]
+fn failed_flush_of_data_ends_the_log() {
+    let faulty = Arc::new(FaultDevice::new(data()));
+    let scene = Scene::open(Arc::clone(&faulty) as _, log_device(1024), 512);
+    let sequence = scene.set(0, 0, 1);
+    scene.log.force(sequence).unwrap();
+    faulty.arm(Fault {
+        operation: platter_block::Operation::Flush,
+        when: When::Nth(1),
+        effect: Effect::Tear { seed: 1 },
+    });
+    let failed = scene.log.force_with_data(sequence).unwrap_err().to_string();
+    let again = scene.log.force_with_data(sequence).unwrap_err().to_string();
+    assert_eq!(again, failed);
+    assert!(scene.log.is_shut_down());
+}
+
 fn fault() -> Fault {
     Fault {
         operation: platter_block::Operation::Write,
