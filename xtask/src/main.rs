@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask {demo,test,ci,package,soak,tidy,bench,fuzz}`.
+//! The project's own commands: `cargo xtask {demo,test,ci,package,registry,soak,tidy,bench,fuzz}`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "these commands talk to a terminal")]
 #![expect(clippy::print_stderr, reason = "these commands talk to a terminal")]
@@ -8,6 +8,7 @@ mod command;
 mod workspace;
 mod packages;
 mod package;
+mod registry;
 mod tidy;
 mod fuzz;
 mod bench;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
   test         everything CI runs: format, lints, tidy, tests, mutations, documentation
   ci           the same as test
   package      the program with its manual pages and completions, as a .tar.gz and a .deb
+  registry     every published crate packed as for a registry; with --verify, built from that
   soak         the long runs: power cuts, failing writes, and conformance suites; see its --help
   tidy         the rules of the source tree that no compiler checks
   bench        mechanisms, peers, growth: without a name, a list of the benchmarks
@@ -53,6 +55,7 @@ fn dispatch(arguments: &[String]) -> Result<()> {
     match name {
         "test" | "ci" => test::run(&workspace),
         "package" => package::run(&workspace),
+        "registry" => registry::run(&workspace, rest),
         "demo" => demo::run(&workspace),
         "soak" => soak::run(&workspace, rest),
         soak::INNER => soak::run_inner(&workspace, rest),

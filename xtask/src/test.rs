@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{bench, clock, command, fuzz, packages, tidy};
+use crate::{bench, clock, command, fuzz, packages, registry, tidy};
 
 /// One thing that must succeed.
 struct Step {
@@ -41,6 +41,10 @@ const STEPS: &[Step] = &[
     Step {
         title: "tests",
         action: tests,
+    },
+    Step {
+        title: "registry",
+        action: |workspace| registry::run(workspace, &[]),
     },
     Step {
         title: "mutations",

@@ -41,6 +41,20 @@ pub(crate) struct Package {
     pub(crate) dependencies: Vec<Dependency>,
     /// Its libraries, programs and test binaries.
     pub(crate) targets: Vec<Target>,
+    /// The registries that may have it; `None` for all.
+    pub(crate) publish: Option<Vec<String>>,
+    /// Its manifest.
+    pub(crate) manifest_path: PathBuf,
+    /// What it is, in a line.
+    pub(crate) description: Option<String>,
+    /// The text of its page, relative to its manifest.
+    pub(crate) readme: Option<PathBuf>,
+    /// Words it is found by.
+    pub(crate) keywords: Vec<String>,
+    /// Where a registry lists it.
+    pub(crate) categories: Vec<String>,
+    /// What tools other than cargo read of its manifest.
+    pub(crate) metadata: Option<serde_json::Value>,
 }
 
 /// A dependency as a manifest names it.
@@ -50,6 +64,8 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// The folder of a dependency within the workspace.
     pub(crate) path: Option<PathBuf>,
+    /// `dev` or `build`; `None` for what it is built with.
+    pub(crate) kind: Option<String>,
 }
 
 /// Something cargo builds.

@@ -62,6 +62,11 @@ pub mod edit;
 #[cfg(test)]
 mod sample;
 
+/// The example of the readme, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use accounts::Accounts;
 pub use devices::DeviceRole;
 pub use edit::Edit;
