@@ -3,9 +3,9 @@
 
 pub mod contents;
 pub mod layout;
+pub mod open;
 pub mod seeds;
 pub mod mutation;
-pub mod open;
 pub mod exercise;
 pub mod operations;
 pub mod targets;

@@ -6,11 +6,13 @@
 mod sync;
 mod hash;
 pub mod layout;
+mod block_size;
+mod frame;
+pub mod commit;
+pub mod xarray;
 pub mod budget;
 pub mod buffer;
-pub mod commit;
 pub mod mbcache;
-pub mod xarray;
 pub mod page;
 
 pub use budget::MemoryBudget;

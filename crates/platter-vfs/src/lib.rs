@@ -7,8 +7,8 @@
 pub mod error;
 pub mod errno;
 pub mod name;
-pub mod clock;
 pub mod attr;
+pub mod clock;
 pub mod access_time;
 pub mod credentials;
 pub mod acl;
@@ -31,10 +31,10 @@ pub mod permission;
 pub mod xattr;
 pub mod path;
 pub mod creation;
-pub mod file;
-pub mod namei;
 pub mod whole_file;
 pub mod writing;
+pub mod file;
+pub mod namei;
 pub mod tree_walk;
 pub mod memory;
 

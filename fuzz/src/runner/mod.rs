@@ -5,9 +5,9 @@
 
 mod limits;
 mod memory;
-mod supervisor;
 mod tallies;
 mod worker;
+mod supervisor;
 
 use testkit::fs_type::FsType;
 

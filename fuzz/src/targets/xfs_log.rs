@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use platter_ondisk::Locus;
+use platter_xfs::ondisk::inode::free;
 use platter_xfs::ondisk::log::buffer::{BufferFormat, BufferType};
 use platter_xfs::ondisk::log::dinode::{self, LogDinode};
 use platter_xfs::ondisk::log::dquot::DquotFormat;
@@ -91,7 +92,7 @@ pub(super) fn stamped_block(bytes: &[u8]) {
     black_box((
         dinode::inode_lsn(bytes),
         dinode::inode_flush_iteration(bytes),
-        dinode::next_unlinked(bytes),
+        free::next_unlinked(bytes),
     ));
     if let Some(stamp) = Stamp::of_block(bytes) {
         black_box(stamp.lsn(bytes, geometry.meta_uuid));
@@ -106,6 +107,6 @@ pub(super) fn stamped_block(bytes: &[u8]) {
     }
     if let Some(number) = InodeNr::new(131) {
         let mut inode = bytes.to_vec();
-        dinode::initialise(&mut inode, geometry, number, 1);
+        free::initialise(&mut inode, geometry, number, 1);
     }
 }

@@ -3,10 +3,10 @@
 
 mod rules;
 mod report;
-mod walk;
 mod host;
 mod image;
 mod content;
+mod walk;
 
 pub use report::Outcome;
 pub use rules::Rules;

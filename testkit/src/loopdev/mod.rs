@@ -6,8 +6,8 @@
 
 mod device;
 mod members;
-mod mount;
 mod rest;
+mod mount;
 
 pub use device::LoopDevice;
 pub use mount::{Access, Mount};

@@ -7,9 +7,9 @@
 mod operation;
 mod session;
 mod subvolumes;
-mod generator;
-mod script;
 mod tree;
+mod script;
+mod generator;
 mod host;
 mod history;
 

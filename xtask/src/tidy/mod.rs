@@ -4,6 +4,7 @@
 mod source;
 mod files;
 mod modules;
+mod order;
 mod edges;
 mod licences;
 mod spec;
@@ -62,6 +63,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(files::check(workspace, &files, &sources)?);
     findings.extend(modules::check(workspace, &members, &sources));
+    findings.extend(order::check(workspace, &members, &sources));
     findings.extend(edges::check(&workspace.read("ARCHITECTURE.md")?, &members));
     findings.extend(licences::check(
         &workspace.read("deny.toml")?,

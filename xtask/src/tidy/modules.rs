@@ -74,7 +74,7 @@ fn declared(source: &Source, folder: &Path) -> Vec<PathBuf> {
 }
 
 /// The name in a line such as `pub(crate) mod name;`.
-fn module_name(code: &str) -> Option<&str> {
+pub(super) fn module_name(code: &str) -> Option<&str> {
     let declaration = code.trim().strip_suffix(';')?;
     let (before, name) = declaration.rsplit_once("mod ")?;
     let is_declaration = before.is_empty() || before.ends_with([' ', ']', ')']);

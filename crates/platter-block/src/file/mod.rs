@@ -1,13 +1,13 @@
 //! An image file or a real block device as a device.
 
 mod backing;
-mod direct;
 mod flush;
 mod in_use;
 mod lease;
 mod lock;
-mod open;
 mod transfer;
+mod direct;
+mod open;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;

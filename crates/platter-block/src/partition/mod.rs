@@ -5,8 +5,8 @@
 #![deny(clippy::arithmetic_side_effects, clippy::indexing_slicing)]
 
 mod corruption;
-mod gpt;
 mod kind;
+mod gpt;
 mod mbr;
 
 use std::ops::Range;

@@ -4,10 +4,10 @@
 //! enumerates the states that a power failure can leave, and [`FaultDevice`] fails or drops requests.
 //! All randomness comes from a seed.
 
-mod crash;
 mod dice;
 mod fault;
 mod recording;
+mod crash;
 mod recorder;
 
 pub use crash::{CrashOptions, CrashState, CrashStates, Loss};

@@ -3,10 +3,10 @@
 //! The item of a group is written only if it does not hold what it should: `used` often has its old value
 //! again at a commit, and writing it would only copy tree blocks.
 
-mod group;
-mod load;
 mod persisted;
 mod ranges;
+mod group;
+mod load;
 mod table;
 #[cfg(test)]
 mod tests;

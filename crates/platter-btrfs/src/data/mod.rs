@@ -2,8 +2,8 @@
 
 mod checksums;
 mod helpers;
-mod decompressed;
 mod read;
+mod decompressed;
 mod sharing;
 
 pub use checksums::Checksums;

@@ -5,15 +5,15 @@
 //! no more, or the reverse, changes none at all. Each extent has one *head* with the sum of what is queued,
 //! and its references.
 
-pub mod index;
-pub mod layout;
-mod queue;
+pub mod slab;
 mod radix;
 pub mod rbtree;
+pub mod layout;
+pub mod index;
 mod reference;
+mod queue;
 mod running;
 mod shared;
-pub mod slab;
 #[cfg(test)]
 mod tests;
 

@@ -1,8 +1,8 @@
 //! Contents of files: what backs each range, and reading it.
 
 pub mod change;
-mod contents;
 mod runs;
+mod contents;
 
 pub use contents::Contents;
 pub use runs::{Backing, FileRun, FileRunsRule, Runs};

@@ -5,9 +5,9 @@
 //! changed; of a directory, entries, and the ranges of indices that it covers: an entry in such a range
 //! that the log does not have was removed. Spec: `btrfs/dir_log`.
 
+mod replay;
 mod extents;
 mod names;
-mod replay;
 #[cfg(test)]
 mod tests;
 

@@ -6,8 +6,8 @@ mod chunks;
 mod options;
 mod identity;
 mod open;
-mod describe;
 mod statfs;
+mod describe;
 mod subvolume;
 mod write;
 

@@ -4,8 +4,8 @@
 
 mod contents;
 mod link;
-mod names;
 mod stub;
+mod names;
 mod subvolumes;
 
 use std::fmt;

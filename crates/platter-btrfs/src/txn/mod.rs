@@ -1,17 +1,17 @@
 //! Transactions: trees that are changed by copy-on-write, delayed references, and commits.
 
-mod checksums;
 mod chunks;
+mod cow;
+mod checksums;
 mod commit;
 mod convert;
-mod cow;
 mod data;
 mod extents;
 mod free_space;
-mod open;
 mod run;
 mod space;
 mod stripes;
+mod open;
 mod superblocks;
 #[cfg(test)]
 pub(crate) mod tests;

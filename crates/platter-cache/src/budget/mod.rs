@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
 
-use crate::page::frame::Arena;
+use crate::frame::Arena;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use crate::xarray::{Insertion, NODE_BYTES};
 use lru::{Candidate, Lru};

@@ -1,6 +1,6 @@
 //! Freed blocks, kept for reuse by blocks of the same length.
 
-use crate::buffer::BlockSize;
+use crate::block_size::BlockSize;
 
 /// Free blocks by length; in each list, the most recently freed one is last.
 #[derive(Debug, Default)]

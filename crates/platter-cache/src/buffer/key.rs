@@ -2,46 +2,13 @@
 
 use std::ops::Range;
 
-/// Bytes of the smallest block, which every block is aligned to.
-const UNIT_BYTES: u32 = 64;
+use crate::block_size::{BlockSize, UNIT_BYTES};
+
+/// Binary logarithm of the alignment of blocks.
 const UNIT_SHIFT: u32 = UNIT_BYTES.trailing_zeros();
 /// Bits of a [`Key`] that hold the length.
 const SIZE_BITS: u32 = 4;
 const SIZE_MASK: u64 = (1 << SIZE_BITS) - 1;
-/// Binary logarithm of the largest length, in units.
-const LOG_MAX: u32 = 10;
-
-/// Length of a metadata block: a power of two from 64 bytes to 64 KiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockSize(u32);
-
-impl BlockSize {
-    /// The number of different lengths.
-    pub const COUNT: usize = LOG_MAX as usize + 1;
-
-    /// The length of `bytes`; `None` unless that is a power of two from 64 to 65,536.
-    #[must_use]
-    pub const fn new(bytes: u32) -> Option<Self> {
-        if !bytes.is_power_of_two() {
-            return None;
-        }
-        match bytes.trailing_zeros().checked_sub(UNIT_SHIFT) {
-            Some(log) if log <= LOG_MAX => Some(Self(log)),
-            Some(_) | None => None,
-        }
-    }
-
-    /// The length in bytes.
-    #[must_use]
-    pub const fn bytes(self) -> u32 {
-        UNIT_BYTES << self.0
-    }
-
-    /// The lengths' own numbers, from 0.
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// Address and length of a metadata block.
 ///
@@ -109,7 +76,7 @@ impl Addressing {
             return None;
         }
         let size = block.size.unwrap_or(self.usual);
-        Some(Key((at >> UNIT_SHIFT) << SIZE_BITS | u64::from(size.0)))
+        Some(Key((at >> UNIT_SHIFT) << SIZE_BITS | size.index() as u64))
     }
 
     /// The address of a key.

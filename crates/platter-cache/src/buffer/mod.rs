@@ -7,17 +7,18 @@
 //! Blocks of several lengths share a cache. Where the store below has several copies of a block, the
 //! cache reads another one if a copy breaks a rule, and may rewrite the bad one.
 
-mod copies;
-mod edit;
-mod flight;
+mod edited;
 mod key;
-mod read_ahead;
 mod store;
-mod table;
-#[cfg(test)]
-mod tests;
 mod turns;
 mod version;
+mod flight;
+mod table;
+mod copies;
+#[cfg(test)]
+mod tests;
+mod edit;
+mod read_ahead;
 mod write;
 
 use std::fmt;
@@ -38,9 +39,10 @@ use table::{Claim, Refusal, Table, cost_bytes};
 use turns::Turns;
 use version::Version;
 
+pub use crate::block_size::BlockSize;
 pub use copies::{BadCopies, BadCopy, Expect, Healed};
-pub use edit::{Edit, Edited};
-pub use key::{Addressing, BlockAt, BlockSize};
+pub use edited::{Edit, Edited};
+pub use key::{Addressing, BlockAt};
 pub use store::{DeviceStore, MetadataStore};
 pub(crate) use table::LAYOUT as TABLE_LAYOUT;
 pub use version::Buffer;

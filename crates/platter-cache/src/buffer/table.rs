@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as TableEntry;
 use platter_ondisk::VerifierKey;
 
-use super::edit::{Edit, Edited};
+use super::edited::{Edit, Edited};
 use super::flight::Flight;
 use super::key::Key;
 use super::version::Version;

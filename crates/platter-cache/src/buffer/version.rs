@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use platter_ondisk::{Corruption, VerifierKey, Verify};
 
-use super::edit::Edit;
+use super::edited::Edit;
 use crate::budget::Charge;
 use crate::sync::Mutex;
 

@@ -3,15 +3,15 @@
 //!
 //! What a transaction consists of, and how it becomes durable, is the driver's.
 
-mod flushes;
 mod gate;
 mod held;
 mod requests;
-mod schedule;
 mod statistics;
+mod flushes;
 mod thread;
 mod transactions;
 mod worker;
+mod schedule;
 
 pub use flushes::{DeviceFlushes, FlushTicket};
 pub use gate::{Blocked, HandleGate};

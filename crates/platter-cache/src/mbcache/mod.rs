@@ -15,8 +15,8 @@
 //!   could deadlock.
 
 mod design;
-mod shard;
 mod statistics;
+mod shard;
 #[cfg(test)]
 mod tests;
 

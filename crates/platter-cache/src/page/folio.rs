@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::PAGE_BYTES;
-use super::frame::Frame;
 use crate::budget::{Charge, Heat, LruId, MemoryBudget};
+use crate::frame::Frame;
 use crate::sync::RwLockWriteGuard;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering, RwLock, RwLockReadGuard};
 use crate::xarray::{Order, Ref};

@@ -9,18 +9,17 @@
 //! device, which is how others wait for it; no other lock is held meanwhile but `fills`, shared.
 
 mod errors;
-mod fill;
 mod folio;
-pub(crate) mod frame;
-mod gather;
 mod insert;
-mod read;
 mod readahead;
+mod fill;
+mod read;
+mod truncate;
 #[cfg(test)]
 mod tests;
-mod truncate;
 mod write;
 mod writeback;
+mod gather;
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -35,11 +34,9 @@ use errors::ErrorSequence;
 use folio::Folio;
 use readahead::Streams;
 
+pub use crate::frame::PAGE_BYTES;
 pub use errors::ErrorCursor;
 pub use gather::{DirtyPages, LockedPages};
-
-/// The size of a page in bytes.
-pub const PAGE_BYTES: usize = 4096;
 
 /// What a mapping is filled from: the driver's side of one file.
 ///

@@ -16,16 +16,16 @@
 //!    loads the slot again; only if nothing changed is the item returned. A sibling that leads to
 //!    another sibling is followed: it always leads to an earlier slot.
 
-mod add;
-mod check;
 mod count;
 mod cursor;
-mod insertion;
 mod marks;
 mod raw;
+mod check;
 mod scan;
 mod split;
 mod store;
+mod add;
+mod insertion;
 #[cfg(test)]
 mod tests;
 

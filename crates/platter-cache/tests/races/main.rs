@@ -21,6 +21,10 @@
 mod sync;
 #[path = "../../src/layout.rs"]
 mod layout;
+#[path = "../../src/block_size.rs"]
+mod block_size;
+#[path = "../../src/frame.rs"]
+mod frame;
 #[path = "../../src/budget/mod.rs"]
 mod budget;
 #[path = "../../src/buffer/mod.rs"]

@@ -1,20 +1,20 @@
 //! Opening a filesystem: superblock, features, journal, orphans; and what is asked of it as a
 //! whole.
 
-mod offline;
-mod image_commit;
-mod copies;
 mod describe;
-mod flusher;
 mod label;
 mod lifetime;
-mod mmp;
+mod flusher;
 mod options;
+mod copies;
+mod mmp;
 mod recovery;
 mod statfs;
 mod trim;
 mod unused;
 mod writing;
+mod offline;
+mod image_commit;
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@
 
 mod plan;
 mod fresh;
-mod in_place;
 mod resize_inode;
+mod in_place;
 
 use std::sync::Arc;
 

@@ -2,11 +2,11 @@
 //! Spec: `ext4/attributes`.
 
 mod acl;
-mod change;
 mod names;
-mod set;
 mod sharing;
 mod ea_inode;
+mod change;
+mod set;
 
 use platter_cache::Buffer;
 use platter_ondisk::{Corrupt, Locus};

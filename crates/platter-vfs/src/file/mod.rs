@@ -5,14 +5,14 @@
 //! A driver implements [`FileMap`] to read, and [`FileBlocks`] to write.
 
 mod data;
+mod map;
 mod extents;
 mod fallocate;
-mod gather;
-mod map;
 mod request;
 mod seek;
 mod sources;
 mod sync;
+mod gather;
 mod truncate;
 mod write;
 mod writeback;

@@ -4,10 +4,10 @@
 mod content;
 mod directory;
 mod node;
-mod inode;
 mod change;
-mod rename;
 mod ranges;
+mod inode;
+mod rename;
 #[cfg(test)]
 mod tests;
 

@@ -10,9 +10,9 @@ use crate::fork::InodeEdit;
 use crate::ondisk::agi::UNLINKED_BUCKETS;
 use crate::ondisk::geometry::CHUNK_INODES;
 use crate::ondisk::inode::edit::{self, FreshInode};
+use crate::ondisk::inode::free::{initialise, next_unlinked};
 use crate::ondisk::inode::mark_free;
 use crate::ondisk::log::InodeCreate;
-use crate::ondisk::log::dinode::{initialise, next_unlinked};
 use crate::ondisk::{AgBlock, AgInode, AgNr, InodeNr};
 
 /// Where an inode goes, and what it is.

@@ -3,7 +3,6 @@
 //!
 //! An operation begins one, locks the states of its inodes, [enters](Begun::enter) the groups, and commits.
 
-mod attr_fork;
 mod cost;
 mod claim;
 mod inodes;

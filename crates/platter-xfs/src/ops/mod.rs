@@ -3,15 +3,16 @@
 //! Each family has a file; this one holds the object they work on.
 
 mod sync;
+mod attr_fork;
 mod state;
-mod attr;
 mod data;
 mod link;
 mod names;
-mod create;
 mod remove;
 mod rename;
 mod xattrs;
+mod attr;
+mod create;
 #[cfg(test)]
 mod tests;
 

@@ -12,8 +12,8 @@ use crate::fork::tests as fork;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent, DiskOwner, Owner, Refcount, RmapOwner};
 use crate::ondisk::extent::{Mapping, MappingRule};
 use crate::ondisk::features::RoCompat;
+use crate::ondisk::inode::free::initialise;
 use crate::ondisk::log::Intent;
-use crate::ondisk::log::dinode::initialise;
 use crate::ondisk::log::intent::{
     AttrFilter, AttrIntent, AttrOp, BmapIntent, BmapUpdate, ExchangeFlags, ExchangeIntent, Extent,
     ExtentFree, MapExtent, PhysExtent, RefcountIntent, RefcountOp, RmapIntent, RmapOp, RmapUpdate,

@@ -5,8 +5,8 @@
 //! - Blocks other than the root are at least half full, unless they were not before.
 //! - Blocks of a level are linked in order.
 
-mod node;
 mod record;
+mod node;
 mod neighbour;
 
 use std::collections::HashSet;

@@ -3,9 +3,9 @@
 //! Spec: `xfs/journaling_log`.
 
 pub mod log_device;
+pub mod replay;
 pub mod log;
 pub mod transaction;
-pub mod replay;
 pub mod unmount;
 
 pub use log::{BlockType, Header, HeaderVerifier, InodePlace, Log};

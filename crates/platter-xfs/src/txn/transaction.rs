@@ -15,8 +15,8 @@ use platter_vfs::Result;
 
 use super::log::{BlockType, Change, Chunks, Content, Dirty, ItemKey, Ticket};
 use super::log::{InodePlace, Log};
+use crate::ondisk::inode::free::next_unlinked;
 use crate::ondisk::inode::{DiskInodeV3, InodeRule};
-use crate::ondisk::log::dinode::next_unlinked;
 use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode};
 use crate::xfs_mount::{Mount, Running};

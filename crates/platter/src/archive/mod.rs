@@ -12,9 +12,9 @@
 
 mod ustar;
 mod pax;
-pub(crate) mod acl_text;
 mod sparse;
 mod member;
+pub(crate) mod acl_text;
 mod job;
 mod plan;
 #[cfg(test)]

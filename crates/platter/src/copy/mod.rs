@@ -4,9 +4,9 @@
 //! the host or of the image is ever followed, and what is there already is replaced, not written
 //! through. Damage costs only what is damaged.
 
-mod attributes;
 mod contents;
 mod place;
+mod attributes;
 mod tree;
 #[cfg(test)]
 mod tests;

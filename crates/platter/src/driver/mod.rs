@@ -2,9 +2,9 @@
 
 mod btrfs;
 mod edit;
-mod ext4;
 mod mkfs;
 mod resize;
+mod ext4;
 #[cfg(test)]
 pub(crate) mod samples;
 mod xfs;

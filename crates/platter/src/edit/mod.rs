@@ -4,10 +4,10 @@
 //! [`commit`](Edit::commit): to drop it is to have done nothing. See `docs/design/editing.md`.
 
 mod scratch;
-mod names;
-mod attributes;
 mod mode;
+mod names;
 mod owner;
+mod attributes;
 mod contents;
 mod copy_in;
 #[cfg(test)]

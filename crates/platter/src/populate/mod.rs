@@ -3,16 +3,16 @@
 //! All that is to be made is known before the first of it is: it is made in the order of its paths,
 //! so that a directory and its archive give the same filesystem, whatever order they list it in.
 
-mod ahead;
 mod contents;
+mod ahead;
+mod member_path;
 mod filler;
 mod folder;
-mod layers;
-mod member_path;
 mod oci;
 mod owners;
 mod tape;
 mod unpack;
+mod layers;
 #[cfg(test)]
 mod tests;
 

@@ -1,8 +1,8 @@
 //! An open filesystem and the files in it, by path.
 
-mod file;
 mod listing;
 mod metadata;
+mod file;
 pub(crate) mod place;
 pub(crate) mod removal;
 mod open_options;

@@ -4,8 +4,8 @@
 //! flush of its device that began after it had returned has itself returned. Each logical block of any
 //! other write may have reached the disk or not, independently of the other blocks and devices.
 
-mod pending;
 mod state;
+mod pending;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! Mapping by extents: a tree of at most five levels below its root in the inode.
 
-mod insert;
 mod node;
 mod path;
+mod splice;
+mod insert;
 mod remove;
 mod shift;
-mod splice;
 
 use std::ops::ControlFlow;
 

@@ -2,8 +2,8 @@
 //! `ext4/inodes`.
 
 mod disk;
-mod encode;
 mod time;
+mod encode;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -3,6 +3,7 @@
 
 mod disk;
 mod errors;
+pub mod geometry;
 mod mounting;
 mod verifier;
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Contents of regular files: read through the page cache, and written through it.
 
-mod blocks;
 mod delayed;
 mod evict;
 mod inline;
@@ -8,6 +7,7 @@ mod reserve;
 mod steps;
 mod truncate;
 mod writeback;
+mod blocks;
 #[cfg(test)]
 pub(super) mod tests;
 

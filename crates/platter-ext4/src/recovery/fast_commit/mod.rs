@@ -5,12 +5,12 @@
 //! during recovery restarts it. Spec: `ext4/journal`, fast commits.
 
 mod scan;
-mod apply;
 mod space;
 mod inode_slot;
 mod file_map;
 mod inline;
 mod names;
+mod apply;
 
 use std::ops::ControlFlow;
 

@@ -1,7 +1,7 @@
 //! An open journal: where its blocks lie, and what its superblock says.
 
-mod external;
 mod map;
+mod external;
 mod slot;
 
 pub use external::ExternalJournalRule;

@@ -4,8 +4,8 @@
 mod block;
 mod ea_inode;
 mod places;
-mod release;
 mod share;
+mod release;
 mod value;
 
 use platter_vfs::{Clock, Condition, Error, FileKind, Result, Timestamp, XattrMode};

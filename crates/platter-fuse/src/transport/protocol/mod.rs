@@ -1,8 +1,8 @@
 //! The FUSE protocol, version 7.45, in the byte order of the machine.
 //! Follows `linux/fuse.h`.
 
-mod files;
 mod structures;
+mod files;
 
 pub(super) use self::files::{ALWAYS, decode_device};
 pub(super) use self::structures::{

@@ -7,9 +7,9 @@
 mod blocks;
 mod short;
 mod single;
+mod tree;
 mod leaf;
 mod node;
-mod tree;
 
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Error, FileKind, Result};

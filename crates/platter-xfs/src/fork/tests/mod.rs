@@ -11,7 +11,7 @@ use super::*;
 use crate::ag::tests::sample::{AG, Sample};
 use crate::ondisk::btree::{DiskFreeExtent, DiskOwner, Owner};
 use crate::ondisk::inode::edit;
-use crate::ondisk::log::dinode::initialise;
+use crate::ondisk::inode::free::initialise;
 use crate::ondisk::{AgBlock, AgInode, AgNr};
 
 /// Numbers that look random, the same in each run.

@@ -1,9 +1,9 @@
 //! Attributes: their namespaces and flags. Spec: `xfs/extended_attributes`.
 
-pub mod build;
 pub mod leaf;
 pub mod remote;
 pub mod short;
+pub mod build;
 
 use bitflags::bitflags;
 use platter_ondisk::endian::{Be32, Be64};

@@ -3,6 +3,7 @@
 //! Spec: `xfs/btrees`, `xfs/data_extents`.
 
 mod record;
+pub mod extent;
 mod build;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -12,12 +13,12 @@ use std::mem::offset_of;
 use platter_ondisk::endian::{Be16, Be32, Be64, Le32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::extent::Mapping;
 use super::geometry::{CHUNK_INODES, Geometry};
 use super::identity::{Identity, Site};
 use super::types::{AgBlock, AgNr, FsBlock};
 
 pub use build::BuiltBlock;
+use extent::Mapping;
 pub use record::{
     DiskFreeExtent, DiskInodeChunk, DiskMapping, DiskOwner, DiskOwnerKey, DiskRefcount, InodeChunk,
     Owner, Refcount, RmapOwner,

@@ -1,10 +1,10 @@
 //! Directories: where entries, leaves and free indexes lie in the data fork, and the types of files in
 //! entries. Spec: `xfs/directories`.
 
-pub mod build;
+pub mod leaf;
 pub mod data;
 pub mod free;
-pub mod leaf;
+pub mod build;
 pub mod short;
 
 use platter_vfs::FileKind;

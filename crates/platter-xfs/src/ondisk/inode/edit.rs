@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use super::disk::{DiskInode, DiskInodeV3, InodeFlags, InodeFlags2};
 use super::{ForkFormat, ForkKind, time};
 use crate::ondisk::geometry::Geometry;
-use crate::ondisk::log::dinode::initialise;
+use crate::ondisk::inode::free::initialise;
 use crate::ondisk::types::{AgInode, InodeNr};
 
 /// Unit of `di_forkoff`.

@@ -1,10 +1,11 @@
 //! Inodes: the core, and the forks in the literal area behind it. Spec: `xfs/ondisk_inode`.
 
 mod disk;
-pub mod edit;
+pub mod free;
+pub mod time;
 #[cfg(test)]
 pub(crate) mod tests;
-pub mod time;
+pub mod edit;
 
 use platter_ondisk::endian::{Be32, join_u16};
 use platter_vfs::attr::DeviceNumber;

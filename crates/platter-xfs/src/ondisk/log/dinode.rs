@@ -1,27 +1,21 @@
 //! The core of a logged inode: that of an inode on disk, in the byte order of the machine that logged
 //! it. Spec: `xfs/journaling_log`, "Inode Data Log Item"; `xfs/ondisk_inode`.
 
-use platter_ondisk::endian::{Be16, Be32, Be64, Le16, Le32, Le64};
+use platter_ondisk::endian::{Be16, Be64, Le16, Le32, Le64};
 use platter_ondisk::{Corrupt, Locus};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::LogRule;
-use crate::ondisk::checksum;
-use crate::ondisk::geometry::Geometry;
-use crate::ondisk::types::{InodeNr, Lsn};
+use crate::ondisk::inode::INODE_MAGIC;
+use crate::ondisk::inode::free::{CRC_AT, NEXT_UNLINKED_AT};
+use crate::ondisk::types::Lsn;
 
-/// `di_magic`: `IN`.
-pub const INODE_MAGIC: u16 = 0x494e;
 /// Bytes of the core before version 3: up to `di_next_unlinked`.
 pub const CORE_V2_BYTES: usize = 96;
 /// Bytes of the core in version 3.
 pub const CORE_V3_BYTES: usize = 176;
 /// The first byte of the forks before version 3: after `di_next_unlinked`.
 pub const FORKS_V2_AT: usize = 100;
-/// `di_next_unlinked`.
-pub const NEXT_UNLINKED_AT: usize = 96;
-/// `di_crc` on disk.
-pub const CRC_AT: usize = 100;
 /// `di_flags2`: times are counted in nanoseconds (`XFS_DIFLAG2_BIGTIME`).
 const FLAG2_BIGTIME: u64 = 1 << 3;
 /// `di_flags2`: 64-bit extent counts (`XFS_DIFLAG2_NREXT64`).
@@ -344,36 +338,6 @@ pub fn inode_flush_iteration(inode: &[u8]) -> u16 {
         .get(30..)
         .and_then(|rest| Be16::ref_from_prefix(rest).ok());
     field.map_or(0, |(count, _)| count.get())
-}
-
-/// `di_next_unlinked` of an inode on disk.
-#[must_use]
-pub fn next_unlinked(inode: &[u8]) -> Option<u32> {
-    let (link, _) = Be32::ref_from_prefix(inode.get(NEXT_UNLINKED_AT..)?).ok()?;
-    Some(link.get())
-}
-
-/// Initialises a free inode on disk: all zeros but for what identifies it.
-pub fn initialise(inode: &mut [u8], geometry: &Geometry, number: InodeNr, generation: u32) {
-    inode.fill(0);
-    let is_v3 = geometry.features.is_v5();
-    let mut put = |at: usize, bytes: &[u8]| {
-        let slot = inode
-            .get_mut(at..)
-            .and_then(|rest| rest.get_mut(..bytes.len()));
-        if let Some(slot) = slot {
-            slot.copy_from_slice(bytes);
-        }
-    };
-    put(0, Be16::new(INODE_MAGIC).as_bytes());
-    put(4, &[if is_v3 { 3 } else { 2 }]);
-    put(92, Be32::new(generation).as_bytes());
-    put(NEXT_UNLINKED_AT, Be32::new(u32::MAX).as_bytes());
-    if is_v3 {
-        put(152, Be64::new(number.get()).as_bytes());
-        put(160, geometry.meta_uuid.as_bytes());
-        checksum::seal(inode, CRC_AT);
-    }
 }
 
 #[cfg(test)]

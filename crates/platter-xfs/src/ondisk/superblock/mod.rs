@@ -1,8 +1,8 @@
 //! The superblock: the first sector of each allocation group; that of group 0 counts.
 //! Spec: `xfs/allocation_groups`, "Superblocks".
 
-mod backup;
 mod disk;
+mod backup;
 #[cfg(test)]
 pub(crate) mod tests;
 

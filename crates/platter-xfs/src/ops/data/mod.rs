@@ -2,8 +2,8 @@
 
 mod blocks;
 mod delayed;
-mod evict;
 mod steps;
+mod evict;
 
 use std::io::IoSliceMut;
 use std::ops::Range;

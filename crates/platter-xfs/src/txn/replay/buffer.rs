@@ -8,7 +8,7 @@ use platter_vfs::Result;
 use super::rules::ReplayRule;
 use super::second_pass::{Applied, SecondPass};
 use super::transactions::Item;
-use crate::ondisk::log::dinode::{CRC_AT, NEXT_UNLINKED_AT};
+use crate::ondisk::inode::free::{CRC_AT, NEXT_UNLINKED_AT};
 use crate::ondisk::log::{BufferFlags, BufferFormat, QuotaOff, Stamp};
 use crate::ondisk::{Lsn, checksum};
 

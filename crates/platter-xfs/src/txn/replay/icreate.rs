@@ -7,8 +7,8 @@ use platter_vfs::Result;
 use super::rules::ReplayRule;
 use super::second_pass::{Applied, SecondPass};
 use super::transactions::Item;
+use crate::ondisk::inode::free::initialise;
 use crate::ondisk::log::InodeCreate;
-use crate::ondisk::log::dinode::initialise;
 use crate::ondisk::{AgBlock, AgInode};
 
 impl SecondPass<'_> {

@@ -7,9 +7,9 @@ use super::fork;
 use super::rules::ReplayRule;
 use super::second_pass::{Applied, SecondPass};
 use super::transactions::Item;
+use crate::ondisk::inode::free::CRC_AT;
 use crate::ondisk::log::dinode::{
-    CORE_V3_BYTES, CRC_AT, FORKS_V2_AT, LogDinode, has_inode_magic, inode_flush_iteration,
-    inode_lsn,
+    CORE_V3_BYTES, FORKS_V2_AT, LogDinode, has_inode_magic, inode_flush_iteration, inode_lsn,
 };
 use crate::ondisk::log::{InodeFields, InodeFormat};
 use crate::ondisk::{Lsn, checksum};

@@ -13,8 +13,8 @@ mod first_pass;
 mod buffers;
 mod second_pass;
 mod buffer;
-mod inode;
 mod fork;
+mod inode;
 mod dquot;
 mod icreate;
 

@@ -2,8 +2,8 @@
 //! attributes as `SCHILY.xattr.*` and ACLs as `SCHILY.acl.*`.
 
 mod records;
-mod sparse;
 mod walk;
+mod sparse;
 
 use std::fs::File;
 use std::sync::Arc;

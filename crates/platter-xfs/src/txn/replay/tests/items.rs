@@ -3,7 +3,8 @@
 use platter_block::BlockDevice;
 
 use super::sample::{Sample, buffer, cancel, plain};
-use crate::ondisk::log::dinode::{LogDinode, initialise, inode_lsn, next_unlinked};
+use crate::ondisk::inode::free::{initialise, next_unlinked};
+use crate::ondisk::log::dinode::{LogDinode, inode_lsn};
 use crate::ondisk::log::intent::{Extent, ExtentFree, Section};
 use crate::ondisk::log::{
     BufferFlags, BufferType, Done, DquotFormat, InodeCreate, InodeFields, InodeFormat, Intent,

@@ -5,7 +5,8 @@ use platter_ondisk::{Rule, Uuid};
 
 use super::sample::{LOG_SECTORS, Sample, buffer, header, plain, transaction};
 use crate::ondisk::Geometry;
-use crate::ondisk::log::dinode::{LogDinode, initialise};
+use crate::ondisk::inode::free::initialise;
+use crate::ondisk::log::dinode::LogDinode;
 use crate::ondisk::log::{
     BufferFlags, BufferType, DquotFormat, InodeFields, InodeFormat, OpFlags, RecordHeader,
 };

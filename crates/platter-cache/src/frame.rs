@@ -15,8 +15,10 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use super::PAGE_BYTES;
 use crate::sync::Mutex;
+
+/// The size of a page in bytes.
+pub const PAGE_BYTES: usize = 4096;
 
 /// A chunk has `2^CHUNK_ORDER` pages.
 const CHUNK_ORDER: u8 = 9;

@@ -3,7 +3,7 @@
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{FileKind, Result, Unsupported};
 
-use super::Change;
+use crate::change::Change;
 use crate::directory::change::DirectoryChange;
 use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::features::Version;

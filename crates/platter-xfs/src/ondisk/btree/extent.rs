@@ -1,9 +1,9 @@
 //! Mappings of file blocks, as the forks of inodes and the leaves of their B-trees hold them.
 //! Spec: `xfs/data_extents`.
 
-use super::btree::DiskMapping;
-use super::geometry::Geometry;
-use super::types::{FileBlock, FsBlock, RtBlock};
+use super::DiskMapping;
+use crate::ondisk::geometry::Geometry;
+use crate::ondisk::types::{FileBlock, FsBlock, RtBlock};
 
 /// The most blocks of one mapping: 21 bits.
 pub const MAPPING_LEN_MAX: u64 = (1 << 21) - 1;

@@ -4,11 +4,9 @@
 use platter_ondisk::endian::{Le32, join_u32};
 use platter_ondisk::{Corrupt, Uuid};
 
-use super::features::{Compat, Features, Incompat, RoCompat};
-use super::superblock::{
-    DiskSuperblock, LOCUS, SUPERBLOCK_OFFSET_BYTES, Superblock, SuperblockRule,
-};
-use super::types::{BlockNr, GroupNr, InodeNr};
+use super::{DiskSuperblock, LOCUS, SUPERBLOCK_OFFSET_BYTES, Superblock, SuperblockRule};
+use crate::ondisk::features::{Compat, Features, Incompat, RoCompat};
+use crate::ondisk::types::{BlockNr, GroupNr, InodeNr};
 
 /// Maximum `s_log_block_size`: 64 KiB.
 const LOG_BLOCK_SIZE_MAX: u32 = 6;
@@ -390,7 +388,7 @@ fn groups_per_flex(disk: &DiskSuperblock, features: Features) -> u32 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::superblock::tests::{sample, seal};
+    use super::super::tests::{sample, seal};
     use super::*;
 
     /// Returns the geometry of the sample superblock.
