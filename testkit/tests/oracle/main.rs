@@ -4,6 +4,7 @@
     reason = "a panic is how a test fails, in its helpers too"
 )]
 
+mod user_mount;
 mod btrfs;
 mod images;
 mod fixtures;

@@ -9,6 +9,7 @@ mod version4;
 mod writing;
 mod check;
 mod corruption;
+mod user_mount;
 
 use std::path::Path;
 
