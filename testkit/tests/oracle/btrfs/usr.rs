@@ -10,23 +10,14 @@ use testkit::tool;
 
 use super::image::{Pool, RULES, mount};
 
-/// Copies about as many bytes as the image takes, of programs, text and small files. With the variable
-/// set, all of `/usr`, for which the image has to be larger.
-const COPY: &str = r#"
-set -e
-if [ -n "$PLATTER_TEST_WHOLE_USR" ]; then cp -a /usr "$1"; exit; fi
-mkdir "$1/include" "$1/bin"
-cp -a /usr/include/linux "$1/include"
-cd /usr/share
-find doc -type f | sort | head -200 | while read -r file; do cp -a --parents "$file" "$1"; done
-find /usr/bin -type f -size -400k | sort | head -40 | while read -r file; do cp -a "$file" "$1/bin"; done
-"#;
-
 fn usr_with(compressor: &str) -> Result<()> {
     let whole = std::env::var_os("PLATTER_TEST_WHOLE_USR").is_some();
     let size_mib = if whole { 12 << 10 } else { 300 };
     let pool = Pool::make(1, size_mib << 10, &[])?;
-    pool.run(&format!("compress-force={compressor}"), COPY)?;
+    pool.run(
+        &format!("compress-force={compressor}"),
+        include_str!("../copy_usr.sh"),
+    )?;
     let outcome = pool.compare(&MountOptions::default(), "", RULES)?;
     assert!(outcome.files > 500 && outcome.bytes > 4 << 20, "{outcome}");
     assert_eq!(outcome.differences, 0, "{outcome}");

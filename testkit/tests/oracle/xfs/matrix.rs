@@ -48,7 +48,8 @@ fn shape((block, sector, directory, inode, features): Sizes) -> Shape {
     let options = options.map(|option| &*option.leak());
     Shape {
         name: name.leak(),
-        size_mib: if block == 65536 { 512 } else { 160 },
+        // Large blocks need a larger log.
+        size_mib: if block >= 16384 { 512 } else { 160 },
         options: Vec::from(options).leak(),
         external_log_mib: None,
         is_fragmented: false,

@@ -10,6 +10,7 @@ mod writing;
 mod check;
 mod corruption;
 mod user_mount;
+mod usr;
 
 use std::path::Path;
 
