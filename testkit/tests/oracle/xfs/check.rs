@@ -20,10 +20,13 @@ use testkit::prng::Prng;
 use testkit::tool;
 
 use super::corruption::Corrupter;
+use super::trash::Trash;
 use super::{population, version4};
 
 /// How many corruptions each image gets.
 const CORRUPTIONS: u64 = 14;
+/// How many of these `xfs_db` makes.
+const TRASHINGS: u64 = 8;
 
 /// What `xfs_repair -n` does not complain of: how a complaint begins and ends, and its kind in the table of
 /// `docs/design/checking.md`, which says why.
@@ -39,6 +42,11 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     ("remote attribute value", "bad owner", VALUE),
     ("remote attribute value", "bad offset", VALUE),
     ("inode", "padding is not zero", PADDING),
+    (
+        "B-tree block",
+        "key does not match the block it points to",
+        KEY,
+    ),
     ("AGFL", "bad UUID", FREE_LIST),
     ("AGFL", "bad magic number", FREE_LIST),
     ("extent record", "blocks lie outside the filesystem", BLOCK),
@@ -47,6 +55,7 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
         "unknown features enabled or corrupted feature masks",
         COPY,
     ),
+    ("non-null quota flags in superblock", "", QUOTA),
     ("non-null user quota inode field in superblock", "", QUOTA),
     ("non-null group quota inode field in superblock", "", QUOTA),
     (
@@ -58,12 +67,13 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
 const LEAF: &str = "checksum, UUID or owner of a hash tree node, or of an attribute leaf below one";
 const MAPPING: &str = "reverse mappings of extents that no file has, or longer than those of files";
 const SIBLING: &str = "siblings of a hash tree node";
+const KEY: &str = "keys and siblings of B-trees of groups";
 const VALUE: &str = "owner or offset of a block of an attribute's value";
 const PADDING: &str = "padding of an inode";
 const FREE_LIST: &str = "magic number or UUID of a free list";
 const BLOCK: &str = "block numbers with high bits that lie outside the filesystem";
 const COPY: &str = "unknown features of version 4 in a copy of the superblock";
-const QUOTA: &str = "quota inodes in a copy of the superblock";
+const QUOTA: &str = "quota inodes or flags in a copy of the superblock";
 /// What the table is in.
 const DOCUMENTED: &str = include_str!("../../../../docs/design/checking.md");
 
@@ -142,22 +152,54 @@ fn explained_disagreements_of_xfs_are_documented() {
     assert!(explained.is_subset(&documented()), "{explained:?}");
 }
 
-/// Corrupts an image again and again, and compares the verdicts. Returns how often they were which.
+/// What was done to an image.
+pub(super) struct Change {
+    pub(super) what: String,
+    /// Where other bytes were, and which.
+    pub(super) before: Vec<(u64, Vec<u8>)>,
+}
+
+/// Corrupts structures that are found by their magic numbers, and compares the verdicts.
 fn agree_on_corruptions(image: &Path, seed: &str) -> Result<BTreeMap<&'static str, u32>> {
-    assert_clean(image, None)?;
-    let count = std::env::var("PLATTER_XFS_VERDICTS").ok();
-    let count = count.map_or(Ok(CORRUPTIONS), |count| count.parse())?;
     let corrupter = Corrupter::of(std::fs::read(image)?);
+    let file = File::options().write(true).open(image)?;
+    let corrupt = |prng: &mut Prng| {
+        let corruption = corrupter.corrupt(prng);
+        file.write_all_at(&corruption.bytes, corruption.at)?;
+        let what = corruption.to_string();
+        let before = vec![(corruption.at, corruption.before)];
+        Ok(Change { what, before })
+    };
+    agree(image, seed, CORRUPTIONS, corrupt)
+}
+
+/// Has `xfs_db` corrupt an image, and compares the verdicts.
+fn agree_on_trash(image: &Path, seed: &str) -> Result<BTreeMap<&'static str, u32>> {
+    let trash = Trash::of(image)?;
+    agree(image, seed, TRASHINGS, |prng| trash.corrupt(prng))
+}
+
+/// Corrupts an image again and again, and compares the verdicts. Returns how often they were which.
+fn agree(
+    image: &Path,
+    seed: &str,
+    count: u64,
+    corrupt: impl Fn(&mut Prng) -> Result<Change>,
+) -> Result<BTreeMap<&'static str, u32>> {
+    assert_clean(image, None)?;
+    let named = std::env::var("PLATTER_XFS_VERDICTS").ok();
+    let count = named.map_or(Ok(count), |count| count.parse())?;
     let file = File::options().write(true).open(image)?;
     let mut unexplained = Vec::new();
     let mut tally = BTreeMap::new();
     for nth in 0..count {
         let mut prng = Prng::named(format!("{seed} {nth}").as_bytes());
-        let corruption = corrupter.corrupt(&mut prng);
-        file.write_all_at(&corruption.bytes, corruption.at)?;
+        let change = corrupt(&mut prng)?;
         let checked = check(image, None);
-        let judged = xfs::judge_corrupted(&[image])?;
-        file.write_all_at(&corruption.before, corruption.at)?;
+        let judged = xfs::judge_corrupted(&[image]);
+        for (at, bytes) in &change.before {
+            file.write_all_at(bytes, *at)?;
+        }
         let ours = match checked {
             Ok((report, findings)) => {
                 assert_eq!(report.is_clean(), findings.errors().is_empty());
@@ -165,7 +207,9 @@ fn agree_on_corruptions(image: &Path, seed: &str) -> Result<BTreeMap<&'static st
             }
             Err(error) => vec![format!("refused: {error}")],
         };
-        let theirs = judged.map(Verdict::complaints);
+        let theirs = judged
+            .with_context(|| change.what.clone())?
+            .map(Verdict::complaints);
         let what = match (&ours[..], theirs.as_deref()) {
             (_, None) => "xfs_repair died",
             ([], Some([])) => "clean for both",
@@ -177,7 +221,7 @@ fn agree_on_corruptions(image: &Path, seed: &str) -> Result<BTreeMap<&'static st
                     "platter"
                 };
                 let found = found[..found.len().min(6)].join("; ");
-                unexplained.push(format!("{seed} {nth}: {corruption}\n    {of}: {found}"));
+                unexplained.push(format!("{seed} {nth}: {}\n    {of}: {found}", change.what));
                 "UNEXPLAINED"
             }),
         };
@@ -208,6 +252,7 @@ fn filled(options: &[&str]) -> Result<(tempfile::TempDir, PathBuf)> {
 fn xfs_check_agrees_on_corruptions_of_version_5() -> Result<()> {
     let (_folder, image) = filled(&["-m", "rmapbt=1,reflink=1"])?;
     println!("{:?}", agree_on_corruptions(&image, "rmap")?);
+    println!("{:?}", agree_on_trash(&image, "trash")?);
     Ok(())
 }
 
@@ -224,6 +269,7 @@ fn xfs_check_agrees_on_corruptions_of_version_4() -> Result<()> {
     let source = version4::source()?;
     let image = version4::make(&source, &["-n", "ftype=0"])?;
     println!("{:?}", agree_on_corruptions(&image, "version 4")?);
+    println!("{:?}", agree_on_trash(&image, "trash of version 4")?);
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod version4;
 mod writing;
 mod check;
 mod corruption;
+mod trash;
 mod user_mount;
 mod usr;
 
