@@ -60,6 +60,12 @@ pub trait Allocation {
     fn run(&self) -> FileRun;
 }
 
+impl Allocation for FileRun {
+    fn run(&self) -> FileRun {
+        *self
+    }
+}
+
 /// The contents of one regular file of a driver, and the changes of its block mapping.
 ///
 /// Blocks are counted in [`block_bits`](Self::block_bits). The inode lock is held exclusively where

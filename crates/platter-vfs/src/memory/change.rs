@@ -1,21 +1,15 @@
 //! What changes a file or a name in the memory filesystem.
 
-use std::ops::Range;
-
 use super::content::Content;
 use super::directory::Directory;
 use super::node::{Body, Node, Nodes, Number};
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
 use crate::creation::NewFile;
-use crate::permission::IMMUTABLE;
 use crate::{
-    Attr, Condition, Context, CreateKind, FallocateMode, FileKind, Name, PosixAcl, Result, SetAttr,
-    SetTime, Timestamp, XattrMode,
+    Condition, Context, CreateKind, FileKind, Name, PosixAcl, Result, SetAttr, SetTime, Timestamp,
+    XattrMode,
 };
-
-/// The largest file in bytes: what an `off_t` holds.
-const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// The longest target of a link, the largest attribute, and the longest name of one, in bytes.
 const TARGET_LEN_MAX: usize = 4095;
@@ -123,10 +117,7 @@ impl Nodes {
         number: Number,
         changes: &SetAttr,
         now: Timestamp,
-    ) -> Result<Attr> {
-        if let Some(size_bytes) = changes.size_bytes {
-            self.set_size(number, size_bytes, now)?;
-        }
+    ) -> Result<()> {
         let node = self.get_mut(number);
         if let Some(permissions) = changes.permissions {
             node.set_permissions(permissions)?;
@@ -161,84 +152,7 @@ impl Nodes {
         extended.extent_size_bytes = extent_size_bytes.unwrap_or(extended.extent_size_bytes);
         extended.cow_extent_size_bytes =
             cow_extent_size_bytes.unwrap_or(extended.cow_extent_size_bytes);
-        Ok(node.attr(number))
-    }
-
-    fn set_size(&mut self, number: Number, size_bytes: u64, now: Timestamp) -> Result<()> {
-        if size_bytes > FILE_BYTES_MAX {
-            return Err(Condition::FileTooLarge.into());
-        }
-        self.change_content(number, now, |content| {
-            content.set_size(size_bytes);
-            Ok(())
-        })
-    }
-
-    pub(super) fn write(
-        &mut self,
-        number: Number,
-        offset: u64,
-        data: &[u8],
-        now: Timestamp,
-    ) -> Result<()> {
-        let range = checked_range(offset, data.len() as u64)?;
-        if self.get(number).flags & IMMUTABLE != 0 {
-            return Err(Condition::NotPermitted.into());
-        }
-        if range.is_empty() {
-            return self.get(number).content().map(|_| ());
-        }
-        let missing = self.get(number).content()?.pages_missing(&range);
-        self.must_have_pages(missing)?;
-        self.change_content(number, now, |content| {
-            content.write(offset, data);
-            Ok(())
-        })
-    }
-
-    pub(super) fn fallocate(
-        &mut self,
-        number: Number,
-        range: &Range<u64>,
-        mode: FallocateMode,
-        now: Timestamp,
-    ) -> Result<()> {
-        if range.start >= range.end {
-            return Err(Condition::InvalidArgument.into());
-        }
-        let range = &checked_range(range.start, range.end - range.start)?;
-        let content = self.get(number).content()?;
-        let size_bytes = content.size_bytes();
-        match mode {
-            FallocateMode::Allocate { .. } | FallocateMode::ZeroRange { .. } => {
-                let missing = content.pages_missing(range);
-                self.must_have_pages(missing)?;
-            }
-            FallocateMode::InsertRange => {
-                checked_range(size_bytes, range.end - range.start)?;
-            }
-            FallocateMode::PunchHole | FallocateMode::CollapseRange => {}
-        }
-        self.change_content(number, now, |content| {
-            let mut keep = true;
-            match mode {
-                FallocateMode::Allocate { keep_size } => {
-                    content.allocate(range);
-                    keep = keep_size;
-                }
-                FallocateMode::ZeroRange { keep_size } => {
-                    content.zero(range);
-                    keep = keep_size;
-                }
-                FallocateMode::PunchHole => content.punch_hole(range.clone()),
-                FallocateMode::CollapseRange => content.collapse(range)?,
-                FallocateMode::InsertRange => content.insert(range)?,
-            }
-            if !keep && range.end > size_bytes {
-                content.set_size(range.end);
-            }
-            Ok(())
-        })
+        Ok(())
     }
 
     pub(super) fn set_xattr(
@@ -313,23 +227,24 @@ impl Nodes {
         node.changed = now;
     }
 
-    /// Changes contents, and books the pages that came or went.
-    pub(super) fn change_content(
+    /// Sets the times of a change of contents.
+    pub(super) fn touch_contents(&mut self, number: Number, now: Timestamp) {
+        let node = self.get_mut(number);
+        (node.modified, node.changed) = (now, now);
+    }
+
+    /// Changes contents, and counts the pages that came or went.
+    pub(super) fn change_content<T>(
         &mut self,
         number: Number,
-        now: Timestamp,
-        change: impl FnOnce(&mut Content) -> Result<()>,
-    ) -> Result<()> {
-        let node = self
-            .by_number
-            .get_mut(&number)
-            .expect("the caller holds it");
-        let content = node.content_mut()?;
-        let pages_before = content.pages();
-        change(content)?;
-        self.pages_free = self.pages_free + pages_before - content.pages();
-        (node.modified, node.changed) = (now, now);
-        Ok(())
+        change: impl FnOnce(&mut Content) -> T,
+    ) -> Result<T> {
+        let node = self.by_number.get_mut(&number);
+        let content = node.expect("the caller uses it").content_mut()?;
+        let held_before = content.pages_held();
+        let changed = change(content);
+        self.pages_free = self.pages_free + held_before - content.pages_held();
+        Ok(changed)
     }
 
     pub(super) fn must_have_pages(&self, pages: u64) -> Result<()> {
@@ -337,13 +252,5 @@ impl Nodes {
             return Err(Condition::NoSpace.into());
         }
         Ok(())
-    }
-}
-
-/// The bytes from `offset` on, if a file may have them.
-fn checked_range(offset: u64, len: u64) -> Result<Range<u64>> {
-    match offset.checked_add(len) {
-        Some(end) if end <= FILE_BYTES_MAX => Ok(offset..end),
-        _ => Err(Condition::FileTooLarge.into()),
     }
 }

@@ -4,16 +4,17 @@ use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLockWriteGuard};
+use parking_lot::Mutex;
+use platter_cache::Mapping;
 
 use super::Shared;
 use super::change::NewNode;
 use super::content::Content;
-use super::node::{Body, LINKS_MAX, Node, Nodes, Number, ROOT};
-use super::ranges::Pair;
-use crate::lock_rank::{LockRank, Ranked, RankedRwLock};
+use super::node::{Body, LINKS_MAX, Node, Number, ROOT};
+use crate::file::{self, FileData, WriteTo};
+use crate::lock_rank::{LockRank, RankedRwLock};
 use crate::namei::{self, LinkState, NamedInode, NewInode, Rename};
-use crate::writing::ReturnsSpace;
+use crate::writing::{InodeLists, ReturnsSpace};
 use crate::{
     AccessTimes, Attr, Condition, Context, CreateKind, Deduped, DirCursor, DirEntry, DirSink,
     Error, Exchange, ExtendedFlags, ExtentSink, FallocateMode, FileKind, FileTimes, Inode, InodeId,
@@ -25,18 +26,30 @@ const LISTED_AT_ONCE: usize = 256;
 
 /// An inode in use.
 pub(super) struct MemInode {
-    shared: Arc<Shared>,
-    number: Number,
-    lock: RankedRwLock<()>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) number: Number,
+    /// The inode lock (`i_rwsem`).
+    pub(super) lock: RankedRwLock<()>,
+    pub(super) pages: Mapping<Error>,
+    pub(super) data: FileData<()>,
+    pub(super) lists: InodeLists,
     _seat: Seat<Self>,
 }
 
 impl MemInode {
-    pub(super) fn new(shared: Arc<Shared>, number: Number, seat: Seat<Self>) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        number: Number,
+        size_bytes: u64,
+        seat: Seat<Self>,
+    ) -> Self {
         Self {
-            shared,
             number,
             lock: RankedRwLock::new(LockRank::InodeOrder, ()),
+            pages: Mapping::new(Arc::clone(&shared.budget)),
+            data: FileData::new(size_bytes, false),
+            lists: InodeLists::default(),
+            shared,
             _seat: seat,
         }
     }
@@ -45,23 +58,13 @@ impl MemInode {
         self.number
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Node) -> Result<T>) -> Result<T> {
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Node) -> Result<T>) -> Result<T> {
         read(self.shared.nodes.read().get(self.number))
     }
 
-    /// All nodes, to change them, once they are not frozen.
-    fn change(&self) -> Result<Ranked<RwLockWriteGuard<'_, Nodes>>> {
-        loop {
-            let nodes = self.shared.nodes.write();
-            if nodes.read_only {
-                return Err(Condition::ReadOnly.into());
-            }
-            if !nodes.frozen {
-                return Ok(nodes);
-            }
-            drop(nodes);
-            self.shared.wait_for_thaw();
-        }
+    /// Refuses what has no contents.
+    pub(super) fn must_be_regular(&self) -> Result<()> {
+        self.read(|node| node.content().map(|_| ()))
     }
 
     /// Makes a file. Its object comes first, so that no thread can free it before it is returned.
@@ -73,17 +76,25 @@ impl MemInode {
         permissions: u32,
     ) -> Result<Arc<Self>> {
         let now = self.now();
-        let number = self.change()?.reserve_number();
+        let number = self.shared.change()?.reserve_number();
         self.shared.in_use.get_or_load(number.id(), |seat| {
             let new = NewNode {
                 number,
                 kind,
                 permissions,
             };
-            self.change()?
+            self.shared
+                .change()?
                 .create(self.number, name, new, context, now)?;
-            Ok(MemInode::new(Arc::clone(&self.shared), number, seat))
+            Ok(MemInode::new(Arc::clone(&self.shared), number, 0, seat))
         })
+    }
+
+    /// Takes it off the list of dirty inodes if it lost its last name: its contents need not be written.
+    fn drop_unnamed(&self) {
+        if self.link_state().links == 0 {
+            self.shared.dirty.remove(self);
+        }
     }
 
     /// The object of an inode that a name names: that may go away right now, and leave nothing behind.
@@ -94,25 +105,18 @@ impl MemInode {
         }
     }
 
-    fn pair(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Pair {
-        Pair {
-            source: Number(source.id().number),
-            range,
-            target: self.number,
-            to,
-        }
-    }
-
-    fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 }
 
 impl Drop for MemInode {
     fn drop(&mut self) {
-        let mut nodes = self.shared.nodes.write();
-        if nodes.get(self.number).links == 0 {
-            nodes.free(self.number);
+        if self.shared.nodes.read().get(self.number).links == 0 {
+            self.shared.nodes.write().free(self.number);
+        } else if self.pages.is_dirty() {
+            // The filesystem was dropped, and no list keeps the inode. Errors have no one to go to.
+            let _ = file::write_back(self);
         }
     }
 }
@@ -209,23 +213,34 @@ impl NamedInode for MemInode {
 
     fn link_child(&self, _: &Context, name: Name<'_>, (): (), target: &Arc<Self>) -> Result<()> {
         let now = self.now();
-        let mut nodes = self.change()?;
-        nodes.get_mut(target.number).may_get_first_name = false;
-        nodes.add_name(self.number, name, target.number, now);
+        {
+            let mut nodes = self.shared.change()?;
+            nodes.get_mut(target.number).may_get_first_name = false;
+            nodes.add_name(self.number, name, target.number, now);
+        }
+        if target.pages.is_dirty() {
+            target.add_to_dirty();
+        }
         Ok(())
     }
 
     fn remove_child(&self, name: &NameBuf, victim: &Arc<Self>) -> Result<()> {
         let now = self.now();
-        let mut nodes = self.change()?;
+        let mut nodes = self.shared.change()?;
         nodes.unlink(self.number, name.as_name(), victim.number, now);
+        drop(nodes);
+        victim.drop_unnamed();
         Ok(())
     }
 
     fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {
         let dir = rename.from.dir;
         let now = dir.now();
-        dir.change()?.rename(rename, now)
+        dir.shared.change()?.rename(rename, now)?;
+        if let Some(there) = &rename.there {
+            there.drop_unnamed();
+        }
+        Ok(())
     }
 }
 
@@ -245,7 +260,13 @@ impl Inode for MemInode {
     }
 
     fn attr(&self) -> Result<Attr> {
-        self.read(|node| Ok(node.attr(self.number)))
+        self.read(|node| {
+            let mut attr = node.attr(self.number);
+            if attr.kind == FileKind::Regular {
+                attr.size_bytes = self.data.size_bytes();
+            }
+            Ok(attr)
+        })
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn Inode>> {
@@ -306,18 +327,18 @@ impl Inode for MemInode {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.read(|node| Ok(node.content()?.read(offset, buf)))
+        self.must_be_regular()?;
+        self.pages.read_at(self, offset, buf)
     }
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
-        self.read(|node| node.content()?.seek(offset, target))
+        self.must_be_regular()?;
+        file::seek(self, offset, target, self.data.size_bytes())
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
-        self.read(|node| {
-            node.content()?.extents(&range, sink);
-            Ok(())
-        })
+        self.must_be_regular()?;
+        file::extents(self, range, sink)
     }
 
     fn get_xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
@@ -342,7 +363,7 @@ impl Inode for MemInode {
             times.is_due(&times_now, now)
         };
         if self.read(|node| Ok(is_due(node)))? {
-            self.change()?.get_mut(self.number).accessed = now;
+            self.shared.change()?.get_mut(self.number).accessed = now;
         }
         Ok(())
     }
@@ -395,18 +416,38 @@ impl Inode for MemInode {
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+        let _entered = self.shared.begin()?;
+        if let Some(size_bytes) = changes.size_bytes {
+            self.must_be_regular()?;
+            let _lock = self.lock.write();
+            file::resize(self, size_bytes)?;
+        }
         let now = self.now();
-        self.change()?.set_attr(self.number, changes, now)
+        self.shared
+            .nodes
+            .write()
+            .set_attr(self.number, changes, now)?;
+        self.attr()
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let now = self.now();
-        self.change()?.write(self.number, offset, data, now)
+        let _entered = self.shared.begin()?;
+        file::write(self, offset, data, WriteTo::Cache)
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        let _entered = self.shared.begin()?;
+        file::append(self, data)
+    }
+
+    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let _entered = self.shared.begin()?;
+        file::write(self, offset, data, WriteTo::Device)
     }
 
     fn extended_flags(&self) -> Result<ExtendedFlags> {
         self.read(|node| {
-            let extents = node.content().map_or(0, Content::pages);
+            let extents = node.content().map_or(0, Content::pages_held);
             Ok(ExtendedFlags {
                 extents: u32::try_from(extents).unwrap_or(u32::MAX),
                 ..node.extended
@@ -415,23 +456,30 @@ impl Inode for MemInode {
     }
 
     fn clone_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
-        let (pair, now) = (self.pair(source, range, to), self.now());
-        self.change()?.clone_range(&pair, now)
+        let _entered = self.shared.begin()?;
+        self.clone_from(source, range, to)
     }
 
     fn dedupe_range(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<Deduped> {
-        let pair = self.pair(source, range, to);
-        self.change()?.dedupe_range(&pair)
+        let _entered = self.shared.begin()?;
+        self.compare_with(source, range, to)
     }
 
     fn exchange_range(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
-        let (files, now) = ((self.number, Number(other.id().number)), self.now());
-        self.change()?.exchange_range(files, exchange, now)
+        let _entered = self.shared.begin()?;
+        self.exchange_with(other, exchange)
     }
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        let now = self.now();
-        self.change()?.fallocate(self.number, &range, mode, now)
+        let _entered = self.shared.begin()?;
+        file::fallocate(self, range, mode)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        if self.must_be_regular().is_err() {
+            return Ok(());
+        }
+        file::sync_data(self, data_only)
     }
 
     fn set_xattr(
@@ -442,12 +490,13 @@ impl Inode for MemInode {
         mode: XattrMode,
     ) -> Result<()> {
         let now = self.now();
-        self.change()?
+        self.shared
+            .change()?
             .set_xattr(self.number, context, (name, value), mode, now)
     }
 
     fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
         let now = self.now();
-        self.change()?.remove_xattr(self.number, name, now)
+        self.shared.change()?.remove_xattr(self.number, name, now)
     }
 }

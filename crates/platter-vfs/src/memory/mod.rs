@@ -1,31 +1,46 @@
 //! A filesystem in memory with the whole of POSIX: the model that drivers are compared with, and
-//! what front ends are tested on.
+//! what front ends are tested on. Names and contents go through the shared layers, as those of drivers do.
 
+mod disk;
+mod freeze;
 mod content;
 mod directory;
 mod node;
 mod change;
-mod ranges;
 mod inode;
+mod data;
+mod ranges;
 mod rename;
+#[cfg(test)]
+mod contents_tests;
 #[cfg(test)]
 mod tests;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Mutex, RwLockWriteGuard};
+use platter_cache::MemoryBudget;
 use platter_ondisk::Uuid;
 
-use self::content::BLOCK_BYTES;
+use self::content::Content;
 use self::directory::Directory;
+use self::disk::{BLOCK_BYTES, Disk};
+use self::freeze::{Entered, FreezeGate};
 use self::inode::MemInode;
 use self::node::{Body, Node, Nodes, Number, ROOT};
-use crate::lock_rank::{LockRank, RankedRwLock};
+use crate::file::write_back_files;
+use crate::lock_rank::{LockRank, Ranked, RankedRwLock};
+use crate::writing::DirtyList;
 use crate::{
     Clock, Condition, Context, CreateKind, Description, Filesystem, Inode, InodeCache, InodeId,
     PathWalk, Result, StatFs,
 };
+
+/// Memory of the page cache.
+const CACHE_BYTES: u64 = 64 << 20;
 
 /// `f_type` of tmpfs.
 const MAGIC: u32 = 0x0102_1994;
@@ -58,14 +73,24 @@ impl Default for MemFsLimits {
 struct Shared {
     clock: Arc<dyn Clock>,
     limits: MemFsLimits,
-    /// One lock for everything: this is a model, and plainly correct goes before fast.
+    /// One lock for everything but file contents: this is a model, and plainly correct goes before fast.
     nodes: RankedRwLock<Nodes>,
-    /// Held while a thaw is announced, or waited for.
-    thawing: Mutex<()>,
-    thawed: Condvar,
+    disk: Arc<Disk>,
+    budget: Arc<MemoryBudget>,
+    gate: FreezeGate,
     /// Serialises cross-directory renames.
     renames: Mutex<()>,
     in_use: InodeCache<MemInode>,
+    /// Inodes with contents that are only in the page cache.
+    dirty: DirtyList<MemInode>,
+    /// The filesystem was dropped: inodes that are still in use write themselves back.
+    is_closed: AtomicBool,
+}
+
+/// A change of the filesystem, and all its inodes.
+struct Change<'s> {
+    nodes: Ranked<RwLockWriteGuard<'s, Nodes>>,
+    _entered: Entered<'s>,
 }
 
 impl MemFs {
@@ -81,7 +106,6 @@ impl MemFs {
             pages_free: limits.pages,
             inodes_free: limits.inodes.saturating_sub(1),
             read_only: false,
-            frozen: false,
             label: Vec::new(),
         };
         Self {
@@ -89,10 +113,13 @@ impl MemFs {
                 clock,
                 limits,
                 nodes: RankedRwLock::new(LockRank::InodeState, nodes),
-                thawing: Mutex::new(()),
-                thawed: Condvar::new(),
+                disk: Arc::default(),
+                budget: Arc::new(MemoryBudget::new(CACHE_BYTES)),
+                gate: FreezeGate::default(),
                 renames: Mutex::new(()),
                 in_use: InodeCache::new(0),
+                dirty: DirtyList::default(),
+                is_closed: AtomicBool::new(false),
             }),
         }
     }
@@ -113,22 +140,65 @@ impl MemFs {
 }
 
 impl Shared {
-    fn wait_for_thaw(&self) {
-        let mut thawing = self.thawing.lock();
-        while self.nodes.read().frozen {
-            self.thawed.wait(&mut thawing);
+    /// Begins a change, once the filesystem is not frozen.
+    fn begin(&self) -> Result<Entered<'_>> {
+        let entered = self.gate.enter();
+        if self.nodes.read().read_only {
+            return Err(Condition::ReadOnly.into());
         }
+        Ok(entered)
+    }
+
+    /// Begins a change of inodes or names.
+    fn change(&self) -> Result<Change<'_>> {
+        let entered = self.begin()?;
+        Ok(Change {
+            nodes: self.nodes.write(),
+            _entered: entered,
+        })
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// The object of an inode that has a name or is in use.
     fn object(self: &Arc<Self>, number: Number) -> Result<Arc<MemInode>> {
         self.in_use.get_or_load(number.id(), |seat| {
-            if self.nodes.read().by_number.contains_key(&number) {
-                Ok(MemInode::new(Arc::clone(self), number, seat))
-            } else {
-                Err(Condition::Stale.into())
-            }
+            let size_bytes = match self.nodes.read().by_number.get(&number) {
+                Some(node) => node.content().map_or(0, Content::size_bytes),
+                None => return Err(Condition::Stale.into()),
+            };
+            Ok(MemInode::new(Arc::clone(self), number, size_bytes, seat))
         })
+    }
+
+    /// Writes the inodes back that are dirty now.
+    fn write_dirty(&self) -> Result<()> {
+        self.dirty.write_back(write_back_files)
+    }
+}
+
+impl Deref for Change<'_> {
+    type Target = Nodes;
+
+    fn deref(&self) -> &Nodes {
+        &self.nodes
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut Nodes {
+        &mut self.nodes
+    }
+}
+
+impl Drop for MemFs {
+    fn drop(&mut self) {
+        self.shared.is_closed.store(true, Ordering::Release);
+        // The list keeps inodes, and they keep the filesystem.
+        let dirty = self.shared.dirty.take();
+        write_back_files(&dirty);
     }
 }
 
@@ -171,7 +241,7 @@ impl Filesystem for MemFs {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(())
+        self.shared.write_dirty()
     }
 
     fn set_label(&self, label: &[u8]) -> Result<()> {
@@ -184,26 +254,17 @@ impl Filesystem for MemFs {
     }
 
     fn freeze(&self) -> Result<()> {
-        let mut nodes = self.shared.nodes.write();
-        if std::mem::replace(&mut nodes.frozen, true) {
-            return Err(Condition::Busy.into());
-        }
-        Ok(())
+        self.shared.gate.freeze()?;
+        self.shared.write_dirty()
     }
 
     fn thaw(&self) -> Result<()> {
-        let mut nodes = self.shared.nodes.write();
-        if !std::mem::replace(&mut nodes.frozen, false) {
-            return Err(Condition::InvalidArgument.into());
-        }
-        drop(nodes);
-        let _announced = self.shared.thawing.lock();
-        self.shared.thawed.notify_all();
-        Ok(())
+        self.shared.gate.thaw()
     }
 
     fn unmount(&self) -> Result<()> {
         self.set_read_only(true);
-        Ok(())
+        self.shared.gate.wait_for_changes();
+        self.shared.write_dirty()
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use super::content::{BLOCK_BYTES, Content, PAGE};
+use super::content::Content;
 use super::directory::Directory;
+use super::disk::{BLOCK_BYTES, PAGE};
 use crate::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME};
 use crate::attr::DeviceNumber;
 use crate::namei::LinkState;
@@ -29,8 +30,6 @@ pub(super) struct Nodes {
     pub(super) pages_free: u64,
     pub(super) inodes_free: u64,
     pub(super) read_only: bool,
-    /// Changes are refused until it is thawed.
-    pub(super) frozen: bool,
     pub(super) label: Vec<u8>,
 }
 
@@ -79,7 +78,7 @@ impl Nodes {
         let node = self.by_number.remove(&number).expect("freed once");
         self.inodes_free += 1;
         if let Body::Regular(content) = &node.body {
-            self.pages_free += content.pages();
+            self.pages_free += content.pages_held();
         }
     }
 }
@@ -200,7 +199,7 @@ impl Node {
 
     pub(super) fn attr(&self, number: Number) -> Attr {
         let (size_bytes, pages) = match &self.body {
-            Body::Regular(content) => (content.size_bytes(), content.pages()),
+            Body::Regular(content) => (content.size_bytes(), content.pages_held()),
             Body::Symlink(target) => (target.len() as u64, 0),
             Body::Directory(_) => (PAGE, 1),
             Body::Special(..) => (0, 0),

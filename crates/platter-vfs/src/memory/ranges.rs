@@ -4,132 +4,183 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::content::{Content, PAGE, PAGE_BYTES, Page};
-use super::node::{Nodes, Number};
+use super::content::{Content, Page};
+use super::disk::{PAGE, PAGE_BITS, PAGE_BYTES};
+use super::inode::MemInode;
+use super::node::Number;
+use crate::file;
 use crate::ranges::{CloneRequest, Deduped, Exchange};
-use crate::{Condition, Result, Timestamp};
+use crate::{Condition, Inode, Result};
 
-/// A range of one file and a place in another.
-#[derive(Debug, Clone)]
-pub(super) struct Pair {
-    pub(super) source: Number,
-    pub(super) range: Range<u64>,
-    pub(super) target: Number,
-    pub(super) to: u64,
-}
-
-impl Nodes {
-    pub(super) fn clone_range(&mut self, pair: &Pair, now: Timestamp) -> Result<()> {
-        let blocks = self.shared_blocks(pair, false)?;
-        let size_bytes = pair.to + (pair.range.end - pair.range.start);
-        let copied = self.get(pair.source).content()?.copy_of(&blocks);
-        let replaced = pair.to..pair.to + (blocks.end - blocks.start);
-        let freed = self.get(pair.target).content()?.pages_in(&replaced);
-        self.must_have_pages((copied.len() as u64).saturating_sub(freed))?;
-        self.change_content(pair.target, now, |content| {
-            content.put(replaced, copied, size_bytes);
+impl MemInode {
+    /// Makes `range` of the source what this file has at byte `to`.
+    pub(super) fn clone_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
+        self.with_both(source, |source| {
+            let end = to + (range.end - range.start);
+            let blocks = pages_of(&self.shared_blocks(source, range, to, false)?);
+            let first = to >> PAGE_BITS;
+            let replaced = first..first + (blocks.end - blocks.start);
+            {
+                let _mapping = self.data.mapping.write();
+                let mut nodes = self.shared.nodes.write();
+                let copied: Vec<(u64, Page)> = {
+                    let pages = nodes
+                        .get(source.number)
+                        .content()?
+                        .pages
+                        .range(blocks.clone());
+                    let pages = pages.map(|(number, page)| (number - blocks.start, page.copy()));
+                    pages.collect()
+                };
+                let target = &nodes.get(self.number).content()?.pages;
+                let freed = target.range(replaced.clone()).count() as u64;
+                nodes.must_have_pages((copied.len() as u64).saturating_sub(freed))?;
+                nodes.change_content(self.number, |content| {
+                    content.unmap(replaced);
+                    let copied = copied.into_iter();
+                    let copied = copied.map(|(number, page)| (first + number, page));
+                    content.pages.extend(copied);
+                    content.extend(end);
+                    self.data.extend(end);
+                })?;
+                nodes.touch_contents(self.number, self.now());
+            }
+            self.pages.invalidate(0..u64::MAX);
             Ok(())
         })
     }
 
-    pub(super) fn dedupe_range(&self, pair: &Pair) -> Result<Deduped> {
-        self.shared_blocks(pair, true)?;
-        let len = pair.range.end - pair.range.start;
-        let source = self.get(pair.source).content()?;
-        let target = self.get(pair.target).content()?;
-        let (mut first, mut second) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
-        for at in (0..len).step_by(PAGE_BYTES) {
-            let part = usize::try_from(len - at).map_or(PAGE_BYTES, |left| left.min(PAGE_BYTES));
-            source.read(pair.range.start + at, &mut first[..part]);
-            target.read(pair.to + at, &mut second[..part]);
-            if first[..part] != second[..part] {
-                return Ok(Deduped::Differs);
+    /// Whether a range of the source has the bytes that this file has at `to`.
+    pub(super) fn compare_with(
+        &self,
+        source: &dyn Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Deduped> {
+        self.with_both(source, |source| {
+            self.shared_blocks(source, range.clone(), to, true)?;
+            let len = range.end - range.start;
+            let (mut first, mut second) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
+            for at in (0..len).step_by(PAGE_BYTES) {
+                let left = usize::try_from(len - at);
+                let part = left.map_or(PAGE_BYTES, |left| left.min(PAGE_BYTES));
+                let (first, second) = (&mut first[..part], &mut second[..part]);
+                source.pages.read_at(source, range.start + at, first)?;
+                self.pages.read_at(self, to + at, second)?;
+                if first != second {
+                    return Ok(Deduped::Differs);
+                }
             }
-        }
-        Ok(Deduped::Shared(len))
+            Ok(Deduped::Shared(len))
+        })
     }
 
-    pub(super) fn exchange_range(
-        &mut self,
-        (this, other): (Number, Number),
-        exchange: &Exchange,
-        now: Timestamp,
-    ) -> Result<()> {
-        let (size, other_size) = (self.file_bytes(this)?, self.file_bytes(other)?);
-        let whole = |offset: u64, size: u64| {
-            let end = match exchange.len_bytes {
-                Some(len) => offset.checked_add(len).filter(|end| *end <= size),
-                None => Some(size.next_multiple_of(PAGE)).filter(|end| offset <= *end),
+    /// Exchanges ranges of two files.
+    pub(super) fn exchange_with(&self, other: &dyn Inode, exchange: &Exchange) -> Result<()> {
+        self.with_both(other, |other| {
+            let (size, other_size) = (self.data.size_bytes(), other.data.size_bytes());
+            let whole = |offset: u64, size: u64| {
+                let end = match exchange.len_bytes {
+                    Some(len) => offset.checked_add(len).filter(|end| *end <= size),
+                    None => Some(size.next_multiple_of(PAGE)).filter(|end| offset <= *end),
+                };
+                let range = offset..end.ok_or(Condition::InvalidArgument)?;
+                if range.start.is_multiple_of(PAGE) && range.end.is_multiple_of(PAGE) {
+                    return Ok(range);
+                }
+                Err(crate::Error::from(Condition::InvalidArgument))
             };
-            let range = offset..end.ok_or(Condition::InvalidArgument)?;
-            if range.start.is_multiple_of(PAGE) && range.end.is_multiple_of(PAGE) {
-                return Ok(range);
+            let range = whole(exchange.offset, size)?;
+            let other_range = whole(exchange.other_offset, other_size)?;
+            if self.number == other.number {
+                return Err(Condition::InvalidArgument.into());
             }
-            Err(crate::Error::from(Condition::InvalidArgument))
-        };
-        let range = whole(exchange.offset, size)?;
-        let other_range = whole(exchange.other_offset, other_size)?;
-        if this == other {
-            return Err(Condition::InvalidArgument.into());
-        }
-        if exchange.dry_run {
-            return Ok(());
-        }
-        let mut contents = [(this, &range), (other, &other_range)]
-            .map(|(number, _)| self.get_mut(number).content_mut().map(std::mem::take));
-        if let [Ok(mine), Ok(theirs)] = &mut contents {
-            mine.exchange(theirs, &range, &other_range, exchange.written_only);
-            if exchange.len_bytes.is_none() {
-                mine.set_end(range.start + (other_size - other_range.start));
-                theirs.set_end(other_range.start + (size - range.start));
+            if exchange.dry_run {
+                return Ok(());
             }
-        }
-        for (number, content) in [this, other].into_iter().zip(contents) {
-            let node = self.get_mut(number);
-            *node.content_mut()? = content?;
-            (node.modified, node.changed) = (now, now);
-        }
-        Ok(())
+            {
+                let _mappings = (self.data.mapping.write(), other.data.mapping.write());
+                let now = self.now();
+                let mut nodes = self.shared.nodes.write();
+                let mut take = |number| {
+                    let content = nodes.get_mut(number).content_mut();
+                    content.map(std::mem::take)
+                };
+                let (mut mine, mut theirs) = (take(self.number)?, take(other.number)?);
+                let (pages, other_pages) = (pages_of(&range), pages_of(&other_range));
+                mine.exchange(&mut theirs, &pages, &other_pages, exchange.written_only);
+                if exchange.len_bytes.is_none() {
+                    mine.set_end(range.start + (other_size - other_range.start));
+                    theirs.set_end(other_range.start + (size - range.start));
+                }
+                for (file, content) in [(self, mine), (other, theirs)] {
+                    file.data.truncate(content.size_bytes());
+                    *nodes.get_mut(file.number).content_mut()? = content;
+                    nodes.touch_contents(file.number, now);
+                }
+            }
+            self.pages.invalidate(0..u64::MAX);
+            other.pages.invalidate(0..u64::MAX);
+            Ok(())
+        })
     }
 
-    fn shared_blocks(&self, pair: &Pair, is_dedupe: bool) -> Result<Range<u64>> {
+    /// Calls `work` with this file and another one locked and written back.
+    fn with_both<T>(&self, other: &dyn Inode, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        let other = self.shared.object(Number(other.id().number))?;
+        let (first, second) = if self.number <= other.number {
+            (self, &*other)
+        } else {
+            (&*other, self)
+        };
+        let _first = first.lock.write();
+        let _second = (first.number != second.number).then(|| second.lock.write_nth(1));
+        for file in [first, second] {
+            file.must_be_regular()?;
+            file::write_back(file)?;
+        }
+        work(&other)
+    }
+
+    fn shared_blocks(
+        &self,
+        source: &Self,
+        range: Range<u64>,
+        to: u64,
+        is_dedupe: bool,
+    ) -> Result<Range<u64>> {
         let request = CloneRequest {
-            range: pair.range.clone(),
-            to: pair.to,
-            same_file: pair.source == pair.target,
-            source_bytes: self.file_bytes(pair.source)?,
-            target_bytes: self.file_bytes(pair.target)?,
+            range,
+            to,
+            same_file: source.number == self.number,
+            source_bytes: source.data.size_bytes(),
+            target_bytes: self.data.size_bytes(),
             block_bytes: PAGE,
             is_dedupe,
         };
         request.blocks()
     }
-
-    fn file_bytes(&self, number: Number) -> Result<u64> {
-        self.get(number).content().map(Content::size_bytes)
-    }
 }
 
 impl Content {
-    /// Exchanges the pages of whole pages of two files; with `written_only`, those that the other has
-    /// written.
+    /// Exchanges pages of two files; with `written_only`, those that the other has written.
     fn exchange(
         &mut self,
         other: &mut Self,
-        range: &Range<u64>,
-        other_range: &Range<u64>,
+        pages: &Range<u64>,
+        other_pages: &Range<u64>,
         written_only: bool,
     ) {
-        let (first, other_first) = (range.start / PAGE, other_range.start / PAGE);
-        let mine = self.pages.range(first..range.end / PAGE);
-        let theirs = other.pages.range(other_first..other_range.end / PAGE);
+        let (first, other_first) = (pages.start, other_pages.start);
+        let mine = self.pages.range(pages.clone());
+        let theirs = other.pages.range(other_pages.clone());
         let places: BTreeSet<u64> = mine
             .map(|(number, _)| number - first)
             .chain(theirs.map(|(number, _)| number - other_first))
             .collect();
         for place in places {
             let (mine, theirs) = (first + place, other_first + place);
-            let is_written = other.pages.get(&theirs).is_some_and(Page::is_written);
+            let is_written = other.pages.get(&theirs).is_some_and(|page| page.is_written);
             if written_only && !is_written {
                 continue;
             }
@@ -138,6 +189,11 @@ impl Content {
             other.pages.extend(my_page.map(|page| (theirs, page)));
         }
     }
+}
+
+/// The pages of a range of whole ones.
+fn pages_of(bytes: &Range<u64>) -> Range<u64> {
+    bytes.start >> PAGE_BITS..bytes.end >> PAGE_BITS
 }
 
 #[cfg(test)]

@@ -76,12 +76,6 @@ struct Mapped {
     is_written: bool,
 }
 
-impl Allocation for FileRun {
-    fn run(&self) -> FileRun {
-        *self
-    }
-}
-
 impl DiskFile {
     pub(super) fn new(disk: &Arc<Disk>, copies: bool) -> Arc<Self> {
         let budget = Arc::new(MemoryBudget::new(4 << 20));

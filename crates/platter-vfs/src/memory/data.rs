@@ -1,0 +1,342 @@
+//! The contents of regular files of the memory filesystem: the block mapping that [`crate::file`] reads
+//! and writes through the page cache.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Range;
+
+use platter_cache::page::WritableSpace;
+use platter_cache::{AddressSpace, Mapping};
+
+use super::content::{Content, FILE_BYTES_MAX, PAGES_MAX};
+use super::disk::PAGE_BITS;
+use super::inode::MemInode;
+use crate::file::{
+    Backing, FileBlocks, FileData, FileEnd, FileMap, FileRun, Request, Target, write_back_files,
+    write_runs,
+};
+use crate::lock_rank::RankedRwLock;
+use crate::permission::{APPEND_ONLY, IMMUTABLE};
+use crate::writing::{InodeLists, ListedInode};
+use crate::{Condition, Error, InodeId, Place, Result};
+
+impl MemInode {
+    fn content<T>(&self, read: impl FnOnce(&Content) -> T) -> Result<T> {
+        self.read(|node| node.content().map(read))
+    }
+
+    /// Changes the block mapping, and counts the pages that came or went.
+    pub(super) fn change_content<T>(&self, change: impl FnOnce(&mut Content) -> T) -> Result<T> {
+        let mut nodes = self.shared.nodes.write();
+        nodes.change_content(self.number, change)
+    }
+
+    /// Says that the cache has contents that the block mapping has not. Keeps the inode in memory, unless
+    /// no name leads to it.
+    pub(super) fn add_to_dirty(&self) {
+        let (has_name, may_get_one) = {
+            let nodes = self.shared.nodes.read();
+            let node = nodes.get(self.number);
+            (node.links != 0, node.may_get_first_name)
+        };
+        if !has_name && !may_get_one || self.lists.is_dirty() {
+            return;
+        }
+        // The caller uses the inode, so it is there.
+        if let Some(inode) = self.shared.in_use.get(self.number.id()) {
+            let dirty = &self.shared.dirty;
+            if has_name {
+                dirty.add(inode, || self.shared.is_closed());
+            } else {
+                dirty.add_unnamed(&inode);
+            }
+        }
+    }
+}
+
+impl ListedInode for MemInode {
+    fn id(&self) -> InodeId {
+        self.number.id()
+    }
+
+    fn lists(&self) -> &InodeLists {
+        &self.lists
+    }
+}
+
+impl AddressSpace for MemInode {
+    type Error = Error;
+
+    fn size_bytes(&self) -> u64 {
+        self.data.size_bytes()
+    }
+
+    fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let _mapping = self.data.mapping.read();
+        let len: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let pages = offset >> PAGE_BITS..(offset + len) >> PAGE_BITS;
+        let written: Vec<_> = self.content(|content| {
+            let written = content.written_in(pages);
+            let written = written.map(|(page, address)| ((page << PAGE_BITS) - offset, address));
+            written.collect()
+        })?;
+        self.shared.disk.read(&written, bufs);
+        Ok(())
+    }
+}
+
+impl WritableSpace for MemInode {
+    fn extend(&self, end: u64) {
+        self.data.extend(end);
+    }
+
+    fn write_folios(&self, offset: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        write_runs(self, offset, bufs)
+    }
+}
+
+impl FileMap for MemInode {
+    fn block_bits(&self) -> u32 {
+        PAGE_BITS
+    }
+
+    fn filesystem_blocks(&self) -> u64 {
+        self.shared.limits.pages
+    }
+
+    fn run(&self, block: u64) -> Result<Option<FileRun>> {
+        if block >= PAGES_MAX {
+            return Ok(None);
+        }
+        FileBlocks::run(self, block).map(Some)
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        FileBlocks::next_delayed(self, block)
+    }
+
+    /// Addresses are of no device.
+    fn place(&self, _: u64) -> Option<Place> {
+        None
+    }
+
+    fn too_many_blocks(&self) -> Error {
+        Condition::InvalidArgument.into()
+    }
+}
+
+impl FileBlocks for MemInode {
+    type Placement = ();
+    type Allocation = FileRun;
+
+    fn pages(&self) -> &Mapping<Error> {
+        &self.pages
+    }
+
+    fn data(&self) -> &FileData<()> {
+        &self.data
+    }
+
+    fn inode_lock(&self) -> &RankedRwLock<()> {
+        &self.lock
+    }
+
+    fn block_bits(&self) -> u32 {
+        PAGE_BITS
+    }
+
+    fn size_bytes_max(&self) -> u64 {
+        FILE_BYTES_MAX
+    }
+
+    fn size_on_disk(&self) -> u64 {
+        self.content(Content::size_bytes).unwrap_or_default()
+    }
+
+    fn check_write(&self) -> Result<()> {
+        let nodes = self.shared.nodes.read();
+        if nodes.read_only {
+            return Err(Condition::ReadOnly.into());
+        }
+        let node = nodes.get(self.number);
+        if node.flags & IMMUTABLE != 0 {
+            return Err(Condition::NotPermitted.into());
+        }
+        node.content().map(|_| ())
+    }
+
+    fn is_sync(&self) -> bool {
+        false
+    }
+
+    fn is_append_only(&self) -> bool {
+        self.shared.nodes.read().get(self.number).flags & APPEND_ONLY != 0
+    }
+
+    fn throttle(&self) {
+        let shared = &self.shared;
+        shared.dirty.throttle(&shared.budget, write_back_files);
+    }
+
+    fn note_dirty(&self) {
+        self.add_to_dirty();
+    }
+
+    fn note_failure(&self, error: &Error) {
+        self.shared.dirty.record_failure(error);
+    }
+
+    fn run(&self, block: u64) -> Result<FileRun> {
+        self.content(|content| content.run(block, PAGES_MAX))
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        self.content(|content| content.next_delayed(block)).ok()?
+    }
+
+    fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
+        self.content(|content| content.write_target(&blocks))
+    }
+
+    fn reserve(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>> {
+        let mut nodes = self.shared.nodes.write();
+        let missing = nodes.get(self.number).content()?.pages_missing(&blocks);
+        nodes.must_have_pages(missing)?;
+        nodes.change_content(self.number, |content| content.delay(blocks))
+    }
+
+    fn release(&self, blocks: Range<u64>) {
+        // Only a regular file has blocks to release.
+        let _ = self.change_content(|content| content.release(blocks));
+    }
+
+    fn allocate(&self, blocks: Range<u64>, (): &mut ()) -> Result<FileRun> {
+        let count = blocks.end - blocks.start;
+        Ok(FileRun {
+            first: blocks.start,
+            count,
+            backing: Backing::Written(self.shared.disk.allocate(count)),
+        })
+    }
+
+    fn give_back(&self, run: FileRun) -> Result<()> {
+        if let Backing::Written(start) = run.backing {
+            self.shared.disk.free(start, run.count);
+        }
+        Ok(())
+    }
+
+    fn map_written(&self, run: &mut FileRun, end: u64, _: Option<&Request<'_>>) -> Result<()> {
+        self.change_content(|content| {
+            content.map_written(&self.shared.disk, run);
+            content.extend(end);
+        })
+    }
+
+    fn note_placed(&self, (): &mut (), _: &FileRun) {}
+
+    fn convert_written(&self, run: &FileRun, end: u64) -> Result<()> {
+        self.change_content(|content| {
+            content.convert_written(run.first..run.end());
+            content.extend(end);
+        })
+    }
+
+    fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
+        self.shared.disk.write(at, bufs);
+        Ok(())
+    }
+
+    fn overwrite(&self, request: &Request<'_>, run: &FileRun) -> Result<()> {
+        if let Backing::Written(start) = run.backing {
+            self.write_device(start, &request.blocks(run, PAGE_BITS))?;
+        }
+        Ok(())
+    }
+
+    fn extend_on_disk(&self, end: FileEnd) -> Result<()> {
+        self.change_content(|content| {
+            if self.data.is_current(end) {
+                content.extend(end.offset.min(self.data.size_bytes()));
+            }
+        })
+    }
+
+    fn touch(&self) -> Result<()> {
+        let now = self.now();
+        self.shared.nodes.write().touch_contents(self.number, now);
+        Ok(())
+    }
+
+    fn set_larger_size(&self, size: u64) -> Result<()> {
+        self.change_content(|content| content.set_end(size))?;
+        self.touch()
+    }
+
+    fn prepare_truncate(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_truncation_left(&self) -> bool {
+        false
+    }
+
+    fn truncate_blocks(&self, size: u64, first: u64) -> Result<()> {
+        self.change_content(|content| {
+            content.set_end(size);
+            content.unmap(first..u64::MAX);
+            self.data.truncate(size);
+        })?;
+        self.touch()
+    }
+
+    fn abort(&self, _: &Error) {
+        self.shared.nodes.write().read_only = true;
+    }
+
+    fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
+        self.change_content(|content| content.unmap(blocks))
+    }
+
+    fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
+        self.change_content(|content| content.convert_unwritten(blocks))
+    }
+
+    fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
+        let mut nodes = self.shared.nodes.write();
+        let missing = nodes.get(self.number).content()?.pages_missing(&blocks);
+        nodes.must_have_pages(missing)?;
+        let disk = &self.shared.disk;
+        nodes.change_content(self.number, |content| content.allocate(disk, blocks))
+    }
+
+    fn collapse_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
+        self.change_content(|content| {
+            content.collapse(blocks);
+            content.set_end(size);
+            self.data.truncate(size);
+        })
+    }
+
+    fn may_shift_up(&self, count: u64) -> Result<bool> {
+        self.content(|content| {
+            let last = content.pages.last_key_value();
+            last.is_none_or(|(&last, _)| last < PAGES_MAX.saturating_sub(count))
+        })
+    }
+
+    fn insert_blocks(&self, blocks: Range<u64>, size: u64) -> Result<()> {
+        self.change_content(|content| {
+            content.insert(&blocks);
+            content.set_end(size);
+            self.data.set_size(size);
+        })
+    }
+
+    fn commit_mapping(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn commit(&self, _: bool) -> Result<()> {
+        Ok(())
+    }
+}
