@@ -6,11 +6,11 @@
 use std::error::Error;
 use std::io::Write;
 
-use platter::{FormatOptions, Generation, Image, MountOptions, OpenOptions};
+use platter::{FormatOptions, Image, MountOptions, OpenOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let image = Image::in_memory(16 << 20);
-    FormatOptions::new(Generation::Ext4).format(&image)?;
+    FormatOptions::default().format(&image)?;
 
     let volume = MountOptions::new().read_write().mount(&image)?;
     volume.create_dir_all("/etc/example")?;

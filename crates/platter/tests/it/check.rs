@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use platter::Image;
 use platter::block::Access;
 use platter::vfs::{CheckReport, CheckSink, Finding};
 
@@ -28,7 +27,7 @@ fn check(path: &Path) -> (CheckReport, Vec<Finding>) {
 #[test]
 fn a_new_filesystem_is_clean() {
     let workshop = Workshop::new();
-    let (report, findings) = check(&workshop.ext4("disk.img"));
+    let (report, findings) = check(&workshop.filesystem("disk.img"));
     assert!(report.is_clean(), "{findings:?}");
     assert_eq!(report.exit_status(), 0);
 }
@@ -36,7 +35,7 @@ fn a_new_filesystem_is_clean() {
 #[test]
 fn a_damaged_filesystem_is_not() {
     let workshop = Workshop::new();
-    let path = workshop.ext4("disk.img");
+    let path = workshop.filesystem("disk.img");
     let image = fs::read(&path).unwrap();
     let at = image.windows(9).position(|bytes| bytes == b"contents\n");
     assert!(at.is_some());
@@ -52,7 +51,7 @@ fn a_damaged_filesystem_is_not() {
 #[test]
 fn a_filesystem_that_cannot_be_opened_is_a_finding() {
     let workshop = Workshop::new();
-    let path = workshop.ext4("disk.img");
+    let path = workshop.filesystem("disk.img");
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"x", 1024 + 0x100).unwrap();
     let (report, findings) = check(&path);

@@ -11,8 +11,12 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
-use platter::{DeviceRole, ImageSet, ImageSpec, MountOption, MountOptions, Volume, WriteOptions};
+use platter::{
+    DeviceRole, FormatOptions, Image, ImageSet, ImageSpec, MountOption, MountOptions, Volume,
+    WriteOptions,
+};
 use tempfile::TempDir;
 
 /// A folder for the images of one test.
@@ -38,27 +42,27 @@ impl Workshop {
         path
     }
 
-    /// An ext4 filesystem of 8 MiB labelled `data` with `/dir/file` in it.
-    fn ext4(&self, name: &str) -> PathBuf {
-        self.ext4_of(name, "8M")
+    /// A filesystem of [`KIND`] and 8 MiB, labelled `data`, with `/dir/file` in it.
+    fn filesystem(&self, name: &str) -> PathBuf {
+        self.filesystem_of(name, "8M")
     }
 
     /// The same filesystem in another size.
-    fn ext4_of(&self, name: &str, size: &str) -> PathBuf {
+    fn filesystem_of(&self, name: &str, size: &str) -> PathBuf {
         let source = self.path("source");
         fs::create_dir_all(source.join("dir")).unwrap();
         fs::write(source.join("dir/file"), "contents\n").unwrap();
         let path = self.path(name);
-        let arguments = ["-q", "-F", "-t", "ext4", "-L", "data", "-U", UUID, "-d"];
+        let arguments = ["-q", "-F", "-t", *KIND, "-L", "data", "-U", UUID, "-d"];
         let mut mke2fs = Command::new("mke2fs");
         mke2fs.args(arguments).arg(&source).arg(&path).arg(size);
         run(&mut mke2fs, "");
         path
     }
 
-    /// A GPT disk with swap in partition 1 and the filesystem of [`ext4`](Self::ext4) in 2.
+    /// A GPT disk with swap in partition 1 and that [filesystem](Self::filesystem) in 2.
     fn disk(&self, name: &str) -> PathBuf {
-        let filesystem = fs::read(self.ext4("part")).unwrap();
+        let filesystem = fs::read(self.filesystem("part")).unwrap();
         let swap = (PARTITION_1 + 4086, &b"SWAPSPACE2"[..]);
         let contents = [swap, (PARTITION_2, &filesystem[..])];
         let path = self.file(name, 16 << 20, &contents);
@@ -71,6 +75,12 @@ impl Workshop {
     }
 }
 
+/// The type that the library makes where none is named.
+static KIND: LazyLock<&str> = LazyLock::new(|| {
+    let image = Image::in_memory(16 << 20);
+    FormatOptions::default().format(&image).unwrap();
+    MountOptions::new().mount(&image).unwrap().describe().kind
+});
 const UUID: &str = "11111111-2222-4333-8444-555555555555";
 const PARTUUID: &str = "66666666-7777-4888-9999-AAAAAAAAAAAA";
 const PARTITION_1: u64 = 2048 * 512;

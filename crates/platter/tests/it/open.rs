@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn files_are_read_by_path() {
     let workshop = Workshop::new();
-    let volume = open(&workshop.ext4("disk.img"), "").unwrap();
+    let volume = open(&workshop.filesystem("disk.img"), "").unwrap();
     assert_eq!(volume.read("/dir/file").unwrap(), b"contents\n");
-    assert_eq!(volume.describe().kind, "ext4");
+    assert_eq!(volume.describe().kind, *KIND);
     assert!(volume.request_counts().is_none());
 }
 
@@ -32,20 +32,22 @@ fn partitions_are_found_by_number_name_and_identifier() {
 fn what_cannot_be_opened_is_refused_with_a_reason() {
     let workshop = Workshop::new();
     let disk = workshop.disk("disk.img");
-    let bare = workshop.ext4("bare.img");
+    let bare = workshop.filesystem("bare.img");
     let zeros = workshop.file("zeros.img", 1 << 20, &[]);
     let luks = workshop.file("luks.img", 1 << 20, &[(0, b"LUKS\xba\xbe")]);
     let tiny = workshop.file("tiny.img", 1, &[]);
+    let there = format!("1 swap, 2 {}", *KIND);
     for (image, rest, reason) in [
         (
             &disk,
             "",
-            "disk.img: is a partitioned disk; name a partition as in disk.img@2: 1 swap, 2 ext4",
+            format!("disk.img: is a partitioned disk; name a partition as in disk.img@2: {there}")
+                .as_str(),
         ),
         (
             &disk,
             "@3",
-            "disk.img: has no such partition; there are: 1 swap, 2 ext4",
+            &format!("disk.img: has no such partition; there are: {there}"),
         ),
         (
             &disk,
@@ -82,7 +84,7 @@ fn what_cannot_be_opened_is_refused_with_a_reason() {
 #[test]
 fn requests_are_counted_when_asked_for() {
     let workshop = Workshop::new();
-    let image = workshop.ext4("disk.img");
+    let image = workshop.filesystem("disk.img");
     let options = MountOptions::new().count_requests();
     let volume = options.open(&spec(&image, "")).unwrap();
     let opened = volume.request_counts().unwrap();
@@ -96,7 +98,7 @@ fn requests_are_counted_when_asked_for() {
 #[test]
 fn a_writer_elsewhere_is_waited_out_or_passed_by() {
     let workshop = Workshop::new();
-    let image = workshop.ext4("disk.img");
+    let image = workshop.filesystem("disk.img");
     let writer = fs::File::open(&image).unwrap();
     writer.lock().unwrap();
     let reason = refusal(&workshop, open(&image, ""));
@@ -108,20 +110,21 @@ fn a_writer_elsewhere_is_waited_out_or_passed_by() {
 #[test]
 fn partitions_of_an_mbr_are_found_by_its_signature() {
     let workshop = Workshop::new();
-    let filesystem = fs::read(workshop.ext4("part")).unwrap();
+    let filesystem = fs::read(workshop.filesystem("part")).unwrap();
     let disk = workshop.file("mbr.img", 12 << 20, &[(PARTITION_1, &filesystem)]);
     let script = "label: dos\nlabel-id: 0xc0ffee01\nstart=2048, size=16384, type=83\n";
     run(Command::new("sfdisk").arg("-q").arg(&disk), script);
     let volume = open(&disk, "@PARTUUID=c0ffee01-01").unwrap();
     assert_eq!(volume.read("dir/file").unwrap(), b"contents\n");
     let reason = refusal(&workshop, open(&disk, "@PARTUUID=c0ffee02-01"));
-    assert_eq!(reason, "mbr.img: has no such partition; there are: 1 ext4");
+    let expected = format!("mbr.img: has no such partition; there are: 1 {}", *KIND);
+    assert_eq!(reason, expected);
 }
 
 #[test]
 fn an_offset_beyond_the_end_is_refused() {
     let workshop = Workshop::new();
-    let image = workshop.ext4("disk.img");
+    let image = workshop.filesystem("disk.img");
     let options = MountOptions::new().offset(8 << 20);
     let reason = refusal(&workshop, options.open(&spec(&image, "")));
     assert_eq!(
@@ -133,7 +136,7 @@ fn an_offset_beyond_the_end_is_refused() {
 #[test]
 fn a_copy_of_the_superblock_serves_where_the_first_is_gone() {
     let workshop = Workshop::new();
-    let image = workshop.ext4_of("disk.img", "16M");
+    let image = workshop.filesystem_of("disk.img", "16M");
     let file = fs::File::options().write(true).open(&image).unwrap();
     file.write_all_at(&[0; 1024], 1024).unwrap();
     assert!(open(&image, "").is_err());
@@ -146,7 +149,7 @@ fn a_copy_of_the_superblock_serves_where_the_first_is_gone() {
 #[test]
 fn further_devices_are_opened_locked_and_refused_by_name() {
     let workshop = Workshop::new();
-    let image = workshop.ext4("disk.img");
+    let image = workshop.filesystem("disk.img");
     let disk = workshop.disk("other.img");
     let partition = format!("{}@2", disk.display());
     let with = |role, device: &str| {
@@ -176,7 +179,7 @@ fn further_devices_are_opened_locked_and_refused_by_name() {
 #[test]
 fn option_of_another_filesystem_is_refused_with_its_name() {
     let workshop = Workshop::new();
-    let image = workshop.ext4("disk.img");
+    let image = workshop.filesystem("disk.img");
     let with = |option| {
         let options = MountOptions::new().option(MountOption::parse(option));
         options.open(&spec(&image, ""))

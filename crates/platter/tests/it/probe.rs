@@ -1,8 +1,8 @@
 //! Identification of the contents of an image without opening it.
 
+use platter::Format;
 use platter::block::Access;
 use platter::block::partition::Scheme;
-use platter::{Format, Image};
 
 use super::*;
 
@@ -13,11 +13,11 @@ fn probe(path: &Path) -> platter::Probe {
 #[test]
 fn probe_of_a_bare_filesystem_returns_kind_label_and_uuid() {
     let workshop = Workshop::new();
-    let probe = probe(&workshop.ext4("disk.img"));
+    let probe = probe(&workshop.filesystem("disk.img"));
     assert_eq!(probe.len_bytes, 8 << 20);
     assert!(probe.table.is_none());
     let signature = probe.signature.unwrap();
-    assert_eq!((signature.kind, signature.supported), ("ext4", true));
+    assert_eq!((signature.kind, signature.supported), (*KIND, true));
     assert_eq!(signature.label.unwrap(), b"data");
     assert_eq!(signature.uuid.unwrap().to_string(), UUID);
 }
@@ -33,7 +33,7 @@ fn probe_of_a_disk_returns_contents_of_each_partition() {
         .iter()
         .map(|(partition, signature)| (partition.number, signature.unwrap().kind))
         .collect();
-    assert_eq!(kinds, [(1, "swap"), (2, "ext4")]);
+    assert_eq!(kinds, [(1, "swap"), (2, *KIND)]);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_boot_sector_of_a_filesystem_is_no_partition_table() {
 #[test]
 fn probe_identifies_a_corrupt_superblock_by_its_magic() {
     let workshop = Workshop::new();
-    let path = workshop.ext4("disk.img");
+    let path = workshop.filesystem("disk.img");
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"x", 1024 + 0x100).unwrap();
     let signature = probe(&path).signature.unwrap();
