@@ -121,14 +121,14 @@ pub const fn len_of<T, F>(_field: fn(&T) -> &F) -> usize {
 #[macro_export]
 macro_rules! layout {
     ($(#[$about:meta])* $visible:vis $constant:ident: $name:ident {
-        $($class:ident: $($field:ident),+);+ $(;)?
+        $($class:ident: $($(#[$only:meta])* $field:ident),+);+ $(;)?
     }) => {
         $(#[$about])*
         $visible const $constant: $crate::layout::Layout = $crate::layout::Layout {
             name: stringify!($name),
             len_bytes: size_of::<$name>(),
             align_bytes: align_of::<$name>(),
-            fields: &[$($($crate::layout::Field {
+            fields: &[$($($(#[$only])* $crate::layout::Field {
                 name: stringify!($field),
                 class: $crate::layout::Class::$class,
                 offset_bytes: ::core::mem::offset_of!($name, $field),
@@ -138,7 +138,7 @@ macro_rules! layout {
         const _: () = assert!($constant.is_parted(), "a pair of cache lines mixes classes");
         const _: fn(&$name) = |whole| {
             // Every field has a class.
-            let $name { $($($field: _),+),+ } = whole;
+            let $name { $($($(#[$only])* $field: _),+),+ } = whole;
         };
     };
 }

@@ -17,7 +17,9 @@ use crossbeam_utils::CachePadded;
 
 use crate::frame::Arena;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
-use crate::xarray::{Insertion, NODE_BYTES};
+#[cfg(any(test, feature = "bench"))]
+use crate::xarray::Insertion;
+use crate::xarray::NODE_BYTES;
 use lru::{Candidate, Lru};
 use shadow::Ages;
 use spare::Spare;
@@ -124,6 +126,7 @@ pub struct BudgetStats {
 /// sixteenth more, and 8 MiB.
 pub struct MemoryBudget {
     limit_bytes: u64,
+    #[cfg(any(test, feature = "bench"))]
     insertion: Insertion,
     used_bytes: CachePadded<AtomicU64>,
     lru: Lru,
@@ -145,7 +148,7 @@ pub struct MemoryBudget {
 }
 
 crate::layout!(pub(crate) LAYOUT: MemoryBudget {
-    ReadOnly: limit_bytes, insertion, frames;
+    ReadOnly: limit_bytes, #[cfg(any(test, feature = "bench"))] insertion, frames;
     Hot: used_bytes, lru, next_shard, next_owner, owners, evictions, refusals, ages, node_count,
         shadow_node_count, dirty_bytes, unlooked_bytes, spare_blocks;
 });
@@ -156,6 +159,7 @@ impl MemoryBudget {
     pub fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
+            #[cfg(any(test, feature = "bench"))]
             insertion: Insertion::default(),
             used_bytes: CachePadded::new(AtomicU64::new(0)),
             lru: Lru::default(),
@@ -180,13 +184,15 @@ impl MemoryBudget {
         self.limit_bytes
     }
 
-    /// Selects another insertion method for page indexes, for benchmarks.
+    /// Selects another insertion method for page indexes.
+    #[cfg(any(test, feature = "bench"))]
     #[must_use]
     pub fn with_insertion(mut self, insertion: Insertion) -> Self {
         self.insertion = insertion;
         self
     }
 
+    #[cfg(any(test, feature = "bench"))]
     pub(crate) fn insertion(&self) -> Insertion {
         self.insertion
     }

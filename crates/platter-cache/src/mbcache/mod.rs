@@ -14,7 +14,10 @@
 //! - A thread holds at most one entry, and none while it waits for another: otherwise two threads
 //!   could deadlock.
 
+#[cfg(any(test, feature = "bench"))]
 mod design;
+#[cfg(not(any(test, feature = "bench")))]
+mod clock;
 mod statistics;
 mod shard;
 #[cfg(test)]
@@ -28,6 +31,8 @@ use crossbeam_utils::CachePadded;
 use crate::MemoryBudget;
 use crate::hash::spread;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
+#[cfg(not(any(test, feature = "bench")))]
+use clock as design;
 use design::{Link, Queues};
 use shard::Shard;
 

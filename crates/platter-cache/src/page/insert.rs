@@ -4,10 +4,9 @@ use super::Core;
 use super::folio::Folio;
 use crate::budget::{LruId, NodeCounts, Owner, Shadow, Verdict};
 use crate::sync::Ordering;
-use crate::xarray::{
-    Adding, Content, Cursor, Insertion, Locked, Mark, New, Occupied, Old, Order, Ref, Step,
-    reserve_nodes,
-};
+#[cfg(any(test, feature = "bench"))]
+use crate::xarray::{Adding, Insertion, Step};
+use crate::xarray::{Content, Cursor, Locked, Mark, New, Occupied, Old, Order, Ref, reserve_nodes};
 
 /// Entries that have to be written.
 pub(super) const DIRTY: Mark = Mark::A;
@@ -23,16 +22,35 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
     /// Puts a folio, already charged, where there is none: one walk. Its return after an eviction
     /// decides how long it is kept.
     pub(super) fn add_folio(&self, folio: &Ref<Folio<E>>) -> Result<(), Occupied<Folio<E>>> {
-        let insertion = self.budget.insertion();
-        let mut adding = Adding::new(insertion, folio.index(), folio.order(), folio.clone());
-        let shadow = loop {
-            match self.change(|locked| adding.step(locked))? {
-                Step::Added(shadow) => break shadow,
-                Step::Again(next) => adding = next.prepared(),
-            }
-        };
+        let shadow = self.add_to_index(folio)?;
         self.added(folio, shadow);
         Ok(())
+    }
+
+    /// Adds a folio to the index. Returns the last value of its range.
+    fn add_to_index(&self, folio: &Ref<Folio<E>>) -> Result<Option<u64>, Occupied<Folio<E>>> {
+        #[cfg(any(test, feature = "bench"))]
+        if self.budget.insertion().is_earlier() {
+            return self.add_in_steps(folio);
+        }
+        reserve_nodes();
+        self.change(|locked| {
+            let mut cursor = locked.cursor(folio.index(), folio.order());
+            cursor.add(folio.clone())
+        })
+    }
+
+    /// As earlier page caches did.
+    #[cfg(any(test, feature = "bench"))]
+    fn add_in_steps(&self, folio: &Ref<Folio<E>>) -> Result<Option<u64>, Occupied<Folio<E>>> {
+        let insertion = self.budget.insertion();
+        let mut adding = Adding::new(insertion, folio.index(), folio.order(), folio.clone());
+        loop {
+            match self.change(|locked| adding.step(locked))? {
+                Step::Added(shadow) => return Ok(shadow),
+                Step::Again(next) => adding = next.prepared(),
+            }
+        }
     }
 
     /// Puts folios that lie side by side into the index under one hold of the lock, up to the
@@ -41,6 +59,7 @@ impl<E: Clone + Send + Sync + 'static> Core<E> {
         let Some(first) = folios.first() else {
             return 0;
         };
+        #[cfg(any(test, feature = "bench"))]
         if self.budget.insertion() != Insertion::Batched {
             let added = folios
                 .iter()

@@ -24,6 +24,13 @@ pub enum Insertion {
     Batched,
 }
 
+impl Insertion {
+    /// Whether it may need several holds of the array's lock.
+    pub(crate) fn is_earlier(self) -> bool {
+        matches!(self, Self::ThreeWalks | Self::OneWalk)
+    }
+}
+
 /// An insertion in progress. Each [`step`](Self::step) is one hold of the array's lock.
 pub struct Adding<T: 'static> {
     insertion: Insertion,

@@ -25,6 +25,7 @@ mod scan;
 mod split;
 mod store;
 mod add;
+#[cfg(any(test, feature = "bench"))]
 mod insertion;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ use raw::{Head, Loaded, NodeRef, SLOT_BITS, SLOTS, Seen};
 pub use add::Occupied;
 pub use count::Counts;
 pub use cursor::{Content, Cursor, Found};
+#[cfg(any(test, feature = "bench"))]
 pub use insertion::{Adding, Insertion, Step};
 pub use marks::Mark;
 pub use raw::{Frozen, ItemRef, Ref};
