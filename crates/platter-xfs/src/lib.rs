@@ -25,6 +25,7 @@ pub mod metadir;
 pub mod quota;
 pub mod ops;
 pub mod mount;
+pub mod mkfs;
 pub mod check;
 
 pub use context::{FsContext, RealtimeDevice};

@@ -27,7 +27,7 @@ const SPOOL_BYTES: u64 = 64 << 20;
 
 /// Make a filesystem in an image, a partition or a new file
 ///
-/// Defaults are those of mke2fs(8) for the type and size. The same command makes the same bytes with
+/// Defaults are those of mke2fs(8) or mkfs.xfs(8) for the type and size. The same command makes the same bytes with
 /// `SOURCE_DATE_EPOCH` in the environment, which all times are then, and with --seed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mkfs {
@@ -127,6 +127,27 @@ pub(crate) struct Mkfs {
     /// Blocks of data in a RAID array's stripe
     #[arg(long, value_name = "BLOCKS")]
     stripe_width: Option<u32>,
+    /// Size of a sector in bytes, of XFS
+    #[arg(long, value_name = "BYTES")]
+    sector_size: Option<u32>,
+    /// Size of a directory block in bytes, of XFS
+    #[arg(long, value_name = "BYTES")]
+    dir_block_size: Option<u32>,
+    /// Number of allocation groups, of XFS
+    #[arg(long, value_name = "N", conflicts_with = "ag_size")]
+    ag_count: Option<u32>,
+    /// Size of an allocation group, of XFS
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    ag_size: Option<u64>,
+    /// Size of the log, of XFS
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log_size: Option<u64>,
+    /// Stripe unit of the log, of XFS
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    log_stripe_unit: Option<u64>,
+    /// The most space for inodes in percent, of XFS
+    #[arg(long, value_name = "PERCENT")]
+    inode_percent: Option<u8>,
     /// Owner of the root directory; of an empty filesystem, the caller by default
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     root_owner: Option<(u32, u32)>,
@@ -271,6 +292,13 @@ impl Mkfs {
             ("no-lazy-init", self.no_lazy_init.then_some(1)),
             ("stride", self.stride.map(u64::from)),
             ("stripe-width", self.stripe_width.map(u64::from)),
+            ("sector-size", self.sector_size.map(u64::from)),
+            ("dir-block-size", self.dir_block_size.map(u64::from)),
+            ("ag-count", self.ag_count.map(u64::from)),
+            ("ag-size", self.ag_size),
+            ("log-size", self.log_size),
+            ("log-stripe-unit", self.log_stripe_unit),
+            ("inode-percent", self.inode_percent.map(u64::from)),
         ] {
             let Some(value) = value else { continue };
             if let Err(error) = new.set_number(name, value) {

@@ -330,3 +330,23 @@ fn a_size_has_no_sign() {
     assert_ne!(ran.status, 0);
     assert!(!workshop.path("new.img").exists());
 }
+
+#[test]
+fn a_new_xfs_is_clean_and_has_its_content() {
+    let workshop = Workshop::new();
+    fs::create_dir(workshop.path("tree")).unwrap();
+    fs::write(workshop.path("tree/file"), "text").unwrap();
+    let asked = [
+        "mkfs", "xfs", "new.img", "--from", "tree", "-O", "rmapbt", "-L", "a label", "-U", UUID,
+    ];
+    assert_eq!(workshop.read(&asked), "");
+    assert_eq!(workshop.read(&["cat", "new.img:/file"]), "text");
+    let checked = workshop.read(&["check", "new.img"]);
+    assert!(checked.starts_with("new.img: clean"), "{checked}");
+    let info = workshop.read(&["info", "new.img"]);
+    assert!(info.contains(UUID) && info.contains("a label"), "{info}");
+    let ran = workshop.run(&["mkfs", "xfs", "short.img", "--size", "100M"]);
+    assert!(ran.err.contains("at least 314572800"), "{}", ran.err);
+    let ran = workshop.run(&["mkfs", "xfs", "short.img", "--size", "1G", "-N", "9"]);
+    assert_eq!(ran.err, "platter: --inodes is not known for xfs\n");
+}

@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agfl;
 use super::btree::BTREE_LEVELS_MAX;
@@ -271,6 +271,27 @@ impl Agf {
         disk.refcount_blocks.set(self.refcount_blocks);
         disk.lsn.set(self.lsn.0);
     }
+
+    /// The sector of a new group.
+    #[must_use]
+    pub fn encode(&self, geometry: &Geometry) -> Vec<u8> {
+        let mut disk = DiskAgf::new_zeroed();
+        disk.magic.set(AGF_MAGIC);
+        disk.version.set(VERSION);
+        disk.sequence.set(self.ag.0);
+        disk.uuid = *geometry.meta_uuid.as_bytes();
+        self.store(&mut disk);
+        sealed_sector(disk.as_bytes(), geometry, DiskAgf::CHECKSUM_OFFSET)
+    }
+}
+
+/// A header of a group in a sector, with its checksum.
+pub(super) fn sealed_sector(header: &[u8], geometry: &Geometry, checksum_at: usize) -> Vec<u8> {
+    let mut sector = header.to_vec();
+    let len = usize::try_from(geometry.sector_bytes()).unwrap_or_default();
+    sector.resize(len.max(sector.len()), 0);
+    checksum::seal(&mut sector, checksum_at);
+    sector
 }
 
 #[cfg(test)]
@@ -327,6 +348,9 @@ mod tests {
         disk.longest.set(9);
         agf.store(&mut disk);
         assert_eq!(decode(&disk).unwrap(), agf);
+        let sector = agf.encode(&sample_geometry());
+        let again = Agf::decode(&sector, &sample_geometry(), AgNr(1)).unwrap();
+        assert_eq!(again, agf);
         let v4 = sample_geometry_v4();
         let agf = Agf::decode(sample().as_bytes(), &v4, AgNr(1)).unwrap();
         assert_eq!((agf.rmap, agf.refcount), (None, None));

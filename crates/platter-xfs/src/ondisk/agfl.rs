@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::agf::Agf;
 use super::checksum;
@@ -119,6 +119,19 @@ pub struct Encoded {
     pub range: (u32, u32),
 }
 
+/// Builds the sector of a list of a new group of version 5.
+#[must_use]
+pub fn encode_new(geometry: &Geometry, ag: AgNr, blocks: &[AgBlock]) -> Encoded {
+    let mut header = DiskAgflHeader::new_zeroed();
+    header.magic.set(AGFL_MAGIC);
+    header.sequence.set(ag.0);
+    header.uuid = *geometry.meta_uuid.as_bytes();
+    let mut sector = header.as_bytes().to_vec();
+    let len = usize::try_from(geometry.sector_bytes()).unwrap_or_default();
+    sector.resize(len.max(sector.len()), u8::MAX);
+    encode(&sector, geometry, blocks)
+}
+
 /// Builds the sector of a list from the one before: the blocks from the first entry on.
 #[must_use]
 pub fn encode(sector: &[u8], geometry: &Geometry, blocks: &[AgBlock]) -> Encoded {
@@ -198,6 +211,17 @@ mod tests {
         assert_eq!(blocks, [Ok(AgBlock(10)), Ok(AgBlock(11))]);
         let blocks: Vec<_> = list.blocks(&agf(0, 2)).collect();
         assert_eq!(blocks, [Ok(AgBlock(11)), Err(AgflRule::Block)]);
+    }
+
+    #[test]
+    fn new_free_list_begins_at_its_first_entry() {
+        let geometry = sample_geometry();
+        let built = encode_new(&geometry, AgNr(1), &[AgBlock(7), AgBlock(9)]);
+        assert_eq!(built.range, (0, 1));
+        let list = Agfl::decode(&built.sector, &geometry, AgNr(1)).unwrap();
+        let blocks: Vec<_> = list.blocks(&agf(0, 3)).collect();
+        let expected = [Ok(AgBlock(7)), Ok(AgBlock(9)), Err(AgflRule::Block)];
+        assert_eq!(blocks, expected);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 use std::mem::offset_of;
 
 use platter_ondisk::endian::{Be32, Be64, Le32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::agf::{RootFault, TreeRoot};
+use super::agf::{RootFault, TreeRoot, sealed_sector};
 use super::checksum;
 use super::geometry::Geometry;
 use super::types::{AgBlock, AgInode, AgNr, Lsn};
@@ -207,6 +207,19 @@ impl Agi {
         disk.inode_btree_blocks.set(self.inode_btree_blocks);
         disk.free_btree_blocks.set(self.free_btree_blocks);
         disk.lsn.set(self.lsn.0);
+    }
+
+    /// The sector of a new group.
+    #[must_use]
+    pub fn encode(&self, geometry: &Geometry) -> Vec<u8> {
+        let mut disk = DiskAgi::new_zeroed();
+        disk.magic.set(AGI_MAGIC);
+        disk.version.set(VERSION);
+        disk.sequence.set(self.ag.0);
+        disk.directory.set(AgInode::NULL.0);
+        disk.uuid = *geometry.meta_uuid.as_bytes();
+        self.store(&mut disk);
+        sealed_sector(disk.as_bytes(), geometry, DiskAgi::CHECKSUM_OFFSET)
     }
 }
 

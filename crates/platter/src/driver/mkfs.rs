@@ -198,3 +198,8 @@ impl fmt::Debug for NewFilesystem {
         self.0.fmt(out)
     }
 }
+
+/// A number that fits the option.
+pub(super) fn fit<T: TryFrom<u64>>(value: u64) -> Result<T, OptionError> {
+    T::try_from(value).map_err(|_| OptionError::Invalid("a smaller number"))
+}

@@ -25,6 +25,7 @@ pub(crate) use edit::{EditStrategy, FreeRanges, ImageCommit, JournaledEdits, Pur
 pub(crate) use mkfs::{FillRequest, Mkfs, MkfsRequest, OnDevice};
 pub(crate) use resize::{Resize, ResizeRequest};
 
+use ext4::random_uuid;
 pub use ext4::{Generation, MkfsOptions};
 pub use mkfs::NewFilesystem;
 pub use resize::Resized;

@@ -288,7 +288,9 @@ impl FormatOptions {
         // Longer is no file.
         let own = own.min(i64::MAX.unsigned_abs() / 2);
         let spare = own / 10 + SPARE_BYTES;
-        Ok((own + spare).next_multiple_of(SIZE_UNIT_BYTES))
+        let classes = self.new.driver().length_classes();
+        let least = classes.first().map_or(0, |class| class.start);
+        Ok((own + spare).max(least).next_multiple_of(SIZE_UNIT_BYTES))
     }
 
     /// Makes it on images: of a draft, which holds nothing but zeros, or in place.

@@ -3,6 +3,7 @@
 
 mod disk;
 mod backup;
+mod build;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -13,6 +13,7 @@ use platter_vfs::{Clock, Filesystem, Result};
 
 use crate::Format;
 use crate::devices::Devices;
+use crate::driver::mkfs::fit;
 use crate::driver::{FillRequest, Mkfs, MkfsRequest, NewFilesystem, OnDevice, unsupported};
 use crate::options::OptionError;
 
@@ -192,10 +193,6 @@ impl Mkfs for NewExt {
     fn length_unit_bytes(&self) -> u64 {
         u64::from(self.options.cluster_bytes.unwrap_or(1)).max(1)
     }
-}
-
-fn fit<T: TryFrom<u64>>(value: u64) -> Result<T, OptionError> {
-    T::try_from(value).map_err(|_| OptionError::Invalid("a smaller number"))
 }
 
 fn refuse_several(targets: &Devices) -> Result<()> {

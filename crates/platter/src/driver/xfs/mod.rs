@@ -1,5 +1,7 @@
 //! XFS.
 
+mod mkfs;
+
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
@@ -7,7 +9,7 @@ use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 use platter_xfs::{MountOptions, RealtimeDevice};
 
-use super::{Driver, Identity, MountRequest, unsupported};
+use super::{Driver, Identity, Mkfs, MountRequest, unsupported};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
 use crate::options::Recovery;
@@ -65,6 +67,14 @@ impl Driver for Xfs {
         let options = options(&request)?;
         let device = request.devices.first();
         platter_xfs::check::check(device, &options, &request.budget, sink)
+    }
+
+    fn mkfs_types(&self) -> &'static [&'static str] {
+        &["xfs"]
+    }
+
+    fn mkfs(&self, kind: &str) -> Option<Box<dyn Mkfs>> {
+        (kind == "xfs").then(|| -> Box<dyn Mkfs> { Box::new(mkfs::NewXfs::new()) })
     }
 }
 

@@ -1,0 +1,137 @@
+//! New filesystems of XFS.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_ondisk::Uuid;
+use platter_vfs::{Clock, Filesystem, Result};
+use platter_xfs::mkfs::{LEN_BYTES_MIN, MkfsOptions, check, free_bytes, mkfs};
+use platter_xfs::{MountOptions, Xfs};
+
+use crate::Format;
+use crate::devices::Devices;
+use crate::driver::mkfs::fit;
+use crate::driver::{FillRequest, Mkfs, MkfsRequest, OnDevice, random_uuid, unsupported};
+use crate::options::OptionError;
+
+/// The longest label.
+const LABEL_LEN_MAX: usize = 12;
+
+/// A new filesystem.
+#[derive(Debug, Clone)]
+pub(super) struct NewXfs {
+    options: MkfsOptions,
+    uuid: Option<Uuid>,
+    root_owner: Option<(u32, u32)>,
+}
+
+impl NewXfs {
+    /// The defaults of mkfs.xfs.
+    pub(super) fn new() -> Self {
+        Self {
+            options: MkfsOptions::new(Uuid::from_bytes([0; 16])),
+            uuid: None,
+            root_owner: None,
+        }
+    }
+}
+
+impl Mkfs for NewXfs {
+    fn boxed(&self) -> Box<dyn Mkfs> {
+        Box::new(self.clone())
+    }
+
+    fn set_label(&mut self, label: Vec<u8>) -> Result<(), OptionError> {
+        if label.len() > LABEL_LEN_MAX {
+            return Err(OptionError::Invalid("at most 12 bytes"));
+        }
+        self.options.label = label;
+        Ok(())
+    }
+
+    fn set_uuid(&mut self, uuid: Uuid) {
+        self.uuid = Some(uuid);
+    }
+
+    fn set_root_owner(&mut self, uid: u32, gid: u32) {
+        self.root_owner = Some((uid, gid));
+    }
+
+    fn root_owner(&self) -> Option<(u32, u32)> {
+        self.root_owner
+    }
+
+    fn set_feature(&mut self, name: &str, on: bool) -> Result<()> {
+        Ok(self.options.set_feature(name, on)?)
+    }
+
+    fn set_number(&mut self, name: &str, value: u64) -> Result<(), OptionError> {
+        let options = &mut self.options;
+        match name {
+            "block-size" => options.block_bytes = Some(fit(value)?),
+            "sector-size" => options.sector_bytes = Some(fit(value)?),
+            "inode-size" => options.inode_bytes = Some(fit(value)?),
+            "dir-block-size" => options.dir_block_bytes = Some(fit(value)?),
+            "ag-count" => options.ag_count = Some(fit(value)?),
+            "ag-size" => options.ag_bytes = Some(value),
+            "log-size" => options.log_bytes = Some(value),
+            "log-stripe-unit" => options.log_stripe_bytes = Some(fit(value)?),
+            "inode-percent" => options.inode_percent = fit(value)?,
+            "stride" => options.stripe_blocks.0 = fit(value)?,
+            "stripe-width" => options.stripe_blocks.1 = fit(value)?,
+            _ => return Err(OptionError::Unknown),
+        }
+        Ok(())
+    }
+
+    fn require_inodes(&mut self, _: u32) {}
+
+    fn choose_random(&mut self, clock: &dyn Clock) {
+        self.uuid.get_or_insert_with(|| random_uuid(clock));
+    }
+
+    fn check(&self, targets: &Devices, _: &dyn Clock) -> Result<()> {
+        refuse_several(targets)?;
+        check(&targets.first().geometry(), &self.options)
+    }
+
+    fn make(&self, request: MkfsRequest<'_>) -> Result<()> {
+        let (targets, clock) = (request.targets, request.clock);
+        refuse_several(targets)?;
+        let options = MkfsOptions {
+            uuid: self.uuid.unwrap_or_else(|| random_uuid(clock)),
+            root_owner: self.root_owner.unwrap_or_default(),
+            ..self.options.clone()
+        };
+        let is_zero = request.before == OnDevice::Zeros;
+        mkfs(&**targets.first(), &options, is_zero, clock)
+    }
+
+    fn mount(&self, request: FillRequest<'_>) -> Result<Arc<dyn Filesystem>> {
+        let device = Arc::clone(request.targets.first());
+        let options = MountOptions::default();
+        let mounted = Xfs::mount_writable(device, &options, request.budget, request.clock)?;
+        Ok(Arc::new(mounted))
+    }
+
+    fn free_bytes(&self, device: &dyn BlockDevice) -> Result<u64> {
+        free_bytes(device)
+    }
+
+    fn length_classes(&self) -> Vec<Range<u64>> {
+        let any = LEN_BYTES_MIN..i64::MAX.unsigned_abs();
+        vec![any]
+    }
+
+    fn length_unit_bytes(&self) -> u64 {
+        1
+    }
+}
+
+fn refuse_several(targets: &Devices) -> Result<()> {
+    if targets.iter().nth(1).is_some() {
+        return Err(unsupported(Format::Xfs, "making it on several devices"));
+    }
+    Ok(())
+}
