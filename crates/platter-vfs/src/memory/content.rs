@@ -41,20 +41,22 @@ impl Content {
 
     /// Pages that take space, or have it reserved.
     pub(super) fn pages_held(&self) -> u64 {
-        self.held_in(0..PAGES_MAX)
+        self.pages.len() as u64 + self.reserved_in(0..PAGES_MAX)
     }
 
     /// How many pages of a range neither take space nor have it reserved.
     pub(super) fn pages_missing(&self, pages: &Range<u64>) -> u64 {
-        (pages.end - pages.start) - self.held_in(pages.clone())
+        let mapped = self.pages.range(pages.clone()).count() as u64;
+        (pages.end - pages.start) - mapped - self.reserved_in(pages.clone())
     }
 
-    fn held_in(&self, pages: Range<u64>) -> u64 {
-        let reserved = self.delayed.within(pages.clone()).map(|delayed| {
+    /// Delayed pages of a range that have no space yet.
+    fn reserved_in(&self, pages: Range<u64>) -> u64 {
+        let reserved = self.delayed.within(pages).map(|delayed| {
             let mapped = self.pages.range(delayed.clone()).count() as u64;
             delayed.end - delayed.start - mapped
         });
-        reserved.sum::<u64>() + self.pages.range(pages).count() as u64
+        reserved.sum()
     }
 
     /// Sets the end of the file.
