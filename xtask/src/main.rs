@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask {demo,test,ci,package,registry,soak,tidy,bench,fuzz}`.
+//! The project's own commands: `cargo xtask {demo,test,ci,package,registry,soak,locks,tidy,bench,fuzz}`.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "these commands talk to a terminal")]
 #![expect(clippy::print_stderr, reason = "these commands talk to a terminal")]
@@ -31,6 +31,7 @@ usage: cargo xtask COMMAND
   package      the program with its manual pages and completions, as a .tar.gz and a .deb
   registry     every published crate packed as for a registry; with --verify, built from that
   soak         the long runs: power cuts, failing writes, and conformance suites; see its --help
+  locks        write the table of locks in ARCHITECTURE.md from the code
   tidy         the rules of the source tree that no compiler checks
   bench        mechanisms, peers, growth: without a name, a list of the benchmarks
   fuzz         mutated images: --images N --seed N; see its --help";
@@ -60,6 +61,7 @@ fn dispatch(arguments: &[String]) -> Result<()> {
         "soak" => soak::run(&workspace, rest),
         soak::INNER => soak::run_inner(&workspace, rest),
         soak::PORTION => soak::run_portion(&workspace, rest),
+        "locks" => tidy::locks::write(&workspace),
         "tidy" => tidy::run(&workspace),
         "bench" => bench::run(&workspace, rest),
         "fuzz" => fuzz::run(&workspace, rest),

@@ -30,6 +30,7 @@ pub struct BatchDevice {
     held: OverlayDevice,
     writer: Arc<dyn BatchWriter>,
     /// Shared by writers; exclusive for the duration of a flush.
+    // Lock rank 16.
     turns: RwLock<()>,
 }
 

@@ -16,6 +16,8 @@ const HOLE_BYTES: usize = 4096;
 pub struct MemoryDevice {
     name: Arc<str>,
     geometry: Geometry,
+    /// The contents.
+    // Lock rank 16.
     bytes: RwLock<Vec<u8>>,
 }
 

@@ -15,6 +15,8 @@ use crate::{BlockDevice, Geometry, IoError, Operation};
 pub struct RevocableDevice {
     name: Arc<str>,
     geometry: Geometry,
+    /// The device below, until it is revoked.
+    // Lock rank 16.
     base: RwLock<Option<Arc<dyn BlockDevice>>>,
 }
 

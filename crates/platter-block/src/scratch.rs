@@ -27,11 +27,15 @@ type Unused = dyn Fn(&Range<u64>) -> bool + Send + Sync;
 pub struct ScratchDevice {
     base: Arc<dyn BlockDevice>,
     store: Arc<dyn BlockDevice>,
+    /// Ranges that were written here.
+    // Lock rank 16.2.
     written: RwLock<RangeSet>,
     unused: Option<Box<Unused>>,
     /// Holes of the device below that were written there directly.
+    // Lock rank 16.2.
     through: RwLock<RangeSet>,
     /// Held while a partly written unit is filled from the device below.
+    // Lock rank 16.1.
     fills: Mutex<()>,
 }
 

@@ -30,6 +30,8 @@ const SPARE_CHUNKS: usize = 1;
 /// Where frames come from.
 pub(crate) struct Arena {
     chunks_max: usize,
+    /// Free page frames.
+    // Lock rank 14.3.
     state: Mutex<State>,
 }
 

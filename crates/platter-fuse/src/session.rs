@@ -63,6 +63,7 @@ pub struct Session {
     /// The kernel's end of the connection.
     device: OwnedFd,
     /// Behind a lock only so that a session can be shared.
+    // Lock rank 0.
     events: Mutex<Receiver<Event>>,
     sender: Sender<Event>,
     stage: Stage,

@@ -26,6 +26,8 @@ const FIRST_LISTED: u64 = 1 << 63;
 #[derive(Debug)]
 pub struct ShownNumbers {
     first: u64,
+    /// Numbers of inodes that are shown to users.
+    // Lock rank leaf.
     slots: RwLock<Slots>,
 }
 

@@ -27,6 +27,8 @@ pub struct Claim {
 /// at them to the commit.
 #[derive(Debug, Default)]
 pub struct Space {
+    /// The groups, from the first look at them to the commit.
+    // Lock rank 8.1.
     holds: Mutex<Holds>,
     /// How often freed blocks could be allocated again.
     returned: AtomicU64,
@@ -91,7 +93,7 @@ impl Holds {
     }
 
     /// Forgets freed blocks that may be overwritten. True if there were any.
-    pub(crate) fn settle(&mut self, log: &Log) -> bool {
+    pub(crate) fn finish(&mut self, log: &Log) -> bool {
         let before = self.busy.len();
         self.busy
             .retain(|(sequence, _)| !log.is_reusable(*sequence));

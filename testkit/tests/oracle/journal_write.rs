@@ -209,7 +209,7 @@ impl Writer {
                 0 => self.write_past()?,
                 1 => {}
                 2 if self.below(8) == 0 => self.log().checkpoint_all()?,
-                3 => self.log().tend()?,
+                3 => self.log().maintain()?,
                 _ => self.commit()?,
             }
             if round % 70 == 69 {

@@ -6,6 +6,7 @@ mod files;
 mod modules;
 mod order;
 mod edges;
+pub(crate) mod locks;
 mod licences;
 mod spec;
 mod rules;
@@ -64,7 +65,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     findings.extend(files::check(workspace, &files, &sources)?);
     findings.extend(modules::check(workspace, &members, &sources));
     findings.extend(order::check(workspace, &members, &sources));
-    findings.extend(edges::check(&workspace.read("ARCHITECTURE.md")?, &members));
+    let architecture = workspace.read("ARCHITECTURE.md")?;
+    findings.extend(edges::check(&architecture, &members));
+    findings.extend(locks::check(&architecture, &sources));
     findings.extend(licences::check(
         &workspace.read("deny.toml")?,
         &workspace.all_packages()?,

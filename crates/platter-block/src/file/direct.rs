@@ -30,7 +30,10 @@ pub(super) struct DirectFile {
     align: usize,
     /// Shared by direct writes, exclusive for a write through the page cache: the kernel keeps the
     /// two coherent only if they do not run concurrently on one page.
+    // Lock rank 16.
     pages: RwLock<()>,
+    /// Aligned buffers for reuse.
+    // Lock rank leaf.
     spare: Mutex<Vec<AlignedBuffer>>,
 }
 

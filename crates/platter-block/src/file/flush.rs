@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 /// are serialised because the kernel reports the failure to only one of two concurrent calls.
 #[derive(Debug, Default)]
 pub(super) struct StickyFlush {
+    /// The failure of the last flush, held over a flush.
+    // Lock rank 16.
     failure: Mutex<Option<Arc<io::Error>>>,
 }
 

@@ -61,6 +61,8 @@ pub struct OverlayDevice {
     base: Arc<dyn BlockDevice>,
     options: OverlayOptions,
     len_bytes: u64,
+    /// The chunks that were written.
+    // Lock rank 16.
     chunks: RwLock<BTreeMap<u64, Arc<[u8]>>>,
     /// Written under the lock of `chunks`; read without it, so that reads of an empty overlay take
     /// no lock.

@@ -32,6 +32,8 @@ pub struct RecordingDevice {
 #[derive(Debug)]
 struct SharedLog {
     initial: Vec<Arc<dyn BlockDevice>>,
+    /// The recorded requests.
+    // Lock rank 16.
     state: Mutex<Log>,
 }
 

@@ -40,6 +40,8 @@ pub struct BlockGroup {
     flags: BlockGroupFlags,
     /// The logical ranges that copies of the superblock make unusable.
     superblocks: Vec<Range<u64>>,
+    /// Free space of the group.
+    // Lock rank 9.3.
     state: Mutex<State>,
 }
 

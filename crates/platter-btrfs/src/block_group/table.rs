@@ -72,8 +72,10 @@ impl std::ops::AddAssign for BlockGroupCounters {
 #[derive(Debug)]
 pub struct BlockGroups {
     /// By address.
+    // Lock rank leaf.
     groups: RwLock<Vec<Arc<BlockGroup>>>,
     /// Groups whose use changed since their items were last compared.
+    // Lock rank leaf.
     dirty: Mutex<BTreeSet<LogicalAddr>>,
     /// Where the last allocation for metadata, data and the chunk tree was.
     last: [AtomicUsize; 3],

@@ -25,6 +25,7 @@ use crate::ondisk::{DeviceAddr, LogicalAddr};
 pub struct ChunkStore {
     name: Arc<str>,
     /// Replaced as a whole when a chunk is added.
+    // Lock rank leaf.
     map: RwLock<Arc<ChunkMap>>,
     members: Members,
 }

@@ -44,6 +44,8 @@ const LZO_LEN_BYTES: usize = 4;
 /// Decompresses extents; keeps what is dear to set up.
 #[derive(Default)]
 pub struct Decompressor {
+    /// Decoders for reuse.
+    // Lock rank leaf.
     zstd: Mutex<Vec<Decoder<'static>>>,
 }
 

@@ -64,6 +64,7 @@ pub struct FsContext {
     /// Changes of log trees that were replayed, by tree.
     overlays: BTreeMap<TreeId, Overlay>,
     /// Root items that were read, and those that are not there.
+    // Lock rank leaf.
     roots: RwLock<HashMap<TreeId, Option<RootItem>>>,
 }
 

@@ -46,6 +46,8 @@ enum SlotState {
 /// An extent. No lock is held while it is read.
 #[derive(Debug, Default)]
 struct Slot {
+    /// The decompressed extent.
+    // Lock rank 5.3.
     state: Mutex<SlotState>,
     /// Signalled when it is no longer being filled.
     is_ready: Condvar,
@@ -93,6 +95,7 @@ impl Drop for Filling<'_> {
 pub struct DecompressedCache {
     decompressor: Decompressor,
     /// The one used last is the last.
+    // Lock rank leaf.
     slots: Mutex<VecDeque<(CompressedExtent, Arc<Slot>)>>,
     decompressions: AtomicU64,
 }

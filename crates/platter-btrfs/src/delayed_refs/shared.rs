@@ -39,6 +39,8 @@ pub struct Busy;
 /// searches the head again: it may be gone, or another one.
 #[derive(Default)]
 pub struct DelayedRefs<I: HeadIndex = Heads> {
+    /// Delayed references.
+    // Lock rank 11.
     queue: Mutex<RefQueue<I>>,
     /// Notified when a head is not being run any more.
     released: Condvar,

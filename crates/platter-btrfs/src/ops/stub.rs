@@ -29,6 +29,8 @@ pub(super) struct StubPlace {
 /// The stubs that were found so far. Each keeps its identity while the filesystem is mounted.
 #[derive(Debug, Default)]
 pub(super) struct Stubs {
+    /// Names of subvolumes that were looked up.
+    // Lock rank leaf.
     known: RwLock<Known>,
 }
 

@@ -136,7 +136,7 @@ impl TreeBlocks {
     /// The version of a block that is to be written: it has its checksum, and does not change any more.
     /// `None` if the block is not in memory.
     pub fn finish(&self, logical: LogicalAddr) -> Result<Option<Buffer>> {
-        Ok(self.cache.settle(logical.0)?)
+        Ok(self.cache.seal(logical.0)?)
     }
 
     /// Writes finished blocks, in order of address, to all of their copies. Returns the number of requests.

@@ -50,16 +50,21 @@ const PREFERRED: [Profile; 6] = [
 #[derive(Debug)]
 pub(super) struct ChunkAllocator {
     /// Held to allocate a chunk.
+    // Lock rank 9.2.
     turn: Mutex<()>,
     /// Chunks whose items are not inserted yet.
+    // Lock rank leaf.
     pub(super) pending: Mutex<Vec<ChunkItem>>,
     /// Held to insert them; no tree is locked.
+    // Lock rank 8.
     creating: Mutex<()>,
     /// Those that are pending or being inserted.
     uncreated: AtomicUsize,
     /// The chunks of the chunk tree.
+    // Lock rank leaf.
     system: Mutex<Vec<ChunkItem>>,
     /// Chunks that the running transaction removed: the last commit has them.
+    // Lock rank leaf.
     removed: Mutex<Vec<ChunkItem>>,
     /// No new chunk begins below it: the addresses of removed ones are not used again.
     end: AtomicU64,

@@ -141,21 +141,28 @@ impl RunningTransaction for Running {
 pub struct WriteContext {
     context: FsContext,
     /// The superblock of the last commit.
+    // Lock rank leaf.
     superblock: Mutex<Superblock>,
     /// Those of the running transaction.
+    // Lock rank leaf.
     features: Mutex<Features>,
+    /// Open trees.
+    // Lock rank leaf.
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
     refs: DelayedRefs,
     groups: BlockGroups,
     chunks: ChunkAllocator,
     reservations: Reservations,
     /// Data that was allocated and has no item in the extent tree: it may be written.
+    // Lock rank 11.
     new_data: Mutex<Ranges>,
     /// Held while the references of a block are counted that several trees may share.
     shared: StripedLocks,
     /// What was freed in the running transaction.
+    // Lock rank 11.
     pinned: Mutex<Ranges>,
     /// The blocks of the running transaction.
+    // Lock rank 11.
     new_blocks: Mutex<BTreeSet<LogicalAddr>>,
     transactions: Transactions<Running, Error>,
     options: WriteOptions,
@@ -163,7 +170,10 @@ pub struct WriteContext {
     /// Tree blocks that were copied, since the mount.
     copied: AtomicU64,
     /// Updates of block groups of the running transaction before its commit.
+    // Lock rank leaf.
     prepared: Mutex<BlockGroupCounters>,
+    /// What the last commit did.
+    // Lock rank leaf.
     last_commit: Mutex<CommitReport>,
 }
 

@@ -29,6 +29,7 @@ pub(super) struct Reservations {
     /// Kept for trees whose changes follow from others: references, checksums, free space, roots.
     global: AtomicU64,
     /// Held from the comparison of free space to its reservation.
+    // Lock rank 8.
     turn: Mutex<()>,
 }
 

@@ -7,6 +7,7 @@ use crate::ondisk::LogicalAddr;
 const COUNT: usize = 16;
 
 /// Locks by address. A thread holds one at a time.
+// Lock rank 10.
 #[derive(Debug, Default)]
 pub(super) struct StripedLocks([Mutex<()>; COUNT]);
 

@@ -21,8 +21,11 @@ use crate::tree::{Cursor, Tree};
 /// A tree that is in use, under its lock.
 #[derive(Debug)]
 pub struct OpenTree {
+    /// The tree, and its root.
+    // Lock rank 9.1.
     versions: Mutex<Versions>,
     /// As the last commit left it: known without the lock, as a tree allocates while it is locked.
+    // Lock rank leaf.
     committed: Mutex<RootPointer>,
 }
 

@@ -202,6 +202,8 @@ impl Shard {
 /// The eviction order of one budget.
 #[derive(Debug, Default)]
 pub(crate) struct Lru {
+    /// Entries in the order of eviction.
+    // Lock rank 14.2.
     shards: [CachePadded<Mutex<Shard>>; SHARD_COUNT],
     active_bytes: AtomicU64,
     inactive_bytes: AtomicU64,

@@ -134,12 +134,15 @@ pub struct MemoryBudget {
     next_owner: CachePadded<AtomicUsize>,
     /// Bytes whose charges are refused before the next scan.
     unlooked_bytes: CachePadded<AtomicU64>,
+    /// The caches of the budget.
+    // Lock rank 14.1.
     owners: CachePadded<RwLock<Owners>>,
     evictions: CachePadded<AtomicU64>,
     refusals: CachePadded<AtomicU64>,
     ages: CachePadded<Ages>,
     frames: Arc<Arena>,
     /// Free blocks kept for reuse.
+    // Lock rank leaf.
     spare_blocks: CachePadded<Mutex<Spare>>,
     node_count: CachePadded<AtomicUsize>,
     /// Nodes with only shadow entries.

@@ -15,7 +15,7 @@ use super::{BufferCache, BufferError, Core, Search};
 impl<S> BufferCache<S> {
     /// Changes a block, validated by `verifier`, in place; a new version is made only if another
     /// reference to the current one exists. It is dirty from then on, and is sealed and validated at
-    /// the latest when it is [settled](Self::settle).
+    /// the latest when it is [sealed](Self::seal).
     ///
     /// Changes are counted in rounds, whose number the caller passes: each block has a first one
     /// in each round.
@@ -63,11 +63,11 @@ impl<S> BufferCache<S> {
 
     /// Returns the block's version, sealed and validated. It does not change any more: the next change
     /// makes a new one. `None` if the block is not cached.
-    pub fn settle(&self, block: impl Into<BlockAt>) -> Result<Option<Buffer>, BufferError> {
+    pub fn seal(&self, block: impl Into<BlockAt>) -> Result<Option<Buffer>, BufferError> {
         let Some(key) = self.core.addressing.locate(block.into()) else {
             return Ok(None);
         };
-        let version = self.core.settle(key)?;
+        let version = self.core.seal(key)?;
         Ok(version.map(|version| Buffer { version }))
     }
 
@@ -87,7 +87,7 @@ impl<S> BufferCache<S> {
 
 impl Core {
     /// Returns the block's version, sealed and validated. `None` if the block is not cached.
-    pub(super) fn settle(&self, key: Key) -> Result<Option<Arc<Version>>, BufferError> {
+    pub(super) fn seal(&self, key: Key) -> Result<Option<Arc<Version>>, BufferError> {
         let _turn = self.turns.take(key);
         let Some(Claim::Cached(version)) = self.table.find(key) else {
             return Ok(None);
@@ -97,7 +97,7 @@ impl Core {
         }
         let mut editing = Editing::begin(self, key, version);
         editing.version_mut().seal(self.addressing.address(key))?;
-        Ok(Some(editing.settle()?))
+        Ok(Some(editing.seal()?))
     }
 
     fn validated_in_turn(
@@ -207,11 +207,11 @@ impl Editing<'_> {
     }
 
     /// Makes the sealed version the block's.
-    fn settle(mut self) -> Result<Arc<Version>, Corruption> {
+    fn seal(mut self) -> Result<Arc<Version>, Corruption> {
         let version = self.take_charged();
-        let settled = Arc::clone(&version);
+        let sealed = Arc::clone(&version);
         self.core.publish(self.key, version, None)?;
-        Ok(settled)
+        Ok(sealed)
     }
 
     fn take_charged(&mut self) -> Arc<Version> {
@@ -347,22 +347,22 @@ mod tests {
         assert!(set(&cache, &verifier, 2, 9));
         assert_eq!(cache.read(2, &verifier).unwrap()[0], 9);
         assert_eq!(seals(&verifier), 0);
-        let settled = cache.settle(2).unwrap().unwrap();
-        assert_eq!((seals(&verifier), settled[BLOCK as usize - 1]), (1, 9));
+        let sealed = cache.seal(2).unwrap().unwrap();
+        assert_eq!((seals(&verifier), sealed[BLOCK as usize - 1]), (1, 9));
         assert_eq!(cache.write_dirty(0..9).unwrap(), 1);
         assert_eq!(seals(&verifier), 1);
         assert_eq!(device.snapshot()[2 * BLOCK as usize], 9);
-        assert!(cache.settle(3).unwrap().is_none());
+        assert!(cache.seal(3).unwrap().is_none());
     }
 
     #[test]
-    fn bytes_that_break_a_rule_are_neither_settled_nor_written() {
+    fn bytes_that_break_a_rule_are_neither_sealed_nor_written() {
         let (device, cache) = cache();
         let verifier = Summed::new(0);
         set(&cache, &verifier, 1, 4);
         cache.write_dirty(0..9).unwrap();
         set(&cache, &verifier, 2, BAD);
-        let error = cache.settle(2).unwrap_err().to_string();
+        let error = cache.seal(2).unwrap_err().to_string();
         assert!(error.contains("begins badly"), "{error}");
         assert!(cache.write_dirty(0..9).is_err());
         assert_eq!(device.snapshot()[2 * BLOCK as usize], 4);
@@ -379,10 +379,10 @@ mod tests {
         set(&cache, &verifier, 1, 1);
         let held = cache.read(2, &verifier).unwrap();
         set(&cache, &verifier, 1, 2);
-        let settled = cache.settle(2).unwrap().unwrap();
+        let sealed = cache.seal(2).unwrap().unwrap();
         set(&cache, &verifier, 1, 3);
         let now = cache.current(2).unwrap();
-        assert_eq!((held[0], settled[0], now[0]), (1, 2, 3));
+        assert_eq!((held[0], sealed[0], now[0]), (1, 2, 3));
         assert_eq!(cache.dirty_len(), 1);
     }
 

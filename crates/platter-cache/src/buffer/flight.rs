@@ -20,6 +20,8 @@ pub(super) enum Landing {
 /// A read in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
+    /// The result of the read, when it is there.
+    // Lock rank leaf.
     landing: Mutex<Option<Landing>>,
     landed: Condvar,
 }

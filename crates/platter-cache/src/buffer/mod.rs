@@ -86,6 +86,7 @@ struct Core {
     registration: Registration,
     turns: CachePadded<Turns>,
     /// Held while dirty blocks are written.
+    // Lock rank 10.1.
     write_turn: CachePadded<Mutex<()>>,
     copies: CachePadded<CopyRecord>,
 }
@@ -254,7 +255,7 @@ impl Core {
                     Ok(true) => return Ok(version),
                     Ok(false) => {
                         drop(version);
-                        self.settle(key)?;
+                        self.seal(key)?;
                         continue;
                     }
                     Err(corruption) => (Some(version), corruption.into()),

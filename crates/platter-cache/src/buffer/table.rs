@@ -124,8 +124,11 @@ pub(super) enum Refusal {
 /// What is known of the blocks of one store.
 #[derive(Debug)]
 pub(super) struct Table {
+    /// Blocks by address and length.
+    // Lock rank 12.1.
     shards: [CachePadded<RwLock<HashTable<Entry>>>; SHARD_COUNT],
     /// Blocks in the dirty state. Locked inside a shard's lock.
+    // Lock rank 12.2.
     dirty: CachePadded<Mutex<BTreeSet<Key>>>,
     budget: Arc<MemoryBudget>,
 }

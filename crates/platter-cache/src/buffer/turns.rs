@@ -11,6 +11,8 @@ const LOCKS: usize = 64;
 /// Locks by block; different blocks may share one.
 #[derive(Debug)]
 pub(super) struct Turns {
+    /// The turns to change a block; a thread has one.
+    // Lock rank 10.2.
     locks: [CachePadded<Mutex<()>>; LOCKS],
 }
 

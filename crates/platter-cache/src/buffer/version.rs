@@ -25,6 +25,8 @@ pub(super) struct Version {
     copy: u16,
     /// What sealed bytes were validated as first.
     proof: OnceLock<VerifierKey>,
+    /// Further verifiers that accepted the block.
+    // Lock rank leaf.
     more_proofs: Mutex<Vec<VerifierKey>>,
     /// The rules of bytes that were changed, and not sealed since.
     unsealed: Option<Box<dyn Verify>>,

@@ -63,7 +63,7 @@ impl<S> BufferCache<S> {
     /// Writes versions of blocks to their places, neighbours that follow one another in one request. A
     /// version that is still that of its block turns clean. Returns the number of requests.
     ///
-    /// The versions have to be [settled](Self::settle). Durable only after a flush of the devices.
+    /// The versions have to be [sealed](Self::seal). Durable only after a flush of the devices.
     pub fn write<B: Copy + Into<BlockAt>>(
         &self,
         blocks: &[(B, Buffer)],
@@ -92,8 +92,8 @@ impl<S> BufferCache<S> {
                 return Ok(written);
             };
             for (key, version) in dirty.iter_mut().filter(|(_, it)| !it.is_sealed()) {
-                if let Some(settled) = core.settle(*key)? {
-                    *version = settled;
+                if let Some(sealed) = core.seal(*key)? {
+                    *version = sealed;
                 }
             }
             core.write(&dirty)?;

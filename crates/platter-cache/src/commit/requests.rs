@@ -8,6 +8,8 @@ use super::TransactionId;
 /// What the commit thread is asked for, if there is one.
 #[derive(Debug, Default)]
 pub struct CommitRequests {
+    /// Which transaction is to be committed.
+    // Lock rank 11.3.
     state: Mutex<State>,
     changed: Condvar,
 }

@@ -63,6 +63,8 @@ pub trait RunningTransaction: Send {
 /// - After a failure nothing is written any more: no handle begins, and no commit.
 pub struct Transactions<R: RunningTransaction, E> {
     gate: CachePadded<HandleGate>,
+    /// The running transaction, and those that commit.
+    // Lock rank 11.1.
     state: CachePadded<Mutex<State<R, E>>>,
     /// Notified when a transaction closes, a commit ends, and a handle ends that a thread waits for.
     changed: CachePadded<Condvar>,

@@ -21,6 +21,8 @@ pub struct WorkerWake(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Whether the thread runs, and what it is asked for.
+    // Lock rank 11.3.
     state: Mutex<State>,
     changed: Condvar,
     /// A wake lets the next run begin early.

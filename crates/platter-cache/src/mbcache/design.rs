@@ -55,6 +55,8 @@ pub(super) struct Link(u32);
 #[derive(Debug)]
 pub(super) struct Queues {
     moves_used: bool,
+    /// Entries in the order of eviction.
+    // Lock rank 13.
     queues: Vec<Mutex<Queue>>,
 }
 

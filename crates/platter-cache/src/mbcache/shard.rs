@@ -16,6 +16,8 @@ use crate::sync::{AtomicU8, AtomicU32, AtomicUsize, Condvar, Mutex, MutexGuard, 
 /// Entries whose keys share a part of the hash.
 #[derive(Debug)]
 pub(super) struct Shard {
+    /// Entries by hash.
+    // Lock rank 13.
     state: Mutex<State>,
     /// Notified when the last user releases an entry that is waited for.
     unused: Condvar,

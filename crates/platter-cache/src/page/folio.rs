@@ -41,6 +41,8 @@ pub(crate) struct Folio<E> {
     lru: AtomicU64,
     /// Pages written to since the last writeback, first and end in one number.
     dirty_pages: AtomicU64,
+    /// The bytes of the pages.
+    // Lock rank 5.2.
     content: RwLock<Content<E>>,
 }
 

@@ -105,10 +105,16 @@ struct Core<E: Clone + Send + Sync + 'static> {
     budget: Arc<MemoryBudget>,
     registration: Registration,
     /// Held shared to bring pages in, exclusively to remove a range.
+    // Lock rank 5.1.
     fills: RwLock<()>,
+    /// Sequential readers.
+    // Lock rank leaf.
     streams: Mutex<Streams>,
+    /// Errors of writeback.
+    // Lock rank leaf.
     errors: Mutex<ErrorSequence<E>>,
     /// How many writebacks have ended, for threads that wait for one.
+    // Lock rank leaf.
     writebacks: Mutex<u64>,
     writeback_ended: Condvar,
     page_count: AtomicU64,

@@ -117,6 +117,8 @@ pub struct XArray<T: 'static> {
     head: Head<T>,
     /// Marks of the whole array: of the entry in the head, or the union of the root's.
     head_marks: AtomicU8,
+    /// Changes of the array.
+    // Lock rank 5.3.
     lock: Mutex<()>,
     node_count: AtomicUsize,
     value_node_count: AtomicUsize,

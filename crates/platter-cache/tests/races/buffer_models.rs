@@ -183,8 +183,8 @@ fn edits_against_reads() {
             assert!(buffer.iter().all(|&byte| byte == buffer[0]));
         }
     });
-    let settled = cache.settle(1).unwrap();
-    assert!(settled.is_none_or(|buffer| buffer.iter().all(|&byte| byte == buffer[0])));
+    let sealed = cache.seal(1).unwrap();
+    assert!(sealed.is_none_or(|buffer| buffer.iter().all(|&byte| byte == buffer[0])));
     for thread in writers.into_iter().chain([reader]) {
         thread.join().unwrap();
     }

@@ -22,7 +22,7 @@ const GOAL_RUN_MIN: u32 = 16;
 /// The clusters of a group with a valid bitmap.
 ///
 /// # Invariants
-/// Clusters free in `free` are free in `recorded`; `unsettled` counts the clusters that are free in
+/// Clusters free in `free` are free in `recorded`; `unfinished` counts the clusters that are free in
 /// `recorded` only: allocated in memory, preallocated, or freed by a transaction that is not
 /// durable.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Clusters {
     pub(super) recorded: Box<[u8]>,
     pub(super) recording: Recording,
     pub(super) free: FreeMap,
-    pub(super) unsettled: u32,
+    pub(super) unfinished: u32,
     /// Preallocated clusters of growing files, by the first cluster: the end, and a number.
     pub(super) kept: BTreeMap<u32, (u32, u64)>,
 }
@@ -82,7 +82,7 @@ impl Clusters {
             recorded: recorded.into(),
             recording: Recording::of(desc.block_bitmap, is_new),
             free,
-            unsettled: 0,
+            unfinished: 0,
             kept: BTreeMap::new(),
         })
     }
@@ -114,7 +114,7 @@ impl Clusters {
     /// Allocates free clusters, in memory only.
     pub(super) fn take(&mut self, clusters: Range<u32>) {
         debug_assert!(self.free.is_free(clusters.clone()), "what is taken is free");
-        self.unsettled += count(&clusters);
+        self.unfinished += count(&clusters);
         self.free.assign(clusters, false);
     }
 
@@ -124,8 +124,11 @@ impl Clusters {
             self.is_recorded(clusters.clone(), false),
             "what becomes free is not recorded"
         );
-        debug_assert!(self.unsettled >= count(&clusters), "it was not free before");
-        self.unsettled = self.unsettled.saturating_sub(count(&clusters));
+        debug_assert!(
+            self.unfinished >= count(&clusters),
+            "it was not free before"
+        );
+        self.unfinished = self.unfinished.saturating_sub(count(&clusters));
         self.free.assign(clusters, true);
     }
 

@@ -198,13 +198,19 @@ pub struct Space {
     slots: Box<[Slot]>,
     counters: Counters,
     /// Groups with a bitmap in memory, in the order they were loaded.
+    // Lock rank 8.3.
     loaded: CachePadded<Mutex<VecDeque<GroupNr>>>,
     /// Groups that the running transaction modifies.
+    // Lock rank 8.3.
     pending: CachePadded<Mutex<BTreeSet<GroupNr>>>,
+    /// Preallocations of directories.
+    // Lock rank 8.3.
     directories: CachePadded<Mutex<DirectoryWindows>>,
     /// Free blocks and inodes as stored in the superblock.
+    // Lock rank 13.
     stored: CachePadded<Mutex<(u64, u64)>>,
     /// Corruption not reported yet.
+    // Lock rank leaf.
     damage: Mutex<Option<Error>>,
 }
 

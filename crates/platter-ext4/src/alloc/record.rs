@@ -40,7 +40,7 @@ impl Space {
         let mut held = self.clusters(volume, group)?;
         let recorded = count(&clusters);
         self.assign(handle, group, &mut held, clusters, true)?;
-        held.unsettled = held.unsettled.saturating_sub(recorded);
+        held.unfinished = held.unfinished.saturating_sub(recorded);
         self.counters.free.sub(u64::from(recorded));
         Ok(())
     }
@@ -116,7 +116,7 @@ impl Space {
         let mut held = self.clusters(volume, group)?;
         self.check_allocated(group, &held, &clusters)?;
         self.assign(handle, group, &mut held, clusters, false)?;
-        held.unsettled += freed;
+        held.unfinished += freed;
         self.counters.free.add(u64::from(freed));
         self.counters.pending.add(u64::from(freed));
         self.counters.release(u64::from(freed));

@@ -80,7 +80,7 @@ impl Space {
                     return Ok(taken);
                 }
                 Outcome::Refused => break,
-                Outcome::Missed => self.settle(volume)?,
+                Outcome::Missed => self.finish(volume)?,
             }
         }
         Err(Condition::NoSpace.into())
@@ -172,7 +172,7 @@ impl Space {
 
     /// Waits until the blocks freed so far can be allocated. The caller has no handle or lock, as
     /// for [`take`](Self::take).
-    pub fn settle(&self, volume: &Volume) -> Result<()> {
+    pub fn finish(&self, volume: &Volume) -> Result<()> {
         match volume.log() {
             Some(log) if self.has_pending() => log.commit_all(),
             _ => Ok(()),

@@ -23,8 +23,11 @@ pub(super) type Loaded<'s, T> = MutexGuard<'s, Option<Box<T>>>;
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
+    /// Free clusters of the group.
+    // Lock rank 8.2.
     clusters: Mutex<Option<Box<Clusters>>>,
     /// Taken before the lock of the clusters.
+    // Lock rank 8.1.
     inodes: Mutex<Option<Box<Inodes>>>,
     /// Free clusters, as of the last change.
     free: AtomicU32,
@@ -203,7 +206,7 @@ impl Space {
             let slot = self.slot(oldest);
             let inodes_gone = drop_if(&slot.inodes, |inodes| !inodes.recording.is_pending());
             let clusters_gone = drop_if(&slot.clusters, |clusters| {
-                clusters.unsettled == 0 && !clusters.recording.is_pending()
+                clusters.unfinished == 0 && !clusters.recording.is_pending()
             });
             if !(inodes_gone && clusters_gone) {
                 loaded.push_back(oldest);

@@ -83,6 +83,7 @@ pub struct ReservedSource<'a> {
     space: &'a Space,
     left: AtomicU32,
     /// Blocks allocated from the reservation.
+    // Lock rank leaf.
     taken: Mutex<Vec<BlockNr>>,
 }
 

@@ -12,6 +12,8 @@ const RUNS_MAX: usize = 8;
 /// memory are never read.
 #[derive(Debug, Default)]
 pub(super) struct RecentRuns {
+    /// Mappings that were looked up last.
+    // Lock rank leaf.
     slots: Mutex<Option<Box<Slots>>>,
 }
 

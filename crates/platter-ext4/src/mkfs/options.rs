@@ -149,7 +149,7 @@ impl MkfsOptions {
     }
 
     /// Returns the features after resolving dependencies.
-    pub(super) fn settled_features(&self) -> Result<Features, Unsupported> {
+    pub(super) fn final_features(&self) -> Result<Features, Unsupported> {
         let mut features = self.features;
         if features.has_metadata_csum() {
             // `metadata_csum` replaces the older descriptor checksums.
@@ -260,11 +260,11 @@ mod tests {
     fn features_need_their_dependencies() {
         let mut options = MkfsOptions::new(Generation::Ext2);
         options.set_feature("bigalloc", true).unwrap();
-        assert!(options.settled_features().is_err());
+        assert!(options.final_features().is_err());
         options.set_feature("extent", true).unwrap();
-        assert!(options.settled_features().is_ok());
+        assert!(options.final_features().is_ok());
         options.set_feature("metadata_csum_seed", true).unwrap();
-        assert!(options.settled_features().is_err());
+        assert!(options.final_features().is_err());
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Shape {
 
 impl Sizes {
     fn choose(options: &MkfsOptions, class: SizeClass) -> Result<Self> {
-        let features = options.settled_features()?;
+        let features = options.final_features()?;
         let block_bytes = options.block_bytes.unwrap_or(class.block_bytes);
         if !block_bytes.is_power_of_two() || !(1 << 10..=1 << 16).contains(&block_bytes) {
             return Err(Condition::InvalidArgument.into());

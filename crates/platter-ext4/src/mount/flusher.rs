@@ -39,7 +39,7 @@ impl Flushed for Flusher {
             return;
         };
         if let Some(log) = tree.volume.log() {
-            let _ = log.tend();
+            let _ = log.maintain();
         }
         if let Some(sharing) = tree.volume.sharing() {
             sharing.shrink();

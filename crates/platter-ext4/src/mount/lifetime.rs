@@ -20,6 +20,8 @@ const KIB_MIN: u64 = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Lifetime {
     device: Arc<CountingDevice>,
+    /// What was recorded last, and when.
+    // Lock rank leaf.
     noted: Mutex<Noted>,
 }
 

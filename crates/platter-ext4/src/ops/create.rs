@@ -48,7 +48,7 @@ impl Node {
         let volume = self.volume();
         inode::read_slot(volume, self.number)?;
         let space = self.tree.space()?.portion(self.reserve_of(new.context));
-        let blueprint = self.draw_up(space, &new)?;
+        let blueprint = self.plan_new(space, &new)?;
         let made = self.make(space, (name, vacancy), blueprint);
         self.tree.adopt(made?, false)
     }
@@ -142,7 +142,7 @@ impl Node {
         let space = tree.space()?.portion(self.reserve_of(new.context));
         // A directory whose files are not encrypted.
         self.core.read().directory(volume)?.refuse_encrypted()?;
-        let blueprint = self.draw_up(space, &new)?;
+        let blueprint = self.plan_new(space, &new)?;
         let credits = new_inode_credits(volume, &blueprint) + ORPHAN_CREDITS;
         let mut handle = volume.begin(credits)?;
         let core = self.core.read();

@@ -37,6 +37,8 @@ impl OnError {
 /// however many there are.
 #[derive(Debug, Default)]
 pub(super) struct DamageNotes {
+    /// What was recorded of the errors encountered.
+    // Lock rank leaf.
     state: Mutex<Noted>,
 }
 

@@ -70,6 +70,7 @@ pub struct Tree {
     /// What a crash left half done.
     pub orphans: CachePadded<Orphans>,
     /// Serialises cross-directory renames (`s_vfs_rename_mutex`).
+    // Lock rank 2.1.
     renames: CachePadded<Mutex<()>>,
     /// The time of every change, and random numbers.
     pub clock: Arc<dyn Clock>,
@@ -106,8 +107,10 @@ pub struct Node {
     kind: FileKind,
     /// The inode lock (`i_rwsem`): exclusive to change names, size or mapping; shared to keep them
     /// stable.
+    // Lock rank 2.2.
     order: RankedRwLock<()>,
     /// Never held during a call of the page cache, nor when a handle is begun.
+    // Lock rank 7.
     core: RankedRwLock<Core>,
     pages: Mapping<Error>,
     data: FileState,

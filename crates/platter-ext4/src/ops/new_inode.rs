@@ -71,12 +71,12 @@ pub(super) fn file_kind(kind: &CreateKind) -> FileKind {
 }
 
 impl Node {
-    /// Draws up a file to be made in this directory. What lies outside its inode is written to the
+    /// Plans a file to be made in this directory. What lies outside its inode is written to the
     /// device already, where nothing names it yet: the caller has no handle.
     ///
     /// # Errors
     /// `NotFound` for a link to nothing, `NameTooLong` for one that leads too far; `NoSpace`.
-    pub(super) fn draw_up<'a>(
+    pub(super) fn plan_new<'a>(
         &self,
         space: Portion<'_>,
         new: &NewInode<'a>,

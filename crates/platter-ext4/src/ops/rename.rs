@@ -64,7 +64,7 @@ impl Move<'_, '_> {
                 kind: &WHITEOUT,
                 permissions: 0,
             };
-            let whiteout = self.from.dir.draw_up(space, &whiteout)?;
+            let whiteout = self.from.dir.plan_new(space, &whiteout)?;
             credits += new_inode_credits(volume, &whiteout);
             blueprint = Some(whiteout);
         }
@@ -78,8 +78,8 @@ impl Move<'_, '_> {
             }
             RenameMode::Replace | RenameMode::NoReplace | RenameMode::Whiteout => {
                 self.put_new_name(space, &mut handle, &mut cores, blueprint)?;
-                let settled = self.settle(space, &mut handle, &mut cores, now);
-                settled.map_err(|error| handle.abort(error))?
+                let finished = self.finish(space, &mut handle, &mut cores, now);
+                finished.map_err(|error| handle.abort(error))?
             }
         };
         for place in [self.from, self.to] {
@@ -176,7 +176,7 @@ impl Move<'_, '_> {
 
     /// Updates the link counts of the directories and of the replaced inode after the new name is set.
     /// Returns whether the replaced inode lost its last name.
-    fn settle(
+    fn finish(
         &self,
         space: Portion<'_>,
         handle: &mut Handle<'_>,

@@ -140,7 +140,7 @@ impl ReturnsSpace for Tree {
     fn return_freed(&self) -> Result<()> {
         self.space
             .as_ref()
-            .map_or(Ok(()), |space| space.settle(&self.volume))
+            .map_or(Ok(()), |space| space.finish(&self.volume))
     }
 }
 

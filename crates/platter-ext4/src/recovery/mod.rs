@@ -58,7 +58,7 @@ pub fn recover(
         journal.mark_empty(log.next_sequence())?;
     }
     let journal_errno = journal.superblock().errno;
-    primary.settle(journal_errno, now)?;
+    primary.finish(journal_errno, now)?;
     if journal_errno != 0 {
         journal.clear_errno()?;
     }

@@ -40,7 +40,7 @@ impl Primary<'_> {
     ///
     /// The free counts in the superblock are updated rarely; those of the groups are used. If a
     /// descriptor is corrupt, they are left unchanged.
-    pub(super) fn settle(self, journal_errno: i32, now: Timestamp) -> Result<()> {
+    pub(super) fn finish(self, journal_errno: i32, now: Timestamp) -> Result<()> {
         let mut disk = self.read()?;
         let volume = self.open()?;
         let recover = Incompat::RECOVER.bits();

@@ -48,7 +48,11 @@ const SHARDS: usize = 16;
 pub(crate) struct NodeTable {
     fs: Arc<dyn Filesystem>,
     root: Arc<dyn Inode>,
+    /// Node id to inode id.
+    // Lock rank 1.2.
     shards: [RankedMutex<Shard>; SHARDS],
+    /// Node ids to be used again.
+    // Lock rank 1.1.
     spare: RankedMutex<SpareIds>,
 }
 

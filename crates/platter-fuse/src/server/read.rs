@@ -321,13 +321,13 @@ impl Server {
     }
 
     /// As [`seek`](Self::seek), for a file of which the kernel may hold contents that did not come
-    /// here yet. `settle` has it write those in a range of bytes.
-    pub(crate) fn seek_settled(
+    /// here yet. `write_back` has it write those in a range of bytes.
+    pub(crate) fn seek_written_back(
         &self,
         node: NodeId,
         offset: u64,
         target: SeekTarget,
-        mut settle: impl FnMut(Range<u64>),
+        mut write_back: impl FnMut(Range<u64>),
     ) -> Answer<u64> {
         self.counters.count(Operation::Lseek);
         let inode = self.inode(node)?;
@@ -345,15 +345,15 @@ impl Server {
             if hole.is_empty() {
                 break;
             }
-            settle(hole);
+            write_back(hole);
             let again = inode.seek(offset, target);
-            let is_settled = match (&found, &again) {
+            let is_same = match (&found, &again) {
                 (Ok(before), Ok(now)) => before == now,
                 (Err(_), Err(_)) => true,
                 (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
             };
             found = again;
-            if is_settled {
+            if is_same {
                 break;
             }
         }

@@ -59,7 +59,7 @@ pub(super) fn work(
             Outcome::Later(later) => {
                 if later.is_mostly_short()
                     && connection.while_others_serve(|| {
-                        notice::settle(connection.server(), device.as_fd(), &later);
+                        notice::finish(connection.server(), device.as_fd(), &later);
                     })
                 {
                     continue;

@@ -73,7 +73,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
             Notice::Refused(node) => invalidate(device, node, 0, 0),
             Notice::Later(later, asker) => {
                 match asker {
-                    Asker::Device(device) => settle(server, device.as_fd(), &later),
+                    Asker::Device(device) => finish(server, device.as_fd(), &later),
                     Asker::Thread(thread) => {
                         let done = server.guarded(|server| carry_out(server, device, &later));
                         // A receiver that is gone belongs to a mount that ends.
@@ -86,7 +86,7 @@ pub(super) fn give(server: &Server, device: BorrowedFd<'_>, notices: &Receiver<N
 }
 
 /// Requests the writeback, and answers the request, which arrived at `device`.
-pub(super) fn settle(server: &Server, device: BorrowedFd<'_>, later: &Later) {
+pub(super) fn finish(server: &Server, device: BorrowedFd<'_>, later: &Later) {
     let done = server.guarded(|server| carry_out(server, device, later));
     let answer = done.as_ref().map(Vec::len).map_err(|errno| *errno);
     let header = Answered::new(later.unique, answer).header();
@@ -139,8 +139,8 @@ fn carry_out(server: &Server, device: BorrowedFd<'_>, later: &Later) -> Answer<V
             result.map(|out| out.as_bytes().to_vec())
         }
         Action::Seek { offset, target } => {
-            let settle_range = |bytes| drop_pages(device, node, bytes);
-            let offset = server.seek_settled(node, *offset, *target, settle_range)?;
+            let write_back = |bytes| drop_pages(device, node, bytes);
+            let offset = server.seek_written_back(node, *offset, *target, write_back)?;
             Ok(LseekOut { offset }.as_bytes().to_vec())
         }
         Action::Ioctl {

@@ -10,6 +10,8 @@ use crate::{Condition, Result, Timestamp};
 /// Time that moves only on request, and the same random numbers for the same seed.
 #[derive(Debug)]
 pub struct FixedClock {
+    /// The time.
+    // Lock rank leaf.
     state: Mutex<State>,
 }
 

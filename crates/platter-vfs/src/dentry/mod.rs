@@ -24,6 +24,7 @@ const SHARDS: usize = 16;
 /// here.
 pub struct DentryCache {
     /// All names of a directory are in one.
+    // Lock rank 4.
     shards: [Mutex<Shard>; SHARDS],
 }
 

@@ -21,9 +21,11 @@ pub struct FileData<P> {
     pub sync: FileSync,
     /// Held shared for I/O on mapped blocks, exclusively while blocks leave the mapping: from then on they
     /// may become another file's. Taken after locks of the page cache, and before `placement`.
+    // Lock rank 5.4.
     pub mapping: RwLock<()>,
     /// Held from the allocation of blocks until they are mapped: one writer of new blocks. Taken after
     /// locks of the page cache, and before a handle.
+    // Lock rank 5.5.
     pub placement: Mutex<P>,
 }
 

@@ -57,7 +57,7 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
         size.checked_next_multiple_of(cached_unit_bytes(file))
             .unwrap_or(size),
     );
-    file.settle_shared_reservations(0..u64::MAX)?;
+    file.finish_shared_reservations(0..u64::MAX)?;
     let inner = clear_edges(file, &(range.start..end))?;
     drop_cached(file, &inner)?;
     {
@@ -174,14 +174,14 @@ fn has_contents<F: FileBlocks>(file: &F, offset: u64) -> Result<bool> {
 
 /// Takes whole blocks out of the cache, written or not.
 fn drop_cached<F: FileBlocks>(file: &F, range: &Range<u64>) -> Result<()> {
-    settle_edges(file, range.clone())?;
+    finish_edges(file, range.clone())?;
     file.pages().remove_range(range.clone());
     Ok(())
 }
 
 /// Allocates what is dirty in clusters that a range covers in part: their space may be freed with the
 /// range, and a reservation would be missing.
-pub(super) fn settle_edges<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
+pub(super) fn finish_edges<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
     let unit = file.cluster_bytes();
     if unit == 1 << file.block_bits() {
         return Ok(());

@@ -224,7 +224,7 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
 
     /// Allocates what is dirty in `range` and has reservations that it shares with other parts of the
     /// file, which might be freed: the blocks that indirect blocks need.
-    fn settle_shared_reservations(&self, range: Range<u64>) -> Result<()> {
+    fn finish_shared_reservations(&self, range: Range<u64>) -> Result<()> {
         let _ = range;
         Ok(())
     }

@@ -46,6 +46,8 @@ pub struct Seat<T> {
 }
 
 struct Shard<T> {
+    /// Inodes by number.
+    // Lock rank 3.
     state: Mutex<ShardState<T>>,
     /// Rung whenever an entry of the shard goes live or away.
     changed: Condvar,

@@ -23,6 +23,8 @@ const _: () = assert!(BLOCK_BYTES as usize == PAGE_BYTES && PAGE == 1 << PAGE_BI
 /// An address is never used twice, so that no access to a page that was freed goes unseen.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
+    /// The pages that were written.
+    // Lock rank 16.
     pages: Mutex<Pages>,
 }
 

@@ -8,7 +8,10 @@ use crate::{Condition, Result};
 #[derive(Debug, Default)]
 pub(super) struct FreezeGate {
     /// Held shared by each change, exclusively to wait for those that began before the freeze.
+    // Lock rank 6.1.
     changes: RwLock<()>,
+    /// Whether the gate is shut.
+    // Lock rank 6.2.
     is_frozen: Mutex<bool>,
     thawed: Condvar,
 }

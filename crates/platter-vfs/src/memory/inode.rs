@@ -29,6 +29,7 @@ pub(super) struct MemInode {
     pub(super) shared: Arc<Shared>,
     pub(super) number: Number,
     /// The inode lock (`i_rwsem`).
+    // Lock rank 2.2.
     pub(super) lock: RankedRwLock<()>,
     pub(super) pages: Mapping<Error>,
     pub(super) data: FileData<()>,

@@ -74,11 +74,13 @@ struct Shared {
     clock: Arc<dyn Clock>,
     limits: MemFsLimits,
     /// One lock for everything but file contents: this is a model, and plainly correct goes before fast.
+    // Lock rank 7.
     nodes: RankedRwLock<Nodes>,
     disk: Arc<Disk>,
     budget: Arc<MemoryBudget>,
     gate: FreezeGate,
     /// Serialises cross-directory renames.
+    // Lock rank 2.1.
     renames: Mutex<()>,
     in_use: InodeCache<MemInode>,
     /// Inodes with contents that are only in the page cache.

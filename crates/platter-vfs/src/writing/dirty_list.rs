@@ -21,11 +21,17 @@ pub const WRITEBACK_BATCH_MAX: usize = 64;
 /// with the list locked. The thread that takes it off writes it back afterwards.
 #[derive(Debug)]
 pub struct DirtyList<I> {
+    /// Inodes with dirty pages.
+    // Lock rank leaf.
     inodes: Mutex<VecDeque<Arc<I>>>,
     /// Those without a name yet, which go with their last user.
+    // Lock rank leaf.
     unnamed: Mutex<HashMap<InodeId, Weak<I>>>,
     /// Held shared from taking an inode off the list until it is written back.
+    // Lock rank 2.3.
     in_flight: RwLock<()>,
+    /// Errors of writeback.
+    // Lock rank leaf.
     failures: Mutex<Failures>,
 }
 

@@ -41,8 +41,10 @@ pub trait WritableMount: Send + Sync {
 pub struct MountEnd<M: WritableMount> {
     mount: M,
     /// Present until the end.
+    // Lock rank leaf.
     running: Mutex<Option<Running<M>>>,
     /// Held while it ends, so that other callers wait.
+    // Lock rank 0.
     ending: Mutex<()>,
     /// All changes were ended before the unmount, which leaves the device as it is.
     is_shut_down: AtomicBool,

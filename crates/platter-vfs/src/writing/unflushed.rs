@@ -63,6 +63,7 @@ pub struct FileSync {
     /// Its writes that no transaction has flushed.
     pub writes: UnflushedWrites,
     /// The last writeback error that a sync reported.
+    // Lock rank leaf.
     reported: Mutex<Option<ErrorCursor>>,
 }
 

@@ -18,6 +18,8 @@ use crate::{InodeId, Result};
 /// has no handles.
 #[derive(Debug)]
 pub struct UnstoredInodes<I> {
+    /// Directories to be stored when the transaction closes.
+    // Lock rank 8.4.
     inodes: Mutex<BTreeMap<InodeId, Arc<I>>>,
 }
 

@@ -12,6 +12,7 @@ use crate::{Condition, Result};
 #[derive(Debug, Default)]
 pub struct WriteGate {
     /// Held shared while data is written to the device, exclusively once to end that.
+    // Lock rank 5.6.
     in_flight: CachePadded<RwLock<()>>,
     is_closed: AtomicBool,
 }

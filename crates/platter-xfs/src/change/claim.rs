@@ -26,7 +26,7 @@ impl FsContext {
         let log = self.log().ok_or(Condition::ReadOnly)?;
         let mut holds = self.space().lock();
         loop {
-            if holds.settle(log) {
+            if holds.finish(log) {
                 self.space().note_returned();
             }
             if let Some(claim) = self.find(&holds, most, goal)? {

@@ -166,7 +166,7 @@ impl Flushed for Flusher {
         let superblock = self.0.upgrade();
         if let Some(log) = superblock.as_ref().and_then(|found| found.context.log()) {
             // A failure shuts the log down.
-            let _ = log.tend();
+            let _ = log.maintain();
         }
     }
 }

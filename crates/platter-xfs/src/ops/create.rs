@@ -72,7 +72,7 @@ impl Inode {
     ///
     /// # Errors
     /// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
-    pub(super) fn draw_up<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
+    pub(super) fn plan_new<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
         if let CreateKind::Symlink(target) = new.kind {
             if target.is_empty() {
                 return Err(Condition::NotFound.into());
@@ -122,7 +122,7 @@ impl Inode {
         new: NewInode<'_>,
     ) -> Result<Arc<Self>> {
         let superblock = &self.superblock;
-        let blueprint = self.draw_up(new)?;
+        let blueprint = self.plan_new(new)?;
         let cost = NAME_COST.and(blueprint.cost(self));
         let begun = superblock.begin(&cost)?;
         let mut state = self.state.write();

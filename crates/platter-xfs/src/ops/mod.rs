@@ -59,6 +59,7 @@ pub struct SuperBlock {
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<Inode>,
     /// Held while a thread moves a name from one directory to another (`s_vfs_rename_mutex`).
+    // Lock rank 2.1.
     renames: Mutex<()>,
     /// The time of every change, and random numbers.
     pub(crate) clock: Arc<dyn Clock>,
@@ -76,8 +77,10 @@ pub struct Inode {
     number: InodeNr,
     kind: FileKind,
     /// The inode lock (`i_rwsem`).
+    // Lock rank 2.2.
     order: RankedRwLock<()>,
     /// Never held over a call of the page cache, nor by a thread that begins a transaction.
+    // Lock rank 7.
     state: RankedRwLock<InodeState>,
     pages: Mapping<Error>,
     data: FileData<Placement>,

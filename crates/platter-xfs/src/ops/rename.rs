@@ -52,7 +52,7 @@ impl Move<'_, '_> {
         });
         let mut whiteout = None;
         if self.mode == RenameMode::Whiteout {
-            let blueprint = self.from.dir.draw_up(NewInode {
+            let blueprint = self.from.dir.plan_new(NewInode {
                 context: self.context,
                 kind: &WHITEOUT,
                 permissions: 0,

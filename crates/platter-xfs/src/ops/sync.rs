@@ -64,7 +64,7 @@ impl ReturnsSpace for SuperBlock {
             return Ok(());
         }
         log.force_freed()?;
-        if self.context.space().lock().settle(log) {
+        if self.context.space().lock().finish(log) {
             self.context.space().note_returned();
         }
         Ok(())

@@ -33,6 +33,8 @@ pub struct StripedCounter {
 #[derive(Debug)]
 struct Folded {
     total: AtomicI64,
+    /// The total, and whether stripes are sealed.
+    // Lock rank leaf.
     mode: Mutex<Mode>,
 }
 

@@ -29,6 +29,7 @@ pub struct FreezeGate {
 #[derive(Debug, Default)]
 struct Waiting {
     /// Whether a freeze holds the gate, or waits for writers to end.
+    // Lock rank 6.
     is_frozen: Mutex<bool>,
     /// Notified when the gate opens, and when a writer ends while it is shut.
     changed: Condvar,

@@ -28,7 +28,11 @@ pub struct PerAg {
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Locks {
+    /// The inode header and what it leads to.
+    // Lock rank 8.2.
     agi: Mutex<()>,
+    /// The header of free space and what it leads to.
+    // Lock rank 8.3.
     agf: Mutex<()>,
 }
 

@@ -58,7 +58,7 @@ pub struct FormatOptions {
     /// Further images to make it on.
     others: Vec<(DeviceRole, ImageSpec)>,
     clock: Arc<dyn Clock>,
-    /// The time and the seed of everything, once they are settled.
+    /// The time and the seed of everything, once they are chosen.
     moment: Option<(Timestamp, u64)>,
     budget: Arc<MemoryBudget>,
 }
@@ -160,7 +160,7 @@ impl FormatOptions {
     /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
     /// does not fit.
     pub fn make(&self, spec: &ImageSpec, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        let maker = self.settled();
+        let maker = self.chosen();
         let content = maker.content.as_ref();
         if content.is_some_and(|content| content.is_read_from(&spec.image)) {
             let text = "is the archive that the content is read from";
@@ -211,7 +211,7 @@ impl FormatOptions {
     /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
     /// does not fit.
     pub fn format(&self, images: impl Into<ImageSet>) -> Result<()> {
-        let (options, images) = (self.settled(), images.into());
+        let (options, images) = (self.chosen(), images.into());
         let first = images.first();
         options.refuse_occupied(first)?;
         let len_bytes = first.device().geometry().len_bytes;
@@ -221,11 +221,11 @@ impl FormatOptions {
     }
 
     /// The same, with all that is random chosen: however often a size is tried, it is the same.
-    fn settled(&self) -> Self {
-        let mut settled = self.clone();
-        settled.new.driver_mut().choose_random(&*self.clock);
-        settled.moment = Some((self.clock.now(), self.clock.random_u64()));
-        settled
+    fn chosen(&self) -> Self {
+        let mut chosen = self.clone();
+        chosen.new.driver_mut().choose_random(&*self.clock);
+        chosen.moment = Some((self.clock.now(), self.clock.random_u64()));
+        chosen
     }
 
     fn make_in_place(&self, spec: &ImageSpec, progress: &mut dyn FnMut(u64)) -> Result<()> {

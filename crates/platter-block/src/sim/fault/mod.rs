@@ -61,6 +61,8 @@ struct Armed {
 #[derive(Debug)]
 pub struct FaultDevice {
     base: Arc<dyn BlockDevice>,
+    /// The faults to inject.
+    // Lock rank 16.
     state: Mutex<State>,
 }
 

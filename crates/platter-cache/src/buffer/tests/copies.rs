@@ -364,7 +364,7 @@ fn unaligned_address_is_corrupt() {
         "metadata block at block 20481: address is not aligned"
     );
     assert!(cache.read(u64::MAX, &Unverified).is_err());
-    assert!(cache.settle(1).unwrap().is_none() && cache.current(1).is_none());
+    assert!(cache.seal(1).unwrap().is_none() && cache.current(1).is_none());
     cache.read_ahead_each([AT + 1]);
     assert_eq!(store.reads(), [0, 0]);
 }

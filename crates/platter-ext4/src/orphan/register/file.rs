@@ -23,6 +23,8 @@ use crate::txn::Handle;
 #[derive(Debug)]
 pub(super) struct OrphanFile {
     rules: OrphanBlockRules,
+    /// The orphan file.
+    // Lock rank 8.3.
     state: Mutex<State>,
     /// Number of orphans, as of the last change: read without the lock to skip an empty file.
     len: AtomicUsize,

@@ -16,6 +16,8 @@ use crate::txn::Handle;
 /// The list. The lock is held while its links change, in memory and in the transaction.
 #[derive(Debug, Default)]
 pub(super) struct OrphanList {
+    /// The orphan list.
+    // Lock rank 8.3.
     links: Mutex<Links>,
     /// Number of orphans, as of the last change: read without the lock to skip an empty list.
     len: AtomicUsize,

@@ -13,6 +13,7 @@ pub(crate) struct SuperblockSlot {
     map: JournalMap,
     place: LogBlock,
     /// Its whole block. Held over the write, so that a later change cannot be overtaken.
+    // Lock rank 15.
     bytes: Mutex<Vec<u8>>,
 }
 

@@ -37,7 +37,7 @@ impl Journaled {
             let Some(&(end, _)) = batch.last() else { break };
             self.home.write(&batch)?;
             self.live.lock().land(&batch);
-            self.settled.notify_all();
+            self.checkpointed.notify_all();
             from = end + 1;
         }
         if !self.live.lock().has_slack() {
@@ -59,7 +59,7 @@ impl Journaled {
     }
 
     /// Brings home what has been away for long, and more when the log or the memory fills up.
-    pub(super) fn tend(&self) -> Result<()> {
+    pub(super) fn maintain(&self) -> Result<()> {
         let goal = Goal {
             free_blocks: self.len_blocks() / 2,
             away_bytes: self.away_bytes_max(),
@@ -121,7 +121,7 @@ impl<'j> CheckpointTurn<'j> {
     fn take(journaled: &'j Journaled) -> Self {
         let mut live = journaled.live.lock();
         while live.is_checkpointing {
-            journaled.settled.wait(&mut live);
+            journaled.checkpointed.wait(&mut live);
         }
         live.is_checkpointing = true;
         Self { journaled }
@@ -133,6 +133,6 @@ impl Drop for CheckpointTurn<'_> {
         let mut live = self.journaled.live.lock();
         live.is_checkpointing = false;
         live.in_flight.clear();
-        self.journaled.settled.notify_all();
+        self.journaled.checkpointed.notify_all();
     }
 }

@@ -61,7 +61,7 @@ impl Log {
             let mut handle = Handle::closing(self, self.running());
             client.closing(&mut handle)?;
         }
-        let blocks = self.settle_running()?;
+        let blocks = self.seal_running()?;
         let closing = self.transactions.close_running(|running| {
             let mut closed = running.close(blocks);
             if let Durability::Journal(journaled) = &self.durability {
@@ -91,7 +91,7 @@ impl Log {
 
     /// Seals the versions of the running transaction, which no operation is part of: what changes from
     /// now on are others.
-    fn settle_running(&self) -> Result<BTreeMap<u64, Buffer>> {
+    fn seal_running(&self) -> Result<BTreeMap<u64, Buffer>> {
         let buffers = &self.home.buffers;
         let (dropped, blocks) = self
             .transactions
@@ -101,7 +101,7 @@ impl Log {
         }
         let mut versions = BTreeMap::new();
         for block in blocks {
-            let version = buffers.settle(block)?;
+            let version = buffers.seal(block)?;
             debug_assert!(version.is_some(), "the cache has what is not written yet");
             versions.extend(version.map(|version| (block, version)));
         }

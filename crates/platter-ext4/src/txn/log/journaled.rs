@@ -35,10 +35,14 @@ pub(super) struct Journaled {
     /// The superblock says that there is something to replay.
     is_started: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
+    /// The time of the last commit.
+    // Lock rank leaf.
     last_commit: Mutex<Timestamp>,
+    /// The live range of the log.
+    // Lock rank 11.2.
     pub(super) live: Mutex<Live>,
     /// Rung when blocks in flight have landed, and when a checkpoint ends.
-    pub(super) settled: Condvar,
+    pub(super) checkpointed: Condvar,
     pub(super) counters: Arc<CommitCounters>,
 }
 
@@ -68,7 +72,7 @@ impl Journaled {
             clock,
             last_commit: Mutex::default(),
             live: Mutex::new(Live::new(ring, superblock.sequence)),
-            settled: Condvar::new(),
+            checkpointed: Condvar::new(),
             counters,
         })
     }
@@ -103,18 +107,18 @@ impl Journaled {
         self.flush_log()?;
         self.counters.log_blocks.add(len_blocks as usize);
         self.counters.revokes.add(transaction.revoked.len());
-        self.settle(transaction, len_blocks);
+        self.finish(transaction, len_blocks);
         Ok(())
     }
 
     /// Notes that a transaction is durable, and waits for blocks it frees that are on their way
     /// home.
-    fn settle(&self, transaction: &Closed, len_blocks: u32) {
+    fn finish(&self, transaction: &Closed, len_blocks: u32) {
         let mut live = self.live.lock();
         let doomed = live.commit(transaction, len_blocks, self.clock.monotonic());
         let is_freed = |block: &u64| transaction.revoked.contains(block);
         while live.in_flight.iter().any(is_freed) {
-            self.settled.wait(&mut live);
+            self.checkpointed.wait(&mut live);
         }
         drop(live);
         for (block, buffer) in doomed {

@@ -243,8 +243,8 @@ impl Log {
 
     /// Brings home what has been in the journal for long, and more when the journal fills up: for a
     /// thread that has the time, once a second or so. The commits that are due are not its business.
-    pub fn tend(&self) -> Result<()> {
-        self.checkpoint_by(Journaled::tend)
+    pub fn maintain(&self) -> Result<()> {
+        self.checkpoint_by(Journaled::maintain)
     }
 
     /// Brings everything home that is committed.

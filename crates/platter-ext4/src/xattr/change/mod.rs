@@ -185,13 +185,13 @@ impl XattrChange<'_, '_> {
         if places.inside_changed && !places.inside.encode_inode(&mut self.inode.tail) {
             return Err(self.abort(Condition::NoSpace.into()));
         }
-        let settled = self.settle(outside, dropped, taken);
-        settled.map_err(|error| self.abort(error))
+        let finished = self.finish(outside, dropped, taken);
+        finished.map_err(|error| self.abort(error))
     }
 
     /// Updates the reference counts. An in-inode attribute counts as one reference to its value; so
     /// does one in a block, however many inodes share the block.
-    fn settle(
+    fn finish(
         &mut self,
         outside: Outside,
         dropped: Option<&Dropped>,

@@ -52,6 +52,7 @@ struct Queue {
     /// The processor's number.
     number: u16,
     /// The rings, until they are passed to their threads.
+    // Lock rank leaf.
     rings: Mutex<Vec<Ring>>,
     /// Threads not blocked in the kernel. The kernel may need one to complete what the others wait
     /// for.
@@ -131,7 +132,7 @@ impl Worker<'_> {
         ring.enable()?;
         let mut command = Command::Register;
         while let ControlFlow::Continue(entry) = ring.fetch(device, self.queue.number, command)? {
-            seat.settle(entry.asks_for_much());
+            seat.finish(entry.asks_for_much());
             let answered = self.answer(&mut exchange, entry, &mut spare)?;
             let header = answered.header();
             entry.fixed.header[..size_of_val(&header)].copy_from_slice(header.as_bytes());

@@ -44,7 +44,7 @@ impl Seat {
 
     /// Moves the thread to the best processor for the next request. Only the second of two long
     /// requests is worth moving.
-    pub(super) fn settle(&mut self, is_long: bool) {
+    pub(super) fn finish(&mut self, is_long: bool) {
         let was_long = std::mem::replace(&mut self.was_long, is_long);
         let place = if is_long && was_long {
             Place::Away
@@ -79,15 +79,15 @@ mod tests {
         away.unset(usize::from(queue));
         let mut seat = Seat::take(queue);
         assert_eq!(now(), home);
-        seat.settle(true);
+        seat.finish(true);
         assert_eq!(now(), home, "the caller does not continue meanwhile");
-        seat.settle(true);
+        seat.finish(true);
         assert_eq!(now(), if away.count() > 0 { away } else { home });
-        seat.settle(false);
+        seat.finish(false);
         assert_eq!(now(), home);
         let mut elsewhere = Seat::take(u16::try_from(CpuSet::MAX_CPU - 1).unwrap());
-        elsewhere.settle(true);
-        elsewhere.settle(true);
+        elsewhere.finish(true);
+        elsewhere.finish(true);
         assert_eq!(now(), home, "a processor that is not there is left alone");
     }
 }

@@ -37,7 +37,7 @@ pub(super) use lists::Change;
 /// A checkpoint is written once it would take one of so many parts of the log.
 const CHECKPOINT_PARTS: u64 = 8;
 /// Active items that are written back although no thread waits for space.
-const TENDED_ITEMS_MIN: usize = 2048;
+const MAINTAINED_ITEMS_MIN: usize = 2048;
 /// A waiter for space has one of so many parts of the active items written back.
 const WRITE_BACK_PARTS: usize = 4;
 
@@ -61,16 +61,29 @@ pub struct Log {
     failure: OnceLock<Error>,
     /// Commits; hot beside the lists, whose lock is held then.
     changes: Padded<AtomicU32>,
+    /// The committed and the active items.
+    // Lock rank 11.5.
     lists: Padded<Mutex<Lists>>,
+    /// Space of the log.
+    // Lock rank 11.6.
     grants: Padded<Mutex<Grants>>,
     /// Notified when space is given back.
     space: Padded<Condvar>,
     /// Which transaction waits for space next: of those that begin, and of those that roll.
+    // Lock rank 11.1.
     reserve_turn: Padded<Mutex<()>>,
+    /// The turn to write the log, over its I/O.
+    // Lock rank 11.3.
     write_turn: Padded<Mutex<()>>,
+    /// Which checkpoints are durable.
+    // Lock rank 11.4.
     force: Padded<Mutex<Force>>,
     forced: Padded<Condvar>,
+    /// Where the log is written next.
+    // Lock rank 11.4.
     position: Padded<Mutex<Position>>,
+    /// The turn to write blocks back, over its I/O.
+    // Lock rank 11.2.
     writing_back: Padded<Mutex<()>>,
 }
 
@@ -384,9 +397,9 @@ impl Log {
     }
 
     /// Brings the oldest items to their places, if there are many: called now and then.
-    pub fn tend(&self) -> Result<()> {
+    pub fn maintain(&self) -> Result<()> {
         let (active, _) = self.items();
-        if active < TENDED_ITEMS_MIN {
+        if active < MAINTAINED_ITEMS_MIN {
             return Ok(());
         }
         let oldest = lock(&self.lists).oldest(WRITE_BACK_PARTS);

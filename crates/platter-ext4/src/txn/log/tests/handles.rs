@@ -118,7 +118,7 @@ fn await_service(log: &Log) {
 }
 
 #[test]
-fn full_transaction_commits_in_committer_then_in_caller() {
+fn full_transaction_commits_in_commit_thread_then_in_caller() {
     let log = journaled();
     let fill = || {
         for block in (10..30).cycle().take(100) {
@@ -141,7 +141,7 @@ fn full_transaction_commits_in_committer_then_in_caller() {
 }
 
 #[test]
-fn waiter_sees_committer_end_or_failure() {
+fn waiter_sees_end_or_failure_of_commit_thread() {
     for fails in [false, true] {
         let log = journaled();
         thread::scope(|scope| {

@@ -311,7 +311,7 @@ fn idle_log_writes_nothing() {
     scene.log.commit_all().unwrap();
     drop(scene.log.begin(3).unwrap());
     scene.log.commit_all().unwrap();
-    scene.log.tend().unwrap();
+    scene.log.maintain().unwrap();
     scene.log.close().unwrap();
     assert_eq!(scene.log.statistics(), CommitStatistics::default());
     assert!(scene.disk.snapshot() == before);
@@ -442,17 +442,17 @@ fn old_transactions_go_home_by_themselves() {
     scene.commit(&[(10, 1)]);
     clock.advance(Duration::from_secs(20));
     scene.commit(&[(11, 1)]);
-    scene.log.tend().unwrap();
+    scene.log.maintain().unwrap();
     assert_eq!(Scene::fills(&scene.disk, [10, 11]), [0, 0]);
     clock.advance(Duration::from_secs(11));
-    scene.log.tend().unwrap();
+    scene.log.maintain().unwrap();
     assert_eq!(Scene::fills(&scene.disk, [10, 11]), [1, 0]);
     let (report, _) = scene.replayed();
     assert_eq!(report.transactions, 1, "the log was cut behind the first");
     for round in 0..12 {
         scene.commit(&[(12, round), (13, round)]);
     }
-    scene.log.tend().unwrap();
+    scene.log.maintain().unwrap();
     let (report, _) = scene.replayed();
     assert!(
         (1..12).contains(&report.transactions),

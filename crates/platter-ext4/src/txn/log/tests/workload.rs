@@ -207,7 +207,7 @@ impl<'s> Actor<'s> {
                 13 => self.free_metadata()?,
                 14 | 15 => self.free_data()?,
                 16 => self.scene.log.checkpoint_all()?,
-                17 => self.scene.log.tend()?,
+                17 => self.scene.log.maintain()?,
                 _ => self.commit()?,
             }
         }

@@ -1,0 +1,240 @@
+//! The table of locks in `ARCHITECTURE.md`: every `Mutex` and `RwLock` that is a field of the crates below,
+//! with the rank that a comment above the field states. `cargo xtask locks` writes the table.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use super::Finding;
+use super::source::{Source, has_word};
+use crate::workspace::Workspace;
+
+const FILE: &str = "ARCHITECTURE.md";
+const TABLE_HEADER: &str = "| rank | lock | kind | guards |";
+/// Crates whose locks are listed.
+const CRATES: &[&str] = &["fuse", "vfs", "ext4", "btrfs", "xfs", "cache", "block"];
+/// Begins the comment that states a rank.
+const RANK_COMMENT: &str = "// Lock rank ";
+/// The rank of locks with which no other lock is taken.
+const LEAF: &str = "leaf";
+/// Types of locks; the last ones are of `platter-vfs`.
+const KINDS: &[&str] = &["Mutex", "RwLock", "RankedMutex", "RankedRwLock"];
+/// Files that declare the types of locks.
+const LOCK_TYPES: &[&str] = &[
+    "crates/platter-cache/src/sync.rs",
+    "crates/platter-vfs/src/lock_rank.rs",
+    "crates/platter-vfs/src/sync.rs",
+];
+
+/// The place of a lock in the order: two numbers, or the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u32, u32);
+
+impl Rank {
+    const LEAF: Self = Self(u32::MAX, 0);
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == LEAF {
+            return Some(Self::LEAF);
+        }
+        match text.split_once('.') {
+            Some((rank, step)) => Some(Self(rank.parse().ok()?, step.parse().ok()?)),
+            None => Some(Self(text.parse().ok()?, 0)),
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::LEAF => LEAF.to_owned(),
+            Self(rank, 0) => rank.to_string(),
+            Self(rank, step) => format!("{rank}.{step}"),
+        }
+    }
+}
+
+/// A lock as the code declares it.
+#[derive(Debug)]
+struct Lock<'s> {
+    source: &'s Source,
+    line: usize,
+    name: String,
+    kind: &'static str,
+    rank: Option<Rank>,
+    guards: String,
+}
+
+/// Compares the table with the code, and finds locks without a rank.
+pub(super) fn check(architecture: &str, sources: &[Source]) -> Vec<Finding> {
+    let locks = locks(sources);
+    let unranked = locks.iter().filter(|lock| lock.rank.is_none());
+    let mut findings: Vec<Finding> = unranked
+        .map(|lock| {
+            let message = format!("the lock {} has no comment `{RANK_COMMENT}N.`", lock.name);
+            Finding::at(&lock.source.path, lock.line, message)
+        })
+        .collect();
+    if findings.is_empty() && replace(architecture, &table(&locks)).as_deref() != Some(architecture)
+    {
+        let message = "the table of locks is not that of the code: run `cargo xtask locks`";
+        findings.push(Finding::new(FILE, message));
+    }
+    findings
+}
+
+/// Writes the table.
+pub(crate) fn write(workspace: &Workspace) -> Result<()> {
+    let files = workspace.files()?;
+    let sources = Source::read_all(workspace, &files)?;
+    let locks = locks(&sources);
+    if let Some(lock) = locks.iter().find(|lock| lock.rank.is_none()) {
+        bail!("the lock {} has no rank", lock.name);
+    }
+    let text = replace(&workspace.read(FILE)?, &table(&locks));
+    let text = text.with_context(|| format!("{FILE} has no table of locks"))?;
+    std::fs::write(workspace.root.join(FILE), text)?;
+    println!("{} locks", locks.len());
+    Ok(())
+}
+
+/// `architecture` with the rows of the table replaced; `None` if it has no table.
+fn replace(architecture: &str, rows: &str) -> Option<String> {
+    let start = format!("{TABLE_HEADER}\n|---|---|---|---|\n");
+    let (before, after) = architecture.split_once(&start)?;
+    let end = after.find("\n\n").map_or(after.len(), |at| at + 1);
+    let (_, rest) = after.split_at(end);
+    Some([before, &start, rows, rest].concat())
+}
+
+fn table(locks: &[Lock<'_>]) -> String {
+    let mut sorted: Vec<_> = locks
+        .iter()
+        .filter_map(|lock| Some((lock.rank?, lock)))
+        .collect();
+    sorted.sort_by(|(rank, lock), (other_rank, other)| {
+        (rank, &lock.name).cmp(&(other_rank, &other.name))
+    });
+    sorted.iter().fold(String::new(), |mut rows, (rank, lock)| {
+        let rank = rank.text();
+        let _ = writeln!(
+            rows,
+            "| {rank} | `{}` | {} | {} |",
+            lock.name, lock.kind, lock.guards
+        );
+        rows
+    })
+}
+
+fn locks(sources: &[Source]) -> Vec<Lock<'_>> {
+    sources
+        .iter()
+        .filter(|source| {
+            let is_listed = |name: &str| {
+                let folder = format!("crates/platter-{name}/src");
+                source.path.starts_with(folder)
+            };
+            let is_type = LOCK_TYPES.iter().any(|file| source.path == Path::new(file));
+            CRATES.iter().any(|name| is_listed(name)) && !is_type
+        })
+        .flat_map(locks_of)
+        .collect()
+}
+
+fn locks_of(source: &Source) -> Vec<Lock<'_>> {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let code = &source.code[..source.code.len() - source.test_code().len()];
+    let mut found = Vec::new();
+    let mut structure = None;
+    for (at, line) in code.lines().enumerate() {
+        let after = line.split_once("struct ").filter(|(before, _)| {
+            before.is_empty() || before.starts_with("pub") && before.ends_with(' ')
+        });
+        if let Some((_, after)) = after {
+            structure = Some(word(after));
+        } else if line.starts_with('}') {
+            structure = None;
+        }
+        let Some(structure) = structure else {
+            continue;
+        };
+        let (field, kind) = match after {
+            Some((_, after)) => ("0", after),
+            None => match line.split_once(": ") {
+                Some((field, kind)) => (field.trim().rsplit(' ').next().unwrap_or(""), kind),
+                None => continue,
+            },
+        };
+        let is_kind = |name: &&&str| kind.contains(&format!("{name}<")) && has_word(kind, name);
+        let Some(kind) = KINDS.iter().find(is_kind).filter(|_| !kind.contains('&')) else {
+            continue;
+        };
+        let above = lines[..at].iter().rev().map(|line| line.trim());
+        let above = above.take_while(|line| line.starts_with("//") || line.starts_with("#["));
+        let above: Vec<&str> = above.collect();
+        let rank = above.iter().find_map(|line| {
+            let text = line.strip_prefix(RANK_COMMENT)?;
+            Rank::parse(text.strip_suffix('.')?)
+        });
+        let documentation = above
+            .iter()
+            .rev()
+            .filter_map(|line| line.strip_prefix("/// "));
+        let documentation = documentation.collect::<Vec<_>>().join(" ");
+        let guards = documentation.split_inclusive(". ").next().unwrap_or("");
+        found.push(Lock {
+            source,
+            line: at + 1,
+            name: format!("{}::{structure}::{field}", module(&source.path)),
+            kind: kind.strip_prefix("Ranked").unwrap_or(kind),
+            rank,
+            guards: guards.trim().trim_end_matches('.').to_owned(),
+        });
+    }
+    found
+}
+
+/// The module in a file, from its crate on.
+fn module(path: &Path) -> String {
+    let text = path.with_extension("").display().to_string();
+    let text = text.strip_prefix("crates/platter-").unwrap_or(&text);
+    let text = text.replacen("/src", "", 1).replace('/', "::");
+    let text = text.strip_suffix("::mod").unwrap_or(&text);
+    text.strip_suffix("::lib").unwrap_or(text).to_owned()
+}
+
+fn word(code: &str) -> &str {
+    let end = code.find(|letter: char| letter != '_' && !letter.is_alphanumeric());
+    &code[..end.unwrap_or(code.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CODE: &str = "/// X.\npub struct X {\n    /// The bytes. More.\n    // Lock rank 12.1.\n    pub(super) bytes: Padded<Mutex<u8>>,\n    other: u8,\n    // Lock rank leaf.\n    #[a]\n    order: RankedRwLock<()>,\n    plain: &Mutex<u8>,\n}\n// Lock rank 3.\nstruct Y(RwLock<()>);\nfn f(a: Mutex<u8>) {}\n";
+    const ROWS: &str = "| 3 | `vfs::a::Y::0` | RwLock |  |\n| 12.1 | `vfs::a::X::bytes` | Mutex | The bytes |\n| leaf | `vfs::a::X::order` | RwLock |  |\n";
+
+    fn source(text: &str) -> [Source; 1] {
+        [Source::new("crates/platter-vfs/src/a.rs", text.to_owned())]
+    }
+
+    #[test]
+    fn table_lists_locks_by_rank() {
+        assert_eq!(table(&locks(&source(CODE))), ROWS);
+    }
+
+    #[test]
+    fn table_that_differs_from_the_code_is_found() {
+        let page = |rows: &str| format!("a\n\n{TABLE_HEADER}\n|---|---|---|---|\n{rows}\nb\n");
+        assert!(check(&page(ROWS), &source(CODE)).is_empty());
+        assert_eq!(check(&page(&ROWS[5..]), &source(CODE)).len(), 1);
+        assert_eq!(check("a", &source(CODE)).len(), 1);
+    }
+
+    #[test]
+    fn lock_without_rank_is_found() {
+        let found = check("", &source("struct X {\n    a: Mutex<()>,\n}\n"));
+        let expected = "the lock vfs::a::X::a has no comment `// Lock rank N.`";
+        assert_eq!(found[0].message, expected);
+    }
+}
