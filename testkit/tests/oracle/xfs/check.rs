@@ -49,6 +49,8 @@ const EXPLAINED: &[(&str, &str, &str)] = &[
     ),
     ("AGFL", "bad UUID", FREE_LIST),
     ("AGFL", "bad magic number", FREE_LIST),
+    ("AGFL", "bad sequence number", FREE_LIST),
+    ("log", "metadata LSN is ahead of log", AHEAD),
     ("extent record", "blocks lie outside the filesystem", BLOCK),
     (
         "superblock",
@@ -70,7 +72,8 @@ const SIBLING: &str = "siblings of a hash tree node";
 const KEY: &str = "keys and siblings of B-trees of groups";
 const VALUE: &str = "owner or offset of a block of an attribute's value";
 const PADDING: &str = "padding of an inode";
-const FREE_LIST: &str = "magic number or UUID of a free list";
+const FREE_LIST: &str = "magic number, UUID or sequence number of a free list";
+const AHEAD: &str = "log sequence number of a B-tree block, ahead of the log";
 const BLOCK: &str = "block numbers with high bits that lie outside the filesystem";
 const COPY: &str = "unknown features of version 4 in a copy of the superblock";
 const QUOTA: &str = "quota inodes or flags in a copy of the superblock";
