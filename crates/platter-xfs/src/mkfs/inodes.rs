@@ -8,8 +8,8 @@ use super::options::MkfsOptions;
 use super::shape::Shape;
 use crate::ondisk::dir::short;
 use crate::ondisk::inode::edit::{self, FreshInode, StoredFork};
+use crate::ondisk::inode::free::initialise;
 use crate::ondisk::inode::time;
-use crate::ondisk::log::dinode::initialise;
 use crate::ondisk::{ForkFormat, ForkKind, InodeFlags, InodeFlags2, InodeNr};
 
 const DIRECTORY_MODE: u16 = 0o040_755;
