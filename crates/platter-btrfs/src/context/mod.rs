@@ -16,7 +16,7 @@ use crate::items::{ItemCursor, Overlay};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::RootItem;
 use crate::ondisk::{Key, Superblock, TreeId};
-use crate::tree::{Tree, TreeBlocks};
+use crate::tree::{LiveTrees, Tree, TreeBlocks};
 
 pub use subvolumes::{ParentName, Subvolume};
 
@@ -60,6 +60,8 @@ pub struct FsContext {
     pub blocks: TreeBlocks,
     /// What is not verified.
     pub leniency: Leniency,
+    /// The trees that transactions change.
+    pub live: LiveTrees,
     root_tree: Tree,
     /// Changes of log trees that were replayed, by tree.
     overlays: BTreeMap<TreeId, Overlay>,
@@ -80,6 +82,7 @@ impl FsContext {
             superblock,
             blocks,
             leniency,
+            live: LiveTrees::default(),
             root_tree,
             overlays: BTreeMap::new(),
             roots: RwLock::default(),
@@ -112,10 +115,14 @@ impl FsContext {
         }
     }
 
-    /// A cursor over the items of a tree.
+    /// A cursor over the items of a tree: of one that transactions change, as it is now. It does not change until
+    /// the cursor is dropped.
     #[must_use]
     pub fn cursor(&self, tree: Tree) -> ItemCursor<'_> {
-        ItemCursor::new(&self.blocks, tree, self.overlays.get(&tree.id))
+        match self.live.read(tree.id) {
+            Some(stay) => ItemCursor::of_live(&self.blocks, stay),
+            None => ItemCursor::new(&self.blocks, tree, self.overlays.get(&tree.id)),
+        }
     }
 
     /// The item with this key, given to `use_item` if there is one.

@@ -69,6 +69,8 @@ impl Contents<'_> {
             left = rest;
             at = at.saturating_add(count);
         }
+        // Data is read with no tree kept as it is.
+        drop(runs);
         self.fill_pieces(pieces)?;
         self.zero_end(offset, bufs);
         Ok(())

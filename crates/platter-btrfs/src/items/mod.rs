@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use parking_lot::RwLockReadGuard;
 use platter_vfs::Result;
 
 use crate::ondisk::Key;
-use crate::tree::{Cursor, Tree, TreeBlock, TreeBlocks};
+use crate::tree::{Cursor, Tree, TreeBlock, TreeBlocks, Versions};
 
 /// Changes to the items of one tree: what each key holds instead, or that it holds nothing.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +60,8 @@ pub struct ItemCursor<'t> {
     over: Option<(Key, &'t [u8])>,
     /// Whether there is an item at the position.
     is_at_item: bool,
+    /// Keeps a tree that transactions change as it is.
+    _stay: Option<RwLockReadGuard<'t, Versions>>,
 }
 
 impl<'t> ItemCursor<'t> {
@@ -70,6 +73,19 @@ impl<'t> ItemCursor<'t> {
             overlay: overlay.filter(|overlay| !overlay.is_empty()),
             over: None,
             is_at_item: false,
+            _stay: None,
+        }
+    }
+
+    /// A cursor over a tree of the running transaction, which stays as it is meanwhile.
+    #[must_use]
+    pub fn of_live(blocks: &'t TreeBlocks, stay: RwLockReadGuard<'t, Versions>) -> Self {
+        Self {
+            base: Cursor::new(blocks, stay.now.tree),
+            overlay: None,
+            over: None,
+            is_at_item: false,
+            _stay: Some(stay),
         }
     }
 

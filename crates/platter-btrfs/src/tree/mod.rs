@@ -3,6 +3,7 @@
 mod blocks;
 mod cursor;
 pub mod edit;
+mod live;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -13,6 +14,7 @@ use crate::ondisk::{Key, TreeId};
 
 pub use blocks::{TreeBlock, TreeBlocks};
 pub use cursor::Cursor;
+pub use live::{LiveTrees, Versions};
 
 /// A tree: its number, and where its root lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

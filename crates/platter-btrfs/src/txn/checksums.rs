@@ -15,12 +15,20 @@ use crate::tree::edit::TreeEditor;
 /// The most bytes of checksums in one item.
 const ITEM_BYTES_MAX: usize = 4096;
 
-/// Inserts the checksums of the sectors of `bytes`, which lie at `address`. They go on with the item before
-/// as long as that is not too long.
+/// The checksums of the sectors of `bytes`.
+pub(super) fn of(bytes: &[u8], format: ItemFormat) -> Vec<u8> {
+    let kind = format.checksum_kind;
+    let sectors = bytes.chunks(format.sector_bytes as usize);
+    let checksums = sectors.flat_map(|bytes| kind.of(bytes).into_iter().take(kind.len_bytes()));
+    checksums.collect()
+}
+
+/// Inserts checksums of the sectors from `address` on. They go on with the item before as long as that is not too
+/// long.
 pub(super) fn insert(
     editor: &mut TreeEditor<'_, Cow<'_>>,
     address: LogicalAddr,
-    bytes: &[u8],
+    checksums: Vec<u8>,
     format: ItemFormat,
 ) -> Result<()> {
     let kind = format.checksum_kind;
@@ -29,10 +37,7 @@ pub(super) fn insert(
     let most = ITEM_BYTES_MAX.min(editor.item_bytes_max() / 2);
     let most = most - most % kind.len_bytes();
     let mut at = address.0;
-    let mut checksums: Vec<u8> = bytes
-        .chunks(sector)
-        .flat_map(|bytes| kind.of(bytes).into_iter().take(kind.len_bytes()))
-        .collect();
+    let mut checksums = checksums;
     if let Some((key, data)) = editor.at_or_before(at_key(at))?
         && key.kind == ItemKind::EXTENT_CSUM
         && data.len() < most

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Error, Result};
 
-use super::{Handle, checksums};
+use super::{Handle, WriteContext, checksums};
 use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::file_extent::ExtentPlace;
@@ -39,9 +39,41 @@ pub struct FileRange {
     pub offset: u64,
 }
 
+impl WriteContext {
+    /// Frees data that was allocated, and nothing refers to. It may have been written.
+    pub fn release_data(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
+        self.groups.pin_allocation(address, len_bytes)?;
+        let range = address.0..address.0 + len_bytes;
+        self.new_data.lock().exclude(&range);
+        self.pinned.lock().add(range);
+        Ok(())
+    }
+
+    /// Writes allocated data to all copies, whole sectors. It is durable when a transaction is that commits
+    /// later.
+    ///
+    /// # Errors
+    /// `Corrupt` for a range that was not allocated since it last had an item in the extent tree.
+    pub fn write_data(&self, address: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let len_bytes: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
+        let end = address.checked_add(len_bytes);
+        let is_new = |end: LogicalAddr| self.new_data.lock().contains(&(address.0..end.0));
+        if !end.is_some_and(is_new) {
+            return Err(Corrupt::new(Locus::block(address.0), DataRule::NotAllocated).into());
+        }
+        Ok(self.blocks().store().write(address, bufs)?)
+    }
+
+    /// The checksums of data of whole sectors.
+    #[must_use]
+    pub fn checksums_of(&self, bytes: &[u8]) -> Vec<u8> {
+        checksums::of(bytes, self.item_format())
+    }
+}
+
 impl Handle<'_> {
     /// Allocates space for data, a multiple of the sector size. It is
-    /// [referred to](Self::add_data) or [released](Self::release_data) before the handle ends.
+    /// [referred to](Self::add_data) or [released](Self::release_data), in this transaction or a later one.
     ///
     /// # Errors
     /// `ENOSPC` if there is no such space in one piece.
@@ -74,11 +106,7 @@ impl Handle<'_> {
 
     /// Frees data that was allocated, and nothing refers to. It may have been written.
     pub fn release_data(&self, address: LogicalAddr, len_bytes: u64) -> Result<()> {
-        self.fs.groups.pin_allocation(address, len_bytes)?;
-        let range = address.0..address.0 + len_bytes;
-        self.fs.new_data.lock().exclude(&range);
-        self.fs.pinned.lock().add(range);
-        Ok(())
+        self.fs.release_data(address, len_bytes)
     }
 
     /// Writes allocated data to all copies, whole sectors. It is durable when the transaction is.
@@ -86,20 +114,19 @@ impl Handle<'_> {
     /// # Errors
     /// `Corrupt` for a range that was not allocated since it last had an item in the extent tree.
     pub fn write_data(&self, address: LogicalAddr, bytes: &[u8]) -> Result<()> {
-        let store = self.fs.blocks().store();
-        let end = address.checked_add(bytes.len() as u64);
-        let is_new = |end: LogicalAddr| self.fs.new_data.lock().contains(&(address.0..end.0));
-        if !end.is_some_and(is_new) {
-            return Err(Corrupt::new(Locus::block(address.0), DataRule::NotAllocated).into());
-        }
-        Ok(store.write(address, &[IoSlice::new(bytes)])?)
+        self.fs.write_data(address, &[IoSlice::new(bytes)])
     }
 
     /// Adds the checksums of data of whole sectors.
     pub fn add_checksums(&self, address: LogicalAddr, bytes: &[u8]) -> Result<()> {
+        self.insert_checksums(address, self.fs.checksums_of(bytes))
+    }
+
+    /// Adds checksums that were computed [before](WriteContext::checksums_of).
+    pub fn insert_checksums(&self, address: LogicalAddr, checksums: Vec<u8>) -> Result<()> {
         let format = self.fs.item_format();
         self.edit(TreeId::CSUM, |editor| {
-            checksums::insert(editor, address, bytes, format)
+            checksums::insert(editor, address, checksums, format)
         })
     }
 

@@ -21,7 +21,7 @@ mod unused;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use platter_cache::commit::{RunningTransaction, TransactionId, TransactionNumber, Transactions};
@@ -184,6 +184,8 @@ pub struct Handle<'f> {
     generation: Generation,
     credits: u32,
     reserved_bytes: u64,
+    /// Items were changed by it.
+    has_changed: AtomicBool,
 }
 
 impl WriteContext {
@@ -214,6 +216,7 @@ impl WriteContext {
             generation,
             credits,
             reserved_bytes: 0,
+            has_changed: AtomicBool::new(false),
         })
     }
 
@@ -243,6 +246,23 @@ impl WriteContext {
     #[must_use]
     pub fn blocks(&self) -> &TreeBlocks {
         &self.context.blocks
+    }
+
+    /// The filesystem below: what is read of trees that transactions change is what they are now.
+    #[must_use]
+    pub fn context(&self) -> &FsContext {
+        &self.context
+    }
+
+    /// Ends all writing because of an error, unless that was done before.
+    pub fn fail(&self, error: &Error) {
+        self.abort(error);
+    }
+
+    /// Ends all writing, and returns when no commit is in progress. What was not committed is lost.
+    pub fn end(&self) {
+        self.abort(&ended());
+        self.transactions.wait_for_commit();
     }
 
     /// The block groups.
@@ -334,8 +354,25 @@ impl Handle<'_> {
             has_begun = editor.has_begun();
             result
         });
+        if has_begun {
+            self.has_changed.store(true, Ordering::Relaxed);
+        }
         if let Err(error) = &result
             && has_begun
+        {
+            self.fs.abort(error);
+        }
+        result
+    }
+
+    /// Makes several changes that belong together.
+    ///
+    /// # Errors
+    /// Those of `change`. Where items were changed before, the transaction is aborted.
+    pub fn whole<R>(&self, change: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+        let result = change(self);
+        if let Err(error) = &result
+            && self.has_changed.load(Ordering::Relaxed)
         {
             self.fs.abort(error);
         }

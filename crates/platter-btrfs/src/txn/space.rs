@@ -16,6 +16,8 @@ use crate::ondisk::features::Incompat;
 const GLOBAL_MAX_BYTES: u64 = 512 << 20;
 /// Tree blocks that are kept at least: a path in each of those trees, split on all levels.
 const GLOBAL_MIN_BLOCKS: u64 = 96;
+/// What a sector takes in trees: a file extent, an extent, a checksum and a free range, in leaves that are half full.
+const DELAYED_SECTOR_BYTES: u64 = 1024;
 /// Steps that are made to find space for one reservation: a commit, then the removal of what is unused.
 const STEPS_MAX: u32 = 4;
 
@@ -54,6 +56,29 @@ impl WriteContext {
     /// Returns a reservation of data, which was allocated or is not needed.
     pub fn release_reserved_data(&self, bytes: u64) {
         self.reservations.data.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Reserves space for sectors that are allocated later, and for what they take in trees.
+    ///
+    /// # Errors
+    /// Those of [`reserve_data`](Self::reserve_data); then nothing is reserved.
+    pub fn reserve_delayed(&self, sectors: u64) -> Result<()> {
+        let (data, metadata) = self.delayed_bytes(sectors);
+        self.reserve_data(data)?;
+        self.reserve_metadata(metadata, Urgency::Normal)
+            .inspect_err(|_| self.release_reserved_data(data))
+    }
+
+    /// Returns a reservation of sectors that have their items, or are not written.
+    pub fn release_delayed(&self, sectors: u64) {
+        let (data, metadata) = self.delayed_bytes(sectors);
+        self.release_reserved_data(data);
+        self.release_metadata(metadata);
+    }
+
+    fn delayed_bytes(&self, sectors: u64) -> (u64, u64) {
+        let data = sectors.saturating_mul(self.context.superblock.sector_bytes.into());
+        (data, sectors.saturating_mul(DELAYED_SECTOR_BYTES))
     }
 
     /// Reserves space for `bytes` of tree blocks. The caller has no handle.

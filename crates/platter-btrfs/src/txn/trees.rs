@@ -1,8 +1,9 @@
 //! Trees in the running transaction, and their root items.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
@@ -16,38 +17,27 @@ use crate::ondisk::root_item::{DiskRootItem, RootItem};
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Generation, Key, TreeId};
 use crate::tree::edit::TreeState;
-use crate::tree::{Cursor, Tree};
+use crate::tree::{Cursor, Tree, Versions};
 
 /// A tree that is in use, under its lock.
 #[derive(Debug)]
 pub struct OpenTree {
     /// The tree, and its root.
     // Lock rank 9.1.
-    versions: Mutex<Versions>,
+    versions: Arc<RwLock<Versions>>,
     /// As the last commit left it: known without the lock, as a tree allocates while it is locked.
     // Lock rank leaf.
     committed: Mutex<RootPointer>,
 }
 
-/// A tree now, and what is stored of it.
-#[derive(Debug)]
-pub(super) struct Versions {
-    /// In the running transaction.
-    pub(super) now: TreeState,
-    /// What its root item, or the superblock, says.
-    pub(super) stored: TreeState,
-    /// The key of its root item; `None` if the superblock has its root.
-    pub(super) item: Option<Key>,
-}
-
 impl OpenTree {
     fn new(now: TreeState, item: Option<Key>) -> Self {
         Self {
-            versions: Mutex::new(Versions {
+            versions: Arc::new(RwLock::new(Versions {
                 now,
                 stored: now,
                 item,
-            }),
+            })),
             committed: Mutex::new(now.tree.root),
         }
     }
@@ -64,19 +54,33 @@ impl OpenTree {
     }
 
     /// Locks the tree.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Versions> {
-        self.versions.lock()
+    pub(super) fn lock(&self) -> RwLockWriteGuard<'_, Versions> {
+        self.versions.write()
     }
 }
 
 impl WriteContext {
+    /// Lets readers follow what transactions change of a tree: from now on.
+    ///
+    /// # Errors
+    /// Those of reading its root item.
+    pub fn follow(&self, id: TreeId) -> Result<()> {
+        self.tree(id).map(drop)
+    }
+
     /// A tree, which is opened if it is not.
     pub(super) fn tree(&self, id: TreeId) -> Result<Arc<OpenTree>> {
         if let Some(open) = self.trees.lock().get(&id) {
             return Ok(Arc::clone(open));
         }
-        let tree = Arc::new(self.open_tree(id)?);
-        Ok(Arc::clone(self.trees.lock().entry(id).or_insert(tree)))
+        let tree = self.open_tree(id)?;
+        match self.trees.lock().entry(id) {
+            Entry::Occupied(open) => Ok(Arc::clone(open.get())),
+            Entry::Vacant(place) => {
+                self.context.live.add(id, Arc::clone(&tree.versions));
+                Ok(Arc::clone(place.insert(Arc::new(tree))))
+            }
+        }
     }
 
     fn open_tree(&self, id: TreeId) -> Result<OpenTree> {

@@ -120,7 +120,7 @@ impl Pool {
         open_devices(&self.devices(), options, WriteOptions::default())
     }
 
-    fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+    pub(crate) fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
         let options = OpenOptions {
             access: Access::Write,
             direct: false,

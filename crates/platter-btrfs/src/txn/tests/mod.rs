@@ -5,6 +5,7 @@ mod concurrent;
 mod crash;
 pub(crate) mod files;
 pub(crate) mod image;
+mod live;
 mod rules;
 mod space;
 mod xattrs;
