@@ -169,7 +169,7 @@ impl Opened {
             &devices,
             &options,
             budget,
-            &SystemClock::new(),
+            Arc::new(SystemClock::new()),
         )?);
         Ok(Self {
             volume: Volume::new("image", Arc::clone(&btrfs) as Arc<dyn Filesystem>),

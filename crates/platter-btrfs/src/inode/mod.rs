@@ -116,6 +116,29 @@ const NOCOMP: u32 = 0x400;
 /// `FS_COMPR_FL`.
 const COMPR: u32 = 0x4;
 
+/// The flags that an inode has once it has those of `FS_IOC_SETFLAGS`; `None` where they are not kept, or may not be
+/// changed.
+#[must_use]
+pub fn changed_flags(item: &InodeItem, flags: u32) -> Option<InodeFlags> {
+    let settable = InodeFlags::SYNC
+        | InodeFlags::IMMUTABLE
+        | InodeFlags::APPEND
+        | InodeFlags::NODUMP
+        | InodeFlags::NOATIME
+        | InodeFlags::DIRSYNC;
+    let named = FLAGS.iter().filter(|(flag, _)| settable.contains(*flag));
+    let (mut set, mut known) = (InodeFlags::empty(), 0);
+    for (flag, bit) in named {
+        known |= bit;
+        if flags & bit != 0 {
+            set |= *flag;
+        }
+    }
+    let shown = attr(item, 0, 1).flags;
+    let is_kept = flags & !known == shown & !known;
+    is_kept.then_some(item.flags.difference(settable) | set)
+}
+
 /// The attributes of an inode that is shown with the number `shown`.
 #[must_use]
 pub fn attr(item: &InodeItem, shown: u64, sector_bytes: u32) -> Attr {

@@ -11,7 +11,7 @@ use crate::ondisk::chunk_item::{BlockGroupFlags, Profile};
 use crate::ops::SuperBlock;
 
 pub(super) fn describe(fs: &SuperBlock) -> Description {
-    let superblock = &fs.context.superblock;
+    let superblock = &fs.context().superblock;
     let features = &superblock.features;
     let of = |class| move |name| Feature { name, class };
     let incompat = features.incompat_names().into_iter();
@@ -29,7 +29,7 @@ pub(super) fn describe(fs: &SuperBlock) -> Description {
 }
 
 fn details(fs: &SuperBlock) -> Vec<Detail> {
-    let superblock = &fs.context.superblock;
+    let superblock = &fs.context().superblock;
     let number = |key, label, number: u64| Detail::new(key, label, number.into());
     let log = match superblock.log_root {
         Some(_) => DetailValue::Word("present"),
@@ -54,14 +54,14 @@ fn details(fs: &SuperBlock) -> Vec<Detail> {
         number("devices", "devices", superblock.device_count),
         number("root_subvolume", "root subvolume", fs.root().tree),
     ];
-    let members = fs.context.blocks.store().members();
+    let members = fs.context().blocks.store().members();
     let allocation = Allocation::of(fs);
     details.extend(device_totals(members, &allocation));
     details.extend(members.iter().map(|it| member(it, &allocation)));
-    if let Ok((all, _)) = usage(&fs.context) {
+    if let Ok((all, _)) = usage(fs.context()) {
         details.extend(all.iter().map(|usage| space(usage, members, &allocation)));
     }
-    let bad = fs.context.blocks.bad_copies();
+    let bad = fs.context().blocks.bad_copies();
     details.push(number("bad_copies", "bad copies found", bad.found));
     let data = &fs.data;
     details.push(number(
@@ -83,7 +83,7 @@ struct Allocation(HashMap<(DeviceId, Uuid), HashMap<BlockGroupFlags, u64>>);
 impl Allocation {
     fn of(fs: &SuperBlock) -> Self {
         let mut devices: HashMap<_, HashMap<_, u64>> = HashMap::new();
-        for chunk in fs.context.blocks.store().map().iter() {
+        for chunk in fs.context().blocks.store().map().iter() {
             for stripe in &chunk.stripes {
                 let device = devices.entry((stripe.device, stripe.device_uuid));
                 let bytes = device.or_default().entry(chunk.flags).or_default();

@@ -10,6 +10,9 @@ mod statfs;
 mod describe;
 mod subvolume;
 mod write;
+mod writing;
+#[cfg(test)]
+mod write_tests;
 
 use std::sync::Arc;
 
@@ -21,6 +24,7 @@ use platter_vfs::{
 
 use crate::ondisk::Superblock;
 use crate::ops::SuperBlock;
+use writing::Writing;
 
 pub(crate) use open::{open, open_for_check};
 
@@ -33,6 +37,8 @@ pub use write::open_for_writing;
 #[derive(Debug)]
 pub struct Btrfs {
     fs: Arc<SuperBlock>,
+    /// Absent where nothing may be changed.
+    writing: Option<Writing>,
 }
 
 impl Btrfs {
@@ -45,7 +51,7 @@ impl Btrfs {
         devices: &[Arc<dyn BlockDevice>],
         options: &MountOptions,
         budget: Arc<MemoryBudget>,
-        clock: &dyn Clock,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let context = open::open(devices, options, &budget)?;
         let root = subvolume::choose(&context, &options.subvolume)?;
@@ -55,8 +61,26 @@ impl Btrfs {
             Err(_) if options.rescue.ignores_bad_roots => Vec::new(),
             Err(error) => return Err(error),
         };
-        let fs = SuperBlock::new(context, &root, &others, budget, clock.now());
-        Ok(Self { fs })
+        let fs = SuperBlock::new(context, &root, &others, budget, clock);
+        Ok(Self { fs, writing: None })
+    }
+
+    /// Opens the filesystem that lies on `devices`, for writing.
+    ///
+    /// # Errors
+    /// Those of [`mount`](Self::mount); `Unsupported` for what this driver does not write, by name.
+    pub fn mount_writable(
+        devices: &[Arc<dyn BlockDevice>],
+        options: &MountOptions,
+        budget: Arc<MemoryBudget>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let fs = writing::begin(devices, options, budget, clock)?;
+        let writing = writing::start(&fs, options.commit_interval)?;
+        Ok(Self {
+            fs,
+            writing: Some(writing),
+        })
     }
 
     /// The filesystem as its inodes see it, for checks.
@@ -68,12 +92,15 @@ impl Btrfs {
     /// Its superblock: of the devices' superblocks, the newest.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
-        &self.fs.context.superblock
+        &self.fs.context().superblock
     }
 }
 
 impl Drop for Btrfs {
     fn drop(&mut self) {
+        if let Some(writing) = &self.writing {
+            writing.abandon();
+        }
         self.fs.close();
     }
 }
@@ -84,7 +111,9 @@ impl Filesystem for Btrfs {
     }
 
     fn is_read_only(&self) -> bool {
-        true
+        let writing = self.fs.writing();
+        let has_failed = writing.is_none_or(|writing| writing.failure().is_some());
+        has_failed || self.writing.as_ref().is_none_or(Writing::has_ended)
     }
 
     fn root(&self) -> Result<Arc<dyn Inode>> {
@@ -112,18 +141,23 @@ impl Filesystem for Btrfs {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(())
+        self.fs.sync()
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.writing.as_ref().map_or(Ok(()), Writing::shut_down)
     }
 
     fn unmount(&self) -> Result<()> {
+        let ended = self.writing.as_ref().map_or(Ok(()), Writing::unmount);
         self.fs.close();
-        Ok(())
+        ended
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use platter_vfs::{FileKind, Timestamp};
+    use platter_vfs::{FileKind, FixedClock, Timestamp};
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -139,8 +173,9 @@ mod tests {
         let context = sample(&[(key, root.as_bytes())], &[]);
         let root = context.subvolume(TreeId::FS).unwrap().unwrap();
         let budget = Arc::new(MemoryBudget::new(1 << 20));
-        let fs = SuperBlock::new(context, &root, &[], budget, Timestamp::default());
-        Btrfs { fs }
+        let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
+        let fs = SuperBlock::new(context, &root, &[], budget, clock);
+        Btrfs { fs, writing: None }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Mount options, under the kernel's names.
 
+use std::time::Duration;
+
 /// Which subvolume becomes the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SubvolumeChoice {
@@ -66,6 +68,8 @@ pub struct MountOptions {
     pub rescue: Rescue,
     /// Where the superblock lies, if not at its first place.
     pub superblock_offset: Option<u64>,
+    /// `commit`: how often changes are made durable without being asked; `None` for never.
+    pub commit_interval: Option<Duration>,
 }
 
 #[cfg(test)]

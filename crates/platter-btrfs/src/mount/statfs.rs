@@ -92,7 +92,7 @@ fn add(all: &mut Vec<Usage>, chunk: &ChunkItem, used_bytes: u64) {
 
 /// Space of the filesystem, as the kernel estimates it: in bytes of files with the profile that data has.
 pub(super) fn stat_fs(fs: &SuperBlock) -> Result<StatFs> {
-    let context = &fs.context;
+    let context = fs.context();
     let superblock = &context.superblock;
     let (usage, is_complete) = usage(context)?;
     let is_data = |usage: &&Usage| usage.flags.contains(BlockGroupFlags::DATA);
@@ -261,7 +261,7 @@ fn free_of_devices(context: &FsContext, least: u64) -> Vec<u64> {
 
 /// The UUID folded, and the subvolume that is the root.
 fn identity(fs: &SuperBlock) -> u64 {
-    let (high, low) = fs.context.superblock.fsid.as_u64_pair();
+    let (high, low) = fs.context().superblock.fsid.as_u64_pair();
     let folded = high ^ low;
     let subvolume = fs.root().tree;
     let first = u32::try_from(folded >> 32).unwrap_or_default();

@@ -25,15 +25,15 @@ impl BtrfsInode {
             reader: Reader {
                 tree: TreeId(self.id.tree),
                 inode: self.id.number,
-                is_summed: !self.item.flags.contains(InodeFlags::NODATASUM),
+                is_summed: !self.item().flags.contains(InodeFlags::NODATASUM),
             },
-            size_bytes: self.item.size_bytes,
+            size_bytes: self.data.size_bytes(),
         }
     }
 
     /// Refuses what is asked of a file's contents where there are none.
     pub(super) fn refuse_without_contents(&self) -> Result<()> {
-        match self.item.kind {
+        match self.kind {
             FileKind::Regular => Ok(()),
             FileKind::Directory => Err(Condition::IsDirectory.into()),
             FileKind::Symlink
@@ -46,10 +46,10 @@ impl BtrfsInode {
 
     /// Announces to the devices what of them will be read. A hint: what fails here fails when it is read.
     pub(super) fn announce(&self, range: Range<u64>) {
-        if self.item.kind != FileKind::Regular {
+        if self.kind != FileKind::Regular {
             return;
         }
-        let range = range.start..range.end.min(self.item.size_bytes);
+        let range = range.start..range.end.min(self.data.size_bytes());
         let members = self.context().blocks.store().members();
         let mut left = ANNOUNCED_EXTENTS_MAX;
         let _ = self.contents().written(range, &mut |extent| {
@@ -75,10 +75,11 @@ impl AddressSpace for BtrfsInode {
     type Error = Error;
 
     fn size_bytes(&self) -> u64 {
-        self.item.size_bytes
+        self.data.size_bytes()
     }
 
     fn read_folios(&self, offset: u64, bufs: &mut [IoSliceMut<'_>]) -> Result<()> {
+        let _stay = self.data.mapping.read();
         self.contents().fill(offset, bufs)
     }
 

@@ -30,11 +30,11 @@ impl Rule for LinkRule {
 impl BtrfsInode {
     /// See [`platter_vfs::Inode::read_link`].
     pub(super) fn link_target(&self) -> Result<Vec<u8>> {
-        if self.item.kind != FileKind::Symlink {
+        if self.kind != FileKind::Symlink {
             return Err(Condition::InvalidArgument.into());
         }
         let locus = Locus::tree(self.id.tree).of_inode(self.id.number);
-        let len = target_len(self.item.size_bytes).map_err(|rule| Corrupt::new(locus, rule))?;
+        let len = target_len(self.item().size_bytes).map_err(|rule| Corrupt::new(locus, rule))?;
         let mut target = vec![0; len];
         self.contents()
             .fill(0, &mut [IoSliceMut::new(&mut target)])?;

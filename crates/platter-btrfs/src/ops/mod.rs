@@ -2,32 +2,49 @@
 //!
 //! Each family has a file; this one holds the objects they work on.
 
+mod state;
+mod sync;
+mod attr;
 mod contents;
+mod blocks;
+mod evict;
 mod link;
+mod xattrs;
+mod create;
+mod rename;
 mod stub;
 mod names;
 mod subvolumes;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use parking_lot::Mutex;
 use platter_cache::{Mapping, MemoryBudget};
+use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
+use platter_vfs::lock_rank::{LockRank, RankedRwLock};
+use platter_vfs::namei::{self, NewInode};
 use platter_vfs::shown_numbers::ShownNumbers;
+use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, RangeSet, WriteGate};
 use platter_vfs::{
-    Attr, Condition, DirCursor, DirSink, Error, ExtentSink, InodeId, Name, Result, SeekTarget,
-    Timestamp,
+    AccessTimes, Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error,
+    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
+    Timestamp, XattrMode,
 };
 
 use crate::context::{FsContext, Subvolume};
 use crate::data::{DataReader, DecompressedCache};
 use crate::inode;
-use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::types::{FIRST_FREE_OBJECT, LAST_FREE_OBJECT};
+use crate::ondisk::{LogicalAddr, TreeId};
 use crate::tree::Tree;
+use crate::txn::WriteContext;
 use crate::xattr;
 use stub::{StubDir, Stubs};
 
@@ -40,34 +57,75 @@ const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file has in memory besides its object and its pages.
 const BESIDE_INODE_BYTES: usize = 512;
 
+/// A filesystem below its inodes, which is read or written.
+#[derive(Debug)]
+enum Below {
+    Reading(Box<FsContext>),
+    Writing(Box<WriteContext>),
+}
+
 /// A mounted filesystem as its inodes see it.
 pub struct SuperBlock {
-    /// The filesystem below.
-    pub context: FsContext,
+    below: Below,
     /// How data is read.
     pub data: DataReader,
     /// The extents that were decompressed last.
     pub decompressed: DecompressedCache,
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<BtrfsInode>,
-    /// The filesystem is no longer in use: inodes do not keep it alive through the cache.
-    is_closed: AtomicBool,
+    /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
+    writes: WriteGate,
     numbers: ShownNumbers,
     stubs: Stubs,
     root: InodeId,
     /// The times of directories that are not stored.
     mounted_at: Timestamp,
+    /// Held while a thread moves a name from one directory to another (`s_vfs_rename_mutex`).
+    // Lock rank 2.1.
+    renames: Mutex<()>,
+    /// The time of every change.
+    clock: Arc<dyn Clock>,
+    /// Inodes with contents that are not on the devices yet.
+    dirty: DirtyList<BtrfsInode>,
+    /// The numbers of the next inodes, of subvolumes that got some.
+    // Lock rank leaf.
+    next_numbers: Mutex<BTreeMap<TreeId, u64>>,
+    /// The checksums of sectors that were written and have no items yet.
+    // Lock rank leaf.
+    checksums: Mutex<BTreeMap<LogicalAddr, Vec<u8>>>,
+    /// Handles that were begun.
+    changes: AtomicU32,
 }
 
 /// One inode in use.
 pub struct BtrfsInode {
     fs: Arc<SuperBlock>,
     id: InodeId,
+    kind: FileKind,
     subvolume: Subvolume,
-    item: InodeItem,
+    /// The inode lock (`i_rwsem`).
+    // Lock rank 2.2.
+    order: RankedRwLock<()>,
+    /// Never held over a call of the page cache, nor by a thread that begins a handle.
+    // Lock rank 7.
+    state: RankedRwLock<InodeState>,
     pages: Mapping<Error>,
+    data: FileData<()>,
+    lists: InodeLists,
+    /// Whether its deletion was begun.
+    is_deleted: AtomicBool,
     /// Last, so that the inode is not loaded again before this object is gone.
     _seat: Seat<Self>,
+}
+
+/// What the trees hold of an inode.
+#[derive(Debug)]
+struct InodeState {
+    item: InodeItem,
+    /// Sectors that are dirty, and for which space is reserved.
+    delayed: RangeSet<u64>,
+    /// It was created without a name, and may still get its first.
+    may_get_first_name: bool,
 }
 
 impl SuperBlock {
@@ -79,22 +137,118 @@ impl SuperBlock {
         root: &Subvolume,
         others: &[Subvolume],
         budget: Arc<MemoryBudget>,
-        mounted_at: Timestamp,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let below = Below::Reading(Box::new(context));
+        Self::over(below, root, others, budget, clock)
+    }
+
+    /// As [`new`](Self::new), of a filesystem that is written.
+    #[must_use]
+    pub fn writable(
+        writing: WriteContext,
+        root: &Subvolume,
+        others: &[Subvolume],
+        budget: Arc<MemoryBudget>,
+        clock: Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        let below = Below::Writing(Box::new(writing));
+        Self::over(below, root, others, budget, clock)
+    }
+
+    fn over(
+        below: Below,
+        root: &Subvolume,
+        others: &[Subvolume],
+        budget: Arc<MemoryBudget>,
+        clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         let others = others.iter().map(|subvolume| subvolume.id.0);
         let numbers = ShownNumbers::new(root.id.0, others.filter(|id| *id != root.id.0));
         Arc::new(Self {
-            context,
+            below,
             data: DataReader::default(),
             decompressed: DecompressedCache::default(),
             inodes: InodeCache::sparing(recent_max(&budget), BtrfsInode::is_cheap),
             budget,
-            is_closed: AtomicBool::new(false),
+            writes: WriteGate::default(),
             numbers,
             stubs: Stubs::default(),
             root: root_of(root),
-            mounted_at,
+            mounted_at: clock.now(),
+            renames: Mutex::default(),
+            clock,
+            dirty: DirtyList::default(),
+            next_numbers: Mutex::default(),
+            checksums: Mutex::default(),
+            changes: AtomicU32::new(0),
         })
+    }
+
+    /// The filesystem below.
+    #[must_use]
+    pub fn context(&self) -> &FsContext {
+        match &self.below {
+            Below::Reading(context) => context,
+            Below::Writing(writing) => writing.context(),
+        }
+    }
+
+    /// What transactions are made of; `None` where nothing is written.
+    #[must_use]
+    pub fn writing(&self) -> Option<&WriteContext> {
+        match &self.below {
+            Below::Reading(_) => None,
+            Below::Writing(writing) => Some(writing),
+        }
+    }
+
+    /// A count that grows with each change, and may wrap.
+    pub(crate) fn change_count(&self) -> u32 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Writes data that was allocated, whole sectors, and keeps its checksums.
+    fn write_data(&self, address: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<()> {
+        let writing = self.writing().ok_or(Condition::ReadOnly)?;
+        let sector_bytes = self.context().sector_bytes() as usize;
+        self.writes.write(|| {
+            if let Some(error) = writing.failure() {
+                return Err(error);
+            }
+            writing.write_data(address, bufs)
+        })?;
+        let is_whole = |buf: &IoSlice<'_>| buf.len().is_multiple_of(sector_bytes);
+        let joined;
+        let bufs = if bufs.iter().all(is_whole) {
+            bufs
+        } else {
+            joined = bufs
+                .iter()
+                .flat_map(|buf| buf.iter().copied())
+                .collect::<Vec<u8>>();
+            &[IoSlice::new(&joined)][..]
+        };
+        let mut at = address;
+        let mut checksums = self.checksums.lock();
+        for sector in bufs.iter().flat_map(|buf| buf.chunks(sector_bytes)) {
+            checksums.insert(at, writing.checksums_of(sector));
+            at = LogicalAddr(at.0.saturating_add(sector.len() as u64));
+        }
+        Ok(())
+    }
+
+    /// Takes the checksums of data that was written.
+    fn take_checksums(&self, address: LogicalAddr, len_bytes: u64) -> Vec<u8> {
+        let mut checksums = self.checksums.lock();
+        let mut later = checksums.split_off(&address);
+        let mut rest = later.split_off(&LogicalAddr(address.0.saturating_add(len_bytes)));
+        checksums.append(&mut rest);
+        later.into_values().flatten().collect()
     }
 
     /// The root directory.
@@ -126,13 +280,14 @@ impl SuperBlock {
 
     /// Drops what the cache keeps alive. Nothing is kept from now on.
     pub fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
+        self.writes.close();
+        drop(self.dirty.take());
         self.inodes.release_all();
     }
 
     fn load(self: &Arc<Self>, id: InodeId) -> Result<Option<Arc<BtrfsInode>>> {
         let loaded = self.inodes.get_or_load(id, |seat| self.read(id, seat));
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.writes.is_closed() {
             self.inodes.release(id);
         }
         match loaded {
@@ -143,22 +298,41 @@ impl SuperBlock {
     }
 
     fn read(self: &Arc<Self>, id: InodeId, seat: Seat<BtrfsInode>) -> Result<BtrfsInode> {
-        let subvolume = self.context.subvolume(TreeId(id.tree))?;
+        let subvolume = self.context().subvolume(TreeId(id.tree))?;
         let subvolume = subvolume.ok_or(Condition::Stale)?;
         if !(FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&id.number) {
             return Err(Condition::Stale.into());
         }
-        let item = inode::find(&self.context, subvolume.tree(), id.number)?;
+        if let Some(writing) = self.writing() {
+            writing.follow(subvolume.id)?;
+        }
+        let item = inode::find(self.context(), subvolume.tree(), id.number)?;
         // One without names is an orphan that is to be deleted.
         let item = item.filter(|item| item.links > 0);
-        Ok(BtrfsInode {
+        Ok(self.object(id, subvolume, item.ok_or(Condition::Stale)?, seat))
+    }
+
+    /// The object of an inode.
+    fn object(
+        self: &Arc<Self>,
+        id: InodeId,
+        subvolume: Subvolume,
+        item: InodeItem,
+        seat: Seat<BtrfsInode>,
+    ) -> BtrfsInode {
+        BtrfsInode {
             fs: Arc::clone(self),
             id,
+            kind: item.kind,
             subvolume,
-            item: item.ok_or(Condition::Stale)?,
+            order: RankedRwLock::new(LockRank::InodeOrder, ()),
+            data: FileData::new(item.size_bytes, false),
+            state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
             pages: Mapping::new(Arc::clone(&self.budget)),
+            lists: InodeLists::default(),
+            is_deleted: AtomicBool::new(false),
             _seat: seat,
-        })
+        }
     }
 
     /// The inode that an entry of a directory names.
@@ -190,11 +364,19 @@ impl BtrfsInode {
     }
 
     fn context(&self) -> &FsContext {
-        &self.fs.context
+        self.fs.context()
     }
 
     fn tree(&self) -> Tree {
         self.subvolume.tree()
+    }
+
+    /// Has what is only in the cache written, so that the extents are those of all contents.
+    fn write_back_contents(&self) -> Result<()> {
+        if self.kind == FileKind::Regular && self.can_change() {
+            file::write_back(self)?;
+        }
+        Ok(())
     }
 
     fn is_subvolume_root(&self) -> bool {
@@ -208,12 +390,7 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn attr(&self) -> Result<Attr> {
-        let shown = self.fs.shown(self.id);
-        Ok(inode::attr(
-            &self.item,
-            shown,
-            self.context().sector_bytes(),
-        ))
+        Ok(self.attributes())
     }
 
     fn lookup(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
@@ -235,10 +412,12 @@ impl platter_vfs::Inode for BtrfsInode {
 
     fn seek(&self, offset: u64, target: SeekTarget) -> Result<u64> {
         self.refuse_without_contents()?;
+        self.write_back_contents()?;
         self.contents().seek(offset, target)
     }
 
     fn extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
+        self.write_back_contents()?;
         self.contents().extents(range, sink)
     }
 
@@ -253,13 +432,136 @@ impl platter_vfs::Inode for BtrfsInode {
     fn will_need(&self, range: Range<u64>) {
         self.announce(range);
     }
+
+    fn note_access(&self, times: AccessTimes) -> Result<()> {
+        self.update_access_time(times)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        file::write(self, offset, data, WriteTo::Cache)
+    }
+
+    fn append(&self, data: &[u8]) -> Result<u64> {
+        file::append(self, data)
+    }
+
+    fn write_through(&self, offset: u64, data: &[u8]) -> Result<()> {
+        file::write(self, offset, data, WriteTo::Device)
+    }
+
+    fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        file::fallocate(self, range, mode)
+    }
+
+    fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {
+        self.set_attributes(changes)
+    }
+
+    fn set_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.set_named_xattr(context, name, value, mode)
+    }
+
+    fn remove_xattr(&self, _: &Context, name: &[u8]) -> Result<()> {
+        self.remove_named_xattr(name)
+    }
+
+    fn sync(&self, data_only: bool) -> Result<()> {
+        self.sync_contents(data_only)
+    }
+
+    fn create(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        kind: CreateKind,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let new = NewInode {
+            context,
+            kind: &kind,
+            permissions,
+        };
+        Ok(namei::create(self, name, new)?)
+    }
+
+    fn create_unnamed(
+        &self,
+        context: &Context,
+        permissions: u32,
+    ) -> Result<Arc<dyn platter_vfs::Inode>> {
+        let new = NewInode {
+            context,
+            kind: &CreateKind::Regular,
+            permissions,
+        };
+        Ok(namei::create_unnamed(self, new)?)
+    }
+
+    fn link(&self, context: &Context, name: Name<'_>, target: InodeId) -> Result<()> {
+        if target.tree != self.id.tree {
+            return Err(Condition::CrossDevice.into());
+        }
+        namei::link(self, context, name, target)
+    }
+
+    fn unlink(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        namei::unlink(self, name)
+    }
+
+    fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        namei::remove_dir(self, name)
+    }
+
+    fn rename(
+        &self,
+        context: &Context,
+        name: Name<'_>,
+        new_parent: InodeId,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        if new_parent.tree != self.id.tree {
+            return Err(Condition::CrossDevice.into());
+        }
+        namei::rename(self, context, name, (new_parent, new_name), mode)
+    }
+}
+
+impl ListedInode for BtrfsInode {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn lists(&self) -> &InodeLists {
+        &self.lists
+    }
+}
+
+impl Drop for BtrfsInode {
+    fn drop(&mut self) {
+        if self.fs.writing().is_none() {
+            return;
+        }
+        let is_gone = self.state.read().item.links == 0;
+        if is_gone && self.can_change() {
+            // What could not be deleted is left to the next mount, as after a crash.
+            let _ = self.evict();
+        }
+        self.release_all();
+    }
 }
 
 impl fmt::Debug for BtrfsInode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("BtrfsInode")
             .field("id", &self.id)
-            .field("kind", &self.item.kind)
+            .field("kind", &self.kind)
             .finish_non_exhaustive()
     }
 }
@@ -267,7 +569,7 @@ impl fmt::Debug for BtrfsInode {
 impl fmt::Debug for SuperBlock {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("SuperBlock")
-            .field("context", &self.context)
+            .field("below", &self.below)
             .field("root", &self.root)
             .finish_non_exhaustive()
     }

@@ -3,10 +3,18 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use platter_vfs::{Condition, DirCursor, DirEntry, DirSink, FileKind, InodeId, Name, Result};
+use parking_lot::Mutex;
+use platter_ondisk::{Corrupt, Locus};
+use platter_vfs::lock_rank::RankedRwLock;
+use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
+use platter_vfs::{
+    Condition, Context, DirCursor, DirEntry, DirSink, Error, FileKind, InodeId, Name, NameBuf,
+    Result, Unsupported,
+};
 
 use super::stub::StubPlace;
-use super::{BtrfsInode, root_of};
+use super::{BtrfsInode, SuperBlock, rename, root_of};
+use crate::context::TreesRule;
 use crate::directory::{self, FIRST_INDEX};
 use crate::inode;
 use crate::ondisk::TreeId;
@@ -14,7 +22,7 @@ use crate::ondisk::dir_item::Location;
 
 impl BtrfsInode {
     fn refuse_without_names(&self) -> Result<()> {
-        if self.item.kind == FileKind::Directory {
+        if self.kind == FileKind::Directory {
             return Ok(());
         }
         Err(Condition::NotDirectory.into())
@@ -23,6 +31,7 @@ impl BtrfsInode {
     /// See [`platter_vfs::Inode::lookup`].
     pub(super) fn lookup_name(&self, name: Name<'_>) -> Result<Arc<dyn platter_vfs::Inode>> {
         self.refuse_without_names()?;
+        let _order = self.order.read();
         let tree = self.tree();
         match name.as_bytes() {
             b"." => return self.fs.named(tree, self.id),
@@ -81,6 +90,11 @@ impl BtrfsInode {
     /// See [`platter_vfs::Inode::read_dir`].
     pub(super) fn list_names(&self, from: DirCursor, sink: &mut DirSink<'_>) -> Result<()> {
         self.refuse_without_names()?;
+        let _order = self.order.read();
+        if self.item().links == 0 {
+            // It was removed, and has not even the two names that all have.
+            return Ok(());
+        }
         let dots: [(u64, &[u8]); 2] = [(0, b"."), (1, b"..")];
         for (index, name) in dots.into_iter().filter(|(index, _)| *index >= from.0) {
             let id = if index == 0 { self.id } else { self.parent()? };
@@ -111,5 +125,133 @@ impl BtrfsInode {
                 Ok(sink(entry) == ControlFlow::Continue(()))
             },
         )
+    }
+}
+
+/// The most names of one file (`BTRFS_LINK_MAX`).
+const LINKS_MAX: u32 = 65_535;
+
+/// The error for what is not written.
+fn refused(feature: &str) -> Error {
+    let unsupported = Unsupported {
+        filesystem: "btrfs",
+        feature: feature.to_owned(),
+        reason: Some("it can be read"),
+    };
+    unsupported.into()
+}
+
+impl NamedInode for BtrfsInode {
+    type Slot = NameBuf;
+    type Vacancy = ();
+    type Space = SuperBlock;
+
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn kind(&self) -> FileKind {
+        self.kind
+    }
+
+    fn inode_lock(&self) -> &RankedRwLock<()> {
+        &self.order
+    }
+
+    fn rename_lock(&self) -> &Mutex<()> {
+        &self.fs.renames
+    }
+
+    fn link_state(&self) -> LinkState {
+        let state = self.state.read();
+        let flags = inode::attr(&state.item, 0, self.context().sector_bytes()).flags;
+        state.link_state(flags)
+    }
+
+    fn space(&self) -> Result<&SuperBlock> {
+        if !self.can_change() {
+            return Err(Condition::ReadOnly.into());
+        }
+        Ok(&self.fs)
+    }
+
+    fn links_max(&self) -> u32 {
+        LINKS_MAX
+    }
+
+    fn in_use(&self, id: InodeId) -> Result<Option<Arc<Self>>> {
+        if let Some(inode) = self.fs.inodes.get(id) {
+            return Ok(Some(inode));
+        }
+        self.fs.load(id)
+    }
+
+    fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, NameBuf)> {
+        self.refuse_without_names()?;
+        let found = directory::lookup(self.context(), self.tree(), self.id.number, name)?;
+        let number = match found.ok_or(Condition::NotFound)?.location {
+            Location::Inode(number) => number,
+            Location::Subvolume(_) => return Err(refused("renaming or removing a subvolume")),
+        };
+        if number == self.id.number {
+            return Err(self.own_ancestor());
+        }
+        let id = InodeId { number, ..self.id };
+        let child = self.fs.load(id)?;
+        let child = child.ok_or_else(|| inode::missing(self.tree(), number))?;
+        Ok((child, name.to_owned()))
+    }
+
+    fn vacancy(&self, name: Name<'_>) -> Result<()> {
+        self.refuse_without_names()?;
+        match directory::lookup(self.context(), self.tree(), self.id.number, name)? {
+            Some(_) => Err(Condition::Exists.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn is_root(&self) -> bool {
+        self.id == self.fs.root
+    }
+
+    fn parent(&self) -> Result<Arc<Self>> {
+        let id = BtrfsInode::parent(self)?;
+        let parent = self.fs.load(id)?;
+        Ok(parent.ok_or_else(|| inode::missing(self.tree(), id.number))?)
+    }
+
+    fn own_ancestor(&self) -> Error {
+        let locus = Locus::tree(self.id.tree).of_inode(self.id.number);
+        Corrupt::new(locus, TreesRule::Parent).into()
+    }
+
+    fn is_empty_directory(&self) -> Result<bool> {
+        let mut is_empty = true;
+        let (context, tree) = (self.context(), self.tree());
+        directory::list(context, tree, self.id.number, 0, &mut |_, _, _| {
+            is_empty = false;
+            Ok(false)
+        })?;
+        Ok(is_empty)
+    }
+
+    fn create_child(&self, name: Name<'_>, (): (), new: NewInode<'_>) -> Result<Arc<Self>> {
+        self.create_named(Some(name), new)
+    }
+
+    fn create_without_name(&self, new: NewInode<'_>) -> Result<Arc<Self>> {
+        self.create_named(None, new)
+    }
+
+    fn link_child(&self, _: &Context, name: Name<'_>, (): (), target: &Arc<Self>) -> Result<()> {
+        self.add_link(name, target)
+    }
+
+    fn remove_child(&self, slot: &NameBuf, victim: &Arc<Self>) -> Result<()> {
+        self.take_name(slot, victim)
+    }
+
+    fn rename_child(rename: &Rename<'_, Self>) -> Result<()> {
+        rename::apply(rename)
     }
 }

@@ -15,8 +15,8 @@ use crate::ondisk::{Generation, TreeId};
 impl Subvolumes for SuperBlock {
     fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
         let mut broken = None;
-        for subvolume in self.context.subvolumes()? {
-            match describe(&self.context, &subvolume) {
+        for subvolume in self.context().subvolumes()? {
+            match describe(self.context(), &subvolume) {
                 Ok(described) => {
                     if sink(described) == ControlFlow::Break(()) {
                         return Ok(());
@@ -29,12 +29,12 @@ impl Subvolumes for SuperBlock {
     }
 
     fn get(&self, id: u64) -> Result<Subvolume> {
-        let subvolume = self.context.subvolume(TreeId(id))?;
-        describe(&self.context, &subvolume.ok_or(Condition::NotFound)?)
+        let subvolume = self.context().subvolume(TreeId(id))?;
+        describe(self.context(), &subvolume.ok_or(Condition::NotFound)?)
     }
 
     fn default_id(&self) -> Result<u64> {
-        Ok(self.context.default_subvolume()?.0)
+        Ok(self.context().default_subvolume()?.0)
     }
 }
 

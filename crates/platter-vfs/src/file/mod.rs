@@ -142,6 +142,11 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
     /// The run that `block` lies in, from `block` on: a hole where nothing can be mapped.
     fn run(&self, block: u64) -> Result<FileRun>;
 
+    /// Whether all that is written gets other blocks than it had.
+    fn copies_on_write(&self) -> bool {
+        false
+    }
+
     /// The first dirty blocks that get others at writeback and end after `block`, from `block` on: those
     /// without written ones, and those that are copied on write.
     fn next_delayed(&self, block: u64) -> Option<Range<u64>>;

@@ -29,7 +29,7 @@ pub(super) fn lengthen<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     finish_truncation(file)?;
     clear_tail(file, size)?;
     // So that the new size does not become durable ahead of what was written before.
-    if file.next_delayed(0).is_some() {
+    if file.copies_on_write() || file.next_delayed(0).is_some() {
         file.pages().write_back(file, 0..u64::MAX)?;
     }
     file.set_larger_size(size)?;

@@ -20,7 +20,8 @@ pub fn write_runs<F: FileBlocks>(file: &F, offset: u64, bufs: &[IoSlice<'_>]) ->
     let _mapping = file.data().mapping.read();
     let delayed = file.next_delayed(blocks.start);
     let is_delayed = delayed.is_some_and(|delayed| delayed.start < blocks.end);
-    let mut placement = is_delayed.then(|| file.data().placement.lock());
+    let takes_blocks = is_delayed || file.copies_on_write();
+    let mut placement = takes_blocks.then(|| file.data().placement.lock());
     let bits = file.block_bits();
     let mut at = blocks.start;
     while at < blocks.end {

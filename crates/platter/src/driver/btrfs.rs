@@ -67,7 +67,7 @@ impl Driver for BtrfsDriver {
         }
         let options = options_of(&request);
         let devices = devices_of(&request)?;
-        let mounted = Btrfs::mount(&devices, &options, request.budget, &*request.clock)?;
+        let mounted = Btrfs::mount(&devices, &options, request.budget, request.clock)?;
         Ok(Arc::new(mounted))
     }
 

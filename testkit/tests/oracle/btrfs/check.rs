@@ -188,7 +188,7 @@ cp --sparse=always IMAGE COPY
         .replace("COPY", copy.images[0].to_str().unwrap());
     pool.run_at_path("commit=300", &script)?;
     let btrfs = mount(&copy.devices()?, &platter_btrfs::MountOptions::default())?;
-    let deleted = btrfs.super_block().context.deleted_subvolumes()?;
+    let deleted = btrfs.super_block().context().deleted_subvolumes()?;
     assert_eq!(deleted.len(), 1);
     is_clean(&copy.paths())
 }

@@ -47,7 +47,7 @@ impl Corpus {
     pub(super) fn new(path: &Path) -> Result<Self> {
         let devices = open(&[path.to_owned()])?;
         let btrfs = mount(&devices, &MountOptions::default())?;
-        let context = &btrfs.super_block().context;
+        let context = btrfs.super_block().context();
         let blocks = &context.blocks;
         let mut trees: BTreeMap<u64, BTreeMap<u64, Block>> = BTreeMap::new();
         let mut pending = vec![

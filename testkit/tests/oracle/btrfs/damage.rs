@@ -123,7 +123,7 @@ fn corrupted(profile: &str, index: usize) -> Result<()> {
     let outcome = compare(&btrfs, kernel.root(), RULES)?;
     assert_eq!(outcome.differences, 0, "{profile} {index}: {outcome}");
     let fs = btrfs.super_block();
-    let found = fs.context.blocks.bad_copies().found + fs.data.other_copies();
+    let found = fs.context().blocks.bad_copies().found + fs.data.other_copies();
     assert!(found > 0, "no copy was found bad");
     assert_eq!(fs.data.mismatches(), 0);
     btrfs.unmount()?;
@@ -205,7 +205,7 @@ fn with_random_copies_corrupt(profile: &str, count: usize) -> Result<()> {
     pool.run("", r#"rm "$1/nodatacow""#)?;
     let chunks: Vec<ChunkItem> = {
         let whole = mount(&pool.devices()?, &MountOptions::default())?;
-        let store = whole.super_block().context.blocks.store();
+        let store = whole.super_block().context().blocks.store();
         store.map().iter().cloned().collect()
     };
     let damaged = Pool::empty(count)?;
@@ -222,7 +222,7 @@ fn with_random_copies_corrupt(profile: &str, count: usize) -> Result<()> {
     assert!(outcome.files > 700, "{outcome}");
     assert_eq!(outcome.differences, 0, "{profile}: {outcome}");
     let fs = btrfs.super_block();
-    assert!(fs.context.blocks.bad_copies().found > 0);
+    assert!(fs.context().blocks.bad_copies().found > 0);
     assert!(fs.data.other_copies() > 0);
     assert_eq!(fs.data.mismatches(), 0);
     Ok(())

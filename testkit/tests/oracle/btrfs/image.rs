@@ -146,7 +146,12 @@ impl Pool {
 /// Platter's mount of these devices.
 pub(super) fn mount(devices: &[Arc<dyn BlockDevice>], options: &MountOptions) -> Result<Btrfs> {
     let budget = Arc::new(MemoryBudget::new(16 << 20));
-    Ok(Btrfs::mount(devices, options, budget, &SystemClock::new())?)
+    Ok(Btrfs::mount(
+        devices,
+        options,
+        budget,
+        Arc::new(SystemClock::new()),
+    )?)
 }
 
 /// Opens images for reading.

@@ -54,7 +54,7 @@ fn listing_reads_leaves_ahead() -> Result<()> {
     assert_eq!(list(&btrfs.root()?)?, 4021);
     let reads = device.counts().reads - before;
     let fs = btrfs.super_block();
-    let item = fs.context.root_item(platter_btrfs::ondisk::TreeId::FS)?;
+    let item = fs.context().root_item(platter_btrfs::ondisk::TreeId::FS)?;
     let blocks = item.unwrap().bytes_used / 4096;
     assert!(blocks > 400, "{blocks} blocks");
     assert!(reads * 2 < blocks, "{reads} reads of {blocks} blocks");

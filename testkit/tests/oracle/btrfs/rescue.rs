@@ -15,7 +15,7 @@ use super::image::{Pool, RULES, mount};
 
 /// Overwrites all copies of a tree block.
 fn overwrite(btrfs: &Btrfs, pool: &Pool, logical: LogicalAddr) -> Result<()> {
-    let store = btrfs.super_block().context.blocks.store();
+    let store = btrfs.super_block().context().blocks.store();
     for copy in 0..2 {
         let (member, at) = store.location(logical, copy).unwrap();
         let image = &pool.images[usize::from(member.index)];
@@ -65,7 +65,7 @@ fn without_tree(id: TreeId) -> Result<Pool> {
     let pool = Pool::make(1, 200 << 10, &[])?;
     pool.fill("")?;
     let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
-    let tree = btrfs.super_block().context.required_tree(id)?;
+    let tree = btrfs.super_block().context().required_tree(id)?;
     overwrite(&btrfs, &pool, tree.root.logical)?;
     Ok(pool)
 }
@@ -105,7 +105,7 @@ fn block_groups_after_a_corrupt_leaf_count_as_full() -> Result<()> {
     let pool = Pool::make(1, 200 << 10, &["-n", "4096"])?;
     pool.fill("")?;
     let btrfs = mount(&pool.devices()?, &MountOptions::default())?;
-    let context = &btrfs.super_block().context;
+    let context = btrfs.super_block().context();
     let tree = context.required_tree(TreeId::EXTENT)?;
     assert_eq!(tree.root.level, 1);
     let root = context

@@ -223,7 +223,7 @@ fn subvolumes_are_listed_as_by_btrfs() -> Result<()> {
     let ours = all.values().filter(|it| it.read_only);
     let ours: BTreeSet<_> = ours.map(|it| it.id.to_string()).collect();
     assert_eq!(ours, ids(read_only));
-    let ours = btrfs.super_block().context.deleted_subvolumes()?;
+    let ours = btrfs.super_block().context().deleted_subvolumes()?;
     let ours: BTreeSet<_> = ours.iter().map(|it| it.id.to_string()).collect();
     assert_eq!(ours, ids(deleted));
 

@@ -137,8 +137,8 @@ fn corrupt_device_item_is_a_finding() {
     assert_eq!(found.corruption.locus.parts().member, Some(1));
     // All else was read.
     assert!(report.counters.contains(&("inodes", 6)), "{report:?}");
-    let clock = platter_vfs::SystemClock::new();
-    assert!(Btrfs::mount(&maker.make(), &options, budget, &clock).is_err());
+    let clock = Arc::new(platter_vfs::SystemClock::new());
+    assert!(Btrfs::mount(&maker.make(), &options, budget, clock).is_err());
 }
 
 #[test]

@@ -1,0 +1,230 @@
+//! Mounts for writing: files that are changed against a model, judged by `btrfs check` and read by the kernel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use platter_cache::MemoryBudget;
+use platter_vfs::{
+    Context, CreateKind, FallocateMode, Filesystem, Inode, Name, RenameMode, SetAttr, SystemClock,
+    XattrMode,
+};
+
+use super::{Btrfs, MountOptions};
+use crate::txn::tests::Random;
+use crate::txn::tests::image::Pool;
+
+fn mount(pool: &Pool) -> Btrfs {
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let options = MountOptions::default();
+    Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
+}
+
+fn name(name: &str) -> Name<'_> {
+    Name::new(name.as_bytes()).unwrap()
+}
+
+fn read(file: &dyn Inode) -> Vec<u8> {
+    let size = usize::try_from(file.attr().unwrap().size_bytes).unwrap();
+    let mut bytes = vec![0; size];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), size);
+    bytes
+}
+
+type Model = BTreeMap<String, Vec<u8>>;
+
+fn demand_equal(root: &dyn Inode, model: &Model) {
+    let mut found: Vec<_> = platter_vfs::inode::read_dir_all(root)
+        .unwrap()
+        .into_iter()
+        .map(|entry| String::from_utf8(entry.name.as_name().to_vec()).unwrap())
+        .collect();
+    found.sort();
+    assert_eq!(found, model.keys().cloned().collect::<Vec<_>>());
+    for (path, bytes) in model {
+        let file = root.lookup(name(path)).unwrap();
+        assert!(read(&*file) == *bytes, "{path}");
+    }
+}
+
+/// What the kernel reads: the sums of all files.
+fn kernel_equal(pool: &Pool, model: &Model) {
+    let folder = pool.images()[0].with_extension("model");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    for (path, bytes) in model {
+        std::fs::write(folder.join(path), bytes).unwrap();
+    }
+    pool.run(&format!(
+        "mount -t btrfs -o ro \"$device\" \"$root\"\ndiff -r \"$root\" {}\n",
+        folder.display()
+    ));
+}
+
+fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
+    let context = Context::root();
+    let path = format!("file{}", random.below(12));
+    let other = format!("file{}", random.below(12));
+    let Some(bytes) = model.get_mut(&path) else {
+        root.create(&context, name(&path), CreateKind::Regular, 0o644)
+            .unwrap();
+        model.insert(path, Vec::new());
+        return;
+    };
+    let file = root.lookup(name(&path)).unwrap();
+    let at = random.below(60_000);
+    let len = usize::try_from(random.below(30_000) + 1).unwrap();
+    let start = usize::try_from(at).unwrap();
+    match random.below(10) {
+        0..=3 => {
+            let fill = u8::try_from(random.below(255) + 1).unwrap();
+            file.write_at(at, &vec![fill; len]).unwrap();
+            bytes.resize(bytes.len().max(start + len), 0);
+            bytes[start..start + len].fill(fill);
+        }
+        4 => {
+            let size_bytes = Some(at);
+            let changes = SetAttr {
+                size_bytes,
+                ..SetAttr::default()
+            };
+            file.set_attr(&context, &changes).unwrap();
+            bytes.resize(start, 0);
+        }
+        5 => {
+            file.fallocate(at..at + len as u64, FallocateMode::PunchHole)
+                .unwrap();
+            let end = bytes.len().min(start + len);
+            if start < end {
+                bytes[start..end].fill(0);
+            }
+        }
+        6 if path != other => {
+            root.rename(
+                &context,
+                name(&path),
+                root.id(),
+                name(&other),
+                RenameMode::Replace,
+            )
+            .unwrap();
+            let bytes = model.remove(&path).unwrap();
+            model.insert(other, bytes);
+        }
+        7 => {
+            root.unlink(&context, name(&path)).unwrap();
+            model.remove(&path);
+        }
+        8 => {
+            file.set_xattr(&context, b"user.key", &vec![3; len % 900], XattrMode::Set)
+                .unwrap();
+            assert_eq!(file.get_xattr(b"user.key").unwrap().len(), len % 900);
+        }
+        _ => file.sync(false).unwrap(),
+    }
+}
+
+#[test]
+fn changed_files_are_those_of_the_model() {
+    for (seed, options) in [(1, &["-m", "single"][..]), (2, &["--mixed", "-n", "4096"])] {
+        let pool = Pool::make(1, 128, options);
+        let mut random = Random(seed);
+        let mut model = Model::new();
+        for _ in 0..3 {
+            let mounted = mount(&pool);
+            let root = mounted.root().unwrap();
+            for _ in 0..150 {
+                change(&mut random, &*root, &mut model);
+            }
+            demand_equal(&*root, &model);
+            drop(root);
+            mounted.unmount().unwrap();
+            drop(mounted);
+            pool.assert_clean();
+            kernel_equal(&pool, &model);
+            let mounted = mount(&pool);
+            demand_equal(&*mounted.root().unwrap(), &model);
+            mounted.unmount().unwrap();
+        }
+    }
+}
+
+#[test]
+fn names_of_all_kinds_are_those_that_were_made() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let folder = CreateKind::Directory;
+    let one = root
+        .create(&context, name("one"), folder.clone(), 0o755)
+        .unwrap();
+    let two = root.create(&context, name("two"), folder, 0o755).unwrap();
+    let target = vec![b't'; 3000];
+    let link = CreateKind::Symlink(target.clone());
+    let link = one.create(&context, name("link"), link, 0o777).unwrap();
+    assert_eq!(link.read_link().unwrap(), target);
+    one.create(&context, name("pipe"), CreateKind::Fifo, 0o600)
+        .unwrap();
+    let file = one
+        .create(&context, name("file"), CreateKind::Regular, 0o600)
+        .unwrap();
+    two.link(&context, name("again"), file.id()).unwrap();
+    let exchange = RenameMode::Exchange;
+    one.rename(&context, name("pipe"), two.id(), name("again"), exchange)
+        .unwrap();
+    assert_eq!(one.lookup(name("pipe")).unwrap().id(), file.id());
+    let whiteout = RenameMode::Whiteout;
+    one.rename(&context, name("link"), two.id(), name("link"), whiteout)
+        .unwrap();
+    root.remove_dir(&context, name("two")).unwrap_err();
+    root.rename(
+        &context,
+        name("two"),
+        one.id(),
+        name("below"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    assert_eq!(two.lookup(name("..")).unwrap().id(), one.id());
+    let unnamed = one.create_unnamed(&context, 0o600).unwrap();
+    unnamed.write_at(0, b"late").unwrap();
+    one.link(&context, name("late"), unnamed.id()).unwrap();
+    one.create_unnamed(&context, 0o600)
+        .unwrap()
+        .write_at(0, &[1; 5000])
+        .unwrap();
+    drop((root, one, two, link, file, unnamed));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let seen = pool.run(
+        "mount -t btrfs -o ro \"$device\" \"$root\"\ncd \"$root\"\nfind . -printf '%y %n %P\\n' | sort\ncat one/late\ncd /\n",
+    );
+    let expected = "c 1 one/link\nd 1 \nd 1 one\nd 1 one/below\nf 1 one/late\nf 2 one/file\nf 2 one/pipe\nl 1 one/below/link\np 1 one/below/again\nlate";
+    assert_eq!(seen.trim(), expected);
+}
+
+#[test]
+fn file_in_use_without_a_name_is_deleted_by_the_next_mount() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let file = root
+        .create(&context, name("gone"), CreateKind::Regular, 0o600)
+        .unwrap();
+    file.write_at(0, &[5; 9000]).unwrap();
+    file.sync(false).unwrap();
+    root.unlink(&context, name("gone")).unwrap();
+    mounted.sync().unwrap();
+    assert_eq!(read(&*file), [5; 9000]);
+    drop(mounted);
+    drop((root, file));
+    pool.assert_clean();
+    let mounted = mount(&pool);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    kernel_equal(&pool, &Model::new());
+}

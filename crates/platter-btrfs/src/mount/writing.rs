@@ -1,0 +1,128 @@
+//! A mount for writing: what is refused, how it begins, and how it comes to rest.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_cache::commit::{BackgroundWorker, CommitDue};
+use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
+use platter_vfs::{Clock, Condition, Result};
+
+use super::devices::unsupported;
+use super::options::MountOptions;
+use super::subvolume;
+use super::write::open_for_writing;
+use crate::context::FsContext;
+use crate::ondisk::features::Incompat;
+use crate::ops::SuperBlock;
+use crate::txn::WriteOptions;
+
+/// A mount for writing.
+pub(super) type Writing = MountEnd<Mounted>;
+
+/// Sectors have the size of pages.
+const SECTOR_BYTES: u32 = 4096;
+
+/// What a mount for writing keeps.
+#[derive(Debug)]
+pub(super) struct Mounted {
+    fs: Arc<SuperBlock>,
+}
+
+/// The threads of a mount.
+#[derive(Debug)]
+pub(super) struct Workers {
+    _flusher: Option<BackgroundWorker>,
+}
+
+/// What keeps files from being written, by name, though transactions would work.
+fn refuse_unwritable(context: &FsContext) -> Result<()> {
+    let superblock = &context.superblock;
+    let reason = Some("mount read-only");
+    if superblock.sector_bytes != SECTOR_BYTES {
+        let feature = format!("writing with sectors of {} bytes", superblock.sector_bytes);
+        return Err(unsupported(feature, reason));
+    }
+    if !superblock.features.incompat.contains(Incompat::NO_HOLES) {
+        let feature = "writing without the feature no-holes";
+        return Err(unsupported(feature.to_owned(), reason));
+    }
+    Ok(())
+}
+
+/// Opens the filesystem on devices for writing, and deletes the orphans that a crash left.
+pub(super) fn begin(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MountOptions,
+    budget: Arc<MemoryBudget>,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<SuperBlock>> {
+    if devices.iter().any(|device| device.geometry().read_only) {
+        return Err(Condition::ReadOnly.into());
+    }
+    let transactions = WriteOptions::default();
+    let writing = open_for_writing(devices, options, transactions, &budget, Arc::clone(&clock))?;
+    let context = writing.context();
+    refuse_unwritable(context)?;
+    let root = subvolume::choose(context, &options.subvolume)?;
+    let others = context.subvolumes()?;
+    let fs = SuperBlock::writable(writing, &root, &others, budget, clock);
+    fs.delete_orphans()?;
+    Ok(fs)
+}
+
+/// Makes changes durable at least once in every interval.
+struct Flusher(Weak<SuperBlock>);
+
+impl Flushed for Flusher {
+    fn changes(&self) -> Option<u32> {
+        Some(self.0.upgrade()?.change_count())
+    }
+
+    fn flush(&self, _: CommitDue) {
+        if let Some(fs) = self.0.upgrade() {
+            // An error is kept for the next sync.
+            let _ = fs.sync();
+        }
+    }
+
+    fn maintain(&self) {}
+}
+
+/// Starts the thread that a mount for writing needs.
+pub(super) fn start(fs: &Arc<SuperBlock>, interval: Option<Duration>) -> Result<Writing> {
+    let flusher = match interval {
+        Some(interval) => {
+            let flusher = Flusher(Arc::downgrade(fs));
+            let clock = Arc::clone(fs.clock());
+            Some(start_flusher("btrfs-flusher", flusher, clock, interval)?)
+        }
+        None => None,
+    };
+    let fs = Arc::clone(fs);
+    let workers = Workers { _flusher: flusher };
+    Ok(MountEnd::new(Mounted { fs }, workers, None))
+}
+
+impl WritableMount for Mounted {
+    type Workers = Workers;
+    type Guard = ();
+
+    fn sync(&self) -> Result<()> {
+        self.fs.sync()
+    }
+
+    /// Every commit leaves the filesystem clean.
+    fn mark_clean(&self) -> Result<()> {
+        self.fs.sync()
+    }
+
+    fn end_writes(&self) {
+        self.fs.cut();
+    }
+
+    fn release(&self, (): ()) -> Result<()> {
+        Ok(())
+    }
+}

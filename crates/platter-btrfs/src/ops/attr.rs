@@ -1,0 +1,165 @@
+//! Attributes of inodes.
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, PosixAcl};
+use platter_vfs::{
+    AccessTimes, Attr, Condition, Error, FileKind, FileTimes, Result, SetAttr, SetTime, Timestamp,
+    XattrMode, file,
+};
+
+use super::BtrfsInode;
+use super::state::{INODE_CREDITS, Purpose};
+use crate::inode;
+use crate::ondisk::inode_item::{InodeFlags, InodeItem};
+use crate::xattr;
+
+impl BtrfsInode {
+    pub(super) fn attributes(&self) -> Attr {
+        let sector_bytes = self.context().sector_bytes();
+        let (item, delayed) = {
+            let state = self.state.read();
+            let delayed = state.delayed.within(0..u64::MAX);
+            let delayed: u64 = delayed.map(|range| range.end - range.start).sum();
+            (state.item, delayed)
+        };
+        let mut attr = inode::attr(&item, self.fs.shown(self.id), sector_bytes);
+        if self.kind == FileKind::Regular {
+            attr.size_bytes = self.data.size_bytes();
+            attr.sectors += delayed * u64::from(sector_bytes >> 9);
+        }
+        attr
+    }
+
+    pub(super) fn update_access_time(&self, times: AccessTimes) -> Result<()> {
+        if times == AccessTimes::Never || !self.can_change() {
+            return Ok(());
+        }
+        let now = self.fs.clock.now();
+        let item = self.item();
+        let kept = FileTimes {
+            accessed: item.accessed,
+            modified: item.modified,
+            changed: item.changed,
+        };
+        if item.flags.contains(InodeFlags::NOATIME) || !times.is_due(&kept, now) {
+            return Ok(());
+        }
+        self.change(INODE_CREDITS, Purpose::Change, |_, item| {
+            item.accessed = now;
+            Ok(())
+        })
+    }
+
+    pub(super) fn set_attributes(&self, changes: &SetAttr) -> Result<Attr> {
+        if !self.can_change() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let _order = self.order.write();
+        self.refuse_unsupported(changes)?;
+        if let Some(size) = changes.size_bytes {
+            self.set_with_size(changes, size)?;
+        } else {
+            self.set(changes)?;
+        }
+        Ok(self.attributes())
+    }
+
+    /// Projects and flags that are not kept are refused.
+    fn refuse_unsupported(&self, changes: &SetAttr) -> Result<()> {
+        if changes.project.is_some_and(|project| project != 0) {
+            return Err(Condition::NotSupported.into());
+        }
+        if let Some(flags) = changes.flags {
+            inode::changed_flags(&self.item(), flags).ok_or(Condition::NotSupported)?;
+        }
+        Ok(())
+    }
+
+    /// What else changes comes before the size, and is taken back if that fails; times come last.
+    fn set_with_size(&self, changes: &SetAttr, size: u64) -> Result<()> {
+        let times = SetAttr {
+            accessed: changes.accessed,
+            modified: changes.modified,
+            changed: changes.changed,
+            ..SetAttr::default()
+        };
+        let rest = SetAttr {
+            size_bytes: None,
+            accessed: None,
+            modified: None,
+            changed: None,
+            ..*changes
+        };
+        let before = self.attributes();
+        self.set(&rest)?;
+        if let Err(error) = file::resize(self, size) {
+            let is_cut = self.item().size_bytes == size;
+            let back = SetAttr {
+                permissions: rest.permissions.map(|_| before.permissions),
+                uid: rest.uid.map(|_| before.uid),
+                gid: rest.gid.map(|_| before.gid),
+                flags: rest.flags.map(|_| before.flags),
+                changed: (!is_cut).then_some(before.changed),
+                ..SetAttr::default()
+            };
+            if rest != SetAttr::default() {
+                self.set(&back)?;
+            }
+            return Err(error);
+        }
+        self.set(&times)
+    }
+
+    fn set(&self, changes: &SetAttr) -> Result<()> {
+        if *changes == SetAttr::default() {
+            return Ok(());
+        }
+        let now = self.fs.clock.now();
+        let acl = match changes.permissions {
+            Some(permissions) => self.acl_with(permissions)?,
+            None => None,
+        };
+        self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
+            if let Some(acl) = acl {
+                let name = (self.id.number, ACL_ACCESS_NAME);
+                handle.edit(self.tree_id(), |editor| {
+                    let transaction = handle.generation();
+                    xattr::change::set(editor, transaction, name, &acl, XattrMode::Replace)
+                })?;
+            }
+            apply(item, changes, now);
+            Ok(())
+        })
+    }
+
+    /// The access ACL with other permission bits, if there is one.
+    fn acl_with(&self, permissions: u32) -> Result<Option<Vec<u8>>> {
+        match xattr::get(self.context(), self.tree(), self.id.number, ACL_ACCESS_NAME) {
+            Ok(value) => Ok(Some(
+                PosixAcl::decode(&value)?.with_mode(permissions).encode(),
+            )),
+            Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Makes changes, the size left out.
+fn apply(item: &mut InodeItem, changes: &SetAttr, now: Timestamp) {
+    if let Some(permissions) = changes.permissions {
+        item.permissions = permissions & 0o7777;
+    }
+    let flags = changes.flags;
+    if let Some(flags) = flags.and_then(|flags| inode::changed_flags(item, flags)) {
+        item.flags = flags;
+    }
+    item.uid = changes.uid.unwrap_or(item.uid);
+    item.gid = changes.gid.unwrap_or(item.gid);
+    let time = |set: Option<SetTime>, old| match set {
+        Some(SetTime::Now) => now,
+        Some(SetTime::At(time)) => time,
+        None => old,
+    };
+    item.accessed = time(changes.accessed, item.accessed);
+    item.modified = time(changes.modified, item.modified);
+    item.changed = changes.changed.unwrap_or(now);
+}

@@ -1,0 +1,144 @@
+//! Removing names, and moving them within a directory and between two.
+
+use std::sync::Arc;
+
+use platter_vfs::namei::{NewInode, Rename};
+use platter_vfs::{CreateKind, Name, NameBuf, RenameMode, Result, file};
+
+use super::BtrfsInode;
+use super::create::{Blueprint, drop_link};
+use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
+use crate::txn::Handle;
+
+/// A whiteout: a character device without a number.
+const WHITEOUT: CreateKind =
+    CreateKind::CharDevice(platter_vfs::attr::DeviceNumber { major: 0, minor: 0 });
+
+impl BtrfsInode {
+    /// Takes the name of `victim` out of this directory. The caller holds both inode locks.
+    pub(super) fn take_name(&self, name: &NameBuf, victim: &Arc<Self>) -> Result<()> {
+        let handle = self.fs.begin(NAME_CREDITS, Purpose::Free)?;
+        let mut states = States::lock(&[self, victim]);
+        let name = name.as_name();
+        let is_gone = handle.whole(|handle| {
+            handle.edit(self.tree_id(), |editor| {
+                self.remove_entry(editor, name, victim.id.number)
+            })?;
+            self.count_name(&mut states, name, false);
+            let is_gone = drop_link(handle, &mut states, victim)?;
+            states.store(handle)?;
+            Ok(is_gone)
+        })?;
+        states.end();
+        drop(handle);
+        if is_gone {
+            self.fs.drop_unnamed(victim);
+        }
+        Ok(())
+    }
+
+    /// Counts a name that came to this directory or left it.
+    fn count_name(&self, states: &mut States<'_>, name: Name<'_>, is_added: bool) {
+        let item = states.item(self);
+        let len_bytes = 2 * name.len() as u64;
+        item.size_bytes = if is_added {
+            item.size_bytes.saturating_add(len_bytes)
+        } else {
+            item.size_bytes.saturating_sub(len_bytes)
+        };
+        touch_contents(item, self.fs.clock.now());
+    }
+}
+
+/// Makes a rename that is allowed, in one handle.
+pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
+    let fs = &rename.from.dir.fs;
+    let mut inodes: Vec<&BtrfsInode> = vec![rename.from.dir, rename.to.dir, &rename.moved];
+    inodes.extend(rename.there.as_deref());
+    if rename.replaces_contents() {
+        // An error is reported by the next sync of the file.
+        let _ = file::write_back(&*rename.moved);
+    }
+    let whiteout = if rename.mode == RenameMode::Whiteout {
+        Some(rename.from.dir.blueprint_of(NewInode {
+            context: rename.context,
+            kind: &WHITEOUT,
+            permissions: 0,
+        })?)
+    } else {
+        None
+    };
+    let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Change)?;
+    let mut states = States::lock(&inodes);
+    let is_gone = handle.whole(|handle| {
+        let is_gone = if rename.mode == RenameMode::Exchange {
+            exchange(rename, handle)?;
+            for place in [rename.from, rename.to] {
+                touch_contents(states.item(place.dir), fs.clock.now());
+            }
+            false
+        } else {
+            replace(rename, handle, &mut states, whiteout.as_ref())?
+        };
+        for inode in [Some(&rename.moved), rename.there.as_ref()] {
+            if let Some(inode) = inode {
+                states.item(inode).changed = fs.clock.now();
+            }
+        }
+        states.store(handle)?;
+        Ok(is_gone)
+    })?;
+    states.end();
+    drop(handle);
+    if let (true, Some(there)) = (is_gone, &rename.there) {
+        fs.drop_unnamed(there);
+    }
+    Ok(())
+}
+
+/// Makes each of two names name what the other did.
+fn exchange(rename: &Rename<'_, BtrfsInode>, handle: &Handle<'_>) -> Result<()> {
+    let (from, to, moved) = (rename.from, rename.to, &rename.moved);
+    let Some(there) = &rename.there else {
+        return Ok(());
+    };
+    handle.edit(from.dir.tree_id(), |editor| {
+        from.dir.remove_entry(editor, from.name, moved.id.number)?;
+        to.dir.remove_entry(editor, to.name, there.id.number)?;
+        let (moved, there) = ((moved.id.number, moved.kind), (there.id.number, there.kind));
+        to.dir.add_entry(handle, editor, to.name, moved)?;
+        from.dir.add_entry(handle, editor, from.name, there)
+    })
+}
+
+/// Moves the name. Returns whether what had the new one lost its last.
+fn replace(
+    rename: &Rename<'_, BtrfsInode>,
+    handle: &Handle<'_>,
+    states: &mut States<'_>,
+    whiteout: Option<&Blueprint<'_>>,
+) -> Result<bool> {
+    let (from, to, moved) = (rename.from, rename.to, &rename.moved);
+    handle.edit(from.dir.tree_id(), |editor| {
+        if let Some(there) = &rename.there {
+            to.dir.remove_entry(editor, to.name, there.id.number)?;
+        }
+        // Where nothing was there, only this can be refused.
+        let named = (moved.id.number, moved.kind);
+        to.dir.add_entry(handle, editor, to.name, named)?;
+        from.dir.remove_entry(editor, from.name, moved.id.number)
+    })?;
+    let mut is_gone = false;
+    if let Some(there) = &rename.there {
+        to.dir.count_name(states, to.name, false);
+        is_gone = drop_link(handle, states, there)?;
+    }
+    to.dir.count_name(states, to.name, true);
+    from.dir.count_name(states, from.name, false);
+    if let Some(whiteout) = whiteout {
+        let flags = states.item(from.dir).flags;
+        from.dir.make(handle, Some(from.name), whiteout, flags)?;
+        from.dir.count_name(states, from.name, true);
+    }
+    Ok(is_gone)
+}

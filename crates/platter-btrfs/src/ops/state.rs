@@ -1,0 +1,179 @@
+//! The state of inodes while they change: one handle for each change.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockWriteGuard;
+use platter_vfs::lock_rank::Ranked;
+use platter_vfs::namei::LinkState;
+use platter_vfs::writing::RangeSet;
+use platter_vfs::{Condition, InodeId, Result, Timestamp};
+use zerocopy::IntoBytes;
+
+use super::{BtrfsInode, InodeState, SuperBlock};
+use crate::ondisk::inode_item::InodeItem;
+use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Key, TreeId};
+use crate::txn::{Handle, WriteContext};
+
+/// Tree blocks that a change of an inode item copies, and splits for items beside it.
+pub(super) const INODE_CREDITS: u32 = 12;
+/// Those of a change of names: leaves of entries by hash and by index, of references, of inode items.
+pub(super) const NAME_CREDITS: u32 = 40;
+
+/// Whether a change needs space, or returns some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It takes space.
+    Change,
+    /// It frees space, or has it reserved: it may use some of what is kept.
+    Free,
+}
+
+/// A change of contents or names.
+pub(super) fn touch_contents(item: &mut InodeItem, now: Timestamp) {
+    item.modified = now;
+    item.changed = now;
+}
+
+/// Stores the item of an inode, and counts the change.
+pub(super) fn store(handle: &Handle<'_>, id: InodeId, item: &mut InodeItem) -> Result<()> {
+    item.transaction = handle.generation();
+    item.sequence = item.sequence.wrapping_add(1);
+    let key = Key::new(id.number, ItemKind::INODE_ITEM, 0);
+    let disk = item.encode();
+    handle.edit(TreeId(id.tree), |editor| editor.set(key, disk.as_bytes()))
+}
+
+impl SuperBlock {
+    /// What transactions are made of.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub(super) fn transactions(&self) -> Result<&WriteContext> {
+        Ok(self.writing().ok_or(Condition::ReadOnly)?)
+    }
+
+    /// Whether changes are possible.
+    pub(super) fn can_write(&self) -> bool {
+        let writing = self.writing();
+        writing.is_some_and(|writing| writing.failure().is_none()) && !self.writes.is_closed()
+    }
+
+    /// Begins a handle.
+    pub(super) fn begin(&self, credits: u32, purpose: Purpose) -> Result<Handle<'_>> {
+        if self.writes.is_closed() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let writing = self.transactions()?;
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        match purpose {
+            Purpose::Change => writing.begin(credits),
+            Purpose::Free => writing.begin_freeing(credits),
+        }
+    }
+}
+
+impl BtrfsInode {
+    /// Whether it may be changed.
+    pub(super) fn can_change(&self) -> bool {
+        self.fs.can_write() && !self.subvolume.is_read_only()
+    }
+
+    /// Changes the inode in one handle.
+    ///
+    /// # Errors
+    /// Nothing was changed, or the filesystem is read-only from now on.
+    pub(super) fn change<R>(
+        &self,
+        credits: u32,
+        purpose: Purpose,
+        change: impl FnOnce(&Handle<'_>, &mut InodeItem) -> Result<R>,
+    ) -> Result<R> {
+        let handle = self.fs.begin(credits, purpose)?;
+        let mut state = self.state.write();
+        let mut item = state.item;
+        let result = handle.whole(|handle| {
+            let result = change(handle, &mut item)?;
+            store(handle, self.id, &mut item)?;
+            Ok(result)
+        })?;
+        state.item = item;
+        drop(state);
+        Ok(result)
+    }
+
+    /// Its subvolume.
+    pub(super) fn tree_id(&self) -> TreeId {
+        TreeId(self.id.tree)
+    }
+
+    pub(super) fn item(&self) -> InodeItem {
+        self.state.read().item
+    }
+}
+
+impl InodeState {
+    pub(super) fn new(item: InodeItem) -> Self {
+        Self {
+            item,
+            delayed: RangeSet::default(),
+            may_get_first_name: false,
+        }
+    }
+
+    pub(super) fn link_state(&self, flags: u32) -> LinkState {
+        LinkState {
+            links: self.item.links,
+            may_get_first_name: self.may_get_first_name,
+            flags,
+            project: 0,
+        }
+    }
+}
+
+/// The states of several inodes, locked in the order of their identities, and their items to be changed.
+pub(super) struct States<'n> {
+    held: Vec<(InodeId, Ranked<RwLockWriteGuard<'n, InodeState>>)>,
+    items: BTreeMap<InodeId, InodeItem>,
+}
+
+impl<'n> States<'n> {
+    /// Each of `inodes` may be there more than once.
+    pub(super) fn lock(inodes: &[&'n BtrfsInode]) -> Self {
+        let mut inodes = inodes.to_vec();
+        inodes.sort_by_key(|inode| inode.id);
+        inodes.dedup_by_key(|inode| inode.id);
+        let held = (0..).zip(inodes);
+        let held: Vec<_> = held
+            .map(|(nth, inode)| (inode.id, inode.state.write_nth(nth)))
+            .collect();
+        let items = held.iter().map(|(id, state)| (*id, state.item));
+        Self {
+            items: items.collect(),
+            held,
+        }
+    }
+
+    /// The item of one of them.
+    pub(super) fn item(&mut self, inode: &BtrfsInode) -> &mut InodeItem {
+        let item = self.items.get_mut(&inode.id);
+        item.expect("it was among those to lock")
+    }
+
+    /// Stores all items.
+    pub(super) fn store(&mut self, handle: &Handle<'_>) -> Result<()> {
+        let mut items = self.items.iter_mut();
+        items.try_for_each(|(id, item)| store(handle, *id, item))
+    }
+
+    /// Takes over what was stored.
+    pub(super) fn end(mut self) {
+        for (id, state) in &mut self.held {
+            if let Some(item) = self.items.get(id) {
+                state.item = *item;
+                state.may_get_first_name &= item.links == 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Extended attributes, and the access control lists among them.
+
+use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
+use platter_vfs::{Condition, Context, Error, FileKind, Result, XattrMode};
+
+use super::BtrfsInode;
+use super::state::{INODE_CREDITS, Purpose};
+use crate::txn::Editor;
+use crate::xattr::change;
+
+const SET_GROUP_ID: u32 = 0o2000;
+const PERMISSION_BITS: u32 = 0o777;
+/// `XATTR_NAME_MAX`.
+const NAME_BYTES_MAX: usize = 255;
+/// `XATTR_SIZE_MAX`.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// What begins the names of attributes that are stored as they are given.
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Whether a name is that of an access control list.
+///
+/// # Errors
+/// `NotSupported` for names that are not written, the properties among them; `InvalidArgument` for a prefix alone;
+/// `OutOfRange` for a name that is too long.
+fn is_acl(name: &[u8]) -> Result<bool> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Condition::OutOfRange.into());
+    }
+    if name == ACL_ACCESS_NAME || name == ACL_DEFAULT_NAME {
+        return Ok(true);
+    }
+    let prefix = PREFIXES.iter().find(|prefix| name.starts_with(prefix));
+    let prefix = prefix.ok_or(Condition::NotSupported)?;
+    if prefix.len() == name.len() {
+        return Err(Condition::InvalidArgument.into());
+    }
+    Ok(false)
+}
+
+impl BtrfsInode {
+    pub(super) fn set_named_xattr(
+        &self,
+        context: &Context,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let is_acl = is_acl(name)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Condition::TooBig.into());
+        }
+        if !is_acl {
+            return self.change_xattr(name, Some((value, mode)), None);
+        }
+        if self.kind == FileKind::Symlink {
+            return Err(Condition::NotSupported.into());
+        }
+        if name == ACL_DEFAULT_NAME {
+            if self.kind != FileKind::Directory {
+                return Err(Condition::AccessDenied.into());
+            }
+            let list = PosixAcl::decode(value)?.encode();
+            return self.change_xattr(name, Some((&list, mode)), None);
+        }
+        let list = PosixAcl::decode(value)?;
+        let credentials = &context.credentials;
+        let gid = self.item().gid;
+        let keeps_group_id = credentials.is_superuser() || credentials.is_in_group(gid);
+        let lost = if keeps_group_id { 0 } else { SET_GROUP_ID };
+        let bits = Some((list.mode_bits(), lost));
+        if list.is_minimal() {
+            return self.change_xattr(name, None, bits);
+        }
+        self.change_xattr(name, Some((&list.encode(), mode)), bits)
+    }
+
+    pub(super) fn remove_named_xattr(&self, name: &[u8]) -> Result<()> {
+        is_acl(name)?;
+        self.change_xattr(name, None, None)
+    }
+
+    /// Sets an attribute, or removes it, with permission bits that change with it: new ones, and such as are lost.
+    fn change_xattr(
+        &self,
+        name: &[u8],
+        value: Option<(&[u8], XattrMode)>,
+        bits: Option<(u32, u32)>,
+    ) -> Result<()> {
+        if !self.can_change() {
+            return Err(Condition::ReadOnly.into());
+        }
+        let _order = self.order.write();
+        let now = self.fs.clock.now();
+        self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
+            let transaction = handle.generation();
+            let number = self.id.number;
+            let changed = handle.edit(self.tree_id(), |editor: &mut Editor<'_, '_>| match value {
+                Some((value, mode)) => {
+                    change::set(editor, transaction, (number, name), value, mode)
+                }
+                None => change::remove(editor, number, name),
+            });
+            match changed {
+                // An access ACL that the bits express need not be there.
+                Err(Error::Condition(Condition::NoAttribute)) if bits.is_some() => {}
+                changed => changed?,
+            }
+            if let Some((bits, lost)) = bits {
+                item.permissions = (item.permissions & !PERMISSION_BITS | bits) & !lost;
+            }
+            item.changed = now;
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_written_are_refused() {
+        assert!(is_acl(b"system.posix_acl_access").unwrap());
+        assert!(!is_acl(b"user.a").unwrap());
+        for name in [&b"btrfs.compression"[..], b"user.", b"other"] {
+            is_acl(name).unwrap_err();
+        }
+    }
+}
