@@ -70,6 +70,16 @@ impl FileDevice {
         open::open(path, options, lock::Share::Parts)
     }
 
+    /// Uses a file that is open already, locked as [`open`](Self::open) does it. To write a block device, it is
+    /// opened once more, to claim it.
+    ///
+    /// # Errors
+    /// `EBADF` if it is not open for reading, and for writing where that is asked for; `EINVAL` if it is open with
+    /// `O_APPEND` or `O_DIRECT`.
+    pub fn from_file(file: std::fs::File, access: Access) -> Result<Self, OpenError> {
+        open::use_open(file.into(), access)
+    }
+
     /// Locks a part of an image that was opened with [`open_parts`](Self::open_parts), as its
     /// access requires. If the filesystem has no range locks, a writer locks the whole file.
     pub fn lock_part(&self, part: &Range<u64>) -> Result<(), OpenError> {

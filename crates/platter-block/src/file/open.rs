@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fstat, ioctl_blkpbszget, ioctl_blksszget,
-    open as open_fd, stat, statx,
+    AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, fcntl_getfl, fstat, ioctl_blkpbszget,
+    ioctl_blksszget, open as open_fd, stat, statx,
 };
 use rustix::io::Errno;
 
@@ -151,35 +151,40 @@ fn open_above(
     if opening.kind(&found)? != kind {
         return Err(opening.io(Errno::AGAIN).into());
     }
-    let locked = opening.lock(&file, &found)?;
-    let backing = match kind {
-        FileKind::Block if locked => opening.backing(&found)?,
-        FileKind::Block | FileKind::Regular => None,
+    opening.finish(file, kind, &found)
+}
+
+/// Uses a file that is open already, under its name in `/proc`.
+pub(super) fn use_open(file: OwnedFd, access: Access) -> Result<FileDevice, OpenError> {
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let shown = std::fs::read_link(&path);
+    let opening = Opening {
+        path: &path,
+        name: shown.as_ref().unwrap_or(&path).to_string_lossy().into(),
+        options: OpenOptions {
+            access,
+            direct: false,
+        },
+        share: Share::Whole,
+        depth: 0,
     };
-    if options.access.writes()
-        && kind == FileKind::Regular
-        && depth == 0
-        && let Some(device) = attached_loop_device(&found)
-    {
-        return Err(opening.refused(Refusal::InUse(Holder::Loop(device))));
+    let found = fstat(&file).map_err(|source| opening.io(source))?;
+    let kind = opening.kind(&found)?;
+    let flags = fcntl_getfl(&file).map_err(|source| opening.io(source))?;
+    let mode = flags & OFlags::RWMODE;
+    if mode == OFlags::WRONLY || access.writes() && mode != OFlags::RDWR {
+        return Err(opening.io(Errno::BADF).into());
     }
-    let geometry = opening.geometry(&file, kind, &found)?;
-    let direct = if options.direct {
-        Some(opening.open_direct(kind, &found, &geometry)?)
-    } else {
-        None
+    // With the first, writes ignore their offset; with the second, they need an alignment.
+    if flags.intersects(OFlags::APPEND | OFlags::DIRECT) {
+        return Err(opening.io(Errno::INVAL).into());
+    }
+    let file = match kind {
+        // A claim needs a descriptor of its own.
+        FileKind::Block if access.writes() => opening.open_descriptor(kind, OFlags::empty())?,
+        FileKind::Block | FileKind::Regular => file,
     };
-    Ok(FileDevice {
-        name: opening.name,
-        geometry,
-        kind,
-        file,
-        direct,
-        flush: StickyFlush::default(),
-        locked,
-        writes: options.access.writes(),
-        backing,
-    })
+    opening.finish(file, kind, &found)
 }
 
 /// Locks a part of an image that was opened for parts.
@@ -255,6 +260,40 @@ impl Opening<'_> {
     fn refused(&self, refusal: Refusal) -> OpenError {
         let device = Arc::clone(&self.name);
         OpenError::Refused { device, refusal }
+    }
+
+    /// Locks what is open, and looks at its size and limits.
+    fn finish(self, file: OwnedFd, kind: FileKind, found: &Stat) -> Result<FileDevice, OpenError> {
+        let writes = self.options.access.writes();
+        let locked = self.lock(&file, found)?;
+        let backing = match kind {
+            FileKind::Block if locked => self.backing(found)?,
+            FileKind::Block | FileKind::Regular => None,
+        };
+        if writes
+            && kind == FileKind::Regular
+            && self.depth == 0
+            && let Some(device) = attached_loop_device(found)
+        {
+            return Err(self.refused(Refusal::InUse(Holder::Loop(device))));
+        }
+        let geometry = self.geometry(&file, kind, found)?;
+        let direct = if self.options.direct {
+            Some(self.open_direct(kind, found, &geometry)?)
+        } else {
+            None
+        };
+        Ok(FileDevice {
+            name: self.name,
+            geometry,
+            kind,
+            file,
+            direct,
+            flush: StickyFlush::default(),
+            locked,
+            writes,
+            backing,
+        })
     }
 
     fn kind(&self, stat: &Stat) -> Result<FileKind, OpenError> {

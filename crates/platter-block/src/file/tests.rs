@@ -409,3 +409,39 @@ proptest! {
         prop_assert!(fs::read(&path).unwrap() == model);
     }
 }
+
+#[test]
+fn open_file_is_used_locked_and_refused_unless_positioned() {
+    let (_dir, path) = image(&pattern(10_001));
+    let open = |options: &fs::OpenOptions| options.open(&path).unwrap();
+    let reading = || open(fs::OpenOptions::new().read(true));
+    let both = || open(fs::OpenOptions::new().read(true).write(true));
+    let device = FileDevice::from_file(both(), Access::Write).unwrap();
+    assert_eq!(**device.name(), *path.to_string_lossy());
+    device.write_at(10_000, &[255]).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[10_000], 255);
+    assert!(device.write_at(10_001, &[0]).is_err());
+    let other = FileDevice::from_file(reading(), Access::Read);
+    assert!(matches!(refusal(other), Refusal::InUse(_)));
+    drop(device);
+    let device = FileDevice::from_file(reading(), Access::Read).unwrap();
+    assert!(device.geometry().read_only && device.is_locked());
+    drop(device);
+    let appending = || open(fs::OpenOptions::new().read(true).append(true));
+    for (file, access, errno) in [
+        (reading(), Access::Write, Errno::BADF),
+        (
+            open(fs::OpenOptions::new().write(true)),
+            Access::Read,
+            Errno::BADF,
+        ),
+        (appending(), Access::Write, Errno::INVAL),
+    ] {
+        match FileDevice::from_file(file, access).unwrap_err() {
+            OpenError::Io(error) => {
+                assert_eq!(error.source.raw_os_error(), Some(errno.raw_os_error()));
+            }
+            OpenError::Refused { refusal, .. } => panic!("{refusal}"),
+        }
+    }
+}
