@@ -145,6 +145,9 @@ pub enum Cause {
     /// The volume was closed.
     #[error("the volume was closed")]
     Closed,
+    /// The operation was cancelled.
+    #[error("operation canceled")]
+    Cancelled,
     /// It is in use, and cannot be ended here.
     #[error("device or resource busy")]
     Busy,
@@ -226,8 +229,7 @@ impl Error {
     }
 
     /// The errno that Linux would give.
-    #[must_use]
-    pub fn errno(&self) -> Errno {
+    pub(crate) fn errno(&self) -> Errno {
         match &self.cause {
             Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. } => error.errno(),
             Cause::Spec(_)
@@ -251,6 +253,7 @@ impl Error {
             Cause::Occupied { .. } => Errno::EXIST,
             Cause::Ended | Cause::Closed | Cause::NotOpenFor { .. } => Errno::BADF,
             Cause::Busy => Errno::BUSY,
+            Cause::Cancelled => Errno::CANCELED,
             Cause::TooSmall { .. } => Errno::NOSPC,
             Cause::Host(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
         }
@@ -274,6 +277,7 @@ impl Error {
             Cause::Ended => "edit_ended",
             Cause::Closed => "closed",
             Cause::Busy => "busy",
+            Cause::Cancelled => "cancelled",
             Cause::NotOpenFor { .. } => "not_open",
             Cause::OffsetBeyondEnd { .. } => "offset_beyond_end",
             Cause::NotADevice => "not_a_device",

@@ -48,6 +48,30 @@ impl Image {
         }
     }
 
+    /// An image in a file that is open already: received from another process, without a name, or below a
+    /// directory of the caller. It is locked as by [`open`](Self::open).
+    ///
+    /// ```
+    /// # let file = tempfile::tempfile().unwrap();
+    /// # file.set_len(4 << 20).unwrap();
+    /// use platter::block::Access;
+    /// use platter::{FormatOptions, Image};
+    /// let image = Image::from_file(file, Access::Write)?;
+    /// FormatOptions::default().format(&image)?;
+    /// # Ok::<(), platter::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EBADF` if the file is not open for that access, `EINVAL` if it is open for appending.
+    pub fn from_file(file: std::fs::File, access: Access) -> Result<Self> {
+        let file = FileDevice::from_file(file, access);
+        let file = file.map_err(|error| Error::new(&"".into(), IoError::from(error)))?;
+        Ok(Self::of_file(
+            Path::new(&*Arc::clone(file.name())),
+            Arc::new(file),
+        ))
+    }
+
     /// The open file below, where it is one.
     #[must_use]
     pub fn file(&self) -> Option<&Arc<FileDevice>> {

@@ -195,7 +195,7 @@ mod tests {
             let spec = ImageSpec::parse(&path).unwrap();
             let maker = FormatOptions::new(MkfsOptions::new(generation)).size_bytes(9 << 20);
             let maker = maker.content(Content::of_folder(&tree).unwrap());
-            maker.make(&spec, &mut |_| {}).unwrap();
+            maker.make(&spec).unwrap();
             let before = fs::read(&path).unwrap();
             let shrunk = grown(&path, 8 << 20).unwrap_err().to_string();
             assert!(shrunk.contains("smaller"), "{shrunk}");

@@ -3,7 +3,10 @@
 use std::os::unix::ffi::OsStringExt;
 
 use platter::copy::CopyOptions;
-use platter::edit::{CopyIn, CopySource, Existing, Missing, Owner, SizeChange};
+use platter::edit::{
+    CopyIn, CopySource, Creation, Existing, Missing, Owner, Removal, Scope, SizeChange, Symlinks,
+    Target,
+};
 use platter::resize::{NewSize, grow};
 use platter::vfs::{FileKind, TreeWalk, WalkEvent, WalkOrder};
 use platter::{Edit, Result};
@@ -63,7 +66,7 @@ fn files(edit: &Edit) -> Vec<Vec<u8>> {
 pub(super) fn remove(desk: &Desk, tally: &mut Tally) {
     edit(desk, tally, |edit, tally| {
         for path in tops(edit, tally) {
-            note(tally, edit.remove(&path, true, false, Missing::Refuse));
+            note(tally, edit.remove(&path, Removal::Tree, Missing::Refuse));
         }
     });
 }
@@ -82,16 +85,20 @@ pub(super) fn copy_into(desk: &Desk, tally: &mut Tally) {
         let mut targets = vec![b"/".to_vec()];
         targets.extend(tops(edit, tally));
         let mut observer = |_: platter::edit::CopyInEvent<'_>| {};
-        let mut copy = CopyIn::new(edit, options, owner, &mut observer);
+        let mut copy = CopyIn::new(options, owner);
         for target in &targets {
-            note(tally, copy.copy(&host, true, target, true));
+            let target = (&target[..], Target::Into);
+            let from = (&host, Symlinks::Follow);
+            note(tally, copy.copy(edit, from, target, &mut observer));
         }
         for source in &targets[1..] {
             let Some(file) = note(tally, edit.volume().open_no_follow(source)) else {
                 continue;
             };
             let source = CopySource::Image(file);
-            note(tally, copy.copy(&source, false, b"/source", true));
+            let target = (&b"/source"[..], Target::Into);
+            let from = (&source, Symlinks::NoFollow);
+            note(tally, copy.copy(edit, from, target, &mut observer));
         }
     });
 }
@@ -103,8 +110,11 @@ pub(super) fn move_names(desk: &Desk, tally: &mut Tally) {
         note(tally, made);
         for (index, path) in tops.iter().enumerate() {
             let next = &tops[(index + 1) % tops.len()];
-            note(tally, edit.rename(path, next, true, Existing::Replace));
-            let moved = edit.rename(path, b"/moved/to", true, Existing::Replace);
+            note(
+                tally,
+                edit.rename(path, next, Target::Into, Existing::Replace),
+            );
+            let moved = edit.rename(path, b"/moved/to", Target::Into, Existing::Replace);
             note(tally, moved);
         }
     });
@@ -119,7 +129,7 @@ pub(super) fn truncate(desk: &Desk, tally: &mut Tally) {
                 SizeChange::AtMost(70),
                 SizeChange::Set(0),
             ] {
-                note(tally, edit.truncate(&path, change, true));
+                note(tally, edit.truncate(&path, change, Creation::Never));
             }
         }
     });
@@ -131,7 +141,8 @@ pub(super) fn change_owners(desk: &Desk, tally: &mut Tally) {
             uid: Some(7),
             gid: Some(8),
         };
-        note(tally, edit.change_owner(b"/", owner, false, true));
+        let changed = edit.change_owner(b"/", owner, Symlinks::NoFollow, Scope::Tree);
+        note(tally, changed);
     });
 }
 
@@ -140,11 +151,12 @@ pub(super) fn change_xattrs(desk: &Desk, tally: &mut Tally) {
         let mut paths = files(edit);
         paths.extend(tops(edit, tally));
         for path in paths {
+            let links = Symlinks::NoFollow;
             for value in [&[1; 20][..], &[2; 700]] {
-                note(tally, edit.set_xattr(&path, b"user.large", value, false));
+                note(tally, edit.set_xattr(&path, b"user.large", value, links));
             }
-            note(tally, edit.set_xattr(&path, b"user.other", b"value", false));
-            note(tally, edit.remove_xattr(&path, b"user.large", false));
+            note(tally, edit.set_xattr(&path, b"user.other", b"value", links));
+            note(tally, edit.remove_xattr(&path, b"user.large", links));
         }
     });
 }

@@ -187,7 +187,7 @@ fn the_kernel_writes_to_what_was_made() {
 fn patiently<T>(run: impl Fn() -> platter::Result<T>) -> platter::Result<T> {
     for _ in 0..100 {
         match run() {
-            Err(error) if error.errno() == rustix::io::Errno::BUSY => {
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
             done => return done,
@@ -207,7 +207,7 @@ fn a_block_device_is_used_as_far_as_asked_and_grown_into() {
     let device = LoopDevice::attach(&image, Access::ReadWrite).unwrap();
     let spec = ImageSpec::parse(device.path()).unwrap();
     let maker = || FormatOptions::new(MkfsOptions::new(Generation::Ext4)).overwrite(true);
-    let make = |maker: FormatOptions| patiently(|| maker.make(&spec, &mut |_| {}));
+    let make = |maker: FormatOptions| patiently(|| maker.make(&spec));
     assert!(make(maker().size_bytes(41 << 20)).is_err());
     assert!(make(maker().minimal_size()).is_err());
     make(maker().size_bytes(16 << 20)).unwrap();

@@ -395,7 +395,7 @@ fn make(image: &Path, options: MkfsOptions, content: Content) -> platter::Result
         .clock(Arc::new(FixedClock::new(now, 7)))
         .content(content)
         .size_of_content()
-        .make(&spec, &mut |_| {})
+        .make(&spec)
 }
 
 fn archive(source: &Path, archive: &Path) {

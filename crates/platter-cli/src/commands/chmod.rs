@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use platter::edit::ModeChange;
 
-use super::editing::Targets;
+use super::editing::{Targets, scope};
 use crate::args::ImageOptions;
 
 /// Change permission bits in an image
@@ -26,7 +26,7 @@ pub(crate) struct Chmod {
 impl Chmod {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         Targets::parse(&self.files)?.edit_each(options, |edit, path| {
-            edit.change_mode(path, &self.mode, self.recursive)
+            edit.change_mode(path, &self.mode, scope(self.recursive))
         })
     }
 }

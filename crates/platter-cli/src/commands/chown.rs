@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::editing::Targets;
+use super::editing::{Targets, scope, symlinks};
 use crate::args::ImageOptions;
 
 /// Change owners in an image
@@ -34,8 +34,10 @@ impl Chown {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         Targets::parse(&self.files)?.edit(options, |edit, paths| {
             let owner = edit.owner(self.owner.as_encoded_bytes())?;
+            let symlinks = symlinks(self.no_dereference);
+            let scope = scope(self.recursive);
             for path in paths {
-                edit.change_owner(path, owner, !self.no_dereference, self.recursive)?;
+                edit.change_owner(path, owner, symlinks, scope)?;
             }
             Ok(())
         })

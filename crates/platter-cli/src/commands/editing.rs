@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use anyhow::ensure;
+use platter::edit::{Creation, Scope, Symlinks};
 use platter::vfs::Credentials;
 use platter::{Edit, Escaped, ImageSpec};
 use rustix::fs::Mode;
@@ -113,4 +114,27 @@ fn umask() -> u32 {
     let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
     rustix::process::umask(umask);
     umask.as_raw_mode()
+}
+
+/// What a flag like `--no-dereference` means.
+pub(super) fn symlinks(no_dereference: bool) -> Symlinks {
+    if no_dereference {
+        Symlinks::NoFollow
+    } else {
+        Symlinks::Follow
+    }
+}
+
+/// What `--recursive` means.
+pub(super) fn scope(recursive: bool) -> Scope {
+    if recursive { Scope::Tree } else { Scope::File }
+}
+
+/// What `--no-create` means.
+pub(super) fn creation(no_create: bool) -> Creation {
+    if no_create {
+        Creation::Never
+    } else {
+        Creation::IfMissing
+    }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::{bail, ensure};
-use platter::edit::Existing;
+use platter::edit::{Existing, Target};
 use platter::{Edit, Escaped, ImageSpec};
 
 use super::editing::{self, Targets, parse_file};
@@ -77,7 +77,7 @@ impl Ln {
         edit: &Edit,
         targets: &[Vec<u8>],
         link: &[u8],
-        make: impl Fn(&Edit, &[u8], &[u8], bool, Existing) -> platter::Result<()>,
+        make: impl Fn(&Edit, &[u8], &[u8], Target, Existing) -> platter::Result<()>,
     ) -> anyhow::Result<()> {
         let existing = if self.force {
             Existing::Replace
@@ -86,12 +86,16 @@ impl Ln {
         };
         let is_link = || edit.volume().read_link(link).is_ok();
         let is_itself = self.no_target_directory || self.no_dereference && is_link();
-        let into = !is_itself;
-        if targets.len() > 1 && !(into && edit.is_directory(link)) {
+        let meaning = if is_itself {
+            Target::Name
+        } else {
+            Target::Into
+        };
+        if targets.len() > 1 && (is_itself || !edit.is_directory(link)) {
             bail!("target '{}' is not a directory", Escaped(link));
         }
         for target in targets {
-            make(edit, target, link, into, existing)?;
+            make(edit, target, link, meaning, existing)?;
         }
         Ok(())
     }

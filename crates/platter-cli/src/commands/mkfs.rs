@@ -182,9 +182,7 @@ impl Mkfs {
         } else if self.has_content() && spec.partition.is_none() && !spec.image.exists() {
             maker = maker.size_of_content();
         }
-        maker
-            .make(&spec, &mut |_| {})
-            .map_err(|error| self.explain(error))?;
+        maker.make(&spec).map_err(|error| self.explain(error))?;
         if let Some((uid, gid)) = self.callers_root() {
             let image = platter::Escaped(self.image.as_encoded_bytes());
             console::complain(format_args!(
@@ -203,7 +201,7 @@ impl Mkfs {
 
     /// Says which option was wrong, where it was one.
     fn explain(&self, error: platter::Error) -> anyhow::Error {
-        let is_full = error.errno() == rustix::io::Errno::NOSPC;
+        let is_full = error.raw_os_error() == rustix::io::Errno::NOSPC.raw_os_error();
         let is_said = matches!(error.cause, platter::Cause::TooSmall { .. });
         match self.size {
             Some(size) if is_full && !is_said && self.has_content() => anyhow!(

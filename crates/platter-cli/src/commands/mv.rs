@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::bail;
 use platter::Escaped;
-use platter::edit::Existing;
+use platter::edit::{Existing, Target};
 
 use super::editing::Targets;
 use crate::args::ImageOptions;
@@ -42,6 +42,11 @@ impl Mv {
         } else {
             Existing::Replace
         };
+        let meaning = if self.no_target_directory {
+            Target::Name
+        } else {
+            Target::Into
+        };
         targets.edit(options, |edit, paths| {
             let Some((target, sources)) = paths.split_last().filter(|(_, left)| !left.is_empty())
             else {
@@ -55,7 +60,7 @@ impl Mv {
                 bail!("target '{}' is not a directory", Escaped(target));
             }
             for source in sources {
-                edit.rename(source, target, !self.no_target_directory, existing)?;
+                edit.rename(source, target, meaning, existing)?;
             }
             Ok(())
         })

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use platter::edit::Missing;
+use platter::edit::{Missing, Removal};
 
 use super::editing::Targets;
 use crate::args::ImageOptions;
@@ -33,8 +33,12 @@ impl Rm {
         } else {
             Missing::Refuse
         };
-        Targets::parse(&self.files)?.edit_each(options, |edit, path| {
-            edit.remove(path, self.recursive, self.dir, missing)
-        })
+        let removal = match (self.recursive, self.dir) {
+            (true, _) => Removal::Tree,
+            (false, true) => Removal::EmptyDirectory,
+            (false, false) => Removal::File,
+        };
+        Targets::parse(&self.files)?
+            .edit_each(options, |edit, path| edit.remove(path, removal, missing))
     }
 }

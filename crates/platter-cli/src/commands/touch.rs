@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use platter::edit::Times;
 use platter::vfs::{SetTime, Timestamp};
 
-use super::editing::Targets;
+use super::editing::{Targets, creation, symlinks};
 use crate::args::ImageOptions;
 
 /// Change the times of files in an image, and make those that are not there
@@ -53,7 +53,8 @@ impl Touch {
             modified: (both || self.modified).then_some(time),
         };
         Targets::parse(&self.files)?.edit_each(options, |edit, path| {
-            edit.touch(path, times, !self.no_dereference, self.no_create)
+            let symlinks = symlinks(self.no_dereference);
+            edit.touch(path, times, symlinks, creation(self.no_create))
         })
     }
 }

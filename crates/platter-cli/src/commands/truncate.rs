@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use platter::edit::SizeChange;
 
-use super::editing::Targets;
+use super::editing::{Targets, creation};
 use crate::args::{ImageOptions, parse_size};
 
 /// Change the sizes of files in an image
@@ -27,7 +27,7 @@ pub(crate) struct Truncate {
 impl Truncate {
     pub(crate) fn run(&self, options: &ImageOptions) -> anyhow::Result<u8> {
         Targets::parse(&self.files)?.edit_each(options, |edit, path| {
-            edit.truncate(path, self.size, self.no_create)
+            edit.truncate(path, self.size, creation(self.no_create))
         })
     }
 }

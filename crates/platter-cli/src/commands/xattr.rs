@@ -10,7 +10,7 @@ use platter::vfs::xattr::XATTR_VALUE_BYTES_MAX;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::editing::Targets;
+use super::editing::{Targets, symlinks};
 use super::operands::Volumes;
 use crate::args::ImageOptions;
 use crate::console::{self, Console};
@@ -132,7 +132,8 @@ impl Xattr {
                     decode(value)?
                 };
                 Targets::parse(files)?.edit_each(options, |edit, path| {
-                    edit.set_xattr(path, name.as_encoded_bytes(), &value, !no_dereference)
+                    let symlinks = symlinks(*no_dereference);
+                    edit.set_xattr(path, name.as_encoded_bytes(), &value, symlinks)
                 })
             }
             Action::Remove {
@@ -140,7 +141,7 @@ impl Xattr {
                 files,
                 no_dereference,
             } => Targets::parse(files)?.edit_each(options, |edit, path| {
-                edit.remove_xattr(path, name.as_encoded_bytes(), !no_dereference)
+                edit.remove_xattr(path, name.as_encoded_bytes(), symlinks(*no_dereference))
             }),
         }
     }

@@ -149,7 +149,7 @@ fn put_place(object: &mut Map<String, Value>, image: &str, path: Option<&[u8]>) 
 
 fn put_error(object: &mut Map<String, Value>, error: &platter::Error) {
     object.insert("code".into(), json!(error.code()));
-    object.insert("errno".into(), json!(error.errno().raw_os_error()));
+    object.insert("errno".into(), json!(error.raw_os_error()));
     put_place(object, &error.image, error.path.as_deref());
     let (Cause::Filesystem(error) | Cause::SuperblockDamaged { error, .. }) = &error.cause else {
         return;

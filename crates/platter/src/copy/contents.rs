@@ -66,6 +66,7 @@ impl Copier {
         }
         let mut buf = Vec::new();
         for chunk in map.data().iter().flat_map(chunks) {
+            self.check_progress(source)?;
             let length = usize::try_from(chunk.end - chunk.start).unwrap_or_default();
             buf.resize(length, 0);
             source
@@ -80,6 +81,7 @@ impl Copier {
                 total.bytes += missing.bytes;
             }
             write(target, is_regular, chunk.start, &buf).map_err(host)?;
+            self.progress.add_bytes(length as u64);
             self.summary.bytes += length as u64;
             observer(CopyEvent::Progress(self.summary));
         }

@@ -21,7 +21,7 @@ use rustix::fs::{Mode, OFlags};
 
 use self::place::{Place, Remembered};
 use crate::problem::{Effect, Problem};
-use crate::{Cause, Error, File, Result};
+use crate::{Cause, Error, File, Progress, Result};
 
 /// What of a file is kept besides its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,6 +94,7 @@ pub type CopyObserver<'a> = dyn FnMut(CopyEvent<'_>) + 'a;
 #[derive(Debug)]
 pub struct Copier {
     options: CopyOptions,
+    progress: Progress,
     summary: CopySummary,
     /// Where an inode of a volume was copied to first.
     copied: HashMap<(Arc<str>, InodeId), Remembered>,
@@ -105,9 +106,17 @@ impl Copier {
     pub fn new(options: CopyOptions) -> Self {
         Self {
             options,
+            progress: Progress::default(),
             summary: CopySummary::default(),
             copied: HashMap::new(),
         }
+    }
+
+    /// Counts in `progress`, which can cancel the copy: what was copied until then stays.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
     }
 
     /// How much was copied so far.

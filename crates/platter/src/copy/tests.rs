@@ -256,3 +256,20 @@ fn damage_costs_only_what_is_damaged() {
     expected[4096..8192].fill(0);
     assert_eq!(read("copy/dir/b"), expected);
 }
+
+#[test]
+fn cancelled_copy_is_an_error_of_the_whole() {
+    let volume = Volume::new("memory", sample::rich_tree());
+    let dir = tempfile::tempdir().unwrap();
+    let progress = crate::Progress::default();
+    let mut copier = Copier::new(CopyOptions {
+        recursive: true,
+        ..CopyOptions::default()
+    });
+    copier = copier.progress(progress.clone());
+    let mut cancel = |_: CopyEvent<'_>| progress.cancel();
+    let source = volume.open("/").unwrap();
+    let copied = copier.copy_into(&source, dir.path(), OsStr::new("all"), &mut cancel);
+    assert_eq!(copied.unwrap_err().code(), "cancelled");
+    assert_eq!((progress.files(), copier.summary().problems), (1, 0));
+}

@@ -16,7 +16,7 @@ use super::{Copier, CopyEvent, CopyObserver};
 use crate::data_map::DataMap;
 use crate::entries::{DirEntries, LoadedEntry, Shares};
 use crate::problem::Effect;
-use crate::{File, Result};
+use crate::{Error, File, Result};
 
 /// A directory that is being filled.
 struct Frame {
@@ -52,6 +52,7 @@ impl Copier {
         let mut frames = Vec::new();
         frames.extend(self.copy_one(top, place, &mut shares, observer)?);
         while let Some(frame) = frames.last_mut() {
+            self.check_progress(&frame.source)?;
             let source = frame.source.volume().entry_source(true);
             let entry = match frame.entries.next(&source) {
                 Some(Ok(entry)) => entry,
@@ -195,7 +196,14 @@ impl Copier {
         self.put_attributes(&frame.source, &frame.attr, &target, observer);
     }
 
+    /// Refuses to go on where the copy was cancelled.
+    pub(super) fn check_progress(&self, file: &File) -> Result<()> {
+        let cancelled = |cause| Error::at_path(file.volume().name(), file.path(), cause);
+        self.progress.check().map_err(cancelled)
+    }
+
     fn count(&mut self, observer: &mut CopyObserver<'_>) {
+        self.progress.add_file();
         self.summary.files += 1;
         observer(CopyEvent::Progress(self.summary));
     }

@@ -6,7 +6,7 @@ use platter_vfs::{
     WalkEvent, WalkOrder, XattrMode,
 };
 
-use super::{Edit, ModeChange, Owner};
+use super::{Creation, Edit, ModeChange, Owner, Scope, Symlinks};
 use crate::volume::place::join;
 use crate::{File, Result, Volume};
 
@@ -60,11 +60,10 @@ pub struct Times {
 }
 
 impl Edit {
-    /// Changes permission bits. A symbolic link is followed; with `recursive`, those below are left
-    /// alone.
-    pub fn change_mode(&self, path: &[u8], mode: &ModeChange, recursive: bool) -> Result<()> {
+    /// Changes permission bits. A symbolic link is followed; those below are left alone.
+    pub fn change_mode(&self, path: &[u8], mode: &ModeChange, scope: Scope) -> Result<()> {
         let file = self.volume.open(path)?;
-        self.for_each(&file, recursive, &mut |path, inode, attr| {
+        self.for_each(&file, scope, &mut |path, inode, attr| {
             if attr.kind == FileKind::Symlink {
                 return Ok(());
             }
@@ -88,33 +87,31 @@ impl Edit {
         self.set_attr(path, inode, &changes)
     }
 
-    /// Changes owner and group. A symbolic link is followed, unless `follow` is `false`; with
-    /// `recursive`, all links are changed themselves.
+    /// Changes owner and group. In a tree, symbolic links are changed themselves.
     pub fn change_owner(
         &self,
         path: &[u8],
         owner: Owner,
-        follow: bool,
-        recursive: bool,
+        symlinks: Symlinks,
+        scope: Scope,
     ) -> Result<()> {
-        let file = if follow && !recursive {
-            self.volume.open(path)?
-        } else {
-            self.volume.open_no_follow(path)?
+        let file = match scope {
+            Scope::File => self.open_as(path, symlinks)?,
+            Scope::Tree => self.volume.open_no_follow(path)?,
         };
         let changes = SetAttr {
             uid: owner.uid,
             gid: owner.gid,
             ..SetAttr::default()
         };
-        self.for_each(&file, recursive, &mut |path, inode, _| {
+        self.for_each(&file, scope, &mut |path, inode, _| {
             self.set_attr(path, inode, &changes)
         })
     }
 
-    /// Changes the size of a file. One that is not there is made, or with `no_create` passed over.
-    pub fn truncate(&self, path: &[u8], change: SizeChange, no_create: bool) -> Result<()> {
-        let Some(file) = self.open_or_create(path, no_create)? else {
+    /// Changes the size of a file. A symbolic link is followed.
+    pub fn truncate(&self, path: &[u8], change: SizeChange, creation: Creation) -> Result<()> {
+        let Some(file) = self.open_or_create(path, creation)? else {
             return Ok(());
         };
         let size_bytes = change.apply(file.attr()?.size_bytes);
@@ -126,12 +123,17 @@ impl Edit {
         self.set_attr(path, &**file.inode(), &changes)
     }
 
-    /// Changes times. A file that is not there is made, or with `no_create` passed over.
-    pub fn touch(&self, path: &[u8], times: Times, follow: bool, no_create: bool) -> Result<()> {
-        let file = if follow {
-            self.open_or_create(path, no_create)?
-        } else {
-            Some(self.volume.open_no_follow(path)?)
+    /// Changes times. A file is created only where a symbolic link would be followed.
+    pub fn touch(
+        &self,
+        path: &[u8],
+        times: Times,
+        symlinks: Symlinks,
+        creation: Creation,
+    ) -> Result<()> {
+        let file = match symlinks {
+            Symlinks::Follow => self.open_or_create(path, creation)?,
+            Symlinks::NoFollow => Some(self.volume.open_no_follow(path)?),
         };
         let changes = SetAttr {
             accessed: times.accessed,
@@ -145,8 +147,14 @@ impl Edit {
     }
 
     /// Sets an extended attribute.
-    pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], follow: bool) -> Result<()> {
-        let file = self.xattr_file(path, name, follow)?;
+    pub fn set_xattr(
+        &self,
+        path: &[u8],
+        name: &[u8],
+        value: &[u8],
+        symlinks: Symlinks,
+    ) -> Result<()> {
+        let file = self.xattr_file(path, name, symlinks)?;
         let set = file
             .inode()
             .set_xattr(&Context::root(), name, value, XattrMode::Set);
@@ -154,28 +162,35 @@ impl Edit {
     }
 
     /// Removes an extended attribute.
-    pub fn remove_xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Result<()> {
-        let file = self.xattr_file(path, name, follow)?;
+    pub fn remove_xattr(&self, path: &[u8], name: &[u8], symlinks: Symlinks) -> Result<()> {
+        let file = self.xattr_file(path, name, symlinks)?;
         self.named(path, file.inode().remove_xattr(&Context::root(), name))
     }
 
-    fn xattr_file(&self, path: &[u8], name: &[u8], follow: bool) -> Result<File> {
-        let file = if follow {
-            self.volume.open(path)?
-        } else {
-            self.volume.open_no_follow(path)?
-        };
+    fn open_as(&self, path: &[u8], symlinks: Symlinks) -> Result<File> {
+        match symlinks {
+            Symlinks::Follow => self.volume.open(path),
+            Symlinks::NoFollow => self.volume.open_no_follow(path),
+        }
+    }
+
+    fn xattr_file(&self, path: &[u8], name: &[u8], symlinks: Symlinks) -> Result<File> {
+        let file = self.open_as(path, symlinks)?;
         let (root, write) = (Credentials::root(), XattrAccess::Write);
         let checked = check_xattr(&**file.inode(), &file.attr()?, &root, name, write);
         self.named(path, checked)?;
         Ok(file)
     }
 
-    /// The file that a path names, made if it is not there, unless it must not be.
-    pub(super) fn open_or_create(&self, path: &[u8], no_create: bool) -> Result<Option<File>> {
+    /// The file that a path names, if it is there or is created.
+    pub(super) fn open_or_create(&self, path: &[u8], creation: Creation) -> Result<Option<File>> {
         match self.volume.walker().resolve(path) {
             Ok(inode) => self.volume.file(path, Ok(inode)).map(Some),
-            Err(platter_vfs::Error::Condition(Condition::NotFound)) if no_create => Ok(None),
+            Err(platter_vfs::Error::Condition(Condition::NotFound))
+                if creation == Creation::Never =>
+            {
+                Ok(None)
+            }
             Err(platter_vfs::Error::Condition(Condition::NotFound)) => {
                 let end = self.named(path, self.volume.end_of_links(path))?;
                 let place = self.place(&end, Condition::NotFound)?;
@@ -191,9 +206,9 @@ impl Edit {
         self.named(path, Volume::set_attr_of(inode, changes))
     }
 
-    /// Does something with a file, and with `recursive` with all below it.
-    fn for_each(&self, file: &File, recursive: bool, work: &mut Work<'_>) -> Result<()> {
-        if !recursive {
+    /// Does something with a file, or with it and all below it.
+    fn for_each(&self, file: &File, scope: Scope, work: &mut Work<'_>) -> Result<()> {
+        if scope == Scope::File {
             return work(file.path(), &**file.inode(), &file.attr()?);
         }
         let fs = self.volume.filesystem().clone();

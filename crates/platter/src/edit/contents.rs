@@ -2,7 +2,7 @@
 
 use platter_vfs::Condition;
 
-use super::{Edit, SizeChange};
+use super::{Creation, Edit, SizeChange};
 use crate::{File, Result};
 
 impl Edit {
@@ -13,7 +13,7 @@ impl Edit {
     /// `IsDirectory` for a directory, `InvalidArgument` for what else has no contents.
     pub fn write(&self, path: &[u8], bytes: &[u8]) -> Result<()> {
         let file = self.writable(path)?;
-        self.truncate(path, SizeChange::Set(0), true)?;
+        self.truncate(path, SizeChange::Set(0), Creation::Never)?;
         self.named(path, file.inode().write_at(0, bytes))
     }
 
@@ -29,7 +29,7 @@ impl Edit {
 
     /// A regular file to write to, made if it is not there.
     fn writable(&self, path: &[u8]) -> Result<File> {
-        let Some(file) = self.open_or_create(path, false)? else {
+        let Some(file) = self.open_or_create(path, Creation::IfMissing)? else {
             return Err(self.error(path, platter_vfs::Error::from(Condition::NotFound)));
         };
         let attr = file.attr()?;

@@ -4,6 +4,7 @@
 //! [`commit`](Edit::commit): to drop it is to have done nothing. See `docs/design/editing.md`.
 
 mod scratch;
+mod choices;
 mod mode;
 mod names;
 mod owner;
@@ -34,9 +35,9 @@ use crate::{
 use scratch::Scratches;
 
 pub use attributes::{SizeChange, Times};
-pub use copy_in::{CopyIn, CopyInEvent, CopySource};
+pub use choices::{Creation, Existing, Missing, Removal, Scope, Symlinks, Target};
+pub use copy_in::{CopyIn, CopyInEvent, CopyInObserver, CopySource};
 pub use mode::{ModeChange, ModeError};
-pub use names::{Existing, Missing};
 pub use owner::Owner;
 
 /// Changes of one filesystem that are made together.

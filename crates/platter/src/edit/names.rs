@@ -2,34 +2,12 @@
 
 use platter_vfs::{Condition, Context, CreateKind, FileKind, RenameMode};
 
-use super::{Edit, ModeChange};
+use super::{Edit, Existing, Missing, ModeChange, Removal, Target};
 use crate::volume::place::{Place, last_name};
 use crate::{Cause, Result};
 
 /// The permission bits that new directories ask for.
 const DIRECTORY_PERMISSIONS: u32 = 0o777;
-
-/// What to do where something has the name already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Existing {
-    /// Refuse.
-    #[default]
-    Refuse,
-    /// Replace it.
-    Replace,
-    /// Leave it as it is, and go on.
-    Keep,
-}
-
-/// What to do where nothing has the name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Missing {
-    /// Refuse.
-    #[default]
-    Refuse,
-    /// Go on.
-    PassOver,
-}
 
 impl Edit {
     /// Makes a directory, with permission bits changed by `mode`, whatever the umask.
@@ -92,18 +70,11 @@ impl Edit {
         }
     }
 
-    /// Removes a name of a file; with `empty_dirs` an empty directory, and with `recursive` a
-    /// directory with all below it.
+    /// Removes a name of a file, or a directory if `removal` is for it.
     ///
     /// # Errors
     /// `InvalidArgument` for the root, `.` and `..`.
-    pub fn remove(
-        &self,
-        path: &[u8],
-        recursive: bool,
-        empty_dirs: bool,
-        missing: Missing,
-    ) -> Result<()> {
+    pub fn remove(&self, path: &[u8], removal: Removal, missing: Missing) -> Result<()> {
         let passed_over = missing == Missing::PassOver;
         let place = match self.place(path, Condition::InvalidArgument) {
             Err(error) if passed_over && is_missing(&error) => return Ok(()),
@@ -116,27 +87,32 @@ impl Edit {
             return Err(self.error(path, platter_vfs::Error::from(Condition::NotFound)));
         };
         let attr = self.named(path, victim.attr())?;
-        if attr.kind != FileKind::Directory || empty_dirs && !recursive {
-            return self.named(path, place.remove(&*victim));
+        match (attr.kind, removal) {
+            (FileKind::Directory, Removal::File) => {
+                Err(self.error(path, platter_vfs::Error::from(Condition::IsDirectory)))
+            }
+            (FileKind::Directory, Removal::Tree) => self.volume.remove_tree(place, victim),
+            _ => self.named(path, place.remove(&*victim)),
         }
-        if !recursive {
-            return Err(self.error(path, platter_vfs::Error::from(Condition::IsDirectory)));
-        }
-        self.volume.remove_tree(place, victim)
     }
 
-    /// Moves a file to another name. With `into`, and where the target is a directory, it goes into
-    /// that under its own name.
+    /// Moves a file to another name, or into a directory under its own.
     ///
     /// # Errors
     /// What rename(2) answers; [`Cause::SameFile`] where nothing would move.
-    pub fn rename(&self, path: &[u8], target: &[u8], into: bool, existing: Existing) -> Result<()> {
+    pub fn rename(
+        &self,
+        path: &[u8],
+        target: &[u8],
+        meaning: Target,
+        existing: Existing,
+    ) -> Result<()> {
         let source = self.place(path, Condition::Busy)?;
         let found = self.named(path, source.find())?;
         let missing = || self.error(path, platter_vfs::Error::from(Condition::NotFound));
         let moved = found.ok_or_else(missing)?;
         self.named(path, source.check_may_remove(&*moved))?;
-        let goal = self.goal(&source.name, target, into, Condition::Busy)?;
+        let goal = self.goal(&source.name, target, meaning, Condition::Busy)?;
         let kind = self.named(path, moved.attr())?.kind;
         let wrong =
             |condition: Condition| self.error(&goal.path, platter_vfs::Error::from(condition));
@@ -167,13 +143,19 @@ impl Edit {
     }
 
     /// Makes a hard link to a file. A symbolic link at the end of `path` is not followed.
-    pub fn link(&self, path: &[u8], target: &[u8], into: bool, existing: Existing) -> Result<()> {
+    pub fn link(
+        &self,
+        path: &[u8],
+        target: &[u8],
+        meaning: Target,
+        existing: Existing,
+    ) -> Result<()> {
         let file = self.volume.open_no_follow(path)?;
         if file.attr()?.kind == FileKind::Directory {
             return Err(self.error(path, platter_vfs::Error::from(Condition::NotPermitted)));
         }
         let name = last_name(path).unwrap_or_default();
-        let goal = self.goal(name, target, into, Condition::Exists)?;
+        let goal = self.goal(name, target, meaning, Condition::Exists)?;
         if let Some(there) = self.named(&goal.path, goal.find())?
             && there.id() == file.inode().id()
             && existing == Existing::Replace
@@ -192,11 +174,11 @@ impl Edit {
         &self,
         text: &[u8],
         target: &[u8],
-        into: bool,
+        meaning: Target,
         existing: Existing,
     ) -> Result<()> {
         let name = last_name(text).unwrap_or_default();
-        let goal = self.goal(name, target, into, Condition::Exists)?;
+        let goal = self.goal(name, target, meaning, Condition::Exists)?;
         if self.make_way(&goal, existing)? {
             let kind = CreateKind::Symlink(text.to_vec());
             let made = goal.create(&self.context, kind, DIRECTORY_PERMISSIONS);
@@ -232,10 +214,12 @@ impl Edit {
         &self,
         name: &[u8],
         target: &[u8],
-        into: bool,
+        meaning: Target,
         otherwise: Condition,
     ) -> Result<Place> {
-        if into && let Some(dir) = self.directory(target) {
+        if meaning == Target::Into
+            && let Some(dir) = self.directory(target)
+        {
             let inside = Place::inside(dir, target, name);
             return self.named(target, inside);
         }

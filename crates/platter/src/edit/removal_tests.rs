@@ -6,7 +6,7 @@ use std::time::Duration;
 use platter_block::MemoryDevice;
 
 use super::tests::{begin, sample, write};
-use super::{Existing, Missing};
+use super::{Existing, Missing, Removal, Target};
 use crate::Error;
 use crate::driver::samples::NEWEST;
 use crate::make::Generation;
@@ -19,7 +19,7 @@ fn remove(memory: &Arc<MemoryDevice>, path: &'static [u8]) -> Option<String> {
     let edit = begin(memory);
     let (sender, receiver) = mpsc::channel();
     let removing = std::thread::Builder::new().spawn(move || {
-        let removed = edit.remove(path, true, false, Missing::Refuse);
+        let removed = edit.remove(path, Removal::Tree, Missing::Refuse);
         let removed = removed.and_then(|()| edit.commit());
         sender.send(removed.map_err(|error: Error| error.to_string()).err())
     });
@@ -79,7 +79,7 @@ fn more_names_than_are_held_at_once_are_removed() {
     for number in 0..count {
         write(&edit, &format!("{deep}/{number:0200}"), b"");
     }
-    edit.symlink(b"deep", b"/link", false, Existing::Refuse)
+    edit.symlink(b"deep", b"/link", Target::Name, Existing::Refuse)
         .unwrap();
     edit.commit().unwrap();
     assert_eq!(remove(&memory, b"/deep/"), None);

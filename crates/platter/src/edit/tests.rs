@@ -18,7 +18,7 @@ use crate::copy::CopyOptions;
 use crate::devices::Devices;
 use crate::driver::samples::{GENERATIONS, NEWEST, mkfs};
 use crate::driver::{Generation, Identity, MkfsOptions, MountRequest};
-use crate::{MemoryBudget, Recovery};
+use crate::{MemoryBudget, Progress, Recovery};
 
 const LEN_BYTES: usize = 4 << 20;
 
@@ -75,12 +75,12 @@ fn change(edit: &Edit) {
     edit.make_dirs(b"/new/directory", None).unwrap();
     write(edit, "/new/directory/file", &vec![9; 20_000]);
     write(edit, "/three", b"short");
-    edit.rename(b"/a/b", b"/new", true, Existing::Refuse)
+    edit.rename(b"/a/b", b"/new", Target::Into, Existing::Refuse)
         .unwrap();
-    edit.remove(b"/a", true, false, Missing::Refuse).unwrap();
-    edit.symlink(b"new/b/two", b"/link", false, Existing::Refuse)
+    edit.remove(b"/a", Removal::Tree, Missing::Refuse).unwrap();
+    edit.symlink(b"new/b/two", b"/link", Target::Name, Existing::Refuse)
         .unwrap();
-    edit.set_xattr(b"/three", b"user.comment", b"value", true)
+    edit.set_xattr(b"/three", b"user.comment", b"value", Symlinks::Follow)
         .unwrap();
 }
 
@@ -314,8 +314,12 @@ fn change_larger_than_the_journal_is_made_all_the_same() {
     let memory = sample_of(NEWEST, 24 << 20);
     let edit = begin(&memory);
     for number in 0..5000 {
-        edit.truncate(format!("/{number}").as_bytes(), SizeChange::Set(0), false)
-            .unwrap();
+        edit.truncate(
+            format!("/{number}").as_bytes(),
+            SizeChange::Set(0),
+            Creation::IfMissing,
+        )
+        .unwrap();
     }
     edit.commit().unwrap();
     let image = image(&memory);
@@ -335,23 +339,49 @@ fn trees_are_copied_within_the_image_but_not_into_themselves() {
         preserve: crate::copy::Preserve::ALL,
         no_clobber: false,
     };
-    let mut copy = CopyIn::new(&edit, options, Owner::default(), &mut ignore);
+    let mut copy = CopyIn::new(options, Owner::default());
     let source = |path: &str| CopySource::Image(edit.volume().open(path).unwrap());
-    copy.copy(&source("/a"), false, b"/copy", true).unwrap();
+    let mut copy = |from: &str, to: &[u8]| {
+        let from = (&source(from), Symlinks::NoFollow);
+        copy.copy(&edit, from, (to, Target::Into), &mut ignore)
+    };
+    copy("/a", b"/copy").unwrap();
     assert_eq!(edit.volume().read("/copy/b/two").unwrap(), [7; 3000]);
-    copy.copy(&source("/copy"), false, b"/a", true).unwrap();
+    copy("/copy", b"/a").unwrap();
     assert!(edit.volume().open("/a/copy/b/two").is_ok());
     for (from, to, errno) in [
         ("/a", "/a/b/within", "would be copied into itself"),
         ("/three", "/three", "is the same file as its target"),
         ("/three", "/a/b", ""),
     ] {
-        let copied = copy.copy(&source(from), false, to.as_bytes(), true);
-        match copied {
+        match copy(from, to.as_bytes()) {
             Ok(()) => assert_eq!(errno, ""),
             Err(error) => assert!(error.to_string().ends_with(errno), "{error}"),
         }
     }
+}
+
+#[test]
+fn cancelled_copy_ends_at_the_next_file() {
+    let memory = sample(NEWEST);
+    let edit = begin(&memory);
+    let how = CopyOptions {
+        recursive: true,
+        ..CopyOptions::default()
+    };
+    let progress = Progress::default();
+    let mut copy = CopyIn::new(how, Owner::default()).progress(progress.clone());
+    let source = CopySource::Image(edit.volume().open("/a").unwrap());
+    let mut cancel = |_: CopyInEvent<'_>| progress.cancel();
+    let from = (&source, Symlinks::Follow);
+    let copied = copy.copy(&edit, from, (&b"/copy"[..], Target::Into), &mut cancel);
+    let error = copied.unwrap_err();
+    assert_eq!(error.code(), "cancelled");
+    assert_eq!(progress.files(), 1);
+    assert_eq!(copy.summary().files, 1);
+    drop(edit);
+    let volume = options().mount(image(&memory)).unwrap();
+    assert!(!volume.exists("/copy").unwrap());
 }
 
 #[test]
@@ -369,7 +399,7 @@ fn names_follow_the_rules_of_the_commands() {
         message(edit.make_dirs(b"/three/x", None)),
         is("disk:/three: not a directory")
     );
-    let remove = |path: &str| edit.remove(path.as_bytes(), false, false, Missing::Refuse);
+    let remove = |path: &str| edit.remove(path.as_bytes(), Removal::File, Missing::Refuse);
     assert_eq!(message(remove("/a")), is("disk:/a: is a directory"));
     assert_eq!(message(remove("/a/.")), is("disk:/a/.: invalid argument"));
     assert_eq!(
@@ -380,62 +410,65 @@ fn names_follow_the_rules_of_the_commands() {
         message(remove("/none")),
         is("disk:/none: no such file or directory")
     );
-    let gone = |path: &[u8]| edit.remove(path, false, false, Missing::PassOver);
+    let gone = |path: &[u8]| edit.remove(path, Removal::File, Missing::PassOver);
     assert_eq!(
         [message(gone(b"/none")), message(gone(b"/three/x"))],
         [None, None]
     );
     assert_eq!(
-        message(edit.remove(b"/a", false, true, Missing::Refuse)),
+        message(edit.remove(b"/a", Removal::EmptyDirectory, Missing::Refuse)),
         is("disk:/a: directory not empty")
     );
-    let rename = |from: &str, to: &str, into| {
-        message(edit.rename(from.as_bytes(), to.as_bytes(), into, Existing::Replace))
+    let rename = |from: &str, to: &str, meaning| {
+        message(edit.rename(from.as_bytes(), to.as_bytes(), meaning, Existing::Replace))
     };
-    assert_eq!(rename("/three", "/a", false), is("disk:/a: is a directory"));
     assert_eq!(
-        rename("/a", "/three", false),
+        rename("/three", "/a", Target::Name),
+        is("disk:/a: is a directory")
+    );
+    assert_eq!(
+        rename("/a", "/three", Target::Name),
         is("disk:/three: not a directory")
     );
     assert_eq!(
-        rename("/a", "/a/b", true),
+        rename("/a", "/a/b", Target::Into),
         is("disk:/a/b/a: invalid argument")
     );
     assert_eq!(
-        rename("/a", "/a", false),
+        rename("/a", "/a", Target::Name),
         is("disk:/a: is the same file as its target")
     );
     assert_eq!(
-        rename("/three", "/none/", false),
+        rename("/three", "/none/", Target::Name),
         is("disk:/none/: not a directory")
     );
     assert_eq!(
-        message(edit.link(b"/three", b"/a", true, Existing::Refuse)),
+        message(edit.link(b"/three", b"/a", Target::Into, Existing::Refuse)),
         None
     );
     assert_eq!(
-        rename("/three", "/a/three", true),
+        rename("/three", "/a/three", Target::Into),
         is("disk:/three: is the same file as its target")
     );
     assert_eq!(message(remove("/three")), None);
     assert_eq!(
-        message(edit.link(b"/a", b"/x", true, Existing::Refuse)),
+        message(edit.link(b"/a", b"/x", Target::Into, Existing::Refuse)),
         is("disk:/a: operation not permitted")
     );
-    edit.symlink(b"none", b"/dangling", true, Existing::Refuse)
+    edit.symlink(b"none", b"/dangling", Target::Into, Existing::Refuse)
         .unwrap();
     assert_eq!(
-        message(edit.symlink(b"x", b"/dangling", true, Existing::Refuse)),
+        message(edit.symlink(b"x", b"/dangling", Target::Into, Existing::Refuse)),
         is("disk:/dangling: file exists")
     );
-    edit.symlink(b"x", b"/dangling", true, Existing::Replace)
+    edit.symlink(b"x", b"/dangling", Target::Into, Existing::Replace)
         .unwrap();
     assert_eq!(edit.volume().read_link("/dangling").unwrap(), b"x");
     assert!(
-        edit.change_mode(b"/dangling", &"755".parse().unwrap(), false)
+        edit.change_mode(b"/dangling", &"755".parse().unwrap(), Scope::File)
             .is_err()
     );
-    edit.change_mode(b"/", &"go-rwx".parse().unwrap(), true)
+    edit.change_mode(b"/", &"go-rwx".parse().unwrap(), Scope::Tree)
         .unwrap();
     let attr = edit.volume().metadata("/a/three").unwrap();
     assert_eq!(attr.permissions() & 0o77, 0);
@@ -463,7 +496,7 @@ fn what_is_written_above_a_long_image_has_a_place() {
 fn contents_are_written_as_the_host_writes_them() {
     let disk = sample(NEWEST);
     let edit = begin(&disk);
-    edit.symlink(b"/new", b"/link", false, Existing::Refuse)
+    edit.symlink(b"/new", b"/link", Target::Name, Existing::Refuse)
         .unwrap();
     edit.write(b"/link", b"a long text").unwrap();
     edit.write(b"/new", b"short").unwrap();
@@ -526,7 +559,7 @@ fn files_that_outlive_an_edit_do_not_lock_the_image() {
         let next = options().edit(&spec).unwrap();
         assert_eq!(next.volume().open("/file").is_ok(), is_kept);
         if is_kept {
-            next.remove(b"/file", false, false, Missing::Refuse)
+            next.remove(b"/file", Removal::File, Missing::Refuse)
                 .unwrap();
         }
         next.commit().unwrap();

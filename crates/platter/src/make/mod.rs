@@ -20,7 +20,7 @@ use crate::driver::{FillRequest, MkfsRequest, OnDevice};
 use crate::error::Cause;
 use crate::open::CACHE_BYTES_DEFAULT;
 use crate::populate::{Content, host_error};
-use crate::{Error, Image, ImageSet, ImageSpec, Result};
+use crate::{Error, Image, ImageSet, ImageSpec, Progress, Result};
 pub(crate) use draft::Draft;
 use enough::TRIED_BYTES_MAX;
 
@@ -61,6 +61,7 @@ pub struct FormatOptions {
     /// The time and the seed of everything, once they are chosen.
     moment: Option<(Timestamp, u64)>,
     budget: Arc<MemoryBudget>,
+    progress: Progress,
 }
 
 impl Default for FormatOptions {
@@ -83,6 +84,7 @@ impl FormatOptions {
             clock: Arc::new(SystemClock::new()),
             moment: None,
             budget: Arc::new(MemoryBudget::new(CACHE_BYTES_DEFAULT)),
+            progress: Progress::default(),
         }
     }
 
@@ -149,8 +151,15 @@ impl FormatOptions {
         self
     }
 
-    /// Makes the filesystem in what `spec` names, and reports bytes of content to `progress` as they
-    /// are written.
+    /// Count content in `progress` as it is written. A new file does not appear if that is cancelled; what is
+    /// written in place is incomplete then.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// Makes the filesystem in what `spec` names.
     ///
     /// A block device, a partition, and a file that is made empty and keeps its size, are written in
     /// place, once it is sure that their size and the options go together. Everything else is made
@@ -159,7 +168,7 @@ impl FormatOptions {
     /// # Errors
     /// `Occupied` where something is there that may not be overwritten; `NoSpace` where the content
     /// does not fit.
-    pub fn make(&self, spec: &ImageSpec, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    pub fn make(&self, spec: &ImageSpec) -> Result<()> {
         let maker = self.chosen();
         let content = maker.content.as_ref();
         if content.is_some_and(|content| content.is_read_from(&spec.image)) {
@@ -167,7 +176,7 @@ impl FormatOptions {
             return Err(host_error(&spec.image, std::io::Error::other(text)));
         }
         if !maker.others.is_empty() {
-            return maker.make_on_several(spec, progress);
+            return maker.make_on_several(spec);
         }
         let there = match fs::metadata(&spec.image) {
             Ok(metadata) => Some(metadata),
@@ -180,7 +189,7 @@ impl FormatOptions {
         let keeps_size = matches!(maker.size, Size::AsItIs | Size::OfContent);
         let is_empty = maker.content.is_none() && maker.size == Size::AsItIs;
         if spec.partition.is_some() || is_device || is_empty {
-            return maker.make_in_place(spec, progress);
+            return maker.make_in_place(spec);
         }
         let replaced = match &there {
             Some(_) => Some(maker.open_replaced(&spec.image)?),
@@ -196,10 +205,10 @@ impl FormatOptions {
         let draft = Draft::begin(&spec.image, replaced)?;
         match size {
             Size::Bytes(size_bytes) => maker
-                .try_size(&draft, size_bytes, progress)
+                .try_size(&draft, size_bytes)
                 .map_err(|error| maker.explain_too_small(error, size_bytes))?,
-            Size::AsItIs | Size::OfContent => maker.make_roomy(&draft, progress)?,
-            Size::Minimal => maker.make_smallest(&draft, progress)?,
+            Size::AsItIs | Size::OfContent => maker.make_roomy(&draft)?,
+            Size::Minimal => maker.make_smallest(&draft)?,
         }
         draft.finish()
     }
@@ -217,7 +226,7 @@ impl FormatOptions {
         let len_bytes = first.device().geometry().len_bytes;
         let unfit = options.refuse_unfit(first);
         unfit.map_err(|error| options.explain_too_small(error, len_bytes))?;
-        options.make_on(&images, OnDevice::Anything, &mut |_| {})
+        options.make_on(&images, OnDevice::Anything)
     }
 
     /// The same, with all that is random chosen: however often a size is tried, it is the same.
@@ -228,7 +237,7 @@ impl FormatOptions {
         chosen
     }
 
-    fn make_in_place(&self, spec: &ImageSpec, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    fn make_in_place(&self, spec: &ImageSpec) -> Result<()> {
         let image = Image::open_spec(spec, Access::Write)?;
         self.refuse_occupied(&image)?;
         if self.size == Size::Minimal {
@@ -239,7 +248,7 @@ impl FormatOptions {
         let len_bytes = image.device().geometry().len_bytes;
         self.refuse_unfit(&image)
             .map_err(|error| self.explain_too_small(error, len_bytes))?;
-        self.make_on(&image.into(), OnDevice::Anything, progress)
+        self.make_on(&image.into(), OnDevice::Anything)
     }
 
     /// As much of an image that is there as the filesystem is to use.
@@ -256,27 +265,22 @@ impl FormatOptions {
         Ok(Image::new(Arc::clone(image.name()), Arc::new(view)))
     }
 
-    fn try_size(
-        &self,
-        draft: &Draft,
-        size_bytes: u64,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
-        self.make_on(&draft.clear(size_bytes)?.into(), OnDevice::Zeros, progress)
+    fn try_size(&self, draft: &Draft, size_bytes: u64) -> Result<()> {
+        self.make_on(&draft.clear(size_bytes)?.into(), OnDevice::Zeros)
     }
 
     /// Makes it with some room to spare.
-    fn make_roomy(&self, draft: &Draft, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    fn make_roomy(&self, draft: &Draft) -> Result<()> {
         let mut size_bytes = self.likely_bytes()?;
         for _ in 1..SIZES_MAX {
-            match self.try_size(draft, size_bytes, progress) {
+            match self.try_size(draft, size_bytes) {
                 Err(error) if is_full(&error) => {
                     size_bytes = (size_bytes + size_bytes / 4).next_multiple_of(SIZE_UNIT_BYTES);
                 }
                 made => return made,
             }
         }
-        self.try_size(draft, size_bytes, progress)
+        self.try_size(draft, size_bytes)
     }
 
     /// What the content takes with what belongs to it, a journal, and a tenth to spare.
@@ -294,12 +298,7 @@ impl FormatOptions {
     }
 
     /// Makes it on images: of a draft, which holds nothing but zeros, or in place.
-    fn make_on(
-        &self,
-        images: &ImageSet,
-        before: OnDevice,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
+    fn make_on(&self, images: &ImageSet, before: OnDevice) -> Result<()> {
         let clock = self.fresh_clock();
         self.make_empty(images, before, &*clock)?;
         let Some(content) = &self.content else {
@@ -313,7 +312,7 @@ impl FormatOptions {
             clock,
         };
         let fs = self.new.driver().mount(request).map_err(named)?;
-        content.fill(&*fs, progress)?;
+        content.fill(&*fs, &self.progress)?;
         if let Some((uid, gid)) = self.new.driver().root_owner() {
             // Before that of what the root directory is copied from.
             let owner = SetAttr {
@@ -425,13 +424,25 @@ mod tests {
             .content(content)
             .size_of_content();
         let most = budget.dirty_limit_bytes() + (64 << 10);
-        let mut reported = 0;
-        let mut progress = |bytes| {
-            reported += bytes;
+        let progress = Progress::listening(move |_| {
             assert!(budget.dirty_bytes() <= most, "{}", budget.dirty_bytes());
-        };
-        maker.make(&spec, &mut progress).unwrap();
-        assert_eq!(reported, 300 * (32 << 10));
+        });
+        maker.progress(progress.clone()).make(&spec).unwrap();
+        assert_eq!(progress.bytes(), 300 * (32 << 10));
+        assert_eq!(progress.files(), 300);
+    }
+
+    #[test]
+    fn cancelled_format_leaves_no_file() {
+        let folder = folder_of(300, 32 << 10);
+        let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
+        let content = Content::of_folder(&folder.path().join("tree")).unwrap();
+        let progress = Progress::default();
+        progress.cancel();
+        let maker = FormatOptions::default().content(content).size_of_content();
+        let error = maker.progress(progress).make(&spec).unwrap_err();
+        assert_eq!(error.code(), "cancelled");
+        assert_eq!(entries(folder.path()), 1, "only the tree is left");
     }
 
     fn entries(folder: &Path) -> usize {
@@ -450,9 +461,10 @@ mod tests {
             let spec = ImageSpec::parse(folder.path().join("image")).unwrap();
             let content = || Content::of_folder(&folder.path().join("tree")).unwrap();
             let maker = || FormatOptions::new(MkfsOptions::new(generation)).content(content());
-            let mut reported = 0;
-            let mut progress = |bytes| reported += bytes;
-            maker().minimal_size().make(&spec, &mut progress).unwrap();
+            let progress = Progress::default();
+            let minimal = maker().minimal_size().progress(progress.clone());
+            minimal.make(&spec).unwrap();
+            let reported = progress.bytes();
             let smallest = fs::metadata(&spec.image).unwrap().len();
             let most = u64::from(files) * bytes as u64 * 4;
             assert!(
@@ -462,7 +474,7 @@ mod tests {
             fs::remove_file(&spec.image).unwrap();
             for part in [50, 20, 5, 2] {
                 let less = smallest - (smallest / part).max(4096);
-                let made = maker().size_bytes(less).make(&spec, &mut |_| {});
+                let made = maker().size_bytes(less).make(&spec);
                 let error = made.unwrap_err();
                 let full = rustix::io::Errno::NOSPC;
                 assert_eq!(error.errno(), full, "{smallest}, {less}: {error}");
@@ -483,20 +495,17 @@ mod tests {
             let maker = FormatOptions::new(MkfsOptions::new(NEWEST));
             maker.content(content).overwrite(true)
         };
-        let error = maker().size_bytes(2 << 20).make(&spec, &mut |_| {});
+        let error = maker().size_bytes(2 << 20).make(&spec);
         assert!(is_full(&error.unwrap_err()));
         let mut options = MkfsOptions::new(NEWEST);
         options.block_bytes = Some(3000);
         let unfit = FormatOptions::new(options).overwrite(true);
         for maker in [unfit.clone(), unfit.size_bytes(8 << 20)] {
-            assert!(maker.make(&spec, &mut |_| {}).is_err());
+            assert!(maker.make(&spec).is_err());
         }
         assert_eq!(fs::read(&path).unwrap(), b"a letter");
         assert_eq!(entries(folder.path()), 2);
-        maker()
-            .size_of_content()
-            .make(&spec, &mut |_| {})
-            .unwrap_err();
+        maker().size_of_content().make(&spec).unwrap_err();
         assert_eq!(fs::read(&path).unwrap(), b"a letter", "it keeps its size");
     }
 
@@ -512,7 +521,7 @@ mod tests {
             let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2));
             let maker = maker.content(content).overwrite(true).size_bytes(4 << 20);
             let spec = ImageSpec::parse(image).unwrap();
-            assert!(maker.make(&spec, &mut |_| {}).is_err());
+            assert!(maker.make(&spec).is_err());
         }
         assert_eq!(fs::read(&path).unwrap(), [0; 1024]);
     }
@@ -525,7 +534,7 @@ mod tests {
         std::os::unix::fs::symlink("image", &link).unwrap();
         let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2)).size_bytes(1 << 20);
         let spec = ImageSpec::parse(&link).unwrap();
-        maker.make(&spec, &mut |_| {}).unwrap();
+        maker.make(&spec).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
     }
@@ -537,16 +546,16 @@ mod tests {
         let spec = ImageSpec::parse(&path).unwrap();
         fs::write(&path, b"a letter").unwrap();
         let maker = FormatOptions::new(MkfsOptions::new(Generation::Ext2)).size_bytes(4 << 20);
-        let error = maker.make(&spec, &mut |_| {}).unwrap_err();
+        let error = maker.make(&spec).unwrap_err();
         assert!(matches!(error.cause, Cause::Occupied { .. }), "{error}");
         let maker = maker.overwrite(true);
         let user = Image::open(&path, Access::Write).unwrap();
-        assert!(maker.make(&spec, &mut |_| {}).is_err());
+        assert!(maker.make(&spec).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"a letter");
         drop(user);
-        maker.make(&spec, &mut |_| {}).unwrap();
+        maker.make(&spec).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
-        let refused = maker.size_bytes(1024).make(&spec, &mut |_| {});
+        let refused = maker.size_bytes(1024).make(&spec);
         assert!(refused.is_err() && path.exists());
     }
 }

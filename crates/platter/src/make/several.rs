@@ -27,11 +27,7 @@ impl Drop for NewFiles {
 impl FormatOptions {
     /// Makes it on all of the images. Those that are there are written in place, once it is sure that their
     /// sizes and the options go together.
-    pub(super) fn make_on_several(
-        &self,
-        spec: &ImageSpec,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
+    pub(super) fn make_on_several(&self, spec: &ImageSpec) -> Result<()> {
         let mut new_files = NewFiles::default();
         let mut images = ImageSet::new(self.open_target(spec, &mut new_files)?);
         for (role, spec) in &self.others {
@@ -40,7 +36,7 @@ impl FormatOptions {
         let targets = images.devices();
         let checked = self.new.driver().check(&targets, &*self.fresh_clock());
         checked.map_err(|error| Error::new(images.first().name(), error))?;
-        self.make_on(&images, OnDevice::Anything, progress)?;
+        self.make_on(&images, OnDevice::Anything)?;
         new_files.0.clear();
         Ok(())
     }
@@ -154,7 +150,7 @@ mod tests {
     }
 
     fn make(maker: &FormatOptions, dir: &Path) -> Result<()> {
-        maker.make(&ImageSpec::new(dir.join("first")), &mut |_| {})
+        maker.make(&ImageSpec::new(dir.join("first")))
     }
 
     fn entries(dir: &Path) -> usize {

@@ -29,10 +29,10 @@ const STEPS_MAX: u32 = 50;
 
 impl FormatOptions {
     /// Makes the shortest image of those that are longer than another by a hundredth, or by 4 KiB.
-    pub(super) fn make_smallest(&self, draft: &Draft, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    pub(super) fn make_smallest(&self, draft: &Draft) -> Result<()> {
         let mut full = None;
         for class in self.new.driver().length_classes() {
-            match self.make_smallest_of(draft, &class, progress) {
+            match self.make_smallest_of(draft, &class) {
                 Err(error) if is_full(&error) => full = Some(error),
                 made => return made,
             }
@@ -44,12 +44,7 @@ impl FormatOptions {
     ///
     /// # Errors
     /// `NoSpace` when none of them is long enough.
-    fn make_smallest_of(
-        &self,
-        draft: &Draft,
-        class: &Range<u64>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
+    fn make_smallest_of(&self, draft: &Draft, class: &Range<u64>) -> Result<()> {
         let data = self
             .content
             .as_ref()
@@ -57,39 +52,33 @@ impl FormatOptions {
         if data >= class.end.saturating_mul(2) {
             return Err(super::full(&draft.clear(0)?));
         }
-        let needed = self.measure(draft, class, progress)?;
+        let needed = self.measure(draft, class)?;
         let mut len = self.first_with(draft, needed, class)?;
-        let mut fits = self.try_size(draft, len, progress);
+        let mut fits = self.try_size(draft, len);
         for _ in 0..STEPS_MAX {
             match fits {
                 Err(error) if is_full(&error) => {}
                 fits => {
                     fits?;
-                    return self.make_shorter(draft, len, class, progress);
+                    return self.make_shorter(draft, len, class);
                 }
             }
             // Fragmented free space needed more of itself for its records.
             len += step(len);
-            fits = self.try_size(draft, len, progress);
+            fits = self.try_size(draft, len);
         }
         fits
     }
 
     /// Goes down from a length that is enough until the next step is too short.
-    fn make_shorter(
-        &self,
-        draft: &Draft,
-        mut len: u64,
-        class: &Range<u64>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<()> {
+    fn make_shorter(&self, draft: &Draft, mut len: u64, class: &Range<u64>) -> Result<()> {
         for _ in 0..STEPS_MAX {
             let shorter = len.saturating_sub(step(len));
             if shorter < class.start {
                 break;
             }
             let trial = draft.sibling()?;
-            match self.try_size(&trial, shorter, progress) {
+            match self.try_size(&trial, shorter) {
                 Ok(()) => len = shorter,
                 Err(error) if is_full(&error) => break,
                 Err(error) => return Err(error),
@@ -100,17 +89,12 @@ impl FormatOptions {
     }
 
     /// The bytes that the content takes in images of lengths in `class`.
-    fn measure(
-        &self,
-        draft: &Draft,
-        class: &Range<u64>,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<u64> {
+    fn measure(&self, draft: &Draft, class: &Range<u64>) -> Result<u64> {
         let mut len = self.likely_bytes()?.max(class.start);
         for _ in 0..SIZES_MAX {
             len = len.min(class.end - UNIT_BYTES);
             let before = self.free_bytes(draft, len)?;
-            match self.try_size(draft, len, progress) {
+            match self.try_size(draft, len) {
                 Err(error) if is_full(&error) && len + UNIT_BYTES < class.end => {
                     len = (len + len / 4).next_multiple_of(UNIT_BYTES);
                 }

@@ -10,7 +10,7 @@ use platter_vfs::{
 use super::ahead::{Part, Pieces};
 use super::contents::{Contents, has_holes, write_data};
 use super::{Content, Filled, Member, MemberKind, MemberPath};
-use crate::{Cause, Result};
+use crate::{Cause, Progress, Result};
 
 /// Files that are no longer are made as a whole, several at once...
 const SHORT_BYTES_MAX: u64 = 64 << 10;
@@ -30,7 +30,7 @@ pub(super) struct Filler<'a> {
     waiting: Vec<Waiting<'a>>,
     /// How long they are together.
     waiting_bytes: usize,
-    progress: Progress<'a>,
+    progress: Report<'a>,
 }
 
 /// A directory, by its name in the one above.
@@ -39,10 +39,10 @@ struct Open {
     inode: Arc<dyn Inode>,
 }
 
-/// What was made, and the function that bytes are reported to.
-struct Progress<'a> {
+/// What was made, and where that is counted for the caller.
+struct Report<'a> {
     filled: Filled,
-    observer: &'a mut dyn FnMut(u64),
+    observer: &'a Progress,
 }
 
 /// A file without attributes whose contents have no holes.
@@ -57,7 +57,7 @@ impl<'a> Filler<'a> {
         content: &'a Content,
         pieces: Pieces<'a>,
         fs: &'a dyn Filesystem,
-        observer: &'a mut dyn FnMut(u64),
+        observer: &'a Progress,
     ) -> Self {
         Self {
             content,
@@ -66,7 +66,7 @@ impl<'a> Filler<'a> {
             open: Vec::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
-            progress: Progress {
+            progress: Report {
                 filled: Filled::default(),
                 observer,
             },
@@ -85,6 +85,8 @@ impl<'a> Filler<'a> {
         if path.is_root() {
             return Ok(());
         }
+        self.progress.observer.check().map_err(failed)?;
+        self.progress.observer.add_file();
         self.progress.filled.names += 1;
         let size_bytes = member.kind.contents().map(Contents::size_bytes);
         let Some(size_bytes) = size_bytes.filter(|&size_bytes| size_bytes <= SHORT_BYTES_MAX)
@@ -278,13 +280,14 @@ impl<'a> Filler<'a> {
     }
 }
 
-impl Progress<'_> {
+impl Report<'_> {
     /// Writes what is no zeros of a part of a file. Returns where that ends.
     fn write(&mut self, inode: &dyn Inode, offset: u64, bytes: &[u8]) -> Result<u64, Cause> {
         let mut end = 0;
         write_data(offset, bytes, &mut |offset, bytes| {
             end = offset + bytes.len() as u64;
             self.add(bytes.len() as u64);
+            self.observer.check()?;
             Ok(inode.write_at(offset, bytes)?)
         })?;
         Ok(end)
@@ -292,7 +295,7 @@ impl Progress<'_> {
 
     fn add(&mut self, bytes: u64) {
         self.filled.bytes += bytes;
-        (self.observer)(bytes);
+        self.observer.add_bytes(bytes);
     }
 }
 

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 use platter_vfs::attr::DeviceNumber;
 use platter_vfs::{Context, Credentials, Filesystem, Timestamp};
 
-use crate::{Cause, Error, Result};
+use crate::{Cause, Error, Progress, Result};
 use ahead::Pieces;
 pub(crate) use contents::Contents;
 use contents::{HOLE_BYTES, HostPlace};
@@ -247,8 +247,8 @@ impl Content {
         Ok(all)
     }
 
-    /// Makes it all in a filesystem. Calls `progress` with bytes that are written, or about to be.
-    pub fn fill(&self, fs: &dyn Filesystem, progress: &mut dyn FnMut(u64)) -> Result<Filled> {
+    /// Makes it all in a filesystem. Counts in `progress` what is written, or about to be.
+    pub fn fill(&self, fs: &dyn Filesystem, progress: &Progress) -> Result<Filled> {
         let files = self
             .members
             .iter()
@@ -261,7 +261,7 @@ impl Content {
         &self,
         pieces: Pieces<'_>,
         fs: &dyn Filesystem,
-        progress: &mut dyn FnMut(u64),
+        progress: &Progress,
     ) -> Result<Filled> {
         let mut filler = Filler::new(self, pieces, fs, progress);
         for (path, member) in &self.members {

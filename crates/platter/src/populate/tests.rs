@@ -39,7 +39,7 @@ fn memory() -> MemFs {
 /// All that was made, as text.
 fn described(content: &Content) -> String {
     let fs = memory();
-    content.fill(&fs, &mut |_| {}).unwrap();
+    content.fill(&fs, &Progress::default()).unwrap();
     let mut text = String::new();
     let mut stack = vec![(Vec::new(), fs.root().unwrap())];
     while let Some((path, inode)) = stack.pop() {
@@ -138,7 +138,7 @@ fn what_is_there_twice_is_taken_as_it_came_last() {
     let fs = memory();
     let filled = Content::of_archive(&archive)
         .unwrap()
-        .fill(&fs, &mut |_| {});
+        .fill(&fs, &Progress::default());
     assert_eq!(filled.unwrap().bytes, 10);
 }
 
@@ -303,13 +303,13 @@ fn owners_can_be_given() {
     let mut content = Content::of_folder(&folder.path().join("tree")).unwrap();
     content.owned_by(12, 34);
     let fs = memory();
-    content.fill(&fs, &mut |_| {}).unwrap();
+    content.fill(&fs, &Progress::default()).unwrap();
     let root = fs.root().unwrap().attr().unwrap();
     assert_eq!((root.uid, root.gid), (12, 34));
     let map = |from, to| IdMap::new(vec![IdRange { from, to, count: 1 }]);
     content.map_owners(&map(12, 1000), &map(35, 2000));
     let fs = memory();
-    content.fill(&fs, &mut |_| {}).unwrap();
+    content.fill(&fs, &Progress::default()).unwrap();
     let root = fs.root().unwrap().attr().unwrap();
     assert_eq!((root.uid, root.gid), (1000, 34));
 }

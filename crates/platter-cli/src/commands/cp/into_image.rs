@@ -5,7 +5,7 @@ use std::io::{Write, stderr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use platter::edit::{CopyIn, CopyInEvent, CopySource, Owner};
+use platter::edit::{CopyIn, CopyInEvent, CopySource, Owner, Symlinks, Target};
 use platter::vfs::FileKind;
 use platter::{Edit, Escaped, File, ImageSpec};
 
@@ -62,8 +62,17 @@ impl Cp {
         let mut volumes = Volumes::new(options);
         let is_recursive = self.recursive || self.archive;
         let follow = self.follow || !is_recursive;
-        let into = !self.no_target_directory;
-        let mut copy = CopyIn::new(edit, self.copy_options(), owner, &mut observer);
+        let meaning = if self.no_target_directory {
+            Target::Name
+        } else {
+            Target::Into
+        };
+        let symlinks = if follow {
+            Symlinks::Follow
+        } else {
+            Symlinks::NoFollow
+        };
+        let mut copy = CopyIn::new(self.copy_options(), owner);
         for operand in sources {
             let source = if ImageSpec::is_inside_image(operand) {
                 let file = open_source(edit, target, operand, follow, &mut volumes)?;
@@ -74,7 +83,8 @@ impl Cp {
             } else {
                 CopySource::Host(PathBuf::from(operand))
             };
-            copy.copy(&source, follow, target.path_or_root(), into)?;
+            let target = (target.path_or_root(), meaning);
+            copy.copy(edit, (&source, symlinks), target, &mut observer)?;
         }
         Ok(())
     }

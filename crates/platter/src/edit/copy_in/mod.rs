@@ -15,10 +15,10 @@ use platter_vfs::{
 
 pub use self::source::CopySource;
 use self::source::{SourceAttr, SourceId};
-use super::{Edit, Owner};
+use super::{Edit, Owner, Symlinks, Target};
 use crate::copy::{CopyOptions, CopySummary};
 use crate::volume::place::Place;
-use crate::{Cause, Error, Result};
+use crate::{Cause, Error, Progress, Result};
 
 const SET_ID_BITS: u32 = 0o6000;
 
@@ -31,15 +31,25 @@ pub enum CopyInEvent<'a> {
     Progress(CopySummary),
 }
 
+/// Listens to a copy.
+pub type CopyInObserver<'a> = dyn FnMut(CopyInEvent<'_>) + 'a;
+
 /// Copies files into an image, and remembers which have several names.
-pub struct CopyIn<'e> {
-    edit: &'e Edit,
+#[derive(Debug)]
+pub struct CopyIn {
     options: CopyOptions,
     owner: Owner,
+    progress: Progress,
     summary: CopySummary,
-    observer: &'e mut dyn FnMut(CopyInEvent<'_>),
     /// What a source with several names has become.
     copied: HashMap<SourceId, InodeId>,
+}
+
+/// Copies of one source.
+struct Copying<'c> {
+    edit: &'c Edit,
+    state: &'c mut CopyIn,
+    observer: &'c mut CopyInObserver<'c>,
 }
 
 /// A directory that is being filled.
@@ -53,50 +63,70 @@ struct Frame {
     is_new: bool,
 }
 
-impl std::fmt::Debug for CopyIn<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("CopyIn")
-            .field("options", &self.options)
-            .field("summary", &self.summary)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<'e> CopyIn<'e> {
+impl CopyIn {
     /// Nothing was copied yet. `owner` is that of new files, where it is given, whatever else is to
     /// be kept.
-    pub fn new(
-        edit: &'e Edit,
-        options: CopyOptions,
-        owner: Owner,
-        observer: &'e mut dyn FnMut(CopyInEvent<'_>),
-    ) -> Self {
+    #[must_use]
+    pub fn new(options: CopyOptions, owner: Owner) -> Self {
         Self {
-            edit,
             options,
             owner,
+            progress: Progress::default(),
             summary: CopySummary::default(),
-            observer,
             copied: HashMap::new(),
         }
     }
 
-    /// Copies a source to a path of the image; with `into`, and where that is a directory, into it
-    /// under its own name. What is copied over a symbolic link goes to where the link leads; below a
-    /// directory, links are replaced.
+    /// Counts in `progress`, which can cancel the copy.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> Self {
+        self.progress = progress;
+        self
+    }
+
+    /// How much was copied so far.
+    #[must_use]
+    pub fn summary(&self) -> CopySummary {
+        self.summary
+    }
+
+    /// Copies a source to a path of the image that `edit` changes, or into the directory there. What is copied
+    /// over a symbolic link goes to where the link leads; below a directory, links are replaced.
+    /// `symlinks` is for the source; below a directory, links are copied as such.
     ///
     /// # Errors
     /// The first that there is. The edit is then to be dropped.
     pub fn copy(
         &mut self,
+        edit: &Edit,
+        (source, symlinks): (&CopySource, Symlinks),
+        (target, meaning): (&[u8], Target),
+        observer: &mut CopyInObserver<'_>,
+    ) -> Result<()> {
+        // The two borrow for different times.
+        let mut observer = |event: CopyInEvent<'_>| observer(event);
+        let mut copying = Copying {
+            edit,
+            state: self,
+            observer: &mut observer,
+        };
+        copying.copy(source, symlinks == Symlinks::Follow, target, meaning)
+    }
+}
+
+impl Copying<'_> {
+    fn copy(
+        &mut self,
         source: &CopySource,
         follow: bool,
         target: &[u8],
-        into: bool,
+        meaning: Target,
     ) -> Result<()> {
         let edit = self.edit;
         let attr = source.attr(follow)?;
-        if into && let Some(dir) = edit.directory(target) {
+        if meaning == Target::Into
+            && let Some(dir) = edit.directory(target)
+        {
             return match source.last_name() {
                 Some(name) => {
                     let place = edit.named(target, Place::inside(dir, target, name))?;
@@ -190,6 +220,8 @@ impl<'e> CopyIn<'e> {
         let edit = self.edit;
         let mut entered: HashSet<SourceId> = HashSet::new();
         while let Some(frame) = frames.last_mut() {
+            let cancelled = |cause| edit.error(&frame.path, cause);
+            self.state.progress.check().map_err(cancelled)?;
             let Some(name) = frame.names.pop() else {
                 if let Some(frame) = frames.pop() {
                     self.finish_dir(&frame)?;
@@ -275,7 +307,7 @@ impl<'e> CopyIn<'e> {
             Some(found) if found.kind == FileKind::Directory => {
                 return Err(refuse(Condition::IsDirectory));
             }
-            Some(_) if self.options.no_clobber => return Ok(None),
+            Some(_) if self.state.options.no_clobber => return Ok(None),
             Some(_) | None => {}
         }
         (self.observer)(CopyInEvent::Copying(source, &place.path));
@@ -295,9 +327,14 @@ impl<'e> CopyIn<'e> {
         existing: Option<(Arc<dyn Inode>, FileKind)>,
     ) -> Result<()> {
         let edit = self.edit;
-        let has_links = self.options.preserve.links && attr.links > 1;
-        let first = self.copied.get(&attr.id).filter(|_| has_links).copied();
-        let is_contents = attr.kind == FileKind::Regular || !self.options.recursive;
+        let has_links = self.state.options.preserve.links && attr.links > 1;
+        let first = self
+            .state
+            .copied
+            .get(&attr.id)
+            .filter(|_| has_links)
+            .copied();
+        let is_contents = attr.kind == FileKind::Regular || !self.state.options.recursive;
         if let Some((there, kind)) = existing {
             if first == Some(there.id()) {
                 return Ok(());
@@ -306,7 +343,7 @@ impl<'e> CopyIn<'e> {
                 self.overwrite(source, attr, &place.path, &*there)?;
                 self.put_attributes(source, attr, follow, &place.path, &*there, false)?;
                 if has_links {
-                    self.copied.insert(attr.id.clone(), there.id());
+                    self.state.copied.insert(attr.id.clone(), there.id());
                 }
                 return Ok(());
             }
@@ -335,7 +372,7 @@ impl<'e> CopyIn<'e> {
         }
         self.put_attributes(source, attr, follow, &place.path, &*inode, true)?;
         if has_links {
-            self.copied.insert(attr.id.clone(), inode.id());
+            self.state.copied.insert(attr.id.clone(), inode.id());
         }
         Ok(())
     }
@@ -369,8 +406,10 @@ impl<'e> CopyIn<'e> {
         let edit = self.edit;
         let mut refused = None;
         let copied = source.copy(attr, &mut |offset, bytes| {
-            self.summary.bytes += bytes.len() as u64;
-            (self.observer)(CopyInEvent::Progress(self.summary));
+            self.state.progress.add_bytes(bytes.len() as u64);
+            self.state.progress.check()?;
+            self.state.summary.bytes += bytes.len() as u64;
+            (self.observer)(CopyInEvent::Progress(self.state.summary));
             inode.write_at(offset, bytes).map_err(|error| {
                 refused = Some(error.clone());
                 Cause::from(error)
@@ -398,15 +437,17 @@ impl<'e> CopyIn<'e> {
         inode: &dyn Inode,
         is_new: bool,
     ) -> Result<()> {
-        let (edit, preserve) = (self.edit, self.options.preserve);
+        let (edit, preserve) = (self.edit, self.state.options.preserve);
         let keeps_owner = preserve.ownership;
         let owner = SetAttr {
             uid: self
+                .state
                 .owner
                 .uid
                 .filter(|_| is_new)
                 .or(keeps_owner.then_some(attr.uid)),
             gid: self
+                .state
                 .owner
                 .gid
                 .filter(|_| is_new)
@@ -416,7 +457,7 @@ impl<'e> CopyIn<'e> {
         let is_link = attr.kind == FileKind::Symlink;
         let mut changes = owner;
         if preserve.mode && !is_link {
-            let known_owner = keeps_owner || self.owner.uid.is_some();
+            let known_owner = keeps_owner || self.state.owner.uid.is_some();
             let dropped = if known_owner { 0 } else { SET_ID_BITS };
             changes.permissions = Some(attr.permissions & !dropped);
         }
@@ -468,7 +509,7 @@ impl<'e> CopyIn<'e> {
     }
 
     fn refuse_directory(&self, source: &CopySource) -> Result<()> {
-        if self.options.recursive {
+        if self.state.options.recursive {
             return Ok(());
         }
         Err(source.error(platter_vfs::Error::from(Condition::IsDirectory)))
@@ -478,14 +519,15 @@ impl<'e> CopyIn<'e> {
     fn context(&self) -> Context {
         let mut context = self.edit.context.clone();
         let credentials = &mut context.credentials;
-        credentials.uid = self.owner.uid.unwrap_or(credentials.uid);
-        credentials.gid = self.owner.gid.unwrap_or(credentials.gid);
+        credentials.uid = self.state.owner.uid.unwrap_or(credentials.uid);
+        credentials.gid = self.state.owner.gid.unwrap_or(credentials.gid);
         context
     }
 
     fn count(&mut self) {
-        self.summary.files += 1;
-        (self.observer)(CopyInEvent::Progress(self.summary));
+        self.state.progress.add_file();
+        self.state.summary.files += 1;
+        (self.observer)(CopyInEvent::Progress(self.state.summary));
     }
 }
 
