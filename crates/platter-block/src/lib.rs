@@ -14,6 +14,7 @@
 //! | [`BatchDevice`] | holds writes until the next flush and submits them as one batch |
 //! | [`RevocableDevice`] | can be revoked while other references to it exist |
 //! | [`CountingDevice`] | counts requests |
+//! | [`GatheringDevice`] | reads announced ranges together |
 //! | [`sim`] | records writes, simulates power failures, fails requests |
 //!
 //! A filesystem in the second partition of an image, writable without touching the image:
@@ -44,6 +45,7 @@ pub mod scratch;
 pub mod batch;
 pub mod revocable;
 pub mod stats;
+pub mod gather;
 pub mod partition;
 pub mod sim;
 
@@ -52,6 +54,7 @@ pub use concat::ConcatDevice;
 pub use device::{BlockDevice, Geometry};
 pub use error::{IoError, Operation};
 pub use file::{Access, FileDevice, OpenError, OpenOptions, Refusal};
+pub use gather::GatheringDevice;
 pub use guard::ReadOnlyDevice;
 pub use memory::MemoryDevice;
 pub use overlay::{OverlayDevice, OverlayOptions};

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use platter_block::BlockDevice;
+use platter_block::{BlockDevice, GatheringDevice};
 use platter_vfs::inode::OwnedDirEntry;
 use platter_vfs::tree_walk::DirListing;
 use platter_vfs::{Attr, FileKind, Filesystem, Inode, Place, WalkOrder};
@@ -70,6 +70,8 @@ pub(crate) struct EntrySource<'a> {
     pub(crate) fs: &'a dyn Filesystem,
     /// The devices to announce contents to, in the order in which the filesystem was given them.
     pub(crate) devices: &'a [Arc<dyn BlockDevice>],
+    /// The same devices where they can read what was announced together; else none.
+    pub(crate) gathering: &'a [Arc<GatheringDevice>],
     /// Whether contents will be read.
     pub(crate) contents: bool,
 }
@@ -137,6 +139,13 @@ impl DirEntries {
 }
 
 impl EntrySource<'_> {
+    /// Forgets what was announced and is not read any more.
+    pub(crate) fn forget(&self) {
+        for device in self.gathering {
+            device.forget();
+        }
+    }
+
     /// Loads the inodes of entries, in the order of their numbers.
     fn load(&self, entries: Vec<OwnedDirEntry>) -> VecDeque<LoadedEntry> {
         let mut order: Vec<(usize, OwnedDirEntry)> = entries.into_iter().enumerate().collect();
@@ -177,6 +186,13 @@ impl EntrySource<'_> {
                 break;
             }
         }
+        ranges.sort_unstable();
+        for (member, device) in (0..).zip(self.gathering) {
+            let own = ranges.iter().filter(|(place, _)| place.member == member);
+            device.announce(
+                own.map(|&(Place { offset, .. }, length)| offset..offset.saturating_add(length)),
+            );
+        }
         for (member, range) in joined(ranges) {
             if let Some(device) = self.devices.get(usize::from(member)) {
                 device.will_need(range);
@@ -186,9 +202,8 @@ impl EntrySource<'_> {
     }
 }
 
-/// Sorts ranges by device and place, and joins those that lie close together.
-fn joined(mut ranges: Vec<(Place, u64)>) -> Vec<(u16, Range<u64>)> {
-    ranges.sort_unstable();
+/// Joins ranges that lie close together. They are sorted by device and place.
+fn joined(ranges: Vec<(Place, u64)>) -> Vec<(u16, Range<u64>)> {
     let mut joined: Vec<(u16, Range<u64>)> = Vec::new();
     for (Place { member, offset }, length) in ranges {
         let end = offset.saturating_add(length);
@@ -218,7 +233,8 @@ mod tests {
         };
         let ranges = [near..near + 9, 4..8, 0..4, 6..7, far..far + 1];
         let mut ranges = ranges.map(|range| on(0, range)).to_vec();
-        ranges.insert(1, on(1, 8..9));
+        ranges.push(on(1, 8..9));
+        ranges.sort_unstable();
         assert_eq!(
             joined(ranges),
             [(0, 0..near + 9), (0, far..far + 1), (1, 8..9)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use platter_block::{Access, RevocableDevice};
+use platter_block::{Access, GatheringDevice, RevocableDevice};
 use platter_cache::MemoryBudget;
 use platter_ondisk::{Corruption, Locus};
 use platter_vfs::clock::{FixedClock, SystemClock};
@@ -199,6 +199,14 @@ impl MountOptions {
             device
         });
         let counting = self.count_requests.then(|| Counting::below(&mut devices));
+        let mut gathering = Vec::new();
+        if driver.gathers_reads() && self.writing.is_none() {
+            devices = devices.map(|device| {
+                let device = Arc::new(GatheringDevice::new(Arc::clone(&device.device)));
+                gathering.push(Arc::clone(&device));
+                device
+            });
+        }
         let request = self.request(driver, image, devices.clone())?;
         let fs = driver
             .mount(request)
@@ -207,6 +215,7 @@ impl MountOptions {
             devices: devices.all(),
             file: image.file().cloned(),
             counting,
+            gathering,
             revocable: Some(revocable),
             ..VolumeParts::new(Arc::clone(image.name()), fs)
         };

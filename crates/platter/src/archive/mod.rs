@@ -139,6 +139,7 @@ pub fn write_tar(
         pipeline.stop();
         written
     });
+    volume.entry_source(true).forget();
     written.map_err(|error| Error {
         image: "".into(),
         path: None,

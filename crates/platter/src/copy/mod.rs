@@ -143,7 +143,9 @@ impl Copier {
         let opened = rustix::fs::open(dir, flags, Mode::empty());
         let opened = opened.map_err(|error| host_error(dir, error))?;
         let place = Place::top(Arc::new(opened.into()), dir, name);
-        self.copy_tree(source, place, observer)
+        let copied = self.copy_tree(source, place, observer);
+        source.volume().entry_source(true).forget();
+        copied
     }
 
     /// Copies the contents of `source`, a regular file, over what `target` names, which may be a

@@ -61,6 +61,10 @@ impl Driver for BtrfsDriver {
         set(&mut MountOptions::default(), option)
     }
 
+    fn gathers_reads(&self) -> bool {
+        true
+    }
+
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
         if request.writing.is_some() {
             return Err(Condition::ReadOnly.into());

@@ -88,6 +88,11 @@ pub(crate) trait Driver: Sync {
         EditStrategy::Refused
     }
 
+    /// Whether small files that are read one after the other are to be read from the device together.
+    fn gathers_reads(&self) -> bool {
+        false
+    }
+
     /// The types of filesystems it makes, by the names that `mkfs -t` takes.
     fn mkfs_types(&self) -> &'static [&'static str] {
         &[]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use platter_block::{BlockDevice, Counts, FileDevice, RevocableDevice};
+use platter_block::{BlockDevice, Counts, FileDevice, GatheringDevice, RevocableDevice};
 use platter_vfs::path::PathWalk;
 use platter_vfs::{
     Condition, Context, Credentials, Description, FileKind, Filesystem, Inode, StatFs,
@@ -72,6 +72,8 @@ pub(crate) struct VolumeParts {
     pub(crate) devices: Arc<[Arc<dyn BlockDevice>]>,
     pub(crate) file: Option<Arc<FileDevice>>,
     pub(crate) counting: Option<Counting>,
+    /// The devices again, where they read together what is announced; else none.
+    pub(crate) gathering: Vec<Arc<GatheringDevice>>,
     /// Set once the edit that it is of has ended.
     pub(crate) ended: Option<Arc<AtomicBool>>,
     /// The devices of a volume that ends its filesystem itself.
@@ -87,6 +89,7 @@ impl VolumeParts {
             devices: Arc::new([]),
             file: None,
             counting: None,
+            gathering: Vec::new(),
             ended: None,
             revocable: None,
         }
@@ -283,6 +286,7 @@ impl Volume {
         EntrySource {
             fs: &**self.filesystem(),
             devices: self.devices(),
+            gathering: &self.shared.parts.gathering,
             contents,
         }
     }

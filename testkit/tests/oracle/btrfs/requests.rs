@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use platter_block::{BlockDevice, CountingDevice};
+use platter::archive::{TarOptions, write_tar};
+use platter::{Image, MountOptions as OpenOptions, Volume};
+use platter_block::{Access, BlockDevice, CountingDevice};
 use platter_btrfs::{Btrfs, MountOptions};
 use platter_vfs::inode::read_dir_all;
 use platter_vfs::{FileKind, Filesystem, Inode, Name, PathWalk};
@@ -20,7 +22,7 @@ for dir in 0 1 2 3 4 5 6 7 8 9; do
     i=0
     while [ $i -lt 200 ]; do
         echo $i > $dir/name.$i
-        cp noise $dir/below/name.$i
+        cp --reflink=never noise $dir/below/name.$i
         i=$((i + 1))
     done
 done
@@ -58,6 +60,37 @@ fn listing_reads_leaves_ahead() -> Result<()> {
     let blocks = item.unwrap().bytes_used / 4096;
     assert!(blocks > 400, "{blocks} blocks");
     assert!(reads * 2 < blocks, "{reads} reads of {blocks} blocks");
+    Ok(())
+}
+
+fn archive(volume: &Volume) -> Result<Vec<u8>> {
+    let mut archive = Vec::new();
+    let options = TarOptions::default();
+    let members: &[&[u8]] = &[b"."];
+    let summary = write_tar(volume, b"/", members, &mut archive, &options, &mut |_| {})?;
+    assert_eq!((summary.members, summary.damaged), (4022, 0));
+    Ok(archive)
+}
+
+#[test]
+fn archive_reads_small_files_together() -> Result<()> {
+    let pool = Pool::make(1, 160 << 10, &[])?;
+    pool.run("", MANY)?;
+    let device = Arc::new(CountingDevice::new(pool.devices()?.remove(0)));
+    let devices = [Arc::clone(&device) as Arc<dyn BlockDevice>];
+    // Nothing can be announced to devices that the volume does not know.
+    let alone = Volume::new(
+        "image",
+        Arc::new(mount(&devices, &MountOptions::default())?),
+    );
+    let expected = archive(&alone)?;
+    let reads_alone = device.counts().reads;
+    assert!(reads_alone > 2000, "{reads_alone} reads");
+    let image = Image::open(pool.paths()[0], Access::Read)?;
+    let volume = OpenOptions::new().count_requests().mount(&image)?;
+    assert!(archive(&volume)? == expected);
+    let reads = volume.request_counts().unwrap().reads;
+    assert!(reads * 8 < reads_alone, "{reads} reads, not {reads_alone}");
     Ok(())
 }
 

@@ -48,6 +48,10 @@ impl Driver for Xfs {
         at.is_some_and(|at| platter_xfs::superblock::is_copy(device, at))
     }
 
+    fn gathers_reads(&self) -> bool {
+        true
+    }
+
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
         let options = options(&request)?;
         let device = Arc::clone(request.devices.first());
