@@ -131,7 +131,7 @@ impl BtrfsInode {
 
     /// Drops all extents of an inode that is to be deleted.
     pub(super) fn drop_all_extents(&self) -> Result<()> {
-        self.drop_extents(0..u64::MAX & !(SECTOR_BYTES - 1), |_| {})
+        self.drop_extents(0..!(SECTOR_BYTES - 1), |_| {})
     }
 
     /// Drops all marks and reservations: the object goes.

@@ -80,10 +80,11 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
         } else {
             replace(rename, handle, &mut states, whiteout.as_ref())?
         };
-        for inode in [Some(&rename.moved), rename.there.as_ref()] {
-            if let Some(inode) = inode {
-                states.item(inode).changed = fs.clock.now();
-            }
+        for inode in [Some(&rename.moved), rename.there.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            states.item(inode).changed = fs.clock.now();
         }
         states.store(handle)?;
         Ok(is_gone)
