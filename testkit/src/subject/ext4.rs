@@ -66,7 +66,9 @@ pub(super) const SCENES: &[Scene] = &[
 const fn scene_of(name: &'static str, mode: Mode, options: &'static [&'static str]) -> Scene {
     let size_kib = match mode {
         Mode::Unjournaled => 8 << 10,
-        Mode::Ordered | Mode::Journal | Mode::Writeback | Mode::Ext3 | Mode::Xfs => 12 << 10,
+        Mode::Ordered | Mode::Journal | Mode::Writeback | Mode::Ext3 | Mode::Xfs | Mode::Btrfs => {
+            12 << 10
+        }
     };
     Scene {
         name,
@@ -89,9 +91,12 @@ impl Subject for Ext4Subject {
 
     fn durability(&self, scene: &Scene) -> Durability {
         match scene.mode {
-            Mode::Ordered | Mode::Journal | Mode::Writeback | Mode::Ext3 | Mode::Xfs => {
-                Durability::Journaled
-            }
+            Mode::Ordered
+            | Mode::Journal
+            | Mode::Writeback
+            | Mode::Ext3
+            | Mode::Xfs
+            | Mode::Btrfs => Durability::Journaled,
             Mode::Unjournaled => Durability::Synced,
         }
     }
@@ -128,7 +133,7 @@ impl Subject for Ext4Subject {
         let tuning = match scene.mode {
             Mode::Journal => Some("journal_data"),
             Mode::Writeback => Some("journal_data_writeback"),
-            Mode::Ordered | Mode::Ext3 | Mode::Unjournaled | Mode::Xfs => None,
+            Mode::Ordered | Mode::Ext3 | Mode::Unjournaled | Mode::Xfs | Mode::Btrfs => None,
         };
         if let Some(tuning) = tuning {
             mke2fs::tune(image, &["-o", tuning])?;

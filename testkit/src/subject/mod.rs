@@ -9,6 +9,7 @@ mod pristine;
 mod scene;
 mod ext4;
 mod xfs;
+mod btrfs;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -25,6 +26,7 @@ use crate::loopdev::{Access, Mount};
 use crate::oracle::{self, Verdict};
 use crate::workload::{Abilities, Durability};
 
+pub use btrfs::BtrfsSubject;
 pub use ext4::Ext4Subject;
 pub use pristine::devices_of_files;
 pub use scene::{Mode, Scene, scene, scenes};

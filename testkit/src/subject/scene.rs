@@ -10,7 +10,7 @@ use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Filesystem, Finding, FixedClock, Severity, Timestamp};
 
 use super::pristine::Pristine;
-use super::{Devices, MountRequest, Subject, ext4, xfs};
+use super::{Devices, MountRequest, Subject, btrfs, ext4, xfs};
 use crate::workload::{Abilities, Durability};
 
 /// Cache of one mount.
@@ -24,7 +24,7 @@ const NOW: Timestamp = Timestamp {
 const FINDINGS_MAX: usize = 6;
 
 /// The scenes of each subject.
-const TABLES: [&[Scene]; 2] = [ext4::SCENES, xfs::SCENES];
+const TABLES: [&[Scene]; 3] = [ext4::SCENES, xfs::SCENES, btrfs::SCENES];
 
 /// How file data and the log go together, by which the long runs are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,17 +41,20 @@ pub enum Mode {
     Unjournaled,
     /// XFS.
     Xfs,
+    /// btrfs.
+    Btrfs,
 }
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Ordered,
         Self::Journal,
         Self::Writeback,
         Self::Ext3,
         Self::Unjournaled,
         Self::Xfs,
+        Self::Btrfs,
     ];
 
     /// The word for it on a command line.
@@ -64,6 +67,7 @@ impl Mode {
             Self::Ext3 => "ext3",
             Self::Unjournaled => "unjournaled",
             Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
         }
     }
 

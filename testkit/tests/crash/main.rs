@@ -74,6 +74,13 @@ fn xfs_crash_states_keep_synced_data() {
 }
 
 #[test]
+fn btrfs_crash_states_keep_synced_data() {
+    for scene in Mode::Btrfs.scenes() {
+        cut(scene.name, 6);
+    }
+}
+
+#[test]
 fn dropped_flushes_are_detected() {
     let matrix = Matrix {
         scene: scene("ext4").unwrap(),
@@ -94,7 +101,13 @@ fn dropped_flushes_are_detected() {
 
 #[test]
 fn failed_write_is_reported_or_harmless() {
-    for (name, one_in) in [("ext4", 3), ("ext3", 3), ("ext2", 8), ("xfs", 3)] {
+    for (name, one_in) in [
+        ("ext4", 3),
+        ("ext3", 3),
+        ("ext2", 8),
+        ("xfs", 3),
+        ("btrfs", 6),
+    ] {
         let counts = faults(name, one_in).run().unwrap();
         println!("{name}: {counts}");
         counts.demand_none().unwrap();
@@ -134,6 +147,22 @@ fn two_threads_agree_with_the_model() {
         for seed in 0..4 {
             run_threads(&Threads {
                 scene: scene(name).unwrap(),
+                seed,
+                rounds: 3,
+                operations: 60,
+                by_fsck: true,
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
+fn two_threads_on_btrfs_agree_with_the_model() {
+    for scene in Mode::Btrfs.scenes() {
+        for seed in 0..3 {
+            run_threads(&Threads {
+                scene,
                 seed,
                 rounds: 3,
                 operations: 60,

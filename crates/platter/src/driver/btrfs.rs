@@ -6,7 +6,7 @@ use platter_block::BlockDevice;
 use platter_btrfs::ondisk::DeviceId;
 use platter_btrfs::{Btrfs, MountOptions, Rescue, SubvolumeChoice};
 use platter_ondisk::Corruption;
-use platter_vfs::{CheckReport, CheckSink, Condition, Filesystem, Result};
+use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
 use super::{Driver, Identity, MountRequest, unsupported};
 use crate::Format;
@@ -66,12 +66,14 @@ impl Driver for BtrfsDriver {
     }
 
     fn mount(&self, request: MountRequest) -> Result<Arc<dyn Filesystem>> {
-        if request.writing.is_some() {
-            return Err(Condition::ReadOnly.into());
-        }
         let options = options_of(&request);
         let devices = devices_of(&request)?;
-        let mounted = Btrfs::mount(&devices, &options, request.budget, request.clock)?;
+        let (budget, clock) = (request.budget, request.clock);
+        let mounted = if request.writing.is_some() {
+            Btrfs::mount_writable(&devices, &options, budget, clock)?
+        } else {
+            Btrfs::mount(&devices, &options, budget, clock)?
+        };
         Ok(Arc::new(mounted))
     }
 
@@ -90,6 +92,7 @@ impl Driver for BtrfsDriver {
 fn options_of(request: &MountRequest) -> MountOptions {
     let mut options = MountOptions {
         superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
+        commit_interval: request.writing.as_ref().and_then(|writing| writing.commit_interval),
         ..MountOptions::default()
     };
     options.rescue.skips_log = request.recovery == Recovery::Skip;

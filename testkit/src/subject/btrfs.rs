@@ -1,0 +1,105 @@
+//! btrfs with btrfs-progs.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use platter_block::BlockDevice;
+use platter_btrfs::{Btrfs, MountOptions};
+use platter_vfs::{CheckSink, Filesystem};
+
+use super::{Mode, MountRequest, Scene, Subject};
+use crate::fs_type::FsType;
+use crate::oracle::btrfs;
+use crate::workload::{Abilities, Durability};
+
+const SINGLE: &[&str] = &["-m", "single"];
+const SMALL_NODES: &[&str] = &["-m", "single", "-n", "4096", "--csum", "xxhash"];
+const MIXED: &[&str] = &["--mixed", "-n", "4096"];
+const DUP: &[&str] = &["-m", "dup", "--csum", "sha256"];
+const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
+
+/// All scenes of btrfs.
+pub(super) const SCENES: &[Scene] = &[
+    scene_of("btrfs", SINGLE, 1, 64),
+    scene_of("btrfs_4k", SMALL_NODES, 1, 64),
+    scene_of("btrfs_mixed", MIXED, 1, 32),
+    scene_of("btrfs_dup", DUP, 1, 128),
+    scene_of("btrfs_raid1", RAID1, 2, 128),
+];
+
+const fn scene_of(
+    name: &'static str,
+    options: &'static [&'static str],
+    members: usize,
+    size_mib: u64,
+) -> Scene {
+    Scene {
+        name,
+        mode: Mode::Btrfs,
+        subject: &BtrfsSubject,
+        options,
+        members,
+        size_kib: size_mib << 10,
+    }
+}
+
+/// The btrfs driver beside btrfs-progs and the kernel's btrfs.
+#[derive(Debug, Clone, Copy)]
+pub struct BtrfsSubject;
+
+impl Subject for BtrfsSubject {
+    fn fs_type(&self) -> FsType {
+        FsType::Btrfs
+    }
+
+    fn durability(&self, _: &Scene) -> Durability {
+        Durability::Journaled
+    }
+
+    fn abilities(&self, _: &Scene) -> Abilities {
+        Abilities {
+            copies: true,
+            ..Abilities::default()
+        }
+    }
+
+    /// Of a superblock that is torn, no other copy is looked for.
+    fn sector_bytes(&self) -> u32 {
+        4096
+    }
+
+    fn make(&self, scene: &Scene, images: &[&Path], size_kib: u64) -> Result<()> {
+        btrfs::make(images, size_kib, scene.options)
+    }
+
+    fn mount(
+        &self,
+        devices: &[Arc<dyn BlockDevice>],
+        request: MountRequest,
+    ) -> platter_vfs::Result<Arc<dyn Filesystem>> {
+        let options = MountOptions::default();
+        let (budget, clock) = (request.budget, request.clock);
+        let mounted = if request.read_only {
+            Btrfs::mount(devices, &options, budget, clock)?
+        } else {
+            Btrfs::mount_writable(devices, &options, budget, clock)?
+        };
+        Ok(Arc::new(mounted))
+    }
+
+    fn check(
+        &self,
+        devices: &[Arc<dyn BlockDevice>],
+        request: MountRequest,
+        sink: &mut dyn CheckSink,
+    ) -> platter_vfs::Result<()> {
+        let options = MountOptions::default();
+        Btrfs::check(devices, &options, &request.budget, sink)?;
+        Ok(())
+    }
+
+    fn repair(&self, _: &[&Path]) -> Result<()> {
+        bail!("what a commit leaves needs no repair")
+    }
+}
