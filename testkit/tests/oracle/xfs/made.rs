@@ -1,0 +1,246 @@
+//! Filesystems made by platter beside those of `mkfs.xfs`: what `xfs_db` says of both, `xfs_repair`, and a
+//! kernel that writes to them.
+
+use std::fs;
+use std::path::Path;
+
+use platter::make::NewFilesystem;
+use platter::populate::Content;
+use platter::{FormatOptions, ImageSpec};
+use testkit::fs_type::FsType;
+use testkit::loopdev::{Access, Mount};
+use testkit::oracle::{Verdict, xfs};
+use testkit::tool;
+
+const MIB: u64 = 1 << 10;
+const GIB: u64 = MIB << 10;
+const TIB: u64 = GIB << 10;
+
+/// Lengths in KiB that are made with the defaults.
+const SIZES: [u64; 20] = [
+    300 * MIB,
+    307_203,
+    400_001,
+    512 * MIB,
+    777 * MIB,
+    1_234_567,
+    GIB,
+    2 * GIB,
+    3_333_333,
+    5_000_001,
+    8 * GIB,
+    17 * GIB,
+    33 * GIB,
+    100 * GIB,
+    200 * GIB,
+    500 * GIB,
+    TIB,
+    3 * TIB,
+    4 * TIB,
+    8 * TIB,
+];
+
+/// Options of both.
+struct Asked {
+    size_kib: u64,
+    features: &'static [(&'static str, bool)],
+    numbers: &'static [(&'static str, u64)],
+    options: &'static [&'static str],
+}
+
+const fn asked(
+    size_kib: u64,
+    features: &'static [(&'static str, bool)],
+    numbers: &'static [(&'static str, u64)],
+    options: &'static [&'static str],
+) -> Asked {
+    Asked {
+        size_kib,
+        features,
+        numbers,
+        options,
+    }
+}
+
+const SETS: [Asked; 14] = [
+    asked(GIB, &[], &[("block-size", 1024)], &["-b", "size=1024"]),
+    asked(GIB, &[], &[("block-size", 65536)], &["-b", "size=65536"]),
+    asked(GIB, &[("rmapbt", true)], &[], &["-m", "rmapbt=1"]),
+    asked(
+        GIB,
+        &[("finobt", false), ("reflink", false)],
+        &[],
+        &["-m", "finobt=0,reflink=0"],
+    ),
+    asked(
+        GIB,
+        &[("sparse", false), ("bigtime", false), ("nrext64", true)],
+        &[],
+        &["-m", "bigtime=0", "-i", "sparse=0,nrext64=1"],
+    ),
+    asked(GIB, &[], &[("inode-size", 2048)], &["-i", "size=2048"]),
+    asked(GIB, &[], &[("sector-size", 4096)], &["-s", "size=4096"]),
+    asked(
+        GIB,
+        &[("rmapbt", true)],
+        &[("sector-size", 2048)],
+        &["-s", "size=2048", "-m", "rmapbt=1"],
+    ),
+    asked(
+        GIB,
+        &[],
+        &[("dir-block-size", 65536)],
+        &["-n", "size=65536"],
+    ),
+    asked(
+        GIB,
+        &[],
+        &[("ag-count", 5), ("log-size", 100 << 20)],
+        &["-d", "agcount=5", "-l", "size=100m"],
+    ),
+    asked(
+        GIB,
+        &[],
+        &[("ag-size", 200 << 20), ("inode-percent", 50)],
+        &["-d", "agsize=200m", "-i", "maxpct=50"],
+    ),
+    asked(GIB, &[], &[("log-stripe-unit", 65536)], &["-l", "su=64k"]),
+    asked(
+        GIB,
+        &[("rmapbt", true)],
+        &[("stride", 256), ("stripe-width", 512)],
+        &["-d", "su=1m,sw=2", "-m", "rmapbt=1"],
+    ),
+    asked(
+        1_234_567,
+        &[("reflink", false), ("rmapbt", true)],
+        &[("stride", 16), ("stripe-width", 64)],
+        &["-d", "su=64k,sw=4", "-m", "reflink=0,rmapbt=1"],
+    ),
+];
+
+fn new(asked: &Asked) -> NewFilesystem {
+    let mut new = NewFilesystem::of_type("xfs").unwrap();
+    for &(name, on) in asked.features {
+        new.set_feature(name, on).unwrap();
+    }
+    for &(name, value) in asked.numbers {
+        new.set_number(name, value).unwrap();
+    }
+    new.set_label("a label").unwrap();
+    new
+}
+
+fn make(path: &Path, asked: &Asked) {
+    fs::File::create(path).unwrap();
+    let spec = ImageSpec::parse(path).unwrap();
+    let options = FormatOptions::new(new(asked)).size_bytes(asked.size_kib << 10);
+    let options = options.overwrite(true);
+    options.make(&spec).unwrap();
+}
+
+/// What `xfs_db` prints, but for identity and checksum.
+fn shown(image: &Path) -> Vec<String> {
+    let mut command = tool::command("xfs_db");
+    command
+        .args(["-c", "sb 0", "-c", "p", "-c", "info"])
+        .arg(image);
+    let text = tool::succeed(&mut command).unwrap().text();
+    let is_shared = |line: &&str| !["uuid", "crc = "].iter().any(|it| line.starts_with(it));
+    let name = image.to_str().unwrap();
+    let lines = text.lines().filter(is_shared);
+    lines.map(|line| line.replace(name, "IMAGE")).collect()
+}
+
+fn assert_equal(folder: &Path, asked: &Asked) {
+    let (ours, theirs) = (folder.join("made"), folder.join("mkfs"));
+    make(&ours, asked);
+    let mut options = asked.options.to_vec();
+    options.extend(["-L", "a label"]);
+    let file = fs::File::create(&theirs).unwrap();
+    file.set_len(asked.size_kib << 10).unwrap();
+    let mut mkfs = tool::command("mkfs.xfs");
+    mkfs.args(["-q", "-f"]).args(&options).arg(&theirs);
+    tool::succeed(&mut mkfs).unwrap();
+    let named = (asked.size_kib, asked.options);
+    let lines = shown(&ours);
+    assert!(lines.len() > 60, "{named:?}");
+    assert_eq!(lines, shown(&theirs), "{named:?}");
+    let (verdict, report) = xfs::report(&[&ours]).unwrap();
+    assert_eq!(verdict, Verdict::Clean, "{named:?}: {report}");
+}
+
+#[test]
+fn made_filesystems_have_the_sizes_of_mkfs_xfs() {
+    let folder = tempfile::tempdir().unwrap();
+    for size_kib in SIZES {
+        assert_equal(folder.path(), &asked(size_kib, &[], &[], &[]));
+    }
+}
+
+#[test]
+fn options_make_what_those_of_mkfs_xfs_make() {
+    let folder = tempfile::tempdir().unwrap();
+    for set in &SETS {
+        assert_equal(folder.path(), set);
+    }
+}
+
+#[test]
+fn kernel_writes_to_made_filesystems() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    for set in &SETS {
+        make(&image, set);
+        let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
+        for number in 0..300 {
+            let directory = mount.root().join(format!("{}", number % 7));
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join(format!("{number}")), vec![7; number * 50]).unwrap();
+        }
+        mount.unmount(&image).unwrap();
+        let (verdict, report) = xfs::report(&[&image]).unwrap();
+        assert_eq!(verdict, Verdict::Clean, "{:?}: {report}", set.options);
+    }
+}
+
+#[test]
+fn what_was_on_the_device_is_not_taken_for_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    fs::write(&image, vec![0x5a; 310 << 20]).unwrap();
+    let spec = ImageSpec::parse(&image).unwrap();
+    let new = new(&SETS[2]);
+    let options = FormatOptions::new(new).overwrite(true);
+    options.make(&spec).unwrap();
+    let (verdict, report) = xfs::report(&[&image]).unwrap();
+    assert_eq!(verdict, Verdict::Clean, "{report}");
+    let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadWrite).unwrap();
+    fs::write(mount.root().join("file"), b"text").unwrap();
+    mount.unmount(&image).unwrap();
+    let (verdict, report) = xfs::report(&[&image]).unwrap();
+    assert_eq!(verdict, Verdict::Clean, "{report}");
+}
+
+#[test]
+fn made_filesystem_holds_the_directory_it_was_made_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    for number in 0..400_usize {
+        let directory = tree.join(format!("{}", number % 11));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(format!("{number}")), vec![3; number * 90]).unwrap();
+    }
+    std::os::unix::fs::symlink("0/11", tree.join("link")).unwrap();
+    let image = folder.path().join("image");
+    let spec = ImageSpec::parse(&image).unwrap();
+    let options = FormatOptions::new(new(&SETS[2])).content(Content::of_folder(&tree).unwrap());
+    options.size_of_content().make(&spec).unwrap();
+    let (verdict, report) = xfs::report(&[&image]).unwrap();
+    assert_eq!(verdict, Verdict::Clean, "{report}");
+    let mount = Mount::images(FsType::Xfs, &[&image], "", Access::ReadOnly).unwrap();
+    let mut diff = tool::command("diff");
+    diff.arg("-r").arg(&tree).arg(mount.root());
+    tool::succeed(&mut diff).unwrap();
+    mount.unmount(&image).unwrap();
+}
