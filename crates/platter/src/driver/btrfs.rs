@@ -92,7 +92,10 @@ impl Driver for BtrfsDriver {
 fn options_of(request: &MountRequest) -> MountOptions {
     let mut options = MountOptions {
         superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
-        commit_interval: request.writing.as_ref().and_then(|writing| writing.commit_interval),
+        commit_interval: request
+            .writing
+            .as_ref()
+            .and_then(|writing| writing.commit_interval),
         ..MountOptions::default()
     };
     options.rescue.skips_log = request.recovery == Recovery::Skip;
