@@ -154,9 +154,12 @@ fn locks_of(source: &Source) -> Vec<Lock<'_>> {
         } else if line.starts_with('}') {
             structure = None;
         }
-        let Some(structure) = structure else {
+        let Some(name) = structure else {
             continue;
         };
+        if line.ends_with(';') {
+            structure = None;
+        }
         let (field, kind) = match after {
             Some((_, after)) => ("0", after),
             None => match line.split_once(": ") {
@@ -184,7 +187,7 @@ fn locks_of(source: &Source) -> Vec<Lock<'_>> {
         found.push(Lock {
             source,
             line: at + 1,
-            name: format!("{}::{structure}::{field}", module(&source.path)),
+            name: format!("{}::{name}::{field}", module(&source.path)),
             kind: kind.strip_prefix("Ranked").unwrap_or(kind),
             rank,
             guards: guards.trim().trim_end_matches('.').to_owned(),
@@ -226,7 +229,7 @@ mod tests {
     #[test]
     fn table_that_differs_from_the_code_is_found() {
         let page = |rows: &str| format!("a\n\n{TABLE_HEADER}\n|---|---|---|---|\n{rows}\nb\n");
-        assert!(check(&page(ROWS), &source(CODE)).is_empty());
+        assert_eq!(check(&page(ROWS), &source(CODE)), []);
         assert_eq!(check(&page(&ROWS[5..]), &source(CODE)).len(), 1);
         assert_eq!(check("a", &source(CODE)).len(), 1);
     }
