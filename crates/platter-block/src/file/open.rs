@@ -179,12 +179,11 @@ pub(super) fn use_open(file: OwnedFd, access: Access) -> Result<FileDevice, Open
     if flags.intersects(OFlags::APPEND | OFlags::DIRECT) {
         return Err(opening.io(Errno::INVAL).into());
     }
-    let file = match kind {
-        // A claim needs a descriptor of its own.
-        FileKind::Block if access.writes() => opening.open_descriptor(kind, OFlags::empty())?,
-        FileKind::Block | FileKind::Regular => file,
-    };
-    opening.finish(file, kind, &found)
+    // The claim of a device and the locks of a file are of the open file description: one that others
+    // share would keep none of them out.
+    let own = opening.open_descriptor(kind, OFlags::empty())?;
+    drop(file);
+    opening.finish(own, kind, &found)
 }
 
 /// Locks a part of an image that was opened for parts.

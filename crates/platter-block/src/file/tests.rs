@@ -424,6 +424,11 @@ fn open_file_is_used_locked_and_refused_unless_positioned() {
     let other = FileDevice::from_file(reading(), Access::Read);
     assert!(matches!(refusal(other), Refusal::InUse(_)));
     drop(device);
+    let shared = both();
+    let device = FileDevice::from_file(shared.try_clone().unwrap(), Access::Write).unwrap();
+    let other = FileDevice::from_file(shared, Access::Write);
+    assert!(matches!(refusal(other), Refusal::InUse(_)));
+    drop(device);
     let device = FileDevice::from_file(reading(), Access::Read).unwrap();
     assert!(device.geometry().read_only && device.is_locked());
     drop(device);
