@@ -147,8 +147,10 @@ impl GatheringDevice {
         if self.count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let forgotten = std::mem::take(&mut *self.windows.lock());
+        let mut windows = self.windows.lock();
+        let forgotten = std::mem::take(&mut *windows);
         self.count.store(0, Ordering::Release);
+        drop(windows);
         drop(forgotten);
     }
 
