@@ -16,7 +16,7 @@ use super::{Copier, CopyEvent, CopyObserver};
 use crate::data_map::DataMap;
 use crate::entries::{DirEntries, LoadedEntry, Shares};
 use crate::problem::Effect;
-use crate::{Error, File, Result};
+use crate::{Cause, Error, File, Result};
 
 /// A directory that is being filled.
 struct Frame {
@@ -76,6 +76,7 @@ impl Copier {
                 .and_then(|source| self.copy_one(source, place, &mut shares, observer));
             match copied {
                 Ok(frame) => frames.extend(frame),
+                Err(error) if matches!(error.cause, Cause::Cancelled) => return Err(error),
                 Err(error) => self.report_damage(observer, error, Effect::Omitted),
             }
         }
