@@ -417,9 +417,9 @@ impl FileBlocks for BtrfsInode {
         let size = self.data.size_bytes();
         let mut at = size.next_multiple_of(SECTOR_BYTES);
         let mut runs = Runs::new(self.context(), self.tree(), self.id.number);
-        while at < u64::MAX
-            && let Ok(run) = runs.at(at)
-        {
+        while at < u64::MAX {
+            // What cannot be read is an error of the truncation that follows.
+            let Ok(run) = runs.at(at) else { return true };
             if matches!(run.backing, file::Backing::Data { .. }) {
                 return true;
             }
