@@ -14,8 +14,9 @@ use crate::ondisk::features::Incompat;
 
 /// The most that is kept for the trees that every transaction changes.
 const GLOBAL_MAX_BYTES: u64 = 512 << 20;
-/// Tree blocks that are kept at least: a path in each of those trees, split on all levels.
-const GLOBAL_MIN_BLOCKS: u64 = 96;
+/// Tree blocks that are kept at least: a path in each of those trees, split on all levels, and a handle that frees
+/// space, which may have half of them.
+const GLOBAL_MIN_BLOCKS: u64 = 192;
 /// What a sector takes in trees: a file extent, an extent, a checksum and a free range, in leaves that are half full.
 const DELAYED_SECTOR_BYTES: u64 = 1024;
 /// Steps that are made to find space for one reservation: a commit, then the removal of what is unused.
