@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 
-use platter_vfs::{Context, CreateKind, Filesystem, SetAttr};
+use platter_vfs::memory::{MemFs, MemFsLimits};
+use platter_vfs::{Context, CreateKind, Filesystem, Name, SetAttr};
 
 use super::*;
 use crate::Volume;
@@ -272,4 +273,30 @@ fn cancelled_copy_is_an_error_of_the_whole() {
     let copied = copier.copy_into(&source, dir.path(), OsStr::new("all"), &mut cancel);
     assert_eq!(copied.unwrap_err().code(), "cancelled");
     assert_eq!((progress.files(), copier.summary().problems), (1, 0));
+}
+
+#[test]
+fn cancelled_copy_leaves_no_part_of_a_file() {
+    let clock = Arc::new(platter_vfs::SystemClock::new());
+    let memory = Arc::new(MemFs::new(clock, MemFsLimits::default()));
+    let file = memory.root().unwrap();
+    let name = Name::new(b"long").unwrap();
+    let file = file
+        .create(&Context::root(), name, CreateKind::Regular, 0o600)
+        .unwrap();
+    file.write_at(0, &vec![1; 8 << 20]).unwrap();
+    let volume = Volume::new("memory", memory);
+    let dir = tempfile::tempdir().unwrap();
+    let progress = crate::Progress::default();
+    let mut copier = Copier::new(CopyOptions::default()).progress(progress.clone());
+    let mut cancel = |event: CopyEvent<'_>| {
+        if matches!(event, CopyEvent::Progress(copied) if copied.bytes > 0) {
+            progress.cancel();
+        }
+    };
+    let source = volume.open("/long").unwrap();
+    let copied = copier.copy_into(&source, dir.path(), OsStr::new("long"), &mut cancel);
+    assert_eq!(copied.unwrap_err().code(), "cancelled");
+    assert!(progress.bytes() > 0);
+    assert!(!dir.path().join("long").exists());
 }

@@ -145,7 +145,11 @@ impl Copier {
                 let created = place.create(if private { 0o600 } else { attr.permissions });
                 let created = created.map_err(host)?;
                 let path = place.path();
-                self.fill(file, attr, map, (&created, &path), observer)?;
+                let filled = self.fill(file, attr, map, (&created, &path), observer);
+                if matches!(&filled, Err(error) if matches!(error.cause, Cause::Cancelled)) {
+                    place.clear().map_err(host)?;
+                }
+                filled?;
                 let target = Target::Open(&created, &path);
                 self.put_attributes(file, attr, &target, observer);
                 None
