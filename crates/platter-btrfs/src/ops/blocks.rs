@@ -405,11 +405,12 @@ impl FileBlocks for BtrfsInode {
         })
     }
 
+    /// Shows that a handle can begin, while the cache has what is to be truncated.
     fn prepare_truncate(&self, _first: u64) -> Result<()> {
-        if self.can_change() {
-            return Ok(());
+        if !self.can_change() {
+            return Err(Condition::ReadOnly.into());
         }
-        Err(Condition::ReadOnly.into())
+        self.fs.begin(EXTENT_CREDITS, Purpose::Free).map(drop)
     }
 
     /// Also what a crash left: contents beyond the end must not come into view.

@@ -55,7 +55,7 @@ impl SuperBlock {
     }
 
     /// Whether changes are possible.
-    pub(super) fn can_write(&self) -> bool {
+    pub(crate) fn can_write(&self) -> bool {
         let writing = self.writing();
         writing.is_some_and(|writing| writing.failure().is_none()) && !self.writes.is_closed()
     }
