@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use platter_cache::MemoryBudget;
 use platter_vfs::{
-    Context, CreateKind, FallocateMode, Filesystem, Inode, Name, RenameMode, SetAttr, SystemClock,
-    XattrMode,
+    Condition, Context, CreateKind, FallocateMode, Filesystem, Inode, Name, RenameMode, SetAttr,
+    SystemClock, XattrMode,
 };
 
 use super::{Btrfs, MountOptions};
@@ -227,4 +227,80 @@ fn file_in_use_without_a_name_is_deleted_by_the_next_mount() {
     drop(mounted);
     pool.assert_clean();
     kernel_equal(&pool, &Model::new());
+}
+
+#[test]
+fn full_filesystem_is_truncated_and_emptied() {
+    fill_and_empty(&Pool::make(1, 64, &["--mixed", "-n", "4096"]));
+    fill_and_empty(&Pool::make(1, 128, &["-m", "single"]));
+}
+
+fn fill_and_empty(pool: &Pool) {
+    let context = Context::root();
+    let mounted = mount(pool);
+    let root = mounted.root().unwrap();
+    let create = |name: Name<'_>| root.create(&context, name, CreateKind::Regular, 0o600);
+    let full = |error| matches!(error, platter_vfs::Error::Condition(Condition::NoSpace));
+    let mut data = 0;
+    let refused = loop {
+        let file = match create(name(&format!("data{data}"))) {
+            Ok(file) => file,
+            Err(error) => break error,
+        };
+        data += 1;
+        let written = file.write_at(0, &[7; 300_000]).map(drop);
+        if let Err(error) = written.and_then(|()| file.sync(true)) {
+            break error;
+        }
+    };
+    assert!(full(refused) && data > 20);
+    let mut names = 0;
+    let refused = loop {
+        match create(name(&format!("name{names}"))) {
+            Ok(_) => names += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(full(refused));
+    for number in 0..data {
+        let file = root.lookup(name(&format!("data{number}"))).unwrap();
+        let changes = SetAttr {
+            size_bytes: Some(5000),
+            ..SetAttr::default()
+        };
+        file.set_attr(&context, &changes).unwrap();
+        root.unlink(&context, name(&format!("data{number}")))
+            .unwrap();
+    }
+    for number in 0..names {
+        root.unlink(&context, name(&format!("name{number}")))
+            .unwrap();
+    }
+    mounted.sync().unwrap();
+    let mut model = Model::new();
+    for number in 0..20 {
+        let path = format!("again{number}");
+        create(name(&path))
+            .unwrap()
+            .write_at(0, &[9; 300_000])
+            .unwrap();
+        model.insert(path, vec![9; 300_000]);
+    }
+    drop(root);
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    kernel_equal(pool, &model);
+}
+
+#[test]
+fn features_that_names_need_are_demanded() {
+    for feature in ["no-holes", "extref"] {
+        let pool = Pool::make(1, 128, &["-m", "single", "-O", &format!("^{feature}")]);
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let options = MountOptions::default();
+        let refused = Btrfs::mount_writable(&pool.devices(), &options, budget, clock);
+        assert!(refused.unwrap_err().to_string().contains(feature));
+    }
 }

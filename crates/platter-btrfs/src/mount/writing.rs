@@ -7,7 +7,7 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_cache::commit::{BackgroundWorker, CommitDue};
 use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
-use platter_vfs::{Clock, Condition, Result};
+use platter_vfs::{Clock, Condition, Error, Result};
 
 use super::devices::unsupported;
 use super::options::MountOptions;
@@ -44,9 +44,15 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
         let feature = format!("writing with sectors of {} bytes", superblock.sector_bytes);
         return Err(unsupported(feature, reason));
     }
-    if !superblock.features.incompat.contains(Incompat::NO_HOLES) {
-        let feature = "writing without the feature no-holes";
-        return Err(unsupported(feature.to_owned(), reason));
+    // Without the second, a name may not fit where others were removed for it already.
+    for (feature, name) in [
+        (Incompat::NO_HOLES, "no-holes"),
+        (Incompat::EXTENDED_IREF, "extref"),
+    ] {
+        if !superblock.features.incompat.contains(feature) {
+            let feature = format!("writing without the feature {name}");
+            return Err(unsupported(feature, reason));
+        }
     }
     Ok(())
 }
@@ -68,7 +74,11 @@ pub(super) fn begin(
     let root = subvolume::choose(context, &options.subvolume)?;
     let others = context.subvolumes()?;
     let fs = SuperBlock::writable(writing, &root, &others, budget, clock);
-    fs.delete_orphans()?;
+    match fs.delete_orphans() {
+        // Those left are deleted by a later mount: this one can make space.
+        Err(Error::Condition(Condition::NoSpace)) if fs.can_write() => {}
+        deleted => deleted?,
+    }
     Ok(fs)
 }
 
