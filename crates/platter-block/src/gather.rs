@@ -68,7 +68,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn has_room_for(&self, range: &Range<u64>) -> bool {
+    fn accepts(&self, range: &Range<u64>) -> bool {
         let near = self.range.start..=self.range.end.saturating_add(GAP_BYTES_MAX);
         near.contains(&range.start) && range.end - self.range.start <= WINDOW_BYTES_MAX
     }
@@ -115,7 +115,7 @@ impl GatheringDevice {
             }
             let len_bytes = range.end - range.start;
             match &mut open {
-                Some(plan) if plan.has_room_for(&range) => {
+                Some(plan) if plan.accepts(&range) => {
                     plan.range.end = plan.range.end.max(range.end);
                     plan.len_bytes += len_bytes;
                     plan.count += 1;

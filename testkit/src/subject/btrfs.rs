@@ -44,7 +44,7 @@ const fn scene_of(
     }
 }
 
-/// The btrfs driver beside btrfs-progs and the kernel's btrfs.
+/// The btrfs driver with btrfs-progs and the kernel's btrfs.
 #[derive(Debug, Clone, Copy)]
 pub struct BtrfsSubject;
 

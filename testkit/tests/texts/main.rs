@@ -1,4 +1,4 @@
-//! Texts of findings beside those of e2fsck for the same damage: the first table of
+//! Texts of findings compared with those of e2fsck for the same damage: the first table of
 //! `docs/design/checking.md`. `PLATTER_WRITE_TEXTS=1 cargo test -p testkit --test texts`
 //! writes it.
 
@@ -16,8 +16,8 @@ use testkit::tool;
 const PAGE: &str = "../docs/design/checking.md";
 const TABLE_HEADER: &str = "| debugfs | finding | e2fsck |\n|---|---|---|\n";
 
-/// Requests to `debugfs` that damage the image, a part of the finding, and a part of the line of e2fsck.
-const DAMAGE: &[(&str, &str, &str)] = &[
+/// Requests to `debugfs` that corrupt the image, a part of the finding, and a part of the line of e2fsck.
+const CORRUPTIONS: &[(&str, &str, &str)] = &[
     (
         "freeb 533",
         "block in use but marked free",
@@ -171,7 +171,7 @@ fn statement(line: &str) -> &str {
     }
 }
 
-/// The row of the table for a damage, as both report it.
+/// The row of the table for a corruption, as both report it.
 fn row(dir: &Path, sound: &Path, (request, finding, line): (&str, &str, &str)) -> Result<String> {
     let image = dir.join("damaged");
     fs::copy(sound, &image)?;
@@ -192,10 +192,12 @@ fn row(dir: &Path, sound: &Path, (request, finding, line): (&str, &str, &str)) -
 }
 
 #[test]
-fn texts_of_findings_are_documented_beside_those_of_e2fsck() {
+fn documented_texts_match_findings_and_e2fsck() {
     let dir = tempfile::tempdir().unwrap();
     let sound = sound(dir.path()).unwrap();
-    let rows = DAMAGE.iter().map(|&damage| row(dir.path(), &sound, damage));
+    let rows = CORRUPTIONS
+        .iter()
+        .map(|&damage| row(dir.path(), &sound, damage));
     let rows: String = rows.collect::<Result<_>>().unwrap();
     let page = fs::read_to_string(PAGE).unwrap();
     let (before, after) = page.split_once(TABLE_HEADER).unwrap();

@@ -33,7 +33,7 @@ fn read(file: &dyn Inode) -> Vec<u8> {
 
 type Model = BTreeMap<String, Vec<u8>>;
 
-fn demand_equal(root: &dyn Inode, model: &Model) {
+fn assert_reads(root: &dyn Inode, model: &Model) {
     let mut found: Vec<_> = platter_vfs::inode::read_dir_all(root)
         .unwrap()
         .into_iter()
@@ -47,8 +47,8 @@ fn demand_equal(root: &dyn Inode, model: &Model) {
     }
 }
 
-/// What the kernel reads: the sums of all files.
-fn kernel_equal(pool: &Pool, model: &Model) {
+/// Compares the files that the kernel reads with the model.
+fn assert_kernel_reads(pool: &Pool, model: &Model) {
     let folder = pool.images()[0].with_extension("model");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
@@ -136,14 +136,14 @@ fn changed_files_are_those_of_the_model() {
             for _ in 0..150 {
                 change(&mut random, &*root, &mut model);
             }
-            demand_equal(&*root, &model);
+            assert_reads(&*root, &model);
             drop(root);
             mounted.unmount().unwrap();
             drop(mounted);
             pool.assert_clean();
-            kernel_equal(&pool, &model);
+            assert_kernel_reads(&pool, &model);
             let mounted = mount(&pool);
-            demand_equal(&*mounted.root().unwrap(), &model);
+            assert_reads(&*mounted.root().unwrap(), &model);
             mounted.unmount().unwrap();
         }
     }
@@ -226,7 +226,7 @@ fn file_in_use_without_a_name_is_deleted_by_the_next_mount() {
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
-    kernel_equal(&pool, &Model::new());
+    assert_kernel_reads(&pool, &Model::new());
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn fill_and_empty(pool: &Pool) {
             Err(error) => break error,
         };
         data += 1;
-        let written = file.write_at(0, &[7; 300_000]).map(drop);
+        let written = file.write_at(0, &vec![7; 300_000]).map(drop);
         if let Err(error) = written.and_then(|()| file.sync(true)) {
             break error;
         }
@@ -282,7 +282,7 @@ fn fill_and_empty(pool: &Pool) {
         let path = format!("again{number}");
         create(name(&path))
             .unwrap()
-            .write_at(0, &[9; 300_000])
+            .write_at(0, &vec![9; 300_000])
             .unwrap();
         model.insert(path, vec![9; 300_000]);
     }
@@ -290,7 +290,7 @@ fn fill_and_empty(pool: &Pool) {
     mounted.unmount().unwrap();
     drop(mounted);
     pool.assert_clean();
-    kernel_equal(pool, &model);
+    assert_kernel_reads(pool, &model);
 }
 
 #[test]

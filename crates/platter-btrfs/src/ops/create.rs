@@ -64,7 +64,7 @@ impl BtrfsInode {
     ///
     /// # Errors
     /// `NameTooLong`, `NotFound` and `InvalidArgument` for targets of links that cannot be.
-    pub(super) fn blueprint_of<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
+    pub(super) fn plan_new<'a>(&self, new: NewInode<'a>) -> Result<Blueprint<'a>> {
         if let CreateKind::Symlink(target) = new.kind {
             if target.is_empty() {
                 return Err(Condition::NotFound.into());
@@ -119,7 +119,7 @@ impl BtrfsInode {
         new: NewInode<'_>,
     ) -> Result<Arc<Self>> {
         let fs = &self.fs;
-        let blueprint = self.blueprint_of(new)?;
+        let blueprint = self.plan_new(new)?;
         let handle = fs.begin(NAME_CREDITS + 2 * INODE_CREDITS, Purpose::Change)?;
         let mut states = States::lock(&[self]);
         let made = handle.whole(|handle| {

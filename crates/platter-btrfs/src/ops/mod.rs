@@ -55,7 +55,7 @@ pub use link::LinkRule;
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file has in memory besides its object and its pages.
-const BESIDE_INODE_BYTES: usize = 512;
+const INODE_OVERHEAD_BYTES: usize = 512;
 
 /// A filesystem below its inodes, which is read or written.
 #[derive(Debug)]
@@ -354,7 +354,7 @@ fn root_of(subvolume: &Subvolume) -> InodeId {
 fn recent_max(budget: &MemoryBudget) -> usize {
     let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<BtrfsInode>() + BESIDE_INODE_BYTES)
+    bytes / (size_of::<BtrfsInode>() + INODE_OVERHEAD_BYTES)
 }
 
 impl BtrfsInode {

@@ -136,7 +136,7 @@ fn refused(feature: &str) -> Error {
     let unsupported = Unsupported {
         filesystem: "btrfs",
         feature: feature.to_owned(),
-        reason: Some("it can be read"),
+        reason: None,
     };
     unsupported.into()
 }

@@ -60,7 +60,7 @@ pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
         let _ = file::write_back(&*rename.moved);
     }
     let whiteout = if rename.mode == RenameMode::Whiteout {
-        Some(rename.from.dir.blueprint_of(NewInode {
+        Some(rename.from.dir.plan_new(NewInode {
             context: rename.context,
             kind: &WHITEOUT,
             permissions: 0,

@@ -28,6 +28,7 @@ pub struct LiveTrees {
 
 struct Node {
     id: TreeId,
+    /// The tree, and its root.
     // Lock rank 9.1.
     versions: Arc<RwLock<Versions>>,
     next: OnceLock<Box<Node>>,

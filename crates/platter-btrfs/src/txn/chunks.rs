@@ -55,7 +55,7 @@ pub(super) struct ChunkAllocator {
     /// Chunks whose items are not inserted yet.
     // Lock rank leaf.
     pub(super) pending: Mutex<Vec<ChunkItem>>,
-    /// Held to insert them; no tree is locked.
+    /// Held while the items of pending chunks are inserted; taken with no tree locked.
     // Lock rank 8.
     creating: Mutex<()>,
     /// Those that are pending or being inserted.

@@ -143,7 +143,7 @@ pub struct WriteContext {
     /// The superblock of the last commit.
     // Lock rank leaf.
     superblock: Mutex<Superblock>,
-    /// Those of the running transaction.
+    /// Features of the running transaction's superblock.
     // Lock rank leaf.
     features: Mutex<Features>,
     /// Open trees.

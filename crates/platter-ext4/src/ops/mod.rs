@@ -59,7 +59,7 @@ const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file has in memory beside its object and its pages: its places in tables, and the runs of
 /// blocks that it remembers.
-const BESIDE_NODE_BYTES: usize = 704;
+const INODE_OVERHEAD_BYTES: usize = 704;
 
 /// A mounted filesystem as its inodes see it.
 pub struct Tree {
@@ -300,7 +300,7 @@ impl Node {
 fn recent_max(budget: &MemoryBudget) -> usize {
     let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<Node>() + BESIDE_NODE_BYTES)
+    bytes / (size_of::<Node>() + INODE_OVERHEAD_BYTES)
 }
 
 /// Why an inode could not be loaded.

@@ -57,7 +57,7 @@ fn punch<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
         size.checked_next_multiple_of(cached_unit_bytes(file))
             .unwrap_or(size),
     );
-    file.finish_shared_reservations(0..u64::MAX)?;
+    file.write_back_shared_reservations(0..u64::MAX)?;
     let inner = clear_edges(file, &(range.start..end))?;
     drop_cached(file, &inner)?;
     {
@@ -174,14 +174,17 @@ fn has_contents<F: FileBlocks>(file: &F, offset: u64) -> Result<bool> {
 
 /// Takes whole blocks out of the cache, written or not.
 fn drop_cached<F: FileBlocks>(file: &F, range: &Range<u64>) -> Result<()> {
-    finish_edges(file, range.clone())?;
+    write_back_partial_clusters(file, range.clone())?;
     file.pages().remove_range(range.clone());
     Ok(())
 }
 
-/// Allocates what is dirty in clusters that a range covers in part: their space may be freed with the
+/// Writes back dirty pages of clusters that a range covers in part: their space may be freed with the
 /// range, and a reservation would be missing.
-pub(super) fn finish_edges<F: FileBlocks>(file: &F, range: Range<u64>) -> Result<()> {
+pub(super) fn write_back_partial_clusters<F: FileBlocks>(
+    file: &F,
+    range: Range<u64>,
+) -> Result<()> {
     let unit = file.cluster_bytes();
     if unit == 1 << file.block_bits() {
         return Ok(());

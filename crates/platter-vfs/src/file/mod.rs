@@ -227,9 +227,9 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
     /// Ends all writing after a truncation that failed half way.
     fn abort(&self, error: &Error);
 
-    /// Allocates what is dirty in `range` and has reservations that it shares with other parts of the
-    /// file, which might be freed: the blocks that indirect blocks need.
-    fn finish_shared_reservations(&self, range: Range<u64>) -> Result<()> {
+    /// Writes back what is dirty in `range` and shares reservations with other parts of the file, which might
+    /// be freed: those of indirect blocks.
+    fn write_back_shared_reservations(&self, range: Range<u64>) -> Result<()> {
         let _ = range;
         Ok(())
     }

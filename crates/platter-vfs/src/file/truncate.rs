@@ -1,6 +1,6 @@
 //! Files that become shorter or longer.
 
-use super::fallocate::finish_edges;
+use super::fallocate::write_back_partial_clusters;
 use super::write::{clear_tail, write_reserved};
 use super::{Backing, FileBlocks, WriteTo, blocks_of};
 use crate::{Condition, Error, Result};
@@ -39,8 +39,8 @@ pub(super) fn lengthen<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
 
 fn shorten<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     let old = file.data().size_bytes();
-    finish_edges(file, size..u64::MAX)?;
-    file.finish_shared_reservations(0..size)?;
+    write_back_partial_clusters(file, size..u64::MAX)?;
+    file.write_back_shared_reservations(0..size)?;
     // Soon the cache has lost what is truncated: what can keep the new size from the disk does so now.
     let first = blocks_of(file, &(0..size)).end;
     file.prepare_truncate(first)?;

@@ -50,7 +50,7 @@ pub(crate) use link::stored_target;
 const RECENT_PART: u64 = 8;
 const RECENT_BYTES_MAX: u64 = 32 << 20;
 /// What a file takes in memory beside its object and its pages.
-const BESIDE_INODE_BYTES: usize = 704;
+const INODE_OVERHEAD_BYTES: usize = 704;
 
 /// A mounted filesystem as its inodes see it.
 pub struct SuperBlock {
@@ -235,7 +235,7 @@ impl<E: Into<Error>> From<E> for LoadError {
 fn recent_max(budget: &MemoryBudget) -> usize {
     let bytes = (budget.limit_bytes() / RECENT_PART).min(RECENT_BYTES_MAX);
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    bytes / (size_of::<Inode>() + BESIDE_INODE_BYTES)
+    bytes / (size_of::<Inode>() + INODE_OVERHEAD_BYTES)
 }
 
 impl Inode {

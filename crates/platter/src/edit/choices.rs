@@ -25,10 +25,10 @@ pub enum Missing {
 /// Whether a file that is not there is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Creation {
-    /// It is.
+    /// Create it.
     #[default]
     IfMissing,
-    /// It is not, and nothing happens.
+    /// Do nothing.
     Never,
 }
 

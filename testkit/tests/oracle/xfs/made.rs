@@ -1,4 +1,4 @@
-//! Filesystems made by platter beside those of `mkfs.xfs`: what `xfs_db` says of both, `xfs_repair`, and a
+//! Filesystems made by platter compared with those of `mkfs.xfs`: what `xfs_db` says of both, `xfs_repair`, and a
 //! kernel that writes to them.
 
 use std::fs;
@@ -12,32 +12,32 @@ use testkit::loopdev::{Access, Mount};
 use testkit::oracle::{Verdict, xfs};
 use testkit::tool;
 
-const MIB: u64 = 1 << 10;
-const GIB: u64 = MIB << 10;
-const TIB: u64 = GIB << 10;
+const MIB_KIB: u64 = 1 << 10;
+const GIB_KIB: u64 = MIB_KIB << 10;
+const TIB_KIB: u64 = GIB_KIB << 10;
 
 /// Lengths in KiB that are made with the defaults.
 const SIZES: [u64; 20] = [
-    300 * MIB,
+    300 * MIB_KIB,
     307_203,
     400_001,
-    512 * MIB,
-    777 * MIB,
+    512 * MIB_KIB,
+    777 * MIB_KIB,
     1_234_567,
-    GIB,
-    2 * GIB,
+    GIB_KIB,
+    2 * GIB_KIB,
     3_333_333,
     5_000_001,
-    8 * GIB,
-    17 * GIB,
-    33 * GIB,
-    100 * GIB,
-    200 * GIB,
-    500 * GIB,
-    TIB,
-    3 * TIB,
-    4 * TIB,
-    8 * TIB,
+    8 * GIB_KIB,
+    17 * GIB_KIB,
+    33 * GIB_KIB,
+    100 * GIB_KIB,
+    200 * GIB_KIB,
+    500 * GIB_KIB,
+    TIB_KIB,
+    3 * TIB_KIB,
+    4 * TIB_KIB,
+    8 * TIB_KIB,
 ];
 
 /// Options of both.
@@ -63,50 +63,60 @@ const fn asked(
 }
 
 const SETS: [Asked; 14] = [
-    asked(GIB, &[], &[("block-size", 1024)], &["-b", "size=1024"]),
-    asked(GIB, &[], &[("block-size", 65536)], &["-b", "size=65536"]),
-    asked(GIB, &[("rmapbt", true)], &[], &["-m", "rmapbt=1"]),
+    asked(GIB_KIB, &[], &[("block-size", 1024)], &["-b", "size=1024"]),
     asked(
-        GIB,
+        GIB_KIB,
+        &[],
+        &[("block-size", 65536)],
+        &["-b", "size=65536"],
+    ),
+    asked(GIB_KIB, &[("rmapbt", true)], &[], &["-m", "rmapbt=1"]),
+    asked(
+        GIB_KIB,
         &[("finobt", false), ("reflink", false)],
         &[],
         &["-m", "finobt=0,reflink=0"],
     ),
     asked(
-        GIB,
+        GIB_KIB,
         &[("sparse", false), ("bigtime", false), ("nrext64", true)],
         &[],
         &["-m", "bigtime=0", "-i", "sparse=0,nrext64=1"],
     ),
-    asked(GIB, &[], &[("inode-size", 2048)], &["-i", "size=2048"]),
-    asked(GIB, &[], &[("sector-size", 4096)], &["-s", "size=4096"]),
+    asked(GIB_KIB, &[], &[("inode-size", 2048)], &["-i", "size=2048"]),
+    asked(GIB_KIB, &[], &[("sector-size", 4096)], &["-s", "size=4096"]),
     asked(
-        GIB,
+        GIB_KIB,
         &[("rmapbt", true)],
         &[("sector-size", 2048)],
         &["-s", "size=2048", "-m", "rmapbt=1"],
     ),
     asked(
-        GIB,
+        GIB_KIB,
         &[],
         &[("dir-block-size", 65536)],
         &["-n", "size=65536"],
     ),
     asked(
-        GIB,
+        GIB_KIB,
         &[],
         &[("ag-count", 5), ("log-size", 100 << 20)],
         &["-d", "agcount=5", "-l", "size=100m"],
     ),
     asked(
-        GIB,
+        GIB_KIB,
         &[],
         &[("ag-size", 200 << 20), ("inode-percent", 50)],
         &["-d", "agsize=200m", "-i", "maxpct=50"],
     ),
-    asked(GIB, &[], &[("log-stripe-unit", 65536)], &["-l", "su=64k"]),
     asked(
-        GIB,
+        GIB_KIB,
+        &[],
+        &[("log-stripe-unit", 65536)],
+        &["-l", "su=64k"],
+    ),
+    asked(
+        GIB_KIB,
         &[("rmapbt", true)],
         &[("stride", 256), ("stripe-width", 512)],
         &["-d", "su=1m,sw=2", "-m", "rmapbt=1"],

@@ -223,7 +223,7 @@ impl FileBlocks for Node {
         }
     }
 
-    fn finish_shared_reservations(&self, range: Range<u64>) -> Result<()> {
+    fn write_back_shared_reservations(&self, range: Range<u64>) -> Result<()> {
         if self.core.read().delayed.has_rows() {
             self.pages.write_back(self, range)?;
         }
