@@ -32,11 +32,13 @@ impl<'c> Sharing<'c> {
             tree => tree?,
         };
         let item = context.root_item(reader.tree)?;
+        // The order in which writers lock them: the file's tree, then that of the extents.
+        let own = context.cursor(tree);
         Ok(Some(Self {
             context,
             extents,
             cursor: context.cursor(extents),
-            own: context.cursor(tree),
+            own,
             last_snapshot: item.map_or(Generation(0), |item| item.last_snapshot),
             reader,
         }))

@@ -304,3 +304,39 @@ fn features_that_names_need_are_demanded() {
         assert!(refused.unwrap_err().to_string().contains(feature));
     }
 }
+
+#[test]
+fn extents_are_listed_while_shared_leaves_are_copied() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-n", "4096"]);
+    pool.run(
+        "mount -t btrfs \"$device\" \"$root\"\nbtrfs -q subvolume create \"$root\"/sub\nfor i in $(seq 200); do head -c 9000 /dev/zero > \"$root\"/sub/file$i; done\nsync\nbtrfs -q subvolume snapshot \"$root\"/sub \"$root\"/snapshot\n",
+    );
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let sub = root.lookup(name("sub")).unwrap();
+    let (read, written) = (sub.lookup(name("file1")).unwrap(), 2..=200);
+    let written: Vec<_> = written
+        .map(|number| sub.lookup(name(&format!("file{number}"))).unwrap())
+        .collect();
+    let mut listed = 0;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for file in &written {
+                file.write_at(0, &[8; 5000]).unwrap();
+                file.sync(true).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            read.extents(0..u64::MAX, &mut |_| {
+                listed += 1;
+                std::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        }
+    });
+    assert!(listed > 0);
+    drop((root, sub, read, written));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+}
