@@ -171,7 +171,7 @@ impl WriteContext {
         trees.push(self.group_tree());
         let mut bytes = 0u64;
         for id in trees {
-            bytes = bytes.saturating_add(self.tree(id)?.lock().now.used_bytes);
+            bytes = bytes.saturating_add(self.tree(id)?.view().now.used_bytes);
         }
         let least = GLOBAL_MIN_BLOCKS * self.node_bytes();
         let bytes = bytes.min(GLOBAL_MAX_BYTES).max(least);

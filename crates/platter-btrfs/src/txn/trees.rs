@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::Result;
 use zerocopy::{FromZeros, IntoBytes};
@@ -49,8 +49,13 @@ impl OpenTree {
 
     /// Says that its root is that of the last commit.
     pub(super) fn set_committed(&self) {
-        let root = self.lock().now.tree.root;
+        let root = self.view().now.tree.root;
         *self.committed.lock() = root;
+    }
+
+    /// Looks at the tree. Readers are not waited for, as they may come without end.
+    pub(super) fn view(&self) -> RwLockReadGuard<'_, Versions> {
+        self.versions.read_recursive()
     }
 
     /// Locks the tree.
@@ -99,7 +104,7 @@ impl WriteContext {
         }
         let missing = || Corrupt::new(Locus::tree(id.0), TreesRule::MissingTree);
         let root_tree = self.tree(TreeId::ROOT)?;
-        let root_tree = root_tree.lock();
+        let root_tree = root_tree.view();
         let mut cursor = Cursor::new(&self.context.blocks, root_tree.now.tree);
         let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
         if !cursor.seek_at_or_before(last)? {
@@ -160,7 +165,7 @@ impl WriteContext {
         let open: Vec<_> = self.trees.lock().values().map(Arc::clone).collect();
         let mut count = 0;
         for tree in open {
-            let versions = tree.lock();
+            let versions = tree.view();
             let (now, stored, item) = (versions.now, versions.stored, versions.item);
             drop(versions);
             let Some(key) = item.filter(|_| stored != now) else {
