@@ -139,9 +139,11 @@ impl BtrfsInode {
         FileBlocks::release(self, 0..u64::MAX);
     }
 
-    fn is_inline(&self) -> Result<bool> {
+    /// The bytes from the start on that are in an item.
+    fn inline_bytes(&self) -> Result<u64> {
         let run = Runs::new(self.context(), self.tree(), self.id.number).at(0)?;
-        Ok(matches!(run.backing, file::Backing::Inline { .. }))
+        let is_inline = matches!(run.backing, file::Backing::Inline { .. });
+        Ok(if is_inline { run.file.end } else { 0 })
     }
 }
 
@@ -216,30 +218,26 @@ impl FileBlocks for BtrfsInode {
         self.fs.dirty.record_failure(error);
     }
 
-    /// What is in the item goes to an extent, in one handle.
+    /// Moves what is in the item to an extent.
     fn leave_inline(&self) -> Result<()> {
-        if !self.is_inline()? {
-            return Ok(());
+        match self.inline_bytes()? {
+            0 => return Ok(()),
+            1..=SECTOR_BYTES => {}
+            _ => return Err(Condition::NotSupported.into()),
         }
         let writing = self.fs.transactions()?;
         let mut bytes = vec![0; 1 << SECTOR_BITS];
         self.contents()
             .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
         writing.reserve_delayed(1)?;
-        let is_summed = self.is_summed();
-        let moved = self.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
-            let address = handle.allocate_data(SECTOR_BYTES)?;
-            let written = handle.write_data(address, &bytes);
-            if let Err(error) = written {
-                handle.release_data(address, SECTOR_BYTES)?;
-                return Err(error);
+        let moved = FileBlocks::allocate(self, 0..1, &mut ()).and_then(|mut new| {
+            let moved = self
+                .write_device(new.address.0, &[IoSlice::new(&bytes)])
+                .and_then(|()| self.map_written(&mut new, 0, None));
+            if moved.is_err() {
+                self.give_back(new)?;
             }
-            let checksums = if is_summed {
-                writing.checksums_of(&bytes)
-            } else {
-                Vec::new()
-            };
-            self.replace(handle, item, (0, address), SECTOR_BYTES, checksums)
+            moved
         });
         writing.release_delayed(1);
         moved
