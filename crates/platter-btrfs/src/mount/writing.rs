@@ -30,6 +30,9 @@ pub(super) struct Mounted {
     fs: Arc<SuperBlock>,
 }
 
+/// Generations that leave room for those of commits.
+const GENERATION_MAX: u64 = u64::MAX >> 1;
+
 /// The threads of a mount.
 #[derive(Debug)]
 pub(super) struct Workers {
@@ -40,6 +43,10 @@ pub(super) struct Workers {
 fn refuse_unwritable(context: &FsContext) -> Result<()> {
     let superblock = &context.superblock;
     let reason = Some("mount read-only");
+    if superblock.generation.0 > GENERATION_MAX {
+        let feature = format!("writing at generation {}", superblock.generation.0);
+        return Err(unsupported(feature, None));
+    }
     if superblock.sector_bytes != SECTOR_BYTES {
         let feature = format!("writing with sectors of {} bytes", superblock.sector_bytes);
         return Err(unsupported(feature, reason));

@@ -284,15 +284,16 @@ impl BtrfsInode {
 impl SuperBlock {
     /// The number of a new inode: none of this mount has it, be it that it was deleted.
     fn next_number(&self, tree: TreeId, editor: &Editor<'_, '_>) -> Result<u64> {
-        let mut numbers = self.next_numbers.lock();
-        let next = match numbers.get(&tree) {
-            Some(next) => *next,
+        // The caller has the tree locked: no other thread gives numbers in it.
+        let known = self.next_numbers.lock().get(&tree).copied();
+        let next = match known {
+            Some(next) => next,
             None => inode::change::next_number(editor)?,
         };
         if next > LAST_FREE_OBJECT {
             return Err(Condition::NoSpace.into());
         }
-        numbers.insert(tree, next + 1);
+        self.next_numbers.lock().insert(tree, next + 1);
         Ok(next)
     }
 

@@ -181,7 +181,10 @@ impl<C: CopyOnWrite> TreeEditor<'_, C> {
         let len = sibling.bytes().len();
         drop(sibling);
         let logical = self.cow.allocate(self.state, level, first_key, other)?;
-        self.state.used_bytes += u64::from(self.node_bytes());
+        self.state.used_bytes = self
+            .state
+            .used_bytes
+            .saturating_add(self.node_bytes().into());
         let header = Header {
             level,
             ..self.header(&old, logical)
