@@ -59,7 +59,10 @@ pub fn copied_range<T: Inode + ?Sized>(
 
 /// Copies a range through the page caches of both files; see
 /// [`Inode::copy_range`](crate::Inode::copy_range).
-pub(crate) fn copy_through_cache<T: Inode + ?Sized>(
+///
+/// # Errors
+/// Those of [`copied_range`]; those of reading and writing, if nothing was copied.
+pub fn copy_through_cache<T: Inode + ?Sized>(
     target: &T,
     source: &dyn Inode,
     range: Range<u64>,

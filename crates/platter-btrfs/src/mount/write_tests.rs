@@ -61,10 +61,48 @@ fn assert_kernel_reads(pool: &Pool, model: &Model) {
     ));
 }
 
+/// Copies, clones or dedupes a range of the file `from` in `to`.
+fn share(random: &mut Random, root: &dyn Inode, model: &mut Model, (from, to): (&str, &str)) {
+    let (source, target) = (root.lookup(name(from)), root.lookup(name(to)));
+    let (source, target) = (source.unwrap(), target.unwrap());
+    let is_aligned = random.below(3) > 0;
+    let mut at = |most| {
+        let at = random.below(most);
+        if is_aligned { at & !4095 } else { at }
+    };
+    let (start, place, len) = (at(60_000), at(60_000), at(40_000) + 4096);
+    let size = model[from].len() as u64;
+    let (range, clones) = (start..(start + len).min(size), random.below(2) == 0);
+    let mut copied = range.end.saturating_sub(start);
+    if clones {
+        match target.clone_range(&*source, range.clone(), place) {
+            Ok(()) => {}
+            Err(error) => {
+                let invalid = Condition::InvalidArgument;
+                assert!(matches!(error, platter_vfs::Error::Condition(it) if it == invalid));
+                return;
+            }
+        }
+    } else if from == to || copied == 0 {
+        return;
+    } else {
+        copied = target.copy_range(&*source, range, place).unwrap();
+    }
+    let start = usize::try_from(start).unwrap();
+    let bytes = model[from][start..start + usize::try_from(copied).unwrap()].to_vec();
+    let place = usize::try_from(place).unwrap();
+    let model = model.get_mut(to).unwrap();
+    model.resize(model.len().max(place + bytes.len()), 0);
+    model[place..place + bytes.len()].copy_from_slice(&bytes);
+}
+
 fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
     let context = Context::root();
     let path = format!("file{}", random.below(12));
     let other = format!("file{}", random.below(12));
+    if model.contains_key(&path) && model.contains_key(&other) && random.below(4) == 0 {
+        return share(random, root, model, (&path, &other));
+    }
     let Some(bytes) = model.get_mut(&path) else {
         root.create(&context, name(&path), CreateKind::Regular, 0o644)
             .unwrap();
@@ -147,6 +185,45 @@ fn changed_files_are_those_of_the_model() {
             mounted.unmount().unwrap();
         }
     }
+}
+
+#[test]
+fn equal_files_of_the_kernel_are_deduped() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    pool.run(
+        "mount -t btrfs \"$device\" \"$root\"\nhead -c 300000 /dev/urandom > \"$root\"/a\ncat \"$root\"/a > \"$root\"/b\nprintf small > \"$root\"/inline\nbtrfs -q subvolume create \"$root\"/sub\n",
+    );
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let (a, b) = (
+        root.lookup(name("a")).unwrap(),
+        root.lookup(name("b")).unwrap(),
+    );
+    let deduped = b.dedupe_range(&*a, 0..300_000, 0).unwrap();
+    assert_eq!(deduped, platter_vfs::Deduped::Shared(300_000));
+    b.write_at(5000, b"x").unwrap();
+    let deduped = b.dedupe_range(&*a, 0..8192, 0).unwrap();
+    assert_eq!(deduped, platter_vfs::Deduped::Differs);
+    let sub = root.lookup(name("sub")).unwrap();
+    let context = Context::root();
+    let across = sub
+        .create(&context, name("c"), CreateKind::Regular, 0o644)
+        .unwrap();
+    across.clone_range(&*a, 0..300_000, 0).unwrap();
+    let small = root.lookup(name("inline")).unwrap();
+    let copy = sub
+        .create(&context, name("d"), CreateKind::Regular, 0o644)
+        .unwrap();
+    copy.clone_range(&*small, 0..5, 0).unwrap();
+    assert_eq!(read(&*copy), b"small");
+    drop((root, a, b, sub, across, small, copy));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let seen = pool.run(
+        "mount -t btrfs -o ro \"$device\" \"$root\"\ncd \"$root\"\ncmp a sub/c\ncmp inline sub/d\ncmp a b | cut -d' ' -f5 | tr -d ,\nfilefrag -v a | grep -c shared\ncd /\n",
+    );
+    assert_eq!(seen.trim(), "5001\n1");
 }
 
 #[test]

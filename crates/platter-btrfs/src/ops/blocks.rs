@@ -30,7 +30,7 @@ const EXTENT_SECTORS_MAX: u64 = 1024;
 /// The most extents that one handle drops.
 const DROPPED_MAX: usize = 1024;
 /// Tree blocks that inserting an extent copies, and dropping those that it replaces.
-const EXTENT_CREDITS: u32 = 64;
+pub(super) const EXTENT_CREDITS: u32 = 64;
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
 
@@ -75,7 +75,7 @@ fn new_extent(handle: &Handle<'_>, address: LogicalAddr, len_bytes: u64) -> File
 }
 
 impl BtrfsInode {
-    fn extents_in<'h, 'f>(&self, handle: &'h Handle<'f>) -> ExtentChange<'h, 'f> {
+    pub(super) fn extents_in<'h, 'f>(&self, handle: &'h Handle<'f>) -> ExtentChange<'h, 'f> {
         ExtentChange {
             handle,
             tree: self.tree_id(),

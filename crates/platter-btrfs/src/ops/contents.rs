@@ -13,7 +13,7 @@ use crate::ondisk::TreeId;
 use crate::ondisk::inode_item::InodeFlags;
 
 /// How many extents of a range are announced to the devices.
-const ANNOUNCED_EXTENTS_MAX: u32 = 64;
+const ANNOUNCED_EXTENTS_MAX: usize = 64;
 
 impl BtrfsInode {
     pub(super) fn contents(&self) -> Contents<'_> {
@@ -51,7 +51,7 @@ impl BtrfsInode {
         }
         let range = range.start..range.end.min(self.data.size_bytes());
         let members = self.context().blocks.store().members();
-        let mut left = ANNOUNCED_EXTENTS_MAX;
+        let mut places = Vec::new();
         let _ = self.contents().written(range, &mut |extent| {
             let member = extent.place.and_then(|place| {
                 let member = members.iter().find(|member| member.index == place.member);
@@ -59,14 +59,17 @@ impl BtrfsInode {
             });
             if let Some((place, device)) = member {
                 let len_bytes = extent.file.end - extent.file.start;
-                device.will_need(place.offset..place.offset.saturating_add(len_bytes));
+                places.push((device, place.offset..place.offset.saturating_add(len_bytes)));
             }
-            left -= 1;
-            if left == 0 {
+            if places.len() == ANNOUNCED_EXTENTS_MAX {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
+        // With no tree kept as it is.
+        for (device, range) in places {
+            device.will_need(range);
+        }
     }
 }
 

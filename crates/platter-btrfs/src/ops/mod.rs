@@ -7,6 +7,7 @@ mod sync;
 mod attr;
 mod contents;
 mod blocks;
+mod clone;
 mod evict;
 mod link;
 mod xattrs;
@@ -32,7 +33,7 @@ use platter_vfs::namei::{self, NewInode};
 use platter_vfs::shown_numbers::ShownNumbers;
 use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, RangeSet, WriteGate};
 use platter_vfs::{
-    AccessTimes, Attr, Clock, Condition, Context, CreateKind, DirCursor, DirSink, Error,
+    AccessTimes, Attr, Clock, Condition, Context, CreateKind, Deduped, DirCursor, DirSink, Error,
     ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
     Timestamp, XattrMode,
 };
@@ -451,6 +452,33 @@ impl platter_vfs::Inode for BtrfsInode {
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         file::fallocate(self, range, mode)
+    }
+
+    fn copy_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<u64> {
+        self.copy_from(source, range, to)
+    }
+
+    fn clone_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<()> {
+        self.clone_from(source, range, to)
+    }
+
+    fn dedupe_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Deduped> {
+        self.dedupe_from(source, range, to)
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {

@@ -1,6 +1,7 @@
 //! Data: space for it, its bytes on all copies, its checksums, and references to it.
 
 use std::io::IoSlice;
+use std::sync::atomic::Ordering;
 
 use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Error, Result};
@@ -46,6 +47,8 @@ impl WriteContext {
         let range = address.0..address.0 + len_bytes;
         self.new_data.lock().exclude(&range);
         self.pinned.lock().add(range);
+        // A commit of it is due, though no tree changed.
+        self.transactions.change(0, |running| running.blocks += 1);
         Ok(())
     }
 
@@ -161,6 +164,7 @@ impl Handle<'_> {
             allocates,
             op: None,
         };
+        self.has_changed.store(true, Ordering::Relaxed);
         let queued = self.fs.refs.queue(&change).map_err(Error::from);
         // Items that refer to it may have been changed.
         queued.inspect_err(|error| self.fs.abort(error))

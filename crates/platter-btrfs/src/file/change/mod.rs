@@ -36,6 +36,15 @@ pub struct Dropped {
     pub next: Option<u64>,
 }
 
+/// Extents that got references of another file, which has no items of them yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// Where they begin in the other file.
+    pub extents: Vec<(u64, FileExtent<'static>)>,
+    /// Where to go on.
+    pub next: u64,
+}
+
 /// A change of a reference to data: where the file extent begins, what it refers to.
 type RefChange = (u64, ExtentPlace, Action);
 
@@ -65,6 +74,62 @@ impl ExtentChange<'_, '_> {
             self.handle
                 .change_data(self.range(offset), &place, Action::Add)
         }
+    }
+
+    /// Adds references of another file, in which the range begins at `to`, to the extents of a range of whole
+    /// sectors: at most `count` of them, up to one in the item.
+    pub fn share(&self, range: Range<u64>, count: usize, other: &Self, to: u64) -> Result<Shared> {
+        let mut shared = Shared {
+            extents: Vec::new(),
+            next: range.end,
+        };
+        self.handle.edit(self.tree, |editor| {
+            let mut at = range.start;
+            while let Some(found) = self.find(editor, at, range.end)? {
+                let inside = found.start.max(range.start)..found.end.min(range.end);
+                let extent = self.decode(&found)?;
+                let is_inline = matches!(extent.kind, FileExtentKind::Inline(_));
+                if is_inline || shared.extents.len() == count {
+                    shared.next = inside.start;
+                    break;
+                }
+                at = found.end;
+                let len_bytes = inside.end - inside.start;
+                let part = part_of(&extent, inside.start - found.start, len_bytes);
+                let kind = match part.kind {
+                    FileExtentKind::Regular(place) => FileExtentKind::Regular(place),
+                    FileExtentKind::Prealloc(place) => FileExtentKind::Prealloc(place),
+                    FileExtentKind::Hole | FileExtentKind::Inline(_) => continue,
+                };
+                let extent = FileExtent {
+                    generation: self.handle.generation(),
+                    ram_bytes: part.ram_bytes,
+                    compression: part.compression,
+                    file_bytes: part.file_bytes,
+                    kind,
+                };
+                let offset = to + (inside.start - range.start);
+                shared.extents.push((offset, extent));
+            }
+            // Before the tree is unlocked: until then the extents are this file's.
+            for (offset, extent) in &shared.extents {
+                if let FileExtentKind::Regular(place) | FileExtentKind::Prealloc(place) =
+                    extent.kind
+                {
+                    let range = other.range(*offset);
+                    self.handle.change_data(range, &place, Action::Add)?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(shared)
+    }
+
+    /// Inserts an extent that has its reference already.
+    pub fn insert_shared(&self, offset: u64, extent: &FileExtent<'_>) -> Result<()> {
+        self.handle.edit(self.tree, |editor| {
+            editor.insert(self.key(offset), &extent.encode())
+        })
     }
 
     fn range(&self, offset: u64) -> FileRange {

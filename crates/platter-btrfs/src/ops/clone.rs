@@ -1,0 +1,204 @@
+//! Extents that files share: clones, deduplication, and copies that become clones.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_vfs::file::{self, FileBlocks};
+use platter_vfs::ranges::{CloneRequest, Deduped, copied_range, copy_through_cache};
+use platter_vfs::{Condition, Error, Inode, Result};
+
+use super::BtrfsInode;
+use super::blocks::{EXTENT_CREDITS, SECTOR_BITS};
+use super::state::{Purpose, touch_contents};
+use crate::file::change::ExtentChange;
+use crate::file::{Backing, Runs};
+use crate::ondisk::inode_item::InodeFlags;
+
+const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
+/// Extents that one handle shares at most.
+const SHARED_MAX: usize = 32;
+/// Bytes that are compared at once.
+const COMPARED_BYTES: usize = 128 << 10;
+
+impl BtrfsInode {
+    /// Has this file share what `source` has in a range.
+    pub(super) fn clone_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<()> {
+        self.with_both(source, |source| self.share(source, &range, to, false))
+    }
+
+    /// Shares a range where both files have the same bytes.
+    pub(super) fn dedupe_from(
+        &self,
+        source: &dyn Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Deduped> {
+        self.with_both(source, |source| {
+            // What is refused is refused before anything is read.
+            self.shared_blocks(source, &range, to, true)?;
+            let len_bytes = range.end - range.start;
+            let mut buffers = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+            let mut at = 0;
+            while at < len_bytes {
+                let left = usize::try_from(len_bytes - at).unwrap_or(usize::MAX);
+                let count = left.min(COMPARED_BYTES);
+                let (first, second) = (&mut buffers.0[..count], &mut buffers.1[..count]);
+                source.pages.read_at(source, range.start + at, first)?;
+                self.pages.read_at(self, to + at, second)?;
+                if first != second {
+                    return Ok(Deduped::Differs);
+                }
+                at += count as u64;
+            }
+            self.share(source, &range, to, true)?;
+            Ok(Deduped::Shared(len_bytes))
+        })
+    }
+
+    /// Copies a range: what is whole sectors of it by sharing.
+    pub(super) fn copy_from(&self, source: &dyn Inode, range: Range<u64>, to: u64) -> Result<u64> {
+        let range = copied_range(self, source, range, to)?;
+        let mut whole = range.clone();
+        if range.end < source.attr()?.size_bytes || to + (range.end - range.start) < self.size_now()
+        {
+            whole.end = range.end - range.end % SECTOR_BYTES;
+        }
+        let is_aligned = |at: u64| at.is_multiple_of(SECTOR_BYTES);
+        if is_aligned(range.start) && is_aligned(to) && whole.start < whole.end {
+            match self.clone_from(source, whole.clone(), to) {
+                Ok(()) => return Ok(whole.end - whole.start),
+                // Checksums that only one has, or a size that changed meanwhile.
+                Err(Error::Condition(Condition::InvalidArgument)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        copy_through_cache(self, source, range, to)
+    }
+
+    fn size_now(&self) -> u64 {
+        self.data.size_bytes()
+    }
+
+    /// Calls `work` with the source, both files locked and written back.
+    fn with_both<T>(&self, source: &dyn Inode, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
+        self.check_write()?;
+        let source: Arc<Self> = self.fs.load(source.id())?.ok_or(Condition::Stale)?;
+        source.refuse_without_contents()?;
+        let (first, second) = if self.id <= source.id {
+            (self, &*source)
+        } else {
+            (&*source, self)
+        };
+        let _first = first.order.write();
+        let _second = (first.id != second.id).then(|| second.order.write_nth(1));
+        for file in [first, second] {
+            if file.can_change() {
+                file::write_back(file)?;
+            }
+        }
+        work(&source)
+    }
+
+    fn shared_blocks(
+        &self,
+        source: &Self,
+        range: &Range<u64>,
+        to: u64,
+        is_dedupe: bool,
+    ) -> Result<Range<u64>> {
+        let is_summed = |file: &Self| !file.item().flags.contains(InodeFlags::NODATASUM);
+        if is_summed(self) != is_summed(source) {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let request = CloneRequest {
+            range: range.clone(),
+            to,
+            same_file: source.id == self.id,
+            source_bytes: source.size_now(),
+            target_bytes: self.size_now(),
+            block_bytes: SECTOR_BYTES,
+            is_dedupe,
+        };
+        request.blocks()
+    }
+
+    /// Shares a range. Both files are locked and written back.
+    fn share(&self, source: &Self, range: &Range<u64>, to: u64, is_dedupe: bool) -> Result<()> {
+        let blocks = self.shared_blocks(source, range, to, is_dedupe)?;
+        let new_end = to + (range.end - range.start);
+        if new_end > self.size_bytes_max() {
+            return Err(Condition::FileTooLarge.into());
+        }
+        self.leave_inline()?;
+        if new_end > self.size_now() {
+            file::finish_truncation(self)?;
+        }
+        if to > self.size_now() {
+            file::resize(self, to)?;
+        }
+        let mut start = blocks.start;
+        while start < blocks.end {
+            let run = Runs::new(source.context(), source.tree(), source.id.number).at(start)?;
+            if let Backing::Inline { .. } = run.backing {
+                let end = run.file.end.next_multiple_of(SECTOR_BYTES).min(blocks.end);
+                self.copy_inline(source, start..end, to + (start - blocks.start))?;
+                start = end;
+                continue;
+            }
+            start = self.share_some(source, start..blocks.end, to + (start - blocks.start))?;
+        }
+        let now = self.fs.clock.now();
+        self.change(EXTENT_CREDITS, Purpose::Change, |_, item| {
+            item.size_bytes = item.size_bytes.max(new_end);
+            if !is_dedupe {
+                touch_contents(item, now);
+            }
+            self.data.extend(new_end);
+            Ok(())
+        })
+    }
+
+    /// Writes what the source has in its item.
+    fn copy_inline(&self, source: &Self, range: Range<u64>, to: u64) -> Result<()> {
+        let count = range.end.min(source.size_now()) - range.start;
+        let mut bytes = vec![0; usize::try_from(count).unwrap_or_default()];
+        source.pages.read_at(source, range.start, &mut bytes)?;
+        let first = to >> SECTOR_BITS;
+        let reserved = self.reserve(first..first + 1)?;
+        let written = self.pages.write_at(self, to, &bytes);
+        if written.is_err() {
+            for blocks in reserved {
+                self.release(blocks);
+            }
+        }
+        self.note_dirty();
+        written?;
+        file::write_back(self)
+    }
+
+    /// Shares the first extents of a range, none of which is in the item. Returns where to go on.
+    fn share_some(&self, source: &Self, range: Range<u64>, to: u64) -> Result<u64> {
+        let alone = self.data.mapping.write();
+        let next = self.change(EXTENT_CREDITS, Purpose::Change, |handle, item| {
+            let from = ExtentChange {
+                handle,
+                tree: source.tree_id(),
+                inode: source.id.number,
+            };
+            let into = self.extents_in(handle);
+            // The references come first: an extent of the target must not lose its last one to get it again.
+            let shared = from.share(range.clone(), SHARED_MAX, &into, to)?;
+            let replaced = to..to + (shared.next - range.start);
+            let dropped = into.drop_range(replaced, usize::MAX)?;
+            item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
+            for (offset, extent) in &shared.extents {
+                into.insert_shared(*offset, extent)?;
+                item.allocated_bytes = item.allocated_bytes.saturating_add(extent.file_bytes);
+            }
+            Ok(shared.next)
+        })?;
+        drop(alone);
+        self.pages.remove_range(to..to + (next - range.start));
+        Ok(next)
+    }
+}
