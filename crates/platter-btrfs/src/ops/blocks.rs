@@ -7,8 +7,8 @@ use std::ops::Range;
 use platter_cache::Mapping;
 use platter_cache::page::WritableSpace;
 use platter_vfs::file::{
-    Allocation, Backing, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
-    write_runs,
+    Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target,
+    write_back_files, write_runs,
 };
 use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
@@ -157,6 +157,37 @@ impl WritableSpace for BtrfsInode {
     }
 }
 
+impl BlockRuns for BtrfsInode {
+    fn block_bits(&self) -> u32 {
+        SECTOR_BITS
+    }
+
+    fn run(&self, block: u64) -> Result<Option<FileRun>> {
+        let at = block << SECTOR_BITS;
+        let run = Runs::new(self.context(), self.tree(), self.id.number).at(at)?;
+        let end = run.file.end.div_ceil(SECTOR_BYTES);
+        let address = |place: &ExtentPlace| {
+            let inside = place.offset.saturating_add(at - run.file.start);
+            place.logical.0.saturating_add(inside)
+        };
+        let backing = match &run.backing {
+            file::Backing::Hole => Backing::Hole,
+            file::Backing::Prealloc(place) => Backing::Unwritten(address(place)),
+            file::Backing::Inline { .. } => Backing::Written(0),
+            file::Backing::Data { place, .. } => Backing::Written(address(place)),
+        };
+        Ok(Some(FileRun {
+            first: block,
+            count: end.saturating_sub(block).max(1),
+            backing,
+        }))
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        self.state.read().delayed.next(block)
+    }
+}
+
 impl FileBlocks for BtrfsInode {
     type Placement = ();
     type Allocation = Allocated;
@@ -171,10 +202,6 @@ impl FileBlocks for BtrfsInode {
 
     fn inode_lock(&self) -> &RankedRwLock<()> {
         &self.order
-    }
-
-    fn block_bits(&self) -> u32 {
-        SECTOR_BITS
     }
 
     fn size_bytes_max(&self) -> u64 {
@@ -230,9 +257,15 @@ impl FileBlocks for BtrfsInode {
         self.contents()
             .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
         writing.reserve_delayed(1)?;
-        let moved = FileBlocks::allocate(self, 0..1, &mut ()).and_then(|mut new| {
+        let bufs = [IoSlice::new(&bytes)];
+        let data = Request {
+            offset: 0,
+            end: SECTOR_BYTES,
+            bufs: &bufs,
+        };
+        let moved = FileBlocks::allocate(self, 0..1, &data, &mut ()).and_then(|mut new| {
             let moved = self
-                .write_device(new.address.0, &[IoSlice::new(&bytes)])
+                .write_device(new.address.0, &bufs)
                 .and_then(|()| self.map_written(&mut new, 0, None));
             if moved.is_err() {
                 self.give_back(new)?;
@@ -250,33 +283,8 @@ impl FileBlocks for BtrfsInode {
         Ok(false)
     }
 
-    fn run(&self, block: u64) -> Result<FileRun> {
-        let at = block << SECTOR_BITS;
-        let run = Runs::new(self.context(), self.tree(), self.id.number).at(at)?;
-        let end = run.file.end.div_ceil(SECTOR_BYTES);
-        let address = |place: &ExtentPlace| {
-            let inside = place.offset.saturating_add(at - run.file.start);
-            place.logical.0.saturating_add(inside)
-        };
-        let backing = match &run.backing {
-            file::Backing::Hole => Backing::Hole,
-            file::Backing::Prealloc(place) => Backing::Unwritten(address(place)),
-            file::Backing::Inline { .. } => Backing::Written(0),
-            file::Backing::Data { place, .. } => Backing::Written(address(place)),
-        };
-        Ok(FileRun {
-            first: block,
-            count: end.saturating_sub(block).max(1),
-            backing,
-        })
-    }
-
     fn copies_on_write(&self) -> bool {
         true
-    }
-
-    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        self.state.read().delayed.next(block)
     }
 
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
@@ -305,7 +313,7 @@ impl FileBlocks for BtrfsInode {
         }
     }
 
-    fn allocate(&self, blocks: Range<u64>, (): &mut ()) -> Result<Allocated> {
+    fn allocate(&self, blocks: Range<u64>, _data: &Request<'_>, (): &mut ()) -> Result<Allocated> {
         let count = (blocks.end - blocks.start).min(EXTENT_SECTORS_MAX);
         let handle = self.fs.begin(0, Purpose::Free)?;
         let (address, len_bytes) = handle.allocate_data_part(count << SECTOR_BITS)?;

@@ -9,7 +9,7 @@ use std::ops::{ControlFlow, Range};
 
 use platter_cache::AddressSpace;
 use platter_ondisk::{Corrupt, Locus, Rule};
-use platter_vfs::file::{FileMap, FileRun, Piece, RunBudget, Sources, TooManyBlocks};
+use platter_vfs::file::{BlockRuns, FileMap, FileRun, Piece, RunBudget, Sources, TooManyBlocks};
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Condition, Error, Extent, ExtentSink, Result, SeekTarget, file};
 
@@ -231,13 +231,9 @@ struct Mapped<'a> {
     delayed: &'a RangeSet<u32>,
 }
 
-impl FileMap for Mapped<'_> {
+impl BlockRuns for Mapped<'_> {
     fn block_bits(&self) -> u32 {
         self.contents.volume.geometry.block_bits
-    }
-
-    fn filesystem_blocks(&self) -> u64 {
-        self.contents.volume.geometry.blocks_count
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
@@ -250,6 +246,12 @@ impl FileMap for Mapped<'_> {
 
     fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
         next_delayed(self.delayed, block)
+    }
+}
+
+impl FileMap for Mapped<'_> {
+    fn filesystem_blocks(&self) -> u64 {
+        self.contents.volume.geometry.blocks_count
     }
 
     fn too_many_blocks(&self) -> Error {

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::map::is_written;
 use super::truncate::{finish_truncation, lengthen};
 use super::write::write_reserved;
-use super::{Backing, FileBlocks, WriteTo, blocks_of, cached_unit_bytes};
+use super::{FileBlocks, WriteTo, blocks_of, cached_unit_bytes};
 use crate::{Condition, FallocateMode, Result};
 
 /// Allocates, frees or moves space.
@@ -164,12 +165,11 @@ fn clear_edges<F: FileBlocks>(file: &F, range: &Range<u64>) -> Result<Range<u64>
 /// Whether the block of a byte has contents, on the device or in the cache.
 fn has_contents<F: FileBlocks>(file: &F, offset: u64) -> Result<bool> {
     let block = offset >> file.block_bits();
-    let is_written = matches!(file.run(block)?.backing, Backing::Written(_));
     let is_delayed = || {
         let delayed = file.next_delayed(block);
         delayed.is_some_and(|delayed| delayed.start == block)
     };
-    Ok(is_written || is_delayed())
+    Ok(is_written(file, block)? || is_delayed())
 }
 
 /// Takes whole blocks out of the cache, written or not.

@@ -129,7 +129,7 @@ fn write_placed<F: FileBlocks>(placed: &[Option<Placed<'_, F>>]) -> Vec<Result<(
         let bufs: Vec<_> = requests
             .iter()
             .flat_map(|(request, placed)| {
-                request.blocks(&placed.allocation.run(), placed.file.block_bits())
+                request.stored(&placed.allocation, placed.file.block_bits())
             })
             .collect();
         if let Err(error) = first.file.write_device(run[0].0.start, &bufs) {
@@ -174,7 +174,16 @@ fn place_short<'f, F: FileBlocks>(
     if target != Target::New || blocks.start + count != blocks.end {
         return None;
     }
-    let allocation = file.allocate(blocks, &mut placement).ok()?;
+    let bufs: Vec<_> = pieces
+        .into_iter()
+        .map(|(_, bytes)| IoSlice::new(bytes))
+        .collect();
+    let request = Request {
+        offset,
+        end,
+        bufs: &bufs,
+    };
+    let allocation = file.allocate(blocks, &request, &mut placement).ok()?;
     let run = allocation.run();
     if run.count < count || !matches!(run.backing, Backing::Written(_)) {
         let _ = file.give_back(allocation);
@@ -184,10 +193,7 @@ fn place_short<'f, F: FileBlocks>(
         file,
         offset,
         end,
-        bufs: pieces
-            .into_iter()
-            .map(|(_, bytes)| IoSlice::new(bytes))
-            .collect(),
+        bufs,
         allocation,
         placement,
         _mapping: mapping,
@@ -206,10 +212,12 @@ impl<F: FileBlocks> Placed<'_, F> {
     /// The bytes on the device.
     fn location(&self) -> Option<Range<u64>> {
         let run = self.allocation.run();
-        match run.backing {
-            Backing::Written(start) => Some(start..start + (run.count << self.file.block_bits())),
-            Backing::Hole | Backing::Unwritten(_) => None,
-        }
+        let Backing::Written(start) = run.backing else {
+            return None;
+        };
+        let encoded = self.allocation.encoded();
+        let len = encoded.map_or(run.count << self.file.block_bits(), |it| it.len() as u64);
+        Some(start..start + len)
     }
 
     /// Maps the blocks once the bytes are there.

@@ -42,19 +42,23 @@ impl FileRun {
     }
 }
 
-/// The block mapping of one file, kept as it is while it is read.
-pub trait FileMap {
+/// The runs of blocks of one file: what reading and writing it have in common.
+pub trait BlockRuns {
     /// The block size as a power of two.
     fn block_bits(&self) -> u32;
-
-    /// The blocks of the filesystem: no file has more.
-    fn filesystem_blocks(&self) -> u64;
 
     /// The run that `block` lies in, from `block` on; `None` for a block that cannot be mapped.
     fn run(&self, block: u64) -> Result<Option<FileRun>>;
 
-    /// The first dirty blocks without written ones that end after `block`, from `block` on.
+    /// The first dirty blocks that get others at writeback and end after `block`, from `block` on: those
+    /// without written ones, and those that are copied on write.
     fn next_delayed(&self, block: u64) -> Option<Range<u64>>;
+}
+
+/// The block mapping of one file, kept as it is while it is read.
+pub trait FileMap: BlockRuns {
+    /// The blocks of the filesystem: no file has more.
+    fn filesystem_blocks(&self) -> u64;
 
     /// Where an address of a [`Backing`] is.
     fn place(&self, address: u64) -> Option<Place> {
@@ -116,6 +120,12 @@ impl RunBudget {
         };
         *left = left.saturating_add(cost);
     }
+}
+
+/// Whether a block has contents on the device.
+pub(super) fn is_written<F: BlockRuns + ?Sized>(file: &F, block: u64) -> Result<bool> {
+    let run = file.run(block)?;
+    Ok(run.is_some_and(|run| matches!(run.backing, Backing::Written(_))))
 }
 
 /// The run of `block`, within what `budget` allows.

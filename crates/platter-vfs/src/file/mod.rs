@@ -2,7 +2,7 @@
 //! have them: buffered and direct writing with delayed allocation, writeback by runs, truncation, space
 //! that is allocated, punched out or moved, and what backs a file.
 //!
-//! A driver implements [`FileMap`] to read, and [`FileBlocks`] to write.
+//! A driver implements [`FileMap`] to read, [`FileBlocks`] to write, and for both [`BlockRuns`].
 
 mod data;
 mod map;
@@ -32,7 +32,7 @@ pub use data::{FileData, FileEnd};
 pub use extents::{announce, extents};
 pub use fallocate::fallocate;
 pub use gather::write_back_files;
-pub use map::{Backing, FileMap, FileRun, RunBudget, TooManyBlocks};
+pub use map::{Backing, BlockRuns, FileMap, FileRun, RunBudget, TooManyBlocks};
 pub use request::{Request, ZEROS};
 pub use seek::seek;
 pub use sources::{Piece, Sources, copy_into};
@@ -56,8 +56,15 @@ pub enum Target {
 
 /// Blocks that were allocated in memory, and are not mapped yet.
 pub trait Allocation {
-    /// The blocks of the file, and where they are on the device.
+    /// The blocks of the file, and where they are on the device. What has no place of its own there, because
+    /// it goes into the inode, is a hole: nothing is written to the device, only mapped.
     fn run(&self) -> FileRun;
+
+    /// What is written from there on in place of the bytes of the blocks, if they are stored in another
+    /// form, such as compressed: as many bytes as it takes on the device.
+    fn encoded(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 impl Allocation for FileRun {
@@ -68,9 +75,25 @@ impl Allocation for FileRun {
 
 /// The contents of one regular file of a driver, and the changes of its block mapping.
 ///
-/// Blocks are counted in [`block_bits`](Self::block_bits). The inode lock is held exclusively where
-/// nothing else is said, and a handle never.
-pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
+/// Blocks are counted in [`block_bits`](BlockRuns::block_bits). A handle is never held.
+///
+/// # Locks
+/// Writeback runs beside writers, so it calls these methods without the inode lock, with the contents of
+/// the pages locked and [`FileData::mapping`] held shared: [`run`](BlockRuns::run),
+/// [`next_delayed`](BlockRuns::next_delayed), [`write_target`](Self::write_target),
+/// [`overwrite`](Self::overwrite), [`convert_written`](Self::convert_written),
+/// [`extend_on_disk`](Self::extend_on_disk), which runs without those locks, too; and with
+/// [`FileData::placement`] held, [`allocate`](Self::allocate), [`write_device`](Self::write_device),
+/// [`map_written`](Self::map_written), [`note_placed`](Self::note_placed) and
+/// [`give_back`](Self::give_back). [`note_failure`](Self::note_failure), [`commit`](Self::commit) and all
+/// that only ask are called with any locks or none. Everything else has the inode lock held exclusively; where
+/// it says that the mapping is locked, [`FileData::mapping`] is held exclusively, too.
+///
+/// # Units of writeback
+/// [`write_granule`](WritableSpace::write_granule) is a wish: pages of a unit that are dirty at the same
+/// time are written by one request, but those that become dirty later come alone. What is stored as a unit
+/// must be able to hold less.
+pub trait FileBlocks: BlockRuns + WritableSpace<Error = Error> + Sync {
     /// Where the file got blocks last, and what is preallocated for it.
     type Placement;
     /// Blocks that were allocated and are not mapped yet.
@@ -84,9 +107,6 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
 
     /// The inode lock (`i_rwsem`).
     fn inode_lock(&self) -> &RankedRwLock<()>;
-
-    /// The block size as a power of two.
-    fn block_bits(&self) -> u32;
 
     /// The unit in which space is allocated, in bytes: a block, or several.
     fn cluster_bytes(&self) -> u64 {
@@ -139,17 +159,10 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
         Ok(())
     }
 
-    /// The run that `block` lies in, from `block` on: a hole where nothing can be mapped.
-    fn run(&self, block: u64) -> Result<FileRun>;
-
     /// Whether all that is written gets other blocks than it had.
     fn copies_on_write(&self) -> bool {
         false
     }
-
-    /// The first dirty blocks that get others at writeback and end after `block`, from `block` on: those
-    /// without written ones, and those that are copied on write.
-    fn next_delayed(&self, block: u64) -> Option<Range<u64>>;
 
     /// What is to be done with the first dirty blocks of a range, and how many those are. The mapping is
     /// locked.
@@ -165,10 +178,13 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
     /// Drops the marks and reservations of blocks that will not be written.
     fn release(&self, blocks: Range<u64>);
 
-    /// Allocates blocks in memory for the first of a range of dirty ones.
+    /// Allocates blocks in memory for the first of a range of dirty ones. `data` has all of their bytes, for
+    /// a driver that chooses by them how they are stored ([`Allocation::encoded`]). Reservations of blocks
+    /// that it does not need are dropped when the allocation is mapped.
     fn allocate(
         &self,
         blocks: Range<u64>,
+        data: &Request<'_>,
         placement: &mut Self::Placement,
     ) -> Result<Self::Allocation>;
 
@@ -176,7 +192,8 @@ pub trait FileBlocks: WritableSpace<Error = Error> + Sync {
     fn give_back(&self, allocation: Self::Allocation) -> Result<()>;
 
     /// Maps blocks that were written, and has the size on disk reach to `end`. Data that is `journaled`
-    /// becomes part of the same transaction. An allocation that could not be mapped still holds its blocks.
+    /// becomes part of the same transaction. A driver that needs data for checksums, or to store it in the
+    /// inode, keeps that in the allocation. An allocation that could not be mapped still holds its blocks.
     fn map_written(
         &self,
         allocation: &mut Self::Allocation,

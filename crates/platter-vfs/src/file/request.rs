@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 
-use super::FileRun;
+use super::{Allocation, FileRun};
 
 /// Zeros for the rest of the last block.
 pub static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -35,6 +35,18 @@ impl Request<'_> {
             bufs.push(IoSlice::new(zeros));
         }
         bufs
+    }
+
+    /// What is written to the device for allocated blocks.
+    pub(super) fn stored<'b>(
+        &'b self,
+        allocation: &'b impl Allocation,
+        block_bits: u32,
+    ) -> Vec<IoSlice<'b>> {
+        match allocation.encoded() {
+            Some(bytes) => vec![IoSlice::new(bytes)],
+            None => self.blocks(&allocation.run(), block_bits),
+        }
     }
 
     /// The parts of the buffers that hold a range of the file.

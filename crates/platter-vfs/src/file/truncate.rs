@@ -1,8 +1,9 @@
 //! Files that become shorter or longer.
 
 use super::fallocate::write_back_partial_clusters;
+use super::map::is_written;
 use super::write::{clear_tail, write_reserved};
-use super::{Backing, FileBlocks, WriteTo, blocks_of};
+use super::{FileBlocks, WriteTo, blocks_of};
 use crate::{Condition, Error, Result};
 
 /// Makes the file `size` bytes long. The caller holds the inode lock.
@@ -99,8 +100,7 @@ fn rewrite_tail<F: FileBlocks>(file: &F, size: u64) -> Result<()> {
     if size.is_multiple_of(1 << file.block_bits()) {
         return Ok(());
     }
-    let run = file.run(last >> file.block_bits())?;
-    if !matches!(run.backing, Backing::Written(_)) {
+    if !is_written(file, last >> file.block_bits())? {
         return Ok(());
     }
     let mut byte = [0];

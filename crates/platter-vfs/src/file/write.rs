@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use platter_cache::AddressSpace;
 use platter_cache::page::WritableSpace;
 
+use super::map::is_written;
 use super::sync::sync_data;
 use super::truncate::finish_truncation;
-use super::{Backing, FileBlocks, blocks_of, cached_unit_bytes};
+use super::{FileBlocks, blocks_of, cached_unit_bytes};
 use crate::{Condition, Error, Result};
 
 /// So many bytes at once go to the device as they come, without a copy in the cache.
@@ -102,8 +103,7 @@ pub(super) fn clear_tail<F: FileBlocks>(file: &F, offset: u64) -> Result<()> {
     if size >= end {
         return Ok(());
     }
-    let run = file.run(size >> file.block_bits())?;
-    if !matches!(run.backing, Backing::Written(_)) {
+    if !is_written(file, size >> file.block_bits())? {
         return Ok(());
     }
     let zeros = vec![0; usize::try_from(end - size).unwrap_or_default()];

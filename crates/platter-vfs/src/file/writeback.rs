@@ -64,11 +64,13 @@ fn write_new<F: FileBlocks>(
     if let Some(count_max) = journaled_max {
         blocks.end = blocks.end.min(blocks.start.saturating_add(count_max));
     }
-    let mut allocation = file.allocate(blocks, placement)?;
+    let mut allocation = file.allocate(blocks, request, placement)?;
     let run = allocation.run();
     let bits = file.block_bits();
     let written = match (journaled_max, run.backing) {
-        (None, Backing::Written(start)) => file.write_device(start, &request.blocks(&run, bits)),
+        (None, Backing::Written(start)) => {
+            file.write_device(start, &request.stored(&allocation, bits))
+        }
         _ => Ok(()),
     };
     let journaled = journaled_max.map(|_| request);

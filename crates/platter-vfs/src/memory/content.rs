@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::disk::{Disk, Frame, PAGE, PAGE_BYTES};
+use super::disk::{Disk, Frame, PAGE};
 use crate::file::{Backing, FileRun, Target};
 use crate::writing::RangeSet;
 
@@ -28,7 +28,8 @@ pub(super) struct Content {
 /// A page that has space.
 #[derive(Debug)]
 pub(super) struct Page {
-    frame: Frame,
+    /// Shared with pages that have the same bytes.
+    frame: Arc<Frame>,
     /// Otherwise it reads as zeros.
     pub(super) is_written: bool,
 }
@@ -142,19 +143,36 @@ impl Content {
         self.delayed.remove(pages);
     }
 
-    /// Maps pages that were written.
-    pub(super) fn map_written(&mut self, disk: &Arc<Disk>, run: &FileRun) {
+    /// Maps pages that were written, all to one page of the disk if they are `equal`.
+    pub(super) fn map_written(&mut self, disk: &Arc<Disk>, run: &FileRun, equal: bool) {
         let Backing::Written(start) = run.backing else {
             return;
         };
-        for (page, frame) in (run.first..run.end()).zip((start..).step_by(PAGE_BYTES)) {
-            let written = Page {
-                frame: Frame::new(disk, frame),
-                is_written: true,
-            };
-            self.pages.insert(page, written);
+        let step = if equal { 0 } else { PAGE };
+        let mut frame = Arc::new(Frame::new(disk, start));
+        for (page, index) in (run.first..run.end()).zip(0..) {
+            let address = start + index * step;
+            if frame.address() != address {
+                frame = Arc::new(Frame::new(disk, address));
+            }
+            self.replace(page, Arc::clone(&frame));
         }
         self.delayed.remove(run.first..run.end());
+    }
+
+    /// Maps a page to one of the disk that was written.
+    pub(super) fn replace(&mut self, page: u64, frame: Arc<Frame>) {
+        let written = Page {
+            frame,
+            is_written: true,
+        };
+        self.pages.insert(page, written);
+    }
+
+    /// Where a page may be written over: nowhere if others share its place.
+    pub(super) fn own_address(&self, page: u64) -> Option<u64> {
+        let frame = &self.pages.get(&page)?.frame;
+        (Arc::strong_count(frame) == 1).then(|| frame.address())
     }
 
     /// Has pages, to which data was written, read as that.
@@ -177,7 +195,7 @@ impl Content {
     pub(super) fn allocate(&mut self, disk: &Arc<Disk>, pages: Range<u64>) {
         for page in pages {
             self.pages.entry(page).or_insert_with(|| Page {
-                frame: Frame::new(disk, disk.allocate(1)),
+                frame: Arc::new(Frame::new(disk, disk.allocate(1))),
                 is_written: false,
             });
         }
@@ -218,7 +236,7 @@ impl Page {
     /// Another page with the same bytes.
     pub(super) fn copy(&self) -> Self {
         Self {
-            frame: self.frame.copy(),
+            frame: Arc::clone(&self.frame),
             is_written: self.is_written,
         }
     }

@@ -157,11 +157,33 @@ fn dirty_files_stay_until_they_are_written_back() {
     let fs = fs(1 << 10);
     let id = file(&fs, "f").id();
     fs.inode(id).unwrap().write_at(0, b"contents").unwrap();
-    assert!(!fs.shared.disk.holds_pages());
+    assert_eq!(fs.shared.disk.page_count(), 0);
     assert_eq!(read(&*fs.inode(id).unwrap()), b"contents");
     fs.sync().unwrap();
-    assert!(fs.shared.disk.holds_pages());
+    assert_eq!(fs.shared.disk.page_count(), 1);
     assert_eq!(read(&*fs.inode(id).unwrap()), b"contents");
+}
+
+#[test]
+fn equal_pages_are_one_on_the_disk() {
+    let fs = fs(1 << 10);
+    // Some go to the disk together with others, some alone, some past the cache.
+    for (name, pages) in [("a", 8), ("b", 30), ("c", 64)] {
+        let held = file(&fs, name);
+        let before = fs.shared.disk.page_count();
+        let mut model = vec![7; pages * PAGE_BYTES];
+        held.write_at(0, &model).unwrap();
+        fs.sync().unwrap();
+        assert_eq!(fs.shared.disk.page_count() - before, 1, "{name}");
+        assert_eq!(held.attr().unwrap().sectors, pages as u64 * PAGE / 512);
+        held.write_at(3 * PAGE + 5, b"others stay").unwrap();
+        model[3 * PAGE_BYTES + 5..][..11].copy_from_slice(b"others stay");
+        fs.sync().unwrap();
+        assert_eq!(fs.shared.disk.page_count() - before, 2, "{name}");
+        drop(held);
+        let again = PathWalk::new(&fs).resolve(name.as_bytes()).unwrap();
+        assert!(read(&*again) == model, "{name}");
+    }
 }
 
 #[test]

@@ -3,16 +3,17 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
+use std::sync::Arc;
 
 use platter_cache::page::WritableSpace;
 use platter_cache::{AddressSpace, Mapping};
 
 use super::content::{Content, FILE_BYTES_MAX, PAGES_MAX};
-use super::disk::PAGE_BITS;
+use super::disk::{Frame, PAGE_BITS, PAGE_BYTES};
 use super::inode::MemInode;
 use crate::file::{
-    Backing, FileBlocks, FileData, FileEnd, FileMap, FileRun, Request, Target, write_back_files,
-    write_runs,
+    Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileMap, FileRun, Request,
+    Target, write_back_files, write_runs,
 };
 use crate::lock_rank::RankedRwLock;
 use crate::permission::{APPEND_ONLY, IMMUTABLE};
@@ -63,6 +64,43 @@ impl ListedInode for MemInode {
     }
 }
 
+/// Pages of the disk that were allocated and are not mapped yet.
+#[derive(Debug)]
+pub(super) struct Allocated {
+    run: FileRun,
+    /// The bytes of each page, if they are equal: then one page of the disk has them all.
+    equal: Option<Box<[u8]>>,
+}
+
+impl Allocated {
+    /// Pages of the disk, at least one.
+    fn page_count(&self) -> u64 {
+        self.equal.as_ref().map_or(self.run.count, |_| 1)
+    }
+}
+
+impl Allocation for Allocated {
+    fn run(&self) -> FileRun {
+        self.run
+    }
+
+    fn encoded(&self) -> Option<&[u8]> {
+        self.equal.as_deref()
+    }
+}
+
+/// The bytes of the first page, if the next ones are equal to it, and how many those are.
+fn equal_pages(bufs: &[IoSlice<'_>]) -> Option<(Box<[u8]>, u64)> {
+    let mut bytes = bufs.iter().flat_map(|buf| buf.iter().copied());
+    let first: Box<[u8]> = bytes.by_ref().take(PAGE_BYTES).collect();
+    let equal = bytes
+        .zip(first.iter().cycle())
+        .take_while(|(byte, first)| byte == *first)
+        .count();
+    let pages = 1 + (equal / PAGE_BYTES) as u64;
+    (pages > 1).then_some((first, pages))
+}
+
 impl AddressSpace for MemInode {
     type Error = Error;
 
@@ -94,24 +132,26 @@ impl WritableSpace for MemInode {
     }
 }
 
-impl FileMap for MemInode {
+impl BlockRuns for MemInode {
     fn block_bits(&self) -> u32 {
         PAGE_BITS
-    }
-
-    fn filesystem_blocks(&self) -> u64 {
-        self.shared.limits.pages
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
         if block >= PAGES_MAX {
             return Ok(None);
         }
-        FileBlocks::run(self, block).map(Some)
+        self.content(|content| Some(content.run(block, PAGES_MAX)))
     }
 
     fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        FileBlocks::next_delayed(self, block)
+        self.content(|content| content.next_delayed(block)).ok()?
+    }
+}
+
+impl FileMap for MemInode {
+    fn filesystem_blocks(&self) -> u64 {
+        self.shared.limits.pages
     }
 
     /// Addresses are of no device.
@@ -126,7 +166,7 @@ impl FileMap for MemInode {
 
 impl FileBlocks for MemInode {
     type Placement = ();
-    type Allocation = FileRun;
+    type Allocation = Allocated;
 
     fn pages(&self) -> &Mapping<Error> {
         &self.pages
@@ -138,10 +178,6 @@ impl FileBlocks for MemInode {
 
     fn inode_lock(&self) -> &RankedRwLock<()> {
         &self.lock
-    }
-
-    fn block_bits(&self) -> u32 {
-        PAGE_BITS
     }
 
     fn size_bytes_max(&self) -> u64 {
@@ -185,14 +221,6 @@ impl FileBlocks for MemInode {
         self.shared.dirty.record_failure(error);
     }
 
-    fn run(&self, block: u64) -> Result<FileRun> {
-        self.content(|content| content.run(block, PAGES_MAX))
-    }
-
-    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        self.content(|content| content.next_delayed(block)).ok()?
-    }
-
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
         self.content(|content| content.write_target(&blocks))
     }
@@ -209,25 +237,32 @@ impl FileBlocks for MemInode {
         let _ = self.change_content(|content| content.release(blocks));
     }
 
-    fn allocate(&self, blocks: Range<u64>, (): &mut ()) -> Result<FileRun> {
-        let count = blocks.end - blocks.start;
-        Ok(FileRun {
+    fn allocate(&self, blocks: Range<u64>, data: &Request<'_>, (): &mut ()) -> Result<Allocated> {
+        let mut run = FileRun {
             first: blocks.start,
-            count,
-            backing: Backing::Written(self.shared.disk.allocate(count)),
-        })
+            count: blocks.end - blocks.start,
+            backing: Backing::Hole,
+        };
+        let equal = equal_pages(&data.blocks(&run, PAGE_BITS)).map(|(page, count)| {
+            run.count = count;
+            page
+        });
+        let mut allocated = Allocated { run, equal };
+        let start = self.shared.disk.allocate(allocated.page_count());
+        allocated.run.backing = Backing::Written(start);
+        Ok(allocated)
     }
 
-    fn give_back(&self, run: FileRun) -> Result<()> {
-        if let Backing::Written(start) = run.backing {
-            self.shared.disk.free(start, run.count);
+    fn give_back(&self, allocated: Allocated) -> Result<()> {
+        if let Backing::Written(start) = allocated.run.backing {
+            self.shared.disk.free(start, allocated.page_count());
         }
         Ok(())
     }
 
-    fn map_written(&self, run: &mut FileRun, end: u64, _: Option<&Request<'_>>) -> Result<()> {
+    fn map_written(&self, new: &mut Allocated, end: u64, _: Option<&Request<'_>>) -> Result<()> {
         self.change_content(|content| {
-            content.map_written(&self.shared.disk, run);
+            content.map_written(&self.shared.disk, &new.run, new.equal.is_some());
             content.extend(end);
         })
     }
@@ -247,8 +282,20 @@ impl FileBlocks for MemInode {
     }
 
     fn overwrite(&self, request: &Request<'_>, run: &FileRun) -> Result<()> {
-        if let Backing::Written(start) = run.backing {
-            self.write_device(start, &request.blocks(run, PAGE_BITS))?;
+        let disk = &self.shared.disk;
+        for first in run.first..run.end() {
+            let own = self.content(|content| content.own_address(first))?;
+            let address = own.unwrap_or_else(|| disk.allocate(1));
+            let page = FileRun {
+                first,
+                count: 1,
+                backing: Backing::Written(address),
+            };
+            disk.write(address, &request.blocks(&page, PAGE_BITS));
+            if own.is_none() {
+                let frame = Arc::new(Frame::new(disk, address));
+                self.change_content(|content| content.replace(first, frame))?;
+            }
         }
         Ok(())
     }

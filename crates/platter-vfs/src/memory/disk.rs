@@ -34,7 +34,7 @@ struct Pages {
     written: HashMap<u64, Box<[u8; PAGE_BYTES]>>,
 }
 
-/// A page of a file, which is freed when it is dropped.
+/// A page of files, which is freed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Frame {
     disk: Arc<Disk>,
@@ -96,8 +96,8 @@ impl Disk {
     }
 
     #[cfg(test)]
-    pub(super) fn holds_pages(&self) -> bool {
-        !self.pages.lock().written.is_empty()
+    pub(super) fn page_count(&self) -> usize {
+        self.pages.lock().written.len()
     }
 
     fn forget(&self, numbers: Range<u64>) {
@@ -119,17 +119,6 @@ impl Frame {
 
     pub(super) fn address(&self) -> u64 {
         self.number * PAGE
-    }
-
-    /// Another page with the same bytes.
-    pub(super) fn copy(&self) -> Self {
-        let copy = Self::new(&self.disk, self.disk.allocate(1));
-        let mut pages = self.disk.pages.lock();
-        if let Some(bytes) = pages.written.get(&self.number).cloned() {
-            pages.written.insert(copy.number, bytes);
-        }
-        drop(pages);
-        copy
     }
 }
 

@@ -7,7 +7,7 @@ mod tests;
 use std::ops::{ControlFlow, Range};
 
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::file::{self, Backing, FileMap, FileRun, Piece, Sources};
+use platter_vfs::file::{self, Backing, BlockRuns, FileMap, FileRun, Piece, Sources};
 use platter_vfs::writing::RangeSet;
 use platter_vfs::{Error, Extent, ExtentSink, Place, Result};
 
@@ -128,18 +128,9 @@ impl Contents<'_> {
     }
 }
 
-impl FileMap for Contents<'_> {
+impl BlockRuns for Contents<'_> {
     fn block_bits(&self) -> u32 {
         self.context.geometry().block_bits.into()
-    }
-
-    fn filesystem_blocks(&self) -> u64 {
-        let dirty = self
-            .dirty
-            .into_iter()
-            .flat_map(|dirty| dirty.within(0..u64::MAX));
-        let dirty = dirty.map(|range| range.end - range.start);
-        dirty.fold(self.inode.blocks, u64::saturating_add)
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
@@ -161,6 +152,17 @@ impl FileMap for Contents<'_> {
 
     fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
         self.dirty?.next(block)
+    }
+}
+
+impl FileMap for Contents<'_> {
+    fn filesystem_blocks(&self) -> u64 {
+        let dirty = self
+            .dirty
+            .into_iter()
+            .flat_map(|dirty| dirty.within(0..u64::MAX));
+        let dirty = dirty.map(|range| range.end - range.start);
+        dirty.fold(self.inode.blocks, u64::saturating_add)
     }
 
     fn place(&self, address: u64) -> Option<Place> {

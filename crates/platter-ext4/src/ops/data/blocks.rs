@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use platter_cache::Mapping;
 use platter_vfs::file::{
-    FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
+    BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
 };
 use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result};
@@ -15,6 +15,24 @@ use super::writeback::{JOURNALED_BLOCKS_MAX, Piece, Placement};
 use crate::file::{file_block, file_run, next_delayed, size_bytes_max};
 use crate::mapping::{Backing, Progress, Run};
 use crate::ondisk::{BlockNr, FileBlock, InodeFlags};
+
+impl BlockRuns for Node {
+    fn block_bits(&self) -> u32 {
+        self.volume().geometry.block_bits
+    }
+
+    fn run(&self, block: u64) -> Result<Option<FileRun>> {
+        let Some(found) = file_block(block) else {
+            return Ok(None);
+        };
+        let run = self.core.read().map.lookup(self.volume(), found)?;
+        Ok(Some(file_run(&run, self.block_bits())))
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        next_delayed(self.core.read().delayed.dirty(), block)
+    }
+}
 
 impl FileBlocks for Node {
     type Placement = Placement;
@@ -30,10 +48,6 @@ impl FileBlocks for Node {
 
     fn inode_lock(&self) -> &RankedRwLock<()> {
         &self.order
-    }
-
-    fn block_bits(&self) -> u32 {
-        self.volume().geometry.block_bits
     }
 
     fn cluster_bytes(&self) -> u64 {
@@ -103,22 +117,6 @@ impl FileBlocks for Node {
         self.grow_out_of_inode()
     }
 
-    fn run(&self, block: u64) -> Result<FileRun> {
-        let Some(found) = file_block(block) else {
-            return Ok(FileRun {
-                first: block,
-                count: 1,
-                backing: platter_vfs::file::Backing::Hole,
-            });
-        };
-        let run = self.core.read().map.lookup(self.volume(), found)?;
-        Ok(file_run(&run, self.block_bits()))
-    }
-
-    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        next_delayed(self.core.read().delayed.dirty(), block)
-    }
-
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
         let (target, count) = self.target(file_blocks(&blocks)?)?;
         Ok((target, u64::from(count)))
@@ -147,7 +145,12 @@ impl FileBlocks for Node {
         core.forget_delayed(self.volume(), space, blocks);
     }
 
-    fn allocate(&self, blocks: Range<u64>, placement: &mut Placement) -> Result<Piece> {
+    fn allocate(
+        &self,
+        blocks: Range<u64>,
+        _: &Request<'_>,
+        placement: &mut Placement,
+    ) -> Result<Piece> {
         self.take(file_blocks(&blocks)?, placement)
     }
 

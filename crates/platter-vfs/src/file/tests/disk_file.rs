@@ -167,24 +167,40 @@ impl WritableSpace for DiskFile {
     }
 }
 
-impl FileMap for DiskFile {
+impl BlockRuns for DiskFile {
     fn block_bits(&self) -> u32 {
         BITS
-    }
-
-    fn filesystem_blocks(&self) -> u64 {
-        1 << 20
     }
 
     fn run(&self, block: u64) -> Result<Option<FileRun>> {
         if block > BLOCKS_MAX {
             return Ok(None);
         }
-        FileBlocks::run(self, block).map(Some)
+        let state = self.state.lock();
+        let next = state.map.range(block..).next();
+        let (count, backing) = match next {
+            Some((&at, mapped)) if at == block && mapped.is_written => {
+                (1, Backing::Written(mapped.block * BLOCK))
+            }
+            Some((&at, mapped)) if at == block => (1, Backing::Unwritten(mapped.block * BLOCK)),
+            Some((&at, _)) => (at - block, Backing::Hole),
+            None => (BLOCKS_MAX, Backing::Hole),
+        };
+        Ok(Some(FileRun {
+            first: block,
+            count,
+            backing,
+        }))
     }
 
     fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        FileBlocks::next_delayed(self, block)
+        self.state.lock().delayed.next(block)
+    }
+}
+
+impl FileMap for DiskFile {
+    fn filesystem_blocks(&self) -> u64 {
+        1 << 20
     }
 
     fn too_many_blocks(&self) -> Error {
@@ -206,10 +222,6 @@ impl FileBlocks for DiskFile {
 
     fn inode_lock(&self) -> &RankedRwLock<()> {
         &self.lock
-    }
-
-    fn block_bits(&self) -> u32 {
-        BITS
     }
 
     fn size_bytes_max(&self) -> u64 {
@@ -237,28 +249,6 @@ impl FileBlocks for DiskFile {
     fn note_dirty(&self) {}
 
     fn note_failure(&self, _: &Error) {}
-
-    fn run(&self, block: u64) -> Result<FileRun> {
-        let state = self.state.lock();
-        let next = state.map.range(block..).next();
-        let (count, backing) = match next {
-            Some((&at, mapped)) if at == block && mapped.is_written => {
-                (1, Backing::Written(mapped.block * BLOCK))
-            }
-            Some((&at, mapped)) if at == block => (1, Backing::Unwritten(mapped.block * BLOCK)),
-            Some((&at, _)) => (at - block, Backing::Hole),
-            None => (BLOCKS_MAX, Backing::Hole),
-        };
-        Ok(FileRun {
-            first: block,
-            count,
-            backing,
-        })
-    }
-
-    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        self.state.lock().delayed.next(block)
-    }
 
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
         let state = self.state.lock();
@@ -315,7 +305,7 @@ impl FileBlocks for DiskFile {
         self.unreserve(released);
     }
 
-    fn allocate(&self, blocks: Range<u64>, (): &mut ()) -> Result<FileRun> {
+    fn allocate(&self, blocks: Range<u64>, _: &Request<'_>, (): &mut ()) -> Result<FileRun> {
         let mut space = self.disk.space.lock();
         let first = *space.free.first().ok_or(Condition::NoSpace)?;
         let mut count = 0;

@@ -152,7 +152,7 @@ fn failed_write_keeps_no_reservation() {
     // A part of a block without space, in a page whose other blocks have to be read first.
     write(&*file, BLOCK + 100, &[2; 100], WriteTo::Cache).unwrap_err();
     assert_eq!(disk.free(), (BLOCKS - 1, 0));
-    assert_eq!(FileBlocks::next_delayed(&*file, 0), None);
+    assert_eq!(BlockRuns::next_delayed(&*file, 0), None);
     file.fails_reads.store(false, Ordering::Relaxed);
     assert_eq!(file.read_all()[1024..], [0; 3072]);
 }

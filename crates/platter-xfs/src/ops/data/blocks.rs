@@ -6,7 +6,7 @@ use std::ops::Range;
 use platter_cache::Mapping;
 use platter_cache::page::WritableSpace;
 use platter_vfs::file::{
-    Allocation, Backing, FileBlocks, FileData, FileEnd, FileMap, FileRun, Request, Target,
+    Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target,
     write_back_files, write_runs,
 };
 use platter_vfs::lock_rank::RankedRwLock;
@@ -55,6 +55,21 @@ impl WritableSpace for Inode {
     }
 }
 
+impl BlockRuns for Inode {
+    fn block_bits(&self) -> u32 {
+        self.context().geometry().block_bits.into()
+    }
+
+    fn run(&self, block: u64) -> Result<Option<FileRun>> {
+        let state = self.state.read();
+        state.contents(self.context()).run(block)
+    }
+
+    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
+        self.state.read().delayed.dirty().next(block)
+    }
+}
+
 impl FileBlocks for Inode {
     type Placement = Placement;
     type Allocation = Claimed;
@@ -69,10 +84,6 @@ impl FileBlocks for Inode {
 
     fn inode_lock(&self) -> &RankedRwLock<()> {
         &self.order
-    }
-
-    fn block_bits(&self) -> u32 {
-        self.context().geometry().block_bits.into()
     }
 
     fn size_bytes_max(&self) -> u64 {
@@ -123,15 +134,6 @@ impl FileBlocks for Inode {
         self.superblock.dirty.record_failure(error);
     }
 
-    fn run(&self, block: u64) -> Result<FileRun> {
-        let state = self.state.read();
-        state.run(self.context(), block)
-    }
-
-    fn next_delayed(&self, block: u64) -> Option<Range<u64>> {
-        self.state.read().delayed.dirty().next(block)
-    }
-
     fn write_target(&self, blocks: Range<u64>) -> Result<(Target, u64)> {
         let state = self.state.read();
         let (run, is_shared) = self.shared_run(&state, blocks.clone())?;
@@ -178,7 +180,12 @@ impl FileBlocks for Inode {
         self.forget(&mut state, blocks);
     }
 
-    fn allocate(&self, blocks: Range<u64>, placement: &mut Placement) -> Result<Claimed> {
+    fn allocate(
+        &self,
+        blocks: Range<u64>,
+        _: &Request<'_>,
+        placement: &mut Placement,
+    ) -> Result<Claimed> {
         self.claim(&blocks, placement)
     }
 
@@ -433,7 +440,8 @@ impl Inode {
     fn fill_unwritten(&self, blocks: Range<u64>, placement: &mut Placement) -> Result<()> {
         let mut at = blocks.start;
         while at < blocks.end {
-            let run = FileBlocks::run(self, at)?.truncated(blocks.end - at);
+            let run = self.state.read().run(self.context(), at)?;
+            let run = run.truncated(blocks.end - at);
             at = run.end();
             if run.backing != Backing::Hole {
                 continue;
