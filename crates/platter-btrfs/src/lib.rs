@@ -22,7 +22,9 @@ pub mod ops;
 pub mod mount;
 pub mod check;
 
+pub use compress::Method;
 pub use mount::{
     Btrfs, Identity, MountOptions, Rescue, SubvolumeChoice, find_superblock_copy, identify,
     identify_all, open_for_writing,
 };
+pub use ops::DataPolicy;

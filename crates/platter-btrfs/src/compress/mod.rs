@@ -1,4 +1,6 @@
-//! Decompression of extents: zlib, LZO in segments, zstd. Spec: `btrfs/file_extent`.
+//! Compression and decompression of extents: zlib, LZO in segments, zstd. Spec: `btrfs/file_extent`.
+
+mod encode;
 
 use flate2::{Decompress, FlushDecompress};
 use parking_lot::Mutex;
@@ -7,6 +9,8 @@ use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use zstd::zstd_safe::DParameter;
 
 use crate::ondisk::file_extent::Compression;
+
+pub use encode::{Compressor, Method, looks_compressible};
 
 /// The rules of compressed data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -31,6 +31,12 @@ impl Helpers {
         }
     }
 
+    /// How many threads may help at the moment.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.free.load(Ordering::Relaxed)
+    }
+
     /// Does `work` with each item; several at the same time where threads are free. The items are begun
     /// in their order, and none after one that failed.
     ///

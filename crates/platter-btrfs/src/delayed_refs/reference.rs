@@ -248,6 +248,18 @@ impl HeadState {
         cancelled
     }
 
+    /// Whether all references are those of `key`.
+    pub(super) fn has_only(&self, slab: &RefSlab, key: RefKey) -> bool {
+        let mut at = self.refs.first(slab);
+        while let Some(slot) = at {
+            if slab.get(slot).key != key {
+                return false;
+            }
+            at = self.refs.after(slab, slot);
+        }
+        true
+    }
+
     /// The reference to run next: one that is added if there is any.
     pub(super) fn next_ref(&self, slab: &RefSlab) -> Option<Slot> {
         self.adds[0].get().or_else(|| self.refs.first(slab))

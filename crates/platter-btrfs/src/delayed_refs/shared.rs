@@ -12,7 +12,7 @@ use super::layout::HeadFlags;
 use super::queue::{
     Change, DelayedRefCounters, DelayedRefRule, Discarded, ExtentKind, Freed, RefQueue,
 };
-use super::reference::ExtentOp;
+use super::reference::{ExtentOp, RefKey};
 use super::running::{FinishedHead, RunStep, Running};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::extent_item::ExtentFlags;
@@ -92,6 +92,23 @@ impl<I: HeadIndex> DelayedRefs<I> {
             flags: op.map_or(ExtentFlags::empty(), |op| op.flags),
             must_insert: state.flags.contains(HeadFlags::MUST_INSERT),
         }))
+    }
+
+    /// Whether all that is queued for an extent is of one reference, and whether it has no item yet.
+    ///
+    /// # Errors
+    /// As of [`pending`](Self::pending).
+    pub fn pending_of(&self, address: LogicalAddr, key: RefKey) -> Result<(bool, bool), Busy> {
+        let queue = self.queue.lock();
+        let Some(slot) = queue.heads.find(address.0) else {
+            return Ok((true, false));
+        };
+        let state = queue.heads.state(slot);
+        if state.flags.contains(HeadFlags::PROCESSING) {
+            return Err(Busy);
+        }
+        let must_insert = state.flags.contains(HeadFlags::MUST_INSERT);
+        Ok((state.has_only(&queue.refs, key), must_insert))
     }
 
     /// Waits until the head of an extent, if there is one, is not being run. The caller has no lock

@@ -7,9 +7,9 @@ use platter_vfs::Result;
 
 use crate::context::FsContext;
 use crate::items::ItemCursor;
-use crate::ondisk::Key;
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::key::ItemKind;
+use crate::ondisk::{Generation, Key};
 use crate::tree::Tree;
 
 /// The rules of a file's extents together.
@@ -72,6 +72,8 @@ pub struct FileRun {
     pub file: Range<u64>,
     /// What backs it.
     pub backing: Backing,
+    /// The transaction that made the extent; 0 of a hole.
+    pub generation: Generation,
 }
 
 impl FileRun {
@@ -125,6 +127,7 @@ impl<'c> Runs<'c> {
         Ok(FileRun {
             file: at..end,
             backing: Backing::Hole,
+            generation: Generation(0),
         })
     }
 
@@ -157,6 +160,7 @@ impl<'c> Runs<'c> {
         Ok(Some(FileRun {
             file: offset..offset.saturating_add(extent.file_bytes),
             backing,
+            generation: extent.generation,
         }))
     }
 }
@@ -165,7 +169,7 @@ impl<'c> Runs<'c> {
 mod tests {
     use super::*;
     use crate::context::tests::{rule, sample};
-    use crate::ondisk::{Generation, LogicalAddr, TreeId};
+    use crate::ondisk::{LogicalAddr, TreeId};
 
     fn extent(file_bytes: u64) -> Vec<u8> {
         let place = ExtentPlace {

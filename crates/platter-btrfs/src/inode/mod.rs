@@ -3,7 +3,7 @@
 pub mod change;
 
 use platter_ondisk::{Corrupt, Locus, Rule};
-use platter_vfs::{Attr, Condition, Result};
+use platter_vfs::{Attr, Condition, FileKind, Result};
 
 use crate::context::FsContext;
 use crate::ondisk::Key;
@@ -115,6 +115,8 @@ const FLAGS: [(InodeFlags, u32); 8] = [
 const NOCOMP: u32 = 0x400;
 /// `FS_COMPR_FL`.
 const COMPR: u32 = 0x4;
+/// `FS_NOCOW_FL`.
+const NOCOW: u32 = 0x80_0000;
 
 /// The flags that an inode has once it has those of `FS_IOC_SETFLAGS`; `None` where they are not kept, or may not be
 /// changed.
@@ -127,7 +129,7 @@ pub fn changed_flags(item: &InodeItem, flags: u32) -> Option<InodeFlags> {
         | InodeFlags::NOATIME
         | InodeFlags::DIRSYNC;
     let named = FLAGS.iter().filter(|(flag, _)| settable.contains(*flag));
-    let (mut set, mut known) = (InodeFlags::empty(), 0);
+    let (mut set, mut known) = (InodeFlags::empty(), COMPR | NOCOMP | NOCOW);
     for (flag, bit) in named {
         known |= bit;
         if flags & bit != 0 {
@@ -135,8 +137,23 @@ pub fn changed_flags(item: &InodeItem, flags: u32) -> Option<InodeFlags> {
         }
     }
     let shown = attr(item, 0, 1).flags;
-    let is_kept = flags & !known == shown & !known;
-    is_kept.then_some(item.flags.difference(settable) | set)
+    let has = |bit| flags & bit != 0;
+    let contradicts = has(COMPR) && (has(NOCOMP) || has(NOCOW));
+    if flags & !known != shown & !known || contradicts {
+        return None;
+    }
+    let in_place = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+    let mut kept = item.flags.difference(settable);
+    // Of a file with contents, the flag goes on saying how they are stored.
+    let is_empty = item.kind == FileKind::Regular && item.size_bytes == 0;
+    if item.kind == FileKind::Directory {
+        kept.set(InodeFlags::NODATACOW, has(NOCOW));
+    } else if is_empty && has(NOCOW) != (shown & NOCOW != 0) {
+        kept.set(in_place, has(NOCOW));
+    }
+    kept.set(InodeFlags::COMPRESS, has(COMPR));
+    kept.set(InodeFlags::NOCOMPRESS, has(NOCOMP));
+    Some(kept | set)
 }
 
 /// The attributes of an inode that is shown with the number `shown`.

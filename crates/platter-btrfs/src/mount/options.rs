@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::ops::DataPolicy;
+
 /// Which subvolume becomes the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SubvolumeChoice {
@@ -70,6 +72,8 @@ pub struct MountOptions {
     pub superblock_offset: Option<u64>,
     /// `commit`: how often changes are made durable without being asked; `None` for never.
     pub commit_interval: Option<Duration>,
+    /// `compress`, `compress-force`, `nodatacow`, `nodatasum`.
+    pub data: DataPolicy,
 }
 
 #[cfg(test)]

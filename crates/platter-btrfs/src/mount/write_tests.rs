@@ -10,14 +10,31 @@ use platter_vfs::{
 };
 
 use super::{Btrfs, MountOptions};
+use crate::compress::Method;
+use crate::ops::DataPolicy;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
 
 fn mount(pool: &Pool) -> Btrfs {
+    mount_with(pool, DataPolicy::default())
+}
+
+fn mount_with(pool: &Pool, data: DataPolicy) -> Btrfs {
     let budget = Arc::new(MemoryBudget::new(8 << 20));
     let clock = Arc::new(SystemClock::new());
-    let options = MountOptions::default();
+    let options = MountOptions {
+        data,
+        ..MountOptions::default()
+    };
     Btrfs::mount_writable(&pool.devices(), &options, budget, clock).unwrap()
+}
+
+/// As `mount -o compress=`.
+fn compressing(method: &str) -> DataPolicy {
+    DataPolicy {
+        compression: Method::parse(method),
+        ..DataPolicy::default()
+    }
 }
 
 fn name(name: &str) -> Name<'_> {
@@ -61,7 +78,12 @@ fn assert_kernel_reads(pool: &Pool, model: &Model) {
     ));
 }
 
-/// Copies, clones or dedupes a range of the file `from` in `to`.
+fn noise(random: &mut Random, len: usize) -> Vec<u8> {
+    let byte = |_| u8::try_from(random.below(256)).unwrap();
+    (0..len).map(byte).collect()
+}
+
+/// Copies or clones a range of the file `from` in `to`.
 fn share(random: &mut Random, root: &dyn Inode, model: &mut Model, (from, to): (&str, &str)) {
     let (source, target) = (root.lookup(name(from)), root.lookup(name(to)));
     let (source, target) = (source.unwrap(), target.unwrap());
@@ -96,6 +118,20 @@ fn share(random: &mut Random, root: &dyn Inode, model: &mut Model, (from, to): (
     model[place..place + bytes.len()].copy_from_slice(&bytes);
 }
 
+/// Makes a file as with `chattr +C`, `chattr +c`, or neither.
+fn create_flagged(random: &mut Random, root: &dyn Inode, path: &str) {
+    let context = Context::root();
+    let file = root
+        .create(&context, name(path), CreateKind::Regular, 0o644)
+        .unwrap();
+    let flags = [Some(0x80_0000), Some(4), None, None];
+    let changes = SetAttr {
+        flags: flags[usize::try_from(random.below(4)).unwrap()],
+        ..SetAttr::default()
+    };
+    file.set_attr(&context, &changes).unwrap();
+}
+
 fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
     let context = Context::root();
     let path = format!("file{}", random.below(12));
@@ -104,8 +140,7 @@ fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
         return share(random, root, model, (&path, &other));
     }
     let Some(bytes) = model.get_mut(&path) else {
-        root.create(&context, name(&path), CreateKind::Regular, 0o644)
-            .unwrap();
+        create_flagged(random, root, &path);
         model.insert(path, Vec::new());
         return;
     };
@@ -113,7 +148,35 @@ fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
     let at = random.below(60_000);
     let len = usize::try_from(random.below(30_000) + 1).unwrap();
     let start = usize::try_from(at).unwrap();
-    match random.below(10) {
+    match random.below(14) {
+        10 => {
+            let keep_size = random.below(2) == 0;
+            let mode = FallocateMode::Allocate { keep_size };
+            file.fallocate(at..at + len as u64, mode).unwrap();
+            if !keep_size {
+                bytes.resize(bytes.len().max(start + len), 0);
+            }
+        }
+        11 => {
+            let mode = FallocateMode::ZeroRange { keep_size: true };
+            file.fallocate(at..at + len as u64, mode).unwrap();
+            let end = bytes.len().min(start + len);
+            if start < end {
+                bytes[start..end].fill(0);
+            }
+        }
+        12 | 13 => {
+            // Short files, which are in the item.
+            let (at, len) = (at % 1500, len % 700 + 1);
+            let start = usize::try_from(at).unwrap();
+            let noise = noise(random, len);
+            file.write_at(at, &noise).unwrap();
+            bytes.resize(bytes.len().max(start + len), 0);
+            bytes[start..start + len].copy_from_slice(&noise);
+            if random.below(2) == 0 {
+                file.sync(true).unwrap();
+            }
+        }
         0..=3 => {
             let fill = u8::try_from(random.below(255) + 1).unwrap();
             file.write_at(at, &vec![fill; len]).unwrap();
@@ -121,7 +184,8 @@ fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
             bytes[start..start + len].fill(fill);
         }
         4 => {
-            let size_bytes = Some(at);
+            let at = if random.below(2) == 0 { at % 3000 } else { at };
+            let (size_bytes, start) = (Some(at), usize::try_from(at).unwrap());
             let changes = SetAttr {
                 size_bytes,
                 ..SetAttr::default()
@@ -168,8 +232,15 @@ fn changed_files_are_those_of_the_model() {
         let pool = Pool::make(1, 128, options);
         let mut random = Random(seed);
         let mut model = Model::new();
-        for _ in 0..3 {
-            let mounted = mount(&pool);
+        let none = DataPolicy::default();
+        let policies = [
+            none,
+            compressing("zstd"),
+            compressing("lzo"),
+            compressing("zlib"),
+        ];
+        for policy in policies {
+            let mounted = mount_with(&pool, policy);
             let root = mounted.root().unwrap();
             for _ in 0..150 {
                 change(&mut random, &*root, &mut model);
@@ -185,6 +256,147 @@ fn changed_files_are_those_of_the_model() {
             mounted.unmount().unwrap();
         }
     }
+}
+
+#[test]
+fn contents_are_stored_as_options_and_flags_say() {
+    let pool = Pool::make(1, 256, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount_with(&pool, compressing("zstd"));
+    let root = mounted.root().unwrap();
+    let mut model = Model::new();
+    let mut make = |path: &str, bytes: Vec<u8>, property: Option<&[u8]>| {
+        let file = root
+            .create(&context, name(path), CreateKind::Regular, 0o644)
+            .unwrap();
+        if let Some(value) = property {
+            file.set_xattr(&context, b"btrfs.compression", value, XattrMode::Set)
+                .unwrap();
+        }
+        file.write_at(0, &bytes).unwrap();
+        file.sync(false).unwrap();
+        model.insert(path.to_owned(), bytes);
+        let mut encoded = Vec::new();
+        file.extents(0..u64::MAX, &mut |extent| {
+            encoded.push((
+                extent.encoded,
+                extent.inline,
+                extent.file.end - extent.file.start,
+            ));
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+        encoded
+    };
+    let text: Vec<u8> = (0..40_000)
+        .flat_map(|n: u32| n.to_string().into_bytes())
+        .collect();
+    let mut random = Random(3);
+    let noise = noise(&mut random, 300_000);
+    let chunks = make("text", text.clone(), None);
+    assert!(
+        chunks
+            .iter()
+            .all(|(encoded, _, len)| (*encoded && *len <= 128 << 10) || *len <= 4096)
+    );
+    assert!(
+        make("noise", noise.clone(), None)
+            .iter()
+            .all(|(encoded, ..)| !encoded)
+    );
+    assert!(
+        make("none", text.clone(), Some(b"none"))
+            .iter()
+            .all(|(encoded, ..)| !encoded)
+    );
+    assert!(
+        make("lzo", text.clone(), Some(b"lzo"))
+            .iter()
+            .all(|(encoded, _, len)| *encoded || *len <= 4096)
+    );
+    assert_eq!(
+        make("short", text[..3000].to_vec(), None),
+        [(true, true, 3000)]
+    );
+    assert_eq!(
+        make("few", noise[..300].to_vec(), None),
+        [(false, true, 300)]
+    );
+    let long = root.lookup(name("short")).unwrap();
+    long.write_at(100_000, b"end").unwrap();
+    let bytes = model.get_mut("short").unwrap();
+    bytes.resize(100_000, 0);
+    bytes.extend(b"end");
+    drop((root, long));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    assert_kernel_reads(&pool, &model);
+}
+
+#[test]
+fn preallocated_and_unshared_space_is_written_where_it_is() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let place = |file: &dyn Inode| {
+        let mut places = Vec::new();
+        file.extents(0..u64::MAX, &mut |extent| {
+            places.push((extent.place.map(|place| place.offset), extent.unwritten));
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+        places
+    };
+    let make = |path| {
+        root.create(&context, name(path), CreateKind::Regular, 0o644)
+            .unwrap()
+    };
+    let allocated = make("allocated");
+    let mode = FallocateMode::Allocate { keep_size: false };
+    allocated.fallocate(0..1 << 20, mode).unwrap();
+    let before = place(&*allocated);
+    assert!(before.len() == 1 && before[0].1);
+    allocated.write_at(0, &vec![1; 1 << 20]).unwrap();
+    allocated.sync(false).unwrap();
+    assert_eq!(place(&*allocated), [(before[0].0, false)]);
+    // Now it has checksums.
+    allocated.write_at(0, &[2; 4096]).unwrap();
+    allocated.sync(false).unwrap();
+    assert_eq!(place(&*allocated).len(), 2);
+    let file = make("in_place");
+    let flags = SetAttr {
+        flags: Some(0x80_0000),
+        ..SetAttr::default()
+    };
+    file.set_attr(&context, &flags).unwrap();
+    file.write_at(0, &vec![3; 65_536]).unwrap();
+    file.sync(false).unwrap();
+    let before = place(&*file);
+    file.write_at(4096, &[4; 8192]).unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(place(&*file), before);
+    let copy = make("copy");
+    copy.set_attr(&context, &flags).unwrap();
+    copy.clone_range(&*file, 0..65_536, 0).unwrap();
+    file.write_at(4096, &[5; 4096]).unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(place(&*file).len(), 3, "shared extents are copied");
+    let mut expected = vec![3; 65_536];
+    expected[4096..12_288].fill(4);
+    assert!(read(&*copy) == expected);
+    let mut model = Model::from([("copy".to_owned(), expected.clone())]);
+    expected[4096..8192].fill(5);
+    model.insert("in_place".to_owned(), expected);
+    let mut allocated = vec![1; 1 << 20];
+    allocated[..4096].fill(2);
+    model.insert("allocated".to_owned(), allocated);
+    drop((root, file, copy));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    assert_kernel_reads(&pool, &model);
 }
 
 #[test]

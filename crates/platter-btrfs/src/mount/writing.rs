@@ -80,7 +80,7 @@ pub(super) fn begin(
     refuse_unwritable(context)?;
     let root = subvolume::choose(context, &options.subvolume)?;
     let others = context.subvolumes()?;
-    let fs = SuperBlock::writable(writing, &root, &others, budget, clock);
+    let fs = SuperBlock::writable(writing, &root, &others, budget, clock, options.data);
     match fs.delete_orphans() {
         // Those left are deleted by a later mount: this one can make space.
         Err(Error::Condition(Condition::NoSpace)) if fs.can_write() => {}

@@ -7,6 +7,7 @@ use platter_vfs::{
 };
 
 use super::BtrfsInode;
+use super::properties::{COMPRESSION_NAME, PropertyChange};
 use super::state::{INODE_CREDITS, Purpose};
 use crate::inode;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
@@ -118,6 +119,10 @@ impl BtrfsInode {
             Some(permissions) => self.acl_with(permissions)?,
             None => None,
         };
+        let property = match changes.flags {
+            Some(flags) => self.property_of(flags)?,
+            None => PropertyChange::None,
+        };
         self.change(2 * INODE_CREDITS, Purpose::Change, |handle, item| {
             if let Some(acl) = acl {
                 let name = (self.id.number, ACL_ACCESS_NAME);
@@ -126,9 +131,25 @@ impl BtrfsInode {
                     xattr::change::set(editor, transaction, name, &acl, XattrMode::Replace)
                 })?;
             }
+            let of = (self.id.number, COMPRESSION_NAME);
+            handle.edit(self.tree_id(), |editor| match property {
+                PropertyChange::None => Ok(()),
+                PropertyChange::Set(value) => {
+                    let transaction = handle.generation();
+                    xattr::change::set(editor, transaction, of, value, XattrMode::Set)
+                }
+                PropertyChange::Remove => match xattr::change::remove(editor, of.0, of.1) {
+                    Err(Error::Condition(Condition::NoAttribute)) => Ok(()),
+                    removed => removed,
+                },
+            })?;
             apply(item, changes, now);
             Ok(())
-        })
+        })?;
+        if property != PropertyChange::None {
+            self.forget_property();
+        }
+        Ok(())
     }
 
     /// The access ACL with other permission bits, if there is one.

@@ -1,32 +1,33 @@
 //! The changes of a file's extents that [`platter_vfs::file`] asks for. Data is never written over: what is dirty
 //! gets new extents at writeback, and the file extents of what it replaces are dropped then.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::ops::Range;
 
 use platter_cache::Mapping;
 use platter_cache::page::WritableSpace;
 use platter_vfs::file::{
-    Allocation, Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target,
-    write_back_files, write_runs,
+    Backing, BlockRuns, FileBlocks, FileData, FileEnd, FileRun, Request, Target, write_back_files,
+    write_runs,
 };
 use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::BtrfsInode;
+use super::placing::{Ahead, Allocated};
 use super::state::{INODE_CREDITS, Purpose, touch_contents};
 use crate::file::change::ExtentChange;
 use crate::file::{self, Runs};
 use crate::ondisk::LogicalAddr;
-use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
+use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
 use crate::txn::Handle;
 
 /// Sectors are pages: filesystems with others are not written.
 pub(super) const SECTOR_BITS: u32 = 12;
-const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
+pub(super) const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
 /// The most sectors of an extent that is written.
-const EXTENT_SECTORS_MAX: u64 = 1024;
+pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
 /// The most extents that one handle drops.
 const DROPPED_MAX: usize = 1024;
 /// Tree blocks that inserting an extent copies, and dropping those that it replaces.
@@ -34,44 +35,9 @@ pub(super) const EXTENT_CREDITS: u32 = 64;
 /// Times of a file that is being written are no more exact than this, as in Linux.
 const TICK_NANOSECONDS: i64 = 4_000_000;
 
-/// Space that was allocated and has no file extent yet.
-#[derive(Debug)]
-pub struct Allocated {
-    run: FileRun,
-    address: LogicalAddr,
-    is_mapped: bool,
-}
-
-impl Allocated {
-    fn len_bytes(&self) -> u64 {
-        self.run.count << SECTOR_BITS
-    }
-}
-
-impl Allocation for Allocated {
-    fn run(&self) -> FileRun {
-        self.run
-    }
-}
-
 /// The bytes of blocks.
 fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
     blocks.start << SECTOR_BITS..blocks.end.min(u64::MAX >> SECTOR_BITS) << SECTOR_BITS
-}
-
-/// An extent with all of a new piece of data.
-fn new_extent(handle: &Handle<'_>, address: LogicalAddr, len_bytes: u64) -> FileExtent<'static> {
-    FileExtent {
-        generation: handle.generation(),
-        ram_bytes: len_bytes,
-        compression: Compression::None,
-        file_bytes: len_bytes,
-        kind: FileExtentKind::Regular(ExtentPlace {
-            logical: address,
-            disk_bytes: len_bytes,
-            offset: 0,
-        }),
-    }
 }
 
 impl BtrfsInode {
@@ -83,36 +49,16 @@ impl BtrfsInode {
         }
     }
 
-    fn is_summed(&self) -> bool {
-        !self.has_flag(InodeFlags::NODATASUM)
-    }
-
     fn has_flag(&self, flag: InodeFlags) -> bool {
         self.state.read().item.flags.contains(flag)
     }
 
-    /// Replaces what the file has in a range by new data.
-    fn replace(
-        &self,
-        handle: &Handle<'_>,
-        item: &mut InodeItem,
-        (start, address): (u64, LogicalAddr),
-        len_bytes: u64,
-        checksums: Vec<u8>,
-    ) -> Result<()> {
-        if !checksums.is_empty() {
-            handle.insert_checksums(address, checksums)?;
-        }
-        let extents = self.extents_in(handle);
-        let dropped = extents.drop_range(start..start + len_bytes, usize::MAX)?;
-        extents.insert(start, &new_extent(handle, address, len_bytes), true)?;
-        let kept = item.allocated_bytes.saturating_sub(dropped.bytes);
-        item.allocated_bytes = kept.saturating_add(len_bytes);
-        Ok(())
-    }
-
     /// Drops the extents of a range, in several handles where there are many. `set` changes the item in each.
-    fn drop_extents(&self, range: Range<u64>, set: impl Fn(&mut InodeItem)) -> Result<()> {
+    pub(super) fn drop_extents(
+        &self,
+        range: Range<u64>,
+        set: impl Fn(&mut InodeItem),
+    ) -> Result<()> {
         let mut start = range.start;
         loop {
             let dropped = self.change(EXTENT_CREDITS, Purpose::Free, |handle, item| {
@@ -137,13 +83,6 @@ impl BtrfsInode {
     /// Drops all marks and reservations: the object goes.
     pub(super) fn release_all(&self) {
         FileBlocks::release(self, 0..u64::MAX);
-    }
-
-    /// The bytes from the start on that are in an item.
-    fn inline_bytes(&self) -> Result<u64> {
-        let run = Runs::new(self.context(), self.tree(), self.id.number).at(0)?;
-        let is_inline = matches!(run.backing, file::Backing::Inline { .. });
-        Ok(if is_inline { run.file.end } else { 0 })
     }
 }
 
@@ -189,14 +128,14 @@ impl BlockRuns for BtrfsInode {
 }
 
 impl FileBlocks for BtrfsInode {
-    type Placement = ();
+    type Placement = Ahead;
     type Allocation = Allocated;
 
     fn pages(&self) -> &Mapping<Error> {
         &self.pages
     }
 
-    fn data(&self) -> &FileData<()> {
+    fn data(&self) -> &FileData<Ahead> {
         &self.data
     }
 
@@ -245,35 +184,20 @@ impl FileBlocks for BtrfsInode {
         self.fs.dirty.record_failure(error);
     }
 
-    /// Moves what is in the item to an extent.
+    /// Says that short contents may stay in the item, or get there, at the next writeback.
+    fn write_inline(&self, offset: u64, data: &[u8]) -> Result<bool> {
+        let end = offset.saturating_add(data.len() as u64);
+        let end = end.max(self.data.size_bytes());
+        let is_short = !self.inline.goes_long() && self.may_be_inline(end)?;
+        self.inline.set_short(is_short);
+        Ok(false)
+    }
+
     fn leave_inline(&self) -> Result<()> {
-        match self.inline_bytes()? {
-            0 => return Ok(()),
-            1..=SECTOR_BYTES => {}
-            _ => return Err(Condition::NotSupported.into()),
+        if self.inline.take_short() {
+            return Ok(());
         }
-        let writing = self.fs.transactions()?;
-        let mut bytes = vec![0; 1 << SECTOR_BITS];
-        self.contents()
-            .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
-        writing.reserve_delayed(1)?;
-        let bufs = [IoSlice::new(&bytes)];
-        let data = Request {
-            offset: 0,
-            end: SECTOR_BYTES,
-            bufs: &bufs,
-        };
-        let moved = FileBlocks::allocate(self, 0..1, &data, &mut ()).and_then(|mut new| {
-            let moved = self
-                .write_device(new.address.0, &bufs)
-                .and_then(|()| self.map_written(&mut new, 0, None));
-            if moved.is_err() {
-                self.give_back(new)?;
-            }
-            moved
-        });
-        writing.release_delayed(1);
-        moved
+        self.move_out_of_item()
     }
 
     fn resize_inline(&self, size: u64) -> Result<bool> {
@@ -295,48 +219,57 @@ impl FileBlocks for BtrfsInode {
         let writing = self.fs.transactions()?;
         let missing: Vec<_> = self.state.read().delayed.gaps(blocks.clone()).collect();
         let count: u64 = missing.iter().map(|range| range.end - range.start).sum();
+        let mut takes_data = true;
         if count > 0 {
-            writing.reserve_delayed(count)?;
+            match writing.reserve_delayed(count) {
+                Err(Error::Condition(Condition::NoSpace)) if self.is_written_over(&blocks)? => {
+                    writing.reserve_written_over(count)?;
+                    takes_data = false;
+                }
+                reserved => reserved?,
+            }
         }
         // Other blocks may have been written back meanwhile; none was added.
         let mut state = self.state.write();
         for range in &missing {
             state.delayed.insert(range.clone());
+            if !takes_data {
+                state.written_over.insert(range.clone());
+            }
         }
         Ok(missing)
     }
 
     fn release(&self, blocks: Range<u64>) {
-        let count = self.state.write().delayed.remove(blocks);
-        if let Some(writing) = self.fs.writing().filter(|_| count > 0) {
+        let (count, over) = {
+            let mut state = self.state.write();
+            let over = state.written_over.remove(blocks.clone());
+            (state.delayed.remove(blocks) - over, over)
+        };
+        if let Some(writing) = self.fs.writing().filter(|_| count + over > 0) {
             writing.release_delayed(count);
+            writing.release_written_over(over);
         }
     }
 
-    fn allocate(&self, blocks: Range<u64>, _data: &Request<'_>, (): &mut ()) -> Result<Allocated> {
-        let count = (blocks.end - blocks.start).min(EXTENT_SECTORS_MAX);
-        let handle = self.fs.begin(0, Purpose::Free)?;
-        let (address, len_bytes) = handle.allocate_data_part(count << SECTOR_BITS)?;
-        Ok(Allocated {
-            run: FileRun {
-                first: blocks.start,
-                count: len_bytes >> SECTOR_BITS,
-                backing: Backing::Written(address.0),
-            },
-            address,
-            is_mapped: false,
-        })
+    fn allocate(
+        &self,
+        blocks: Range<u64>,
+        data: &Request<'_>,
+        ahead: &mut Ahead,
+    ) -> Result<Allocated> {
+        self.place(blocks, data, ahead)
     }
 
     fn give_back(&self, allocation: Allocated) -> Result<()> {
-        let len_bytes = allocation.len_bytes();
-        drop(self.fs.take_checksums(allocation.address, len_bytes));
-        if allocation.is_mapped || !self.fs.can_write() {
+        let disk_bytes = allocation.disk_bytes();
+        drop(self.fs.take_checksums(allocation.address, disk_bytes));
+        if allocation.is_mapped || !allocation.is_new() || !self.fs.can_write() {
             return Ok(());
         }
         // As part of the running transaction, so that it is not used before that is durable.
         let handle = self.fs.begin(0, Purpose::Free)?;
-        handle.release_data(allocation.address, len_bytes)
+        handle.release_data(allocation.address, disk_bytes)
     }
 
     fn map_written(
@@ -345,23 +278,13 @@ impl FileBlocks for BtrfsInode {
         end: u64,
         _journaled: Option<&Request<'_>>,
     ) -> Result<()> {
-        let (address, len_bytes) = (allocation.address, allocation.len_bytes());
-        let mut checksums = self.fs.take_checksums(address, len_bytes);
-        if !self.is_summed() {
-            checksums.clear();
-        }
-        let start = allocation.run.first << SECTOR_BITS;
-        self.change(EXTENT_CREDITS, Purpose::Free, |handle, item| {
-            self.replace(handle, item, (start, address), len_bytes, checksums)?;
-            item.size_bytes = item.size_bytes.max(end);
-            Ok(())
-        })?;
+        self.map_stored(allocation, end)?;
         allocation.is_mapped = true;
         self.release(allocation.run.first..allocation.run.end());
         Ok(())
     }
 
-    fn note_placed(&self, (): &mut (), _run: &FileRun) {}
+    fn note_placed(&self, _ahead: &mut Ahead, _run: &FileRun) {}
 
     fn convert_written(&self, _run: &FileRun, _end: u64) -> Result<()> {
         // No target is unwritten.
@@ -369,7 +292,8 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        self.fs.write_data(LogicalAddr(at), bufs)
+        let is_summed = !self.has_flag(InodeFlags::NODATASUM);
+        self.fs.write_data(LogicalAddr(at), bufs, is_summed)
     }
 
     fn overwrite(&self, _request: &Request<'_>, _run: &FileRun) -> Result<()> {
@@ -442,18 +366,15 @@ impl FileBlocks for BtrfsInode {
             item.size_bytes = size;
             touch_contents(item, now);
             self.data.truncate(size);
-        })
+        })?;
+        self.inline.set_goes_long(false);
+        Ok(())
     }
 
     fn abort(&self, error: &Error) {
         if let Some(writing) = self.fs.writing() {
             writing.fail(error);
         }
-    }
-
-    /// Preallocation is not written yet: `fallocate` refuses what needs it.
-    fn has_unwritten(&self) -> bool {
-        false
     }
 
     fn punch_blocks(&self, blocks: Range<u64>) -> Result<()> {
@@ -464,12 +385,13 @@ impl FileBlocks for BtrfsInode {
         self.drop_extents(bytes_of(&blocks), |_| {})
     }
 
-    fn convert_unwritten(&self, _blocks: Range<u64>) -> Result<()> {
-        Err(Condition::NotSupported.into())
+    fn convert_unwritten(&self, blocks: Range<u64>) -> Result<()> {
+        self.release(blocks.clone());
+        self.drop_written(bytes_of(&blocks))
     }
 
-    fn allocate_unwritten(&self, _blocks: Range<u64>) -> Result<()> {
-        Err(Condition::NotSupported.into())
+    fn allocate_unwritten(&self, blocks: Range<u64>) -> Result<()> {
+        self.preallocate(bytes_of(&blocks))
     }
 
     fn collapse_blocks(&self, _blocks: Range<u64>, _size: u64) -> Result<()> {
@@ -477,7 +399,7 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn may_shift_up(&self, _count: u64) -> Result<bool> {
-        Ok(false)
+        Err(Condition::NotSupported.into())
     }
 
     fn insert_blocks(&self, _blocks: Range<u64>, _size: u64) -> Result<()> {

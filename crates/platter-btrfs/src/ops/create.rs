@@ -8,6 +8,7 @@ use platter_vfs::creation::NewFile;
 use platter_vfs::namei::NewInode;
 use platter_vfs::{Condition, CreateKind, Error, FileKind, InodeId, Name, Result, XattrMode};
 
+use super::properties::COMPRESSION_NAME;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
 use super::{BtrfsInode, SuperBlock};
 use crate::directory::change::{EntryName, next_index};
@@ -31,6 +32,8 @@ pub(super) struct Blueprint<'a> {
     pub(super) new: NewInode<'a>,
     pub(super) file: NewFile,
     pub(super) default_acl: Option<PosixAcl>,
+    /// The value of `btrfs.compression`.
+    pub(super) property: Option<Vec<u8>>,
 }
 
 impl Blueprint<'_> {
@@ -101,12 +104,14 @@ impl BtrfsInode {
                 inherits_default_acl: false,
             },
             default_acl: None,
+            property: None,
         };
         let acl = default_acl.as_ref();
         let kind = blueprint.kind();
         let file = NewFile::in_directory(&attr, acl, new.context, kind, new.permissions);
         Ok(Blueprint {
             default_acl: default_acl.filter(|_| file.inherits_default_acl),
+            property: self.inherited_property(kind)?,
             file,
             ..blueprint
         })
@@ -159,7 +164,7 @@ impl BtrfsInode {
             kind,
             permissions: blueprint.file.permissions,
             device: DeviceNumber { major: 0, minor: 0 },
-            flags: inherited_flags(dir_flags, kind),
+            flags: inherited_flags(dir_flags, kind) | fs.policy.flags(kind),
             sequence: 0,
             accessed: now,
             changed: now,
@@ -197,6 +202,10 @@ impl BtrfsInode {
                 };
                 let key = Key::new(number, ItemKind::EXTENT_DATA, 0);
                 editor.insert(key, &extent.encode())?;
+            }
+            if let Some(value) = &blueprint.property {
+                let (of, transaction) = ((number, COMPRESSION_NAME), handle.generation());
+                xattr::change::set(editor, transaction, of, value, XattrMode::Set)?;
             }
             let acls = [
                 (ACL_ACCESS_NAME, &blueprint.file.access_acl),

@@ -4,11 +4,15 @@
 
 mod state;
 mod sync;
+mod properties;
 mod attr;
 mod contents;
 mod blocks;
 mod clone;
 mod evict;
+mod inline;
+mod placing;
+mod prealloc;
 mod link;
 mod xattrs;
 mod create;
@@ -38,6 +42,7 @@ use platter_vfs::{
     Timestamp, XattrMode,
 };
 
+use crate::compress::Compressor;
 use crate::context::{FsContext, Subvolume};
 use crate::data::{DataReader, DecompressedCache};
 use crate::inode;
@@ -47,9 +52,13 @@ use crate::ondisk::{LogicalAddr, TreeId};
 use crate::tree::Tree;
 use crate::txn::WriteContext;
 use crate::xattr;
+use inline::InlineRule;
+use placing::Ahead;
+use properties::KnownProperty;
 use stub::{StubDir, Stubs};
 
 pub use link::LinkRule;
+pub use properties::DataPolicy;
 
 /// The part of the budget, and at most so many bytes, that inodes take which are kept in
 /// memory though no caller uses them.
@@ -72,6 +81,8 @@ pub struct SuperBlock {
     pub data: DataReader,
     /// The extents that were decompressed last.
     pub decompressed: DecompressedCache,
+    compressor: Compressor,
+    policy: DataPolicy,
     budget: Arc<MemoryBudget>,
     inodes: InodeCache<BtrfsInode>,
     /// Closed when the filesystem is no longer in use: inodes do not keep it alive through the cache.
@@ -111,7 +122,11 @@ pub struct BtrfsInode {
     // Lock rank 7.
     state: RankedRwLock<InodeState>,
     pages: Mapping<Error>,
-    data: FileData<()>,
+    data: FileData<Ahead>,
+    inline: InlineRule,
+    /// What the property `btrfs.compression` asks for, if that was looked up.
+    // Lock rank leaf.
+    property: Mutex<KnownProperty>,
     lists: InodeLists,
     /// Whether its deletion was begun.
     is_deleted: AtomicBool,
@@ -125,6 +140,8 @@ struct InodeState {
     item: InodeItem,
     /// Sectors that are dirty, and for which space is reserved.
     delayed: RangeSet<u64>,
+    /// Those of them for which no space for data is reserved, as they are written where they are.
+    written_over: RangeSet<u64>,
     /// It was created without a name, and may still get its first.
     may_get_first_name: bool,
 }
@@ -141,7 +158,8 @@ impl SuperBlock {
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         let below = Below::Reading(Box::new(context));
-        Self::over(below, root, others, budget, clock)
+        let policy = DataPolicy::default();
+        Self::over(below, root, others, budget, (clock, policy))
     }
 
     /// As [`new`](Self::new), of a filesystem that is written.
@@ -152,9 +170,10 @@ impl SuperBlock {
         others: &[Subvolume],
         budget: Arc<MemoryBudget>,
         clock: Arc<dyn Clock>,
+        policy: DataPolicy,
     ) -> Arc<Self> {
         let below = Below::Writing(Box::new(writing));
-        Self::over(below, root, others, budget, clock)
+        Self::over(below, root, others, budget, (clock, policy))
     }
 
     fn over(
@@ -162,7 +181,7 @@ impl SuperBlock {
         root: &Subvolume,
         others: &[Subvolume],
         budget: Arc<MemoryBudget>,
-        clock: Arc<dyn Clock>,
+        (clock, policy): (Arc<dyn Clock>, DataPolicy),
     ) -> Arc<Self> {
         let others = others.iter().map(|subvolume| subvolume.id.0);
         let numbers = ShownNumbers::new(root.id.0, others.filter(|id| *id != root.id.0));
@@ -170,6 +189,8 @@ impl SuperBlock {
             below,
             data: DataReader::default(),
             decompressed: DecompressedCache::default(),
+            compressor: Compressor::default(),
+            policy,
             inodes: InodeCache::sparing(recent_max(&budget), BtrfsInode::is_cheap),
             budget,
             writes: WriteGate::default(),
@@ -214,7 +235,12 @@ impl SuperBlock {
     }
 
     /// Writes data that was allocated, whole sectors, and keeps its checksums.
-    fn write_data(&self, address: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<()> {
+    fn write_data(
+        &self,
+        address: LogicalAddr,
+        bufs: &[IoSlice<'_>],
+        is_summed: bool,
+    ) -> Result<()> {
         let writing = self.writing().ok_or(Condition::ReadOnly)?;
         let sector_bytes = self.context().sector_bytes() as usize;
         self.writes.write(|| {
@@ -223,6 +249,9 @@ impl SuperBlock {
             }
             writing.write_data(address, bufs)
         })?;
+        if !is_summed {
+            return Ok(());
+        }
         let is_whole = |buf: &IoSlice<'_>| buf.len().is_multiple_of(sector_bytes);
         let joined;
         let bufs = if bufs.iter().all(is_whole) {
@@ -328,6 +357,8 @@ impl SuperBlock {
             subvolume,
             order: RankedRwLock::new(LockRank::InodeOrder, ()),
             data: FileData::new(item.size_bytes, false),
+            inline: InlineRule::default(),
+            property: Mutex::default(),
             state: RankedRwLock::new(LockRank::InodeState, InodeState::new(item)),
             pages: Mapping::new(Arc::clone(&self.budget)),
             lists: InodeLists::default(),

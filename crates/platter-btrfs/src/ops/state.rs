@@ -118,6 +118,7 @@ impl InodeState {
         Self {
             item,
             delayed: RangeSet::default(),
+            written_over: RangeSet::default(),
             may_get_first_name: false,
         }
     }

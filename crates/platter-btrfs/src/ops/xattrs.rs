@@ -4,7 +4,9 @@ use platter_vfs::acl::{ACL_ACCESS_NAME, ACL_DEFAULT_NAME, PosixAcl};
 use platter_vfs::{Condition, Context, Error, FileKind, Result, XattrMode};
 
 use super::BtrfsInode;
+use super::properties::{COMPRESSION_NAME, flags_with, parse_property};
 use super::state::{INODE_CREDITS, Purpose};
+use crate::ondisk::inode_item::InodeFlags;
 use crate::txn::Editor;
 use crate::xattr::change;
 
@@ -20,7 +22,7 @@ const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// Whether a name is that of an access control list.
 ///
 /// # Errors
-/// `NotSupported` for names that are not written, the properties among them; `InvalidArgument` for a prefix alone;
+/// `NotSupported` for names that are not written; `InvalidArgument` for a prefix alone;
 /// `OutOfRange` for a name that is too long.
 fn is_acl(name: &[u8]) -> Result<bool> {
     if name.len() > NAME_BYTES_MAX {
@@ -45,6 +47,9 @@ impl BtrfsInode {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        if name == COMPRESSION_NAME {
+            return self.set_property(value, mode);
+        }
         let is_acl = is_acl(name)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Condition::TooBig.into());
@@ -75,8 +80,29 @@ impl BtrfsInode {
     }
 
     pub(super) fn remove_named_xattr(&self, name: &[u8]) -> Result<()> {
+        if name == COMPRESSION_NAME {
+            return self.remove_property();
+        }
         is_acl(name)?;
         self.change_xattr(name, None, None)
+    }
+
+    fn set_property(&self, value: &[u8], mode: XattrMode) -> Result<()> {
+        let method = parse_property(value)?;
+        self.check_property()?;
+        let (value, bits) = (Some((value, mode)), None);
+        self.change_with(COMPRESSION_NAME, value, bits, |flags| {
+            flags_with(flags, method)
+        })?;
+        self.forget_property();
+        Ok(())
+    }
+
+    fn remove_property(&self) -> Result<()> {
+        let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        self.change_with(COMPRESSION_NAME, None, None, |flags| flags.difference(both))?;
+        self.forget_property();
+        Ok(())
     }
 
     /// Sets an attribute, or removes it, with permission bits that change with it: new ones, and such as are lost.
@@ -85,6 +111,17 @@ impl BtrfsInode {
         name: &[u8],
         value: Option<(&[u8], XattrMode)>,
         bits: Option<(u32, u32)>,
+    ) -> Result<()> {
+        self.change_with(name, value, bits, |flags| flags)
+    }
+
+    /// As [`change_xattr`](Self::change_xattr), with flags that change with it.
+    fn change_with(
+        &self,
+        name: &[u8],
+        value: Option<(&[u8], XattrMode)>,
+        bits: Option<(u32, u32)>,
+        flags: impl Fn(InodeFlags) -> InodeFlags,
     ) -> Result<()> {
         if !self.can_change() {
             return Err(Condition::ReadOnly.into());
@@ -108,6 +145,7 @@ impl BtrfsInode {
             if let Some((bits, lost)) = bits {
                 item.permissions = (item.permissions & !PERMISSION_BITS | bits) & !lost;
             }
+            item.flags = flags(item.flags);
             item.changed = now;
             Ok(())
         })
@@ -122,7 +160,7 @@ mod tests {
     fn names_that_are_not_written_are_refused() {
         assert!(is_acl(b"system.posix_acl_access").unwrap());
         assert!(!is_acl(b"user.a").unwrap());
-        for name in [&b"btrfs.compression"[..], b"user.", b"other"] {
+        for name in [&b"btrfs.other"[..], b"user.", b"other"] {
             is_acl(name).unwrap_err();
         }
     }

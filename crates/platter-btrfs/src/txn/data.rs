@@ -1,6 +1,7 @@
 //! Data: space for it, its bytes on all copies, its checksums, and references to it.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use platter_ondisk::{Corrupt, Locus, Rule};
@@ -9,7 +10,8 @@ use platter_vfs::{Condition, Error, Result};
 use super::{Handle, WriteContext, checksums};
 use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
-use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::features::Incompat;
+use crate::ondisk::file_extent::{Compression, ExtentPlace};
 use crate::ondisk::{LogicalAddr, TreeId};
 
 /// The rules of data that is written.
@@ -60,11 +62,33 @@ impl WriteContext {
     pub fn write_data(&self, address: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<()> {
         let len_bytes: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = address.checked_add(len_bytes);
-        let is_new = |end: LogicalAddr| self.new_data.lock().contains(&(address.0..end.0));
-        if !end.is_some_and(is_new) {
+        if !end.is_some_and(|end| self.may_write(&(address.0..end.0))) {
             return Err(Corrupt::new(Locus::block(address.0), DataRule::NotAllocated).into());
         }
         Ok(self.blocks().store().write(address, bufs)?)
+    }
+
+    /// Whether each sector of a range was allocated since it last had an item, or is written in place.
+    fn may_write(&self, range: &Range<u64>) -> bool {
+        if self.new_data.lock().contains(range) {
+            return true;
+        }
+        let step = self.context.superblock.sector_bytes;
+        let mut sectors = range.clone().step_by(step as usize);
+        sectors.all(|at| {
+            let sector = at..at + u64::from(step);
+            self.in_place.covers(&sector) || self.new_data.lock().contains(&sector)
+        })
+    }
+
+    /// Says that data is compressed in this form.
+    pub fn use_compression(&self, compression: Compression) {
+        let feature = match compression {
+            Compression::Lzo => Incompat::COMPRESS_LZO,
+            Compression::Zstd => Incompat::COMPRESS_ZSTD,
+            Compression::Zlib | Compression::None => return,
+        };
+        self.features.lock().incompat |= feature;
     }
 
     /// The checksums of data of whole sectors.

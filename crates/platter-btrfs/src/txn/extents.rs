@@ -68,6 +68,11 @@ impl Extent {
         }
     }
 
+    /// The key of the item of a data extent.
+    pub(super) fn item_key(&self) -> Key {
+        self.keys()[1]
+    }
+
     fn find(&self, editor: &Editor<'_, '_>) -> Result<(Key, ExtentItem)> {
         for key in self.keys() {
             if let Some(data) = editor.get(key)? {

@@ -7,6 +7,7 @@ mod commit;
 mod convert;
 mod data;
 mod extents;
+mod exclusive;
 mod free_space;
 mod run;
 mod space;
@@ -36,6 +37,7 @@ use crate::tree::edit::TreeEditor;
 
 pub use cow::Cow;
 pub use data::FileRange;
+pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
 pub use trees::OpenTree;
 
 /// A tree that is being changed in a transaction.
@@ -158,6 +160,7 @@ pub struct WriteContext {
     new_data: Mutex<Ranges>,
     /// Held while the references of a block are counted that several trees may share.
     shared: StripedLocks,
+    in_place: InPlaceGate,
     /// What was freed in the running transaction.
     // Lock rank 11.
     pinned: Mutex<Ranges>,

@@ -11,7 +11,7 @@ use platter_vfs::{Clock, Error, Result, Unsupported};
 use super::chunks::ChunkAllocator;
 use super::space::Reservations;
 use super::stripes::StripedLocks;
-use super::{CommitReport, Running, WriteContext, WriteOptions, ended};
+use super::{CommitReport, InPlaceGate, Running, WriteContext, WriteOptions, ended};
 use crate::block_group::{BlockGroups, load_groups};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
@@ -54,6 +54,7 @@ impl WriteContext {
             reservations: Reservations::default(),
             new_data: Mutex::default(),
             shared: StripedLocks::default(),
+            in_place: InPlaceGate::default(),
             pinned: Mutex::default(),
             new_blocks: Mutex::new(BTreeSet::new()),
             transactions: Transactions::new(first, options.blocks_max, ended()),

@@ -77,6 +77,19 @@ impl WriteContext {
         self.release_metadata(metadata);
     }
 
+    /// Reserves what sectors take in trees that are written over where they are.
+    ///
+    /// # Errors
+    /// As of [`reserve_data`](Self::reserve_data).
+    pub fn reserve_written_over(&self, sectors: u64) -> Result<()> {
+        self.reserve_metadata(self.delayed_bytes(sectors).1, Urgency::Normal)
+    }
+
+    /// Returns such a reservation.
+    pub fn release_written_over(&self, sectors: u64) {
+        self.release_metadata(self.delayed_bytes(sectors).1);
+    }
+
     fn delayed_bytes(&self, sectors: u64) -> (u64, u64) {
         let data = sectors.saturating_mul(self.context.superblock.sector_bytes.into());
         (data, sectors.saturating_mul(DELAYED_SECTOR_BYTES))

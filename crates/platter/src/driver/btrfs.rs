@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_btrfs::ondisk::DeviceId;
-use platter_btrfs::{Btrfs, MountOptions, Rescue, SubvolumeChoice};
+use platter_btrfs::{Btrfs, Method, MountOptions, Rescue, SubvolumeChoice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
 
@@ -142,14 +142,43 @@ fn set(options: &mut MountOptions, option: &MountOption) -> Result<(), OptionErr
             }
             options.rescue = rescue;
         }
+        ("compress", value) => set_compression(options, value, false)?,
+        ("compress-force", value) => set_compression(options, value, true)?,
+        ("nodatacow", None) => options.data.in_place = true,
+        ("datacow", None) => options.data.in_place = false,
+        ("nodatasum", None) => options.data.unsummed = true,
+        ("datasum", None) => {
+            options.data.unsummed = false;
+            options.data.in_place = false;
+        }
         ("subvol" | "subvolid" | "rescue", None) => {
             return Err(OptionError::Invalid("a value"));
         }
-        ("degraded" | "nologreplay" | "norecovery" | "usebackuproot" | "recovery", Some(_)) => {
+        (
+            "degraded" | "nologreplay" | "norecovery" | "usebackuproot" | "recovery" | "nodatacow"
+            | "datacow" | "nodatasum" | "datasum",
+            Some(_),
+        ) => {
             return Err(OptionError::Invalid("no value"));
         }
         _ => return Err(OptionError::Unknown),
     }
+    Ok(())
+}
+
+/// Sets how files are compressed: not at all, or by a form with a level.
+fn set_compression(
+    options: &mut MountOptions,
+    value: Option<&str>,
+    is_forced: bool,
+) -> Result<(), OptionError> {
+    let invalid = OptionError::Invalid("zlib[:1-9], lzo, zstd[:-15-15] or no");
+    options.data.compression = match value {
+        None => Some(Method::DEFAULT),
+        Some("no" | "none") => None,
+        Some(text) => Some(Method::parse(text).ok_or(invalid)?),
+    };
+    options.data.is_forced = is_forced && options.data.compression.is_some();
     Ok(())
 }
 
@@ -173,8 +202,18 @@ mod tests {
         let given = options(&["subvol=a/b", "rescue=all"]).unwrap();
         assert_eq!(given.subvolume, SubvolumeChoice::Path(b"a/b".to_vec()));
         assert_eq!(given.rescue, Rescue::ALL);
-        assert_eq!(options(&["compress"]), Err(OptionError::Unknown));
-        for word in ["subvolid=x", "rescue=x", "degraded=1", "subvol"] {
+        let given = options(&["compress-force=zstd:7", "nodatasum"]).unwrap();
+        let method = given.data.compression.unwrap();
+        assert_eq!((method.name(), method.level), ("zstd", 7));
+        assert!(given.data.is_forced && given.data.unsummed);
+        assert_eq!(options(&["autodefrag"]), Err(OptionError::Unknown));
+        for word in [
+            "compress=gzip",
+            "subvolid=x",
+            "rescue=x",
+            "degraded=1",
+            "subvol",
+        ] {
             let refused = options(&[word]);
             assert!(matches!(refused, Err(OptionError::Invalid(_))), "{word}");
         }

@@ -1,0 +1,90 @@
+//! Contents in the item of a file extent: they get there at writeback, and leave before the file becomes long.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use platter_vfs::file::{FileBlocks, Request};
+use platter_vfs::{Condition, Result};
+
+use super::BtrfsInode;
+use super::blocks::SECTOR_BYTES;
+use crate::file::{Backing, Runs};
+
+/// Whether contents may be in the item.
+#[derive(Debug, Default)]
+pub(super) struct InlineRule {
+    /// Nothing is in the item, nor gets there. Changed with the placement locked.
+    goes_long: AtomicBool,
+    /// The write that is in progress leaves the file short. The inode lock is held exclusively.
+    is_short: AtomicBool,
+}
+
+impl InlineRule {
+    pub(super) fn goes_long(&self) -> bool {
+        self.goes_long.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_goes_long(&self, goes_long: bool) {
+        self.goes_long.store(goes_long, Ordering::Release);
+    }
+
+    pub(super) fn set_short(&self, is_short: bool) {
+        self.is_short.store(is_short, Ordering::Relaxed);
+    }
+
+    pub(super) fn take_short(&self) -> bool {
+        self.is_short.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl BtrfsInode {
+    /// Moves what is in the item to an extent, and lets nothing get there until the file is truncated.
+    pub(super) fn move_out_of_item(&self) -> Result<()> {
+        if self.inline.goes_long() {
+            return Ok(());
+        }
+        let _mapping = self.data.mapping.read();
+        let mut placement = self.data.placement.lock();
+        let run = Runs::new(self.context(), self.tree(), self.id.number).at(0)?;
+        let is_inline = matches!(run.backing, Backing::Inline { .. });
+        if !is_inline {
+            self.inline.set_goes_long(true);
+            return Ok(());
+        }
+        if run.file.end > SECTOR_BYTES {
+            return Err(Condition::NotSupported.into());
+        }
+        let writing = self.fs.transactions()?;
+        let mut bytes = vec![0; usize::try_from(SECTOR_BYTES).unwrap_or(0)];
+        self.contents()
+            .fill(0, &mut [IoSliceMut::new(&mut bytes)])?;
+        writing.reserve_delayed(1)?;
+        let was_dirty = self.state.read().delayed.contains(0);
+        let bufs = [IoSlice::new(&bytes)];
+        let data = Request {
+            offset: 0,
+            end: SECTOR_BYTES,
+            bufs: &bufs,
+        };
+        self.inline.set_goes_long(true);
+        let moved = FileBlocks::allocate(self, 0..1, &data, &mut placement).and_then(|mut new| {
+            let moved = self
+                .write_device(new.address.0, &bufs)
+                .and_then(|()| self.map_written(&mut new, 0, None));
+            if moved.is_err() {
+                self.give_back(new)?;
+            }
+            moved
+        });
+        if moved.is_err() {
+            self.inline.set_goes_long(false);
+        }
+        if was_dirty && moved.is_ok() {
+            // The page is written again: what was reserved here is for it.
+            self.state.write().delayed.insert(0..1);
+        } else {
+            writing.release_delayed(1);
+        }
+        moved
+    }
+}

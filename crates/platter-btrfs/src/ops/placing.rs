@@ -1,0 +1,453 @@
+//! Where dirty contents go at writeback: over what the file has there alone, into its item, compressed, or as they
+//! are.
+
+use std::ops::Range;
+
+use platter_vfs::file::{Allocation, Backing, FileRun, Request};
+use platter_vfs::{Condition, FileKind, Result};
+
+use super::BtrfsInode;
+use super::blocks::{EXTENT_CREDITS, EXTENT_SECTORS_MAX, SECTOR_BITS, SECTOR_BYTES};
+use super::state::Purpose;
+use crate::compress::{Method, looks_compressible};
+use crate::file::{self, Runs};
+use crate::ondisk::file_extent::{
+    COMPRESSED_BYTES_MAX, Compression, ExtentPlace, FileExtent, FileExtentKind,
+};
+use crate::ondisk::inode_item::{InodeFlags, InodeItem};
+use crate::ondisk::{LogicalAddr, leaf_edit};
+use crate::txn::{FileRange, Handle, InPlaceTurn};
+
+/// The most bytes of contents in an item (`max_inline`).
+const INLINE_BYTES_MAX: u64 = 2048;
+
+/// How contents are stored.
+#[derive(Debug)]
+pub(super) enum Stored {
+    /// In a new extent.
+    Plain {
+        /// They were found not to compress.
+        resists: bool,
+    },
+    /// In a new extent, compressed.
+    Compressed(Compression, Vec<u8>),
+    /// In the item: all of the file, as many bytes as are given first.
+    Inline(u64, Compression, Vec<u8>),
+    /// In the extent that the file has there.
+    InPlace {
+        /// It reads as zeros until it is mapped.
+        was_prealloc: bool,
+        /// Nothing makes it shared meanwhile.
+        _turn: InPlaceTurn,
+    },
+}
+
+/// Space that was allocated and has no file extent yet.
+#[derive(Debug)]
+pub struct Allocated {
+    pub(super) run: FileRun,
+    pub(super) address: LogicalAddr,
+    pub(super) is_mapped: bool,
+    pub(super) stored: Stored,
+}
+
+impl Allocated {
+    /// Whether its space was allocated for this.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.stored, Stored::Plain { .. } | Stored::Compressed(..))
+    }
+
+    /// The bytes of the file.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.run.count << SECTOR_BITS
+    }
+
+    /// The bytes of the extent.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        match &self.stored {
+            Stored::Compressed(_, bytes) => bytes.len() as u64,
+            Stored::Inline(..) => 0,
+            Stored::Plain { .. } | Stored::InPlace { .. } => self.len_bytes(),
+        }
+    }
+}
+
+impl Allocation for Allocated {
+    fn run(&self) -> FileRun {
+        self.run
+    }
+
+    fn encoded(&self) -> Option<&[u8]> {
+        match &self.stored {
+            Stored::Compressed(_, bytes) => Some(bytes),
+            Stored::Plain { .. } | Stored::Inline(..) | Stored::InPlace { .. } => None,
+        }
+    }
+}
+
+/// Chunks of a request that were compressed together.
+#[derive(Debug, Default)]
+pub struct Ahead(Vec<Chunk>);
+
+/// A chunk of a request; without bytes if it does not compress.
+#[derive(Debug)]
+struct Chunk {
+    blocks: Range<u64>,
+    bytes: Option<Vec<u8>>,
+    resists: bool,
+}
+
+impl BtrfsInode {
+    /// Finds a place for the first of a range of dirty blocks.
+    pub(super) fn place(
+        &self,
+        mut blocks: Range<u64>,
+        data: &Request<'_>,
+        ahead: &mut Ahead,
+    ) -> Result<Allocated> {
+        if blocks.start == data.offset >> SECTOR_BITS {
+            // Of a request that failed.
+            ahead.0.clear();
+        }
+        let item = self.item();
+        let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        if item.flags.intersects(in_place)
+            && let Some(found) = self.place_over(&mut blocks, &item)?
+        {
+            return Ok(found);
+        }
+        if let Some(found) = self.place_inline(&blocks, data, &item)? {
+            return Ok(found);
+        }
+        let Some((method, is_forced)) = self.compression(&item)? else {
+            return self.place_new(blocks, Stored::Plain { resists: false });
+        };
+        if blocks.end - blocks.start < 2 {
+            return self.place_new(blocks, Stored::Plain { resists: false });
+        }
+        let chunk = self.compressed(&blocks, data, (method, is_forced), ahead);
+        let Some(bytes) = chunk.bytes else {
+            let resists = chunk.resists && !is_forced;
+            return self.place_new(chunk.blocks, Stored::Plain { resists });
+        };
+        self.place_new(chunk.blocks, Stored::Compressed(method.compression, bytes))
+    }
+
+    /// Allocates an extent, or as much of it as there is in one piece.
+    fn place_new(&self, blocks: Range<u64>, stored: Stored) -> Result<Allocated> {
+        let count = (blocks.end - blocks.start).min(EXTENT_SECTORS_MAX);
+        let handle = self.fs.begin(0, Purpose::Free)?;
+        if let Stored::Compressed(compression, bytes) = &stored {
+            self.fs.transactions()?.use_compression(*compression);
+            match handle.allocate_data(bytes.len() as u64) {
+                Ok(address) => return Ok(allocated(&blocks, count, address, stored)),
+                // In several pieces it is written as it is.
+                Err(platter_vfs::Error::Condition(Condition::NoSpace)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let resists = matches!(stored, Stored::Plain { resists: true });
+        let stored = Stored::Plain { resists };
+        let (address, len_bytes) = handle.allocate_data_part(count << SECTOR_BITS)?;
+        let count = len_bytes >> SECTOR_BITS;
+        Ok(allocated(&blocks, count, address, stored))
+    }
+
+    /// The extent that the file has there, if it may be written. Else the range is cut where another begins.
+    fn place_over(&self, blocks: &mut Range<u64>, item: &InodeItem) -> Result<Option<Allocated>> {
+        let turn = self.fs.transactions()?.in_place().enter();
+        let at = blocks.start << SECTOR_BITS;
+        let run = Runs::new(self.context(), self.tree(), self.id.number).at(at)?;
+        blocks.end = blocks.end.min(run.file.end.div_ceil(SECTOR_BYTES));
+        let Some((place, generation, was_prealloc)) = over(&run, item.flags) else {
+            return Ok(None);
+        };
+        if !self.is_alone(&run, place, generation)? {
+            return Ok(None);
+        }
+        let address = place.logical.0 + place.offset + (at - run.file.start);
+        let count = blocks.end - blocks.start;
+        let stored = Stored::InPlace {
+            was_prealloc,
+            _turn: turn.covering(address..address + (count << SECTOR_BITS)),
+        };
+        Ok(Some(allocated(blocks, count, LogicalAddr(address), stored)))
+    }
+
+    fn is_alone(
+        &self,
+        run: &file::FileRun,
+        place: &ExtentPlace,
+        generation: crate::ondisk::Generation,
+    ) -> Result<bool> {
+        let range = FileRange {
+            tree: self.tree_id(),
+            inode: self.id.number,
+            offset: run.file.start,
+        };
+        let writing = self.fs.transactions()?;
+        writing.is_exclusive(range, place, generation)
+    }
+
+    /// Whether all of a range can be written where it is.
+    pub(super) fn is_written_over(&self, blocks: &Range<u64>) -> Result<bool> {
+        let flags = self.item().flags;
+        if !flags.intersects(InodeFlags::NODATACOW | InodeFlags::PREALLOC) {
+            return Ok(false);
+        }
+        let mut at = blocks.start << SECTOR_BITS;
+        while at < blocks.end << SECTOR_BITS {
+            let run = Runs::new(self.context(), self.tree(), self.id.number).at(at)?;
+            let Some((place, generation, _)) = over(&run, flags) else {
+                return Ok(false);
+            };
+            if !self.is_alone(&run, place, generation)? {
+                return Ok(false);
+            }
+            at = run.file.end;
+        }
+        Ok(true)
+    }
+
+    /// Whether a file that ends here may be in its item.
+    pub(super) fn may_be_inline(&self, end: u64) -> Result<bool> {
+        let item = self.item();
+        let no = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        if self.kind != FileKind::Regular || item.flags.intersects(no) {
+            return Ok(false);
+        }
+        let is_compressed = self.compression(&item)?.is_some();
+        let most = if is_compressed {
+            SECTOR_BYTES
+        } else {
+            INLINE_BYTES_MAX
+        };
+        Ok(end <= most)
+    }
+
+    fn place_inline(
+        &self,
+        blocks: &Range<u64>,
+        data: &Request<'_>,
+        item: &InodeItem,
+    ) -> Result<Option<Allocated>> {
+        let size = self.data.size_bytes();
+        let is_whole = data.offset == 0 && data.end == size && blocks.start == 0;
+        if !is_whole || self.inline.goes_long() || !self.may_be_inline(size)? {
+            return Ok(None);
+        }
+        let mut bytes = gather(data, 0..size);
+        let node_bytes = self.context().superblock.node_bytes;
+        let capacity = leaf_edit::capacity(node_bytes) / 2;
+        let most = usize::try_from(INLINE_BYTES_MAX).unwrap_or(0).min(capacity);
+        let mut compression = Compression::None;
+        if let Some((method, is_forced)) = self.compression(item)?
+            && (is_forced || looks_compressible(&bytes))
+        {
+            let less = bytes.len().saturating_sub(1).min(most);
+            let sector = self.context().sector_bytes() as usize;
+            let compressor = &self.fs.compressor;
+            if let Some(output) = compressor.compress(method, &bytes, less, sector) {
+                (bytes, compression) = (output, method.compression);
+                self.fs.transactions()?.use_compression(compression);
+            }
+        }
+        if bytes.len() > most {
+            return Ok(None);
+        }
+        Ok(Some(Allocated {
+            run: FileRun {
+                first: 0,
+                count: 1,
+                backing: Backing::Hole,
+            },
+            address: LogicalAddr(0),
+            is_mapped: false,
+            stored: Stored::Inline(size, compression, bytes),
+        }))
+    }
+
+    /// The next chunk of a request. Several are compressed at the same time where threads are free.
+    fn compressed(
+        &self,
+        blocks: &Range<u64>,
+        data: &Request<'_>,
+        (method, is_forced): (Method, bool),
+        ahead: &mut Ahead,
+    ) -> Chunk {
+        let known = ahead
+            .0
+            .iter()
+            .position(|chunk| chunk.blocks.start == blocks.start && chunk.blocks.end <= blocks.end);
+        if let Some(known) = known {
+            return ahead.0.swap_remove(known);
+        }
+        ahead.0.clear();
+        let helpers = self.fs.data.helpers();
+        let step = COMPRESSED_BYTES_MAX >> SECTOR_BITS;
+        let starts = (blocks.start..blocks.end).step_by(usize::try_from(step).unwrap_or(1));
+        let mut chunks: Vec<_> = starts
+            .take(helpers.count() + 1)
+            .map(|start| Chunk {
+                blocks: start..(start + step).min(blocks.end),
+                bytes: None,
+                resists: false,
+            })
+            .collect();
+        let sector = self.context().sector_bytes() as usize;
+        let work = |chunk: &mut Chunk| {
+            let bytes = chunk.blocks.start << SECTOR_BITS..chunk.blocks.end << SECTOR_BITS;
+            let most = usize::try_from(bytes.end - bytes.start).unwrap_or(0) - sector;
+            let mut input = gather(data, bytes);
+            input.resize(most + sector, 0);
+            if !is_forced && !looks_compressible(&input) {
+                return Ok::<_, std::convert::Infallible>(());
+            }
+            let output = self.fs.compressor.compress(method, &input, most, sector);
+            chunk.resists = output.is_none();
+            chunk.bytes = output.map(|mut output| {
+                output.resize(output.len().next_multiple_of(sector), 0);
+                output
+            });
+            Ok(())
+        };
+        let Ok(()) = helpers.each(chunks.iter_mut().collect(), work);
+        let first = chunks.swap_remove(0);
+        ahead.0 = chunks;
+        first
+    }
+
+    /// Makes the file refer to what was written.
+    pub(super) fn map_stored(&self, new: &Allocated, end: u64) -> Result<()> {
+        let (address, disk_bytes) = (new.address, new.disk_bytes());
+        let mut checksums = self.fs.take_checksums(address, disk_bytes);
+        let start = new.run.first << SECTOR_BITS;
+        let range = start..start + new.len_bytes();
+        if let Stored::InPlace { was_prealloc, .. } = new.stored
+            && !was_prealloc
+        {
+            // The size is set when all is written.
+            return Ok(());
+        }
+        self.change(EXTENT_CREDITS, Purpose::Free, |handle, item| {
+            if item.flags.contains(InodeFlags::NODATASUM) {
+                checksums.clear();
+            }
+            match &new.stored {
+                Stored::InPlace { .. } => {
+                    if !checksums.is_empty() {
+                        handle.insert_checksums(address, checksums)?;
+                    }
+                    self.extents_in(handle).mark_written(range)?;
+                }
+                Stored::Inline(size, compression, bytes) => {
+                    self.map_inline(handle, item, *size, (*compression, bytes))?;
+                }
+                Stored::Plain { resists } => {
+                    if *resists {
+                        item.flags.insert(InodeFlags::NOCOMPRESS);
+                    }
+                    let form = (Compression::None, disk_bytes);
+                    self.replace(handle, item, range, (address, form), checksums)?;
+                }
+                Stored::Compressed(compression, _) => {
+                    let form = (*compression, disk_bytes);
+                    self.replace(handle, item, range, (address, form), checksums)?;
+                }
+            }
+            item.size_bytes = item.size_bytes.max(end);
+            Ok(())
+        })
+    }
+
+    /// Puts all contents into the item.
+    fn map_inline(
+        &self,
+        handle: &Handle<'_>,
+        item: &mut InodeItem,
+        size: u64,
+        (compression, bytes): (Compression, &[u8]),
+    ) -> Result<()> {
+        let extents = self.extents_in(handle);
+        let extent = FileExtent {
+            generation: handle.generation(),
+            ram_bytes: size,
+            compression,
+            file_bytes: size,
+            kind: FileExtentKind::Inline(bytes),
+        };
+        let dropped = extents.drop_range(0..SECTOR_BYTES, usize::MAX)?;
+        extents.insert(0, &extent, true)?;
+        let kept = item.allocated_bytes.saturating_sub(dropped.bytes);
+        item.allocated_bytes = kept.saturating_add(size);
+        Ok(())
+    }
+
+    /// Replaces what the file has in a range by new data.
+    fn replace(
+        &self,
+        handle: &Handle<'_>,
+        item: &mut InodeItem,
+        range: Range<u64>,
+        (address, (compression, disk_bytes)): (LogicalAddr, (Compression, u64)),
+        checksums: Vec<u8>,
+    ) -> Result<()> {
+        if !checksums.is_empty() {
+            handle.insert_checksums(address, checksums)?;
+        }
+        let extents = self.extents_in(handle);
+        let (start, len_bytes) = (range.start, range.end - range.start);
+        let dropped = extents.drop_range(range, usize::MAX)?;
+        let extent = FileExtent {
+            generation: handle.generation(),
+            ram_bytes: len_bytes,
+            compression,
+            file_bytes: len_bytes,
+            kind: FileExtentKind::Regular(ExtentPlace {
+                logical: address,
+                disk_bytes,
+                offset: 0,
+            }),
+        };
+        extents.insert(start, &extent, true)?;
+        let kept = item.allocated_bytes.saturating_sub(dropped.bytes);
+        item.allocated_bytes = kept.saturating_add(len_bytes);
+        Ok(())
+    }
+}
+
+fn allocated(blocks: &Range<u64>, count: u64, address: LogicalAddr, stored: Stored) -> Allocated {
+    Allocated {
+        run: FileRun {
+            first: blocks.start,
+            count,
+            backing: Backing::Written(address.0),
+        },
+        address,
+        is_mapped: false,
+        stored,
+    }
+}
+
+/// The extent of a run that may be written if nothing else refers to it, and whether it is preallocated.
+fn over(
+    run: &file::FileRun,
+    flags: InodeFlags,
+) -> Option<(&ExtentPlace, crate::ondisk::Generation, bool)> {
+    let unsummed = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+    match &run.backing {
+        file::Backing::Prealloc(place) => Some((place, run.generation, true)),
+        file::Backing::Data {
+            place, compression, ..
+        } if *compression == Compression::None && flags.contains(unsummed) => {
+            Some((place, run.generation, false))
+        }
+        file::Backing::Data { .. } | file::Backing::Hole | file::Backing::Inline { .. } => None,
+    }
+}
+
+/// A range of what is to be written.
+fn gather(data: &Request<'_>, range: Range<u64>) -> Vec<u8> {
+    let bufs = data.bytes(range);
+    bufs.iter().flat_map(|buf| buf.iter().copied()).collect()
+}

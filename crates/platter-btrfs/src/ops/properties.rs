@@ -1,0 +1,178 @@
+//! How contents are to be stored: by mount options, flags of files, and the property `btrfs.compression`.
+
+use platter_vfs::{Condition, Error, FileKind, Result};
+
+use super::BtrfsInode;
+use crate::compress::Method;
+use crate::inode;
+use crate::ondisk::inode_item::{InodeFlags, InodeItem};
+use crate::xattr;
+
+/// The name of the property, as that of an attribute.
+pub(super) const COMPRESSION_NAME: &[u8] = b"btrfs.compression";
+
+/// How the contents of files are stored by a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DataPolicy {
+    /// `compress=`: files that are not marked otherwise are compressed.
+    pub compression: Option<Method>,
+    /// `compress-force=`: so are those that do not seem worth it.
+    pub is_forced: bool,
+    /// `nodatacow`: new files are written in place.
+    pub in_place: bool,
+    /// `nodatasum`: new files have no checksums.
+    pub unsummed: bool,
+}
+
+impl DataPolicy {
+    /// The flags of a new file.
+    pub(super) fn flags(&self, kind: FileKind) -> InodeFlags {
+        let mut flags = InodeFlags::empty();
+        if kind == FileKind::Regular {
+            flags.set(InodeFlags::NODATACOW, self.in_place);
+            flags.set(InodeFlags::NODATASUM, self.in_place || self.unsummed);
+        }
+        flags
+    }
+
+    /// What `chattr +c` sets the property to.
+    pub(super) fn property(&self) -> &'static [u8] {
+        self.compression
+            .unwrap_or(Method::DEFAULT)
+            .name()
+            .as_bytes()
+    }
+}
+
+/// How a change of flags changes the property.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PropertyChange {
+    None,
+    Set(&'static [u8]),
+    Remove,
+}
+
+/// What is known of the property of an inode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) enum KnownProperty {
+    #[default]
+    Unread,
+    Read(Option<Method>),
+}
+
+/// What a value of the property asks for.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub(super) fn parse_property(value: &[u8]) -> Result<Option<Method>> {
+    match value {
+        b"" | b"no" | b"none" => Ok(None),
+        value => {
+            let text = std::str::from_utf8(value).map_err(|_| Condition::InvalidArgument)?;
+            Ok(Some(Method::parse(text).ok_or(Condition::InvalidArgument)?))
+        }
+    }
+}
+
+/// Flags with the property set to what a value asks for.
+pub(super) fn flags_with(flags: InodeFlags, method: Option<Method>) -> InodeFlags {
+    let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+    let new = match method {
+        Some(_) => InodeFlags::COMPRESS,
+        None => InodeFlags::NOCOMPRESS,
+    };
+    flags.difference(both) | new
+}
+
+impl BtrfsInode {
+    /// How contents are compressed, and whether that is done though it may not be worth it.
+    pub(super) fn compression(&self, item: &InodeItem) -> Result<Option<(Method, bool)>> {
+        let flags = item.flags;
+        if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+            return Ok(None);
+        }
+        let policy = &self.fs.policy;
+        let property = if flags.contains(InodeFlags::COMPRESS) {
+            self.property()?.or(Some(Method::DEFAULT))
+        } else {
+            None
+        };
+        let method = property.or(policy.compression);
+        if policy.is_forced {
+            return Ok(method.map(|method| (method, true)));
+        }
+        if flags.contains(InodeFlags::NOCOMPRESS) {
+            return Ok(None);
+        }
+        Ok(method.map(|method| (method, false)))
+    }
+
+    /// What the property of the inode is.
+    fn property(&self) -> Result<Option<Method>> {
+        if let KnownProperty::Read(known) = *self.property.lock() {
+            return Ok(known);
+        }
+        let value = xattr::get(
+            self.context(),
+            self.tree(),
+            self.id.number,
+            COMPRESSION_NAME,
+        );
+        let method = match value {
+            // One of a later version is as good as none.
+            Ok(value) => parse_property(&value).ok().flatten(),
+            Err(Error::Condition(Condition::NoAttribute)) => None,
+            Err(error) => return Err(error),
+        };
+        *self.property.lock() = KnownProperty::Read(method);
+        Ok(method)
+    }
+
+    /// The value of the property that a new file in this directory gets.
+    pub(super) fn inherited_property(&self, kind: FileKind) -> Result<Option<Vec<u8>>> {
+        let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        let has_contents = matches!(kind, FileKind::Regular | FileKind::Directory);
+        if !has_contents || !self.item().flags.intersects(both) {
+            return Ok(None);
+        }
+        match xattr::get(
+            self.context(),
+            self.tree(),
+            self.id.number,
+            COMPRESSION_NAME,
+        ) {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::Condition(Condition::NoAttribute)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Refuses a property that would have no effect.
+    pub(super) fn check_property(&self) -> Result<()> {
+        let flags = self.item().flags;
+        let is_fixed = flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM);
+        let has_contents = matches!(self.kind, FileKind::Regular | FileKind::Directory);
+        if is_fixed || !has_contents {
+            return Err(Condition::InvalidArgument.into());
+        }
+        Ok(())
+    }
+
+    /// The change of the property that goes with one of flags.
+    pub(super) fn property_of(&self, flags: u32) -> Result<PropertyChange> {
+        let item = self.item();
+        let new = inode::changed_flags(&item, flags).ok_or(Condition::NotSupported)?;
+        let had = item.flags.contains(InodeFlags::COMPRESS);
+        let has = new.contains(InodeFlags::COMPRESS);
+        Ok(match (had, has) {
+            (false, true) => PropertyChange::Set(self.fs.policy.property()),
+            (true, false) => PropertyChange::Remove,
+            (true, true) | (false, false) => PropertyChange::None,
+        })
+    }
+
+    /// Forgets what the property was.
+    pub(super) fn forget_property(&self) {
+        *self.property.lock() = KnownProperty::Unread;
+    }
+}

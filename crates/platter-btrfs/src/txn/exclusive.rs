@@ -1,0 +1,186 @@
+//! Data that is written where it is: extents to which one file alone refers, and that stay so meanwhile.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
+
+use parking_lot::{Condvar, Mutex};
+use platter_vfs::Result;
+
+use super::extents::Extent;
+use super::{FileRange, WriteContext};
+use crate::delayed_refs::{ExtentKind, RefKey};
+use crate::ondisk::extent_item::{ExtentItem, ExtentRef};
+use crate::ondisk::file_extent::ExtentPlace;
+use crate::ondisk::{Generation, TreeId};
+use crate::tree::Cursor;
+
+/// Keeps writing in place apart from what makes extents shared without the files being locked: snapshots,
+/// and the relocation of data.
+#[derive(Debug, Default, Clone)]
+pub struct InPlaceGate(Arc<GateState>);
+
+#[derive(Debug, Default)]
+struct GateState {
+    // Lock rank leaf.
+    threads: Mutex<GateThreads>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateThreads {
+    /// Those that write in place, one for each file that they write.
+    writing: Vec<Writing>,
+    /// How many keep others from it.
+    excluding: u32,
+}
+
+/// A thread, and the logical addresses that it may write.
+#[derive(Debug)]
+struct Writing(ThreadId, Range<u64>);
+
+/// A thread writes in place. It may end in another one.
+#[derive(Debug)]
+pub struct InPlaceTurn(Arc<GateState>, ThreadId, Range<u64>);
+
+/// No thread writes in place.
+#[derive(Debug)]
+pub struct NoneInPlace(Arc<GateState>);
+
+impl InPlaceGate {
+    /// Begins to write in place: from before the extent is found to be exclusive until the write is done. May wait
+    /// for a snapshot, so the caller has no handle.
+    #[must_use]
+    pub fn enter(&self) -> InPlaceTurn {
+        let own = thread::current().id();
+        let mut threads = self.0.threads.lock();
+        // One that writes several files is waited for until it has written all.
+        while threads.excluding > 0 && !threads.writing.iter().any(|it| it.0 == own) {
+            self.0.changed.wait(&mut threads);
+        }
+        threads.writing.push(Writing(own, 0..0));
+        InPlaceTurn(Arc::clone(&self.0), own, 0..0)
+    }
+
+    /// Whether a range is being written in place.
+    pub(super) fn covers(&self, range: &Range<u64>) -> bool {
+        let threads = self.0.threads.lock();
+        let covers = |it: &Writing| it.1.start <= range.start && range.end <= it.1.end;
+        threads.writing.iter().any(covers)
+    }
+
+    /// Waits for all that is being written in place, and lets nothing else begin. The caller has no handle.
+    #[must_use]
+    pub fn exclude(&self) -> NoneInPlace {
+        let mut threads = self.0.threads.lock();
+        threads.excluding += 1;
+        while !threads.writing.is_empty() {
+            self.0.changed.wait(&mut threads);
+        }
+        NoneInPlace(Arc::clone(&self.0))
+    }
+}
+
+impl InPlaceTurn {
+    /// Says which part of an extent is written, now that it was found to be exclusive.
+    #[must_use]
+    pub fn covering(mut self, range: Range<u64>) -> Self {
+        let mut threads = self.0.threads.lock();
+        let own = |it: &&mut Writing| it.0 == self.1 && it.1 == self.2;
+        if let Some(own) = threads.writing.iter_mut().find(own) {
+            own.1 = range.clone();
+        }
+        drop(threads);
+        self.2 = range;
+        self
+    }
+}
+
+impl Drop for InPlaceTurn {
+    fn drop(&mut self) {
+        let mut threads = self.0.threads.lock();
+        let own = |it: &Writing| it.0 == self.1 && it.1 == self.2;
+        let own = threads.writing.iter().position(own);
+        threads.writing.swap_remove(own.expect("it was added"));
+        drop(threads);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for NoneInPlace {
+    fn drop(&mut self) {
+        self.0.threads.lock().excluding -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl WriteContext {
+    /// What keeps snapshots and writing in place apart.
+    #[must_use]
+    pub fn in_place(&self) -> &InPlaceGate {
+        &self.in_place
+    }
+
+    /// Whether a file extent of this generation is all that refers to its data, and that may be written.
+    pub fn is_exclusive(
+        &self,
+        range: FileRange,
+        place: &ExtentPlace,
+        generation: Generation,
+    ) -> Result<bool> {
+        if generation <= self.tree(range.tree)?.view().now.last_snapshot {
+            return Ok(false);
+        }
+        let group = self.groups.find(place.logical, place.disk_bytes)?;
+        if group.space().read_only > 0 {
+            return Ok(false);
+        }
+        let own = RefKey::Data {
+            tree: range.tree,
+            inode: range.inode,
+            offset: range.offset.wrapping_sub(place.offset),
+        };
+        let extent = Extent {
+            address: place.logical,
+            len_bytes: place.disk_bytes,
+            kind: ExtentKind::Data,
+        };
+        let extent_tree = self.tree(TreeId::EXTENT)?;
+        loop {
+            let tree = extent_tree.lock();
+            let Ok((is_own, must_insert)) = self.refs.pending_of(place.logical, own) else {
+                drop(tree);
+                self.refs.wait_for(place.logical);
+                continue;
+            };
+            if !is_own || must_insert {
+                return Ok(is_own);
+            }
+            let key = extent.item_key();
+            let mut cursor = Cursor::new(self.blocks(), tree.now.tree);
+            cursor.seek(key)?;
+            let Some((_, data)) = cursor.item().filter(|(found, _)| *found == key) else {
+                return Ok(false);
+            };
+            let item = ExtentItem::decode(key, data, tree.now.tree.locus(key))?;
+            let of_own = item.inline.iter().map(|reference| {
+                let &ExtentRef::Data {
+                    tree,
+                    inode,
+                    offset,
+                    count,
+                } = reference
+                else {
+                    return 0;
+                };
+                let key = RefKey::Data {
+                    tree,
+                    inode,
+                    offset,
+                };
+                if key == own { u64::from(count) } else { 0 }
+            });
+            return Ok(item.refs > 0 && of_own.sum::<u64>() == item.refs);
+        }
+    }
+}
