@@ -20,7 +20,7 @@ pub mod handle;
 pub mod idmap;
 pub mod ioctl;
 pub mod workload;
+pub mod edits;
 pub mod subject;
 pub mod crash;
 pub mod kernel_recording;
-pub mod edits;

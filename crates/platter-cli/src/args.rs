@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::commands::{
     cat, check, chmod, chown, completions, cp, info, ln, ls, man, mkdir, mkfs, mount, mv, resize,
-    rm, stat, subvolume, tar, touch, tree, truncate, umount, write_batch, xattr,
+    rm, stat, subvolume, tar, touch, tree, truncate, tune, umount, write_batch, xattr,
 };
 use crate::console::{refuse_closed_stdout, report, write_line};
 use crate::output::error::usage_object;
@@ -75,6 +75,7 @@ pub(crate) enum Command {
     Check(check::Check),
     Mkfs(Box<mkfs::Mkfs>),
     Resize(resize::Resize),
+    Tune(tune::Tune),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -198,6 +199,7 @@ impl Command {
             | Self::Touch(_)
             | Self::Mkfs(_)
             | Self::Resize(_)
+            | Self::Tune(_)
             | Self::Completions(_)
             | Self::Man(_)
             | Self::WriteBatch(_) => 1,

@@ -26,7 +26,8 @@ pub mod quota;
 pub mod ops;
 pub mod mount;
 pub mod mkfs;
+pub mod resize;
 pub mod check;
 
 pub use context::{FsContext, RealtimeDevice};
-pub use mount::{MountOptions, Recovery, Xfs};
+pub use mount::{ImageCommit, Logging, MountOptions, Recovery, Unused, Xfs};

@@ -2,7 +2,7 @@
 //! those that were freed and may come back with a crash.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use platter_vfs::writing::RangeSet;
@@ -34,6 +34,8 @@ pub struct Space {
     returned: AtomicU64,
     /// Free blocks that nothing but B-trees may have.
     floor: AtomicI64,
+    /// What files held before this mount is never overwritten.
+    keeps_old: AtomicBool,
 }
 
 /// Free blocks that are not to be allocated.
@@ -58,6 +60,16 @@ impl Space {
 
     pub(crate) fn note_returned(&self) {
         self.returned.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Has contents never overwrite what files held before, nor blocks that were freed.
+    pub(crate) fn keep_old(&self) {
+        self.keeps_old.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether contents never overwrite what files held before.
+    pub(crate) fn keeps_old(&self) -> bool {
+        self.keeps_old.load(Ordering::Relaxed)
     }
 
     /// The free blocks that nothing but B-trees may have.

@@ -110,14 +110,18 @@ fn grow_file(
     clock: &Arc<dyn Clock>,
 ) -> Result<Resized> {
     let before_bytes = image.device().geometry().len_bytes;
-    if size_bytes <= before_bytes {
-        return grow_on(resize, &image, size_bytes, budget, clock);
-    }
     let host = |error| host_error(&spec.image, error);
     let file = File::options()
         .write(true)
         .open(&spec.image)
         .map_err(host)?;
+    if size_bytes <= before_bytes {
+        let resized = grow_on(resize, &image, size_bytes, budget, clock)?;
+        if resized.after_bytes < resized.before_bytes {
+            file.set_len(resized.after_bytes).map_err(host)?;
+        }
+        return Ok(resized);
+    }
     file.set_len(size_bytes).map_err(host)?;
     // Its length is looked at once.
     drop(image);

@@ -1,5 +1,5 @@
 //! Sessions of random edits with the command line: each one as the host's own commands do it on a
-//! folder, some of them killed, and all of them leaving an image that `e2fsck` finds clean.
+//! folder, some of them killed, and all of them leaving an image that its checker finds clean.
 
 mod listing;
 mod command;
@@ -14,24 +14,50 @@ use platter_block::{FileDevice, OpenError, OpenOptions, Refusal};
 use platter_vfs::clock::{Clock, SystemClock};
 
 use crate::oracle::mke2fs;
-use crate::oracle::{Verdict, e2fsck};
+use crate::oracle::{Verdict, e2fsck, xfs};
 use crate::prng::Prng;
 use crate::{program, tool};
 use command::Edit;
 
 /// The size of the images.
 const SIZE_KIB: u64 = 24 << 10;
+const XFS_SIZE_KIB: u64 = 64 << 10;
 /// A command that takes longer did not end.
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// How often a lock is asked for, which takes a while each time.
 const WRITER_WAITS_MAX: u32 = 50;
 
+/// What makes an image, and judges it.
+#[derive(Debug, Clone, Copy)]
+pub enum Maker {
+    /// `mke2fs` with these options, and `e2fsck`.
+    Ext(&'static [&'static str]),
+    /// `mkfs.xfs` with these options, and `xfs_repair`.
+    Xfs(&'static [&'static str]),
+}
+
+impl Maker {
+    fn make(self, image: &Path) -> Result<()> {
+        match self {
+            Self::Ext(options) => mke2fs::make(image, SIZE_KIB, options, None),
+            Self::Xfs(options) => xfs::make(image, XFS_SIZE_KIB, options),
+        }
+    }
+
+    fn report(self, image: &Path) -> Result<(Verdict, String)> {
+        match self {
+            Self::Ext(_) => e2fsck::report(image),
+            Self::Xfs(_) => xfs::report(&[image]),
+        }
+    }
+}
+
 /// A session.
 #[derive(Debug, Clone, Copy)]
 pub struct Session {
-    /// Options of `mke2fs`.
-    pub options: &'static [&'static str],
+    /// What makes the image.
+    pub maker: Maker,
     /// What chooses the edits.
     pub seed: u64,
     /// How many there are.
@@ -70,17 +96,18 @@ impl fmt::Display for Counts {
 }
 
 impl Session {
-    /// Runs it, and demands that the image and the folder hold the same and that `e2fsck -fn` finds
-    /// the image clean, after every edit.
+    /// Runs it, and demands that the image and the folder hold the same and that the checker of the format
+    /// finds the image clean, after every edit.
     pub fn run(&self) -> Result<Counts> {
         let folder = tempfile::tempdir()?;
         let mut stage = Stage {
+            maker: self.maker,
             folder: folder.path().to_owned(),
             clock: SystemClock::new(),
             usual: Duration::from_millis(50),
             dice: Prng::new(self.seed),
         };
-        mke2fs::make(&stage.image(), SIZE_KIB, self.options, None)?;
+        self.maker.make(&stage.image())?;
         std::fs::create_dir(stage.mirror())?;
         command::make_sources(&stage.folder, &mut stage.dice)?;
         let mut counts = Counts::default();
@@ -101,6 +128,7 @@ impl Session {
 
 /// An image, a folder that holds the same, and what is copied to both.
 struct Stage {
+    maker: Maker,
     folder: PathBuf,
     clock: SystemClock,
     /// How long an edit takes.
@@ -215,7 +243,7 @@ impl Stage {
     }
 
     fn demand_clean(&self) -> Result<()> {
-        match e2fsck::report(&self.image())? {
+        match self.maker.report(&self.image())? {
             (Verdict::Clean, _) => Ok(()),
             (verdict, text) => bail!("{verdict:?}\n{text}"),
         }

@@ -11,6 +11,7 @@ use platter_ext4::{Ext4, MountOptions, Recovery};
 use platter_vfs::{CheckSink, Filesystem, FixedClock, Timestamp};
 
 use super::{LogArea, Mode, MountRequest, Scene, Subject};
+use crate::edits::Maker;
 use crate::fs_type::FsType;
 use crate::oracle::{e2fsck, mke2fs};
 use crate::workload::{Abilities, Durability};
@@ -208,8 +209,8 @@ impl Subject for Ext4Subject {
         Ok(())
     }
 
-    fn edit_options(&self, scene: &Scene) -> Option<&'static [&'static str]> {
-        Some(scene.options)
+    fn edit_maker(&self, scene: &Scene) -> Option<Maker> {
+        Some(Maker::Ext(scene.options))
     }
 }
 

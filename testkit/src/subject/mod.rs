@@ -21,6 +21,7 @@ use platter_block::BlockDevice;
 use platter_cache::MemoryBudget;
 use platter_vfs::{CheckSink, Clock, Filesystem};
 
+use crate::edits::Maker;
 use crate::fs_type::FsType;
 use crate::loopdev::{Access, Mount};
 use crate::oracle::{self, Verdict};
@@ -130,9 +131,8 @@ pub trait Subject: Sync + Debug {
     /// [`Durability::Synced`], which need it after a power failure.
     fn repair(&self, images: &[&Path]) -> Result<()>;
 
-    /// Options of `mke2fs` by which sessions of edits make the same filesystem, if there are such
-    /// sessions for it.
-    fn edit_options(&self, scene: &Scene) -> Option<&'static [&'static str]> {
+    /// What sessions of edits make the same filesystem with, if there are such sessions for it.
+    fn edit_maker(&self, scene: &Scene) -> Option<Maker> {
         let _ = scene;
         None
     }

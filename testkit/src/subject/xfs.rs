@@ -9,6 +9,7 @@ use platter_vfs::{CheckSink, Filesystem};
 use platter_xfs::{MountOptions, Xfs};
 
 use super::{Mode, MountRequest, Scene, Subject};
+use crate::edits::Maker;
 use crate::fs_type::FsType;
 use crate::oracle::xfs;
 use crate::workload::{Abilities, Durability};
@@ -106,6 +107,10 @@ impl Subject for XfsSubject {
 
     fn repair(&self, images: &[&Path]) -> Result<()> {
         xfs::repair(single(images)?, true)
+    }
+
+    fn edit_maker(&self, scene: &Scene) -> Option<Maker> {
+        Some(Maker::Xfs(scene.options))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Random edits with the command line, on every kind of filesystem.
 
-use testkit::edits::Session;
+use testkit::edits::{Maker, Session};
 
-fn edits_match_the_host(options: &'static [&'static str], seed: u64) {
+fn edits_match_the_host(maker: Maker, seed: u64) {
     let session = Session {
-        options,
+        maker,
         seed,
         edits: 40,
         kill_one_in: 3,
@@ -15,15 +15,26 @@ fn edits_match_the_host(options: &'static [&'static str], seed: u64) {
 
 #[test]
 fn edits_of_ext2_match_the_host_and_survive_kills() {
-    edits_match_the_host(&["-t", "ext2"], 1);
+    edits_match_the_host(Maker::Ext(&["-t", "ext2"]), 1);
 }
 
 #[test]
 fn edits_of_ext3_match_the_host_and_survive_kills() {
-    edits_match_the_host(&["-t", "ext3"], 2);
+    edits_match_the_host(Maker::Ext(&["-t", "ext3"]), 2);
 }
 
 #[test]
 fn edits_of_ext4_match_the_host_and_survive_kills() {
-    edits_match_the_host(&["-t", "ext4"], 3);
+    edits_match_the_host(Maker::Ext(&["-t", "ext4"]), 3);
+}
+
+#[test]
+fn edits_of_xfs_match_the_host_and_survive_kills() {
+    edits_match_the_host(Maker::Xfs(&["-m", "rmapbt=1"]), 4);
+}
+
+#[test]
+fn edits_of_xfs_with_small_blocks_and_large_directory_blocks_survive_kills() {
+    let options = &["-b", "size=1024", "-n", "size=8192", "-i", "sparse=0"];
+    edits_match_the_host(Maker::Xfs(options), 5);
 }

@@ -22,6 +22,7 @@ pub(crate) mod tar;
 pub(crate) mod touch;
 pub(crate) mod tree;
 pub(crate) mod truncate;
+pub(crate) mod tune;
 pub(crate) mod umount;
 pub(crate) mod write_batch;
 pub(crate) mod xattr;
@@ -51,6 +52,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Xattr(xattr) => xattr.run(options),
         Command::Subvolume(subvolume) => subvolume.run(options),
         Command::Truncate(truncate) => truncate.run(options),
+        Command::Tune(tune) => tune.run(options),
         Command::Touch(touch) => touch.run(options),
         Command::Tar(tar) => tar.run(options),
         Command::Mount(mount) => mount.run(options),

@@ -29,6 +29,8 @@ fn help_and_version_are_there() {
         "umount",
         "check",
         "mkfs",
+        "resize",
+        "tune",
     ] {
         assert!(
             workshop

@@ -70,6 +70,12 @@ impl Group<'_> {
         self.add_free(start, count)
     }
 
+    /// Has the group reach so far. What lies between is to be freed afterwards, or was taken before.
+    pub fn set_len(&mut self, len: u32) {
+        self.agf.length = len;
+        self.agi.length = len;
+    }
+
     fn add_free(&mut self, start: AgBlock, count: u32) -> Result<()> {
         let end = start.checked_add(count).map(|end| end.0);
         let Some(end) = end.filter(|&end| count > 0 && start.0 > 0 && end <= self.agf.length)

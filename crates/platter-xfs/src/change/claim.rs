@@ -24,16 +24,17 @@ impl FsContext {
     /// `NoSpace`.
     pub fn claim(&self, most: u32, goal: &Goal) -> Result<Claim> {
         let log = self.log().ok_or(Condition::ReadOnly)?;
+        let keeps_old = self.space().keeps_old();
         let mut holds = self.space().lock();
         loop {
-            if holds.finish(log) {
+            if !keeps_old && holds.finish(log) {
                 self.space().note_returned();
             }
             if let Some(claim) = self.find(&holds, most, goal)? {
                 holds.claim(claim);
                 return Ok(claim);
             }
-            if !holds.has_busy() {
+            if keeps_old || !holds.has_busy() {
                 return Err(Condition::NoSpace.into());
             }
             log.force_freed()?;

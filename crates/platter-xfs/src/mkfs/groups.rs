@@ -18,28 +18,27 @@ const USED_INODES: u32 = 3;
 
 impl Shape {
     /// Counts what is free.
-    pub(super) fn count(&mut self, layouts: &[GroupLayout]) {
-        let free = layouts.iter().map(|layout| {
+    pub(super) fn count(&mut self) -> Result<()> {
+        let mut free = 0;
+        for ag in self.geometry.groups() {
+            let layout = GroupLayout::place(self, ag)?;
             let extents = layout
                 .free
                 .iter()
                 .map(|free| u64::from(free.end - free.start));
-            extents.sum::<u64>() + u64::from(layout.free_list_len)
-        });
-        self.superblock.free_data_blocks = free.sum();
+            free += extents.sum::<u64>() + u64::from(layout.free_list_len);
+        }
+        self.superblock.free_data_blocks = free;
         let inodes = first_inodes(self);
         self.superblock.inode_count = inodes.into();
         self.superblock.free_inodes = (inodes - USED_INODES).into();
+        Ok(())
     }
 }
 
-/// Writes the headers and the roots. The primary superblock is left to be written.
-pub(super) fn write(
-    device: &dyn BlockDevice,
-    shape: &Shape,
-    ag: AgNr,
-    layout: &GroupLayout,
-) -> Result<()> {
+/// Writes the headers and the roots, with a copy of the superblock. The primary one is left to be written.
+pub(super) fn write(device: &dyn BlockDevice, shape: &Shape, ag: AgNr, copy: &[u8]) -> Result<()> {
+    let layout = &GroupLayout::place(shape, ag)?;
     let geometry = &shape.geometry;
     let sector_bytes = geometry.sector_bytes() as usize;
     let block_bytes = geometry.block_bytes() as usize;
@@ -49,7 +48,7 @@ pub(super) fn write(
     let agi = agi(shape, layout, ag);
     let superblock = match ag {
         AgNr(0) => vec![0; sector_bytes],
-        _ => shape.superblock.encode(),
+        _ => copy.to_vec(),
     };
     let headers = [
         superblock,

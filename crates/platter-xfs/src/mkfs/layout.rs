@@ -13,7 +13,7 @@ use crate::ondisk::{AgBlock, AgNr, InodeNr};
 const HEADER_SECTORS: u32 = 4;
 
 /// Blocks that a group with a log keeps beside it and its own.
-const LOG_SPARE_BLOCKS: u32 = 2;
+const LOG_SPARE_BLOCKS: u32 = 1;
 
 /// Blocks of a group.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl GroupLayout {
         let roots: Vec<_> = kinds.into_iter().zip(headers..).collect();
         let roots_end = headers + u32::try_from(roots.len()).unwrap_or_default();
         let free_list_len = free_list_len(shape);
-        let log = (ag == shape.log_group()).then(|| {
+        let log = (Some(ag) == shape.log_group()).then(|| {
             let start = roots_end.next_multiple_of(shape.log_stripe_blocks);
             start..start.saturating_add(shape.superblock.log_blocks)
         });
@@ -133,12 +133,27 @@ impl Shape {
     }
 
     fn place_log(&mut self) -> Result<()> {
-        let ag = self.log_group();
+        let Some(ag) = self.log_group() else {
+            return Ok(());
+        };
+        let len = self.geometry.ag_len(ag);
+        let wanted = self.superblock.log_blocks;
+        // Looked at with the shortest log: a group may have no room for the one that is usual.
+        self.superblock.log_blocks = self.log_blocks_min.unwrap_or(wanted).min(wanted);
         let layout = GroupLayout::place(self, ag)?;
         let log = layout.log.ok_or(Condition::NoSpace)?;
-        let end = u64::from(log.end) + u64::from(layout.free_list_len + LOG_SPARE_BLOCKS);
-        if end > self.geometry.ag_len(ag).into() {
-            return Err(Condition::NoSpace.into());
+        let behind = log
+            .start
+            .saturating_add(layout.free_list_len + LOG_SPARE_BLOCKS);
+        let most = len.checked_sub(behind).ok_or(Condition::NoSpace)?;
+        if wanted <= most {
+            self.superblock.log_blocks = wanted;
+        } else {
+            let fitting = most / self.log_stripe_blocks * self.log_stripe_blocks;
+            if self.log_blocks_min.is_none_or(|least| fitting < least) {
+                return Err(Condition::NoSpace.into());
+            }
+            self.superblock.log_blocks = fitting;
         }
         let start = self.geometry.fs_block(ag, AgBlock(log.start));
         self.superblock.log_start = Some(start);

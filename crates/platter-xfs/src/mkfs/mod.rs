@@ -14,9 +14,9 @@ use crate::ondisk::log::record::{
     HEADER_COVERS_BYTES, LogByteOrder, RecordHeader, SECTOR_BYTES, pack,
 };
 use crate::ondisk::log::{Client, OpFlags, Operation};
-use crate::ondisk::{AgNr, Lsn};
+use crate::ondisk::superblock::SUPERBLOCK_MAGIC;
+use crate::ondisk::{AgNr, Lsn, Superblock};
 use crate::superblock as primary;
-use layout::GroupLayout;
 use shape::Shape;
 
 pub use options::MkfsOptions;
@@ -31,8 +31,12 @@ const ZEROS_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// Those of `mkfs`.
-pub fn check(device: &DeviceGeometry, options: &MkfsOptions) -> Result<()> {
-    Shape::choose(device, options)?.place()
+pub fn check(
+    device: &DeviceGeometry,
+    log: Option<&DeviceGeometry>,
+    options: &MkfsOptions,
+) -> Result<()> {
+    Shape::choose(device, log.map(|log| log.len_bytes), options)?.place()
 }
 
 /// The free space of a filesystem that is not mounted in bytes, according to its superblock.
@@ -47,53 +51,97 @@ pub fn free_bytes(device: &dyn BlockDevice) -> Result<u64> {
         .unwrap_or(u64::MAX))
 }
 
-/// Makes a filesystem on the whole of `device`. `is_zero` says that it contains only zeros, as a new file
-/// does: then no zeros are written.
-///
-/// The same options and time give the same bytes.
+/// What a filesystem is made on.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'t> {
+    /// The device, all of which is used.
+    pub device: &'t dyn BlockDevice,
+    /// The device of the log, if the log is not to be on the first one.
+    pub log: Option<&'t dyn BlockDevice>,
+    /// They contain only zeros, as new files do: then no zeros are written.
+    pub is_zero: bool,
+}
+
+/// Makes a filesystem. The same options and time give the same bytes.
 ///
 /// # Errors
 /// `NoSpace` on a device that is too small, `Unsupported` for what cannot be made.
-pub fn mkfs(
-    device: &dyn BlockDevice,
-    options: &MkfsOptions,
-    is_zero: bool,
-    clock: &dyn Clock,
-) -> Result<()> {
-    let mut shape = Shape::choose(&device.geometry(), options)?;
+pub fn mkfs(target: &Target<'_>, options: &MkfsOptions, clock: &dyn Clock) -> Result<()> {
+    let device = target.device;
+    let log_bytes = target.log.map(|log| log.geometry().len_bytes);
+    let mut shape = Shape::choose(&device.geometry(), log_bytes, options)?;
     shape.place()?;
-    let layouts = shape.geometry.groups();
-    let layouts: Vec<_> = layouts
-        .map(|ag| GroupLayout::place(&shape, ag))
-        .collect::<Result<_>>()?;
-    shape.count(&layouts);
-    if !is_zero {
-        clear(device, &shape, &layouts)?;
+    shape.count()?;
+    if !target.is_zero {
+        clear(target, &shape)?;
     }
-    write_log(device, &shape)?;
-    for (ag, layout) in (0..).map(AgNr).zip(&layouts) {
-        groups::write(device, &shape, ag, layout)?;
+    write_log(target, &shape)?;
+    let copy = shape.superblock.encode();
+    for ag in shape.geometry.groups() {
+        groups::write(device, &shape, ag, &copy)?;
     }
     inodes::write(device, &shape, options, clock.now())?;
+    if let Some(log) = target.log {
+        log.flush()?;
+    }
     // The primary superblock last: before it, there is no filesystem.
     device.flush()?;
-    device.write_at(0, &shape.superblock.encode())?;
+    device.write_at(0, &copy)?;
     device.flush()?;
     Ok(())
 }
 
-/// Overwrites the superblock that was there, the signatures of other filesystems, and the log.
-fn clear(device: &dyn BlockDevice, shape: &Shape, layouts: &[GroupLayout]) -> Result<()> {
-    let geometry = &shape.geometry;
+/// Writes the groups that a filesystem gets when it becomes as long as `superblock` says, each with a copy of the
+/// superblock. Nothing refers to them yet.
+pub(crate) fn write_new_groups(
+    device: &dyn BlockDevice,
+    superblock: Superblock,
+    copy: &[u8],
+    first: AgNr,
+) -> Result<()> {
+    let shape = Shape::of_existing(superblock);
+    for ag in shape.geometry.groups().skip(first.0 as usize) {
+        groups::write(device, &shape, ag, copy)?;
+    }
+    device.flush()?;
+    Ok(())
+}
+
+/// Overwrites the superblocks that were there, the signatures of other filesystems, and the log.
+fn clear(target: &Target<'_>, shape: &Shape) -> Result<()> {
+    let device = target.device;
     let len = device.geometry().len_bytes;
+    clear_old_copies(device)?;
     fill_zero(device, 0..SIGNATURE_BYTES.min(len))?;
     device.flush()?;
     fill_zero(device, len.saturating_sub(SIGNATURE_BYTES)..len)?;
-    for (ag, layout) in (0..).map(AgNr).zip(layouts) {
-        if let Some(log) = &layout.log {
-            let at = |block| geometry.ag_offset(ag) + (u64::from(block) << geometry.block_bits);
-            fill_zero(device, at(log.start)..at(log.end))?;
+    let log_bytes = u64::from(shape.superblock.log_blocks) << shape.geometry.block_bits;
+    match (target.log, shape.superblock.log_start) {
+        (Some(log), _) => fill_zero(log, 0..log_bytes),
+        (None, Some(start)) => {
+            let start = shape.geometry.byte_offset(start);
+            fill_zero(device, start..start + log_bytes)
         }
+        (None, None) => Ok(()),
+    }
+}
+
+/// Overwrites the copies of the superblock of an XFS that was there, whose groups may have been others: a repair
+/// would find them.
+fn clear_old_copies(device: &dyn BlockDevice) -> Result<()> {
+    let Ok(old) = primary::read(device) else {
+        return Ok(());
+    };
+    let group_bytes = u64::from(old.ag_blocks) << old.block_bits;
+    let end = device.geometry().len_bytes;
+    let mut at = group_bytes;
+    while group_bytes > 0 && at < end.saturating_sub(SECTOR_BYTES as u64) {
+        let mut sector = [0; SECTOR_BYTES];
+        device.read_at(at, &mut sector)?;
+        if sector.starts_with(&SUPERBLOCK_MAGIC.to_be_bytes()) {
+            device.write_at(at, &[0; SECTOR_BYTES])?;
+        }
+        at = at.saturating_add(group_bytes);
     }
     Ok(())
 }
@@ -118,9 +166,11 @@ fn fill_zero(device: &dyn BlockDevice, range: std::ops::Range<u64>) -> Result<()
 }
 
 /// A log that an unmount has ended.
-fn write_log(device: &dyn BlockDevice, shape: &Shape) -> Result<()> {
-    let Some(start) = shape.superblock.log_start else {
-        return Ok(());
+fn write_log(target: &Target<'_>, shape: &Shape) -> Result<()> {
+    let (device, at) = match (target.log, shape.superblock.log_start) {
+        (Some(log), _) => (log, 0),
+        (None, Some(start)) => (target.device, shape.geometry.byte_offset(start)),
+        (None, None) => return Ok(()),
     };
     let stripe = shape.superblock.log_stripe_unit;
     let sector = u32::try_from(SECTOR_BYTES).unwrap_or_default();
@@ -152,6 +202,6 @@ fn write_log(device: &dyn BlockDevice, shape: &Shape) -> Result<()> {
     let mut record = header.encode();
     pack(&mut record, &mut body, 1, None);
     record.extend_from_slice(&body);
-    device.write_at(shape.geometry.byte_offset(start), &record)?;
+    device.write_at(at, &record)?;
     Ok(())
 }

@@ -38,6 +38,11 @@ pub(super) struct Shape {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
     pub(super) log_stripe_blocks: u32,
+    /// What the log has, it has for itself.
+    pub(super) log_is_external: bool,
+    /// The fewest blocks that the log may get where its group has no room for more; none where its size was asked
+    /// for.
+    pub(super) log_blocks_min: Option<u32>,
 }
 
 /// Sizes as powers of two.
@@ -58,28 +63,49 @@ struct Groups {
 }
 
 impl Shape {
-    /// Chooses the sizes for a device. The log and the inodes are still to be [placed](Self::place).
-    pub(super) fn choose(device: &DeviceGeometry, options: &MkfsOptions) -> Result<Self> {
+    /// Chooses the sizes for a device, with a log on another one of so many bytes if there is one. The log and the
+    /// inodes are still to be [placed](Self::place).
+    pub(super) fn choose(
+        device: &DeviceGeometry,
+        log_bytes: Option<u64>,
+        options: &MkfsOptions,
+    ) -> Result<Self> {
         let bits = Bits::choose(device, options)?;
         let groups = Groups::choose(device.len_bytes >> bits.block, bits, options)?;
         let log_stripe = log_stripe_bytes(bits, options)?;
         let log_stripe_blocks = (log_stripe >> bits.block).max(1);
-        let log_blocks = log_blocks(groups, bits, log_stripe_blocks, options)?;
+        let log_blocks = log_blocks(groups, bits, log_stripe_blocks, (log_bytes, options))?;
         let features = features(bits, options);
         let superblock = superblock(bits, groups, &features, options)?;
         let mut shape = Self {
             geometry: Geometry::new(&superblock),
             superblock,
             log_stripe_blocks,
+            log_is_external: log_bytes.is_some(),
+            log_blocks_min: match options.log_bytes {
+                None if log_bytes.is_none() => u32::try_from(bits.blocks(LOG_BYTES_MIN)).ok(),
+                _ => None,
+            },
         };
         shape.superblock.log_blocks = log_blocks;
         shape.superblock.log_stripe_unit = log_stripe.max(1);
         Ok(shape)
     }
 
-    /// The group that holds the log.
-    pub(super) fn log_group(&self) -> AgNr {
-        AgNr(self.superblock.ag_count / 2)
+    /// That of a filesystem that is there, without its log.
+    pub(super) fn of_existing(superblock: Superblock) -> Self {
+        Self {
+            geometry: Geometry::new(&superblock),
+            superblock,
+            log_stripe_blocks: 1,
+            log_is_external: true,
+            log_blocks_min: None,
+        }
+    }
+
+    /// The group that holds the log, if one does.
+    pub(super) fn log_group(&self) -> Option<AgNr> {
+        (!self.log_is_external).then_some(AgNr(self.superblock.ag_count / 2))
     }
 }
 
@@ -223,18 +249,31 @@ fn log_stripe_bytes(bits: Bits, options: &MkfsOptions) -> Result<u32> {
     })
 }
 
-fn log_blocks(groups: Groups, bits: Bits, unit: u32, options: &MkfsOptions) -> Result<u32> {
+fn log_blocks(
+    groups: Groups,
+    bits: Bits,
+    unit: u32,
+    (device_bytes, options): (Option<u64>, &MkfsOptions),
+) -> Result<u32> {
     let shortest = bits.blocks(LOG_BYTES_MIN);
     let longest = bits.blocks(LOG_BYTES_MAX).min(LOG_BLOCKS_MAX);
-    let blocks = match options.log_bytes {
-        Some(bytes) => bits.blocks(bytes),
-        None => (groups.data_blocks / DATA_BLOCKS_PER_LOG_BLOCK).clamp(shortest, longest),
+    let on_device = device_bytes.map(|bytes| bits.blocks(bytes));
+    let blocks = match (options.log_bytes, on_device) {
+        (Some(bytes), _) => bits.blocks(bytes),
+        (None, Some(blocks)) => blocks.min(longest),
+        (None, None) => (groups.data_blocks / DATA_BLOCKS_PER_LOG_BLOCK).clamp(shortest, longest),
     };
     let rounded = blocks.next_multiple_of(unit.into());
+    let longest = on_device.map_or(longest, |blocks| longest.min(blocks));
     let blocks = if rounded > longest { blocks } else { rounded };
+    let blocks = if on_device.is_some() && options.log_bytes.is_none() {
+        blocks / u64::from(unit) * u64::from(unit)
+    } else {
+        blocks
+    };
     if blocks < shortest || blocks > longest {
         let bytes = blocks.saturating_mul(bits.block_bytes().into());
-        let reason = "64 MiB to 2038 MiB are";
+        let reason = "64 MiB to 2038 MiB are, as far as its device goes";
         return Err(refuse(format!("a log of {bytes} bytes"), reason));
     }
     let needs_more = options.features.has_rmapbt() || options.log_stripe_bytes.is_some();
@@ -353,7 +392,7 @@ pub(super) mod tests {
             physical_block_bytes: 512,
             read_only: false,
         };
-        Shape::choose(&device, options)
+        Shape::choose(&device, None, options)
     }
 
     #[test]

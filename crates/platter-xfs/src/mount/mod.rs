@@ -3,6 +3,10 @@
 mod describe;
 mod options;
 mod statfs;
+mod unused;
+mod trim;
+mod tune;
+mod image_commit;
 mod writing;
 
 use std::sync::Arc;
@@ -10,7 +14,7 @@ use std::sync::Arc;
 use platter_block::{BlockDevice, OverlayDevice, OverlayOptions};
 use platter_cache::MemoryBudget;
 use platter_vfs::clock::SystemClock;
-use platter_vfs::{Clock, Condition, Description, Filesystem, InodeId, Result, StatFs};
+use platter_vfs::{Clock, Condition, Description, Filesystem, InodeId, Result, StatFs, Trim, Tune};
 
 use crate::context::FsContext;
 use crate::inode;
@@ -21,7 +25,10 @@ use crate::superblock;
 use crate::txn::{Log, LogState};
 use writing::Writing;
 
-pub use options::{MountOptions, Recovery};
+pub use image_commit::ImageCommit;
+pub use options::{Logging, MountOptions, Recovery};
+pub use unused::Unused;
+pub(crate) use writing::refuse_unwritable;
 
 /// A mounted XFS filesystem.
 #[derive(Debug)]
@@ -172,6 +179,28 @@ impl Filesystem for Xfs {
 
     fn sync(&self) -> Result<()> {
         self.superblock.sync()
+    }
+
+    fn label(&self) -> Result<Vec<u8>> {
+        tune::label(self.context())
+    }
+
+    fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.tune(&[Tune::Label(label.to_vec())])
+    }
+
+    fn tune(&self, changes: &[Tune]) -> Result<()> {
+        if self.is_read_only() {
+            return Err(Condition::ReadOnly.into());
+        }
+        tune::tune(self.context(), changes)
+    }
+
+    fn trim(&self, asked: &Trim) -> Result<u64> {
+        if self.is_read_only() {
+            return Err(Condition::ReadOnly.into());
+        }
+        trim::trim(self.context(), asked)
     }
 
     fn shutdown(&self) -> Result<()> {

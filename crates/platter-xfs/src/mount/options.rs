@@ -17,6 +17,19 @@ pub enum Recovery {
     Skip,
 }
 
+/// What becomes of changes while a filesystem is mounted for writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Logging {
+    /// They go through the log.
+    #[default]
+    Logged,
+    /// The log is not written: the filesystem is new, and a crash leaves nothing of it.
+    New,
+    /// The log is not written, and contents only go to blocks that were free before: the device is a layer above
+    /// another one, to which the changes are committed later.
+    Scratch,
+}
+
 /// How to open a filesystem.
 #[derive(Debug, Clone, Default)]
 pub struct MountOptions {
@@ -33,4 +46,6 @@ pub struct MountOptions {
     pub truncated: bool,
     /// How often changes are made durable without being asked; `None` for never.
     pub commit_interval: Option<Duration>,
+    /// What becomes of changes.
+    pub logging: Logging,
 }

@@ -8,7 +8,7 @@ use platter_cache::commit::{BackgroundWorker, CommitDue};
 use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
-use super::{MountOptions, Recovery};
+use super::{Logging, MountOptions, Recovery};
 use crate::ag::kept_blocks;
 use crate::change::{Begun, Cost};
 use crate::context::FsContext;
@@ -16,7 +16,7 @@ use crate::ondisk::{Geometry, Superblock, superblock};
 use crate::ops::SuperBlock;
 use crate::recovery::{Counters, RecoveryReport, recover_in_place};
 use crate::superblock as primary;
-use crate::txn::{self, LogDevice};
+use crate::txn::{self, LogDevice, LogPosition};
 
 /// A mount for writing.
 pub(super) type Writing = MountEnd<Mounted>;
@@ -34,7 +34,7 @@ pub(super) struct Workers {
 }
 
 /// What keeps a filesystem from being written, by name.
-fn refuse_unwritable(
+pub(crate) fn refuse_unwritable(
     device: &dyn BlockDevice,
     superblock: &Superblock,
     options: &MountOptions,
@@ -101,12 +101,37 @@ pub(super) fn begin(
     let log = LogDevice::open(&found, &device, options.log.as_ref())?;
     let position = txn::find_position(&log, true)?;
     let context = FsContext::new(device, None, found, Arc::clone(&budget));
-    context.open_log(log, &position)?;
+    open_log(&context, log, position, options.logging)?;
     keep_blocks(&context)?;
     let superblock = SuperBlock::new(context, budget, clock);
     superblock.finish_unlinked()?;
     free_staged(&superblock.context)?;
     Ok((superblock, report))
+}
+
+/// Opens the log, which is clean.
+fn open_log(
+    context: &FsContext,
+    log: LogDevice,
+    position: LogPosition,
+    logging: Logging,
+) -> Result<()> {
+    if logging == Logging::Logged {
+        context.open_log(log, &position)?;
+        return Ok(());
+    }
+    if logging == Logging::Scratch {
+        context.space().keep_old();
+    }
+    let first = LogPosition {
+        tail: 0,
+        head: 0,
+        cycle: 1,
+        last: 0,
+        ..position
+    };
+    context.open_log(log.unwritten(position.last_lsn()), &first)?;
+    Ok(())
 }
 
 /// Keeps free blocks for the B-trees of all groups.

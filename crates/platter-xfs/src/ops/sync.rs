@@ -60,7 +60,8 @@ impl ReturnsSpace for SuperBlock {
         let Some(log) = self.context.log() else {
             return Ok(());
         };
-        if !self.context.space().lock().has_busy() {
+        let space = self.context.space();
+        if space.keeps_old() || !space.lock().has_busy() {
             return Ok(());
         }
         log.force_freed()?;

@@ -7,7 +7,7 @@ use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::{Result, Unsupported};
 
 use crate::ondisk::log::record::SECTOR_BYTES;
-use crate::ondisk::{Geometry, Superblock, SuperblockRule};
+use crate::ondisk::{Geometry, Lsn, Superblock, SuperblockRule};
 
 /// The log, in sectors of 512 bytes that its positions count in.
 #[derive(Debug, Clone)]
@@ -21,9 +21,31 @@ pub struct LogDevice {
     version: u32,
     stripe_bytes: u32,
     uuid: Uuid,
+    /// Nothing is written: blocks are stamped as of this record.
+    unwritten: Option<Lsn>,
 }
 
+/// Length of a log that is not written.
+const UNWRITTEN_SECTORS: u32 = 1 << 20;
+
 impl LogDevice {
+    /// The same without any writes, for changes that no crash exposes: what is brought to its place bears `lsn`, that
+    /// of the last record.
+    #[must_use]
+    pub fn unwritten(&self, lsn: Lsn) -> Self {
+        Self {
+            sectors: UNWRITTEN_SECTORS,
+            unwritten: Some(lsn),
+            ..self.clone()
+        }
+    }
+
+    /// What blocks that were logged at `lsn` are stamped with.
+    #[must_use]
+    pub fn stamp(&self, lsn: Lsn) -> Lsn {
+        self.unwritten.unwrap_or(lsn)
+    }
+
     /// The log of a filesystem: inside `data`, or on `external` where the superblock says so.
     pub fn open(
         superblock: &Superblock,
@@ -67,6 +89,7 @@ impl LogDevice {
                 superblock.log_sector_bytes.max(512)
             },
             uuid: superblock.uuid,
+            unwritten: None,
         })
     }
 
@@ -142,6 +165,9 @@ impl LogDevice {
 
     /// Writes whole sectors, around the end.
     pub fn write(&self, first: u32, bytes: &[u8]) -> Result<()> {
+        if self.unwritten.is_some() {
+            return Ok(());
+        }
         let first = first % self.sectors;
         let before_end = (self.sectors - first) as usize * SECTOR_BYTES;
         let (one, two) = bytes.split_at(before_end.min(bytes.len()));
@@ -154,6 +180,9 @@ impl LogDevice {
 
     /// Makes what was written durable.
     pub fn flush(&self) -> Result<()> {
+        if self.unwritten.is_some() {
+            return Ok(());
+        }
         Ok(self.device.flush()?)
     }
 
@@ -180,6 +209,7 @@ impl LogDevice {
             version: 2,
             stripe_bytes,
             uuid,
+            unwritten: None,
         }
     }
 }

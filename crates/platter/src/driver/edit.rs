@@ -43,7 +43,7 @@ pub(crate) struct ImageCommit<'c> {
     /// The first device again, for blocks that are free before.
     pub(crate) unbatched: Arc<dyn BlockDevice>,
     /// What the first device is to hold.
-    pub(crate) new: &'c ScratchDevice,
+    pub(crate) new: &'c Arc<ScratchDevice>,
     /// What the other devices are to hold, in their order; logs have none.
     #[expect(dead_code, reason = "for filesystems with a realtime device")]
     pub(crate) others: &'c [Option<Arc<ScratchDevice>>],

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use platter_block::{Access, BatchDevice, BatchWriter, FileDevice, RevocableDevice};
-use platter_vfs::{Condition, Context, Credentials, Inode};
+use platter_vfs::{Condition, Context, Credentials, Inode, Tune};
 
 use crate::counting::Counting;
 use crate::devices::Devices;
@@ -218,6 +218,15 @@ impl Edit {
     #[must_use]
     pub fn is_directory(&self, path: &[u8]) -> bool {
         self.directory(path).is_some()
+    }
+
+    /// Changes what the filesystem says of itself.
+    ///
+    /// # Errors
+    /// `NotSupported` for what its format cannot change.
+    pub fn tune(&self, changes: &[Tune]) -> Result<()> {
+        let tuned = self.volume.filesystem().tune(changes);
+        tuned.map_err(|error| Error::new(self.image.name(), error))
     }
 
     /// Makes all changes in the image, durably, and lets others use it. Files of the edit's

@@ -141,9 +141,9 @@ fn edits(scene: &'static Scene, request: &Request, record: &mut Record) -> Resul
         Amount::Seed(_) | Amount::States(_) | Amount::Range => seeds(request, EDITS_SEED, 1),
     };
     for seed in seeds {
-        let options = scene.subject.edit_options(scene);
+        let maker = scene.subject.edit_maker(scene);
         let session = Session {
-            options: options.context("edits are not supported for this scene")?,
+            maker: maker.context("edits are not supported for this scene")?,
             seed,
             edits: EDITS,
             kill_one_in: 3,

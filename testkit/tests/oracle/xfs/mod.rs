@@ -7,6 +7,7 @@ mod matrix;
 mod copies;
 mod version4;
 mod writing;
+mod resized;
 mod made;
 mod check;
 mod corruption;

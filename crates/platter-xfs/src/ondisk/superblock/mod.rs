@@ -11,7 +11,8 @@ use platter_ondisk::{Corrupt, Locus, Uuid};
 use zerocopy::FromBytes;
 
 use super::checksum;
-use super::features::{Features, Features2, Version};
+use super::features::{Features, Features2, Incompat, Version};
+use super::growth::FsSize;
 use super::types::{FsBlock, InodeNr, Lsn};
 
 pub use backup::SharedFields;
@@ -91,6 +92,31 @@ pub fn set_counters(sector: &mut [u8], counters: [u64; 3]) {
         disk.inode_count.set(inodes);
         disk.free_inodes.set(free_inodes);
         disk.free_data_blocks.set(free_blocks);
+    }
+}
+
+/// Sets `sb_dblocks` and `sb_agcount` in a sector. The checksum is still to be brought up to date.
+pub fn set_size(sector: &mut [u8], size: FsSize) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.data_blocks.set(size.data_blocks);
+        disk.ag_count.set(size.ag_count);
+    }
+}
+
+/// Sets `sb_fname` in a sector, which has no longer one. The checksum is still to be brought up to date.
+pub fn set_label(sector: &mut [u8], label: &[u8]) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.label = [0; 12];
+        for (stored, byte) in disk.label.iter_mut().zip(label) {
+            *stored = *byte;
+        }
+    }
+}
+
+/// Sets bits of `sb_features_incompat` in a sector. The checksum is still to be brought up to date.
+pub fn add_incompat(sector: &mut [u8], incompat: Incompat) {
+    if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
+        disk.incompat.set(disk.incompat.get() | incompat.bits());
     }
 }
 

@@ -30,6 +30,9 @@ impl Inode {
         let context = self.context();
         let run = state.run(context, blocks.start)?;
         let run = run.truncated(blocks.end - blocks.start);
+        if context.space().keeps_old() {
+            return Ok((run, run.backing != Backing::Hole));
+        }
         let may_share = state.inode.flags2.contains(InodeFlags2::REFLINK);
         let Backing::Written(start) = run.backing else {
             return Ok((run, false));
@@ -246,7 +249,7 @@ pub(super) fn unmap_cost() -> Cost {
     }
 }
 
-fn open(change: &Change<'_>, edit: &InodeEdit) -> Result<ForkEdit> {
+pub(super) fn open(change: &Change<'_>, edit: &InodeEdit) -> Result<ForkEdit> {
     let number = edit.inode().number;
     ForkEdit::open(&edit.fork(ForkKind::Data)?, number, change.geometry())
 }

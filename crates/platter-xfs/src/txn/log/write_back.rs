@@ -77,7 +77,7 @@ impl Log {
         for (key, lsn, content) in batch {
             match (key, content) {
                 (ItemKey::Block(at, _), Content::Block { kind, version }) => {
-                    blocks.insert(*at, stamped(*kind, version, *lsn));
+                    blocks.insert(*at, stamped(*kind, version, self.device.stamp(*lsn)));
                 }
                 (_, Content::Chunk { clusters, .. }) => {
                     // Clusters that inodes were written to since are newer than that.
@@ -111,7 +111,7 @@ impl Log {
             let start = place.offset as usize;
             if let Some(slot) = bytes.get_mut(start..start + image.len()) {
                 slot.copy_from_slice(image);
-                DiskInodeV3::stamp(slot, *lsn);
+                DiskInodeV3::stamp(slot, self.device.stamp(*lsn));
             }
         }
         self.data.write_at(at.byte_offset(), &bytes)?;

@@ -277,6 +277,16 @@ impl LogPosition {
     pub fn head_lsn(&self) -> Lsn {
         Lsn::new(self.cycle, self.head)
     }
+
+    /// The position of the last record.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        let has_wrapped = self.last >= self.head;
+        Lsn::new(
+            self.cycle - u32::from(has_wrapped).min(self.cycle),
+            self.last,
+        )
+    }
 }
 
 /// A header that names a place outside the log.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use platter_block::BlockDevice;
 use platter_ondisk::Uuid;
 use platter_vfs::{Clock, Filesystem, Result};
-use platter_xfs::mkfs::{LEN_BYTES_MIN, MkfsOptions, check, free_bytes, mkfs};
-use platter_xfs::{MountOptions, Xfs};
+use platter_xfs::mkfs::{LEN_BYTES_MIN, MkfsOptions, Target, check, free_bytes, mkfs};
+use platter_xfs::{Logging, MountOptions, Xfs};
 
 use crate::Format;
-use crate::devices::Devices;
+use crate::devices::{DeviceRole, Devices};
 use crate::driver::mkfs::fit;
 use crate::driver::{FillRequest, Mkfs, MkfsRequest, OnDevice, random_uuid, unsupported};
 use crate::options::OptionError;
@@ -92,25 +92,35 @@ impl Mkfs for NewXfs {
     }
 
     fn check(&self, targets: &Devices, _: &dyn Clock) -> Result<()> {
-        refuse_several(targets)?;
-        check(&targets.first().geometry(), &self.options)
+        let log = log_of(targets)?.map(|log| log.geometry());
+        check(&targets.first().geometry(), log.as_ref(), &self.options)
     }
 
     fn make(&self, request: MkfsRequest<'_>) -> Result<()> {
         let (targets, clock) = (request.targets, request.clock);
-        refuse_several(targets)?;
         let options = MkfsOptions {
             uuid: self.uuid.unwrap_or_else(|| random_uuid(clock)),
             root_owner: self.root_owner.unwrap_or_default(),
             ..self.options.clone()
         };
-        let is_zero = request.before == OnDevice::Zeros;
-        mkfs(&**targets.first(), &options, is_zero, clock)
+        let target = Target {
+            device: &**targets.first(),
+            log: log_of(targets)?.map(|log| &**log),
+            is_zero: request.before == OnDevice::Zeros,
+        };
+        mkfs(&target, &options, clock)
     }
 
     fn mount(&self, request: FillRequest<'_>) -> Result<Arc<dyn Filesystem>> {
         let device = Arc::clone(request.targets.first());
-        let options = MountOptions::default();
+        let options = MountOptions {
+            log: log_of(request.targets)?.map(Arc::clone),
+            logging: match request.before {
+                OnDevice::Zeros => Logging::New,
+                OnDevice::Anything => Logging::Logged,
+            },
+            ..MountOptions::default()
+        };
         let mounted = Xfs::mount_writable(device, &options, request.budget, request.clock)?;
         Ok(Arc::new(mounted))
     }
@@ -129,9 +139,13 @@ impl Mkfs for NewXfs {
     }
 }
 
-fn refuse_several(targets: &Devices) -> Result<()> {
-    if targets.iter().nth(1).is_some() {
-        return Err(unsupported(Format::Xfs, "making it on several devices"));
+/// The device of the log, where it has one of its own. Others are refused.
+fn log_of(targets: &Devices) -> Result<Option<&Arc<dyn BlockDevice>>> {
+    let mut others = targets.iter().skip(1);
+    let log = others.next();
+    if others.next().is_some() || log.is_some_and(|log| log.role != DeviceRole::Log) {
+        let text = "making it on devices beside one for data and one for the log";
+        return Err(unsupported(Format::Xfs, text));
     }
-    Ok(())
+    Ok(log.map(|log| &log.device))
 }

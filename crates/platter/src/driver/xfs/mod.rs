@@ -1,15 +1,19 @@
 //! XFS.
 
 mod mkfs;
+mod resize;
 
 use std::sync::Arc;
 
-use platter_block::BlockDevice;
+use platter_block::{BlockDevice, ScratchDevice};
 use platter_ondisk::Corruption;
 use platter_vfs::{CheckReport, CheckSink, Filesystem, Result};
-use platter_xfs::{MountOptions, RealtimeDevice};
+use platter_xfs::{Logging, MountOptions, RealtimeDevice, Unused};
 
-use super::{Driver, Identity, Mkfs, MountRequest, unsupported};
+use super::{
+    Driver, EditStrategy, FreeRanges, Identity, ImageCommit, JournaledEdits, Mkfs, MountRequest,
+    Purpose, Resize, unsupported,
+};
 use crate::Format;
 use crate::devices::{DeviceRole, Devices};
 use crate::options::Recovery;
@@ -73,12 +77,48 @@ impl Driver for Xfs {
         platter_xfs::check::check(device, &options, &request.budget, sink)
     }
 
+    fn edit_strategy(&self) -> EditStrategy<'_> {
+        EditStrategy::Journaled(self)
+    }
+
+    fn resize(&self) -> Option<&dyn Resize> {
+        Some(self)
+    }
+
     fn mkfs_types(&self) -> &'static [&'static str] {
         &["xfs"]
     }
 
     fn mkfs(&self, kind: &str) -> Option<Box<dyn Mkfs>> {
         (kind == "xfs").then(|| -> Box<dyn Mkfs> { Box::new(mkfs::NewXfs::new()) })
+    }
+}
+
+impl JournaledEdits for Xfs {
+    fn free_ranges(&self, request: &MountRequest) -> Result<Option<Box<FreeRanges>>> {
+        let options = options(request)?;
+        let found = Unused::of(request.devices.first(), &options, &request.budget)?;
+        let boxed =
+            |unused: Unused| -> Box<FreeRanges> { Box::new(move |range| unused.contains(range)) };
+        Ok(found.map(boxed))
+    }
+
+    fn commit_image(&self, commit: ImageCommit<'_>) -> Result<()> {
+        let ImageCommit {
+            mount,
+            unbatched,
+            new,
+            ..
+        } = commit;
+        let commit = platter_xfs::ImageCommit {
+            options: options(&mount)?,
+            device: Arc::clone(mount.devices.first()),
+            unseen: unbatched,
+            written: new.written(),
+            new: Arc::<ScratchDevice>::clone(new),
+            budget: mount.budget,
+        };
+        commit.run()
     }
 }
 
@@ -91,6 +131,10 @@ fn options(request: &MountRequest) -> Result<MountOptions> {
         superblock_offset: request.superblock_kib.map(|kib| kib.saturating_mul(1024)),
         // What is missing does not matter to a reader that does not reach it.
         truncated: true,
+        logging: match request.purpose {
+            Purpose::EditOnScratch => Logging::Scratch,
+            Purpose::Use | Purpose::EditInPlace => Logging::Logged,
+        },
         commit_interval: request.writing.and_then(|writing| writing.commit_interval),
         ..MountOptions::default()
     };

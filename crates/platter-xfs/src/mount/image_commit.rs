@@ -1,0 +1,338 @@
+//! Image commit: takes a filesystem at rest from one state to another in one checkpoint of its own log, for
+//! changes that were made in a layer above the device.
+//!
+//! What was free before is written first, as nothing refers to it. All other blocks are metadata, since contents
+//! in use are never overwritten there, and form one transaction. So at every flush the device holds the old state
+//! or the new one; while blocks are brought to their places, a replay yields the new one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_block::BlockDevice;
+use platter_cache::MemoryBudget;
+use platter_cache::buffer::BlockSize;
+use platter_ondisk::verify::Unverified;
+use platter_vfs::{Condition, Error, Result, Unsupported};
+
+use super::MountOptions;
+use super::unused::Unused;
+use crate::context::FsContext;
+use crate::ondisk::inode::INODE_MAGIC;
+use crate::ondisk::log::BufferType;
+use crate::ondisk::log::buffer::CHUNK_BYTES;
+use crate::ondisk::{BasicBlock, Geometry};
+use crate::recovery::recover_in_place;
+use crate::superblock;
+use crate::txn::{self, BlockType, LogDevice, Transaction};
+
+/// Bytes compared at once.
+const COMPARED_BYTES: u64 = 1 << 20;
+/// Headers of a group, each in a sector.
+const HEADER_SECTORS: u64 = 4;
+/// What a part of a block takes in the log beside its bytes, and what a block does.
+const PART_OVERHEAD: u64 = 12;
+const BLOCK_OVERHEAD: u64 = 256;
+
+/// Commit of changes of a filesystem at rest to its device.
+#[derive(Debug)]
+pub struct ImageCommit {
+    /// The device with the filesystem as it is.
+    pub device: Arc<dyn BlockDevice>,
+    /// The same device, for writes to free blocks, which need not be atomic.
+    pub unseen: Arc<dyn BlockDevice>,
+    /// The filesystem in its new state, at rest, in a layer above the device.
+    pub new: Arc<dyn BlockDevice>,
+    /// What was written there, in ascending order.
+    pub written: Vec<Range<u64>>,
+    /// As it was mounted above the device, with [`Logging::Scratch`](super::Logging).
+    pub options: MountOptions,
+    /// For the caches.
+    pub budget: Arc<MemoryBudget>,
+}
+
+/// What changes.
+#[derive(Debug, Default)]
+struct Changes {
+    /// Ranges of bytes that nothing used.
+    unseen: Vec<Range<u64>>,
+    /// Blocks in use, by their first byte, with their length and type.
+    seen: BTreeMap<u64, (u32, BlockType)>,
+    /// The most bytes that they take in the log.
+    log_bytes: u64,
+}
+
+/// The states before and after.
+struct States<'s> {
+    /// As it is afterwards.
+    geometry: &'s Geometry,
+    /// How far the filesystem reached.
+    old_blocks: u64,
+    old: Unused,
+    new: Unused,
+    log: LogDevice,
+}
+
+impl ImageCommit {
+    /// Makes the device hold what `new` does, durably.
+    ///
+    /// # Errors
+    /// `Unsupported` for changes of more metadata than the log holds, and the image is as it was; the device's.
+    /// Before the checkpoint is durable nothing has changed then, and with it there is something to replay.
+    pub fn run(&self) -> Result<()> {
+        let external = self.options.log.as_ref();
+        recover_in_place(&self.device, external)?;
+        let primary = superblock::read(&*self.device)?;
+        let log = LogDevice::open(&primary, &self.device, external)?;
+        let position = txn::find_position(&log, true)?;
+        let context = FsContext::new(
+            Arc::clone(&self.device),
+            None,
+            primary,
+            Arc::clone(&self.budget),
+        );
+        let after = self.context_after()?;
+        let states = States {
+            old_blocks: context.geometry().data_blocks(),
+            geometry: after.geometry(),
+            old: Unused::read(&context)?,
+            new: Unused::read(&after)?.with_free_lists(&after)?,
+            log: log.clone(),
+        };
+        let changes = self.compare(&states)?;
+        if changes.seen.is_empty() {
+            return Ok(());
+        }
+        let log = context.open_log(log, &position)?;
+        let begun = Transaction::begin(context.mount(), log, changes.log_bytes, 1);
+        let mut transaction = begun.map_err(too_large)?;
+        for (at, (len, what)) in &changes.seen {
+            self.add(&mut transaction, *at, *len, what)?;
+        }
+        for range in &changes.unseen {
+            let mut bytes = vec![0; len_of(range)];
+            self.new.read_at(range.start, &mut bytes)?;
+            self.unseen.write_at(range.start, &bytes)?;
+        }
+        self.unseen.flush()?;
+        let sequence = transaction.commit()?;
+        log.force(sequence)?;
+        log.unmount()
+    }
+
+    /// The filesystem as it is afterwards.
+    fn context_after(&self) -> Result<FsContext> {
+        let device = Arc::clone(&self.new);
+        let primary = superblock::read(&*device)?;
+        Ok(FsContext::new(
+            device,
+            None,
+            primary,
+            Arc::clone(&self.budget),
+        ))
+    }
+
+    /// Adds a block to the transaction: what differs, or all of it where it is of another type than before.
+    fn add(
+        &self,
+        transaction: &mut Transaction<'_>,
+        at: u64,
+        len: u32,
+        what: &BlockType,
+    ) -> Result<()> {
+        let bytes = self.bytes_after(at, len)?;
+        let (place, size) = (BasicBlock::of_byte(at), BlockSize::new(len));
+        let size = size.ok_or(Condition::InvalidArgument)?;
+        let edited = transaction.edit(place, size, what, |old| {
+            old.copy_from_slice(&bytes);
+            Ok(())
+        });
+        if edited.is_err() {
+            transaction.create(place, size, what, bytes);
+        }
+        Ok(())
+    }
+
+    fn bytes_after(&self, at: u64, len: u32) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        self.new.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn compare(&self, states: &States<'_>) -> Result<Changes> {
+        let mut changes = Changes::default();
+        let block_bytes = u64::from(states.geometry.block_bytes());
+        let mut next = 0;
+        for written in &self.written {
+            // Places in one block may come as several ranges.
+            let start = (written.start / block_bytes * block_bytes).max(next);
+            let end = written.end.next_multiple_of(block_bytes);
+            let end = end.min(states.geometry.len_bytes()).max(start);
+            next = end;
+            let mut at = start;
+            while at < end {
+                let chunk = at..end.min(at.saturating_add(COMPARED_BYTES));
+                at = chunk.end;
+                self.compare_chunk(states, &chunk, &mut changes)?;
+            }
+        }
+        Ok(changes)
+    }
+
+    fn compare_chunk(
+        &self,
+        states: &States<'_>,
+        chunk: &Range<u64>,
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let block_bytes = u64::from(states.geometry.block_bytes());
+        let (mut old, mut new) = (vec![0; len_of(chunk)], vec![0; len_of(chunk)]);
+        self.device.read_at(chunk.start, &mut old)?;
+        self.new.read_at(chunk.start, &mut new)?;
+        let size = usize::try_from(block_bytes).unwrap_or(usize::MAX);
+        let starts = (chunk.start..).step_by(size);
+        for ((before, after), at) in old.chunks(size).zip(new.chunks(size)).zip(starts) {
+            let block = at / block_bytes;
+            let is_log = states.log.overlaps_data(at, block_bytes);
+            if before == after || is_log {
+                continue;
+            }
+            if block >= states.old_blocks || states.old.has(block) {
+                match changes.unseen.last_mut() {
+                    Some(last) if last.end == at && last.start >= chunk.start => {
+                        last.end += block_bytes;
+                    }
+                    _ => changes.unseen.push(at..at + block_bytes),
+                }
+            } else if !states.new.has(block) {
+                self.add_seen(states, at, (before, after), changes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what changes of a block that is in use before and after.
+    fn add_seen(
+        &self,
+        states: &States<'_>,
+        at: u64,
+        (before, after): (&[u8], &[u8]),
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let geometry = states.geometry;
+        let sector = u64::from(geometry.sector_bytes());
+        let ag_bytes = u64::from(geometry.ag_blocks) << geometry.block_bits;
+        let within = at.checked_rem(ag_bytes).unwrap_or_default();
+        if within < HEADER_SECTORS * sector {
+            let size = usize::try_from(sector).unwrap_or(usize::MAX);
+            let sectors = before.chunks(size).zip(after.chunks(size));
+            for ((before, after), at) in sectors.zip((at..).step_by(size)) {
+                let is_header = at % ag_bytes < HEADER_SECTORS * sector;
+                if before == after || !is_header {
+                    continue;
+                }
+                let what = BlockType::of_group(geometry, BasicBlock::of_byte(at), after);
+                let what = what.ok_or_else(unknown)?;
+                changes.add(at, (before, after), what);
+            }
+            return Ok(());
+        }
+        if is_in_list(&changes.seen, at) {
+            return Ok(());
+        }
+        if is_inodes(geometry, after) {
+            let what = BlockType {
+                kind: BufferType::Inodes,
+                verifier: Arc::new(Unverified),
+            };
+            changes.add(at, (before, after), what);
+            return Ok(());
+        }
+        let (start, len, what) = self.find_block(geometry, at)?;
+        let mut before = vec![0; len as usize];
+        self.device.read_at(start, &mut before)?;
+        changes.add(start, (&before, &self.bytes_after(start, len)?), what);
+        Ok(())
+    }
+
+    /// The block of metadata that lies at a byte: its start, its length and its type. Those of directories may be
+    /// several blocks of the filesystem.
+    fn find_block(&self, geometry: &Geometry, at: u64) -> Result<(u64, u32, BlockType)> {
+        let (block, dir_block) = (geometry.block_bytes(), geometry.dir_block_bytes());
+        let matches = |start: u64, len: u32| -> Result<Option<BlockType>> {
+            let bytes = self.bytes_after(start, len)?;
+            let place = BasicBlock::of_byte(start);
+            let what = BlockType::of_block(geometry, place, &bytes);
+            Ok(what.filter(|what| what.verifier.verify(place.0, &bytes).is_ok()))
+        };
+        if let Some(what) = matches(at, block)? {
+            return Ok((at, block, what));
+        }
+        let parts = dir_block.checked_div(block).unwrap_or(1).max(1);
+        for back in 0..parts {
+            let start = at.checked_sub(u64::from(back) * u64::from(block));
+            let start = start.filter(|start| start + u64::from(dir_block) <= geometry.len_bytes());
+            let Some(start) = start.filter(|_| parts > 1) else {
+                continue;
+            };
+            if let Some(what) = matches(start, dir_block)? {
+                return Ok((start, dir_block, what));
+            }
+        }
+        Err(unknown())
+    }
+}
+
+impl Changes {
+    fn add(&mut self, at: u64, (before, after): (&[u8], &[u8]), what: BlockType) {
+        let parts = before.chunks(CHUNK_BYTES).zip(after.chunks(CHUNK_BYTES));
+        let changed = parts.filter(|(before, after)| before != after).count() as u64;
+        let is_same_type = before.get(..4) == after.get(..4);
+        let len = after.len() as u64;
+        self.log_bytes += BLOCK_OVERHEAD
+            + if is_same_type {
+                (changed + 1) * (CHUNK_BYTES as u64 + PART_OVERHEAD)
+            } else {
+                len + PART_OVERHEAD
+            };
+        let len = u32::try_from(after.len()).unwrap_or(u32::MAX);
+        self.seen.insert(at, (len, what));
+    }
+}
+
+/// Whether a block that begins before a byte reaches beyond it.
+fn is_in_list(seen: &BTreeMap<u64, (u32, BlockType)>, at: u64) -> bool {
+    let before = seen.range(..=at).next_back();
+    before.is_some_and(|(start, (len, _))| start + u64::from(*len) > at)
+}
+
+fn is_inodes(geometry: &Geometry, block: &[u8]) -> bool {
+    let magic = INODE_MAGIC.to_be_bytes();
+    let mut inodes = block.chunks(geometry.inode_bytes() as usize);
+    inodes.all(|inode| inode.starts_with(&magic))
+}
+
+fn len_of(range: &Range<u64>) -> usize {
+    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or_default()
+}
+
+fn too_large(error: Error) -> Error {
+    if !matches!(error, Error::Unsupported(_)) {
+        return error;
+    }
+    Unsupported {
+        filesystem: "xfs",
+        feature: "an edit that changes more metadata than the log holds".to_owned(),
+        reason: Some("make it in several steps, or in a mount"),
+    }
+    .into()
+}
+
+fn unknown() -> Error {
+    Unsupported {
+        filesystem: "xfs",
+        feature: "an edit that overwrites what is no metadata".to_owned(),
+        reason: Some("make it in a mount"),
+    }
+    .into()
+}
