@@ -73,6 +73,27 @@ impl Group<'_> {
         Ok(())
     }
 
+    /// How many of the first blocks of an extent have no more than so many records.
+    pub fn counted_alike(&self, start: AgBlock, count: u32, records_max: usize) -> Result<u32> {
+        if self.agf.refcount.is_none() {
+            return Ok(count);
+        }
+        let end = start.0.saturating_add(count);
+        let mut next = u64::from(start.0);
+        for _ in 0..records_max {
+            let Some(record) = self.lookup_ge::<DiskRefcount>(KIND, (next, 0, 0))? else {
+                return Ok(count);
+            };
+            let record = Refcount::decode(&record);
+            if record.is_staged || self::end(&record) >= end {
+                return Ok(count);
+            }
+            next = self::end(&record).into();
+        }
+        let counted = u32::try_from(next).unwrap_or(end).saturating_sub(start.0);
+        Ok(counted.clamp(1, count.max(1)))
+    }
+
     fn change_references(
         &mut self,
         start: AgBlock,

@@ -66,20 +66,12 @@ impl Inode {
         Ok(self.attributes())
     }
 
-    /// Hints and flags that are not kept are refused.
+    /// Hints that cannot be, and flags that are not kept, are refused.
     fn refuse_unsupported(&self, changes: &SetAttr) -> Result<()> {
-        let hints = [
-            changes.xflags,
-            changes.extent_size_bytes,
-            changes.cow_extent_size_bytes,
-        ];
-        if hints.into_iter().flatten().any(|hint| hint != 0) {
-            return Err(Condition::NotSupported.into());
-        }
         if let Some(flags) = changes.flags {
             inode::stored_flags(flags, self.kind).ok_or(Condition::NotSupported)?;
         }
-        Ok(())
+        self.refuse_hints(changes)
     }
 
     /// What else changes comes before the size, and is taken back if that fails; times come last.
@@ -138,6 +130,7 @@ fn apply(
     if let Some(permissions) = changes.permissions {
         super::xattrs::set_permissions(change, edit, permissions & 0o7777)?;
     }
+    super::hints::set(edit, changes, change.geometry())?;
     let kind = edit.inode().kind;
     let old_flags = edit.inode().flags;
     let old_flags2 = edit.inode().flags2;

@@ -11,6 +11,7 @@ mod names;
 mod remove;
 mod rename;
 mod xattrs;
+mod hints;
 mod attr;
 mod create;
 #[cfg(test)]
@@ -30,10 +31,12 @@ use platter_vfs::file::{self, FileData, WriteTo};
 use platter_vfs::inode_cache::{InodeCache, Seat};
 use platter_vfs::lock_rank::{LockRank, RankedRwLock};
 use platter_vfs::namei::{self, NewInode};
+use platter_vfs::ranges::{Deduped, Exchange};
 use platter_vfs::writing::{DirtyList, InodeLists, ListedInode, UnflushedWrites, WriteGate};
 use platter_vfs::{
-    AccessTimes, Attr, Clock, Context, CreateKind, DirCursor, DirSink, Error, ExtentSink,
-    FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr, XattrMode,
+    AccessTimes, Attr, Clock, Context, CreateKind, DirCursor, DirSink, Error, ExtendedFlags,
+    ExtentSink, FallocateMode, FileKind, InodeId, Name, RenameMode, Result, SeekTarget, SetAttr,
+    XattrMode,
 };
 
 use crate::context::FsContext;
@@ -341,6 +344,41 @@ impl platter_vfs::Inode for Inode {
 
     fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         file::fallocate(self, range, mode)
+    }
+
+    fn extended_flags(&self) -> Result<ExtendedFlags> {
+        Ok(self.extended())
+    }
+
+    fn copy_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<u64> {
+        self.copy_from(source, range, to)
+    }
+
+    fn clone_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<()> {
+        self.clone_from(source, range, to)
+    }
+
+    fn dedupe_range(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Deduped> {
+        self.dedupe_from(source, range, to)
+    }
+
+    fn exchange_range(&self, other: &dyn platter_vfs::Inode, exchange: &Exchange) -> Result<()> {
+        self.exchange_with(other, exchange)
     }
 
     fn set_attr(&self, _: &Context, changes: &SetAttr) -> Result<Attr> {

@@ -7,6 +7,7 @@ mod matrix;
 mod copies;
 mod version4;
 mod writing;
+mod sharing;
 mod resized;
 mod made;
 mod check;

@@ -4,6 +4,7 @@ mod blocks;
 mod delayed;
 mod steps;
 mod evict;
+mod ranges;
 
 use std::io::IoSliceMut;
 use std::ops::Range;

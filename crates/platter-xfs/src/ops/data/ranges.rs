@@ -1,0 +1,488 @@
+//! Ranges that files share or exchange: clones, deduplication, and copies that become clones.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use platter_vfs::file::{self, BlockRuns, FileBlocks};
+use platter_vfs::ranges::{CloneRequest, Deduped, Exchange, copied_range, copy_through_cache};
+use platter_vfs::{Condition, Error, Result, Unsupported};
+
+use super::super::state::{States, Times, touch};
+use super::super::{Inode, SuperBlock};
+use super::steps::open;
+use crate::change::{Change, Cost, free_mapping, owner_of};
+use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::inode::InodeFlags2;
+use crate::ondisk::inode::edit::{self, core_mut};
+use crate::ondisk::{FileBlock, ForkKind, FsBlock, InodeFlags, Mapping};
+
+/// Parts that one transaction shares at most, each with one mapping in either file.
+const SHARED_MAX: u32 = 4;
+/// Records of reference counts that such a part has at most.
+const COUNTS_MAX: usize = 4;
+/// Mappings of both files together that an exchange moves at most, since it is one transaction.
+const EXCHANGED_MAX: usize = 200;
+/// Bytes that are compared at once.
+const COMPARED_BYTES: usize = 128 << 10;
+
+impl Inode {
+    /// Has this file share what `source` has in a range.
+    pub(in crate::ops) fn clone_from(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<()> {
+        self.with_both(source, |source| self.share(source, &range, to, false))
+    }
+
+    /// Shares a range where both files have the same bytes.
+    pub(in crate::ops) fn dedupe_from(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<Deduped> {
+        self.with_both(source, |source| {
+            // What is refused is refused before anything is read.
+            self.shared_blocks(source, &range, to, true)?;
+            let len_bytes = range.end - range.start;
+            let mut buffers = (vec![0; COMPARED_BYTES], vec![0; COMPARED_BYTES]);
+            let mut at = 0;
+            while at < len_bytes {
+                let left = usize::try_from(len_bytes - at).unwrap_or(usize::MAX);
+                let count = left.min(COMPARED_BYTES);
+                let (first, second) = (&mut buffers.0[..count], &mut buffers.1[..count]);
+                source.pages.read_at(source, range.start + at, first)?;
+                self.pages.read_at(self, to + at, second)?;
+                if first != second {
+                    return Ok(Deduped::Differs);
+                }
+                at += count as u64;
+            }
+            self.share(source, &range, to, true)?;
+            Ok(Deduped::Shared(len_bytes))
+        })
+    }
+
+    /// Copies a range: what is whole blocks of it by sharing.
+    pub(in crate::ops) fn copy_from(
+        &self,
+        source: &dyn platter_vfs::Inode,
+        range: Range<u64>,
+        to: u64,
+    ) -> Result<u64> {
+        let range = copied_range(self, source, range, to)?;
+        let block_bytes = 1 << self.block_bits();
+        let mut whole = range.clone();
+        let new_end = to + (range.end - range.start);
+        if range.end < source.attr()?.size_bytes || new_end < self.data.size_bytes() {
+            whole.end = range.end - range.end % block_bytes;
+        }
+        let is_aligned = range.start.is_multiple_of(block_bytes) && to.is_multiple_of(block_bytes);
+        if self.context().geometry().features.has_reflink() && is_aligned && whole.start < whole.end
+        {
+            match self.clone_from(source, whole.clone(), to) {
+                Ok(()) => return Ok(whole.end - whole.start),
+                // A size that changed meanwhile.
+                Err(Error::Condition(Condition::InvalidArgument)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        copy_through_cache(self, source, range, to)
+    }
+
+    /// Calls `work` with the other file, both locked and written back.
+    fn with_both<T>(
+        &self,
+        other: &dyn platter_vfs::Inode,
+        work: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        self.check_write()?;
+        let number = crate::ondisk::InodeNr::new(other.id().number).ok_or(Condition::Stale)?;
+        let other: Arc<Self> = self.superblock.find(number)?.ok_or(Condition::Stale)?;
+        other.refuse_without_contents()?;
+        if other.has_flag(InodeFlags::REALTIME) {
+            return Err(super::refused("sharing or moving what a realtime file has"));
+        }
+        let (first, second) = if self.number <= other.number {
+            (self, &*other)
+        } else {
+            (&*other, self)
+        };
+        let _first = first.order.write();
+        let _second = (first.number != second.number).then(|| second.order.write_nth(1));
+        for file in [first, second] {
+            file::write_back(file)?;
+        }
+        work(&other)
+    }
+
+    fn shared_blocks(
+        &self,
+        source: &Self,
+        range: &Range<u64>,
+        to: u64,
+        is_dedupe: bool,
+    ) -> Result<Range<u64>> {
+        if !self.context().geometry().features.has_reflink() {
+            return Err(Condition::NotSupported.into());
+        }
+        let request = CloneRequest {
+            range: range.clone(),
+            to,
+            same_file: source.number == self.number,
+            source_bytes: source.data.size_bytes(),
+            target_bytes: self.data.size_bytes(),
+            block_bytes: 1 << self.block_bits(),
+            is_dedupe,
+        };
+        request.blocks()
+    }
+
+    /// Shares a range. Both files are locked and written back.
+    fn share(&self, source: &Self, range: &Range<u64>, to: u64, is_dedupe: bool) -> Result<()> {
+        let bytes = self.shared_blocks(source, range, to, is_dedupe)?;
+        let new_end = to + (range.end - range.start);
+        if new_end > self.size_bytes_max() {
+            return Err(Condition::FileTooLarge.into());
+        }
+        if new_end > self.data.size_bytes() {
+            file::finish_truncation(self)?;
+        }
+        if to > self.data.size_bytes() {
+            file::resize(self, to)?;
+            file::write_back(self)?;
+        }
+        source.may_share()?;
+        self.may_share()?;
+        let bits = self.block_bits();
+        let (first, end) = (bytes.start >> bits, bytes.end >> bits);
+        let mut at = first;
+        while at < end {
+            let target = (to >> bits) + (at - first);
+            at = self.share_some(source, at..end, target, new_end)?;
+        }
+        if is_dedupe {
+            return Ok(());
+        }
+        let now = self.superblock.clock.now();
+        self.change(Cost::default(), |_, edit, _| {
+            touch(edit, Times::of_contents(now))
+        })
+    }
+
+    /// Says in the inode that its blocks may be shared.
+    fn may_share(&self) -> Result<()> {
+        if self
+            .state
+            .read()
+            .inode
+            .flags2
+            .contains(InodeFlags2::REFLINK)
+        {
+            return Ok(());
+        }
+        self.change(Cost::default(), |_, edit, _| set_shares(edit))
+    }
+
+    /// Shares the first parts of a range of blocks. Returns where to go on.
+    fn share_some(&self, source: &Self, blocks: Range<u64>, to: u64, size_max: u64) -> Result<u64> {
+        let bits = self.block_bits();
+        let cost = Cost {
+            extents: SHARED_MAX * 4,
+            forks: 2,
+            ..Cost::default()
+        };
+        let alone = self.data.mapping.write();
+        let next = self.change(cost, |change, edit, _| {
+            let mut from = if source.number == self.number {
+                None
+            } else {
+                Some(open(change, &change.inode(source.number)?)?)
+            };
+            let mut fork = open(change, edit)?;
+            let mut at = blocks.start;
+            for _ in 0..SHARED_MAX {
+                if at >= blocks.end {
+                    break;
+                }
+                let place = from.as_mut().unwrap_or(&mut fork);
+                let found = place.lookup(&mut change.groups, FileBlock(at))?;
+                let shared = part_at(found, at..blocks.end);
+                let target = to + (at - blocks.start);
+                at += share_part(change, (&mut fork, edit), shared, target)?;
+            }
+            fork.store(edit)?;
+            let end = (to + (at - blocks.start)) << bits;
+            let end = end.min(size_max);
+            if end > edit.inode().size_bytes {
+                edit.change(|bytes| edit::set_size(bytes, end))?;
+            }
+            edit.refresh(change.geometry())?;
+            Ok(at)
+        })?;
+        self.data.extend(self.state.read().inode.size_bytes);
+        drop(alone);
+        let end = to + (next - blocks.start);
+        self.pages.remove_range(to << bits..end << bits);
+        Ok(next)
+    }
+
+    /// Exchanges ranges of two files, in one transaction.
+    pub(in crate::ops) fn exchange_with(
+        &self,
+        other: &dyn platter_vfs::Inode,
+        exchange: &Exchange,
+    ) -> Result<()> {
+        self.with_both(other, |other| {
+            if self.number == other.number {
+                return Err(Condition::InvalidArgument.into());
+            }
+            other.check_write()?;
+            for file in [self, other] {
+                file::finish_truncation(file)?;
+            }
+            let mine = self.exchanged_blocks(exchange.offset, exchange.len_bytes)?;
+            let theirs = other.exchanged_blocks(exchange.other_offset, exchange.len_bytes)?;
+            let count = (mine.end - mine.start).max(theirs.end - theirs.start);
+            let (mine, theirs) = (
+                mine.start..mine.start + count,
+                theirs.start..theirs.start + count,
+            );
+            let parts = self.parts_to_exchange(other, (&mine, &theirs), exchange.written_only)?;
+            if exchange.dry_run {
+                return Ok(());
+            }
+            self.exchange_parts(other, &parts, exchange)?;
+            self.pages.invalidate(0..u64::MAX);
+            other.pages.invalidate(0..u64::MAX);
+            Ok(())
+        })
+    }
+
+    /// The blocks of this file that an exchange concerns.
+    fn exchanged_blocks(&self, offset: u64, len_bytes: Option<u64>) -> Result<Range<u64>> {
+        let (size, bits) = (self.data.size_bytes(), self.block_bits());
+        let end = match len_bytes {
+            Some(len) => offset.checked_add(len).filter(|end| *end <= size),
+            None => Some(size.next_multiple_of(1 << bits)).filter(|end| offset <= *end),
+        };
+        let range = offset..end.ok_or(Condition::InvalidArgument)?;
+        let is_aligned = |at: u64| at.is_multiple_of(1 << bits);
+        if is_aligned(range.start) && is_aligned(range.end) {
+            return Ok(range.start >> bits..range.end >> bits);
+        }
+        Err(Condition::InvalidArgument.into())
+    }
+
+    /// The ranges of both files, by their first blocks, that trade places, with the mappings in them.
+    fn parts_to_exchange(
+        &self,
+        other: &Self,
+        (mine, theirs): (&Range<u64>, &Range<u64>),
+        written_only: bool,
+    ) -> Result<Vec<(u64, u64, u64)>> {
+        let (my_state, their_state) = (self.state.read(), other.state.read_nth(1));
+        let mut parts = Vec::new();
+        let mut moved = 0;
+        let mut at = 0;
+        let count = mine.end - mine.start;
+        while at < count {
+            let one = my_state.run(self.context(), mine.start + at)?;
+            let two = their_state.run(self.context(), theirs.start + at)?;
+            let len = one.count.min(two.count).min(count - at);
+            let is_hole = |run: &file::FileRun| run.backing == file::Backing::Hole;
+            let is_written = matches!(two.backing, file::Backing::Written(_));
+            if !(is_hole(&one) && is_hole(&two)) && (is_written || !written_only) {
+                moved += usize::from(!is_hole(&one)) + usize::from(!is_hole(&two));
+                parts.push((mine.start + at, theirs.start + at, len));
+            }
+            if moved > EXCHANGED_MAX {
+                return Err(Unsupported {
+                    filesystem: "xfs",
+                    feature: "an exchange of contents in many extents".to_owned(),
+                    reason: Some("of up to 200 it can be made at once"),
+                }
+                .into());
+            }
+            at += len.max(1);
+        }
+        Ok(parts)
+    }
+
+    fn exchange_parts(
+        &self,
+        other: &Self,
+        parts: &[(u64, u64, u64)],
+        exchange: &Exchange,
+    ) -> Result<()> {
+        let cost = Cost {
+            extents: u32::try_from(parts.len() * 2).unwrap_or(u32::MAX),
+            forks: 2,
+            inodes: 2,
+            ..Cost::default()
+        };
+        let superblock: &SuperBlock = &self.superblock;
+        let (size, other_size) = (self.data.size_bytes(), other.data.size_bytes());
+        let now = superblock.clock.now();
+        let _mapping = self.data.mapping.write();
+        let _other_mapping = other.data.mapping.write();
+        let begun = superblock.begin(&cost)?;
+        let mut states = States::lock(&[self, other]);
+        let mut change = begun.enter();
+        let (mut mine, mut theirs) = (change.inode(self.number)?, change.inode(other.number)?);
+        let shares = |edit: &InodeEdit| edit.inode().flags2.contains(InodeFlags2::REFLINK);
+        if shares(&mine) || shares(&theirs) {
+            set_shares(&mut mine)?;
+            set_shares(&mut theirs)?;
+        }
+        let (mut my_fork, mut their_fork) = (open(&change, &mine)?, open(&change, &theirs)?);
+        for &(my_block, their_block, count) in parts {
+            let one = my_fork.unmap(&mut change.groups, FileBlock(my_block), count)?;
+            let two = their_fork.unmap(&mut change.groups, FileBlock(their_block), count)?;
+            for mapping in one {
+                let moved = at_block(&mapping, my_block, their_block);
+                give(&mut change, &mapping, &moved, (&mine, &theirs))?;
+                their_fork.map(&mut change.groups, moved)?;
+            }
+            for mapping in two {
+                let moved = at_block(&mapping, their_block, my_block);
+                give(&mut change, &mapping, &moved, (&theirs, &mine))?;
+                my_fork.map(&mut change.groups, moved)?;
+            }
+        }
+        my_fork.store(&mut mine)?;
+        their_fork.store(&mut theirs)?;
+        let mut sizes = (size, other_size);
+        if exchange.len_bytes.is_none() {
+            sizes.0 = exchange.offset + (other_size - exchange.other_offset.min(other_size));
+            sizes.1 = exchange.other_offset + (size - exchange.offset.min(size));
+        }
+        for (edit, size) in [(&mut mine, sizes.0), (&mut theirs, sizes.1)] {
+            edit.change(|bytes| edit::set_size(bytes, size))?;
+            touch(edit, Times::of_contents(now))?;
+            edit.refresh(change.geometry())?;
+        }
+        change.put(mine);
+        change.put(theirs);
+        let sequence = change.commit()?;
+        states.committed(&superblock.context, sequence)?;
+        self.data.truncate(sizes.0);
+        other.data.truncate(sizes.1);
+        Ok(())
+    }
+}
+
+/// The first part of a range that is one mapping, or nothing that is written, and its length.
+fn part_at(found: Option<Mapping>, blocks: Range<u64>) -> (Option<Mapping>, u64) {
+    let Range { start, end } = blocks;
+    match found {
+        Some(mapping) if mapping.offset.0 <= start => {
+            let skipped = start - mapping.offset.0;
+            let count = mapping.end().0.min(end) - start;
+            let part = Mapping {
+                offset: FileBlock(start),
+                start: mapping.start + skipped,
+                count,
+                ..mapping
+            };
+            ((!mapping.is_unwritten).then_some(part), count)
+        }
+        Some(mapping) => (None, mapping.offset.0.min(end) - start),
+        None => (None, end - start),
+    }
+}
+
+/// Makes the target have what the source has in a part of a range, as far as the target has one mapping there.
+/// Returns how many blocks that were.
+fn share_part(
+    change: &mut Change<'_>,
+    (fork, edit): (&mut ForkEdit, &InodeEdit),
+    (shared, count): (Option<Mapping>, u64),
+    target: u64,
+) -> Result<u64> {
+    let number = edit.inode().number;
+    let there = fork.lookup(&mut change.groups, FileBlock(target))?;
+    let mut count = match there {
+        Some(there) if there.offset.0 <= target => count.min(there.end().0 - target),
+        Some(there) => count.min(there.offset.0 - target),
+        None => count,
+    };
+    for mapping in [shared, there.filter(|there| there.offset.0 <= target)] {
+        let Some(mapping) = mapping else { continue };
+        let skipped = target.saturating_sub(mapping.offset.0);
+        let start = if shared == Some(mapping) {
+            mapping.start
+        } else {
+            mapping.start + skipped
+        };
+        let (ag, block) = change.geometry().split(FsBlock(start));
+        let blocks = u32::try_from(count).unwrap_or(u32::MAX);
+        let group = change.groups.get(ag)?;
+        count = count.min(group.counted_alike(block, blocks, COUNTS_MAX)?.into());
+    }
+    let new = shared.map(|shared| Mapping {
+        offset: FileBlock(target),
+        count,
+        ..shared
+    });
+    if let (Some(new), Some(there)) = (new, there) {
+        let is_same = there.start + target.wrapping_sub(there.offset.0) == new.start;
+        if there.offset.0 <= target && is_same && !there.is_unwritten {
+            return Ok(count);
+        }
+    }
+    if let Some(new) = &new {
+        let (ag, owner) = owner_of(new, number, ForkKind::Data, change.geometry());
+        // The references come first: blocks of the target must not lose their last one to get it again.
+        change
+            .groups
+            .get(ag)?
+            .add_references(owner.start, owner.count)?;
+        let mut group = change.groups.get(ag)?;
+        group.fill_free_list()?;
+        group.add_owner(&owner)?;
+    }
+    for gone in fork.unmap(&mut change.groups, FileBlock(target), count)? {
+        free_mapping(&mut change.groups, &gone, number, (ForkKind::Data, true))?;
+    }
+    if let Some(new) = new {
+        fork.map(&mut change.groups, new)?;
+    }
+    Ok(count)
+}
+
+/// A mapping as far behind another block as it was behind the first one.
+fn at_block(mapping: &Mapping, from: u64, to: u64) -> Mapping {
+    Mapping {
+        offset: FileBlock(to + (mapping.offset.0 - from)),
+        ..*mapping
+    }
+}
+
+/// Makes another file the owner of the blocks of a mapping.
+fn give(
+    change: &mut Change<'_>,
+    mapping: &Mapping,
+    moved: &Mapping,
+    (from, to): (&InodeEdit, &InodeEdit),
+) -> Result<()> {
+    let geometry = change.geometry();
+    let (ag, old) = owner_of(mapping, from.inode().number, ForkKind::Data, geometry);
+    let (_, new) = owner_of(moved, to.inode().number, ForkKind::Data, geometry);
+    let mut group = change.groups.get(ag)?;
+    group.fill_free_list()?;
+    group.remove_owner(&old)?;
+    group.fill_free_list()?;
+    group.add_owner(&new)
+}
+
+fn set_shares(edit: &mut InodeEdit) -> Result<()> {
+    edit.change(|bytes| {
+        let disk = core_mut(bytes)?;
+        let flags = disk.flags2.get() | InodeFlags2::REFLINK.bits();
+        disk.flags2.set(flags);
+        Some(())
+    })
+}
