@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use platter_block::BlockDevice;
-use platter_btrfs::{Btrfs, MountOptions};
+use platter_btrfs::{Btrfs, Method, MountOptions};
 use platter_vfs::{CheckSink, Filesystem};
 
 use super::{Mode, MountRequest, Scene, Subject};
@@ -15,6 +15,7 @@ use crate::workload::{Abilities, Durability};
 
 const SINGLE: &[&str] = &["-m", "single"];
 const SMALL_NODES: &[&str] = &["-m", "single", "-n", "4096", "--csum", "xxhash"];
+const HOLES: &[&str] = &["-m", "single", "-O", "^no-holes"];
 const MIXED: &[&str] = &["--mixed", "-n", "4096"];
 const DUP: &[&str] = &["-m", "dup", "--csum", "sha256"];
 const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
@@ -22,6 +23,10 @@ const RAID1: &[&str] = &["-m", "raid1", "-d", "raid1"];
 /// All scenes of btrfs.
 pub(super) const SCENES: &[Scene] = &[
     scene_of("btrfs", SINGLE, 1, 64),
+    Scene {
+        subject: &BtrfsSubject { compresses: true },
+        ..scene_of("btrfs_zstd", HOLES, 1, 64)
+    },
     scene_of("btrfs_4k", SMALL_NODES, 1, 64),
     scene_of("btrfs_mixed", MIXED, 1, 32),
     scene_of("btrfs_dup", DUP, 1, 128),
@@ -37,7 +42,7 @@ const fn scene_of(
     Scene {
         name,
         mode: Mode::Btrfs,
-        subject: &BtrfsSubject,
+        subject: &BtrfsSubject { compresses: false },
         options,
         members,
         size_kib: size_mib << 10,
@@ -46,7 +51,10 @@ const fn scene_of(
 
 /// The btrfs driver with btrfs-progs and the kernel's btrfs.
 #[derive(Debug, Clone, Copy)]
-pub struct BtrfsSubject;
+pub struct BtrfsSubject {
+    /// `compress-force=zstd`.
+    pub compresses: bool,
+}
 
 impl Subject for BtrfsSubject {
     fn fs_type(&self) -> FsType {
@@ -59,7 +67,9 @@ impl Subject for BtrfsSubject {
 
     fn abilities(&self, _: &Scene) -> Abilities {
         Abilities {
+            fallocate: true,
             copies: true,
+            clones: true,
             ..Abilities::default()
         }
     }
@@ -78,7 +88,11 @@ impl Subject for BtrfsSubject {
         devices: &[Arc<dyn BlockDevice>],
         request: MountRequest,
     ) -> platter_vfs::Result<Arc<dyn Filesystem>> {
-        let options = MountOptions::default();
+        let mut options = MountOptions::default();
+        if self.compresses {
+            options.data.compression = Method::parse("zstd");
+            options.data.is_forced = true;
+        }
         let (budget, clock) = (request.budget, request.clock);
         let mounted = if request.read_only {
             Btrfs::mount(devices, &options, budget, clock)?

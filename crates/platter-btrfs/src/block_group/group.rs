@@ -244,6 +244,20 @@ impl BlockGroup {
         Ok(Some(LogicalAddr(range.start)))
     }
 
+    /// Allocates this range, if it is free.
+    pub fn allocate_at(
+        &self,
+        range: &Range<u64>,
+        read: &dyn Fn(&Self) -> Result<Ranges>,
+    ) -> Result<bool> {
+        let mut state = self.loaded(read)?;
+        let is_free = state.free.as_mut().is_some_and(|free| free.remove(range));
+        if is_free {
+            state.reserved += range.end - range.start;
+        }
+        Ok(is_free)
+    }
+
     /// The allocated range got an item. Returns `false` if that cannot be.
     #[must_use]
     pub fn commit_allocation(&self, len_bytes: u64) -> bool {

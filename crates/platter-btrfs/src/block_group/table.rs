@@ -214,6 +214,21 @@ impl BlockGroups {
         Err(Condition::NoSpace.into())
     }
 
+    /// Allocates this range, if it is free.
+    pub fn allocate_at(
+        &self,
+        range: &Range<u64>,
+        read: &dyn Fn(&BlockGroup) -> Result<Ranges>,
+    ) -> Result<bool> {
+        let len_bytes = range.end - range.start;
+        let group = self.find(LogicalAddr(range.start), len_bytes)?;
+        let is_free = group.allocate_at(range, read)?;
+        if is_free {
+            self.count_free(&group, |free| free.saturating_sub(len_bytes));
+        }
+        Ok(is_free)
+    }
+
     fn last_of(&self, kind: BlockGroupFlags) -> &AtomicUsize {
         let [metadata, data, system] = &self.last;
         of_kind(kind, metadata, data, system)

@@ -94,6 +94,12 @@ impl FsContext {
         self.overlays = overlays;
     }
 
+    /// Takes the changes over the items of trees away.
+    #[must_use]
+    pub fn take_overlays(&mut self) -> BTreeMap<TreeId, Overlay> {
+        std::mem::take(&mut self.overlays)
+    }
+
     /// The size of a sector.
     #[must_use]
     pub fn sector_bytes(&self) -> u32 {

@@ -1,4 +1,4 @@
-//! Replay of log trees in memory: what was made durable by `fsync` since the last commit, as changes
+//! Replay of log trees, in memory and on the devices: what was made durable by `fsync` since the last commit, as changes
 //! over the items of the trees.
 //!
 //! A log tree has, of each inode it is about, the item, all names and attributes, and the extents that
@@ -8,6 +8,7 @@
 mod replay;
 mod extents;
 mod names;
+mod apply;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use crate::ondisk::root_item::RootItem;
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Key, TreeId};
 use crate::tree::Tree;
+pub use apply::apply;
 use replay::Replay;
 
 /// The log tree of one subvolume.

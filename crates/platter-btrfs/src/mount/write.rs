@@ -9,6 +9,7 @@ use platter_vfs::{Clock, Result};
 use super::devices::unsupported;
 use super::open;
 use super::options::{MountOptions, Rescue};
+use crate::log;
 use crate::txn::{WriteContext, WriteOptions};
 
 /// Opens the filesystem on `devices` for transactions.
@@ -23,8 +24,14 @@ pub fn open_for_writing(
     clock: Arc<dyn Clock>,
 ) -> Result<WriteContext> {
     refuse_read_only_options(options)?;
-    let context = open::open(devices, options, budget)?;
-    WriteContext::open(context, writing, clock)
+    let mut context = open::open(devices, options, budget)?;
+    let overlays = context.take_overlays();
+    let log_root = context.superblock.log_root;
+    let opened = WriteContext::open_with_log(context, writing, clock)?;
+    if let Some(log_root) = log_root {
+        log::apply(&opened, log_root, &overlays)?;
+    }
+    Ok(opened)
 }
 
 /// Refuses options by which a filesystem is read that is not whole.

@@ -228,7 +228,12 @@ fn change(random: &mut Random, root: &dyn Inode, model: &mut Model) {
 
 #[test]
 fn changed_files_are_those_of_the_model() {
-    for (seed, options) in [(1, &["-m", "single"][..]), (2, &["--mixed", "-n", "4096"])] {
+    let forms = [
+        &["-m", "single"][..],
+        &["--mixed", "-n", "4096"],
+        &["-m", "single", "-O", "^no-holes"],
+    ];
+    for (seed, options) in (1..).zip(forms) {
         let pool = Pool::make(1, 128, options);
         let mut random = Random(seed);
         let mut model = Model::new();
@@ -583,14 +588,100 @@ fn fill_and_empty(pool: &Pool) {
 }
 
 #[test]
-fn features_that_names_need_are_demanded() {
-    for feature in ["no-holes", "extref"] {
-        let pool = Pool::make(1, 128, &["-m", "single", "-O", &format!("^{feature}")]);
-        let budget = Arc::new(MemoryBudget::new(8 << 20));
-        let clock = Arc::new(SystemClock::new());
-        let options = MountOptions::default();
-        let refused = Btrfs::mount_writable(&pool.devices(), &options, budget, clock);
-        assert!(refused.unwrap_err().to_string().contains(feature));
+fn feature_that_names_need_is_demanded() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-O", "^extref"]);
+    let budget = Arc::new(MemoryBudget::new(8 << 20));
+    let clock = Arc::new(SystemClock::new());
+    let options = MountOptions::default();
+    let refused = Btrfs::mount_writable(&pool.devices(), &options, budget, clock);
+    assert!(refused.unwrap_err().to_string().contains("extref"));
+}
+
+#[test]
+fn caches_of_free_space_are_void_after_a_commit() {
+    let pool = Pool::make(1, 512, &["-m", "single", "-R", "^free-space-tree"]);
+    pool.run(
+        "mount -t btrfs -o space_cache=v1 \"$device\" \"$root\"\nhead -c 9000000 /dev/urandom > \"$root\"/a\nsync\nrm \"$root\"/a\nhead -c 3000000 /dev/urandom > \"$root\"/b\n",
+    );
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let context = Context::root();
+    let file = root
+        .create(&context, name("c"), CreateKind::Regular, 0o644)
+        .unwrap();
+    file.write_at(0, &vec![6; 9_000_000]).unwrap();
+    drop((root, file));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let seen = pool.run(
+        "mount -t btrfs -o space_cache=v1 \"$device\" \"$root\"\nhead -c 30000000 /dev/zero | tr '\\0' x > \"$root\"/d\nsync\ntr -d '\\006' < \"$root\"/c | wc -c\n",
+    );
+    assert_eq!(seen.trim(), "0", "the kernel wrote over nothing");
+    pool.assert_clean();
+}
+
+/// What the kernel did and made durable by `fsync` alone, in files and names.
+const LOGGED: &str = r#"
+mount -t btrfs -o commit=300 "$device" "$root"
+cd "$root"
+mkdir dir
+head -c 200000 /dev/urandom > old
+head -c 60000 /dev/urandom > cut
+fallocate -l 1000000 allocated
+echo gone > dir/gone
+echo moved > dir/moved
+btrfs -q subvolume create sub
+cp --reflink=always old clone
+sync
+head -c 300000 /dev/urandom > new
+sync new
+printf changed | dd of=old conv=notrunc,fsync bs=1 seek=5000 2>/dev/null
+head -c 5000 /dev/urandom | dd of=allocated conv=notrunc,fsync bs=4096 seek=3 2>/dev/null
+truncate -s 1000 cut
+sync cut
+cp --reflink=always old sub/clone
+sync sub/clone
+echo short > sub/short
+setfattr -n user.name -v value sub/short
+sync sub/short
+mv dir/moved dir/here
+rm dir/gone
+ln new dir/again
+sync dir new
+cp --sparse=always "$image" "$image.cut"
+find . -type f | sort | xargs md5sum
+cd /
+"#;
+
+#[test]
+fn log_trees_of_the_kernel_become_part_of_the_trees() {
+    for options in [
+        &["-m", "single"][..],
+        &["-m", "dup", "-n", "4096", "-O", "^no-holes"],
+    ] {
+        let pool = Pool::make(1, 256, options);
+        let logged = pool.run(LOGGED);
+        let image = &pool.images()[0];
+        let mut cut = image.clone().into_os_string();
+        cut.push(".cut");
+        std::fs::rename(cut, image).unwrap();
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        let context = Context::root();
+        let file = root
+            .create(&context, name("late"), CreateKind::Regular, 0o644)
+            .unwrap();
+        file.write_at(0, &vec![6; 2_000_000]).unwrap();
+        root.unlink(&context, name("late")).unwrap();
+        drop((root, file));
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+        let read = pool.run(
+            "mount -t btrfs -o ro \"$device\" \"$root\"\ncd \"$root\"\nfind . -type f | sort | xargs md5sum\ncd /\n",
+        );
+        assert_eq!(read, logged);
     }
 }
 

@@ -51,15 +51,11 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
         let feature = format!("writing with sectors of {} bytes", superblock.sector_bytes);
         return Err(unsupported(feature, reason));
     }
-    // Without the second, a name may not fit where others were removed for it already.
-    for (feature, name) in [
-        (Incompat::NO_HOLES, "no-holes"),
-        (Incompat::EXTENDED_IREF, "extref"),
-    ] {
-        if !superblock.features.incompat.contains(feature) {
-            let feature = format!("writing without the feature {name}");
-            return Err(unsupported(feature, reason));
-        }
+    // A name may not fit where others were removed for it already.
+    let incompat = superblock.features.incompat;
+    if !incompat.contains(Incompat::EXTENDED_IREF) {
+        let feature = "writing without the feature extref".to_owned();
+        return Err(unsupported(feature, reason));
     }
     Ok(())
 }
@@ -104,7 +100,14 @@ impl Flushed for Flusher {
         }
     }
 
-    fn maintain(&self) {}
+    /// Removes block groups that became empty, as soon as what was in them is not pinned any more.
+    fn maintain(&self) {
+        let Some(fs) = self.0.upgrade() else { return };
+        if let Some(writing) = fs.writing().filter(|_| fs.can_write()) {
+            // An error has ended all writing.
+            let _ = writing.remove_unused_groups();
+        }
+    }
 }
 
 /// Starts the thread that a mount for writing needs.

@@ -15,17 +15,12 @@ use platter_vfs::{Condition, Error, FileKind, Result, Timestamp};
 
 use super::BtrfsInode;
 use super::placing::{Ahead, Allocated};
-use super::state::{INODE_CREDITS, Purpose, touch_contents};
-use crate::file::change::ExtentChange;
+use super::state::{INODE_CREDITS, Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
 use crate::file::{self, Runs};
 use crate::ondisk::LogicalAddr;
 use crate::ondisk::file_extent::ExtentPlace;
 use crate::ondisk::inode_item::{InodeFlags, InodeItem};
-use crate::txn::Handle;
 
-/// Sectors are pages: filesystems with others are not written.
-pub(super) const SECTOR_BITS: u32 = 12;
-pub(super) const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
 /// The most sectors of an extent that is written.
 pub(super) const EXTENT_SECTORS_MAX: u64 = 1024;
 /// The most extents that one handle drops.
@@ -41,14 +36,6 @@ fn bytes_of(blocks: &Range<u64>) -> Range<u64> {
 }
 
 impl BtrfsInode {
-    pub(super) fn extents_in<'h, 'f>(&self, handle: &'h Handle<'f>) -> ExtentChange<'h, 'f> {
-        ExtentChange {
-            handle,
-            tree: self.tree_id(),
-            inode: self.id.number,
-        }
-    }
-
     fn has_flag(&self, flag: InodeFlags) -> bool {
         self.state.read().item.flags.contains(flag)
     }
@@ -66,6 +53,9 @@ impl BtrfsInode {
                 let dropped = extents.drop_range(start..range.end, DROPPED_MAX)?;
                 item.allocated_bytes = item.allocated_bytes.saturating_sub(dropped.bytes);
                 set(item);
+                let left = item.size_bytes.next_multiple_of(SECTOR_BYTES);
+                let end = dropped.next.unwrap_or(range.end).min(left);
+                extents.fill_holes(start..end.max(start))?;
                 Ok(dropped)
             })?;
             match dropped.next {
@@ -77,7 +67,7 @@ impl BtrfsInode {
 
     /// Drops all extents of an inode that is to be deleted.
     pub(super) fn drop_all_extents(&self) -> Result<()> {
-        self.drop_extents(0..!(SECTOR_BYTES - 1), |_| {})
+        self.drop_extents(0..!(SECTOR_BYTES - 1), |item| item.size_bytes = 0)
     }
 
     /// Drops all marks and reservations: the object goes.
@@ -292,8 +282,8 @@ impl FileBlocks for BtrfsInode {
     }
 
     fn write_device(&self, at: u64, bufs: &[IoSlice<'_>]) -> Result<()> {
-        let is_summed = !self.has_flag(InodeFlags::NODATASUM);
-        self.fs.write_data(LogicalAddr(at), bufs, is_summed)
+        // Also for neighbours of other files: those without checksums leave them aside when they are mapped.
+        self.fs.write_data(LogicalAddr(at), bufs)
     }
 
     fn overwrite(&self, _request: &Request<'_>, _run: &FileRun) -> Result<()> {

@@ -8,13 +8,12 @@ use platter_vfs::ranges::{CloneRequest, Deduped, copied_range, copy_through_cach
 use platter_vfs::{Condition, Error, Inode, Result};
 
 use super::BtrfsInode;
-use super::blocks::{EXTENT_CREDITS, SECTOR_BITS};
-use super::state::{Purpose, touch_contents};
+use super::blocks::EXTENT_CREDITS;
+use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES, touch_contents};
 use crate::file::change::ExtentChange;
 use crate::file::{Backing, Runs};
 use crate::ondisk::inode_item::InodeFlags;
 
-const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
 /// Extents that one handle shares at most.
 const SHARED_MAX: usize = 32;
 /// Bytes that are compared at once.
@@ -195,6 +194,7 @@ impl BtrfsInode {
                 into.insert_shared(*offset, extent)?;
                 item.allocated_bytes = item.allocated_bytes.saturating_add(extent.file_bytes);
             }
+            into.fill_holes(to..to + (shared.next - range.start))?;
             Ok(shared.next)
         })?;
         drop(alone);

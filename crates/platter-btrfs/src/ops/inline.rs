@@ -7,7 +7,7 @@ use platter_vfs::file::{FileBlocks, Request};
 use platter_vfs::{Condition, Result};
 
 use super::BtrfsInode;
-use super::blocks::SECTOR_BYTES;
+use super::state::SECTOR_BYTES;
 use crate::file::{Backing, Runs};
 
 /// Whether contents may be in the item.

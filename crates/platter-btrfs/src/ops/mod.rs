@@ -235,12 +235,7 @@ impl SuperBlock {
     }
 
     /// Writes data that was allocated, whole sectors, and keeps its checksums.
-    fn write_data(
-        &self,
-        address: LogicalAddr,
-        bufs: &[IoSlice<'_>],
-        is_summed: bool,
-    ) -> Result<()> {
+    fn write_data(&self, address: LogicalAddr, bufs: &[IoSlice<'_>]) -> Result<()> {
         let writing = self.writing().ok_or(Condition::ReadOnly)?;
         let sector_bytes = self.context().sector_bytes() as usize;
         self.writes.write(|| {
@@ -249,9 +244,6 @@ impl SuperBlock {
             }
             writing.write_data(address, bufs)
         })?;
-        if !is_summed {
-            return Ok(());
-        }
         let is_whole = |buf: &IoSlice<'_>| buf.len().is_multiple_of(sector_bytes);
         let joined;
         let bufs = if bufs.iter().all(is_whole) {

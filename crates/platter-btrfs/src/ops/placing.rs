@@ -7,8 +7,8 @@ use platter_vfs::file::{Allocation, Backing, FileRun, Request};
 use platter_vfs::{Condition, FileKind, Result};
 
 use super::BtrfsInode;
-use super::blocks::{EXTENT_CREDITS, EXTENT_SECTORS_MAX, SECTOR_BITS, SECTOR_BYTES};
-use super::state::Purpose;
+use super::blocks::{EXTENT_CREDITS, EXTENT_SECTORS_MAX};
+use super::state::{Purpose, SECTOR_BITS, SECTOR_BYTES};
 use crate::compress::{Method, looks_compressible};
 use crate::file::{self, Runs};
 use crate::ondisk::file_extent::{

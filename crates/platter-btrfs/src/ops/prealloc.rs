@@ -6,7 +6,7 @@ use platter_vfs::Result;
 
 use super::BtrfsInode;
 use super::blocks::EXTENT_CREDITS;
-use super::state::Purpose;
+use super::state::{Purpose, SECTOR_BYTES};
 use crate::file::{Backing, Runs};
 use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::inode_item::InodeFlags;
@@ -66,6 +66,8 @@ impl BtrfsInode {
                 }),
             };
             extents.insert(hole.start, &extent, true)?;
+            let end = item.size_bytes.next_multiple_of(SECTOR_BYTES);
+            extents.fill_holes(end..hole.start.max(end))?;
             item.flags.insert(InodeFlags::PREALLOC);
             item.allocated_bytes = item.allocated_bytes.saturating_add(len_bytes);
             Ok(len_bytes)

@@ -7,10 +7,11 @@ use parking_lot::RwLockWriteGuard;
 use platter_vfs::lock_rank::Ranked;
 use platter_vfs::namei::LinkState;
 use platter_vfs::writing::RangeSet;
-use platter_vfs::{Condition, InodeId, Result, Timestamp};
+use platter_vfs::{Condition, FileKind, InodeId, Result, Timestamp};
 use zerocopy::IntoBytes;
 
 use super::{BtrfsInode, InodeState, SuperBlock};
+use crate::file::change::ExtentChange;
 use crate::ondisk::inode_item::InodeItem;
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
@@ -20,6 +21,10 @@ use crate::txn::{Handle, WriteContext};
 pub(super) const INODE_CREDITS: u32 = 12;
 /// Those of a change of names: leaves of entries by hash and by index, of references, of inode items.
 pub(super) const NAME_CREDITS: u32 = 40;
+
+/// Sectors are pages: filesystems with others are not written.
+pub(super) const SECTOR_BITS: u32 = 12;
+pub(super) const SECTOR_BYTES: u64 = 1 << SECTOR_BITS;
 
 /// Whether a change needs space, or returns some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +100,26 @@ impl BtrfsInode {
         let mut item = state.item;
         let result = handle.whole(|handle| {
             let result = change(handle, &mut item)?;
+            if self.kind == FileKind::Regular {
+                let sectors = |bytes: u64| bytes.next_multiple_of(SECTOR_BYTES);
+                let longer = sectors(state.item.size_bytes)..sectors(item.size_bytes);
+                self.extents_in(handle).fill_holes(longer)?;
+            }
             store(handle, self.id, &mut item)?;
             Ok(result)
         })?;
         state.item = item;
         drop(state);
         Ok(result)
+    }
+
+    /// Its extents in a transaction.
+    pub(super) fn extents_in<'h, 'f>(&self, handle: &'h Handle<'f>) -> ExtentChange<'h, 'f> {
+        ExtentChange {
+            handle,
+            tree: self.tree_id(),
+            inode: self.id.number,
+        }
     }
 
     /// Its subvolume.

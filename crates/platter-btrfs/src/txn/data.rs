@@ -8,6 +8,7 @@ use platter_ondisk::{Corrupt, Locus, Rule};
 use platter_vfs::{Condition, Error, Result};
 
 use super::{Handle, WriteContext, checksums};
+use crate::block_group::BlockGroup;
 use crate::delayed_refs::{Action, Change, ExtentKind, RefKey};
 use crate::ondisk::chunk_item::BlockGroupFlags;
 use crate::ondisk::features::Incompat;
@@ -50,6 +51,26 @@ impl WriteContext {
         self.new_data.lock().exclude(&range);
         self.pinned.lock().add(range);
         // A commit of it is due, though no tree changed.
+        self.transactions.change(0, |running| running.blocks += 1);
+        Ok(())
+    }
+
+    /// Reserves the space of an extent that a log has, and the extent tree has not. Returns whether it was free.
+    pub fn reserve_logged(&self, address: LogicalAddr, len_bytes: u64) -> Result<bool> {
+        let end = address.checked_add(len_bytes);
+        let end =
+            end.ok_or_else(|| Corrupt::new(Locus::block(address.0), DataRule::NotAllocated))?;
+        let read = |group: &BlockGroup| self.read_free_space(group);
+        self.groups.allocate_at(&(address.0..end.0), &read)
+    }
+
+    /// Lets a block of a log tree be as it is until the next commit is durable, which is due with it.
+    pub fn keep_log_block(&self, address: LogicalAddr) -> Result<()> {
+        let len_bytes = self.node_bytes();
+        if self.reserve_logged(address, len_bytes)? {
+            self.groups.pin_allocation(address, len_bytes)?;
+            self.pinned.lock().add(address.0..address.0 + len_bytes);
+        }
         self.transactions.change(0, |running| running.blocks += 1);
         Ok(())
     }

@@ -31,6 +31,7 @@ use platter_vfs::{Clock, Condition, Error, Result};
 use crate::block_group::{BlockGroupCounters, BlockGroups, Ranges};
 use crate::context::FsContext;
 use crate::delayed_refs::DelayedRefs;
+use crate::ondisk::features::Incompat;
 use crate::ondisk::{Features, Generation, LogicalAddr, Superblock, TreeId};
 use crate::tree::TreeBlocks;
 use crate::tree::edit::TreeEditor;
@@ -333,6 +334,13 @@ impl Handle<'_> {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// Whether holes of files have no items.
+    #[must_use]
+    pub fn leaves_holes(&self) -> bool {
+        let features = self.fs.context.superblock.features;
+        features.incompat.contains(Incompat::NO_HOLES)
     }
 
     /// The size of a sector.

@@ -19,7 +19,7 @@ use crate::ondisk::dev_replace::{DevReplace, ReplaceState};
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::superblock::SuperblockFlags;
-use crate::ondisk::types::{BALANCE_OBJECT, FREE_SPACE_OBJECT};
+use crate::ondisk::types::BALANCE_OBJECT;
 use crate::ondisk::{Generation, Key, TreeId};
 
 impl WriteContext {
@@ -28,6 +28,26 @@ impl WriteContext {
     /// # Errors
     /// `Unsupported`, by name, for what is not written; those of reading.
     pub fn open(context: FsContext, options: WriteOptions, clock: Arc<dyn Clock>) -> Result<Self> {
+        if context.superblock.log_root.is_some() {
+            let reason = "mount it for writing, and unmount it";
+            return Err(unsupported(
+                "changing an image with a log tree",
+                Some(reason),
+            ));
+        }
+        Self::open_with_log(context, options, clock)
+    }
+
+    /// As [`open`](Self::open), of a filesystem that may have a log tree, which the caller replays before anything
+    /// else.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_with_log(
+        context: FsContext,
+        options: WriteOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         refuse_unwritable(&context)?;
         let superblock = context.superblock.clone();
         let first = Running {
@@ -101,29 +121,20 @@ fn refuse_unwritable(context: &FsContext) -> Result<()> {
         let reason = "disable them with btrfs quota disable";
         return Err(unsupported("writing with quota groups", Some(reason)));
     }
-    if superblock.log_root.is_some() {
-        let reason = "mount and unmount it with the kernel";
-        return Err(unsupported("writing with a log tree", Some(reason)));
-    }
     let is_valid = CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
     let has_tree = compat_ro.contains(CompatRo::FREE_SPACE_TREE);
     if has_tree && !compat_ro.contains(is_valid) {
         let feature = "writing with a free space tree that is not valid";
         return Err(unsupported(feature, None));
     }
-    for (object, feature) in [
-        (
-            FREE_SPACE_OBJECT,
-            "writing with free space caches of version 1",
-        ),
-        (BALANCE_OBJECT, "writing during a balance"),
-    ] {
-        let mut cursor = context.cursor(context.root_tree());
-        cursor.seek(Key::new(object, ItemKind(0), 0))?;
-        if cursor.key().is_some_and(|key| key.object == object) {
-            return Err(unsupported(feature, None));
-        }
+    // Free space caches of version 1 are void from the first commit on: the superblock does not say that they
+    // are of its generation.
+    let mut cursor = context.cursor(context.root_tree());
+    cursor.seek(Key::new(BALANCE_OBJECT, ItemKind(0), 0))?;
+    if cursor.key().is_some_and(|key| key.object == BALANCE_OBJECT) {
+        return Err(unsupported("writing during a balance", None));
     }
+    drop(cursor);
     refuse_replacement(context)?;
     refuse_devices(context)
 }

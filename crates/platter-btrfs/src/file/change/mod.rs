@@ -8,7 +8,7 @@ use std::ops::Range;
 use platter_vfs::{Condition, Result};
 
 use crate::delayed_refs::Action;
-use crate::ondisk::file_extent::{ExtentPlace, FileExtent, FileExtentKind};
+use crate::ondisk::file_extent::{Compression, ExtentPlace, FileExtent, FileExtentKind};
 use crate::ondisk::key::ItemKind;
 use crate::ondisk::{Key, TreeId};
 use crate::txn::{Editor, FileRange, Handle};
@@ -265,6 +265,34 @@ impl ExtentChange<'_, '_> {
             _ => refs.push((found.start, place, Action::Add)),
         }
         Ok(inside.end - inside.start)
+    }
+
+    /// Inserts an item for each hole of a range, unless the filesystem does without.
+    pub fn fill_holes(&self, range: Range<u64>) -> Result<()> {
+        if self.handle.leaves_holes() || range.is_empty() {
+            return Ok(());
+        }
+        self.handle.edit(self.tree, |editor| {
+            let mut at = range.start;
+            while at < range.end {
+                let found = self.find(editor, at, range.end)?;
+                let next = found
+                    .as_ref()
+                    .map_or(range.end, |found| found.start.max(at));
+                if at < next {
+                    let hole = FileExtent {
+                        generation: self.handle.generation(),
+                        ram_bytes: next - at,
+                        compression: Compression::None,
+                        file_bytes: next - at,
+                        kind: FileExtentKind::Hole,
+                    };
+                    editor.insert(self.key(at), &hole.encode())?;
+                }
+                at = found.map_or(range.end, |found| found.end);
+            }
+            Ok(())
+        })
     }
 
     /// Makes preallocated extents of a range, to which data was written, read as that. What is not preallocated

@@ -353,7 +353,6 @@ umount $root
 #[test]
 fn what_is_not_written_is_refused_by_name() {
     let refused = |mkfs: &[&str], devices: usize, script: &str| {
-        // Block groups of less than 100 MiB have no cache.
         let pool = Pool::make(devices, 1400, mkfs);
         if !script.is_empty() {
             pool.run(script);
@@ -367,12 +366,6 @@ fn what_is_not_written_is_refused_by_name() {
     assert!(quota.contains("quota groups"), "{quota}");
     let parity = refused(&["-d", "raid5", "-m", "raid5"], 3, "");
     assert!(parity.contains("RAID5 chunks"), "{parity}");
-    let cache = refused(
-        &["-R", "^free-space-tree"],
-        1,
-        &GROW.replace("$options", "$options,space_cache"),
-    );
-    assert!(cache.contains("free space caches"), "{cache}");
     let sprout = refused(&[], 2, SPROUT);
     assert!(sprout.contains("seed devices"), "{sprout}");
 }
