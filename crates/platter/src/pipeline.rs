@@ -45,6 +45,16 @@ struct State<J, R> {
     stopped: bool,
 }
 
+impl<J, R: Footprint> State<J, R> {
+    fn take_oldest(&mut self) -> Option<R> {
+        let result = self.results.front_mut().and_then(Option::take)?;
+        self.results.pop_front();
+        self.oldest += 1;
+        self.ready_bytes -= result.size_bytes();
+        Some(result)
+    }
+}
+
 /// A job in the hands of a thread.
 #[derive(Debug)]
 pub(crate) struct Ticket(u64);
@@ -82,6 +92,20 @@ impl<J, R: Footprint> Pipeline<J, R> {
         drop(state);
         self.work.notify_one();
         true
+    }
+
+    /// Adds a job, or returns it where the queue is full or the pipeline was stopped: for a side that takes
+    /// the results, too.
+    pub(crate) fn try_push(&self, job: J) -> Result<(), J> {
+        let mut state = self.state.lock();
+        if state.stopped || state.queue.len() >= QUEUE_JOBS_MAX {
+            return Err(job);
+        }
+        state.queue.push_back(job);
+        state.results.push_back(None);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
     }
 
     /// Says that no further jobs come.
@@ -141,10 +165,7 @@ impl<J, R: Footprint> Pipeline<J, R> {
             if state.stopped {
                 return None;
             }
-            if let Some(result) = state.results.front_mut().and_then(Option::take) {
-                state.results.pop_front();
-                state.oldest += 1;
-                state.ready_bytes -= result.size_bytes();
+            if let Some(result) = state.take_oldest() {
                 drop(state);
                 self.work.notify_all();
                 return Some(result);
@@ -154,6 +175,15 @@ impl<J, R: Footprint> Pipeline<J, R> {
             }
             self.ready.wait(&mut state);
         }
+    }
+
+    /// The result of the oldest job, if it is there already.
+    pub(crate) fn try_take(&self) -> Option<R> {
+        let mut state = self.state.lock();
+        let result = state.take_oldest()?;
+        drop(state);
+        self.work.notify_all();
+        Some(result)
     }
 
     /// Stops the pipeline if the thread panics while this lives, so that no one waits for it.
@@ -226,6 +256,34 @@ mod tests {
             assert!(run(threads, 2_000, 1).into_iter().eq(0..2_000));
         }
         assert!(run(3, 0, 1).is_empty());
+    }
+
+    #[test]
+    fn one_thread_pushes_and_takes() {
+        let pipeline = Pipeline::new(READY_BYTES_MAX);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let work = || {
+                    while let Some((ticket, job)) = pipeline.start() {
+                        pipeline.finish(&ticket, Done(job, READY_BYTES_MAX / 4));
+                    }
+                };
+                thread::Builder::new().spawn_scoped(scope, work).unwrap();
+            }
+            let mut taken = Vec::new();
+            for job in 0..1000 {
+                while pipeline.try_push(job).is_err() {
+                    taken.extend(pipeline.take());
+                }
+                taken.extend(pipeline.try_take());
+            }
+            pipeline.close();
+            taken.extend(std::iter::from_fn(|| pipeline.take()));
+            assert!(taken.iter().map(|done| done.0).eq(0..1000));
+        });
+        assert!(pipeline.try_take().is_none());
+        pipeline.stop();
+        assert!(pipeline.try_push(0).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! kernel itself for fchown, fchmod and fchmodat.
 
 use std::fs::{File as HostFile, Permissions};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,56 +15,49 @@ use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::place::Place;
-use super::{Copier, CopyObserver, host_error};
-use crate::problem::Effect;
-use crate::{Error, File, Result};
+use super::{Preserve, damage, errno};
+use crate::problem::{Effect, Problem};
+use crate::{File, Result};
 
 /// Set-user-ID and set-group-ID.
 const SET_ID_BITS: u32 = 0o6000;
 
 /// What attributes are put on.
 pub(super) enum Target<'a> {
-    /// A file or directory that is open.
-    Open(&'a HostFile, &'a Path),
+    /// A file or directory that is open, and its name.
+    Open(&'a HostFile, &'a Place),
     /// What cannot be opened: a symbolic link or special file.
     Named(&'a Place, FileKind),
 }
 
-impl Copier {
-    /// Puts on what is to be preserved, in the order in which nothing undoes another: owners first,
-    /// since a change of them takes set-id bits and capabilities away, and times last.
-    pub(super) fn put_attributes(
-        &mut self,
-        source: &File,
-        attr: &Attr,
-        target: &Target<'_>,
-        observer: &mut CopyObserver<'_>,
-    ) {
-        let preserve = self.options.preserve;
-        let mut permissions = attr.permissions;
-        let mut failures = Vec::new();
-        if preserve.ownership && !put_owner(target, attr, &mut failures) {
-            permissions &= !SET_ID_BITS;
-        }
-        if !preserve.ownership {
-            permissions &= !SET_ID_BITS;
-        }
-        if preserve.mode {
-            failures.extend(target.put_mode(permissions).err());
-        }
-        if preserve.xattrs {
-            let put = put_xattrs(source, target, &mut failures);
-            if let Err(error) = put {
-                self.report_damage(observer, error, Effect::AttributesLost);
-            }
-        }
-        if preserve.timestamps {
-            failures.extend(target.put_times(attr).err());
-        }
-        for failure in failures {
-            let error = target.error(failure);
-            self.report_damage(observer, error, Effect::AttributesLost);
-        }
+/// Puts on what is to be preserved, in the order in which nothing undoes another: owners first, since a
+/// change of them takes set-id bits and capabilities away, and times last.
+pub(super) fn put_attributes(
+    preserve: Preserve,
+    source: &File,
+    attr: &Attr,
+    target: &Target<'_>,
+    problems: &mut Vec<Problem>,
+) {
+    let mut permissions = attr.permissions;
+    let mut failures = Vec::new();
+    let is_owned = preserve.ownership && put_owner(target, attr, &mut failures);
+    if !is_owned {
+        permissions &= !SET_ID_BITS;
+    }
+    if preserve.mode {
+        failures.extend(target.put_mode(permissions).err());
+    }
+    if preserve.xattrs {
+        let put = put_xattrs(source, target, &mut failures);
+        problems.extend(put.err().map(|error| damage(error, Effect::AttributesLost)));
+    }
+    if preserve.timestamps {
+        failures.extend(target.put_times(attr).err());
+    }
+    for failure in failures {
+        let error = target.place().error(failure);
+        problems.push(damage(error, Effect::AttributesLost));
     }
 }
 
@@ -75,6 +68,9 @@ fn put_owner(target: &Target<'_>, attr: &Attr, failures: &mut Vec<Errno>) -> boo
     if attr.uid == u32::MAX || attr.gid == u32::MAX {
         failures.push(Errno::INVAL);
         return false;
+    }
+    if target.place().is_made_for(attr.uid, attr.gid) {
+        return true;
     }
     let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
     match target.put_owner(Some(uid), Some(gid)) {
@@ -164,10 +160,9 @@ impl Target<'_> {
         }
     }
 
-    fn error(&self, error: Errno) -> Error {
+    fn place(&self) -> &Place {
         match self {
-            Self::Open(_, path) => host_error(path, error),
-            Self::Named(place, _) => place.error(error),
+            Self::Open(_, place) | Self::Named(place, _) => place,
         }
     }
 }
@@ -176,11 +171,6 @@ impl Target<'_> {
 fn path_of(place: &Place) -> PathBuf {
     let dir = place.dir().as_fd().as_raw_fd();
     Path::new(&format!("/proc/self/fd/{dir}")).join(place.name())
-}
-
-/// The number of an error of the host.
-pub(super) fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn timespec(time: Timestamp) -> Timespec {

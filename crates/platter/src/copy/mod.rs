@@ -3,23 +3,34 @@
 //! What is in an image is not trusted: below the target that the caller names, no symbolic link of
 //! the host or of the image is ever followed, and what is there already is replaced, not written
 //! through. Damage costs only what is damaged.
+//!
+//! The caller's thread goes through directories, makes them, and reports what was done in that order. Several threads
+//! make files and read and write their contents, a long file's pieces at once.
 
-mod contents;
 mod place;
 mod attributes;
+mod contents;
+mod worker;
 mod tree;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
-use platter_vfs::{Condition, FileKind, InodeId};
+use platter_vfs::{Condition, FileKind};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
+use self::contents::Filling;
 use self::place::{Place, Remembered};
+use self::tree::{Plan, READY_JOBS_MAX, Walk, work};
+use self::worker::{Key, Source, Worker};
+use crate::pipeline::Pipeline;
 use crate::problem::{Effect, Problem};
 use crate::{Cause, Error, File, Progress, Result};
 
@@ -68,7 +79,7 @@ pub struct CopyOptions {
 /// Events reported while files are copied.
 #[derive(Debug)]
 pub enum CopyEvent<'a> {
-    /// A file is copied to this path of the host.
+    /// A file is copied to this path of the host, or was: several are at once.
     Copying(&'a File, &'a Path),
     /// Something went wrong with one file.
     Problem(&'a Problem),
@@ -94,18 +105,20 @@ pub type CopyObserver<'a> = dyn FnMut(CopyEvent<'_>) + 'a;
 #[derive(Debug)]
 pub struct Copier {
     options: CopyOptions,
+    threads: NonZeroUsize,
     progress: Progress,
     summary: CopySummary,
-    /// Where an inode of a volume was copied to first.
-    copied: HashMap<(Arc<str>, InodeId), Remembered>,
+    /// Where an inode of a volume was copied to first; nothing while it is being copied, or where that failed.
+    copied: HashMap<Key, Option<Remembered>>,
 }
 
 impl Copier {
-    /// Nothing was copied yet.
+    /// Nothing was copied yet. Trees are copied by as many threads as there are processors, and the caller's.
     #[must_use]
     pub fn new(options: CopyOptions) -> Self {
         Self {
             options,
+            threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             progress: Progress::default(),
             summary: CopySummary::default(),
             copied: HashMap::new(),
@@ -116,6 +129,13 @@ impl Copier {
     #[must_use]
     pub fn progress(mut self, progress: Progress) -> Self {
         self.progress = progress;
+        self
+    }
+
+    /// Copies trees with so many threads, and the caller's.
+    #[must_use]
+    pub fn threads(mut self, threads: NonZeroUsize) -> Self {
+        self.threads = threads;
         self
     }
 
@@ -163,27 +183,98 @@ impl Copier {
         observer(CopyEvent::Copying(source, target));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(attr.permissions & 0o777);
-        let file = rustix::fs::open(target, flags, mode);
-        let file = file.map(std::fs::File::from);
-        let file = file.map_err(|error| host_error(target, error))?;
-        self.fill(source, &attr, None, (&file, target), observer)
+        let host = |error| host_error(target, error);
+        let file = rustix::fs::open(target, flags, mode).map_err(host)?;
+        let mut source = Source {
+            file: source.clone(),
+            attr,
+            map: None,
+        };
+        let mut filling = Filling::of_any(&mut source, file.into(), &host)?;
+        let mut lost = filling.take_lost();
+        let mut worker = Worker::new(self.options, self.progress.clone());
+        for range in filling.ranges() {
+            let bytes = range.end - range.start;
+            lost.add(worker.fill(&source, &filling, range, &host)?);
+            self.count_bytes(bytes, observer);
+        }
+        if let Some(problem) = lost.problem(&source.file) {
+            self.report(observer, &problem);
+        }
+        Ok(())
+    }
+
+    fn copy_tree(
+        &mut self,
+        source: &File,
+        place: Place,
+        observer: &mut CopyObserver<'_>,
+    ) -> Result<()> {
+        let pipeline = Pipeline::new(READY_JOBS_MAX);
+        let (options, progress) = (self.options, self.progress.clone());
+        let threads = self.threads.get();
+        thread::scope(|scope| {
+            let _guard = pipeline.stop_on_panic();
+            let copy = || {
+                let _guard = pipeline.stop_on_panic();
+                let mut worker = Worker::new(options, progress.clone());
+                while let Some((ticket, job)) = pipeline.start() {
+                    pipeline.finish(&ticket, work(&mut worker, job));
+                }
+            };
+            // What some of them cannot do is done by the others.
+            let start_threads = || {
+                let start = |number| {
+                    let name = format!("copy-{number}");
+                    let thread = thread::Builder::new().name(name);
+                    thread.spawn_scoped(scope, copy).is_ok()
+                };
+                (0..threads).filter(|&number| start(number)).count() > 0
+            };
+            let walk = Walk {
+                copier: self,
+                observer,
+                pipeline: &pipeline,
+                start_threads: &start_threads,
+                worker: Worker::new(options, progress.clone()),
+                plan: Plan::default(),
+            };
+            let copied = walk.run(source, place);
+            pipeline.stop();
+            copied
+        })
+    }
+
+    fn count_file(&mut self, observer: &mut CopyObserver<'_>) {
+        self.summary.files += 1;
+        observer(CopyEvent::Progress(self.summary));
+    }
+
+    fn count_bytes(&mut self, bytes: u64, observer: &mut CopyObserver<'_>) {
+        self.summary.bytes += bytes;
+        observer(CopyEvent::Progress(self.summary));
     }
 
     fn report(&mut self, observer: &mut CopyObserver<'_>, problem: &Problem) {
         self.summary.problems += 1;
         observer(CopyEvent::Problem(problem));
     }
+}
 
-    fn report_damage(&mut self, observer: &mut CopyObserver<'_>, error: Error, effect: Effect) {
-        let Error { image, path, cause } = error;
-        let problem = Problem {
-            image,
-            path: path.unwrap_or_default(),
-            effect,
-            cause: Some(cause),
-        };
-        self.report(observer, &problem);
+/// A problem with what the error names.
+fn damage(error: Error, effect: Effect) -> Problem {
+    let Error { image, path, cause } = error;
+    Problem {
+        image,
+        path: path.unwrap_or_default(),
+        effect,
+        cause: Some(cause),
     }
+}
+
+/// The number of an error of the host.
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// An error at a path of the host.

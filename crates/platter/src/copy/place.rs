@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,26 +12,32 @@ use platter_vfs::FileKind;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::host_error;
+use super::{errno, host_error};
 use crate::Error;
 
 /// Longer paths cannot be linked to.
 const PATH_BYTES_MAX: usize = 4000;
 
+/// An open directory of the host that is being filled.
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// The directory that the caller named.
+    top: Arc<File>,
+    file: Arc<File>,
+    /// Its path, for messages.
+    path: PathBuf,
+    /// Its path below the top, with a slash at the end unless it is the top.
+    below_top: Vec<u8>,
+    /// If it was made for the copy: owner and group that it got, as all that is made in it gets them.
+    made_for: Option<(u32, u32)>,
+}
+
 /// Where something is to be made.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
-    /// The directory that the caller named, and its path.
-    top: Arc<File>,
     /// The directory it is in.
-    dir: Arc<File>,
-    /// The path of the directory, for messages.
-    dir_path: Arc<Path>,
-    /// The path of the directory below the top, with a slash at the end unless it is the top.
-    below_top: Arc<[u8]>,
+    dir: Arc<Directory>,
     name: OsString,
-    /// The directory was made for the copy: nothing else is in it.
-    is_in_new: bool,
 }
 
 /// A place that further names may be linked to.
@@ -42,44 +49,61 @@ pub(super) struct Remembered {
     path: Vec<u8>,
 }
 
-impl Place {
-    /// `name` in the directory `dir`, which has the path `path`.
-    pub(super) fn top(dir: Arc<File>, path: &Path, name: &OsStr) -> Self {
-        Self {
-            top: Arc::clone(&dir),
-            dir,
-            dir_path: path.into(),
-            below_top: (*b"").into(),
-            name: name.to_owned(),
-            is_in_new: false,
+impl Directory {
+    /// `name` in this directory.
+    pub(super) fn place(self: &Arc<Self>, name: &[u8]) -> Place {
+        Place {
+            dir: Arc::clone(self),
+            name: OsStr::from_bytes(name).to_owned(),
         }
     }
 
-    /// `name` in the directory that is this place and was opened as `dir`, and made for the copy if it
-    /// `is_new`.
-    pub(super) fn below(&self, (dir, is_new): (&Arc<File>, bool), name: &[u8]) -> Self {
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether nothing but the copy is in it.
+    pub(super) fn is_new(&self) -> bool {
+        self.made_for.is_some()
+    }
+}
+
+impl Place {
+    /// `name` in the directory `dir`, which the caller named and has the path `path`.
+    pub(super) fn top(dir: Arc<File>, path: &Path, name: &OsStr) -> Self {
+        let dir = Directory {
+            top: Arc::clone(&dir),
+            file: dir,
+            path: path.to_owned(),
+            below_top: Vec::new(),
+            made_for: None,
+        };
         Self {
-            top: Arc::clone(&self.top),
-            dir: Arc::clone(dir),
-            dir_path: self.path().into(),
-            below_top: [&self.below_top, self.name.as_bytes(), b"/"]
-                .concat()
-                .into(),
-            name: OsStr::from_bytes(name).to_owned(),
-            is_in_new: is_new,
+            dir: Arc::new(dir),
+            name: name.to_owned(),
         }
+    }
+
+    /// Whether it is what the caller named, not something below.
+    pub(super) fn is_top(&self) -> bool {
+        self.dir.below_top.is_empty()
+    }
+
+    /// Whether what is made here belongs to this owner and group from the beginning.
+    pub(super) fn is_made_for(&self, uid: u32, gid: u32) -> bool {
+        self.dir.made_for == Some((uid, gid))
     }
 
     /// The path on the host, for messages.
     pub(super) fn path(&self) -> PathBuf {
-        if &*self.dir_path == Path::new(".") {
+        if self.dir.path == Path::new(".") {
             return PathBuf::from(&self.name);
         }
-        self.dir_path.join(&self.name)
+        self.dir.path.join(&self.name)
     }
 
     pub(super) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
+        self.dir.file.as_fd()
     }
 
     pub(super) fn name(&self) -> &OsStr {
@@ -88,9 +112,9 @@ impl Place {
 
     /// What to remember of this place so that it can be linked to later.
     pub(super) fn remembered(&self) -> Option<Remembered> {
-        let path = [&self.below_top, self.name.as_bytes()].concat();
+        let path = [&self.dir.below_top, self.name.as_bytes()].concat();
         (path.len() <= PATH_BYTES_MAX).then(|| Remembered {
-            top: Arc::clone(&self.top),
+            top: Arc::clone(&self.dir.top),
             path,
         })
     }
@@ -101,10 +125,10 @@ impl Place {
 
     /// The type of what is there.
     pub(super) fn kind(&self) -> Result<Option<FileKind>, Errno> {
-        if self.is_in_new {
+        if self.dir.is_new() {
             return Ok(None);
         }
-        match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::statat(&self.dir.file, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => Ok(FileKind::from_mode(found.st_mode)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error),
@@ -113,7 +137,7 @@ impl Place {
 
     /// Takes away what is there, which is no directory.
     pub(super) fn clear(&self) -> Result<(), Errno> {
-        match rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty()) {
+        match rustix::fs::unlinkat(&self.dir.file, &self.name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error),
         }
@@ -124,25 +148,49 @@ impl Place {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(permissions & 0o777);
-        Ok(rustix::fs::openat(&self.dir, &self.name, flags, mode)?.into())
+        Ok(rustix::fs::openat(&self.dir.file, &self.name, flags, mode)?.into())
     }
 
-    /// Makes a directory, or takes the one that is there, and opens it. Returns whether it is new.
-    pub(super) fn make_dir(&self, permissions: u32) -> Result<(File, bool), Errno> {
+    /// Makes a directory, or takes the one that is there, and opens it.
+    pub(super) fn make_dir(&self, permissions: u32) -> Result<Directory, Errno> {
         // The owner may work in it until it is finished.
         let mode = Mode::from_raw_mode(permissions & 0o777 | 0o700);
-        let is_new = match rustix::fs::mkdirat(&self.dir, &self.name, mode) {
+        let is_new = match rustix::fs::mkdirat(&self.dir.file, &self.name, mode) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(error),
         };
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty())?;
-        Ok((dir.into(), is_new))
+        let opened = rustix::fs::openat(&self.dir.file, &self.name, flags, Mode::empty());
+        let file = match opened {
+            Ok(file) => File::from(file),
+            Err(error) => {
+                if is_new {
+                    // The error is what counts.
+                    let flags = AtFlags::REMOVEDIR;
+                    let _ = rustix::fs::unlinkat(&self.dir.file, &self.name, flags);
+                }
+                return Err(error);
+            }
+        };
+        let made_for = if is_new {
+            // By the C library, for fakeroot(1).
+            let found = file.metadata().map_err(|error| errno(&error))?;
+            Some((found.uid(), found.gid()))
+        } else {
+            None
+        };
+        Ok(Directory {
+            top: Arc::clone(&self.dir.top),
+            file: Arc::new(file),
+            path: self.path(),
+            below_top: [&self.dir.below_top, self.name.as_bytes(), b"/"].concat(),
+            made_for,
+        })
     }
 
     pub(super) fn make_symlink(&self, target: &[u8]) -> Result<(), Errno> {
-        rustix::fs::symlinkat(target, &self.dir, &self.name)
+        rustix::fs::symlinkat(target, &self.dir.file, &self.name)
     }
 
     pub(super) fn make_special(
@@ -153,12 +201,18 @@ impl Place {
     ) -> Result<(), Errno> {
         let mode = Mode::from_raw_mode(permissions & 0o777);
         let device = rustix::fs::makedev(major, minor);
-        rustix::fs::mknodat(&self.dir, &self.name, kind, mode, device)
+        rustix::fs::mknodat(&self.dir.file, &self.name, kind, mode, device)
     }
 
     /// Makes it another name of a file that was remembered.
     pub(super) fn make_link(&self, first: &Remembered) -> Result<(), Errno> {
         let flags = AtFlags::empty();
-        rustix::fs::linkat(&first.top, &first.path[..], &self.dir, &self.name, flags)
+        rustix::fs::linkat(
+            &first.top,
+            &first.path[..],
+            &self.dir.file,
+            &self.name,
+            flags,
+        )
     }
 }

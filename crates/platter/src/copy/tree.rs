@@ -1,48 +1,166 @@
-//! Copying a file of any kind, and a directory with all that is in it.
+//! Going through a directory with all that is in it: the caller's thread makes directories, plans what threads do,
+//! and reports what they did, in the order of the walk.
 
 use std::collections::HashSet;
-use std::fs::{File as HostFile, Permissions};
+use std::fs::Permissions;
+use std::mem;
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use platter_vfs::tree_walk::second_name;
 use platter_vfs::{Attr, Condition, FileKind, InodeId, WalkOrder};
-use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::attributes::{Target, errno};
-use super::place::Place;
-use super::{Copier, CopyEvent, CopyObserver};
-use crate::data_map::DataMap;
+use super::attributes::{Target, put_attributes};
+use super::contents::{CHUNK_BYTES, Filling, Lost};
+use super::place::{Directory, Place};
+use super::worker::{Copied, Source, Stage, Worker};
+use super::{Copier, CopyEvent, CopyObserver, damage, errno};
 use crate::entries::{DirEntries, LoadedEntry, Shares};
-use crate::problem::Effect;
+use crate::pipeline::{Footprint, Pipeline};
+use crate::problem::{Effect, Problem};
 use crate::{Cause, Error, File, Result};
 
+/// A job is handed on when it has this many bytes of contents,
+const JOB_BYTES: u64 = 1 << 20;
+
+/// or this many pieces,
+const JOB_PIECES: usize = 64;
+
+/// or so many directories, each of which is held open.
+const JOB_DIRECTORIES: usize = 8;
+
+/// A part of a job.
+pub(super) enum Piece {
+    /// A file to be copied.
+    File(Source, Place),
+    /// A range of a long file.
+    Range(Arc<Long>, Range<u64>),
+    /// What is done when all before it is.
+    InOrder(InOrder),
+}
+
+/// What the caller's thread does in the order of the walk.
+pub(super) enum InOrder {
+    /// Reports a directory that was made.
+    Made(File, Place),
+    /// Reports a problem with an entry or a directory.
+    Problem(Problem),
+    /// Copies a file that has several names.
+    Name(Source, Place),
+    /// Reports a long file, whose ranges follow.
+    Begin(Arc<Long>),
+    /// Completes it.
+    End(Arc<Long>),
+    /// Completes a directory.
+    EndOfDirectory(Box<Frame>),
+}
+
+/// A piece that was done.
+pub(super) enum Done {
+    File(Copied),
+    Range(Arc<Long>, Result<Lost>, u64),
+    InOrder(InOrder),
+}
+
+/// Pieces that a thread does one after the other.
+pub(super) type Job = Vec<Piece>;
+
+impl Footprint for Vec<Done> {
+    fn size_bytes(&self) -> usize {
+        // What was done takes little, but may keep directories and long files open.
+        1
+    }
+}
+
+/// Jobs that were done and wait to be reported.
+pub(super) const READY_JOBS_MAX: usize = 16;
+
+/// A file of more than one piece.
+pub(super) struct Long {
+    source: Source,
+    place: Place,
+    filling: Filling,
+    state: Mutex<LongState>,
+}
+
+#[derive(Default)]
+struct LongState {
+    lost: Lost,
+    bytes: u64,
+    failed: Option<Error>,
+    /// It is complete, or was given up.
+    is_ended: bool,
+}
+
+impl Drop for Long {
+    /// No part of a file is left where the copy ends before the file does.
+    fn drop(&mut self) {
+        if !self.state.get_mut().is_ended {
+            // There is an error to report already.
+            let _ = self.place.clear();
+        }
+    }
+}
+
 /// A directory that is being filled.
-struct Frame {
+pub(super) struct Frame {
     source: File,
     attr: Attr,
     place: Place,
-    dir: Arc<HostFile>,
+    dir: Arc<Directory>,
     entries: DirEntries,
-    is_new: bool,
 }
 
-/// What is to be copied: the file, its attributes, and where it has data, if that is known.
-struct Source {
-    file: File,
-    attr: Attr,
-    map: Option<DataMap>,
+/// Does the pieces of a job.
+pub(super) fn work(worker: &mut Worker, job: Job) -> Vec<Done> {
+    job.into_iter()
+        .map(|piece| do_piece(worker, piece))
+        .collect()
 }
 
-impl Copier {
-    pub(super) fn copy_tree(
-        &mut self,
-        file: &File,
-        place: Place,
-        observer: &mut CopyObserver<'_>,
-    ) -> Result<()> {
-        let mut shares = Shares::default();
+fn do_piece(worker: &mut Worker, piece: Piece) -> Done {
+    match piece {
+        Piece::File(source, place) => Done::File(worker.copy(source, place, None)),
+        Piece::Range(long, range) => {
+            let bytes = range.end - range.start;
+            let host = |error| long.place.error(error);
+            let filled = worker.fill(&long.source, &long.filling, range, &host);
+            Done::Range(long, filled, bytes)
+        }
+        Piece::InOrder(step) => Done::InOrder(step),
+    }
+}
+
+/// Copies a tree.
+pub(super) struct Walk<'a, 'o> {
+    pub(super) copier: &'a mut Copier,
+    pub(super) observer: &'a mut CopyObserver<'o>,
+    pub(super) pipeline: &'a Pipeline<Job, Vec<Done>>,
+    /// Starts threads that do jobs. Returns whether there are any.
+    pub(super) start_threads: &'a dyn Fn() -> bool,
+    /// For what this thread does itself.
+    pub(super) worker: Worker,
+    pub(super) plan: Plan,
+}
+
+/// What is to be handed on, and what was.
+#[derive(Default)]
+pub(super) struct Plan {
+    shares: Shares,
+    job: Job,
+    job_bytes: u64,
+    job_directories: usize,
+    /// There are threads; without them, jobs are done by the caller's.
+    is_running: bool,
+    /// Jobs whose results were not taken.
+    jobs: usize,
+}
+
+impl Walk<'_, '_> {
+    pub(super) fn run(mut self, file: &File, place: Place) -> Result<()> {
         let top = Source {
             file: file.clone(),
             attr: file.attr()?,
@@ -50,168 +168,327 @@ impl Copier {
         };
         let mut entered = HashSet::from([file.inode().id()]);
         let mut frames = Vec::new();
-        frames.extend(self.copy_one(top, place, &mut shares, observer)?);
+        frames.extend(self.plan_one(top, place)?);
         while let Some(frame) = frames.last_mut() {
-            self.check_progress(&frame.source)?;
+            self.worker.check_progress(&frame.source)?;
             let source = frame.source.volume().entry_source(true);
             let entry = match frame.entries.next(&source) {
                 Some(Ok(entry)) => entry,
                 Some(Err(error)) => {
                     let error = frame.source.error(error);
-                    self.report_damage(observer, error, Effect::EntriesLost);
+                    let problem = damage(error, Effect::EntriesLost);
+                    self.add(Piece::InOrder(InOrder::Problem(problem)), 0)?;
                     continue;
                 }
                 None => {
                     if let Some(frame) = frames.pop() {
-                        shares.close(&frame.entries);
-                        self.finish_dir(&frame, observer);
+                        self.plan.shares.close(&frame.entries);
+                        let end = InOrder::EndOfDirectory(Box::new(frame));
+                        self.add(Piece::InOrder(end), 0)?;
                     }
                     continue;
                 }
             };
-            let place = frame
-                .place
-                .below((&frame.dir, frame.is_new), &entry.entry.name);
-            let copied = enter(&frame.source, entry, &mut entered)
-                .and_then(|source| self.copy_one(source, place, &mut shares, observer));
-            match copied {
+            let place = frame.dir.place(&entry.entry.name);
+            let planned = match enter(&frame.source, entry, &mut entered) {
+                Ok(source) => self.plan_one(source, place),
+                Err(error) => Err(error),
+            };
+            match planned {
                 Ok(frame) => frames.extend(frame),
                 Err(error) if matches!(error.cause, Cause::Cancelled) => return Err(error),
-                Err(error) => self.report_damage(observer, error, Effect::Omitted),
+                Err(error) => {
+                    let problem = damage(error, Effect::Omitted);
+                    self.add(Piece::InOrder(InOrder::Problem(problem)), 0)?;
+                }
             }
         }
-        Ok(())
+        self.complete()
     }
 
-    /// Copies one file; a directory without what is in it, which is to be copied next.
-    fn copy_one(
-        &mut self,
-        source: Source,
-        place: Place,
-        shares: &mut Shares,
-        observer: &mut CopyObserver<'_>,
-    ) -> Result<Option<Frame>> {
-        let Source { file, attr, map } = source;
+    /// Plans one file; a directory without what is in it, which is to be planned next.
+    fn plan_one(&mut self, source: Source, place: Place) -> Result<Option<Frame>> {
+        let attr = &source.attr;
         if attr.kind == FileKind::Directory {
-            if !self.options.recursive {
-                return Err(file.error(Condition::IsDirectory));
+            return self.plan_directory(source, place).map(Some);
+        }
+        let bytes = attr.size_bytes;
+        if let Some(key) = self.worker.key_of(&source) {
+            if self.copier.copied.contains_key(&key) {
+                self.add(Piece::InOrder(InOrder::Name(source, place)), bytes)?;
+                return Ok(None);
             }
-            observer(CopyEvent::Copying(&file, &place.path()));
-            let made = place.make_dir(attr.permissions);
-            let (dir, is_new) = made.map_err(|error| place.error(error))?;
-            self.count(observer);
-            return Ok(Some(Frame {
-                entries: shares.open(file.inode().clone(), WalkOrder::Name),
-                source: file,
-                attr,
-                place,
-                dir: Arc::new(dir),
-                is_new,
-            }));
+            // Where it was copied to is known when it is.
+            self.copier.copied.insert(key, None);
         }
-        match place.kind().map_err(|error| place.error(error))? {
-            Some(_) if self.options.no_clobber => return Ok(None),
-            Some(FileKind::Directory) => return Err(place.error(Errno::ISDIR)),
-            None => {}
-            Some(_) => place.clear().map_err(|error| place.error(error))?,
+        if attr.kind == FileKind::Regular && bytes > CHUNK_BYTES {
+            self.plan_long(source, place)?;
+        } else {
+            self.add(Piece::File(source, place), bytes)?;
         }
-        observer(CopyEvent::Copying(&file, &place.path()));
-        self.make(&file, &attr, map, &place, observer)?;
-        self.count(observer);
         Ok(None)
     }
 
-    /// Makes what is no directory, where nothing is.
-    fn make(
-        &mut self,
-        file: &File,
-        attr: &Attr,
-        map: Option<DataMap>,
-        place: &Place,
-        observer: &mut CopyObserver<'_>,
-    ) -> Result<()> {
-        let has_links = self.options.preserve.links && attr.links > 1;
-        let key = (Arc::clone(file.volume().name()), file.inode().id());
-        if has_links
-            && let Some(first) = self.copied.get(&key)
-            && place.make_link(first).is_ok()
-        {
+    fn plan_directory(&mut self, source: Source, place: Place) -> Result<Frame> {
+        let Source { file, attr, .. } = source;
+        if !self.worker.options.recursive {
+            return Err(file.error(Condition::IsDirectory));
+        }
+        let mut made = place.make_dir(attr.permissions);
+        if matches!(made, Err(Errno::MFILE | Errno::NFILE)) {
+            // Directories that wait for their completion are open.
+            self.hand_on()?;
+            while self.plan.jobs > 0 {
+                let done = self.pipeline.take();
+                self.report(done)?;
+            }
+            made = place.make_dir(attr.permissions);
+        }
+        let dir = Arc::new(made.map_err(|error| place.error(error))?);
+        self.plan.job_directories += 1;
+        let reported = InOrder::Made(file.clone(), place.clone());
+        self.add(Piece::InOrder(reported), 0)?;
+        Ok(Frame {
+            entries: (self.plan.shares).open(file.inode().clone(), WalkOrder::Name),
+            source: file,
+            attr,
+            place,
+            dir,
+        })
+    }
+
+    fn plan_long(&mut self, mut source: Source, place: Place) -> Result<()> {
+        if !self.worker.make_way(&source, &place)? {
             return Ok(());
         }
-        let host = |error| place.error(error);
-        let kind = match attr.kind {
-            FileKind::Regular => {
-                let private = self.options.preserve.mode;
-                let created = place.create(if private { 0o600 } else { attr.permissions });
-                let created = created.map_err(host)?;
-                let path = place.path();
-                let filled = self.fill(file, attr, map, (&created, &path), observer);
-                if matches!(&filled, Err(error) if matches!(error.cause, Cause::Cancelled)) {
-                    place.clear().map_err(host)?;
-                }
-                filled?;
-                let target = Target::Open(&created, &path);
-                self.put_attributes(file, attr, &target, observer);
-                None
-            }
-            FileKind::Symlink => {
-                place.make_symlink(&file.read_link()?).map_err(host)?;
-                None
-            }
-            FileKind::CharDevice => Some(FileType::CharacterDevice),
-            FileKind::BlockDevice => Some(FileType::BlockDevice),
-            FileKind::Fifo => Some(FileType::Fifo),
-            FileKind::Socket => Some(FileType::Socket),
-            FileKind::Directory => return Err(file.error(Condition::IsDirectory)),
+        let mut filling = self.worker.create(&mut source, &place)?;
+        let state = LongState {
+            lost: filling.take_lost(),
+            ..LongState::default()
         };
-        if let Some(kind) = kind {
-            if !self.options.recursive {
-                return Err(file.error(Condition::NotSupported));
-            }
-            let device = (attr.device.major, attr.device.minor);
-            place
-                .make_special(kind, attr.permissions, device)
-                .map_err(host)?;
+        let long = Arc::new(Long {
+            source,
+            place,
+            filling,
+            state: Mutex::new(state),
+        });
+        self.add(Piece::InOrder(InOrder::Begin(Arc::clone(&long))), 0)?;
+        for range in long.filling.ranges() {
+            let bytes = range.end - range.start;
+            self.add(Piece::Range(Arc::clone(&long), range), bytes)?;
         }
-        if attr.kind != FileKind::Regular {
-            let target = Target::Named(place, attr.kind);
-            self.put_attributes(file, attr, &target, observer);
-        }
-        if has_links && let Some(remembered) = place.remembered() {
-            self.copied.insert(key, remembered);
+        self.add(Piece::InOrder(InOrder::End(long)), 0)
+    }
+
+    fn add(&mut self, piece: Piece, bytes: u64) -> Result<()> {
+        let plan = &mut self.plan;
+        plan.job.push(piece);
+        plan.job_bytes = plan.job_bytes.saturating_add(bytes);
+        if plan.job_bytes >= JOB_BYTES
+            || plan.job.len() >= JOB_PIECES
+            || plan.job_directories >= JOB_DIRECTORIES
+        {
+            return self.hand_on();
         }
         Ok(())
     }
 
-    /// Sets the attributes of a directory once nothing more is made in it.
-    fn finish_dir(&mut self, frame: &Frame, observer: &mut CopyObserver<'_>) {
-        let path = frame.place.path();
-        if frame.is_new && !self.options.preserve.mode {
-            // What the umask left of the mode, without what was added to work in it.
-            let limited = frame.dir.metadata().and_then(|found| {
-                let mode = found.mode() & 0o777 & frame.attr.permissions;
-                frame.dir.set_permissions(Permissions::from_mode(mode))
-            });
-            if let Err(error) = limited {
-                let error = frame.place.error(errno(&error));
-                self.report_damage(observer, error, Effect::AttributesLost);
+    /// Has what is planned done by a thread.
+    fn hand_on(&mut self) -> Result<()> {
+        let mut job = mem::take(&mut self.plan.job);
+        (self.plan.job_bytes, self.plan.job_directories) = (0, 0);
+        self.plan.is_running = self.plan.is_running || (self.start_threads)();
+        if !self.plan.is_running {
+            return self.do_here(job);
+        }
+        while let Err(refused) = self.pipeline.try_push(job) {
+            job = refused;
+            let done = self.pipeline.take();
+            self.report(done)?;
+        }
+        self.plan.jobs += 1;
+        while let Some(done) = self.pipeline.try_take() {
+            self.report(Some(done))?;
+        }
+        Ok(())
+    }
+
+    /// Does the rest, without threads if there were none so far, and waits until all is done.
+    fn complete(mut self) -> Result<()> {
+        if !self.plan.is_running {
+            let job = mem::take(&mut self.plan.job);
+            return self.do_here(job);
+        }
+        self.hand_on()?;
+        while self.plan.jobs > 0 {
+            let done = self.pipeline.take();
+            self.report(done)?;
+        }
+        Ok(())
+    }
+
+    fn do_here(&mut self, job: Job) -> Result<()> {
+        for piece in job {
+            let done = do_piece(&mut self.worker, piece);
+            self.report_one(done)?;
+        }
+        Ok(())
+    }
+
+    /// Reports a job, or that none will come because a thread has panicked.
+    fn report(&mut self, job: Option<Vec<Done>>) -> Result<()> {
+        let stopped = || Error::at_path(&"".into(), b"", Cause::Cancelled);
+        self.plan.jobs = self.plan.jobs.saturating_sub(1);
+        for done in job.ok_or_else(stopped)? {
+            self.report_one(done)?;
+        }
+        Ok(())
+    }
+
+    fn report_one(&mut self, done: Done) -> Result<()> {
+        match done {
+            Done::File(copied) => self.report_file(copied),
+            Done::Range(long, filled, bytes) => self.report_range(&long, filled, bytes),
+            Done::InOrder(InOrder::Name(source, place)) => {
+                let key = self.worker.key_of(&source);
+                let first = key.and_then(|key| self.copier.copied.get(&key)?.as_ref());
+                let copied = self.worker.copy(source, place, first);
+                self.report_file(copied)
+            }
+            Done::InOrder(InOrder::Made(file, place)) => {
+                (self.observer)(CopyEvent::Copying(&file, &place.path()));
+                self.worker.progress.add_file();
+                self.copier.count_file(self.observer);
+                self.worker.check_progress(&file)
+            }
+            Done::InOrder(InOrder::Problem(problem)) => {
+                self.copier.report(self.observer, &problem);
+                Ok(())
+            }
+            Done::InOrder(InOrder::Begin(long)) => {
+                let event = CopyEvent::Copying(&long.source.file, &long.place.path());
+                (self.observer)(event);
+                self.worker.check_progress(&long.source.file)
+            }
+            Done::InOrder(InOrder::End(long)) => self.report_long(&long),
+            Done::InOrder(InOrder::EndOfDirectory(frame)) => {
+                for problem in finish_dir(&self.worker, &frame) {
+                    self.copier.report(self.observer, &problem);
+                }
+                Ok(())
             }
         }
-        let target = Target::Open(&frame.dir, &path);
-        self.put_attributes(&frame.source, &frame.attr, &target, observer);
     }
 
-    /// Refuses to go on where the copy was cancelled.
-    pub(super) fn check_progress(&self, file: &File) -> Result<()> {
-        let cancelled = |cause| Error::at_path(file.volume().name(), file.path(), cause);
-        self.progress.check().map_err(cancelled)
+    fn report_file(&mut self, copied: Copied) -> Result<()> {
+        let Copied {
+            source,
+            place,
+            stage,
+            bytes,
+            problems,
+            remembered,
+        } = copied;
+        if !matches!(stage, Stage::LeftAlone | Stage::Refused(_)) {
+            (self.observer)(CopyEvent::Copying(&source.file, &place.path()));
+        }
+        if bytes > 0 {
+            self.copier.count_bytes(bytes, self.observer);
+        }
+        for problem in problems {
+            self.copier.report(self.observer, &problem);
+        }
+        if let (Some(key), true) = (self.worker.key_of(&source), remembered.is_some()) {
+            self.copier.copied.insert(key, remembered);
+        }
+        match stage {
+            Stage::LeftAlone => {}
+            Stage::Made => self.copier.count_file(self.observer),
+            Stage::Refused(error) | Stage::Failed(error) => {
+                if place.is_top() || matches!(error.cause, Cause::Cancelled) {
+                    return Err(error);
+                }
+                let problem = damage(error, Effect::Omitted);
+                self.copier.report(self.observer, &problem);
+            }
+        }
+        self.worker.check_progress(&source.file)
     }
 
-    fn count(&mut self, observer: &mut CopyObserver<'_>) {
-        self.progress.add_file();
-        self.summary.files += 1;
-        observer(CopyEvent::Progress(self.summary));
+    fn report_range(&mut self, long: &Long, filled: Result<Lost>, bytes: u64) -> Result<()> {
+        match filled {
+            Ok(lost) => {
+                let mut state = long.state.lock();
+                state.lost.add(lost);
+                state.bytes += bytes;
+                drop(state);
+                self.copier.count_bytes(bytes, self.observer);
+            }
+            Err(error) if matches!(error.cause, Cause::Cancelled) => return Err(error),
+            Err(error) => {
+                long.state.lock().failed.get_or_insert(error);
+            }
+        }
+        self.worker.check_progress(&long.source.file)
     }
+
+    fn report_long(&mut self, long: &Long) -> Result<()> {
+        self.worker.check_progress(&long.source.file)?;
+        let mut state = long.state.lock();
+        state.is_ended = true;
+        let (lost, failed) = (mem::take(&mut state.lost), state.failed.take());
+        drop(state);
+        let mut problems = Vec::new();
+        if let Some(error) = failed {
+            if long.place.is_top() {
+                return Err(error);
+            }
+            problems.push(damage(error, Effect::Omitted));
+        } else {
+            let remembered = (self.worker).finish(
+                (&long.source, &long.place),
+                &long.filling,
+                lost,
+                &mut problems,
+            );
+            if let Some(key) = self.worker.key_of(&long.source) {
+                self.copier.copied.insert(key, remembered);
+            }
+            self.worker.progress.add_file();
+            self.copier.count_file(self.observer);
+        }
+        for problem in problems {
+            self.copier.report(self.observer, &problem);
+        }
+        Ok(())
+    }
+}
+
+/// Sets the attributes of a directory once nothing more is made in it.
+fn finish_dir(worker: &Worker, frame: &Frame) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let preserve = worker.options.preserve;
+    let Frame {
+        source,
+        attr,
+        place,
+        dir,
+        ..
+    } = frame;
+    if dir.is_new() && !preserve.mode {
+        // What the umask left of the mode, without what was added to work in it.
+        let limited = dir.file().metadata().and_then(|found| {
+            let mode = found.mode() & 0o777 & attr.permissions;
+            dir.file().set_permissions(Permissions::from_mode(mode))
+        });
+        if let Err(error) = limited {
+            let error = place.error(errno(&error));
+            problems.push(damage(error, Effect::AttributesLost));
+        }
+    }
+    let target = Target::Open(dir.file(), place);
+    put_attributes(preserve, source, attr, &target, &mut problems);
+    problems
 }
 
 /// The file that an entry names, unless it is a directory that was entered before.

@@ -1,0 +1,235 @@
+//! What a thread makes of a file that is no directory.
+
+use std::sync::Arc;
+
+use platter_vfs::{Attr, Condition, FileKind, InodeId};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::CopyOptions;
+use super::attributes::{Target, put_attributes};
+use super::contents::{Filling, Lost};
+use super::place::{Place, Remembered};
+use crate::data_map::DataMap;
+use crate::{Cause, Error, File, Problem, Progress, Result};
+
+/// What is to be copied: the file, its attributes, and where it has data, if that is known.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) file: File,
+    pub(super) attr: Attr,
+    pub(super) map: Option<DataMap>,
+}
+
+/// An inode of a volume.
+pub(super) type Key = (Arc<str>, InodeId);
+
+/// Copies files; one in each thread.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) options: CopyOptions,
+    pub(super) progress: Progress,
+    /// Contents on their way, as large as they ever were.
+    pub(super) buf: Vec<u8>,
+}
+
+/// What became of a file.
+#[derive(Debug)]
+pub(super) struct Copied {
+    pub(super) source: Source,
+    pub(super) place: Place,
+    pub(super) stage: Stage,
+    pub(super) bytes: u64,
+    pub(super) problems: Vec<Problem>,
+    /// Where its next names can be linked to.
+    pub(super) remembered: Option<Remembered>,
+}
+
+/// How far a file has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// What was there stays.
+    LeftAlone,
+    /// It was not begun.
+    Refused(Error),
+    /// It was begun, and failed.
+    Failed(Error),
+    /// It is there.
+    Made,
+}
+
+impl Copied {
+    pub(super) fn new(source: Source, place: Place) -> Self {
+        Self {
+            source,
+            place,
+            stage: Stage::Made,
+            bytes: 0,
+            problems: Vec::new(),
+            remembered: None,
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn new(options: CopyOptions, progress: Progress) -> Self {
+        Self {
+            options,
+            progress,
+            buf: Vec::new(),
+        }
+    }
+
+    /// Refuses to go on where the copy was cancelled.
+    pub(super) fn check_progress(&self, file: &File) -> Result<()> {
+        let cancelled = |cause| Error::at_path(file.volume().name(), file.path(), cause);
+        self.progress.check().map_err(cancelled)
+    }
+
+    /// Copies a file, or makes it another name of `first`.
+    pub(super) fn copy(
+        &mut self,
+        source: Source,
+        place: Place,
+        first: Option<&Remembered>,
+    ) -> Copied {
+        let mut copied = Copied::new(source, place);
+        copied.stage = match self.make_way(&copied.source, &copied.place) {
+            Ok(true) => match self.make(&mut copied, first) {
+                Ok(()) => {
+                    self.progress.add_file();
+                    Stage::Made
+                }
+                Err(error) => Stage::Failed(error),
+            },
+            Ok(false) => Stage::LeftAlone,
+            Err(error) => Stage::Refused(error),
+        };
+        copied
+    }
+
+    /// Takes away what is there. Returns whether the file is to be copied.
+    pub(super) fn make_way(&self, source: &Source, place: &Place) -> Result<bool> {
+        self.check_progress(&source.file)?;
+        match place.kind().map_err(|error| place.error(error))? {
+            Some(_) if self.options.no_clobber => Ok(false),
+            Some(FileKind::Directory) => Err(place.error(Errno::ISDIR)),
+            None => Ok(true),
+            Some(_) => {
+                place.clear().map_err(|error| place.error(error))?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Makes a file where nothing is.
+    fn make(&mut self, copied: &mut Copied, first: Option<&Remembered>) -> Result<()> {
+        let place = &copied.place;
+        if let Some(first) = first
+            && place.make_link(first).is_ok()
+        {
+            return Ok(());
+        }
+        let Source { file, attr, .. } = &copied.source;
+        if attr.kind == FileKind::Regular {
+            return self.copy_regular(copied);
+        }
+        let host = |error| place.error(error);
+        let kind = match attr.kind {
+            FileKind::Symlink => {
+                place.make_symlink(&file.read_link()?).map_err(host)?;
+                None
+            }
+            FileKind::CharDevice => Some(FileType::CharacterDevice),
+            FileKind::BlockDevice => Some(FileType::BlockDevice),
+            FileKind::Fifo => Some(FileType::Fifo),
+            FileKind::Socket => Some(FileType::Socket),
+            FileKind::Directory | FileKind::Regular => {
+                return Err(file.error(Condition::IsDirectory));
+            }
+        };
+        if let Some(kind) = kind {
+            if !self.options.recursive {
+                return Err(file.error(Condition::NotSupported));
+            }
+            let device = (attr.device.major, attr.device.minor);
+            place
+                .make_special(kind, attr.permissions, device)
+                .map_err(host)?;
+        }
+        let target = Target::Named(place, attr.kind);
+        let preserve = self.options.preserve;
+        put_attributes(preserve, file, attr, &target, &mut copied.problems);
+        copied.remembered = self.remembered(&copied.source, place);
+        Ok(())
+    }
+
+    /// Copies all of a regular file.
+    fn copy_regular(&mut self, copied: &mut Copied) -> Result<()> {
+        let mut filling = self.create(&mut copied.source, &copied.place)?;
+        let mut lost = filling.take_lost();
+        let ranges: Vec<_> = filling.ranges().collect();
+        for range in ranges {
+            copied.bytes += range.end - range.start;
+            let Copied { source, place, .. } = &*copied;
+            match self.fill(source, &filling, range, &|error| place.error(error)) {
+                Ok(more) => lost.add(more),
+                Err(error) => {
+                    clear_if_cancelled(&error, place)?;
+                    return Err(error);
+                }
+            }
+        }
+        let problems = &mut copied.problems;
+        let ends = (&copied.source, &copied.place);
+        copied.remembered = self.finish(ends, &filling, lost, problems);
+        Ok(())
+    }
+
+    /// Makes a regular file where nothing is, which is to be filled.
+    pub(super) fn create(&self, source: &mut Source, place: &Place) -> Result<Filling> {
+        let permissions = if self.options.preserve.mode {
+            0o600
+        } else {
+            source.attr.permissions
+        };
+        let host = |error| place.error(error);
+        let target = place.create(permissions).map_err(host)?;
+        Filling::of_regular(source, target, &host)
+    }
+
+    /// Puts attributes on a file that was filled, and says what could not be read of it. Returns where
+    /// its next names can be linked to.
+    pub(super) fn finish(
+        &self,
+        (source, place): (&Source, &Place),
+        filling: &Filling,
+        lost: Lost,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Remembered> {
+        problems.extend(lost.problem(&source.file));
+        let target = Target::Open(filling.target(), place);
+        let preserve = self.options.preserve;
+        put_attributes(preserve, &source.file, &source.attr, &target, problems);
+        self.remembered(source, place)
+    }
+
+    /// What a file with several names is known by, where they are preserved.
+    pub(super) fn key_of(&self, source: &Source) -> Option<Key> {
+        let Source { file, attr, .. } = source;
+        let has_links = self.options.preserve.links && attr.links > 1;
+        has_links.then(|| (Arc::clone(file.volume().name()), file.inode().id()))
+    }
+
+    fn remembered(&self, source: &Source, place: &Place) -> Option<Remembered> {
+        self.key_of(source).and_then(|_| place.remembered())
+    }
+}
+
+/// Leaves no part of a file where the copy was cancelled.
+pub(super) fn clear_if_cancelled(error: &Error, place: &Place) -> Result<()> {
+    if matches!(error.cause, Cause::Cancelled) {
+        place.clear().map_err(|error| place.error(error))?;
+    }
+    Ok(())
+}
