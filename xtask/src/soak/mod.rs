@@ -1,5 +1,6 @@
 //! The long runs: power cuts and failing writes without end, sessions of edits, images of large
-//! trees, and the conformance suites through the mount, over every kind of ext2, ext3 and ext4.
+//! trees, and the conformance suites through the mount, over every kind of ext2, ext3 and ext4, and of btrfs and
+//! XFS where they are named.
 
 mod cells;
 mod tools;
@@ -16,16 +17,17 @@ use crate::clock;
 use crate::command::{self, command};
 use crate::packages;
 use crate::workspace::Workspace;
-use cells::{CELLS, Cell};
+use cells::{Cell, Kind, cells};
 use stage::Stage;
 use suites::{Done, Load, SUITES, Suite};
 
 pub(crate) const USAGE: &str = "\
-usage: cargo xtask soak [ext2|ext3|ext4] [--states N] [--seeds N] [--only NAME]
+usage: cargo xtask soak [ext2|ext3|ext4|btrfs|xfs] [--states N] [--seeds N] [--only NAME]
        cargo xtask soak --nightly [OPTION]...
 
   --nightly         everything at once, in a run that can be resumed; with --help, its options
   ext2, ext3, ext4  what to soak; all three without it
+  btrfs, xfs        the same, of another filesystem
   --states N        distinct states of power cuts for each mode of the journal; 20000 without it
   --seeds N         workloads of each other kind of run, and seeds of each suite; 20 without it
   --only NAME       only the suite of that name, or `crash`, `unflushed`, `faults`, `threads`,
@@ -77,7 +79,9 @@ impl Request {
             let mut value = || rest.next().with_context(|| format!("{word} takes a value"));
             match word.as_str() {
                 "--help" | "-h" => request.help = true,
-                "ext2" | "ext3" | "ext4" => request.generation = Some(word.clone()),
+                "ext2" | "ext3" | "ext4" | "btrfs" | "xfs" => {
+                    request.generation = Some(word.clone());
+                }
                 "--states" => request.states = value()?.parse()?,
                 "--seeds" => request.seeds = value()?.parse()?,
                 "--only" => request.only = Some(value()?.clone()),
@@ -120,7 +124,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let mut build = command::cargo(&workspace.root);
     command::run(build.args(["build", "--locked", "--package", "platter-cli"]))?;
     for name in CUTS {
-        if request.wants(name) {
+        // Images of btrfs are not edited.
+        let is_edited = request.generation.as_deref() != Some("btrfs") || name != "edits";
+        if request.wants(name) && is_edited {
             let mut soak = command::cargo(&workspace.root);
             soak.args(["run", "--quiet", "--locked", "--package", "testkit"])
                 .args(["--bin", "soak", "--", name]);
@@ -128,7 +134,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
                 "crash" => soak.args(["--states", &request.states.to_string()]),
                 _ => soak.arg(request.seeds.to_string()),
             };
-            soak.args(&request.generation);
+            match &request.generation {
+                Some(generation) => soak.arg(generation),
+                None => soak.args(["ext2", "ext3", "ext4"]),
+            };
             command::run(&mut soak)?;
         }
     }
@@ -176,9 +185,9 @@ fn install(workspace: &Workspace) -> Result<()> {
 /// The suites, inside the namespace.
 pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let request = Request::parse(arguments)?;
-    let is_wanted = |cell: &&Cell| {
-        let generation = request.generation.as_deref();
-        generation.is_none_or(|generation| cell.generation() == generation)
+    let is_wanted = |cell: &&Cell| match request.generation.as_deref() {
+        Some(generation) => cell.generation() == generation,
+        None => cell.kind == Kind::Ext,
     };
     let load = Load {
         seeds: 1..request.seeds.saturating_add(1),
@@ -186,7 +195,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
     };
     let program = workspace.target().join("debug/platter");
     let mut counts = Vec::new();
-    for cell in CELLS.iter().filter(is_wanted) {
+    for cell in cells().filter(is_wanted) {
         for suite in SUITES.iter().filter(|suite| request.wants(suite.name)) {
             if !suite.fits(cell) {
                 continue;
@@ -195,7 +204,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
             let start = clock::now();
             let done = soak_cell(workspace, cell, suite, &load, &program)?.text;
             println!(
-                "{}: {}: {done}; e2fsck and the kernel agree",
+                "{}: {}: {done}; its own checker and the kernel agree",
                 cell.name, suite.name
             );
             counts.push((cell.name, suite.name, done, start.elapsed()));
@@ -249,7 +258,8 @@ mod tests {
         assert_eq!((request.seeds, request.states), (7, 9));
         assert!(request.wants("fsx") && !request.wants("dbench"));
         assert!(parse("").unwrap().wants("dbench"));
-        assert!(parse("xfs").is_err());
+        assert_eq!(parse("xfs").unwrap().generation.as_deref(), Some("xfs"));
+        assert!(parse("zfs").is_err());
         for nothing in ["--seeds", "--seeds 0", "--states 0", "--only fxs"] {
             assert!(parse(nothing).is_err(), "{nothing}");
         }

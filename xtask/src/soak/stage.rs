@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::cells::Cell;
+use super::cells::{Cell, Kind};
 use super::tools;
 use crate::command::{self, command};
 use crate::workspace::Workspace;
 
 /// The size of the images.
-const IMAGE_SIZE: &str = "1G";
+const IMAGE_BYTES: u64 = 1 << 30;
 /// The uid of a user without privileges.
 const ORDINARY_USER: &str = "65534";
 /// Between two looks whether a server has mounted.
@@ -36,6 +36,8 @@ pub(super) struct Stage {
     program: PathBuf,
     tools: [PathBuf; 2],
     has_extents: bool,
+    kind: Kind,
+    devices: usize,
 }
 
 impl Stage {
@@ -50,16 +52,38 @@ impl Stage {
             root: workspace.root.clone(),
             program: program.to_owned(),
             tools: ["pjdfstest", "fsx"].map(|tool| tools::path(workspace, tool)),
-            has_extents: cell.generation() == "ext4",
+            has_extents: !matches!(cell.generation(), "ext2" | "ext3"),
+            kind: cell.kind,
+            devices: cell.devices,
             folder,
         };
         for place in ["mounted", "kernel"] {
             std::fs::create_dir(stage.path(place))?;
         }
-        let mut mke2fs = command("mke2fs");
-        mke2fs.args(["-q", "-F"]).args(cell.options);
-        command::run(mke2fs.arg(stage.path("disk.img")).arg(IMAGE_SIZE))?;
+        let images = stage.images();
+        for image in &images {
+            std::fs::File::create(image)?.set_len(IMAGE_BYTES)?;
+        }
+        command::run(&mut cell.make(&images))?;
         Ok(stage)
+    }
+
+    /// The images of its devices.
+    fn images(&self) -> Vec<PathBuf> {
+        let others = (1..self.devices).map(|number| self.path(&format!("disk{number}.img")));
+        std::iter::once(self.path("disk.img"))
+            .chain(others)
+            .collect()
+    }
+
+    /// Options of a mount by platter, with the other devices.
+    fn options(&self, options: &str) -> String {
+        let mut options = options.to_owned();
+        for image in self.images().iter().skip(1) {
+            options.push_str(",device=");
+            options.push_str(&image.to_string_lossy());
+        }
+        options
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -96,14 +120,14 @@ impl Stage {
     /// Mounts for reading and writing, for everyone.
     pub(super) fn mount(&self) -> Result<()> {
         let mut mount = self.program();
-        mount.args(["mount", "-o", "rw,allow_other"]);
+        mount.args(["mount", "-o", &self.options("rw,allow_other")]);
         command::run(mount.arg(self.path("disk.img")).arg(self.mounted()))
     }
 
     /// Mounts with a server in the foreground, to be killed.
     pub(super) fn serve(&self) -> Result<Child> {
         let mut mount = self.program();
-        mount.args(["mount", "-f", "-o", "rw,allow_other"]);
+        mount.args(["mount", "-f", "-o", &self.options("rw,allow_other")]);
         let server = mount
             .arg(self.path("disk.img"))
             .arg(self.mounted())
@@ -123,6 +147,11 @@ impl Stage {
         command::run(command("umount").arg("--lazy").arg(self.mounted()))
     }
 
+    /// What programs make and judge it.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Whether files have extents, and can be taken space for.
     pub(super) fn has_extents(&self) -> bool {
         self.has_extents
@@ -132,23 +161,46 @@ impl Stage {
         command::run(self.program().arg("umount").arg(self.mounted()))
     }
 
+    /// Has the filesystem's own program check the unmounted image.
+    pub(super) fn check(&self) -> Result<()> {
+        let loops = Loops::of(&self.images())?;
+        if self.kind == Kind::Btrfs {
+            // The program finds the other devices so.
+            command::output(command("btrfs").args(["device", "scan"]).args(&loops.0))?;
+        }
+        let mut judge = self.kind.judge(Path::new(&loops.0[0]));
+        let verdict = command::output(&mut judge);
+        verdict.with_context(|| format!("{judge:?}")).map(drop)
+    }
+
     /// Checks that the unmounted image is clean, and that the kernel finds in it what platter does.
     pub(super) fn judge(&self) -> Result<()> {
-        let image = self.path("disk.img");
-        let verdict = command::output(command("e2fsck").args(["-f", "-n"]).arg(&image));
-        verdict.context("e2fsck -fn")?;
-        command::run(self.program().arg("check").arg(&image))?;
+        self.check()?;
+        let images = self.images();
+        let mut check = self.program();
+        check.arg("check").arg(&images[0]);
+        for image in &images[1..] {
+            check.arg("--device").arg(image);
+        }
+        command::run(&mut check)?;
         let mut mount = self.program();
-        mount.args(["mount", "-o", "ro"]);
-        command::run(mount.arg(&image).arg(self.mounted()))?;
+        mount.args(["mount", "-o", &self.options("ro")]);
+        command::run(mount.arg(&images[0]).arg(self.mounted()))?;
         let ours = listing(&self.mounted());
         self.unmount()?;
         let kernel = self.path("kernel");
+        let loops = Loops::of(&images)?;
+        let mut options = "ro".to_owned();
+        for other in &loops.0[1..] {
+            options.push_str(",device=");
+            options.push_str(other);
+        }
         let mut mount = command("mount");
-        mount.args(["-t", "ext4", "-o", "loop,ro"]).arg(&image);
-        command::run(mount.arg(&kernel))?;
+        mount.args(["-t", self.kind.kernel_type(), "-o", &options]);
+        command::run(mount.arg(&loops.0[0]).arg(&kernel))?;
         let theirs = listing(&kernel);
         command::run(command("umount").arg(&kernel))?;
+        drop(loops);
         let (ours, theirs) = (ours?, theirs?);
         for (ours, theirs) in ours.lines().zip(theirs.lines()) {
             ensure!(
@@ -162,6 +214,46 @@ impl Stage {
         );
         println!("{} lines of listing are the same", ours.lines().count());
         Ok(())
+    }
+}
+
+/// Loop devices of images, which are detached when they are dropped.
+struct Loops(Vec<String>);
+
+impl Loops {
+    fn of(images: &[PathBuf]) -> Result<Self> {
+        let mut loops = Self(Vec::new());
+        for image in images {
+            let mut attach = command("losetup");
+            let attached = command::output(attach.args(["--find", "--show"]).arg(image))?;
+            let name = String::from_utf8(attached)?.trim_end().to_owned();
+            loops.0.push(name);
+        }
+        Ok(loops)
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        for name in &self.0 {
+            // A btrfs that was scanned is not looked for there any more.
+            let _ = command::output(command("btrfs").args(["device", "scan", "--forget", name]));
+            let _ = command::output(command("losetup").arg("--detach").arg(name));
+        }
+        // The kernel lets go of them late, and platter takes no image that a loop device has.
+        for _ in 0..WAITS_MAX {
+            let list = command::output(command("losetup").args(["--list", "--noheadings"]));
+            let list = list.unwrap_or_default();
+            let list = String::from_utf8_lossy(&list);
+            let in_use = |name: &&str| self.0.iter().any(|own| own == name);
+            let names = list
+                .lines()
+                .filter_map(|line| line.split_whitespace().next());
+            if names.filter(in_use).count() == 0 {
+                break;
+            }
+            std::thread::sleep(WAIT);
+        }
     }
 }
 

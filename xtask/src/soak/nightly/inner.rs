@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::super::cells::CELLS;
+use super::super::cells::cells;
 use super::super::soak_cell;
 use super::super::suites::{Load, SUITES};
 use super::instrumented::{self, Instrumented};
@@ -64,7 +64,7 @@ pub(crate) fn run_inner(workspace: &Workspace, arguments: &[String]) -> Result<(
         }
         [suite, cell] => {
             let suite = SUITES.iter().find(|known| known.name == suite);
-            let cell = CELLS.iter().find(|known| known.name == cell);
+            let cell = cells().find(|known| known.name == cell);
             let (suite, cell) = suite.zip(cell).context(USAGE)?;
             let load = Load {
                 seeds: request.seeds,

@@ -55,8 +55,7 @@ pub(super) fn kill(stage: &Stage, load: &Load) -> Result<Done> {
         let kept = kept.with_context(|| format!("round {round}"))?;
         total.files += kept.files;
         total.removals += kept.removals;
-        let verdict = command::output(command("e2fsck").args(["-fn"]).arg(stage.path("disk.img")));
-        verdict.with_context(|| format!("round {round}"))?;
+        stage.check().with_context(|| format!("round {round}"))?;
     }
     ensure!(total.files > 0, "nothing was synced before a kill");
     let kills = load.seeds.end - load.seeds.start;

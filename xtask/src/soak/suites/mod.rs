@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::cells::Cell;
+use super::cells::{Cell, Kind};
 use super::stage::Stage;
 
 /// How much is run.
@@ -54,6 +54,8 @@ pub(super) struct Suite {
     pub(super) name: &'static str,
     /// Whether what it demands needs a journal.
     needs_journal: bool,
+    /// Whether it edits images, copies of the first one alone.
+    needs_edits: bool,
     /// Runs it; leaves nothing mounted.
     pub(super) run: Run,
 }
@@ -61,7 +63,8 @@ pub(super) struct Suite {
 impl Suite {
     /// Whether the suite is run on a cell.
     pub(super) fn fits(&self, cell: &Cell) -> bool {
-        !self.needs_journal || cell.generation() != "ext2"
+        let has_edits = cell.kind != Kind::Btrfs;
+        (!self.needs_journal || cell.generation() != "ext2") && (!self.needs_edits || has_edits)
     }
 }
 
@@ -72,11 +75,13 @@ pub(super) const SUITES: &[Suite] = &[
     on_all("dbench", dbench::dbench),
     on_all("fio", fio::fio),
     on_all("build", build::build),
-    on_all("unmount", unmount::unmount),
     Suite {
-        name: "kill",
+        needs_edits: true,
+        ..on_all("unmount", unmount::unmount)
+    },
+    Suite {
         needs_journal: true,
-        run: kill::kill,
+        ..on_all("kill", kill::kill)
     },
 ];
 
@@ -84,6 +89,7 @@ const fn on_all(name: &'static str, run: Run) -> Suite {
     Suite {
         name,
         needs_journal: false,
+        needs_edits: false,
         run,
     }
 }
