@@ -1,16 +1,17 @@
-//! Free blocks that are not to be allocated now: those that are claimed for data that is being written, and
-//! those that were freed and may come back with a crash.
+//! The groups of a mount, each in use by one thread at a time that changes it; with its free blocks that are not to
+//! be allocated now: those that are claimed for data that is being written, and those that were freed and may come
+//! back with a crash.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use platter_vfs::writing::RangeSet;
 
-use crate::ag::Freed;
-use crate::ondisk::{AgBlock, AgNr};
+use crate::ondisk::{AgBlock, AgNr, Agf, Agi};
 use crate::txn::Log;
-use crate::xfs_mount::lock;
+use crate::xfs_mount::{Padded, Shelves, lock};
 
 /// Blocks that are claimed for data, and not in any transaction yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,43 +24,138 @@ pub struct Claim {
     pub count: u32,
 }
 
-/// Which free blocks are not to be allocated. Its lock is held by the thread that changes the groups, from the first look
-/// at them to the commit.
+/// The groups of a mount.
 #[derive(Debug, Default)]
 pub struct Space {
-    /// The groups, from the first look at them to the commit.
-    // Lock rank 8.1.
-    holds: Mutex<Holds>,
+    groups: Shelves<Padded<Slot>>,
+    /// Freed extents that may come back with a crash.
+    busy: AtomicUsize,
     /// How often freed blocks could be allocated again.
     returned: AtomicU64,
     /// Free blocks that nothing but B-trees may have.
     floor: AtomicI64,
     /// What files held before this mount is never overwritten.
     keeps_old: AtomicBool,
+    /// Changes that were begun again since another one had a group.
+    conflicts: AtomicU64,
 }
 
-/// Free blocks that are not to be allocated.
+/// Where a group lies while no thread has it.
+#[derive(Debug)]
+struct Slot {
+    /// Held to take the group and to give it back.
+    // Lock rank 8.1.
+    place: Mutex<Place>,
+    returned: Condvar,
+}
+
+#[derive(Debug)]
+struct Place {
+    /// Absent while a thread has the group.
+    holds: Option<Box<Holds>>,
+    waiting: u32,
+}
+
+/// What a thread has with a group.
 #[derive(Debug, Default)]
 pub struct Holds {
-    /// Claimed blocks by group.
-    pub(crate) claims: BTreeMap<AgNr, RangeSet<u32>>,
-    /// Freed blocks, each with the checkpoint that freed it.
-    busy: Vec<(u64, Freed)>,
+    /// Claimed blocks.
+    pub(crate) claims: RangeSet<u32>,
+    /// Freed blocks, each extent with the checkpoint that freed it.
+    busy: Vec<(u64, Range<u32>)>,
+    /// What the headers of the group hold, as it was last committed.
+    pub(crate) headers: Option<Arc<Headers>>,
+}
+
+/// The headers and the free list of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Headers {
+    pub(crate) agf: Agf,
+    pub(crate) agi: Agi,
+    pub(crate) free_list: VecDeque<AgBlock>,
+}
+
+/// A group that this thread has, until this is dropped.
+#[derive(Debug)]
+pub struct Held {
+    space: Arc<Space>,
+    ag: AgNr,
+    holds: Option<Box<Holds>>,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            place: Mutex::new(Place {
+                holds: Some(Box::default()),
+                waiting: 0,
+            }),
+            returned: Condvar::new(),
+        }
+    }
 }
 
 impl Space {
-    /// Locks the groups.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Holds> {
-        lock(&self.holds)
+    /// Waits for a group. The thread has none with a higher number.
+    pub fn lock(self: &Arc<Self>, ag: AgNr) -> Held {
+        let slot = self.slot(ag);
+        let mut place = lock(&slot.place);
+        let holds = loop {
+            if let Some(holds) = place.holds.take() {
+                break holds;
+            }
+            place.waiting += 1;
+            let woken = slot.returned.wait(place);
+            place = woken.unwrap_or_else(PoisonError::into_inner);
+            place.waiting -= 1;
+        };
+        self.held(ag, holds)
+    }
+
+    /// Takes a group unless another thread has it.
+    pub fn try_lock(self: &Arc<Self>, ag: AgNr) -> Option<Held> {
+        let holds = lock(&self.slot(ag).place).holds.take()?;
+        Some(self.held(ag, holds))
+    }
+
+    fn held(self: &Arc<Self>, ag: AgNr, holds: Box<Holds>) -> Held {
+        Held {
+            space: Arc::clone(self),
+            ag,
+            holds: Some(holds),
+        }
+    }
+
+    fn slot(&self, ag: AgNr) -> &Slot {
+        self.groups.get(ag, Padded::default)
+    }
+
+    /// Counts a change that is begun again.
+    pub(crate) fn note_conflict(&self) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Changes that were begun again since another one had a group.
+    #[must_use]
+    pub fn conflicts(&self) -> u64 {
+        self.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// Whether blocks were freed that may not be allocated yet.
+    pub(crate) fn has_busy(&self) -> bool {
+        !self.keeps_old() && self.busy.load(Ordering::Acquire) > 0
+    }
+
+    /// Looks in all groups for freed blocks that may be allocated again.
+    pub(crate) fn finish(self: &Arc<Self>, groups: impl Iterator<Item = AgNr>, log: &Log) {
+        for ag in groups {
+            self.lock(ag).finish(log);
+        }
     }
 
     /// How often freed blocks could be allocated again.
     pub(crate) fn returned(&self) -> u64 {
         self.returned.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn note_returned(&self) {
-        self.returned.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Has contents never overwrite what files held before, nor blocks that were freed.
@@ -83,45 +179,95 @@ impl Space {
     }
 }
 
-impl Holds {
+impl Held {
+    /// What the thread has with the group.
+    pub(crate) fn holds(&mut self) -> &mut Holds {
+        self.holds.get_or_insert_default()
+    }
+
     /// Claims free blocks.
-    pub(crate) fn claim(&mut self, claim: Claim) {
-        let claims = self.claims.entry(claim.ag).or_default();
-        claims.insert(claim.start.0..claim.start.0.saturating_add(claim.count));
+    pub(crate) fn claim(&mut self, start: AgBlock, count: u32) {
+        let end = start.0.saturating_add(count);
+        self.holds().claims.insert(start.0..end);
     }
 
     /// Drops a claim.
-    pub(crate) fn unclaim(&mut self, claim: Claim) {
-        if let Some(claims) = self.claims.get_mut(&claim.ag) {
-            claims.remove(claim.start.0..claim.start.0.saturating_add(claim.count));
-        }
+    pub(crate) fn unclaim(&mut self, start: AgBlock, count: u32) {
+        let end = start.0.saturating_add(count);
+        self.holds().claims.remove(start.0..end);
     }
 
     /// Blocks were freed in a checkpoint: they are not to be overwritten before it is durable, nor while what
     /// they held is being written back.
-    pub(crate) fn note_freed(&mut self, sequence: u64, freed: Vec<Freed>) {
-        let freed = freed.into_iter().map(|freed| (sequence, freed));
-        self.busy.extend(freed);
+    pub(crate) fn note_freed(&mut self, sequence: u64, start: AgBlock, count: u32) {
+        let blocks = start.0..start.0.saturating_add(count);
+        self.holds().busy.push((sequence, blocks));
+        self.space.busy.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Forgets freed blocks that may be overwritten. True if there were any.
-    pub(crate) fn finish(&mut self, log: &Log) -> bool {
-        let before = self.busy.len();
-        self.busy
-            .retain(|(sequence, _)| !log.is_reusable(*sequence));
-        self.busy.len() < before
+    /// Forgets freed blocks that may be overwritten.
+    pub(crate) fn finish(&mut self, log: &Log) {
+        if self.space.keeps_old() {
+            return;
+        }
+        let busy = &mut self.holds().busy;
+        let before = busy.len();
+        if before == 0 {
+            return;
+        }
+        let reusable = log.reusable();
+        busy.retain(|(sequence, _)| *sequence > reusable);
+        let gone = before - busy.len();
+        if gone > 0 {
+            self.space.busy.fetch_sub(gone, Ordering::AcqRel);
+            self.space.returned.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
-    pub(crate) fn has_busy(&self) -> bool {
-        !self.busy.is_empty()
-    }
-
-    /// The freed blocks of a group.
-    pub(crate) fn busy_of(&self, ag: AgNr) -> RangeSet<u32> {
+    /// The freed blocks.
+    pub(crate) fn busy(&mut self) -> RangeSet<u32> {
         let mut busy = RangeSet::default();
-        for (_, freed) in self.busy.iter().filter(|(_, freed)| freed.ag == ag) {
-            busy.insert(freed.start.0..freed.start.0.saturating_add(freed.count));
+        for (_, blocks) in &self.holds().busy {
+            busy.insert(blocks.clone());
         }
         busy
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let slot = self.space.slot(self.ag);
+        let mut place = lock(&slot.place);
+        place.holds = self.holds.take();
+        if place.waiting > 0 {
+            slot.returned.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_one_threads_at_a_time() {
+        let space = Arc::new(Space::default());
+        let held = space.lock(AgNr(3));
+        assert!(space.try_lock(AgNr(3)).is_none());
+        drop(space.try_lock(AgNr(2)).unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let mut held = space.lock(AgNr(3));
+                        let next = held.holds().claims.within(0..u32::MAX).count();
+                        held.claim(AgBlock(u32::try_from(next).unwrap() * 2), 1);
+                    }
+                });
+            }
+            drop(held);
+        });
+        let mut held = space.lock(AgNr(3));
+        assert_eq!(held.holds().claims.within(0..u32::MAX).count(), 4000);
     }
 }

@@ -9,9 +9,10 @@ use platter_vfs::writing::RangeSet;
 
 use super::Group;
 use super::rules::GroupRule;
-use super::space::min_free_list;
-use crate::ondisk::AgBlock;
+use super::space::{free_list_max, min_free_list};
+use crate::ondisk::agf::Agf;
 use crate::ondisk::btree::{BtreeKind, DiskFreeExtent};
+use crate::ondisk::{AgBlock, Geometry};
 use crate::tree::TreeRecord;
 
 /// Blocks that every change may take beside what it allocates.
@@ -27,6 +28,12 @@ fn place_in(range: &Range<u32>, count: u32, align: u32) -> Option<(AgBlock, u32)
     let start = range.start.checked_next_multiple_of(align.max(1))?;
     let len = range.end.checked_sub(start).filter(|&len| len > 0)?;
     Some((AgBlock(start), len.min(count)))
+}
+
+/// Free blocks of a group that no change allocates for anything but its free list, whatever that holds.
+#[must_use]
+pub fn withheld_blocks(agf: &Agf, geometry: &Geometry) -> u64 {
+    free_list_max(agf, geometry) as u64 + u64::from(SLACK_BLOCKS)
 }
 
 impl Group<'_> {

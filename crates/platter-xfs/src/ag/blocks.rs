@@ -1,12 +1,15 @@
 //! Blocks under change, over a device or the buffers of a mount, which see none of it until all of it is
 //! written.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
-use platter_cache::BufferCache;
 use platter_cache::buffer::BlockSize;
+use platter_cache::{Buffer, BufferCache};
+use platter_ondisk::Verify;
 use platter_ondisk::verify::Unverified;
 use platter_vfs::{Condition, Result};
 
@@ -18,6 +21,29 @@ enum Source {
     Device(Arc<dyn BlockDevice>),
     /// The newest committed versions.
     Buffers(Arc<BufferCache>),
+}
+
+/// The bytes of a block, which are what its verifier asks for.
+#[derive(Debug)]
+pub enum Verified<'b> {
+    /// Changed.
+    Changed(&'b [u8]),
+    /// As it was committed last.
+    Committed(Buffer),
+    /// From the device.
+    Read(Vec<u8>),
+}
+
+impl Deref for Verified<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Changed(bytes) => bytes,
+            Self::Committed(buffer) => buffer,
+            Self::Read(bytes) => bytes,
+        }
+    }
 }
 
 /// Changed blocks by their first byte. A range of bytes is always read and written as one block.
@@ -81,6 +107,45 @@ impl Blocks {
                 Ok(buffers.read(block, &Unverified)?.to_vec())
             }
         }
+    }
+
+    /// The block of `len` bytes at a place, verified: one that was changed when it was read first.
+    pub fn verified(&self, at: u64, len: u32, verifier: &dyn Verify) -> Result<Verified<'_>> {
+        if let Some(changed) = self.changed.get(&at) {
+            return Ok(Verified::Changed(changed));
+        }
+        match &self.source {
+            Source::Device(device) => {
+                let mut bytes = vec![0; len as usize];
+                device.read_at(at, &mut bytes)?;
+                verifier.verify(BasicBlock::of_byte(at).0, &bytes)?;
+                Ok(Verified::Read(bytes))
+            }
+            Source::Buffers(buffers) => {
+                let size = BlockSize::new(len).ok_or(Condition::InvalidArgument)?;
+                let block = (BasicBlock::of_byte(at).0, size);
+                Ok(Verified::Committed(buffers.read(block, verifier)?))
+            }
+        }
+    }
+
+    /// The block of `len` bytes at a place, to be changed. It has a checksum only where nothing else makes one: those
+    /// of a mount get theirs when they are committed.
+    pub fn edit(&mut self, at: u64, len: u32) -> Result<&mut Vec<u8>> {
+        if !self.changed.contains_key(&at) {
+            let bytes = self.read(at, len)?;
+            self.changed.insert(at, bytes);
+        }
+        match self.changed.entry(at) {
+            Entry::Occupied(block) => Ok(block.into_mut()),
+            Entry::Vacant(_) => Err(Condition::InvalidArgument.into()),
+        }
+    }
+
+    /// Whether changed blocks get their checksums later.
+    #[must_use]
+    pub fn seals_later(&self) -> bool {
+        matches!(self.source, Source::Buffers(_))
     }
 
     /// Changes the block at a place.

@@ -1,13 +1,13 @@
 //! The groups of a filesystem under change. Headers stay decoded from one change to the next.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use platter_block::BlockDevice;
 use platter_cache::BufferCache;
 use platter_ondisk::{Corrupt, Locus};
-use platter_vfs::Result;
 use platter_vfs::writing::RangeSet;
+use platter_vfs::{Condition, Result};
 use zerocopy::FromBytes;
 
 use super::{BlockChanges, Blocks, Group, GroupRule};
@@ -15,6 +15,7 @@ use crate::ondisk::agf::{Agf, DiskAgf};
 use crate::ondisk::agfl::{self, Agfl};
 use crate::ondisk::agi::{Agi, DiskAgi};
 use crate::ondisk::{AgBlock, AgNr, Geometry, checksum};
+use crate::space::{Claim, Headers, Held, Space};
 
 /// The headers, by their sector.
 const AGF_SECTOR: u64 = 1;
@@ -31,10 +32,13 @@ pub struct Groups {
     geometry: Geometry,
     blocks: Blocks,
     open: BTreeMap<AgNr, Open>,
-    claims: BTreeMap<AgNr, RangeSet<u32>>,
-    unclaimed: RangeSet<u32>,
     freed: Vec<Freed>,
-    keeps_reserve: bool,
+    /// Of a mount: where the groups come from.
+    space: Option<Arc<Space>>,
+    /// A group that another thread had, while this one had groups with higher numbers.
+    conflict: Option<AgNr>,
+    /// Claims whose blocks were taken.
+    taken: Vec<Claim>,
 }
 
 /// Blocks that were freed.
@@ -65,27 +69,21 @@ pub struct GroupCounts {
 #[derive(Debug)]
 struct Open {
     headers: Headers,
-    stored: Headers,
+    stored: Arc<Headers>,
+    /// Blocks that are free and about to be allocated by others.
+    claims: RangeSet<u32>,
+    /// The group itself, of a mount.
+    held: Option<Held>,
 }
 
-/// The headers and the free list of a group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Headers {
-    agf: Agf,
-    agi: Agi,
-    free_list: VecDeque<AgBlock>,
-}
-
-impl Headers {
-    fn counts(&self) -> GroupCounts {
-        let (agf, agi) = (&self.agf, &self.agi);
-        let list = i64::try_from(self.free_list.len()).unwrap_or(i64::MAX);
-        GroupCounts {
-            free_blocks: i64::from(agf.free_blocks) + i64::from(agf.btree_blocks) + list,
-            inodes: agi.count.into(),
-            free_inodes: agi.free_count.into(),
-            tree_blocks: i64::from(agf.btree_blocks) - i64::from(agf.rmap_blocks),
-        }
+fn counts_of(headers: &Headers) -> GroupCounts {
+    let (agf, agi) = (&headers.agf, &headers.agi);
+    let list = i64::try_from(headers.free_list.len()).unwrap_or(i64::MAX);
+    GroupCounts {
+        free_blocks: i64::from(agf.free_blocks) + i64::from(agf.btree_blocks) + list,
+        inodes: agi.count.into(),
+        free_inodes: agi.free_count.into(),
+        tree_blocks: i64::from(agf.btree_blocks) - i64::from(agf.rmap_blocks),
     }
 }
 
@@ -93,69 +91,98 @@ impl Groups {
     /// Nothing is changed yet.
     #[must_use]
     pub fn new(device: Arc<dyn BlockDevice>, geometry: &Geometry) -> Self {
-        Self {
-            geometry: geometry.clone(),
-            blocks: Blocks::new(device),
-            open: BTreeMap::new(),
-            claims: BTreeMap::new(),
-            unclaimed: RangeSet::default(),
-            freed: Vec::new(),
-            keeps_reserve: false,
-        }
+        Self::over(Blocks::new(device), geometry, None)
     }
 
-    /// The groups of a mount, for a transaction: the blocks that are claimed are not allocated, nor those
-    /// that B-trees may come to need.
+    /// The groups of a mount, for a transaction, which has each from the first look at it on: the blocks that
+    /// are claimed are not allocated, nor those that B-trees may come to need.
     #[must_use]
-    pub fn of_mount(
-        buffers: Arc<BufferCache>,
-        geometry: &Geometry,
-        claims: BTreeMap<AgNr, RangeSet<u32>>,
-    ) -> Self {
+    pub fn of_mount(buffers: Arc<BufferCache>, geometry: &Geometry, space: &Arc<Space>) -> Self {
+        let space = Some(Arc::clone(space));
+        Self::over(Blocks::of_buffers(buffers), geometry, space)
+    }
+
+    fn over(blocks: Blocks, geometry: &Geometry, space: Option<Arc<Space>>) -> Self {
         Self {
             geometry: geometry.clone(),
-            blocks: Blocks::of_buffers(buffers),
+            blocks,
             open: BTreeMap::new(),
-            claims,
-            unclaimed: RangeSet::default(),
             freed: Vec::new(),
-            keeps_reserve: true,
+            space,
+            conflict: None,
+            taken: Vec::new(),
         }
     }
 
-    /// No blocks of a group are claimed any more, since they are about to be taken.
-    pub fn unclaim(&mut self, ag: AgNr, start: AgBlock, count: u32) {
-        if let Some(claims) = self.claims.get_mut(&ag) {
-            claims.remove(start.0..start.0.saturating_add(count));
+    /// Waits for these groups, before any other is looked at.
+    pub fn lock_all(&mut self, groups: &BTreeSet<AgNr>) -> Result<()> {
+        groups.iter().try_for_each(|ag| self.open(*ag))
+    }
+
+    /// The groups to wait for before this change is tried again; `None` if none was missing.
+    #[must_use]
+    pub fn missing(&self) -> Option<BTreeSet<AgNr>> {
+        let missing = self.conflict?;
+        Some(self.open.keys().copied().chain([missing]).collect())
+    }
+
+    /// Releases a group that was not changed.
+    pub fn leave(&mut self, ag: AgNr) {
+        let is_same = |open: &Open| open.headers == *open.stored;
+        if self.space.is_some() && self.open.get(&ag).is_some_and(is_same) {
+            self.open.remove(&ag);
         }
+    }
+
+    /// Takes the blocks of a claim out of free space; without an owner yet.
+    pub fn take_claim(&mut self, claim: Claim) -> Result<()> {
+        self.get(claim.ag)?.fill_free_list()?;
+        if let Some(open) = self.open.get_mut(&claim.ag) {
+            let end = claim.start.0.saturating_add(claim.count);
+            open.claims.remove(claim.start.0..end);
+        }
+        self.get(claim.ag)?.take_range(claim.start, claim.count)?;
+        self.taken.push(claim);
+        Ok(())
     }
 
     /// What the superblock counts of a group.
     pub fn counts(&mut self, ag: AgNr) -> Result<GroupCounts> {
         self.get(ag)?;
         let open = self.open.get(&ag);
-        Ok(open.map(|open| open.headers.counts()).unwrap_or_default())
-    }
-
-    /// Takes what was freed.
-    pub fn take_freed(&mut self) -> Vec<Freed> {
-        std::mem::take(&mut self.freed)
+        Ok(open
+            .map(|open| counts_of(&open.headers))
+            .unwrap_or_default())
     }
 
     /// Takes all changed blocks, those of headers included, and how the counts have changed.
     pub fn take_changes(&mut self) -> Result<(BlockChanges, GroupCounts)> {
         let mut counts = GroupCounts::default();
+        for open in self.open.values() {
+            let (after, before) = (counts_of(&open.headers), counts_of(&open.stored));
+            counts.free_blocks += after.free_blocks - before.free_blocks;
+            counts.inodes += after.inodes - before.inodes;
+            counts.free_inodes += after.free_inodes - before.free_inodes;
+            counts.tree_blocks += after.tree_blocks - before.tree_blocks;
+        }
+        self.store_all()?;
+        Ok((self.blocks.take_changes(), counts))
+    }
+
+    /// What was changed is committed in a checkpoint. Gives the groups back.
+    pub fn committed(&mut self, sequence: u64) {
+        let freed = std::mem::take(&mut self.freed);
+        let taken = std::mem::take(&mut self.taken);
         for (ag, open) in std::mem::take(&mut self.open) {
-            if open.headers != open.stored {
-                let (after, before) = (open.headers.counts(), open.stored.counts());
-                counts.free_blocks += after.free_blocks - before.free_blocks;
-                counts.inodes += after.inodes - before.inodes;
-                counts.free_inodes += after.free_inodes - before.free_inodes;
-                counts.tree_blocks += after.tree_blocks - before.tree_blocks;
-                self.store(ag, open.headers)?;
+            let Some(mut held) = open.held else { continue };
+            held.holds().headers = Some(open.stored);
+            for claim in taken.iter().filter(|claim| claim.ag == ag) {
+                held.unclaim(claim.start, claim.count);
+            }
+            for freed in freed.iter().filter(|freed| freed.ag == ag) {
+                held.note_freed(sequence, freed.start, freed.count);
             }
         }
-        Ok((self.blocks.take_changes(), counts))
     }
 
     /// Sizes and counts of the filesystem.
@@ -176,12 +203,12 @@ impl Groups {
     }
 
     /// A group, to change it.
+    ///
+    /// # Errors
+    /// `Busy` if another thread has it, and may wait for one that this thread has: the change has to be begun
+    /// again with [these](Self::missing).
     pub fn get(&mut self, ag: AgNr) -> Result<Group<'_>> {
-        if !self.open.contains_key(&ag) {
-            let headers = self.read(ag)?;
-            let stored = headers.clone();
-            self.open.insert(ag, Open { headers, stored });
-        }
+        self.open(ag)?;
         let open = self.open.get_mut(&ag);
         let open =
             open.ok_or_else(|| Corrupt::new(Locus::group(ag.0.into()), GroupRule::DoubleFree))?;
@@ -193,10 +220,52 @@ impl Groups {
             agf: &mut headers.agf,
             agi: &mut headers.agi,
             free_list: &mut headers.free_list,
-            claims: self.claims.get(&ag).unwrap_or(&self.unclaimed),
+            claims: &open.claims,
             freed: &mut self.freed,
-            keeps_reserve: self.keeps_reserve,
+            keeps_reserve: self.space.is_some(),
         })
+    }
+
+    fn open(&mut self, ag: AgNr) -> Result<()> {
+        if self.open.contains_key(&ag) {
+            return Ok(());
+        }
+        let mut held = None;
+        if let Some(space) = &self.space {
+            let is_next = self
+                .open
+                .last_key_value()
+                .is_none_or(|(last, _)| *last < ag);
+            held = if is_next {
+                Some(space.lock(ag))
+            } else {
+                space.try_lock(ag)
+            };
+            if held.is_none() {
+                self.conflict = Some(ag);
+                return Err(Condition::Busy.into());
+            }
+        }
+        let holds = held.as_mut().map(Held::holds);
+        let kept = holds.as_ref().and_then(|holds| holds.headers.clone());
+        let claims = holds.map(|holds| holds.claims.clone());
+        let stored = match kept {
+            Some(kept) => kept,
+            None => Arc::new(self.read(ag)?),
+        };
+        let open = Open {
+            headers: (*stored).clone(),
+            stored,
+            claims: claims.unwrap_or_default(),
+            held,
+        };
+        self.open.insert(ag, open);
+        Ok(())
+    }
+
+    /// The group itself, to claim blocks of it; `None` if it was not looked at.
+    pub(crate) fn held(&mut self, ag: AgNr) -> Option<&mut Held> {
+        self.open.get_mut(&ag)?.held.as_mut()
     }
 
     fn read(&self, ag: AgNr) -> Result<Headers> {
@@ -229,40 +298,58 @@ impl Groups {
 
     /// Writes all that was changed.
     pub fn write_all(&mut self) -> Result<()> {
-        for (ag, open) in std::mem::take(&mut self.open) {
-            if open.headers != open.stored {
-                self.store(ag, open.headers)?;
-            }
-        }
+        self.store_all()?;
+        self.open.clear();
         self.blocks.write_all()
     }
 
-    /// Writes the headers and the free list of a group into their blocks.
-    fn store(&mut self, ag: AgNr, mut headers: Headers) -> Result<()> {
+    /// Writes the headers of all groups into their blocks.
+    fn store_all(&mut self) -> Result<()> {
+        let mut all = std::mem::take(&mut self.open);
+        let stored = all.iter_mut().try_for_each(|(ag, open)| {
+            if open.headers != *open.stored {
+                self.store(*ag, open)?;
+            }
+            Ok(())
+        });
+        self.open = all;
+        stored
+    }
+
+    /// Writes the headers and the free list of a group into their blocks, as far as they changed.
+    fn store(&mut self, ag: AgNr, open: &mut Open) -> Result<()> {
         let is_v5 = self.geometry.features.is_v5();
-        let sector = self.header(ag, AGFL_SECTOR)?;
-        let list = headers.free_list.make_contiguous();
-        let list = agfl::encode(&sector, &self.geometry, list);
-        let agf = &mut headers.agf;
-        (agf.free_list_first, agf.free_list_last) = list.range;
-        agf.free_list_count = u32::try_from(headers.free_list.len()).unwrap_or(u32::MAX);
-        self.write_header(ag, AGFL_SECTOR, list.sector);
-        let mut sector = self.header(ag, AGF_SECTOR)?;
-        if let Ok((disk, _)) = DiskAgf::mut_from_prefix(&mut sector) {
-            headers.agf.store(disk);
+        let (headers, stored) = (&mut open.headers, &open.stored);
+        if headers.free_list != stored.free_list {
+            let sector = self.header(ag, AGFL_SECTOR)?;
+            let list = headers.free_list.make_contiguous();
+            let list = agfl::encode(&sector, &self.geometry, list);
+            let agf = &mut headers.agf;
+            (agf.free_list_first, agf.free_list_last) = list.range;
+            agf.free_list_count = u32::try_from(headers.free_list.len()).unwrap_or(u32::MAX);
+            self.write_header(ag, AGFL_SECTOR, list.sector);
         }
-        if is_v5 {
-            checksum::seal(&mut sector, DiskAgf::CHECKSUM_OFFSET);
+        if headers.agf != stored.agf {
+            let mut sector = self.header(ag, AGF_SECTOR)?;
+            if let Ok((disk, _)) = DiskAgf::mut_from_prefix(&mut sector) {
+                headers.agf.store(disk);
+            }
+            if is_v5 {
+                checksum::seal(&mut sector, DiskAgf::CHECKSUM_OFFSET);
+            }
+            self.write_header(ag, AGF_SECTOR, sector);
         }
-        self.write_header(ag, AGF_SECTOR, sector);
-        let mut sector = self.header(ag, AGI_SECTOR)?;
-        if let Ok((disk, _)) = DiskAgi::mut_from_prefix(&mut sector) {
-            headers.agi.store(disk);
+        if headers.agi != stored.agi {
+            let mut sector = self.header(ag, AGI_SECTOR)?;
+            if let Ok((disk, _)) = DiskAgi::mut_from_prefix(&mut sector) {
+                headers.agi.store(disk);
+            }
+            if is_v5 {
+                checksum::seal(&mut sector, DiskAgi::CHECKSUM_OFFSET);
+            }
+            self.write_header(ag, AGI_SECTOR, sector);
         }
-        if is_v5 {
-            checksum::seal(&mut sector, DiskAgi::CHECKSUM_OFFSET);
-        }
-        self.write_header(ag, AGI_SECTOR, sector);
+        open.stored = Arc::new(open.headers.clone());
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use platter_vfs::{Error, Result};
 use super::Group;
 use crate::ondisk::agf::TreeRoot;
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, BuiltBlock};
-use crate::ondisk::{AgBlock, FsBlock, Site};
+use crate::ondisk::{AgBlock, BlockKind, BlockVerifier, FsBlock, Site};
 use crate::tree::{self, Node, Order, TreeBlocks, TreeHost, TreeRecord, TreeRule};
 
 /// A pointer of a tree as the block of the group that it is to.
@@ -38,12 +38,14 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
     fn load(&self, kind: BtreeKind, at: u64, level: u16) -> Result<Node<R>> {
         let geometry = &self.geometry;
         let block = self.fs_block(at);
-        let bytes = self
-            .blocks
-            .read(geometry.byte_offset(block), geometry.block_bytes())?;
         let owner = u64::from(self.ag.0);
-        let site = Site::new(geometry, geometry.basic_block(block), owner);
-        let rule = |rule: BtreeRule| Corrupt::new(site.locus(), rule);
+        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner);
+        let offset = geometry.byte_offset(block);
+        let blocks = &*self.blocks;
+        let bytes = blocks.verified(offset, geometry.block_bytes(), &verifier)?;
+        let locus = geometry.locus(geometry.basic_block(block));
+        let rule = |rule: BtreeRule| Corrupt::new(locus, rule);
+        let site = Site::verified(geometry, owner);
         let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
         if found.level != level {
             return Err(rule(BtreeRule::Level).into());
@@ -59,7 +61,6 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
     fn store(&mut self, kind: BtreeKind, node: &Node<R>) -> Result<()> {
         let at = self.fs_block(node.at);
         let offset = self.geometry.byte_offset(at);
-        let mut bytes = self.blocks.read(offset, self.geometry.block_bytes())?;
         let block = BuiltBlock {
             kind,
             owner: self.ag.0.into(),
@@ -70,11 +71,14 @@ impl<R: TreeRecord> TreeHost<R> for Group<'_> {
             count: node.len(),
             pointers: &node.pointers,
         };
-        block
-            .encode(at, &self.geometry, &mut bytes)
-            .ok_or_else(|| self.broken(TreeRule::Shape))?;
-        self.blocks.write(offset, bytes);
-        Ok(())
+        let seals_later = self.blocks.seals_later();
+        let bytes = self.blocks.edit(offset, self.geometry.block_bytes())?;
+        let encoded = if seals_later {
+            block.encode_unsealed(at, &self.geometry, bytes)
+        } else {
+            block.encode(at, &self.geometry, bytes)
+        };
+        encoded.ok_or_else(|| self.broken(TreeRule::Shape))
     }
 
     fn entries_max(&self, kind: BtreeKind, node: &Node<R>) -> usize {

@@ -20,11 +20,12 @@ use crate::ondisk::agf::Agf;
 use crate::ondisk::agi::Agi;
 use crate::ondisk::{AgBlock, AgNr, Geometry};
 
+pub use alloc::withheld_blocks;
 pub use blocks::{BlockChanges, Blocks};
 pub use groups::{Freed, GroupCounts, Groups};
 pub use reserve::kept_blocks;
 pub use rules::GroupRule;
-pub use space::{levels_max, min_free_list};
+pub use space::{free_list_max, levels_max, min_free_list};
 
 /// An allocation group under change.
 #[derive(Debug)]

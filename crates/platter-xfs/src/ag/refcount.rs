@@ -94,6 +94,31 @@ impl Group<'_> {
         Ok(counted.clamp(1, count.max(1)))
     }
 
+    /// The part at the end of an extent that at most so many records of reference counts lie in: its first
+    /// block, and how many there are.
+    pub fn end_with_records(
+        &self,
+        start: AgBlock,
+        count: u32,
+        most: u32,
+    ) -> Result<(AgBlock, u32)> {
+        if self.agf.refcount.is_none() {
+            return Ok((start, 0));
+        }
+        let mut before = u64::from(start.0) + u64::from(count);
+        for found in 0..most {
+            let record: Option<DiskRefcount> = self.lookup_lt(KIND, (before, 0, 0))?;
+            let record = record.map(|record| Refcount::decode(&record));
+            let Some(record) = record.filter(|record| end(record) > start.0) else {
+                return Ok((start, found));
+            };
+            before = record.start.0.into();
+        }
+        let next: Option<DiskRefcount> = self.lookup_lt(KIND, (before, 0, 0))?;
+        let next = next.map_or(0, |next| end(&Refcount::decode(&next)));
+        Ok((AgBlock(start.0.max(next)), most))
+    }
+
     fn change_references(
         &mut self,
         start: AgBlock,

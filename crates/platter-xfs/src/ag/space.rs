@@ -17,10 +17,32 @@ use crate::tree::TreeRecord;
 /// More blocks than a free list gets or loses when it is filled.
 const FILL_MAX: usize = 1024;
 
+/// Owners of each block, where the levels of their tree are estimated.
+const OWNERS_EACH: u64 = 4;
+
 /// How many blocks the free list holds before a change: enough for two splits on all levels of each tree
 /// that takes its blocks from there.
 #[must_use]
 pub fn min_free_list(agf: &Agf, geometry: &Geometry) -> usize {
+    list_blocks(trees(agf, geometry, u32::MAX).map(|(levels, most)| (levels + 1).min(most)))
+}
+
+/// The most that [`min_free_list`] comes to while blocks have a few owners each.
+#[must_use]
+pub fn free_list_max(agf: &Agf, geometry: &Geometry) -> usize {
+    let shared = u64::from(geometry.ag_blocks) * OWNERS_EACH;
+    let most = levels_max(BtreeKind::Rmap, geometry, shared);
+    list_blocks(trees(agf, geometry, most).map(|(levels, most)| most.max(levels + 1)))
+}
+
+fn list_blocks(levels: impl Iterator<Item = u32>) -> usize {
+    let sum: u32 = levels.map(|levels| levels.max(1) * 2 - 2).sum();
+    sum as usize
+}
+
+/// The levels of the trees that take their blocks from the free list, and the most that they may have:
+/// that of owners `rmap_max` where blocks have any number of them.
+fn trees(agf: &Agf, geometry: &Geometry, rmap_max: u32) -> impl Iterator<Item = (u32, u32)> {
     let extents = u64::from(geometry.ag_blocks).div_ceil(2);
     let mut trees = vec![
         (
@@ -35,15 +57,13 @@ pub fn min_free_list(agf: &Agf, geometry: &Geometry) -> usize {
     if let Some(rmap) = agf.rmap {
         // Shared blocks have any number of records.
         let most = if geometry.features.has_reflink() {
-            u32::MAX
+            rmap_max
         } else {
             levels_max(BtreeKind::Rmap, geometry, geometry.ag_blocks.into())
         };
         trees.push((rmap.levels, most));
     }
-    let split = |(levels, most): (u32, u32)| (levels + 1).min(most).max(1) * 2 - 2;
-    let sum: u32 = trees.into_iter().map(split).sum();
-    sum as usize
+    trees.into_iter()
 }
 
 /// The most levels of a tree with so many records, whose blocks are half full.

@@ -5,8 +5,9 @@ use platter_vfs::{Condition, Result};
 
 use crate::ag::Groups;
 use crate::context::FsContext;
-use crate::ondisk::{AgNr, FsBlock};
-use crate::space::{Claim, Holds};
+use crate::ondisk::{AgBlock, AgNr, FsBlock};
+use crate::space::Claim;
+use crate::txn::Log;
 
 /// Where data is best placed.
 #[derive(Debug, Clone, Copy)]
@@ -24,62 +25,124 @@ impl FsContext {
     /// `NoSpace`.
     pub fn claim(&self, most: u32, goal: &Goal) -> Result<Claim> {
         let log = self.log().ok_or(Condition::ReadOnly)?;
-        let keeps_old = self.space().keeps_old();
-        let mut holds = self.space().lock();
         loop {
-            if !keeps_old && holds.finish(log) {
-                self.space().note_returned();
-            }
-            if let Some(claim) = self.find(&holds, most, goal)? {
-                holds.claim(claim);
+            if let Some(claim) = self.find(log, most, goal)? {
                 return Ok(claim);
             }
-            if keeps_old || !holds.has_busy() {
+            if !self.space().has_busy() {
                 return Err(Condition::NoSpace.into());
             }
             log.force_freed()?;
+            self.space().finish(self.geometry().groups(), log);
         }
     }
 
     /// Drops a claim.
     pub fn unclaim(&self, claim: Claim) {
-        self.space().lock().unclaim(claim);
+        self.space()
+            .lock(claim.ag)
+            .unclaim(claim.start, claim.count);
     }
 
-    fn find(&self, holds: &Holds, most: u32, goal: &Goal) -> Result<Option<Claim>> {
+    fn find(&self, log: &Log, most: u32, goal: &Goal) -> Result<Option<Claim>> {
         let geometry = self.geometry();
-        let claims = holds.claims.clone();
-        let mut groups = Groups::of_mount(self.shared_buffers(), geometry, claims);
-        let claimed = |ag, (start, count)| Claim { ag, start, count };
         let mut first = goal.group;
-        if let Some(at) = goal.at.filter(|at| geometry.contains(*at, 1)) {
+        let at = goal.at.filter(|at| geometry.contains(*at, 1));
+        if let Some(at) = at {
             let (ag, block) = geometry.split(at);
-            let group = groups.get(ag)?;
-            let most = most.min(group.available());
-            if most > 0
-                && let Some(found) = group.find_at(block, most, &holds.busy_of(ag))?
-            {
-                return Ok(Some(claimed(ag, found)));
+            if let Some(claim) = self.claim_in(log, ag, most, Some(block))? {
+                return Ok(Some(claim));
             }
             first = ag;
         }
         let count = geometry.ag_count();
-        let mut best: Option<Claim> = None;
+        // What is all of what is wanted, then the longest there is.
+        let mut best: Option<(AgNr, u32)> = None;
         for step in 0..count {
             let ag = AgNr(first.0.wrapping_add(step) % count);
-            let group = groups.get(ag)?;
-            let wanted = most.min(group.available());
-            if wanted == 0 {
-                continue;
+            let found = self.claim_or_measure(log, ag, most)?;
+            match found {
+                Found::Claimed(claim) => return Ok(Some(claim)),
+                Found::Shorter(len) if best.is_none_or(|(_, best)| len > best) => {
+                    best = Some((ag, len));
+                }
+                Found::Shorter(_) => {}
             }
-            let found = group.find_by_length(wanted, 1, &holds.busy_of(ag))?;
-            let found = found.map(|found| claimed(ag, found));
-            if found.is_some_and(|found| found.count == most) {
-                return Ok(found);
-            }
-            let found = found.filter(|found| best.is_none_or(|best| found.count > best.count));
-            best = found.or(best);
         }
-        Ok(best)
+        match best.filter(|(_, len)| *len > 0) {
+            Some((ag, _)) => self.claim_in(log, ag, most, None),
+            None => Ok(None),
+        }
     }
+
+    /// Claims blocks in a group if there are as many in a row, else says how many there are.
+    fn claim_or_measure(&self, log: &Log, ag: AgNr, most: u32) -> Result<Found> {
+        let mut groups = self.looked_at(log, ag)?;
+        let Some(held) = groups.held(ag) else {
+            return Ok(Found::Shorter(0));
+        };
+        let busy = held.busy();
+        let group = groups.get(ag)?;
+        let wanted = most.min(group.available());
+        let found = if wanted == 0 {
+            None
+        } else {
+            group.find_by_length(wanted, 1, &busy)?
+        };
+        match found {
+            Some((start, count)) if count == most => {
+                Ok(Found::Claimed(claimed(&mut groups, ag, start, count)))
+            }
+            found => Ok(Found::Shorter(found.map_or(0, |(_, count)| count))),
+        }
+    }
+
+    /// Claims blocks of a group, those from a block on if one is given.
+    fn claim_in(
+        &self,
+        log: &Log,
+        ag: AgNr,
+        most: u32,
+        at: Option<AgBlock>,
+    ) -> Result<Option<Claim>> {
+        let mut groups = self.looked_at(log, ag)?;
+        let Some(held) = groups.held(ag) else {
+            return Ok(None);
+        };
+        let busy = held.busy();
+        let group = groups.get(ag)?;
+        let most = most.min(group.available());
+        if most == 0 {
+            return Ok(None);
+        }
+        let found = match at {
+            Some(at) => group.find_at(at, most, &busy)?,
+            None => group.find_by_length(most, 1, &busy)?,
+        };
+        Ok(found.map(|(start, count)| claimed(&mut groups, ag, start, count)))
+    }
+
+    /// A group alone, to claim blocks of it.
+    fn looked_at(&self, log: &Log, ag: AgNr) -> Result<Groups> {
+        let mut groups = Groups::of_mount(self.shared_buffers(), self.geometry(), self.space());
+        groups.get(ag)?;
+        if let Some(held) = groups.held(ag) {
+            held.finish(log);
+        }
+        Ok(groups)
+    }
+}
+
+/// What a group has.
+enum Found {
+    Claimed(Claim),
+    /// At most so many blocks in a row.
+    Shorter(u32),
+}
+
+fn claimed(groups: &mut Groups, ag: AgNr, start: AgBlock, count: u32) -> Claim {
+    if let Some(held) = groups.held(ag) {
+        held.claim(start, count);
+    }
+    Claim { ag, start, count }
 }

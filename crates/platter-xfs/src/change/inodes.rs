@@ -46,6 +46,7 @@ impl Change<'_> {
             let ag = AgNr(first.0.wrapping_add(step) % count);
             let near = if ag == home { near } else { AgInode(0) };
             let Some(inode) = self.alloc_inode_in(ag, near, new.chunk_generation)? else {
+                self.groups.leave(ag);
                 continue;
             };
             let number = geometry.inode_nr(ag, inode);

@@ -1,15 +1,15 @@
 //! A change of the filesystem: a transaction with the groups and the inodes that it changes. All of it is
 //! committed, or nothing.
 //!
-//! An operation begins one, locks the states of its inodes, [enters](Begun::enter) the groups, and commits.
+//! A change is work on copies, which can be begun again: it is where another thread has a group that it may not wait
+//! for, and where it takes more of the log than it reserved.
 
 mod cost;
 mod claim;
 mod inodes;
 mod release;
 
-use std::collections::BTreeMap;
-use std::sync::MutexGuard;
+use std::collections::{BTreeMap, BTreeSet};
 
 use platter_cache::buffer::BlockSize;
 use platter_ondisk::{Corrupt, Locus};
@@ -19,8 +19,8 @@ use crate::ag::Groups;
 use crate::context::FsContext;
 use crate::fork::InodeEdit;
 use crate::inode::{self, InodeNumberRule};
-use crate::ondisk::{BasicBlock, Geometry, InodeNr};
-use crate::space::{Claim, Holds};
+use crate::ondisk::inode::edit;
+use crate::ondisk::{AgNr, BasicBlock, Geometry, InodeNr};
 use crate::txn::{BlockType, Transaction};
 
 pub use claim::Goal;
@@ -28,14 +28,7 @@ pub use cost::Cost;
 pub use inodes::NewInode;
 pub use release::{Unmapped, free_mapping, owner_of};
 
-/// A transaction that has its space in the log; locks of inodes and groups may be taken.
-#[derive(Debug)]
-pub struct Begun<'f> {
-    context: &'f FsContext,
-    transaction: Transaction<'f>,
-}
-
-/// A change of the filesystem, which holds the lock of the groups.
+/// A change of the filesystem, which has the groups that it looks at.
 #[derive(Debug)]
 pub struct Change<'f> {
     context: &'f FsContext,
@@ -44,47 +37,115 @@ pub struct Change<'f> {
     pub groups: Groups,
     /// Inodes as they are after the change.
     inodes: BTreeMap<InodeNr, Vec<u8>>,
-    /// Claims whose blocks are taken.
-    claims: Vec<Claim>,
     /// Reserved blocks that were taken, or are not needed any more.
     kept_reservations: u64,
-    holds: MutexGuard<'f, Holds>,
+    /// Bytes of the log that it takes, if that is more than it reserved.
+    log_bytes: Option<u64>,
 }
 
-impl<'f> Begun<'f> {
-    /// Begins a transaction. The caller holds no lock that another transaction may wait for.
+/// What a change needs that was found when it was tried before.
+#[derive(Debug, Default)]
+struct Need {
+    groups: BTreeSet<AgNr>,
+    log_bytes: u64,
+    /// What the work gave back before, which it does once.
+    kept_reservations: u64,
+}
+
+/// A change that was committed.
+#[derive(Debug)]
+pub struct Committed<S, R> {
+    /// What the work returned.
+    pub result: R,
+    /// The number of the checkpoint.
+    pub sequence: u64,
+    /// What was locked for the work, and still is.
+    pub locked: S,
+}
+
+impl FsContext {
+    /// Changes the filesystem: reserves space in the log, calls `lock`, does the `work`, and commits. The work may
+    /// be done several times, the last time for good: what it changes outside the change comes after all that it
+    /// does with groups. The caller holds no lock that a change takes.
     ///
     /// # Errors
-    /// `ReadOnly` where nothing is written.
-    pub fn begin(context: &'f FsContext, cost: &Cost) -> Result<Self> {
-        let log = context.log().ok_or(Condition::ReadOnly)?;
-        let bytes = cost.log_bytes(context.geometry());
-        let transaction = Transaction::begin(context.mount(), log, bytes, 1)?;
-        Ok(Self {
-            context,
-            transaction,
-        })
+    /// Those of the work, and of the rules that what was changed has to satisfy, in which case nothing was changed;
+    /// those of the log. `ReadOnly` where nothing is written.
+    pub fn change<'f, S, R>(
+        &'f self,
+        cost: &Cost,
+        lock: impl Fn() -> S,
+        work: impl Fn(&mut Change<'f>, &mut S) -> Result<R>,
+    ) -> Result<Committed<S, R>> {
+        let mut need = Need::default();
+        loop {
+            let transaction = self.begin(cost, &need).inspect_err(|_| {
+                self.return_reserved(need.kept_reservations);
+            })?;
+            let mut locked = lock();
+            let mut change = Change::new(self, transaction, &need);
+            let done = change.groups.lock_all(&need.groups);
+            let done = done.and_then(|()| work(&mut change, &mut locked));
+            let done = done.and_then(|result| Ok((result, change.commit()?)));
+            match done {
+                Ok((result, sequence)) => {
+                    return Ok(Committed {
+                        result,
+                        sequence,
+                        locked,
+                    });
+                }
+                Err(_) if change.takes_more(&mut need) => self.space().note_conflict(),
+                Err(error) => {
+                    self.return_reserved(change.kept_reservations);
+                    return Err(error);
+                }
+            }
+        }
     }
 
-    /// Locks the groups, to change them.
-    #[must_use]
-    pub fn enter(self) -> Change<'f> {
-        let holds = self.context.space().lock();
-        let claims = holds.claims.clone();
-        let buffers = self.context.shared_buffers();
-        Change {
-            groups: Groups::of_mount(buffers, self.context.geometry(), claims),
-            context: self.context,
-            transaction: self.transaction,
-            inodes: BTreeMap::new(),
-            claims: Vec::new(),
-            kept_reservations: 0,
-            holds,
+    /// Blocks that were reserved are free again.
+    fn return_reserved(&self, count: u64) {
+        if count > 0 {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.mount().free_blocks().add(count);
         }
+    }
+
+    fn begin(&self, cost: &Cost, need: &Need) -> Result<Transaction<'_>> {
+        let log = self.log().ok_or(Condition::ReadOnly)?;
+        let usual = cost.log_bytes(self.geometry()).min(log.usual_max());
+        Transaction::begin(self.mount(), log, usual.max(need.log_bytes), 1)
     }
 }
 
 impl<'f> Change<'f> {
+    fn new(context: &'f FsContext, transaction: Transaction<'f>, need: &Need) -> Self {
+        let buffers = context.shared_buffers();
+        Self {
+            groups: Groups::of_mount(buffers, context.geometry(), context.space()),
+            context,
+            transaction,
+            inodes: BTreeMap::new(),
+            kept_reservations: need.kept_reservations,
+            log_bytes: None,
+        }
+    }
+
+    /// Whether the change failed for want of what it can have when it is begun again.
+    fn takes_more(&self, need: &mut Need) -> bool {
+        need.kept_reservations = self.kept_reservations;
+        if let Some(bytes) = self.log_bytes {
+            need.log_bytes = need.log_bytes.max(bytes);
+            return true;
+        }
+        let missing = self.groups.missing();
+        missing.is_some_and(|missing| {
+            need.groups.extend(missing);
+            true
+        })
+    }
+
     /// The filesystem.
     #[must_use]
     pub fn context(&self) -> &'f FsContext {
@@ -97,9 +158,15 @@ impl<'f> Change<'f> {
         self.context.geometry()
     }
 
-    /// An inode in use as it is after the changes so far.
-    pub fn inode(&self, number: InodeNr) -> Result<InodeEdit> {
-        let image = self.image(number)?;
+    /// An inode in use as it is after the changes so far. The group of one without a name is locked: others that
+    /// are on its list change what it has of the list.
+    pub fn inode(&mut self, number: InodeNr) -> Result<InodeEdit> {
+        let mut image = self.image(number)?;
+        if !self.inodes.contains_key(&number) && edit::links(&image) == Some(0) {
+            let (ag, _) = self.geometry().split_inode(number);
+            self.groups.get(ag)?;
+            image = self.image(number)?;
+        }
         InodeEdit::of_image(image, number, self.geometry())
     }
 
@@ -117,16 +184,6 @@ impl<'f> Change<'f> {
         self.inodes.insert(number, edit.into_image());
     }
 
-    /// Takes the blocks of a claim out of free space; without an owner yet.
-    pub fn take_claim(&mut self, claim: Claim) -> Result<()> {
-        self.groups.get(claim.ag)?.fill_free_list()?;
-        self.groups.unclaim(claim.ag, claim.start, claim.count);
-        let mut group = self.groups.get(claim.ag)?;
-        group.take_range(claim.start, claim.count)?;
-        self.claims.push(claim);
-        Ok(())
-    }
-
     /// So many blocks that were reserved are taken, or not needed any more: they count as free again, less
     /// what the change takes.
     pub fn keep_reserved(&mut self, count: u64) {
@@ -134,11 +191,7 @@ impl<'f> Change<'f> {
     }
 
     /// Commits the change. Returns the number of its checkpoint.
-    ///
-    /// # Errors
-    /// Those of the rules that what was changed has to satisfy, in which case nothing was changed; those of
-    /// the log.
-    pub fn commit(mut self) -> Result<u64> {
+    fn commit(&mut self) -> Result<u64> {
         let geometry = self.geometry();
         let (blocks, counts) = self.groups.take_changes()?;
         for (at, len) in blocks.freed {
@@ -154,10 +207,7 @@ impl<'f> Change<'f> {
             if blocks.fresh.contains(&at) {
                 self.transaction.create(place, size, &what, bytes);
             } else {
-                self.transaction.edit(place, size, &what, |old| {
-                    old.copy_from_slice(&bytes);
-                    Ok(())
-                })?;
+                self.transaction.replace(place, size, &what, bytes)?;
             }
         }
         for (number, image) in std::mem::take(&mut self.inodes) {
@@ -171,7 +221,11 @@ impl<'f> Change<'f> {
                 Ok(())
             })?;
         }
-        let sequence = self.transaction.commit()?;
+        self.log_bytes = self.transaction.missing_bytes();
+        if self.log_bytes.is_some() {
+            return Err(Condition::Busy.into());
+        }
+        let sequence = self.transaction.end()?;
         let mount = self.context.mount();
         let reserved = i64::try_from(self.kept_reservations).unwrap_or(i64::MAX);
         mount.free_blocks().add(counts.free_blocks + reserved);
@@ -181,10 +235,7 @@ impl<'f> Change<'f> {
             let floor = self.context.space().add_to_floor(counts.tree_blocks);
             mount.free_blocks().set_exact_below(floor);
         }
-        for claim in self.claims {
-            self.holds.unclaim(claim);
-        }
-        self.holds.note_freed(sequence, self.groups.take_freed());
+        self.groups.committed(sequence);
         Ok(sequence)
     }
 }

@@ -1,6 +1,6 @@
 //! Blocks that files give back.
 
-use platter_vfs::Result;
+use platter_vfs::{FileKind, Result};
 
 use super::Change;
 use crate::ag::Groups;
@@ -8,7 +8,11 @@ use crate::fork::{ForkEdit, InodeEdit};
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::extent::Mapping;
 use crate::ondisk::inode::InodeFlags2;
-use crate::ondisk::{AgNr, FileBlock, ForkKind, FsBlock, Geometry, InodeNr};
+use crate::ondisk::{AgNr, FileBlock, ForkKind, FsBlock, Geometry, Inode, InodeNr};
+
+/// Blocks of metadata that are freed at once: each is logged as cancelled. A multiple of the blocks of the
+/// largest directory block.
+const METADATA_BLOCKS_MAX: u64 = 128;
 
 /// How an unmapping ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +68,8 @@ pub fn free_mapping(
 }
 
 impl Change<'_> {
-    /// Unmaps blocks of a file from the end on, at most so many mappings, and frees them. Stores the fork.
+    /// Unmaps blocks of a file from the end on, at most so many mappings and records of reference counts in
+    /// them, of which there may be two at least, and frees them. Stores the fork.
     pub fn unmap(
         &mut self,
         edit: &mut InodeEdit,
@@ -74,6 +79,7 @@ impl Change<'_> {
     ) -> Result<Unmapped> {
         let geometry = self.geometry();
         let number = edit.inode().number;
+        let unit = metadata_unit(edit.inode(), kind, geometry);
         let is_shared =
             kind == ForkKind::Data && edit.inode().flags2.contains(InodeFlags2::REFLINK);
         let mut fork = ForkEdit::open(&edit.fork(kind)?, number, geometry)?;
@@ -84,14 +90,32 @@ impl Change<'_> {
             if last.end() <= blocks.start {
                 break;
             }
-            let Some(after) = left.checked_sub(1) else {
-                outcome = Unmapped::Before(end.min(last.end()));
+            let end_here = last.end().min(end);
+            let Some(after) = left.checked_sub(if is_shared { 2 } else { 1 }) else {
+                outcome = Unmapped::Before(end_here);
                 break;
             };
             left = after;
-            let first = last.offset.max(blocks.start);
-            let count = last.end().min(end).0.saturating_sub(first.0);
+            let mut first = last.offset.max(blocks.start);
+            if unit.is_some() {
+                let most = end_here.0.saturating_sub(METADATA_BLOCKS_MAX);
+                let whole = most.next_multiple_of(METADATA_BLOCKS_MAX / 2);
+                first = first.max(FileBlock(whole));
+            }
+            if is_shared {
+                let skipped = first.0 - last.offset.0;
+                let (ag, start) = geometry.split(FsBlock(last.start + skipped));
+                let count = u32::try_from(end_here.0 - first.0).unwrap_or(u32::MAX);
+                let group = self.groups.get(ag)?;
+                let (from, records) = group.end_with_records(start, count, left + 1)?;
+                left = left.saturating_sub(records.saturating_sub(1));
+                first = FileBlock(first.0 + u64::from(from.0 - start.0));
+            }
+            let count = end_here.0.saturating_sub(first.0);
             for gone in fork.unmap(&mut self.groups, first, count)? {
+                if let Some(unit) = unit {
+                    self.forget_metadata(&gone, unit);
+                }
                 free_mapping(&mut self.groups, &gone, number, (kind, is_shared))?;
             }
             end = first;
@@ -102,5 +126,38 @@ impl Change<'_> {
         fork.store(edit)?;
         edit.refresh(geometry)?;
         Ok(outcome)
+    }
+
+    /// Blocks of metadata that are about to be freed must not be replayed. Those that lie in several extents
+    /// are not written here, nor are they in the log.
+    fn forget_metadata(&mut self, gone: &Mapping, unit: u64) {
+        let geometry = self.context.geometry();
+        let mut at = 0;
+        while at < gone.count {
+            let next = (gone.offset.0 + at + 1).next_multiple_of(unit) - gone.offset.0;
+            let count = next.min(gone.count) - at;
+            let bytes = count << geometry.block_bits;
+            if let Some(bytes) = u32::try_from(bytes)
+                .ok()
+                .filter(|len| len.is_power_of_two())
+            {
+                let place = geometry.byte_offset(FsBlock(gone.start + at));
+                self.groups.blocks_mut().forget(place, bytes);
+            }
+            at += count;
+        }
+    }
+}
+
+/// The blocks of a piece of metadata in a fork; `None` for contents.
+fn metadata_unit(inode: &Inode, kind: ForkKind, geometry: &Geometry) -> Option<u64> {
+    match (kind, inode.kind) {
+        (ForkKind::Attr, _) => Some(1),
+        (ForkKind::Data, FileKind::Directory) => {
+            Some(u64::from(geometry.dir_block_bytes()) >> geometry.block_bits)
+        }
+        // Each extent of a target is one.
+        (ForkKind::Data, FileKind::Symlink) => Some(METADATA_BLOCKS_MAX),
+        (ForkKind::Data, _) => None,
     }
 }

@@ -48,7 +48,7 @@ pub struct FsContext {
     data: Arc<dyn BlockDevice>,
     /// The log, once the filesystem is written.
     log: OnceLock<Log>,
-    space: Space,
+    space: Arc<Space>,
     /// The realtime device, if it was named.
     realtime: Option<RealtimeDevice>,
 }
@@ -83,7 +83,7 @@ impl FsContext {
             buffers: Arc::new(BufferCache::over(store, addressing, budget)),
             data,
             log: OnceLock::new(),
-            space: Space::default(),
+            space: Arc::default(),
             realtime,
         }
     }
@@ -107,9 +107,9 @@ impl FsContext {
         self.log.get()
     }
 
-    /// Which free blocks are not to be allocated.
+    /// The groups, each in use by one thread at a time that changes it.
     #[must_use]
-    pub fn space(&self) -> &Space {
+    pub fn space(&self) -> &Arc<Space> {
         &self.space
     }
 

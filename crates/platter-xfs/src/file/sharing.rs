@@ -2,30 +2,40 @@
 
 use std::ops::Range;
 
-use platter_vfs::{Extent, Place, Result};
+use platter_vfs::{Extent, Result};
 
 use super::part;
 use crate::btree::Tree;
 use crate::context::FsContext;
-use crate::ondisk::AgNr;
+use crate::ondisk::{AgNr, Geometry};
+
 use crate::ondisk::btree::{BtreeKind, DiskRefcount, Refcount};
 
+/// Records of reference counts that are looked at together: as many change when shared blocks are copied.
+const RECORDS_MAX: usize = 8;
+
 /// Whether the first of `count` blocks from a byte of the data device on is shared, and for how many of them
-/// that holds.
+/// that holds, as far as a few reference counts say.
 pub fn is_shared(context: &FsContext, place: u64, count: u64) -> Result<(u64, bool)> {
-    let bits = u32::from(context.geometry().block_bits);
-    let extent = Extent {
-        place: Some(Place {
-            member: 0,
-            offset: place,
-        }),
-        ..Extent::of(0..count << bits)
+    let geometry = context.geometry();
+    let (ag, first) = group_block(geometry, place);
+    let blocks = first..first.saturating_add(count);
+    let (ranges, end) = shared_ranges(context, ag, &blocks, RECORDS_MAX)?;
+    let Some(range) = ranges.first() else {
+        return Ok((end - first, false));
     };
-    let parts = split(context, &extent)?;
-    let first = parts.first();
-    Ok(first.map_or((count, false), |first| {
-        (first.file.end >> bits, first.shared)
-    }))
+    if range.start > first {
+        return Ok((range.start - first, false));
+    }
+    Ok((range.end - first, true))
+}
+
+/// The group of a byte of the data device, and its block there.
+fn group_block(geometry: &Geometry, place: u64) -> (AgNr, u64) {
+    let block = place >> geometry.block_bits;
+    let ag_blocks = u64::from(geometry.ag_blocks).max(1);
+    let ag = u32::try_from(block / ag_blocks).unwrap_or(u32::MAX);
+    (AgNr(ag), block % ag_blocks)
 }
 
 /// The parts of an extent of the data device, each shared or not.
@@ -35,7 +45,7 @@ pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>>
     };
     let geometry = context.geometry();
     let group_bytes = u64::from(geometry.ag_blocks) << geometry.block_bits;
-    let ag = AgNr(u32::try_from(place.offset / group_bytes).unwrap_or(u32::MAX));
+    let (ag, _) = group_block(geometry, place.offset);
     // Offsets within the group, in bytes; extents do not cross groups.
     let start = place.offset % group_bytes;
     let end = start + (extent.file.end - extent.file.start);
@@ -44,7 +54,7 @@ pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>>
     let file = |at: u64| extent.file.start + (at - start);
     let mut parts = Vec::new();
     let mut at = start;
-    for shared in shared_ranges(context, ag, &blocks)? {
+    for shared in shared_ranges(context, ag, &blocks, usize::MAX)?.0 {
         let from = (shared.start << bits).max(start);
         let to = (shared.end << bits).min(end);
         if at < from {
@@ -59,11 +69,19 @@ pub(super) fn split(context: &FsContext, extent: &Extent) -> Result<Vec<Extent>>
     Ok(parts)
 }
 
-/// Ranges of blocks of a group within `blocks` that are referred to more than once.
-fn shared_ranges(context: &FsContext, ag: AgNr, blocks: &Range<u64>) -> Result<Vec<Range<u64>>> {
+/// Ranges of blocks of a group within `blocks` that are referred to more than once, by so many records at most;
+/// and the block up to which that is known.
+fn shared_ranges(
+    context: &FsContext,
+    ag: AgNr,
+    blocks: &Range<u64>,
+    most: usize,
+) -> Result<(Vec<Range<u64>>, u64)> {
+    let _group = context.space().lock(ag);
     let Some(root) = context.agf(ag)?.refcount else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), blocks.end));
     };
+    let mut left = most;
     let tree = Tree::of_group(context, BtreeKind::Refcount, ag, root);
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut key = Some(blocks.start);
@@ -84,6 +102,11 @@ fn shared_ranges(context: &FsContext, ag: AgNr, blocks: &Range<u64>) -> Result<V
             if start >= end || record.is_staged || record.references < 2 {
                 continue;
             }
+            let Some(after) = left.checked_sub(1) else {
+                let end = ranges.last().map_or(start, |last| last.end);
+                return Ok((ranges, end));
+            };
+            left = after;
             match ranges.last_mut() {
                 Some(last) if last.end == start => last.end = end,
                 _ => ranges.push(start..end),
@@ -91,5 +114,5 @@ fn shared_ranges(context: &FsContext, ag: AgNr, blocks: &Range<u64>) -> Result<V
         }
         key = leaf.next_key.filter(|&next| next > at && next < blocks.end);
     }
-    Ok(ranges)
+    Ok((ranges, blocks.end))
 }

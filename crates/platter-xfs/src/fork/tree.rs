@@ -6,7 +6,9 @@ use platter_vfs::{Condition, Error, Result};
 use super::{ForkEdit, Form, ROOT};
 use crate::ag::Groups;
 use crate::ondisk::btree::{BtreeBlock, BtreeKind, BtreeRule, DiskMapping, Owner, RmapOwner};
-use crate::ondisk::{AgBlock, AgNr, ForkKind, FsBlock, Geometry, InodeNr, Site};
+use crate::ondisk::{
+    AgBlock, AgNr, BlockKind, BlockVerifier, ForkKind, FsBlock, Geometry, InodeNr, Site,
+};
 use crate::tree::{Node, TreeBlocks, TreeHost, TreeRule};
 
 /// Size of the header of a root.
@@ -114,10 +116,13 @@ impl TreeHost<DiskMapping> for ForkTree<'_> {
         let geometry = self.groups.geometry();
         let block = FsBlock(at);
         let offset = geometry.byte_offset(block);
-        let bytes = self.groups.blocks().read(offset, geometry.block_bytes())?;
         let owner = self.fork.owner;
-        let site = Site::new(geometry, geometry.basic_block(block), owner.get());
-        let rule = |rule: BtreeRule| Corrupt::new(site.locus(), rule);
+        let verifier = BlockVerifier::new(geometry, BlockKind::Btree(kind), owner.get());
+        let blocks = self.groups.blocks();
+        let bytes = blocks.verified(offset, geometry.block_bytes(), &verifier)?;
+        let locus = geometry.locus(geometry.basic_block(block));
+        let rule = |rule: BtreeRule| Corrupt::new(locus, rule);
+        let site = Site::verified(geometry, owner.get());
         let found = BtreeBlock::decode(&bytes, kind, &site).map_err(rule)?;
         if found.level != level {
             return Err(rule(BtreeRule::Level).into());
@@ -134,13 +139,16 @@ impl TreeHost<DiskMapping> for ForkTree<'_> {
         let geometry = self.groups.geometry().clone();
         let at = FsBlock(node.at);
         let offset = geometry.byte_offset(at);
-        let blocks = self.groups.blocks_mut();
-        let mut bytes = blocks.read(offset, geometry.block_bytes())?;
         let block = super::built(self.fork.owner, node);
-        let encoded = block.encode(at, &geometry, &mut bytes);
-        encoded.ok_or_else(|| self.broken(TreeRule::Shape))?;
-        self.groups.blocks_mut().write(offset, bytes);
-        Ok(())
+        let blocks = self.groups.blocks_mut();
+        let seals_later = blocks.seals_later();
+        let bytes = blocks.edit(offset, geometry.block_bytes())?;
+        let encoded = if seals_later {
+            block.encode_unsealed(at, &geometry, bytes)
+        } else {
+            block.encode(at, &geometry, bytes)
+        };
+        encoded.ok_or_else(|| self.broken(TreeRule::Shape))
     }
 
     fn entries_max(&self, kind: BtreeKind, node: &Node<DiskMapping>) -> usize {

@@ -67,9 +67,9 @@ fn header_and(leaf: &[u8]) -> Vec<(u64, Vec<u8>)> {
 fn inode_is_located_by_the_mount_object() {
     let block = block();
     let context = sample_context(&[(16, &block)]);
-    let verified = crate::xfs_mount::tests::VERIFIED.get();
+    let verified = crate::xfs_mount::checks_of_thread();
     read(&context, number(131)).unwrap();
-    assert_eq!(crate::xfs_mount::tests::VERIFIED.get(), verified + 1);
+    assert_eq!(crate::xfs_mount::checks_of_thread(), verified + 1);
 }
 
 #[test]

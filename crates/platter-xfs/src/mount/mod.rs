@@ -162,7 +162,9 @@ impl Filesystem for Xfs {
         // What lies where no inode chunk is may be anything.
         let is_allocated = match InodeNr::new(id.number) {
             Some(number) => {
-                let _groups = self.context().space().lock();
+                let (ag, _) = self.context().geometry().split_inode(number);
+                let is_there = ag.0 < self.context().geometry().ag_count();
+                let _group = is_there.then(|| self.context().space().lock(ag));
                 inode::is_allocated(self.context(), number)?
             }
             None => false,

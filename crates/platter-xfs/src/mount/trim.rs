@@ -26,20 +26,15 @@ pub(super) fn trim(context: &FsContext, asked: &Trim) -> Result<u64> {
         if end <= wanted.start || start >= wanted.end {
             continue;
         }
-        // The blocks stay free while the lock is held.
-        let mut holds = context.space().lock();
-        if holds.finish(log) {
-            context.space().note_returned();
-        }
-        let busy = holds.busy_of(ag);
-        let claims = holds.claims.get(&ag);
+        // The blocks stay free while this thread has the group.
+        let mut held = context.space().lock(ag);
+        held.finish(log);
+        let busy = held.busy();
+        let claims = &held.holds().claims;
         let free = free_blocks(context, ag)?;
         let free = free.within(0..u32::MAX).collect::<Vec<_>>();
         for extent in free {
-            let unclaimed = match claims {
-                Some(claims) => claims.gaps(extent).collect(),
-                None => vec![extent],
-            };
+            let unclaimed: Vec<_> = claims.gaps(extent).collect();
             for unused in unclaimed.into_iter().flat_map(|part| busy.gaps(part)) {
                 trimmed += discard(context, ag, &unused, &wanted, asked.min_bytes)?;
             }

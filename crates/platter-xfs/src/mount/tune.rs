@@ -3,7 +3,7 @@
 use platter_ondisk::Locus;
 use platter_vfs::{Condition, Result, Tune, Unsupported};
 
-use crate::change::{Begun, Cost};
+use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::features::Incompat;
 use crate::ondisk::superblock::{add_incompat, set_label};
@@ -44,17 +44,22 @@ pub(super) fn tune(context: &FsContext, changes: &[Tune]) -> Result<()> {
         bytes: 2 * u64::from(len),
         ..Cost::default()
     };
-    let mut change = Begun::begin(context, &cost)?.enter();
-    let mut sector = change.groups.blocks().read(0, len)?;
-    for change in changes {
-        if let Tune::Label(label) = change {
-            set_label(&mut sector, label);
+    let edited = |change: &mut Change<'_>| {
+        // The superblock is changed by the thread that has the first group.
+        change.groups.get(AgNr(0))?;
+        let mut sector = change.groups.blocks().read(0, len)?;
+        for change in changes {
+            if let Tune::Label(label) = change {
+                set_label(&mut sector, label);
+            }
         }
-    }
-    add_incompat(&mut sector, incompat);
-    DiskSuperblock::seal(&mut sector);
-    change.groups.blocks_mut().write(0, sector.clone());
-    let sequence = change.commit()?;
+        add_incompat(&mut sector, incompat);
+        DiskSuperblock::seal(&mut sector);
+        change.groups.blocks_mut().write(0, sector.clone());
+        Ok(sector)
+    };
+    let done = context.change(&cost, || (), |change, ()| edited(change))?;
+    let (sector, sequence) = (done.result, done.sequence);
     context.log().ok_or(Condition::ReadOnly)?.force(sequence)?;
     for ag in context.geometry().groups().skip(1) {
         let at = context.geometry().ag_offset(ag);

@@ -9,8 +9,8 @@ use platter_vfs::writing::{Flushed, MountEnd, WritableMount, start_flusher};
 use platter_vfs::{Clock, Condition, Result, Unsupported};
 
 use super::{Logging, MountOptions, Recovery};
-use crate::ag::kept_blocks;
-use crate::change::{Begun, Cost};
+use crate::ag::{kept_blocks, withheld_blocks};
+use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::ondisk::{Geometry, Superblock, superblock};
 use crate::ops::SuperBlock;
@@ -137,11 +137,12 @@ fn open_log(
 /// Keeps free blocks for the B-trees of all groups.
 fn keep_blocks(context: &FsContext) -> Result<()> {
     let geometry = context.geometry();
-    let mut kept = context.mount().set_aside();
+    let mut kept = 0_u64;
     for ag in geometry.groups() {
         let (agf, agi) = (context.agf(ag)?, context.agi(ag)?);
         kept = kept.saturating_add(kept_blocks(&agf, &agi, geometry).into());
         kept = kept.saturating_add(agf.btree_blocks.into());
+        kept = kept.saturating_add(withheld_blocks(&agf, geometry));
     }
     let kept = i64::try_from(kept).unwrap_or(i64::MAX);
     let floor = context.space().add_to_floor(kept);
@@ -160,11 +161,13 @@ fn free_staged(context: &FsContext) -> Result<()> {
     };
     for ag in context.geometry().groups() {
         loop {
-            let mut change = Begun::begin(context, &cost)?.enter();
-            if !change.groups.get(ag)?.free_first_staged()? {
+            let step = |change: &mut Change<'_>| change.groups.get(ag)?.free_first_staged();
+            if !context
+                .change(&cost, || (), |change, ()| step(change))?
+                .result
+            {
                 break;
             }
-            change.commit()?;
         }
     }
     Ok(())
@@ -259,22 +262,26 @@ fn store_counters(context: &FsContext) -> Result<()> {
         bytes: 2 * u64::from(context.geometry().sector_bytes()),
         ..Cost::default()
     };
-    let mut change = Begun::begin(context, &cost)?.enter();
+    context.change(&cost, || (), |change, ()| count_all(change))?;
+    Ok(())
+}
+
+fn count_all(change: &mut Change<'_>) -> Result<()> {
+    let geometry = change.geometry();
     let mut counters = Counters::default();
-    for ag in context.geometry().groups() {
+    for ag in geometry.groups() {
         let counts = change.groups.counts(ag)?;
         let count = |count: i64| u64::try_from(count).unwrap_or_default();
         counters.inodes += count(counts.inodes);
         counters.free_inodes += count(counts.free_inodes);
         counters.free_blocks += count(counts.free_blocks);
     }
-    let len = context.geometry().sector_bytes();
+    let len = geometry.sector_bytes();
     let mut sector = change.groups.blocks().read(0, len)?;
     superblock::set_counters(
         &mut sector,
         [counters.inodes, counters.free_inodes, counters.free_blocks],
     );
     change.groups.blocks_mut().write(0, sector);
-    change.commit()?;
     Ok(())
 }

@@ -52,20 +52,30 @@ pub fn check(bytes: &[u8], site: &Site<'_>) -> Result<(), SymlinkRule> {
     header.identity().check(bytes, site)
 }
 
-/// The block of version 5 that holds a whole target; `None` if it does not fit.
+/// An extent of `blocks` blocks of version 5 with the part of a target that begins at `offset` and fits, and the
+/// length of that part.
 #[must_use]
-pub fn encode(target: &[u8], site: &Site<'_>) -> Option<Vec<u8>> {
-    let len = usize::try_from(site.geometry.block_bytes()).ok()?;
+pub fn encode(
+    target: &[u8],
+    offset: usize,
+    blocks: u32,
+    site: &Site<'_>,
+) -> Option<(Vec<u8>, usize)> {
+    let len = usize::try_from(site.geometry.block_bytes().checked_mul(blocks)?).ok()?;
     let mut bytes = vec![0; len];
+    let space = len.checked_sub(size_of::<DiskRemoteHeader>())?;
+    let rest = target.get(offset..)?;
+    let part = rest.get(..space.min(rest.len()))?;
     let (header, body) = DiskRemoteHeader::mut_from_prefix(&mut bytes).ok()?;
     header.magic.set(SYMLINK_MAGIC);
-    header.bytes.set(u32::try_from(target.len()).ok()?);
+    header.offset.set(u32::try_from(offset).ok()?);
+    header.bytes.set(u32::try_from(part.len()).ok()?);
     header.uuid = *site.geometry.meta_uuid.as_bytes();
     header.owner.set(site.owner);
     header.block.set(site.at.0);
-    body.get_mut(..target.len())?.copy_from_slice(target);
+    body.get_mut(..part.len())?.copy_from_slice(part);
     checksum::seal(&mut bytes, DiskRemoteHeader::CHECKSUM_OFFSET);
-    Some(bytes)
+    Some((bytes, part.len()))
 }
 
 /// The part of a target, `left` bytes of which begin at `offset`, in the extent that fills `bytes`.

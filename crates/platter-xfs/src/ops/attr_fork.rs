@@ -6,9 +6,10 @@ use platter_vfs::{FileKind, Result, Unsupported};
 use crate::change::Change;
 use crate::directory::change::DirectoryChange;
 use crate::fork::{ForkEdit, InodeEdit};
+use crate::ondisk::da::DaLinks;
 use crate::ondisk::features::Version;
 use crate::ondisk::inode::{InodeRule, edit};
-use crate::ondisk::{ForkFormat, ForkKind, superblock};
+use crate::ondisk::{AgNr, FileBlock, ForkFormat, ForkKind, FsBlock, Site, attr, superblock};
 
 /// Where Linux begins the fork in inodes of 512 bytes and more: behind space for the root of a tree of 12
 /// mappings.
@@ -70,12 +71,37 @@ impl Change<'_> {
         self.note_attributes()
     }
 
+    /// Makes the first block of an attribute fork with blocks a leaf without attributes: nothing leads to the
+    /// others any more.
+    pub fn empty_attributes(&mut self, edit: &mut InodeEdit) -> Result<()> {
+        let geometry = self.geometry();
+        let number = edit.inode().number;
+        let mut fork = ForkEdit::open(&edit.fork(ForkKind::Attr)?, number, geometry)?;
+        let first = fork.lookup(&mut self.groups, FileBlock(0))?;
+        let Some(first) = first.filter(|first| first.offset.0 == 0) else {
+            return Ok(());
+        };
+        let at = FsBlock(first.start);
+        let site = Site::new(geometry, geometry.basic_block(at), number.get());
+        let broken = || Corrupt::new(Locus::inode(number.get()), InodeRule::ForkOffset);
+        let links = DaLinks {
+            next: None,
+            previous: None,
+        };
+        let leaf = attr::build::leaf(&[], links, &site).ok_or_else(broken)?;
+        let place = geometry.byte_offset(at);
+        self.groups.blocks_mut().create(place, leaf);
+        Ok(())
+    }
+
     /// Says in the superblock that inodes have attributes (`XFS_SB_VERSION_ATTRBIT`).
     fn note_attributes(&mut self) -> Result<()> {
         if self.geometry().features.version.contains(Version::ATTR) {
             return Ok(());
         }
         let len = self.geometry().sector_bytes();
+        // The superblock is changed by the thread that has the first group.
+        self.groups.get(AgNr(0))?;
         let mut sector = self.groups.blocks().read(0, len)?;
         superblock::add_version(&mut sector, Version::ATTR);
         self.groups.blocks_mut().write(0, sector);

@@ -8,7 +8,7 @@ use platter_vfs::namei::NewInode;
 use platter_vfs::{Condition, CreateKind, Error, FileKind, Name, Result};
 
 use super::names::{NAME_COST, change_directory};
-use super::state::{States, Times, set_links, touch};
+use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock};
 use crate::change::{self, Change, Cost};
 use crate::directory::change::{DirectoryChange, NewEntry};
@@ -17,7 +17,9 @@ use crate::inode;
 use crate::ondisk::btree::{Owner, RmapOwner};
 use crate::ondisk::inode::edit::{self, FreshInode, StoredFork};
 use crate::ondisk::inode::{InodeFlags, InodeFlags2, SYMLINK_BYTES_MAX};
-use crate::ondisk::{AgNr, FileBlock, ForkFormat, ForkKind, InodeNr, Mapping, Site, attr, symlink};
+use crate::ondisk::{
+    AgBlock, AgNr, FileBlock, ForkFormat, ForkKind, FsBlock, InodeNr, Mapping, Site, symlink,
+};
 use crate::xattr::Attributes;
 
 /// What all inodes inherit of the flags of their directory.
@@ -124,19 +126,22 @@ impl Inode {
         let superblock = &self.superblock;
         let blueprint = self.plan_new(new)?;
         let cost = NAME_COST.and(blueprint.cost(self));
-        let begun = superblock.begin(&cost)?;
-        let mut state = self.state.write();
-        let mut changing = begun.enter();
-        let links = u32::from(name.is_some());
-        let number = superblock.make(&mut changing, self.number, &blueprint, links)?;
         let is_directory = blueprint.kind() == FileKind::Directory;
-        if let Some(name) = name {
+        let number = superblock.change(&cost, &[self], |changing, _| {
+            let links = u32::from(name.is_some());
+            let number = superblock.make(changing, self.number, &blueprint, links)?;
+            let Some(name) = name else {
+                let mut edit = changing.inode(number)?;
+                changing.add_unlinked(&mut edit)?;
+                changing.put(edit);
+                return Ok(number);
+            };
             let entry = NewEntry {
                 name: &name,
                 inode: number,
                 kind: blueprint.kind(),
             };
-            change_directory(&mut changing, self.number, |dir| dir.insert(&entry))?;
+            change_directory(changing, self.number, |dir| dir.insert(&entry))?;
             let mut edit = changing.inode(self.number)?;
             touch(&mut edit, Times::of_contents(superblock.clock.now()))?;
             if is_directory {
@@ -144,14 +149,8 @@ impl Inode {
                 set_links(&mut edit, links)?;
             }
             changing.put(edit);
-        } else {
-            let mut edit = changing.inode(number)?;
-            changing.add_unlinked(&mut edit)?;
-            changing.put(edit);
-        }
-        let sequence = changing.commit()?;
-        state.committed(self.context(), sequence, true)?;
-        drop(state);
+            Ok(number)
+        })?;
         superblock.adopt(number, name.is_none())
     }
 
@@ -162,31 +161,28 @@ impl Inode {
             inodes: 3,
             ..Cost::default()
         });
-        let begun = superblock.begin(&cost)?;
-        let mut states = States::lock(&[self, file]);
-        let mut changing = begun.enter();
         let now = superblock.clock.now();
         let entry = NewEntry {
             name: &name,
             inode: file.number,
             kind: file.kind,
         };
-        change_directory(&mut changing, self.number, |dir| dir.insert(&entry))?;
-        let mut edit = changing.inode(self.number)?;
-        touch(&mut edit, Times::of_contents(now))?;
-        changing.put(edit);
-        let mut edit = changing.inode(file.number)?;
-        let links = edit.inode().links;
-        if links == 0 {
-            changing.remove_unlinked(&mut edit)?;
-        }
-        set_links(&mut edit, links.saturating_add(1))?;
-        touch(&mut edit, Times::of_attributes(now))?;
-        changing.put(edit);
-        let sequence = changing.commit()?;
-        states.committed(self.context(), sequence)?;
-        states.of(file).may_get_first_name = false;
-        drop(states);
+        let links = superblock.change(&cost, &[self, file], |changing, states| {
+            change_directory(changing, self.number, |dir| dir.insert(&entry))?;
+            let mut edit = changing.inode(self.number)?;
+            touch(&mut edit, Times::of_contents(now))?;
+            changing.put(edit);
+            let mut edit = changing.inode(file.number)?;
+            let links = edit.inode().links;
+            if links == 0 {
+                changing.remove_unlinked(&mut edit)?;
+            }
+            set_links(&mut edit, links.saturating_add(1))?;
+            touch(&mut edit, Times::of_attributes(now))?;
+            changing.put(edit);
+            states.of(file).may_get_first_name = false;
+            Ok(links)
+        })?;
         if links == 0 {
             // Now that it can be found, what was written to it before has to be.
             file.add_to_dirty();
@@ -331,41 +327,62 @@ fn fill_link(changing: &mut Change<'_>, edit: &mut InodeEdit, target: &[u8]) -> 
     if target.len() <= edit.fork(ForkKind::Data)?.bytes.len() {
         fill_local(edit, ForkFormat::Local, target)?;
     } else {
-        if size > u64::from(attr::remote::capacity(geometry)) {
-            return Err(super::data::refused("a target of a link in several blocks"));
-        }
-        let (home, _) = geometry.split_inode(number);
-        let mut found = None;
-        for step in 0..geometry.ag_count() {
-            let ag = AgNr(home.0.wrapping_add(step) % geometry.ag_count());
-            let mut group = changing.groups.get(ag)?;
-            if group.available() == 0 {
-                continue;
-            }
-            if let Some((start, _)) = group.alloc_extent(1)? {
-                group.add_owner(&Owner::special(start, 1, RmapOwner(number.get())))?;
-                found = Some(geometry.fs_block(ag, start));
-                break;
-            }
-        }
-        let at = found.ok_or(Condition::NoSpace)?;
-        let fork = edit.fork(ForkKind::Data)?;
-        let mut fork = ForkEdit::open(&fork, number, geometry)?;
-        fork.map(
-            &mut changing.groups,
-            Mapping {
-                offset: FileBlock(0),
-                start: at.0,
-                count: 1,
+        let len = u32::try_from(size).map_err(|_| Condition::NameTooLong)?;
+        let count = symlink::blocks(len, geometry);
+        let mut fork = ForkEdit::open(&edit.fork(ForkKind::Data)?, number, geometry)?;
+        let mut done = 0;
+        while done < count {
+            let (ag, start, found) = alloc_target(changing, number, count - done)?;
+            changing.groups.get(ag)?.add_owner(&Owner {
+                offset: done.into(),
+                ..Owner::special(start, found, RmapOwner(number.get()))
+            })?;
+            let mapping = Mapping {
+                offset: FileBlock(done.into()),
+                start: geometry.fs_block(ag, start).0,
+                count: found.into(),
                 is_unwritten: false,
-            },
-        )?;
+            };
+            fork.map(&mut changing.groups, mapping)?;
+            done += found;
+        }
+        let (mappings, _) = fork.contents(&mut changing.groups)?;
         fork.store(edit)?;
-        let site = Site::new(geometry, geometry.basic_block(at), number.get());
-        let block = symlink::encode(target, &site).ok_or(Condition::NameTooLong)?;
-        let offset = geometry.byte_offset(at);
-        changing.groups.blocks_mut().create(offset, block);
+        let mut offset = 0;
+        for mapping in mappings {
+            let at = FsBlock(mapping.start);
+            let blocks = u32::try_from(mapping.count).unwrap_or(u32::MAX);
+            let site = Site::new(geometry, geometry.basic_block(at), number.get());
+            let extent = symlink::encode(target, offset, blocks, &site);
+            let (bytes, len) = extent.ok_or(Condition::NameTooLong)?;
+            let place = geometry.byte_offset(at);
+            changing.groups.blocks_mut().create(place, bytes);
+            offset += len;
+        }
     }
     edit.change(|bytes| edit::set_size(bytes, size))?;
     edit.refresh(geometry)
+}
+
+/// Blocks in a row for the target of a link, one or two.
+fn alloc_target(
+    changing: &mut Change<'_>,
+    number: InodeNr,
+    most: u32,
+) -> Result<(AgNr, AgBlock, u32)> {
+    let geometry = changing.geometry();
+    let (home, _) = geometry.split_inode(number);
+    for step in 0..geometry.ag_count() {
+        let ag = AgNr(home.0.wrapping_add(step) % geometry.ag_count());
+        let mut group = changing.groups.get(ag)?;
+        let most = most.min(group.available());
+        if most == 0 {
+            continue;
+        }
+        // A block of a length that is a power of two is logged as one.
+        if let Some((start, count)) = group.alloc_extent(1 << most.ilog2())? {
+            return Ok((ag, start, count));
+        }
+    }
+    Err(Condition::NoSpace.into())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use platter_vfs::{FileKind, NameBuf, Result, Timestamp};
 
 use super::names::{NAME_COST, change_directory};
-use super::state::{States, Times, set_links, touch};
+use super::state::{Times, set_links, touch};
 use super::{Inode, SuperBlock};
 use crate::change::{Change, Cost};
 use crate::inode;
@@ -41,23 +41,19 @@ impl Inode {
             inodes: 3,
             ..Cost::default()
         });
-        let begun = superblock.begin(&cost)?;
-        let mut states = States::lock(&[self, victim]);
-        let mut changing = begun.enter();
         let now = superblock.clock.now();
         let name = name.as_name();
-        change_directory(&mut changing, self.number, |dir| dir.remove(&name))?;
-        let mut edit = changing.inode(self.number)?;
-        touch(&mut edit, Times::of_contents(now))?;
-        if victim.kind == FileKind::Directory {
-            let links = edit.inode().links.saturating_sub(1);
-            set_links(&mut edit, links)?;
-        }
-        changing.put(edit);
-        let is_gone = drop_link(&mut changing, victim.number, now)?;
-        let sequence = changing.commit()?;
-        states.committed(self.context(), sequence)?;
-        drop(states);
+        let is_gone = superblock.change(&cost, &[self, victim], |changing, _| {
+            change_directory(changing, self.number, |dir| dir.remove(&name))?;
+            let mut edit = changing.inode(self.number)?;
+            touch(&mut edit, Times::of_contents(now))?;
+            if victim.kind == FileKind::Directory {
+                let links = edit.inode().links.saturating_sub(1);
+                set_links(&mut edit, links)?;
+            }
+            changing.put(edit);
+            drop_link(changing, victim.number, now)
+        })?;
         if is_gone {
             superblock.drop_unnamed(victim);
         }
@@ -66,22 +62,40 @@ impl Inode {
 }
 
 impl SuperBlock {
-    /// Frees the inodes without a name that a crash left. Once, before anything else is changed.
+    /// Frees the inodes without a name that a crash left. Once, before anything else is changed. What cannot be
+    /// freed stays on its list, and the log dirty at the end, since Linux reads the lists only then.
     pub fn finish_unlinked(self: &Arc<Self>) -> Result<u64> {
         let mut count = 0;
         for ag in self.context.geometry().groups() {
-            let begun = self.begin(&Cost::default())?;
-            let found = begun.enter().unlinked(ag)?;
+            let found = self.change(&Cost::default(), &[], |change, _| change.unlinked(ag));
+            let found = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    self.go_on_after(error)?;
+                    continue;
+                }
+            };
             for number in found {
-                let id = number.id();
-                let object = self.inodes.get_or_load(id, |seat| {
-                    self.object(inode::read(&self.context, number)?, seat)
-                })?;
-                self.inodes.release(id);
-                object.evict()?;
-                count += 1;
+                match self.finish_one(number) {
+                    Ok(()) => count += 1,
+                    Err(error) => self.go_on_after(error)?,
+                }
             }
         }
         Ok(count)
+    }
+
+    fn finish_one(self: &Arc<Self>, number: InodeNr) -> Result<()> {
+        let id = number.id();
+        let object = self.inodes.get_or_load(id, |seat| {
+            self.object(inode::read(&self.context, number)?, seat)
+        })?;
+        self.inodes.release(id);
+        object.evict()
+    }
+
+    /// What concerns one inode does not keep the others from being freed.
+    fn go_on_after(&self, error: platter_vfs::Error) -> Result<()> {
+        if self.can_write() { Ok(()) } else { Err(error) }
     }
 }

@@ -9,7 +9,7 @@ use super::Inode;
 use super::create::Blueprint;
 use super::names::{NAME_COST, change_directory};
 use super::remove::drop_link;
-use super::state::{States, Times, set_links, touch};
+use super::state::{Times, set_links, touch};
 use crate::change::{Change, Cost};
 use crate::directory::change::NewEntry;
 
@@ -60,26 +60,23 @@ impl Move<'_, '_> {
             cost = cost.and(blueprint.cost(self.from.dir));
             whiteout = Some(blueprint);
         }
-        let begun = superblock.begin(&cost)?;
-        let mut states = States::lock(&inodes);
-        let mut changing = begun.enter();
         let now = superblock.clock.now();
-        let is_gone = if self.mode == RenameMode::Exchange {
-            self.exchange(&mut changing)?;
-            false
-        } else {
-            self.replace(&mut changing, whiteout.as_ref(), now)?
-        };
-        for place in [self.from, self.to] {
-            touched(&mut changing, place.dir, Times::of_contents(now))?;
-        }
-        touched(&mut changing, &self.moved, Times::of_attributes(now))?;
-        if let Some(there) = &self.there {
-            touched(&mut changing, there, Times::of_attributes(now))?;
-        }
-        let sequence = changing.commit()?;
-        states.committed(&superblock.context, sequence)?;
-        drop(states);
+        let is_gone = superblock.change(&cost, &inodes, |changing, _| {
+            let is_gone = if self.mode == RenameMode::Exchange {
+                self.exchange(changing)?;
+                false
+            } else {
+                self.replace(changing, whiteout.as_ref(), now)?
+            };
+            for place in [self.from, self.to] {
+                touched(changing, place.dir, Times::of_contents(now))?;
+            }
+            touched(changing, &self.moved, Times::of_attributes(now))?;
+            if let Some(there) = &self.there {
+                touched(changing, there, Times::of_attributes(now))?;
+            }
+            Ok(is_gone)
+        })?;
         if let (true, Some(there)) = (is_gone, &self.there) {
             superblock.drop_unnamed(there);
         }

@@ -6,7 +6,7 @@ use platter_vfs::namei::LinkState;
 use platter_vfs::{Condition, Result, Timestamp};
 
 use super::{Inode, InodeState, SuperBlock};
-use crate::change::{Begun, Change, Cost};
+use crate::change::{Change, Cost};
 use crate::context::FsContext;
 use crate::fork::InodeEdit;
 use crate::inode;
@@ -78,35 +78,40 @@ impl SuperBlock {
         log.is_some_and(|log| !log.is_shut_down())
     }
 
-    /// Begins a change.
-    pub(super) fn begin(&self, cost: &Cost) -> Result<Begun<'_>> {
+    /// Changes the filesystem as [`FsContext::change`] does, with the states of inodes locked.
+    pub(super) fn change<'f, R>(
+        &'f self,
+        cost: &Cost,
+        inodes: &[&'f Inode],
+        work: impl Fn(&mut Change<'f>, &mut States<'f>) -> Result<R>,
+    ) -> Result<R> {
         if self.writes.is_closed() {
             return Err(Condition::ReadOnly.into());
         }
-        Begun::begin(&self.context, cost)
+        let mut done = self.context.change(cost, || States::lock(inodes), work)?;
+        done.locked.committed(&self.context, done.sequence)?;
+        Ok(done.result)
     }
 }
 
 impl Inode {
-    /// Changes the inode in one transaction. An error says that nothing was changed.
+    /// Changes the inode in one transaction. An error says that nothing was changed. The work may be done several
+    /// times, the last time for good.
     pub(super) fn change<R>(
         &self,
         cost: Cost,
-        change: impl FnOnce(&mut Change<'_>, &mut InodeEdit, &mut InodeState) -> Result<R>,
+        work: impl Fn(&mut Change<'_>, &mut InodeEdit, &mut InodeState) -> Result<R>,
     ) -> Result<R> {
         let cost = cost.and(Cost {
             inodes: 1,
             ..Cost::default()
         });
-        let begun = self.superblock.begin(&cost)?;
-        let mut state = self.state.write();
-        let mut changing = begun.enter();
-        let mut edit = changing.inode(self.number)?;
-        let result = change(&mut changing, &mut edit, &mut state)?;
-        changing.put(edit);
-        let sequence = changing.commit()?;
-        state.committed(self.context(), sequence, true)?;
-        Ok(result)
+        self.superblock.change(&cost, &[self], |change, states| {
+            let mut edit = change.inode(self.number)?;
+            let result = work(change, &mut edit, states.of(self))?;
+            change.put(edit);
+            Ok(result)
+        })
     }
 }
 

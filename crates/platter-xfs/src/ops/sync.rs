@@ -61,12 +61,9 @@ impl ReturnsSpace for SuperBlock {
             return Ok(());
         };
         let space = self.context.space();
-        if space.keeps_old() || !space.lock().has_busy() {
-            return Ok(());
-        }
-        log.force_freed()?;
-        if self.context.space().lock().finish(log) {
-            self.context.space().note_returned();
+        if space.has_busy() {
+            log.force_freed()?;
+            space.finish(self.context.geometry().groups(), log);
         }
         Ok(())
     }

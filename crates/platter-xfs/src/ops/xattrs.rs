@@ -96,7 +96,7 @@ impl Inode {
 
     fn change_xattrs(
         &self,
-        mut work: impl FnMut(&mut Change<'_>, &mut InodeEdit) -> Result<()>,
+        work: impl Fn(&mut Change<'_>, &mut InodeEdit) -> Result<()>,
     ) -> Result<()> {
         if !self.superblock.can_write() {
             return Err(Condition::ReadOnly.into());

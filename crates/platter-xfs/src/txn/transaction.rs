@@ -21,6 +21,10 @@ use crate::ondisk::log::{InodeCreate, Intent};
 use crate::ondisk::{BasicBlock, Inode};
 use crate::xfs_mount::{Mount, Running};
 
+/// More than an item takes in the log beside the bytes of its block, and a sixteenth of those for the headers of
+/// their parts.
+const ITEM_BYTES: u64 = 512;
+
 /// A transaction that runs.
 #[derive(Debug)]
 pub struct Transaction<'m> {
@@ -128,6 +132,54 @@ impl<'m> Transaction<'m> {
         change(&mut block.bytes)
     }
 
+    /// Makes these the bytes of a block.
+    pub fn replace(
+        &mut self,
+        at: BasicBlock,
+        size: BlockSize,
+        what: &BlockType,
+        bytes: Vec<u8>,
+    ) -> Result<()> {
+        if let Some(block) = self.blocks.get_mut(&at) {
+            block.bytes = bytes;
+            return Ok(());
+        }
+        let before = self.log.buffers().read((at.0, size), &*what.verifier)?;
+        if before.len() != bytes.len() {
+            let locus = Locus::block(at.0);
+            return Err(Corruption::new("block", locus, "is of another length").into());
+        }
+        let block = Block {
+            what: what.clone(),
+            size,
+            before: Some(before),
+            bytes,
+            is_touched: false,
+        };
+        self.blocks.insert(at, block);
+        Ok(())
+    }
+
+    /// The bytes to reserve for what was changed, if that may be more than is reserved and there is no space for
+    /// it now; it is not to be committed then.
+    pub fn missing_bytes(&mut self) -> Option<u64> {
+        let inode = u64::from(self.log.geometry().inode_bytes());
+        let blocks = self.blocks.values().map(|block| block.bytes.len() as u64);
+        let chunks = self.chunks.iter().map(|chunk| chunk.region.len() as u64);
+        let intents = self.intents.iter().chain(&self.done);
+        let intents = intents.flat_map(|(_, regions)| regions.iter());
+        let intents = intents.map(|region| region.len() as u64);
+        let bytes = blocks
+            .chain(chunks)
+            .chain(intents)
+            .map(|len| len + len / 16 + ITEM_BYTES);
+        let bytes = bytes.sum::<u64>()
+            + self.cancelled.len() as u64 * ITEM_BYTES
+            + self.inodes.len() as u64 * (2 * inode + 2 * ITEM_BYTES);
+        let extended = self.log.extend(&mut self.ticket, bytes);
+        (!extended).then_some(bytes)
+    }
+
     /// Logs a block even if it does not change.
     pub fn touch(&mut self, at: BasicBlock, size: BlockSize, what: &BlockType) -> Result<()> {
         self.edit(at, size, what, |_| Ok(()))?;
@@ -229,6 +281,11 @@ impl<'m> Transaction<'m> {
 
     /// Commits the transaction. Returns the number of its checkpoint, to be [forced](Log::force).
     pub fn commit(mut self) -> Result<u64> {
+        self.apply()
+    }
+
+    /// [Commits](Self::commit) what was changed; nothing is to be changed after that.
+    pub fn end(&mut self) -> Result<u64> {
         self.apply()
     }
 

@@ -3,12 +3,11 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use platter_ondisk::endian::join_u32;
 
 use super::classes::{Classed, classed};
-use super::padded::lock;
 use crate::ondisk::{AgNr, Geometry};
 
 /// An allocation group in memory (`struct xfs_perag`).
@@ -22,27 +21,13 @@ pub struct PerAg {
     number: AgNr,
     len_blocks: AtomicU32,
     inode_blocks: AtomicU64,
-    locks: Locks,
-}
-
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-struct Locks {
-    /// The inode header and what it leads to.
-    // Lock rank 8.2.
-    agi: Mutex<()>,
-    /// The header of free space and what it leads to.
-    // Lock rank 8.3.
-    agf: Mutex<()>,
 }
 
 classed!(PerAg {
     ReadOnly: number;
     Rare: len_blocks, inode_blocks;
-    Apart: locks;
 });
-classed!(Locks { Hot: agi, agf });
-const _: () = assert!(PerAg::LAYOUT.is_parted() && Locks::LAYOUT.is_parted());
+const _: () = assert!(PerAg::LAYOUT.is_parted());
 
 impl PerAg {
     fn new(number: AgNr, geometry: &Geometry) -> Self {
@@ -50,7 +35,6 @@ impl PerAg {
             number,
             len_blocks: AtomicU32::new(0),
             inode_blocks: AtomicU64::new(0),
-            locks: Locks::default(),
         };
         group.measure(geometry);
         group
@@ -84,32 +68,20 @@ impl PerAg {
         let half = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or_default();
         half(word >> 32)..half(word)
     }
-
-    /// Locks the inode header and what it leads to: before [`lock_agf`](Self::lock_agf), and in ascending
-    /// groups.
-    pub fn lock_agi(&self) -> MutexGuard<'_, ()> {
-        lock(&self.locks.agi)
-    }
-
-    /// Locks the free space header and what it leads to.
-    pub fn lock_agf(&self) -> MutexGuard<'_, ()> {
-        lock(&self.locks.agf)
-    }
 }
 
 /// Shelves of the table: the first has one place, and each other one as many as all before it.
 const SHELVES: usize = 33;
 
-type Shelf = Box<[OnceLock<Arc<PerAg>>]>;
+type Shelf<T> = Box<[OnceLock<T>]>;
 
-/// All groups by number. A group may be found before the superblock counts it; it is then as long as the
-/// geometry says, which is zero.
+/// Objects by number, on shelves that never move: one is found without a lock while there come to be more.
 #[derive(Debug)]
-pub struct PerAgTable {
-    shelves: [OnceLock<Shelf>; SHELVES],
+pub struct Shelves<T> {
+    shelves: [OnceLock<Shelf<T>>; SHELVES],
 }
 
-impl Default for PerAgTable {
+impl<T> Default for Shelves<T> {
     fn default() -> Self {
         Self {
             shelves: [const { OnceLock::new() }; SHELVES],
@@ -117,25 +89,43 @@ impl Default for PerAgTable {
     }
 }
 
-impl PerAgTable {
-    /// The group with this number, whose object is made at its first use. The number is one that the device
-    /// is long enough for, or a few more: the table grows with it.
-    pub fn get(&self, number: AgNr, geometry: &Geometry) -> Arc<PerAg> {
+impl<T> Shelves<T> {
+    /// The object with this number, which is made at its first use.
+    pub fn get(&self, number: AgNr, fresh: impl FnOnce() -> T) -> &T {
         let (shelf, place) = locate(number);
         let places = || {
             let count = 1_usize << shelf.saturating_sub(1);
             (0..count).map(|_| OnceLock::new()).collect()
         };
         let shelf = self.shelves[shelf].get_or_init(places);
+        shelf[place].get_or_init(fresh)
+    }
+
+    /// The objects that were made.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let shelves = self.shelves.iter().filter_map(OnceLock::get);
+        shelves.flatten().filter_map(OnceLock::get)
+    }
+}
+
+/// All groups by number. A group may be found before the superblock counts it; it is then as long as the
+/// geometry says, which is zero.
+#[derive(Debug, Default)]
+pub struct PerAgTable {
+    groups: Shelves<Arc<PerAg>>,
+}
+
+impl PerAgTable {
+    /// The group with this number, whose object is made at its first use. The number is one that the device
+    /// is long enough for, or a few more: the table grows with it.
+    pub fn get(&self, number: AgNr, geometry: &Geometry) -> Arc<PerAg> {
         let fresh = || Arc::new(PerAg::new(number, geometry));
-        Arc::clone(shelf[place].get_or_init(fresh))
+        Arc::clone(self.groups.get(number, fresh))
     }
 
     /// Takes over how far groups reach, after the geometry changed.
     pub(super) fn measure(&self, geometry: &Geometry) {
-        let shelves = self.shelves.iter().filter_map(OnceLock::get);
-        let groups = shelves.flatten().filter_map(OnceLock::get);
-        groups.for_each(|group| group.measure(geometry));
+        self.groups.iter().for_each(|group| group.measure(geometry));
     }
 }
 
@@ -178,7 +168,5 @@ mod tests {
         table.measure(&geometry);
         assert_eq!(beyond.len_blocks(), 1024);
         assert_eq!(beyond.inode_blocks(), geometry.inode_blocks(AgNr(4), 0));
-        let order = (beyond.lock_agi(), beyond.lock_agf());
-        drop(order);
     }
 }

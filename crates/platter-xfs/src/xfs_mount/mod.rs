@@ -14,7 +14,7 @@ mod group;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use platter_cache::layout::Layout;
+use platter_cache::layout::Layout as FieldLayout;
 use platter_vfs::Result;
 
 use crate::ondisk::{AgNr, FsSize, Geometry, InodeLocation, InodeNr, Superblock};
@@ -25,12 +25,34 @@ pub(crate) use padded::lock;
 pub use classes::Classed;
 pub use counter::StripedCounter;
 pub use freeze::{FreezeGate, Frozen, Writer};
-pub use group::{PerAg, PerAgTable};
+pub use group::{PerAg, PerAgTable, Shelves};
 pub use layouts::{ActiveSlot, Counterless, MountLayout, Packed, Separated, ShiftSlot};
 pub use padded::Padded;
 
+/// The layout of the mount object of the driver.
+#[cfg(not(any(feature = "packed", feature = "separated")))]
+pub type Layout = Counterless;
+/// The layout of the mount object of the driver.
+#[cfg(feature = "packed")]
+pub type Layout = Packed;
+/// The layout of the mount object of the driver.
+#[cfg(all(feature = "separated", not(feature = "packed")))]
+pub type Layout = Separated;
+
 /// The mount object of the driver.
-pub type Mount = XfsMount<Counterless>;
+pub type Mount = XfsMount<Layout>;
+
+#[cfg(any(test, feature = "bench"))]
+thread_local! {
+    static CHECKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Inode numbers that this thread has checked.
+#[cfg(any(test, feature = "bench"))]
+#[must_use]
+pub fn checks_of_thread() -> u64 {
+    CHECKS.get()
+}
 
 /// Batches of the counters of inodes and of blocks (`XFS_ICOUNT_BATCH`, `XFS_FDBLOCKS_BATCH`).
 const INODES_BATCH: i64 = 128;
@@ -88,7 +110,7 @@ const _: () = {
 /// A transaction that runs, until it is dropped. It is counted only once it is past the gate.
 #[derive(Debug)]
 #[must_use]
-pub struct Running<'m, L: MountLayout = Counterless> {
+pub struct Running<'m, L: MountLayout = Layout> {
     active: &'m L::Active,
     _writer: Writer<'m>,
 }
@@ -138,8 +160,8 @@ impl<L: MountLayout> XfsMount<L> {
     /// Where an inode lies; `None` for a number that no inode can have (`xfs_verify_ino`).
     #[must_use]
     pub fn locate_inode(&self, inode: InodeNr) -> Option<InodeLocation> {
-        #[cfg(test)]
-        tests::VERIFIED.set(tests::VERIFIED.get() + 1);
+        #[cfg(any(test, feature = "bench"))]
+        CHECKS.set(CHECKS.get() + 1);
         self.geometry.locate_inode_after(inode, self.sector_shift())
     }
 
@@ -216,7 +238,7 @@ impl<L: MountLayout> XfsMount<L> {
 
     /// The tables of the mount object and of what lies in it, with where each begins.
     #[must_use]
-    pub fn tables() -> [(&'static str, usize, Layout); 3] {
+    pub fn tables() -> [(&'static str, usize, FieldLayout); 3] {
         let geometry = std::mem::offset_of!(Self, geometry);
         let written = std::mem::offset_of!(Self, written);
         [

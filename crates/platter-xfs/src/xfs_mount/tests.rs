@@ -1,16 +1,10 @@
 //! The mount object in its three layouts.
 
-use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::ondisk::superblock::tests::sample;
-
-thread_local! {
-    /// Inode numbers that this thread checked by a mount object.
-    pub(crate) static VERIFIED: Cell<u64> = const { Cell::new(0) };
-}
 
 /// The page that shows the tables.
 const PAGE: &str = include_str!("../../../../docs/design/xfs-mount.md");

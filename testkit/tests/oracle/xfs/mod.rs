@@ -9,6 +9,7 @@ mod version4;
 mod writing;
 mod sharing;
 mod resized;
+mod large_forks;
 mod made;
 mod check;
 mod corruption;

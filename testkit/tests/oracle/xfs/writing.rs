@@ -35,11 +35,11 @@ const SHAPES: &[(&str, &[&str], usize)] = &[
     ("wide counters", &["-i", "nrext64=1"], 200),
 ];
 
-fn name(text: &str) -> Name<'_> {
+pub(super) fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).unwrap()
 }
 
-fn open(image: &Path) -> Volume {
+pub(super) fn open(image: &Path) -> Volume {
     let spec = ImageSpec::parse(image).unwrap();
     let options = MountOptions::new().writing(WriteOptions {
         commit_interval: None,
@@ -48,7 +48,7 @@ fn open(image: &Path) -> Volume {
     options.open(&spec).unwrap()
 }
 
-fn assert_clean(image: &Path, context: (&str, &str)) {
+pub(super) fn assert_clean(image: &Path, context: (&str, &str)) {
     let verdict = xfs::check(&[image]).unwrap();
     assert_eq!(verdict, Verdict::Clean, "{context:?}");
 }
@@ -60,7 +60,7 @@ fn names_in(volume: &Volume, directory: &str) -> usize {
 }
 
 /// The kernel finds what platter finds.
-fn assert_equal(image: &Path, context: (&str, &str)) {
+pub(super) fn assert_equal(image: &Path, context: (&str, &str)) {
     let mount = Mount::images(FsType::Xfs, &[image], "", Access::ReadOnly).unwrap();
     let spec = ImageSpec::parse(image).unwrap();
     let volume = MountOptions::new().open(&spec).unwrap();
@@ -91,7 +91,7 @@ fn fill(volume: &Volume, names: usize) {
         let set = attributes.set_xattr(&context, text.as_bytes(), &value, XattrMode::Create);
         set.unwrap();
     }
-    for len in [10, 336, 337, 900] {
+    for len in [10, 336, 337, 900, 1023] {
         let target = vec![b't'; len];
         create(&*root, &format!("link{len}"), CreateKind::Symlink(target));
     }
@@ -455,4 +455,55 @@ fn what_is_not_written_is_refused_by_name() {
         assert!(error.contains(feature), "{error}");
         assert!(fs::read(&image).unwrap() == before, "{feature}");
     }
+}
+
+/// Names move between directories of different groups, so that changes meet that have one group and want another.
+#[test]
+fn threads_that_change_several_groups_do_not_deadlock() {
+    const FILES: usize = 150;
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    xfs::make(&image, 96 << 10, &["-d", "agcount=4", "-m", "rmapbt=1"]).unwrap();
+    let volume = open(&image);
+    let context = Context::root();
+    let root = volume.filesystem().root().unwrap();
+    let make = |text: String| root.create(&context, name(&text), CreateKind::Directory, 0o755);
+    let directories: Vec<_> = (0..4).map(|at| make(format!("dir{at}")).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (directories, context) = (&directories, &context);
+            scope.spawn(move || {
+                for index in 0..FILES {
+                    let (home, away) = (
+                        &directories[thread],
+                        &directories[(thread + 1 + index % 3) % 4],
+                    );
+                    let text = format!("file-{thread}-{index}");
+                    let file = home.create(context, name(&text), CreateKind::Regular, 0o600);
+                    let file = file.unwrap();
+                    file.write_at(0, &vec![b'a'; 30_000]).unwrap();
+                    if index % 2 == 0 {
+                        file.sync(false).unwrap();
+                    }
+                    drop(file);
+                    let mode = RenameMode::NoReplace;
+                    home.rename(context, name(&text), away.id(), name(&text), mode)
+                        .unwrap();
+                    if index % 3 > 0 {
+                        away.unlink(context, name(&text)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let left: usize = directories
+        .iter()
+        .map(|dir| read_dir_all(&**dir).unwrap().len() - 2)
+        .sum();
+    assert_eq!(left, 4 * FILES / 3);
+    drop((directories, root));
+    volume.filesystem().unmount().unwrap();
+    drop(volume);
+    assert_clean(&image, ("four groups", "four threads"));
+    assert_equal(&image, ("four groups", "four threads"));
 }

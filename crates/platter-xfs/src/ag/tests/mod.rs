@@ -5,6 +5,7 @@ mod rules;
 
 use std::collections::BTreeMap;
 
+use super::{Group, kept_blocks, withheld_blocks};
 use crate::ondisk::btree::{
     BtreeKind, DiskFreeExtent, DiskInodeChunk, DiskOwner, Owner, Refcount, RmapOwner,
 };
@@ -106,6 +107,34 @@ fn part_of_an_owners_blocks_is_cut_out() {
     assert_eq!(of_inode, expected);
 }
 
+/// A reservation of space counts on all blocks but those that groups withhold at most.
+#[test]
+fn group_withholds_no_more_than_is_set_aside() {
+    let sample = Sample::new();
+    let check = |group: &mut Group<'_>| {
+        group.keeps_reserve = true;
+        let free = u64::from(group.agf.free_blocks) + group.free_list.len() as u64;
+        let given = u64::from(group.available());
+        let kept = u64::from(kept_blocks(group.agf, group.agi, &group.geometry));
+        let most = withheld_blocks(group.agf, &group.geometry);
+        assert!(free <= given + kept + most, "{free} {given} {kept} {most}");
+    };
+    sample.change(|group| {
+        group.free_extent(AgBlock(3200), 300).unwrap();
+        check(group);
+    });
+    for group in scattered().chunks(200) {
+        sample.change(|change| {
+            for &block in group {
+                change.fill_free_list().unwrap();
+                let record = owner(block, 1, RmapOwner(131), u64::from(block) * 2);
+                change.insert(BtreeKind::Rmap, record.encode()).unwrap();
+                check(change);
+            }
+        });
+    }
+}
+
 fn run(start: u32, count: u32, references: u32) -> Refcount {
     Refcount {
         start: AgBlock(start),
@@ -131,6 +160,26 @@ fn references_are_dropped_and_runs_merge() {
     });
     let found: Vec<Refcount> = sample.refcounts().iter().map(Refcount::decode).collect();
     assert_eq!(found, [run(100, 5, 3), run(105, 13, 2), run(132, 3, 2)]);
+}
+
+#[test]
+fn end_of_an_extent_has_a_limited_number_of_records() {
+    let sample = Sample::new();
+    sample.change(|group| {
+        group.free_extent(AgBlock(1000), 50).unwrap();
+        for record in [run(100, 10, 3), run(110, 10, 2), run(130, 5, 2)] {
+            group.insert(BtreeKind::Refcount, record.encode()).unwrap();
+        }
+        let end = |group: &mut Group<'_>, start, count, most| {
+            group.end_with_records(AgBlock(start), count, most).unwrap()
+        };
+        assert_eq!(end(group, 90, 60, 9), (AgBlock(90), 3));
+        assert_eq!(end(group, 90, 60, 2), (AgBlock(110), 2));
+        assert_eq!(end(group, 90, 60, 1), (AgBlock(120), 1));
+        assert_eq!(end(group, 105, 2, 1), (AgBlock(105), 1));
+        assert_eq!(end(group, 105, 6, 1), (AgBlock(110), 1));
+        assert_eq!(end(group, 120, 10, 1), (AgBlock(120), 0));
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Blocks of a directory under change. Each is one piece on the device.
 
-use platter_ondisk::{Corrupt, Locus, Verify};
+use platter_ondisk::verify::Unverified;
+use platter_ondisk::{Corrupt, Locus};
 use platter_vfs::{Condition, Result, Unsupported};
 
 use super::{DirectoryChange, Located};
@@ -56,12 +57,13 @@ impl<'f> DirectoryChange<'_, 'f> {
 
     /// A block of the directory, verified.
     pub(super) fn read(&mut self, first: FileBlock, kind: BlockKind) -> Result<Vec<u8>> {
-        let bytes = self.read_any(first)?;
-        let bytes = bytes.ok_or_else(|| self.broken())?;
         let at = self.locate(first)?.ok_or_else(|| self.broken())?;
-        let verifier = BlockVerifier::new(self.geometry(), kind, self.owner().get());
-        verifier.verify(self.geometry().basic_block(at).0, &bytes)?;
-        Ok(bytes)
+        let geometry = self.geometry();
+        let verifier = BlockVerifier::new(geometry, kind, self.owner().get());
+        let blocks = self.change.groups.blocks();
+        let len = geometry.dir_block_bytes();
+        let bytes = blocks.verified(geometry.byte_offset(at), len, &verifier)?;
+        Ok(bytes.to_vec())
     }
 
     /// A block of the directory, not verified; `None` if it is not mapped.
@@ -75,19 +77,13 @@ impl<'f> DirectoryChange<'_, 'f> {
         Ok(Some(blocks.read(offset, geometry.dir_block_bytes())?))
     }
 
-    /// Stores a block that is mapped.
-    pub(super) fn write(
-        &mut self,
-        first: FileBlock,
-        kind: BlockKind,
-        mut bytes: Vec<u8>,
-    ) -> Result<()> {
+    /// Stores a block that is mapped; its checksum is made when it is committed.
+    pub(super) fn write(&mut self, first: FileBlock, bytes: Vec<u8>) -> Result<()> {
         let at = self.locate(first)?.ok_or_else(|| self.broken())?;
         let geometry = self.geometry();
-        BlockVerifier::new(geometry, kind, self.owner().get()).seal(0, &mut bytes);
         let offset = geometry.byte_offset(at);
         let blocks = self.change.groups.blocks_mut();
-        let old = blocks.read(offset, geometry.dir_block_bytes())?;
+        let old = blocks.verified(offset, geometry.dir_block_bytes(), &Unverified)?;
         if has_same_magic(&old, &bytes) {
             blocks.write(offset, bytes);
         } else {
@@ -175,9 +171,9 @@ impl<'f> DirectoryChange<'_, 'f> {
         self.read(first, BlockKind::DirData(kind))
     }
 
-    pub(super) fn write_data(&mut self, block: u32, kind: DataKind, bytes: Vec<u8>) -> Result<()> {
+    pub(super) fn write_data(&mut self, block: u32, bytes: Vec<u8>) -> Result<()> {
         let first = dir::data_block(self.geometry(), block);
-        self.write(first, BlockKind::DirData(kind), bytes)
+        self.write(first, bytes)
     }
 
     /// A new block of entries that has none. The directory reaches to its end.

@@ -46,7 +46,7 @@ impl DirectoryChange<'_, '_> {
         let first = dir::leaf_start(self.geometry());
         let site = self.site(first)?;
         let bytes = build::single_leaf(entries, bests, &site).ok_or_else(|| self.broken())?;
-        self.write(first, LEAF, bytes)
+        self.write(first, bytes)
     }
 
     /// Adds an entry to a block of entries, which may be new. Returns where it is, and the longest free region
@@ -67,7 +67,7 @@ impl DirectoryChange<'_, '_> {
         let offset = build::add_entry(&mut bytes, KIND, entry, geometry);
         let offset = offset.ok_or_else(|| self.broken())?;
         let best = build::best(&bytes, KIND, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(block, KIND, bytes)?;
+        self.write_data(block, bytes)?;
         Ok((Located { block, offset }, best))
     }
 
@@ -81,7 +81,7 @@ impl DirectoryChange<'_, '_> {
             return Ok(NO_FREE);
         }
         let best = build::best(&bytes, KIND, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(at.block, KIND, bytes)?;
+        self.write_data(at.block, bytes)?;
         Ok(best)
     }
 
@@ -138,7 +138,7 @@ impl DirectoryChange<'_, '_> {
         }
         self.drop_block(dir::leaf_start(geometry))?;
         if !self.try_become_short(&bytes)? {
-            self.write_data(0, DataKind::Single, bytes)?;
+            self.write_data(0, bytes)?;
         }
         Ok(true)
     }

@@ -119,7 +119,7 @@ impl<'c, 'f> DirectoryChange<'c, 'f> {
             geometry,
         )
         .ok_or_else(|| self.broken())?;
-        self.write_data(found.block, kind, bytes)
+        self.write_data(found.block, bytes)
     }
 
     /// Moves entries that are in the inode to a block.

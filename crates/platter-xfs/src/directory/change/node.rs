@@ -37,7 +37,7 @@ impl DirectoryChange<'_, '_> {
         let site = self.site(first)?;
         let start = index.saturating_mul(each);
         let bytes = build::free_index(start, bests, &site).ok_or_else(|| self.broken())?;
-        self.write(first, BlockKind::DirFree, bytes)
+        self.write(first, bytes)
     }
 
     /// How many free indexes there may be.
@@ -134,8 +134,7 @@ impl DirectoryChange<'_, '_> {
         let first = dir::leaf_start(geometry);
         let site = self.site(first)?;
         let bytes = build::single_leaf(&entries, &bests, &site).ok_or_else(|| self.broken())?;
-        let kind = BlockKind::DirLeaf(da::DaKind::DirLeaf1);
-        self.write(first, kind, bytes)
+        self.write(first, bytes)
     }
 
     pub(super) fn find_in_node(&mut self, hash: u32, name: &[u8]) -> Result<Option<Located>> {

@@ -5,10 +5,9 @@ use platter_vfs::{Condition, Result};
 
 use super::blocks::insert_sorted;
 use super::{DirectoryChange, Located, NewEntry};
-use crate::ondisk::da::DaKind;
 use crate::ondisk::dir::build::{self, HashEntry};
 use crate::ondisk::dir::data::{DataKind, DirData};
-use crate::ondisk::{BlockKind, Site, da, dir};
+use crate::ondisk::{Site, da, dir};
 
 const KIND: DataKind = DataKind::Single;
 
@@ -51,7 +50,7 @@ impl DirectoryChange<'_, '_> {
             }
         }
         build::set_leaves(&mut bytes, &leaves, geometry).ok_or_else(|| self.broken())?;
-        self.write_data(0, KIND, bytes)
+        self.write_data(0, bytes)
     }
 
     pub(super) fn remove_from_block(&mut self, name: &[u8]) -> Result<()> {
@@ -67,7 +66,7 @@ impl DirectoryChange<'_, '_> {
         if self.try_become_short(&bytes)? {
             return Ok(());
         }
-        self.write_data(0, KIND, bytes)
+        self.write_data(0, bytes)
     }
 
     /// Moves the leaf entries to a leaf.
@@ -78,11 +77,11 @@ impl DirectoryChange<'_, '_> {
         build::leave_single(&mut bytes, geometry).ok_or_else(|| self.broken())?;
         let best = build::best(&bytes, DataKind::Data, geometry);
         let best = best.ok_or_else(|| self.broken())?;
-        self.write_data(0, DataKind::Data, bytes)?;
+        self.write_data(0, bytes)?;
         let first = dir::leaf_start(geometry);
         self.add_block(first)?;
         let site = self.site(first)?;
         let leaf = build::single_leaf(&leaves, &[best], &site).ok_or_else(|| self.broken())?;
-        self.write(first, BlockKind::DirLeaf(DaKind::DirLeaf1), leaf)
+        self.write(first, leaf)
     }
 }

@@ -114,7 +114,7 @@ impl DirectoryChange<'_, '_> {
         let first = FileBlock(at.into());
         let site = self.site(first)?;
         let bytes = build::leaf(entries, links, &site).ok_or_else(|| self.broken())?;
-        self.write(first, LEAF, bytes)
+        self.write(first, bytes)
     }
 
     fn write_node(&mut self, step: &Step) -> Result<()> {
@@ -122,7 +122,7 @@ impl DirectoryChange<'_, '_> {
         let site = self.site(first)?;
         let bytes = build::node(&step.children, step.level, step.links, &site);
         let bytes = bytes.ok_or_else(|| self.broken())?;
-        self.write(first, BlockKind::DaNode, bytes)
+        self.write(first, bytes)
     }
 
     /// The path to the first leaf that may have a hash, or to the last leaf; `None` in an empty tree.

@@ -36,18 +36,28 @@ impl BuiltBlock<'_> {
     /// Builds the block in `bytes`, which keep their LSN; `None` if the entries do not fit.
     #[must_use]
     pub fn encode(&self, at: FsBlock, geometry: &Geometry, bytes: &mut [u8]) -> Option<()> {
-        let is_v5 = geometry.features.is_v5();
-        let header = self.kind.header_bytes(is_v5);
+        self.encode_unsealed(at, geometry, bytes)?;
+        if geometry.features.is_v5() {
+            checksum::seal(bytes, checksum_offset(self.kind));
+        }
+        Some(())
+    }
+
+    /// Builds the block without its checksum.
+    #[must_use]
+    pub fn encode_unsealed(
+        &self,
+        at: FsBlock,
+        geometry: &Geometry,
+        bytes: &mut [u8],
+    ) -> Option<()> {
+        let header = self.kind.header_bytes(geometry.features.is_v5());
         if self.kind.is_long() {
             self.long_header(at, geometry, bytes)?;
         } else {
             self.short_header(at, geometry, bytes)?;
         }
-        self.body(bytes.get_mut(header..)?)?;
-        if is_v5 {
-            checksum::seal(bytes, checksum_offset(self.kind));
-        }
-        Some(())
+        self.body(bytes.get_mut(header..)?)
     }
 
     /// Builds a root in the fork of an inode.

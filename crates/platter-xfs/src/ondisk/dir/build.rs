@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::data::{
     DataKind, DirData, DiskBestFree, DiskBlockTail, DiskDataHeaderV5, DiskDirHeaderV5,
-    DiskEntryStart, DiskUnused, Region, entry_bytes, header_bytes,
+    DiskEntryStart, DiskUnused, entry_bytes, header_bytes,
 };
 use super::free::{self, DiskFreeCounts};
 use super::leaf::{DiskLeafCounts, DiskLeafEntry};
@@ -214,13 +214,7 @@ pub fn free_regions(
     kind: DataKind,
     geometry: &Geometry,
 ) -> Option<Vec<(usize, usize)>> {
-    let mut free = Vec::new();
-    for region in view(bytes, kind, geometry)?.regions(geometry) {
-        if let Region::Free { offset, len } = region.ok()? {
-            free.push((offset, len));
-        }
-    }
-    Some(free)
+    view(bytes, kind, geometry)?.free_regions()
 }
 
 /// Whether a block has no entries.

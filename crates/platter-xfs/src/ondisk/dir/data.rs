@@ -331,6 +331,28 @@ impl<'a> DirData<'a> {
         })
     }
 
+    /// The free regions in order, as offset and length. Of entries, no more is looked at than where they end.
+    #[must_use]
+    pub fn free_regions(&self) -> Option<Vec<(usize, usize)>> {
+        let mut free = Vec::new();
+        let mut at = self.start;
+        while at < self.end {
+            let bytes = self.bytes.get(at..self.end)?;
+            let (unused, _) = DiskUnused::ref_from_prefix(bytes).ok()?;
+            let len = if unused.tag.get() == FREE_TAG {
+                let len = usize::from(unused.length.get());
+                free.push((at, len));
+                Some(len).filter(|&len| len > 0 && len.is_multiple_of(ENTRY_ALIGNMENT))?
+            } else {
+                let (start, _) = DiskEntryStart::ref_from_prefix(bytes).ok()?;
+                entry_bytes(start.name_len.into(), self.has_ftype)
+            };
+            check_tag(bytes.get(..len)?, at).ok()?;
+            at = at.checked_add(len)?;
+        }
+        Some(free)
+    }
+
     /// The entry that begins at byte `offset`.
     pub fn entry_at(
         &self,

@@ -165,6 +165,13 @@ pub fn is_in_use(bytes: &[u8]) -> bool {
     DiskInode::ref_from_prefix(bytes).is_ok_and(|(disk, _)| disk.mode.get() != 0)
 }
 
+/// The names of an inode of version 3; `None` for one that is free.
+#[must_use]
+pub fn links(bytes: &[u8]) -> Option<u32> {
+    let (disk, _) = DiskInode::ref_from_prefix(bytes).ok()?;
+    Some(disk.links.get()).filter(|_| is_in_use(bytes))
+}
+
 /// Makes a free inode of version 3 one that is in use, without contents. It keeps its generation.
 pub fn make(bytes: &mut [u8], fresh: &FreshInode, geometry: &Geometry, number: InodeNr) {
     let generation = DiskInode::ref_from_prefix(bytes).map_or(0, |(disk, _)| disk.generation.get());

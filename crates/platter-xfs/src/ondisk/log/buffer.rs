@@ -225,6 +225,14 @@ impl BufferFormat {
         region
     }
 
+    /// Length of the first region of the item of a buffer of so many bytes.
+    #[must_use]
+    pub fn encoded_bytes(len_bytes: usize) -> u64 {
+        let words = len_bytes.div_ceil(CHUNK_BYTES).div_ceil(32).max(1);
+        let bytes = size_of::<DiskBufferFormat>().saturating_add(words.saturating_mul(4));
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
     /// Length of the buffer in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {

@@ -6,9 +6,13 @@ use platter_vfs::{FileKind, Result};
 
 use super::super::Inode;
 use super::steps::{STEP_MAPPINGS, unmap_cost};
-use crate::change::{Change, Cost, Unmapped};
-use crate::fork::{AttrSet, ForkEdit, InodeEdit};
-use crate::ondisk::{FileBlock, ForkFormat, ForkKind, FsBlock};
+use crate::change::{Cost, Unmapped};
+use crate::ondisk::{FileBlock, ForkFormat, ForkKind};
+
+/// More extents than the target of a link has.
+const TARGET_EXTENTS_MAX: u32 = 4;
+/// What the blocks of metadata that one step frees take in the log.
+const CANCELLED_BYTES: u64 = 16 << 10;
 
 impl Inode {
     /// Frees what the inode holds, and the inode, unless that was tried before. It is on a list of inodes
@@ -19,66 +23,56 @@ impl Inode {
         }
         self.pages.truncate(0);
         self.release_all();
-        let mut end = FileBlock(u64::MAX);
         let (has_blocks, has_attributes) = {
             let inode = &self.state.read().inode;
             let has_blocks = matches!(inode.data_format, ForkFormat::Extents | ForkFormat::Btree)
                 && inode.data_extents > 0;
             (has_blocks, inode.attr_extents > 0)
         };
-        let mut is_mapped = has_blocks;
-        while is_mapped {
-            let left = self.change(unmap_cost(), |change, edit, _| {
-                forget_metadata(change, edit)?;
-                change.unmap(edit, ForkKind::Data, FileBlock(0)..end, STEP_MAPPINGS)
-            })?;
-            match left {
-                Unmapped::All => is_mapped = false,
-                Unmapped::Before(before) => end = before,
-            }
+        // A link that is on a list has its target: Linux looks for it.
+        let is_link = self.kind == FileKind::Symlink;
+        if has_blocks && !is_link {
+            self.unmap_fork(ForkKind::Data)?;
         }
         if has_attributes {
-            let cost = self.xattr_cost(true)?;
-            self.change(cost, |change, edit, _| {
-                AttrSet::default().write(&mut change.groups, edit)
+            // Linux reads them when it goes on with this: from the first block on.
+            self.change(unmap_cost(), |change, edit, _| {
+                change.empty_attributes(edit)
             })?;
+            self.unmap_fork(ForkKind::Attr)?;
         }
         let cost = Cost {
-            extents: 1,
+            extents: 1 + if is_link { TARGET_EXTENTS_MAX } else { 0 },
             inodes: 3,
             ..Cost::default()
         };
-        let begun = self.superblock.begin(&cost)?;
-        let mut state = self.state.write();
-        let mut change = begun.enter();
-        let mut edit = change.inode(self.number)?;
-        change.remove_unlinked(&mut edit)?;
-        change.free_inode(edit)?;
-        state.sync = change.commit()?;
-        Ok(())
+        let superblock = &self.superblock;
+        superblock.change(&cost, &[self], |change, _| {
+            let mut edit = change.inode(self.number)?;
+            if has_blocks && is_link {
+                let all = FileBlock(0)..FileBlock(u64::MAX);
+                change.unmap(&mut edit, ForkKind::Data, all, TARGET_EXTENTS_MAX)?;
+            }
+            change.remove_unlinked(&mut edit)?;
+            change.free_inode(edit)
+        })
     }
-}
 
-/// Blocks of metadata in the data fork, those of a directory or of a link's target, must not be replayed.
-fn forget_metadata(change: &mut Change<'_>, edit: &InodeEdit) -> Result<()> {
-    let geometry = change.geometry();
-    let len = match edit.inode().kind {
-        FileKind::Directory => geometry.dir_block_bytes(),
-        FileKind::Symlink => geometry.block_bytes(),
-        FileKind::Regular
-        | FileKind::CharDevice
-        | FileKind::BlockDevice
-        | FileKind::Fifo
-        | FileKind::Socket => return Ok(()),
-    };
-    let number = edit.inode().number;
-    let mut fork = ForkEdit::open(&edit.fork(ForkKind::Data)?, number, geometry)?;
-    let (mappings, _) = fork.contents(&mut change.groups)?;
-    for mapping in mappings {
-        for step in (0..mapping.count).step_by((len / geometry.block_bytes()) as usize) {
-            let at = geometry.byte_offset(FsBlock(mapping.start + step));
-            change.groups.blocks_mut().forget(at, len);
+    /// Frees all blocks of a fork, step by step.
+    fn unmap_fork(&self, kind: ForkKind) -> Result<()> {
+        let cost = unmap_cost().and(Cost {
+            bytes: CANCELLED_BYTES,
+            ..Cost::default()
+        });
+        let mut end = FileBlock(u64::MAX);
+        loop {
+            let left = self.change(cost, |change, edit, _| {
+                change.unmap(edit, kind, FileBlock(0)..end, STEP_MAPPINGS)
+            })?;
+            match left {
+                Unmapped::All => return Ok(()),
+                Unmapped::Before(before) => end = before,
+            }
         }
     }
-    Ok(())
 }

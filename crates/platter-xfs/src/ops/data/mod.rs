@@ -15,7 +15,6 @@ use platter_vfs::{Condition, Error, ExtentSink, FileKind, Result, SeekTarget, Un
 use super::{Inode, InodeState};
 use crate::context::FsContext;
 use crate::file::Contents;
-use crate::ondisk::InodeFlags2;
 
 pub(super) use blocks::Placement;
 pub(super) use delayed::Delayed;
@@ -64,9 +63,6 @@ impl Inode {
 
     pub(super) fn list_extents(&self, range: Range<u64>, sink: &mut ExtentSink<'_>) -> Result<()> {
         let state = self.state.read();
-        // Reference counts are read.
-        let is_shared = state.inode.flags2.contains(InodeFlags2::REFLINK);
-        let _groups = is_shared.then(|| self.context().space().lock());
         state.contents(self.context()).extents(range, sink)
     }
 

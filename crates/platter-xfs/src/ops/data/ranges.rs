@@ -7,7 +7,7 @@ use platter_vfs::file::{self, BlockRuns, FileBlocks};
 use platter_vfs::ranges::{CloneRequest, Deduped, Exchange, copied_range, copy_through_cache};
 use platter_vfs::{Condition, Error, Result, Unsupported};
 
-use super::super::state::{States, Times, touch};
+use super::super::state::{Times, touch};
 use super::super::{Inode, SuperBlock};
 use super::steps::open;
 use crate::change::{Change, Cost, free_mapping, owner_of};
@@ -199,7 +199,8 @@ impl Inode {
             let mut from = if source.number == self.number {
                 None
             } else {
-                Some(open(change, &change.inode(source.number)?)?)
+                let edit = change.inode(source.number)?;
+                Some(open(change, &edit)?)
             };
             let mut fork = open(change, edit)?;
             let mut at = blocks.start;
@@ -328,46 +329,44 @@ impl Inode {
         let now = superblock.clock.now();
         let _mapping = self.data.mapping.write();
         let _other_mapping = other.data.mapping.write();
-        let begun = superblock.begin(&cost)?;
-        let mut states = States::lock(&[self, other]);
-        let mut change = begun.enter();
-        let (mut mine, mut theirs) = (change.inode(self.number)?, change.inode(other.number)?);
-        let shares = |edit: &InodeEdit| edit.inode().flags2.contains(InodeFlags2::REFLINK);
-        if shares(&mine) || shares(&theirs) {
-            set_shares(&mut mine)?;
-            set_shares(&mut theirs)?;
-        }
-        let (mut my_fork, mut their_fork) = (open(&change, &mine)?, open(&change, &theirs)?);
-        for &(my_block, their_block, count) in parts {
-            let one = my_fork.unmap(&mut change.groups, FileBlock(my_block), count)?;
-            let two = their_fork.unmap(&mut change.groups, FileBlock(their_block), count)?;
-            for mapping in one {
-                let moved = at_block(&mapping, my_block, their_block);
-                give(&mut change, &mapping, &moved, (&mine, &theirs))?;
-                their_fork.map(&mut change.groups, moved)?;
+        let sizes = superblock.change(&cost, &[self, other], |change, _| {
+            let (mut mine, mut theirs) = (change.inode(self.number)?, change.inode(other.number)?);
+            let shares = |edit: &InodeEdit| edit.inode().flags2.contains(InodeFlags2::REFLINK);
+            if shares(&mine) || shares(&theirs) {
+                set_shares(&mut mine)?;
+                set_shares(&mut theirs)?;
             }
-            for mapping in two {
-                let moved = at_block(&mapping, their_block, my_block);
-                give(&mut change, &mapping, &moved, (&theirs, &mine))?;
-                my_fork.map(&mut change.groups, moved)?;
+            let (mut my_fork, mut their_fork) = (open(change, &mine)?, open(change, &theirs)?);
+            for &(my_block, their_block, count) in parts {
+                let one = my_fork.unmap(&mut change.groups, FileBlock(my_block), count)?;
+                let two = their_fork.unmap(&mut change.groups, FileBlock(their_block), count)?;
+                for mapping in one {
+                    let moved = at_block(&mapping, my_block, their_block);
+                    give(change, &mapping, &moved, (&mine, &theirs))?;
+                    their_fork.map(&mut change.groups, moved)?;
+                }
+                for mapping in two {
+                    let moved = at_block(&mapping, their_block, my_block);
+                    give(change, &mapping, &moved, (&theirs, &mine))?;
+                    my_fork.map(&mut change.groups, moved)?;
+                }
             }
-        }
-        my_fork.store(&mut mine)?;
-        their_fork.store(&mut theirs)?;
-        let mut sizes = (size, other_size);
-        if exchange.len_bytes.is_none() {
-            sizes.0 = exchange.offset + (other_size - exchange.other_offset.min(other_size));
-            sizes.1 = exchange.other_offset + (size - exchange.offset.min(size));
-        }
-        for (edit, size) in [(&mut mine, sizes.0), (&mut theirs, sizes.1)] {
-            edit.change(|bytes| edit::set_size(bytes, size))?;
-            touch(edit, Times::of_contents(now))?;
-            edit.refresh(change.geometry())?;
-        }
-        change.put(mine);
-        change.put(theirs);
-        let sequence = change.commit()?;
-        states.committed(&superblock.context, sequence)?;
+            my_fork.store(&mut mine)?;
+            their_fork.store(&mut theirs)?;
+            let mut sizes = (size, other_size);
+            if exchange.len_bytes.is_none() {
+                sizes.0 = exchange.offset + (other_size - exchange.other_offset.min(other_size));
+                sizes.1 = exchange.other_offset + (size - exchange.offset.min(size));
+            }
+            for (edit, size) in [(&mut mine, sizes.0), (&mut theirs, sizes.1)] {
+                edit.change(|bytes| edit::set_size(bytes, size))?;
+                touch(edit, Times::of_contents(now))?;
+                edit.refresh(change.geometry())?;
+            }
+            change.put(mine);
+            change.put(theirs);
+            Ok(sizes)
+        })?;
         self.data.truncate(sizes.0);
         other.data.truncate(sizes.1);
         Ok(())

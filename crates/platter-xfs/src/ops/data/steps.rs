@@ -40,7 +40,6 @@ impl Inode {
         if !may_share {
             return Ok((run, false));
         }
-        let _groups = context.space().lock();
         let (count, shared) = is_shared(context, start, run.count)?;
         Ok((run.truncated(count), shared))
     }
@@ -178,13 +177,14 @@ impl Inode {
         loop {
             let next = self.change(unmap_cost(), |change, edit, _| {
                 let mut fork = open(change, edit)?;
-                let mut next = None;
+                let mut next = Some(from);
                 for _ in 0..STEP_MAPPINGS / 2 {
-                    next = fork.lookup(&mut change.groups, FileBlock(from))?;
-                    let Some(mapping) = next else { break };
+                    let Some(at) = next else { break };
+                    let found = fork.lookup(&mut change.groups, FileBlock(at))?;
+                    next = found.map(|mapping| mapping.end().0);
+                    let Some(mapping) = found else { break };
                     let target = mapping.offset.0.saturating_sub(by);
                     shift(change, &mut fork, &mapping, target, edit)?;
-                    from = mapping.end().0;
                 }
                 fork.store(edit)?;
                 if next.is_none() {
@@ -192,22 +192,23 @@ impl Inode {
                 }
                 Ok(next)
             })?;
-            if next.is_none() {
+            let Some(next) = next else {
                 self.data.truncate(size);
                 return Ok(());
-            }
+            };
+            from = next;
         }
     }
 
     /// Moves what lies from the start of a range on up to its end.
     pub(super) fn shift_up(&self, gap: &Range<u64>) -> Result<()> {
         let by = gap.end - gap.start;
-        let mut limit = u64::MAX;
+        let mut before = u64::MAX;
         let now = self.superblock.clock.now();
         loop {
-            let is_done = self.change(unmap_cost(), |change, edit, _| {
+            let (is_done, limit) = self.change(unmap_cost(), |change, edit, _| {
                 let mut fork = open(change, edit)?;
-                let mut is_done = false;
+                let (mut is_done, mut limit) = (false, before);
                 for _ in 0..STEP_MAPPINGS / 2 {
                     let last = fork.last_before(&mut change.groups, FileBlock(limit))?;
                     let Some(last) = last.filter(|last| last.end().0 > gap.start) else {
@@ -230,11 +231,12 @@ impl Inode {
                 }
                 fork.store(edit)?;
                 touch(edit, Times::of_contents(now))?;
-                Ok(is_done)
+                Ok((is_done, limit))
             })?;
             if is_done {
                 return Ok(());
             }
+            before = limit;
         }
     }
 }
@@ -263,7 +265,7 @@ fn map_over(
 ) -> Result<()> {
     let number = edit.inode().number;
     let shares = edit.inode().flags2.contains(InodeFlags2::REFLINK);
-    change.take_claim(claim)?;
+    change.groups.take_claim(claim)?;
     let (ag, owner) = owner_of(&mapping, number, ForkKind::Data, change.geometry());
     change.groups.get(ag)?.add_owner(&owner)?;
     let mut fork = open(change, edit)?;

@@ -104,6 +104,18 @@ impl Grants {
         fits
     }
 
+    /// Has a ticket have `need` bytes left; false if there is no space.
+    pub(super) fn extend(&mut self, ticket: &mut Ticket, need: u64) -> bool {
+        let more = need.saturating_sub(ticket.left);
+        let fits = self.live() + self.pending + self.reserve + more <= self.capacity;
+        if fits {
+            ticket.left += more;
+            self.reserve += more;
+            self.write += more;
+        }
+        fits
+    }
+
     /// Whether nothing is reserved by others: what does not fit then never will.
     pub(super) fn is_alone(&self, head: Head) -> bool {
         match head {

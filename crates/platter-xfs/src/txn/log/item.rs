@@ -108,8 +108,27 @@ impl Chunks {
         }
     }
 
+    /// How many there are, and how many runs of neighbours.
+    fn count(self) -> (u64, u64) {
+        let (mut chunks, mut runs, mut carry) = (0, 0, 0);
+        for word in self.0 {
+            let begins = word & !(word << 1 | carry);
+            (chunks, runs) = (chunks + word.count_ones(), runs + begins.count_ones());
+            carry = word >> 63;
+        }
+        (chunks.into(), runs.into())
+    }
+
     fn indices(self) -> impl Iterator<Item = usize> {
-        (0..512).filter(move |index| self.0[index / 64] & (1 << (index % 64)) != 0)
+        let words = self.0.into_iter().enumerate();
+        words.flat_map(|(place, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = word.trailing_zeros();
+                let next = word.checked_sub(1)?;
+                word &= next;
+                Some(place * 64 + bit as usize)
+            })
+        })
     }
 }
 
@@ -201,16 +220,27 @@ impl Content {
         dirty: &Dirty,
         geometry: &Geometry,
     ) -> u64 {
-        if let (Self::Block { kind, version }, ItemKey::Block(at, _)) = (self, key) {
-            let format = block_format(at, *kind, version.len(), dirty.chunks);
-            let runs = format.runs().map(|run| run.len() as u64 + OPERATION_BYTES);
-            return runs.sum::<u64>() + format.encode().len() as u64 + OPERATION_BYTES;
+        match self {
+            Self::Block { version, .. } => {
+                let (chunks, runs) = dirty.chunks.count();
+                let map = BufferFormat::encoded_bytes(version.len()) + OPERATION_BYTES;
+                let last = version.len() % CHUNK_BYTES;
+                // The last chunk of a block is whole.
+                debug_assert_eq!(last, 0);
+                map + chunks * CHUNK_BYTES as u64 + runs * OPERATION_BYTES
+            }
+            Self::Cancelled { len_bytes } => {
+                let len = usize::try_from(*len_bytes).unwrap_or(usize::MAX);
+                BufferFormat::encoded_bytes(len) + OPERATION_BYTES
+            }
+            Self::Inode { .. } | Self::Intent(_) | Self::Chunk { .. } => {
+                let items = self.items(key, dirty, geometry);
+                let regions = items.iter().flatten();
+                regions
+                    .map(|region| region.len() as u64 + OPERATION_BYTES)
+                    .sum()
+            }
         }
-        let items = self.items(key, dirty, geometry);
-        let regions = items.iter().flatten();
-        regions
-            .map(|region| region.len() as u64 + OPERATION_BYTES)
-            .sum()
     }
 }
 
@@ -294,4 +324,35 @@ fn link(place: &InodePlace, image: &[u8]) -> Vec<Vec<u8>> {
         [first],
     );
     parts(&format, |_| image.get(..CHUNK_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_and_their_runs_are_counted() {
+        for chunks in [
+            vec![],
+            vec![0],
+            vec![3, 4, 5, 9],
+            vec![62, 63, 64, 65, 127, 128, 511],
+            (0..512).collect(),
+            (0..512).step_by(2).collect(),
+        ] {
+            let mut map = Chunks::default();
+            for &chunk in &chunks {
+                map.set(chunk);
+            }
+            assert_eq!(map.indices().collect::<Vec<_>>(), chunks);
+            let (kind, flags) = (BufferType::Btree, BufferFlags::empty());
+            let format = BufferFormat::new(BasicBlock(8), 128, kind, flags, map.indices());
+            let bytes: usize = format.runs().map(|run| run.len()).sum();
+            let (count, runs) = map.count();
+            assert_eq!(count * CHUNK_BYTES as u64, bytes as u64);
+            assert_eq!(runs, format.runs().count() as u64);
+            let encoded = format.encode().len() as u64;
+            assert_eq!(BufferFormat::encoded_bytes(65536), encoded);
+        }
+    }
 }

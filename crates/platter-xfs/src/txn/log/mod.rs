@@ -34,6 +34,8 @@ pub use item::InodePlace;
 pub(super) use item::{Chunks, Content, Dirty, ItemKey};
 pub(super) use lists::Change;
 
+/// A transaction reserves no more than one of so many parts of the log, unless it takes more.
+const USUAL_PARTS: u64 = 16;
 /// A checkpoint is written once it would take one of so many parts of the log.
 const CHECKPOINT_PARTS: u64 = 8;
 /// Active items that are written back although no thread waits for space.
@@ -179,9 +181,15 @@ impl Log {
     /// thread writes blocks back that it looked up before.
     #[must_use]
     pub fn is_reusable(&self, sequence: u64) -> bool {
+        sequence <= self.reusable()
+    }
+
+    /// The last checkpoint whose freed blocks are [reusable](Self::is_reusable).
+    #[must_use]
+    pub fn reusable(&self) -> u64 {
         let force = lock(&self.force);
         let written_back_after = force.written_back_after.unwrap_or(force.durable);
-        sequence <= force.durable.min(written_back_after)
+        force.durable.min(written_back_after)
     }
 
     /// Makes all that was committed durable, and returns when all blocks that it freed are
@@ -218,6 +226,18 @@ impl Log {
         }
         self.wait_for_space(Head::Reserve, |grants| grants.reserve(&ticket))?;
         Ok(ticket)
+    }
+
+    /// The most that a transaction reserves without knowing that it takes as much.
+    #[must_use]
+    pub fn usual_max(&self) -> u64 {
+        lock(&self.grants).capacity() / USUAL_PARTS
+    }
+
+    /// Has a ticket last for items of `bytes`, as far as there is space now.
+    pub(super) fn extend(&self, ticket: &mut Ticket, bytes: u64) -> bool {
+        let need = self.shape.reservation(bytes);
+        need <= ticket.left() || lock(&self.grants).extend(ticket, need)
     }
 
     /// Begins the next unit of a ticket. Waits for space, where all were used; the caller may hold locks, but
