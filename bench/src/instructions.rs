@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use testkit::fs_type::FsType;
-use testkit::oracle::mke2fs;
+use testkit::oracle::{mke2fs, xfs};
 
 use crate::measure;
 use crate::place::{Folder, Mode};
@@ -15,7 +15,9 @@ use crate::side;
 /// The part of this program that carries the operations out.
 pub(crate) const PART: &str = "operate";
 
-const IMAGE_KIB: u64 = 256 << 10;
+const IMAGE_KIB: u64 = 512 << 10;
+/// What images hold.
+const FORMATS: [(FsType, &str); 2] = [(FsType::Ext4, "ext4"), (FsType::Xfs, "XFS")];
 const CACHE_BYTES: u64 = 64 << 20;
 /// Files that are there before anything is counted.
 const FILES: u64 = 4096;
@@ -55,6 +57,7 @@ const OPERATIONS: [Operation; 8] = [
 /// What the measured process is to do.
 #[derive(Debug, Serialize, Deserialize)]
 struct Orders {
+    format: FsType,
     operation: Operation,
     count: u64,
     folder: PathBuf,
@@ -62,6 +65,7 @@ struct Orders {
 
 #[derive(Debug, Serialize)]
 struct Counted {
+    format: &'static str,
     operation: Operation,
     instructions: f64,
 }
@@ -70,19 +74,23 @@ struct Counted {
 pub(crate) fn run(keep: Keep) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut counted = Vec::new();
-    println!("instructions of one operation of the library, on ext4 with 4 KiB blocks:");
-    for operation in OPERATIONS {
-        let orders = |count| Orders {
-            operation,
-            count,
-            folder: folder.path().to_owned(),
-        };
-        let instructions = measure::instructions_each(PART, COUNTS, orders)?;
-        println!("{instructions:>10.0}  {operation:?}");
-        counted.push(Counted {
-            operation,
-            instructions,
-        });
+    for (format, name) in FORMATS {
+        println!("instructions of one operation of the library, on {name} with 4 KiB blocks:");
+        for operation in OPERATIONS {
+            let orders = |count| Orders {
+                format,
+                operation,
+                count,
+                folder: folder.path().to_owned(),
+            };
+            let instructions = measure::instructions_each(PART, COUNTS, orders)?;
+            println!("{instructions:>10.0}  {operation:?}");
+            counted.push(Counted {
+                format: name,
+                operation,
+                instructions,
+            });
+        }
     }
     record::keep(keep, "instructions", &counted)
 }
@@ -93,12 +101,16 @@ pub(crate) fn operate(orders: &str) -> Result<()> {
     ensure!(orders.count <= FILES, "there are fewer files");
     let ground = side::Ground {
         image: orders.folder.join("image"),
-        format: FsType::Ext4,
+        format: orders.format,
         folder: orders.folder.clone(),
         cache_bytes: CACHE_BYTES,
     };
-    let options = ["-t", "ext4", "-b", "4096", "-N", "16384"];
-    mke2fs::make(&ground.image, IMAGE_KIB, &options, None)?;
+    if orders.format == FsType::Xfs {
+        xfs::make(&ground.image, IMAGE_KIB, &[])?;
+    } else {
+        let options = ["-t", "ext4", "-b", "4096", "-N", "16384"];
+        mke2fs::make(&ground.image, IMAGE_KIB, &options, None)?;
+    }
     let mut live = side::Side::Library.start(&ground)?;
     prepare(&*live.root()?)?;
     if matches!(orders.operation, Operation::ColdStat | Operation::ColdRead) {

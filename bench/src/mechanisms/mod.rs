@@ -4,6 +4,7 @@ mod faults;
 mod insertion;
 mod instructions;
 mod lines;
+mod mount;
 mod sharing;
 
 use anyhow::Result;
@@ -13,6 +14,9 @@ pub(crate) use self::faults::{Run as FaultRun, Scene};
 pub(crate) use self::insertion::{Before, Comparison, Measured as Insertion, Way};
 pub(crate) use self::instructions::{Counted, Operation, perform};
 pub(crate) use self::lines::{Distance, Run as LineRun, Shape, pauses};
+pub(crate) use self::mount::{
+    LAYOUTS, Measured as MountRuns, Sweep, Trees, pauses as mount_pauses,
+};
 pub(crate) use self::sharing::{Cell, Run as SharingRun, SETS, Variant};
 use crate::peers::Choice;
 
@@ -25,6 +29,8 @@ pub(crate) struct Measured {
     pub(crate) instructions: Vec<Counted>,
     pub(crate) lines: Vec<LineRun>,
     pub(crate) shapes: Vec<Shape>,
+    #[serde(default)]
+    pub(crate) mount: MountRuns,
 }
 
 /// Measures what was chosen.
@@ -37,6 +43,7 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
         instructions: Vec::new(),
         lines: Vec::new(),
         shapes: lines::shapes(),
+        mount: MountRuns::default(),
     };
     if choice.takes("insertion") {
         println!("insertion: pages added to the page cache's index");
@@ -53,6 +60,10 @@ pub(crate) fn measure(choice: &Choice) -> Result<Measured> {
     if choice.takes("lines") {
         println!("lines: a value that is read beside one that is written");
         measured.lines = lines::measure(extent, rounds)?;
+    }
+    if choice.takes("mount") {
+        println!("mount: inode numbers checked by the mount object of XFS beside transactions");
+        measured.mount = mount::measure(extent, rounds)?;
     }
     if choice.takes("instructions") {
         println!("instructions: counted by callgrind");

@@ -2,6 +2,7 @@
 
 mod insertion;
 mod lines;
+mod mount;
 mod published;
 mod sharing;
 
@@ -15,4 +16,5 @@ pub(super) fn write(page: &mut Page, record: &Record<Measured>) {
     insertion::write(page, &record.result);
     sharing::write(page, &record.result, record.machine.processors as u64);
     lines::write(page, &record.result.shapes, &record.result.lines);
+    mount::write(page, &record.result.mount);
 }
