@@ -426,11 +426,12 @@ fn share_part(
         count,
         ..shared
     });
-    if let (Some(new), Some(there)) = (new, there) {
-        let is_same = there.start + target.wrapping_sub(there.offset.0) == new.start;
-        if there.offset.0 <= target && is_same && !there.is_unwritten {
-            return Ok(count);
-        }
+    if let (Some(new), Some(there)) = (new, there)
+        && let Some(skipped) = target.checked_sub(there.offset.0)
+        && there.start + skipped == new.start
+        && !there.is_unwritten
+    {
+        return Ok(count);
     }
     if let Some(new) = &new {
         let (ag, owner) = owner_of(new, number, ForkKind::Data, change.geometry());
