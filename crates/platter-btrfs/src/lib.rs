@@ -17,6 +17,7 @@ pub mod inode;
 pub mod file;
 pub mod directory;
 pub mod xattr;
+pub mod subvolume;
 pub mod log;
 pub mod ops;
 pub mod mount;

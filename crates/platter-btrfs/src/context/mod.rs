@@ -67,7 +67,14 @@ pub struct FsContext {
     overlays: BTreeMap<TreeId, Overlay>,
     /// Root items that were read, and those that are not there.
     // Lock rank leaf.
-    roots: RwLock<HashMap<TreeId, Option<RootItem>>>,
+    roots: RwLock<KnownRoots>,
+}
+
+/// Root items that were read, and how often any was changed.
+#[derive(Default)]
+struct KnownRoots {
+    items: HashMap<TreeId, Option<RootItem>>,
+    changes: u64,
 }
 
 impl FsContext {
@@ -148,19 +155,39 @@ impl FsContext {
 
     /// The root item of a tree; `None` if there is no such tree.
     pub fn root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
-        if let Some(known) = self.roots.read().get(&id) {
-            return Ok(*known);
-        }
+        let changes = {
+            let roots = self.roots.read();
+            if let Some(known) = roots.items.get(&id) {
+                return Ok(*known);
+            }
+            roots.changes
+        };
         let item = self.read_root_item(id)?;
         let mut roots = self.roots.write();
-        if roots.len() >= ROOTS_MAX {
-            roots.clear();
+        if roots.items.len() >= ROOTS_MAX {
+            roots.items.clear();
         }
-        roots.insert(id, item);
+        if roots.changes == changes {
+            roots.items.insert(id, item);
+        }
         Ok(item)
     }
 
-    fn read_root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
+    /// Makes the root item of a tree be read again, after a change of it.
+    pub fn forget_root_item(&self, id: TreeId) {
+        let mut roots = self.roots.write();
+        roots.changes = roots.changes.wrapping_add(1);
+        roots.items.remove(&id);
+    }
+
+    /// A count that grows with each change of a root item.
+    #[must_use]
+    pub fn root_item_changes(&self) -> u64 {
+        self.roots.read().changes
+    }
+
+    /// The root item of a tree as it is now; see [`root_item`](Self::root_item).
+    pub fn read_root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
         let mut cursor = self.cursor(self.root_tree);
         // The key's offset is the transaction of a snapshot's creation, 0 for other trees.
         let last = if id.is_subvolume() { u64::MAX } else { 0 };

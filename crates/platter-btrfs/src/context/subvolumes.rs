@@ -8,8 +8,11 @@ use crate::ondisk::key::ItemKind;
 use crate::ondisk::root_item::{RootFlags, RootItem};
 use crate::ondisk::root_ref::RootRef;
 use crate::ondisk::types::FIRST_FREE_OBJECT;
-use crate::ondisk::{Key, TreeId};
+use crate::ondisk::{Generation, Key, TreeId};
 use crate::tree::Tree;
+
+/// As many subvolumes as names fit into a path.
+const PATH_SUBVOLUMES_MAX: usize = 2048;
 
 /// A subvolume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,11 +102,35 @@ impl FsContext {
             cursor.step()?;
         }
         let mut found = Vec::new();
+        drop(cursor);
         for id in ids {
-            let item = self.root_item(id)?;
+            let item = self.read_root_item(id)?;
             found.extend(item.map(|item| Subvolume { id, item }));
         }
         Ok(found)
+    }
+
+    /// The offset in the key of a root item: of a snapshot, the transaction that made it.
+    pub fn root_item_offset(&self, id: TreeId) -> Result<Generation> {
+        let mut cursor = self.cursor(self.root_tree());
+        let last = Key::new(id.0, ItemKind::ROOT_ITEM, u64::MAX);
+        let is_found = cursor.seek_at_or_before(last)?;
+        let key = cursor.key().filter(|_| is_found);
+        let key = key.filter(|key| key.object == id.0 && key.kind == ItemKind::ROOT_ITEM);
+        Ok(Generation(key.map_or(0, |key| key.offset)))
+    }
+
+    /// The subvolumes that a subvolume is in, the innermost first. Not all, where that has no end.
+    pub fn ancestors(&self, id: TreeId) -> Result<Vec<TreeId>> {
+        let mut above = Vec::new();
+        let mut at = id;
+        while let Some(name) = self.parent_name(at)?
+            && above.len() < PATH_SUBVOLUMES_MAX
+        {
+            above.push(name.parent);
+            at = name.parent;
+        }
+        Ok(above)
     }
 
     /// Where a subvolume is named; `None` for one without a name.

@@ -81,7 +81,7 @@ fn root_items_in_memory_are_bounded() {
     for id in 0..2 * ROOTS_MAX as u64 {
         assert_eq!(context.tree(TreeId(256 + id)).unwrap(), None);
         assert!(context.tree(TreeId::FS).unwrap().is_some());
-        assert!(context.roots.read().len() <= ROOTS_MAX, "{id}");
+        assert!(context.roots.read().items.len() <= ROOTS_MAX, "{id}");
     }
 }
 

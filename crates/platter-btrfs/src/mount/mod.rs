@@ -12,6 +12,8 @@ mod subvolume;
 mod write;
 mod writing;
 #[cfg(test)]
+mod subvolume_tests;
+#[cfg(test)]
 mod write_tests;
 
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use platter_vfs::{
 };
 
 use crate::ondisk::Superblock;
-use crate::ops::SuperBlock;
+use crate::ops::{MountedSubvolumes, SuperBlock};
 use writing::Writing;
 
 pub(crate) use open::{open, open_for_check};
@@ -37,6 +39,7 @@ pub use write::open_for_writing;
 #[derive(Debug)]
 pub struct Btrfs {
     fs: Arc<SuperBlock>,
+    subvolumes: MountedSubvolumes,
     /// Absent where nothing may be changed.
     writing: Option<Writing>,
 }
@@ -62,7 +65,7 @@ impl Btrfs {
             Err(error) => return Err(error),
         };
         let fs = SuperBlock::new(context, &root, &others, budget, clock);
-        Ok(Self { fs, writing: None })
+        Ok(Self::over(fs, None))
     }
 
     /// Opens the filesystem that lies on `devices`, for writing.
@@ -77,10 +80,15 @@ impl Btrfs {
     ) -> Result<Self> {
         let fs = writing::begin(devices, options, budget, clock)?;
         let writing = writing::start(&fs, options.commit_interval)?;
-        Ok(Self {
+        Ok(Self::over(fs, Some(writing)))
+    }
+
+    fn over(fs: Arc<SuperBlock>, writing: Option<Writing>) -> Self {
+        Self {
+            subvolumes: MountedSubvolumes(Arc::clone(&fs)),
             fs,
-            writing: Some(writing),
-        })
+            writing,
+        }
     }
 
     /// The filesystem as its inodes see it, for checks.
@@ -133,7 +141,7 @@ impl Filesystem for Btrfs {
     }
 
     fn subvolumes(&self) -> Option<&dyn Subvolumes> {
-        Some(&*self.fs)
+        Some(&self.subvolumes)
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -175,7 +183,7 @@ mod tests {
         let budget = Arc::new(MemoryBudget::new(1 << 20));
         let clock = Arc::new(FixedClock::new(Timestamp::default(), 0));
         let fs = SuperBlock::new(context, &root, &[], budget, clock);
-        Btrfs { fs, writing: None }
+        Btrfs::over(fs, None)
     }
 
     #[test]

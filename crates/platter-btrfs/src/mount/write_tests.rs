@@ -15,7 +15,7 @@ use crate::ops::DataPolicy;
 use crate::txn::tests::Random;
 use crate::txn::tests::image::Pool;
 
-fn mount(pool: &Pool) -> Btrfs {
+pub(super) fn mount(pool: &Pool) -> Btrfs {
     mount_with(pool, DataPolicy::default())
 }
 
@@ -37,11 +37,11 @@ fn compressing(method: &str) -> DataPolicy {
     }
 }
 
-fn name(name: &str) -> Name<'_> {
+pub(super) fn name(name: &str) -> Name<'_> {
     Name::new(name.as_bytes()).unwrap()
 }
 
-fn read(file: &dyn Inode) -> Vec<u8> {
+pub(super) fn read(file: &dyn Inode) -> Vec<u8> {
     let size = usize::try_from(file.attr().unwrap().size_bytes).unwrap();
     let mut bytes = vec![0; size];
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), size);

@@ -30,6 +30,9 @@ pub(super) struct Mounted {
     fs: Arc<SuperBlock>,
 }
 
+/// How long subvolumes are dropped before other work of the flusher is looked at.
+const DROPPING: Duration = Duration::from_millis(500);
+
 /// Generations that leave room for those of commits.
 const GENERATION_MAX: u64 = u64::MAX >> 1;
 
@@ -82,6 +85,7 @@ pub(super) fn begin(
         Err(Error::Condition(Condition::NoSpace)) if fs.can_write() => {}
         deleted => deleted?,
     }
+    fs.find_dead_subvolumes()?;
     Ok(fs)
 }
 
@@ -100,9 +104,15 @@ impl Flushed for Flusher {
         }
     }
 
-    /// Removes block groups that became empty, as soon as what was in them is not pinned any more.
+    /// Drops subvolumes that were deleted, and removes block groups that became empty, as soon as what was in them is
+    /// not pinned any more.
     fn maintain(&self) {
         let Some(fs) = self.0.upgrade() else { return };
+        let begin = fs.clock().monotonic();
+        // An error ended the mount, or there is no space: it is tried again.
+        while let Ok(true) = fs.drop_dead_subvolumes()
+            && fs.clock().monotonic().saturating_sub(begin) < DROPPING
+        {}
         if let Some(writing) = fs.writing().filter(|_| fs.can_write()) {
             // An error has ended all writing.
             let _ = writing.remove_unused_groups();
@@ -120,6 +130,9 @@ pub(super) fn start(fs: &Arc<SuperBlock>, interval: Option<Duration>) -> Result<
         }
         None => None,
     };
+    if interval.is_none() {
+        fs.drop_subvolumes_in_sync();
+    }
     let fs = Arc::clone(fs);
     let workers = Workers { _flusher: flusher };
     Ok(MountEnd::new(Mounted { fs }, workers, None))

@@ -155,6 +155,22 @@ pub struct RootHistory {
 }
 
 impl RootItem {
+    /// The item of a tree that was just made, of one block.
+    #[must_use]
+    pub fn of_new_tree(root: RootPointer, node_bytes: u64) -> Self {
+        Self {
+            root,
+            root_dir: 0,
+            bytes_used: node_bytes,
+            last_snapshot: Generation(0),
+            flags: RootFlags::empty(),
+            refs: 1,
+            drop_progress: Key::MIN,
+            drop_level: 0,
+            history: RootHistory::default(),
+        }
+    }
+
     /// Decodes the item.
     pub fn decode(
         bytes: &[u8],

@@ -37,6 +37,16 @@ pub(super) struct Blueprint<'a> {
 }
 
 impl Blueprint<'_> {
+    /// The ACLs that it gets.
+    pub(super) fn acls(&self) -> impl Iterator<Item = (&'static [u8], &PosixAcl)> {
+        let acls: [(&'static [u8], _); 2] = [
+            (ACL_ACCESS_NAME, &self.file.access_acl),
+            (ACL_DEFAULT_NAME, &self.default_acl),
+        ];
+        acls.into_iter()
+            .filter_map(|(name, acl)| Some((name, acl.as_ref()?)))
+    }
+
     pub(super) fn kind(&self) -> FileKind {
         match self.new.kind {
             CreateKind::Regular => FileKind::Regular,
@@ -207,16 +217,10 @@ impl BtrfsInode {
                 let (of, transaction) = ((number, COMPRESSION_NAME), handle.generation());
                 xattr::change::set(editor, transaction, of, value, XattrMode::Set)?;
             }
-            let acls = [
-                (ACL_ACCESS_NAME, &blueprint.file.access_acl),
-                (ACL_DEFAULT_NAME, &blueprint.default_acl),
-            ];
-            for (name, acl) in acls {
-                if let Some(acl) = acl {
-                    let (of, value) = ((number, name), acl.encode());
-                    let transaction = handle.generation();
-                    xattr::change::set(editor, transaction, of, &value, XattrMode::Set)?;
-                }
+            for (name, acl) in blueprint.acls() {
+                let (of, value) = ((number, name), acl.encode());
+                let transaction = handle.generation();
+                xattr::change::set(editor, transaction, of, &value, XattrMode::Set)?;
             }
             Ok(number)
         })?;
@@ -319,7 +323,7 @@ impl SuperBlock {
         };
         let is_unnamed = item.links == 0;
         let inode = self.inodes.get_or_load(id, |seat| {
-            let inode = self.object(id, dir.subvolume, item, seat);
+            let inode = self.object(id, Arc::clone(&dir.subvolume), item, seat);
             inode.state.write().may_get_first_name = is_unnamed;
             Ok::<_, Error>(inode)
         });

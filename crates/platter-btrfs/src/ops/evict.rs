@@ -48,7 +48,7 @@ impl SuperBlock {
         Ok(())
     }
 
-    fn delete_orphans_of(self: &Arc<Self>, subvolume: &Subvolume) -> Result<()> {
+    pub(super) fn delete_orphans_of(self: &Arc<Self>, subvolume: &Subvolume) -> Result<()> {
         let mut from = 0;
         loop {
             let orphans = self.orphans(subvolume, from)?;
@@ -92,8 +92,9 @@ impl SuperBlock {
                 inode::change::remove_orphan(editor, number)
             });
         };
+        let shared = self.in_use.get_or_add(subvolume);
         let object = self.inodes.get_or_load(id, |seat| {
-            Ok::<_, platter_vfs::Error>(self.object(id, *subvolume, item, seat))
+            Ok::<_, platter_vfs::Error>(self.object(id, shared, item, seat))
         })?;
         self.inodes.release(id);
         object.evict()

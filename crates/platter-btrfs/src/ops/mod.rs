@@ -16,12 +16,12 @@ mod prealloc;
 mod link;
 mod xattrs;
 mod create;
-mod rename;
 mod stub;
-mod names;
 mod subvolumes;
+mod rename;
+mod names;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io::IoSlice;
 use std::ops::Range;
@@ -56,9 +56,12 @@ use inline::InlineRule;
 use placing::Ahead;
 use properties::KnownProperty;
 use stub::{StubDir, Stubs};
+use subvolumes::delete::DeadSubvolume;
+use subvolumes::in_use::{InUse, SubvolumesInUse, root_of};
 
 pub use link::LinkRule;
 pub use properties::DataPolicy;
+pub use subvolumes::MountedSubvolumes;
 
 /// The part of the budget, and at most so many bytes, that inodes take which are kept in
 /// memory though no caller uses them.
@@ -107,6 +110,22 @@ pub struct SuperBlock {
     checksums: Mutex<BTreeMap<LogicalAddr, Vec<u8>>>,
     /// Handles that were begun.
     changes: AtomicU32,
+    /// Subvolumes with inodes in memory.
+    in_use: SubvolumesInUse,
+    /// Held while a subvolume is made, deleted, or changed as a whole.
+    // Lock rank 2.3.
+    subvolume_changes: Mutex<()>,
+    /// The last number that a subvolume got.
+    // Lock rank leaf.
+    last_subvolume: Mutex<TreeId>,
+    /// Deleted subvolumes whose trees are to be dropped.
+    // Lock rank leaf.
+    dead: Mutex<VecDeque<DeadSubvolume>>,
+    /// Held while a thread drops a part of one.
+    // Lock rank 2.4.
+    dropping: Mutex<()>,
+    /// Syncs drop them.
+    drops_in_sync: AtomicBool,
 }
 
 /// One inode in use.
@@ -114,7 +133,7 @@ pub struct BtrfsInode {
     fs: Arc<SuperBlock>,
     id: InodeId,
     kind: FileKind,
-    subvolume: Subvolume,
+    subvolume: Arc<InUse>,
     /// The inode lock (`i_rwsem`).
     // Lock rank 2.2.
     order: RankedRwLock<()>,
@@ -204,6 +223,12 @@ impl SuperBlock {
             next_numbers: Mutex::default(),
             checksums: Mutex::default(),
             changes: AtomicU32::new(0),
+            in_use: SubvolumesInUse::default(),
+            subvolume_changes: Mutex::default(),
+            last_subvolume: Mutex::new(TreeId(0)),
+            dead: Mutex::default(),
+            dropping: Mutex::default(),
+            drops_in_sync: AtomicBool::new(false),
         })
     }
 
@@ -320,13 +345,12 @@ impl SuperBlock {
     }
 
     fn read(self: &Arc<Self>, id: InodeId, seat: Seat<BtrfsInode>) -> Result<BtrfsInode> {
-        let subvolume = self.context().subvolume(TreeId(id.tree))?;
-        let subvolume = subvolume.ok_or(Condition::Stale)?;
+        let subvolume = self.use_subvolume(TreeId(id.tree))?;
         if !(FIRST_FREE_OBJECT..=LAST_FREE_OBJECT).contains(&id.number) {
             return Err(Condition::Stale.into());
         }
         if let Some(writing) = self.writing() {
-            writing.follow(subvolume.id)?;
+            writing.follow(subvolume.id())?;
         }
         let item = inode::find(self.context(), subvolume.tree(), id.number)?;
         // One without names is an orphan that is to be deleted.
@@ -334,11 +358,33 @@ impl SuperBlock {
         Ok(self.object(id, subvolume, item.ok_or(Condition::Stale)?, seat))
     }
 
+    /// What the inodes of a subvolume share.
+    fn use_subvolume(&self, id: TreeId) -> Result<Arc<InUse>> {
+        if let Some(known) = self.in_use.get(id) {
+            return if known.is_deleted() {
+                Err(Condition::Stale.into())
+            } else {
+                Ok(known)
+            };
+        }
+        let context = self.context();
+        loop {
+            let changes = context.root_item_changes();
+            let subvolume = context.subvolume(id)?.ok_or(Condition::Stale)?;
+            let shared = self.in_use.get_or_add(&subvolume);
+            shared.set_read_only(subvolume.is_read_only());
+            // A thread that changes it from now on finds what the inodes share.
+            if context.root_item_changes() == changes {
+                return Ok(shared);
+            }
+        }
+    }
+
     /// The object of an inode.
     fn object(
         self: &Arc<Self>,
         id: InodeId,
-        subvolume: Subvolume,
+        subvolume: Arc<InUse>,
         item: InodeItem,
         seat: Seat<BtrfsInode>,
     ) -> BtrfsInode {
@@ -363,14 +409,6 @@ impl SuperBlock {
     fn named(self: &Arc<Self>, tree: Tree, id: InodeId) -> Result<Arc<dyn platter_vfs::Inode>> {
         let found = self.find(id)?;
         Ok(found.ok_or_else(|| inode::missing(tree, id.number))?)
-    }
-}
-
-/// The root directory of a subvolume.
-fn root_of(subvolume: &Subvolume) -> InodeId {
-    InodeId {
-        tree: subvolume.id.0,
-        number: subvolume.root_dir(),
     }
 }
 
@@ -404,7 +442,7 @@ impl BtrfsInode {
     }
 
     fn is_subvolume_root(&self) -> bool {
-        self.id == root_of(&self.subvolume)
+        self.id == self.subvolume.root()
     }
 }
 
@@ -566,6 +604,9 @@ impl platter_vfs::Inode for BtrfsInode {
     }
 
     fn remove_dir(&self, _: &Context, name: Name<'_>) -> Result<()> {
+        if self.kind == FileKind::Directory && !name.is_dot_or_dotdot() && self.remove_stub(name)? {
+            return Ok(());
+        }
         namei::remove_dir(self, name)
     }
 
@@ -577,7 +618,7 @@ impl platter_vfs::Inode for BtrfsInode {
         new_name: Name<'_>,
         mode: RenameMode,
     ) -> Result<()> {
-        if new_parent.tree != self.id.tree {
+        if new_parent.tree != self.id.tree && !self.moves_subvolumes(name, new_name, mode)? {
             return Err(Condition::CrossDevice.into());
         }
         namei::rename(self, context, name, (new_parent, new_name), mode)

@@ -9,11 +9,12 @@ use platter_vfs::lock_rank::RankedRwLock;
 use platter_vfs::namei::{LinkState, NamedInode, NewInode, Rename};
 use platter_vfs::{
     Condition, Context, DirCursor, DirEntry, DirSink, Error, FileKind, InodeId, Name, NameBuf,
-    Result, Unsupported,
+    RenameMode, Result, Unsupported,
 };
 
 use super::stub::StubPlace;
-use super::{BtrfsInode, SuperBlock, rename, root_of};
+use super::subvolumes::in_use::root_of;
+use super::{BtrfsInode, SuperBlock, rename};
 use crate::context::TreesRule;
 use crate::directory::{self, FIRST_INDEX};
 use crate::inode;
@@ -53,13 +54,8 @@ impl BtrfsInode {
             }
             Location::Subvolume(child) => TreeId(child),
         };
-        let context = self.context();
-        let parent = TreeId(self.id.tree);
-        let is_it = context.names_subvolume(parent, child, self.id.number, name.as_bytes())?;
-        if let Some(subvolume) = context.subvolume(child)?
-            && is_it
-        {
-            return Ok(root_of(&subvolume));
+        if let Some(root) = self.names_subvolume(child, name)? {
+            return Ok(root);
         }
         // A snapshot has the entries of the subvolumes in it, but not the subvolumes.
         Ok(self.fs.stubs.id(StubPlace {
@@ -68,13 +64,40 @@ impl BtrfsInode {
         }))
     }
 
+    /// The root directory of a subvolume that this directory has under a name; `None` if it is elsewhere.
+    pub(super) fn names_subvolume(&self, child: TreeId, name: Name<'_>) -> Result<Option<InodeId>> {
+        let context = self.context();
+        let parent = TreeId(self.id.tree);
+        let is_it = context.names_subvolume(parent, child, self.id.number, name.as_bytes())?;
+        let subvolume = context.subvolume(child)?;
+        Ok(subvolume.filter(|_| is_it).map(|it| root_of(&it)))
+    }
+
+    /// Whether a rename concerns subvolumes alone, which may go from one to another.
+    pub(super) fn moves_subvolumes(
+        &self,
+        name: Name<'_>,
+        new_name: Name<'_>,
+        mode: RenameMode,
+    ) -> Result<bool> {
+        let _ = new_name;
+        if mode == RenameMode::Exchange || self.kind != FileKind::Directory {
+            return Ok(false);
+        }
+        let found = directory::lookup(self.context(), self.tree(), self.id.number, name)?;
+        Ok(matches!(
+            found.map(|found| found.location),
+            Some(Location::Subvolume(_))
+        ))
+    }
+
     /// The directory that holds this one; itself for the root.
     fn parent(&self) -> Result<InodeId> {
         if self.id == self.fs.root {
             return Ok(self.id);
         }
         if self.is_subvolume_root() {
-            let name = self.context().parent_name(self.subvolume.id)?;
+            let name = self.context().parent_name(self.subvolume.id())?;
             return Ok(name.map_or(self.id, |name| InodeId {
                 tree: name.parent.0,
                 number: name.dir,
@@ -132,7 +155,7 @@ impl BtrfsInode {
 const LINKS_MAX: u32 = 65_535;
 
 /// The error for what is not written.
-fn refused(feature: &str) -> Error {
+pub(super) fn refused(feature: &str) -> Error {
     let unsupported = Unsupported {
         filesystem: "btrfs",
         feature: feature.to_owned(),
@@ -189,16 +212,18 @@ impl NamedInode for BtrfsInode {
     fn child(&self, name: Name<'_>) -> Result<(Arc<Self>, NameBuf)> {
         self.refuse_without_names()?;
         let found = directory::lookup(self.context(), self.tree(), self.id.number, name)?;
-        let number = match found.ok_or(Condition::NotFound)?.location {
-            Location::Inode(number) => number,
-            Location::Subvolume(_) => return Err(refused("renaming or removing a subvolume")),
+        let id = match found.ok_or(Condition::NotFound)?.location {
+            Location::Inode(number) => InodeId { number, ..self.id },
+            Location::Subvolume(child) => {
+                let root = self.names_subvolume(TreeId(child), name)?;
+                root.ok_or_else(|| refused("renaming the name of a subvolume in a snapshot"))?
+            }
         };
-        if number == self.id.number {
+        if id == self.id {
             return Err(self.own_ancestor());
         }
-        let id = InodeId { number, ..self.id };
         let child = self.fs.load(id)?;
-        let child = child.ok_or_else(|| inode::missing(self.tree(), number))?;
+        let child = child.ok_or_else(|| inode::missing(self.tree(), id.number))?;
         Ok((child, name.to_owned()))
     }
 
@@ -248,6 +273,9 @@ impl NamedInode for BtrfsInode {
     }
 
     fn remove_child(&self, slot: &NameBuf, victim: &Arc<Self>) -> Result<()> {
+        if victim.is_subvolume_root() {
+            return self.delete_subvolume(slot.as_name(), victim);
+        }
         self.take_name(slot, victim)
     }
 

@@ -7,6 +7,7 @@ use platter_vfs::{CreateKind, Name, NameBuf, RenameMode, Result, file};
 
 use super::BtrfsInode;
 use super::create::{Blueprint, drop_link};
+use super::names::refused;
 use super::state::{INODE_CREDITS, NAME_CREDITS, Purpose, States, touch_contents};
 use crate::txn::Handle;
 
@@ -53,6 +54,18 @@ impl BtrfsInode {
 /// Makes a rename that is allowed, in one handle.
 pub(super) fn apply(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
     let fs = &rename.from.dir.fs;
+    if rename.moved.is_subvolume_root() {
+        return move_subvolume(rename);
+    }
+    if rename
+        .there
+        .as_ref()
+        .is_some_and(|it| it.is_subvolume_root())
+    {
+        return Err(refused(
+            "replacing a subvolume, or exchanging it with another name",
+        ));
+    }
     let mut inodes: Vec<&BtrfsInode> = vec![rename.from.dir, rename.to.dir, &rename.moved];
     inodes.extend(rename.there.as_deref());
     if rename.replaces_contents() {
@@ -142,4 +155,25 @@ fn replace(
         from.dir.count_name(states, from.name, true);
     }
     Ok(is_gone)
+}
+
+/// Moves the name of a subvolume, in one handle.
+fn move_subvolume(rename: &Rename<'_, BtrfsInode>) -> Result<()> {
+    let (from, to) = (rename.from, rename.to);
+    if rename.there.is_some() || rename.mode == RenameMode::Whiteout {
+        return Err(refused("replacing a name by a subvolume"));
+    }
+    let fs = &from.dir.fs;
+    let _changing = fs.subvolume_changes.lock();
+    let id = rename.moved.tree_id();
+    let handle = fs.begin(2 * NAME_CREDITS + INODE_CREDITS, Purpose::Change)?;
+    let mut states = States::lock(&[from.dir, to.dir]);
+    handle.whole(|handle| {
+        from.dir
+            .remove_subvolume(handle, &mut states, from.name, id, false)?;
+        to.dir.add_subvolume(handle, &mut states, to.name, id)?;
+        states.store(handle)
+    })?;
+    states.end();
+    Ok(())
 }

@@ -82,7 +82,7 @@ impl SuperBlock {
 impl BtrfsInode {
     /// Whether it may be changed.
     pub(super) fn can_change(&self) -> bool {
-        self.fs.can_write() && !self.subvolume.is_read_only()
+        self.fs.can_write() && self.subvolume.takes_changes()
     }
 
     /// Changes the inode in one handle.

@@ -1,8 +1,10 @@
 //! Making changes durable: by a commit of all that was done.
 
+use std::sync::atomic::Ordering;
+
 use platter_vfs::file::{self, write_back_files};
 use platter_vfs::writing::ReturnsSpace;
-use platter_vfs::{FileKind, Result};
+use platter_vfs::{Condition, Error, FileKind, Result};
 
 use super::{BtrfsInode, SuperBlock};
 
@@ -13,7 +15,18 @@ impl SuperBlock {
             return Ok(());
         };
         let written = self.dirty.write_back(write_back_files);
+        if self.drops_in_sync.load(Ordering::Relaxed) && self.has_dead_subvolumes() {
+            match self.drop_all_dead_subvolumes() {
+                Err(Error::Condition(Condition::NoSpace)) => {}
+                dropped => dropped?,
+            }
+        }
         written.and(writing.sync())
+    }
+
+    /// Has trees of deleted subvolumes dropped by syncs: no thread does.
+    pub(crate) fn drop_subvolumes_in_sync(&self) {
+        self.drops_in_sync.store(true, Ordering::Relaxed);
     }
 
     /// Ends all writing, and returns when nothing is being written. What was not committed is lost.

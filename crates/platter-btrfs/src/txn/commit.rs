@@ -86,6 +86,7 @@ impl WriteContext {
             groups_before: std::mem::take(&mut *self.prepared.lock()),
             ..CommitReport::default()
         };
+        self.take_snapshots(generation)?;
         self.finish_trees(generation, &mut report)?;
         let blocks = self.finish_blocks()?;
         report.blocks_written = blocks.len() as u64;

@@ -9,7 +9,7 @@ use crate::context::TreesRule;
 use crate::ondisk::features::{CompatRo, Incompat};
 use crate::ondisk::header::{Header, HeaderFlags};
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::root_item::{RootFlags, RootHistory, RootItem};
+use crate::ondisk::root_item::RootItem;
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::tree_block::Expected;
 use crate::ondisk::{Generation, Key, TreeId, leaf};
@@ -68,6 +68,16 @@ impl WriteContext {
 
     /// Creates an empty tree.
     fn create_tree(&self, generation: Generation, id: TreeId) -> Result<()> {
+        let root = self.create_root(generation, id)?;
+        let item = RootItem::of_new_tree(root, self.node_bytes());
+        let key = Key::new(id.0, ItemKind::ROOT_ITEM, 0);
+        self.edit(generation, TreeId::ROOT, |editor| {
+            editor.insert(key, item.encode(None).as_bytes())
+        })
+    }
+
+    /// Creates the root of an empty tree.
+    pub(super) fn create_root(&self, generation: Generation, id: TreeId) -> Result<RootPointer> {
         let mut root = RootPointer {
             generation,
             ..RootPointer::default()
@@ -75,7 +85,7 @@ impl WriteContext {
         let state = TreeState {
             tree: Tree { id, root },
             last_snapshot: Generation(0),
-            is_shareable: false,
+            is_shareable: id.is_subvolume(),
             used_bytes: self.node_bytes(),
         };
         let near = self.context.superblock.root.logical;
@@ -85,21 +95,7 @@ impl WriteContext {
         let header = self.new_header(generation, id, root)?;
         leaf::encode(&mut bytes, &header, []);
         self.blocks().create(root.logical, bytes)?;
-        let item = RootItem {
-            root,
-            root_dir: 0,
-            bytes_used: self.node_bytes(),
-            last_snapshot: Generation(0),
-            flags: RootFlags::empty(),
-            refs: 1,
-            drop_progress: Key::MIN,
-            drop_level: 0,
-            history: RootHistory::default(),
-        };
-        let key = Key::new(id.0, ItemKind::ROOT_ITEM, 0);
-        self.edit(generation, TreeId::ROOT, |editor| {
-            editor.insert(key, item.encode(None).as_bytes())
-        })
+        Ok(root)
     }
 
     /// The header of the first block of a tree, with what all blocks have in common.

@@ -38,7 +38,7 @@ impl Rule for RefCountRule {
 /// Copy-on-write in the running transaction.
 #[derive(Debug, Clone, Copy)]
 pub struct Cow<'f> {
-    fs: &'f WriteContext,
+    pub(super) fs: &'f WriteContext,
     generation: Generation,
 }
 
@@ -47,7 +47,7 @@ impl<'f> Cow<'f> {
         Self { fs, generation }
     }
 
-    fn change(
+    pub(super) fn change(
         &self,
         logical: LogicalAddr,
         level: u8,
@@ -109,7 +109,7 @@ impl<'f> Cow<'f> {
     }
 
     /// Adds or drops the references of a block to what it refers to, as by `tree` or by `parent`.
-    fn change_children(
+    pub(super) fn change_children(
         &self,
         bytes: &[u8],
         level: u8,

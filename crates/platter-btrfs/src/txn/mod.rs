@@ -13,6 +13,8 @@ mod run;
 mod space;
 mod stripes;
 mod open;
+mod prune;
+mod snapshots;
 mod superblocks;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -39,6 +41,8 @@ use crate::tree::edit::TreeEditor;
 pub use cow::Cow;
 pub use data::FileRange;
 pub use exclusive::{InPlaceGate, InPlaceTurn, NoneInPlace};
+pub use prune::PruneProgress;
+pub use snapshots::Snapshot;
 pub use trees::OpenTree;
 
 /// A tree that is being changed in a transaction.
@@ -152,6 +156,9 @@ pub struct WriteContext {
     /// Open trees.
     // Lock rank leaf.
     trees: Mutex<BTreeMap<TreeId, Arc<OpenTree>>>,
+    /// Snapshots that the running transaction makes when it is committed.
+    // Lock rank leaf.
+    snapshots: Mutex<Vec<Snapshot>>,
     refs: DelayedRefs,
     groups: BlockGroups,
     chunks: ChunkAllocator,
@@ -347,6 +354,11 @@ impl Handle<'_> {
     #[must_use]
     pub fn sector_bytes(&self) -> u32 {
         self.fs.context.superblock.sector_bytes
+    }
+
+    /// Adds a feature to the superblock of this transaction.
+    pub fn add_feature(&self, feature: Incompat) {
+        self.fs.features.lock().incompat |= feature;
     }
 
     /// Changes a tree.

@@ -68,6 +68,7 @@ impl WriteContext {
             features: Mutex::new(superblock.features),
             superblock: Mutex::new(superblock),
             trees: Mutex::new(BTreeMap::new()),
+            snapshots: Mutex::default(),
             refs: DelayedRefs::default(),
             groups: BlockGroups::new(groups),
             chunks,

@@ -53,6 +53,11 @@ impl OpenTree {
         *self.committed.lock() = root;
     }
 
+    /// The key of its root item.
+    pub(super) fn item_key(&self) -> Option<Key> {
+        self.view().item
+    }
+
     /// Looks at the tree. Readers are not waited for, as they may come without end.
     pub(super) fn view(&self) -> RwLockReadGuard<'_, Versions> {
         self.versions.read_recursive()
@@ -86,6 +91,11 @@ impl WriteContext {
                 Ok(Arc::clone(place.insert(Arc::new(tree))))
             }
         }
+    }
+
+    /// Forgets a tree that is gone.
+    pub(super) fn forget_tree(&self, id: TreeId) {
+        self.trees.lock().remove(&id);
     }
 
     fn open_tree(&self, id: TreeId) -> Result<OpenTree> {
@@ -190,10 +200,16 @@ impl WriteContext {
         if let Some(place) = disk.as_mut_bytes().get_mut(..old.len()) {
             place.copy_from_slice(old);
         }
+        let mut history = item.history;
+        if now.id().is_subvolume() && item.root != now.tree.root {
+            history.change_transaction = now.tree.root.generation;
+            history.changed = self.clock.now();
+        }
         let item = RootItem {
             root: now.tree.root,
             bytes_used: now.used_bytes,
             last_snapshot: now.last_snapshot,
+            history,
             ..item
         };
         Ok(item.encode(Some(&disk)))

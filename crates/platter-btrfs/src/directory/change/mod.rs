@@ -11,7 +11,7 @@ use crate::ondisk::checksum::{extref_hash, name_hash};
 use crate::ondisk::dir_item::{DirItem, Location};
 use crate::ondisk::inode_ref::InodeRef;
 use crate::ondisk::key::ItemKind;
-use crate::ondisk::{Generation, Key};
+use crate::ondisk::{Generation, Key, TreeId};
 use crate::txn::Editor;
 
 /// Items that adding or removing a name changes at most: both entries and the reference.
@@ -171,6 +171,98 @@ impl EntryName<'_> {
                 rest: without(&data, lens, at),
                 index: refs.get(at).map_or(0, |it| it.index),
             }));
+        }
+        Ok(None)
+    }
+}
+
+/// A name of a subvolume in a directory. Its reference is in the root tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubvolumeName<'n> {
+    /// The directory.
+    pub dir: u64,
+    /// The name.
+    pub name: &'n [u8],
+    /// The subvolume that it names.
+    pub child: TreeId,
+}
+
+impl SubvolumeName<'_> {
+    fn hash_key(&self) -> Key {
+        Key::new(self.dir, ItemKind::DIR_ITEM, name_hash(self.name))
+    }
+
+    /// Adds both entries, at the next index of the directory, which is returned.
+    ///
+    /// # Errors
+    /// `Exists`; `Overflow` where too many names have its hash. Then nothing was changed.
+    pub fn add(&self, editor: &mut Editor<'_, '_>, transaction: Generation) -> Result<u64> {
+        let hash_key = self.hash_key();
+        let index = next_index(editor, self.dir)?;
+        let mut by_hash = editor.get(hash_key)?.unwrap_or_default();
+        if !by_hash.is_empty() {
+            let locus = editor.tree().locus(hash_key);
+            let entries = DirItem::decode_all(hash_key, &by_hash, locus)?;
+            if entries.iter().any(|entry| entry.name == self.name) {
+                return Err(Condition::Exists.into());
+            }
+        }
+        let mut entry = Vec::new();
+        DirItem {
+            location: Location::Subvolume(self.child.0),
+            transaction,
+            kind: Some(FileKind::Directory),
+            name: self.name,
+        }
+        .encode(&mut entry);
+        by_hash.extend_from_slice(&entry);
+        if by_hash.len() > editor.item_bytes_max() {
+            return Err(Condition::Overflow.into());
+        }
+        editor.set(hash_key, &by_hash)?;
+        editor.insert(Key::new(self.dir, ItemKind::DIR_INDEX, index), &entry)?;
+        Ok(index)
+    }
+
+    /// Removes both entries.
+    ///
+    /// # Errors
+    /// `Corrupt` where one of them is missing; then nothing was changed.
+    pub fn remove(&self, editor: &mut Editor<'_, '_>) -> Result<()> {
+        let hash_key = self.hash_key();
+        let missing = |editor: &Editor<'_, '_>, key, rule| {
+            platter_vfs::Error::from(Corrupt::new(editor.tree().locus(key), rule))
+        };
+        let no_entry = |editor: &Editor<'_, '_>| missing(editor, hash_key, DirectoryRule::NoEntry);
+        let data = editor.get(hash_key)?.ok_or_else(|| no_entry(editor))?;
+        let entries = DirItem::decode_all(hash_key, &data, editor.tree().locus(hash_key))?;
+        let at = entries.iter().position(|entry| self.is_it(entry));
+        let at = at.ok_or_else(|| no_entry(editor))?;
+        let rest = without(&data, entries.iter().map(DirItem::len_bytes), at);
+        let index_key = self.find_index(editor)?;
+        let index_key =
+            index_key.ok_or_else(|| missing(editor, hash_key, DirectoryRule::NoIndex))?;
+        replace(editor, hash_key, &rest)?;
+        editor.remove(index_key).map(drop)
+    }
+
+    fn is_it(&self, entry: &DirItem<'_>) -> bool {
+        entry.name == self.name && entry.location == Location::Subvolume(self.child.0)
+    }
+
+    /// The entry by index. Where a snapshot has the name, nothing says which it is.
+    fn find_index(&self, editor: &Editor<'_, '_>) -> Result<Option<Key>> {
+        let mut cursor = editor.cursor();
+        cursor.seek(Key::new(self.dir, ItemKind::DIR_INDEX, 0))?;
+        while let Some((key, data)) = cursor.item()
+            && key.object == self.dir
+            && key.kind == ItemKind::DIR_INDEX
+        {
+            let entries = DirItem::decode_all(key, data, editor.tree().locus(key))?;
+            if entries.iter().any(|entry| self.is_it(entry)) {
+                return Ok(Some(key));
+            }
+            cursor.step()?;
         }
         Ok(None)
     }

@@ -7,6 +7,7 @@
 mod balance;
 mod insert;
 mod own;
+mod prune;
 mod remove;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -20,6 +21,8 @@ use super::cursor::Cursor;
 use crate::ondisk::header::LEVEL_MAX;
 use crate::ondisk::superblock::RootPointer;
 use crate::ondisk::{Generation, Key, LogicalAddr, TreeId};
+
+pub use prune::{Cut, Pruned};
 
 /// The rules of a tree that is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -41,7 +41,7 @@ fn read(fs: &WriteContext) -> Xattrs {
 }
 
 /// Writes what is not zero of a device into a file.
-fn store(device: &dyn BlockDevice, path: &Path) {
+pub(crate) fn store(device: &dyn BlockDevice, path: &Path) {
     let len_bytes = device.geometry().len_bytes;
     let mut file = File::create(path).unwrap();
     file.set_len(len_bytes).unwrap();

@@ -2,7 +2,7 @@
 //! written.
 
 mod concurrent;
-mod crash;
+pub(crate) mod crash;
 pub(crate) mod files;
 pub(crate) mod image;
 mod live;

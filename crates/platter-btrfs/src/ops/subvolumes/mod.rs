@@ -1,21 +1,42 @@
-//! Subvolumes as they are listed and shown.
+//! Subvolumes as they are listed, shown, made and deleted.
+
+pub(super) mod in_use;
+mod create;
+pub(super) mod delete;
+mod flags;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use platter_ondisk::{Corrupt, Locus, Uuid};
 use platter_vfs::path::PATH_MAX;
 use platter_vfs::subvolumes::{Subvolume, SubvolumeSink, Transfer};
-use platter_vfs::{Condition, Result, Subvolumes, Timestamp};
+use platter_vfs::{
+    Condition, Context, FileKind, Inode, InodeId, Name, Result, Subvolumes, Timestamp, namei,
+};
 
 use super::SuperBlock;
 use crate::context::{self, FsContext, TreesRule};
 use crate::inode;
 use crate::ondisk::{Generation, TreeId};
 
-impl Subvolumes for SuperBlock {
-    fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
+/// The subvolumes of a mount.
+#[derive(Debug, Clone)]
+pub struct MountedSubvolumes(pub(crate) Arc<SuperBlock>);
+
+impl SuperBlock {
+    /// Lets parents of subvolumes be read while transactions change them.
+    fn follow(&self, id: TreeId) -> Result<()> {
+        self.writing().map_or(Ok(()), |writing| writing.follow(id))
+    }
+
+    fn list_subvolumes(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
         let mut broken = None;
-        for subvolume in self.context().subvolumes()? {
+        let all = self.context().subvolumes()?;
+        for subvolume in &all {
+            self.follow(subvolume.id)?;
+        }
+        for subvolume in all {
             match describe(self.context(), &subvolume) {
                 Ok(described) => {
                     if sink(described) == ControlFlow::Break(()) {
@@ -27,14 +48,74 @@ impl Subvolumes for SuperBlock {
         }
         broken.map_or(Ok(()), Err)
     }
+}
+
+impl Subvolumes for MountedSubvolumes {
+    fn list(&self, sink: &mut SubvolumeSink<'_>) -> Result<()> {
+        self.0.list_subvolumes(sink)
+    }
 
     fn get(&self, id: u64) -> Result<Subvolume> {
-        let subvolume = self.context().subvolume(TreeId(id))?;
-        describe(self.context(), &subvolume.ok_or(Condition::NotFound)?)
+        let context = self.0.context();
+        let item = context.subvolume(TreeId(id))?.ok_or(Condition::NotFound)?;
+        let now = context.read_root_item(TreeId(id))?.unwrap_or(item.item);
+        for above in context.ancestors(TreeId(id))? {
+            self.0.follow(above)?;
+        }
+        describe(context, &context::Subvolume { item: now, ..item })
     }
 
     fn default_id(&self) -> Result<u64> {
-        Ok(self.context().default_subvolume()?.0)
+        Ok(self.0.context().default_subvolume()?.0)
+    }
+
+    fn set_default(&self, id: u64) -> Result<()> {
+        self.0.set_default_subvolume(TreeId(id))
+    }
+
+    fn create(&self, context: &Context, parent: InodeId, name: Name<'_>) -> Result<Arc<dyn Inode>> {
+        self.0.create_subvolume(context, parent, name)
+    }
+
+    fn snapshot(
+        &self,
+        _: &Context,
+        source: u64,
+        parent: InodeId,
+        name: Name<'_>,
+        read_only: bool,
+    ) -> Result<Arc<dyn Inode>> {
+        let source = TreeId(source);
+        self.0.snapshot_subvolume(source, parent, name, read_only)
+    }
+
+    fn delete(&self, _: &Context, parent: InodeId, name: Name<'_>) -> Result<()> {
+        let dir = self.0.load(parent)?.ok_or(Condition::NotFound)?;
+        namei::NamedInode::space(&*dir)?;
+        let _order = dir.order.write();
+        let (root, _) = namei::NamedInode::child(&*dir, name)?;
+        if root.kind != FileKind::Directory {
+            return Err(Condition::NotDirectory.into());
+        }
+        if !root.is_subvolume_root() {
+            return Err(Condition::InvalidArgument.into());
+        }
+        let _root_order = root.order.write_nth(1);
+        let dir_state = namei::NamedInode::link_state(&*dir);
+        namei::may_delete(&dir_state, &namei::NamedInode::link_state(&*root))?;
+        dir.delete_subvolume(name, &root)
+    }
+
+    fn set_read_only(&self, id: u64, read_only: bool) -> Result<()> {
+        self.0.set_subvolume_read_only(TreeId(id), read_only)
+    }
+
+    fn set_received(&self, id: u64, uuid: Uuid, generation: u64) -> Result<()> {
+        let sent = Transfer {
+            generation,
+            time: Timestamp::default(),
+        };
+        self.0.set_received_subvolume(TreeId(id), uuid, sent)
     }
 }
 

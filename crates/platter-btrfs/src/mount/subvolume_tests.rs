@@ -1,0 +1,381 @@
+//! Subvolumes that are made, copied and deleted, judged by `btrfs check` and the kernel.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use platter_block::sim::{CrashOptions, Recorder, RecordingDevice};
+use platter_block::{BlockDevice, MemoryDevice};
+use platter_cache::MemoryBudget;
+use platter_vfs::subvolumes::Subvolume;
+use platter_vfs::{
+    Condition, Context, CreateKind, Error, Filesystem, Inode, RenameMode, Result, Subvolumes,
+    SystemClock,
+};
+
+use super::write_tests::{mount, name, read};
+use super::{Btrfs, MountOptions};
+use crate::txn::tests::Random;
+use crate::txn::tests::crash::store;
+use crate::txn::tests::image::Pool;
+
+fn subvolumes(mounted: &Btrfs) -> &dyn Subvolumes {
+    mounted.subvolumes().unwrap()
+}
+
+fn all(mounted: &Btrfs) -> BTreeMap<Vec<u8>, Subvolume> {
+    let mut all = BTreeMap::new();
+    let listed = subvolumes(mounted).list(&mut |subvolume| {
+        all.insert(subvolume.path.clone(), subvolume);
+        ControlFlow::Continue(())
+    });
+    listed.unwrap();
+    all
+}
+
+fn write(dir: &dyn Inode, path: &str, bytes: &[u8]) {
+    let context = Context::root();
+    let file = dir.lookup(name(path)).unwrap_or_else(|_| {
+        dir.create(&context, name(path), CreateKind::Regular, 0o644)
+            .unwrap()
+    });
+    file.write_at(0, bytes).unwrap();
+}
+
+fn is<T>(result: &Result<T>, condition: Condition) -> bool {
+    matches!(result, Err(Error::Condition(found)) if *found == condition)
+}
+
+#[test]
+fn snapshots_keep_what_the_source_had() {
+    for options in [&["-m", "single"][..], &["--mixed", "-n", "4096"]] {
+        let pool = Pool::make(1, 192, options);
+        let context = Context::root();
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        let ops = subvolumes(&mounted);
+        let sub = ops.create(&context, root.id(), name("sub")).unwrap();
+        assert!(is(
+            &ops.create(&context, root.id(), name("sub")),
+            Condition::Exists
+        ));
+        for number in 0..400 {
+            let bytes = vec![u8::try_from(number % 251).unwrap(); 100 + 7 * number];
+            write(&*sub, &format!("file{number}"), &bytes);
+        }
+        let id = sub.id().tree;
+        let ro = ops
+            .snapshot(&context, id, root.id(), name("ro"), true)
+            .unwrap();
+        write(&*sub, "file7", b"changed");
+        let rw = ops
+            .snapshot(&context, id, sub.id(), name("rw"), false)
+            .unwrap();
+        write(&*rw, "file8", b"also changed");
+        rw.unlink(&context, name("file9")).unwrap();
+        assert!(is(&ro.unlink(&context, name("file9")), Condition::ReadOnly));
+        assert_eq!(read(&*ro.lookup(name("file7")).unwrap())[..7], [7; 7]);
+        assert_eq!(read(&*rw.lookup(name("file7")).unwrap())[..7], *b"changed");
+        assert_eq!(read(&*sub.lookup(name("file8")).unwrap())[..7], [8; 7]);
+        sub.lookup(name("file9")).unwrap();
+        ops.set_read_only(rw.id().tree, true).unwrap();
+        assert!(is(
+            &rw.unlink(&context, name("file10")),
+            Condition::ReadOnly
+        ));
+        ops.set_default(id).unwrap();
+        assert_eq!(ops.default_id().unwrap(), id);
+        let listed = all(&mounted);
+        assert_eq!(
+            listed[&b"ro"[..]].parent_uuid,
+            Some(listed[&b"sub"[..]].uuid)
+        );
+        assert!(listed[&b"sub/rw"[..]].read_only);
+        drop((ro, rw, sub, root));
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+        let shown = pool.run(
+            "mount -t btrfs -o subvolid=5 \"$device\" \"$root\"\nbtrfs subvolume list -pcguqo \"$root\"\nbtrfs subvolume list -pcguq \"$root\"\ncmp \"$root\"/ro/file8 \"$root\"/sub/file8\nhead -c 7 \"$root\"/sub/rw/file7\ntest ! -e \"$root\"/sub/rw/file9\nbtrfs subvolume show \"$root\"/ro\nbtrfs property get \"$root\"/ro ro\ndmesg | tail -5\nrm -f \"$root\"/sub/file1\nbtrfs -q subvolume snapshot \"$root\"/sub \"$root\"/again\n",
+        );
+        assert!(
+            shown.contains("changed") && shown.contains("ro=true"),
+            "{shown}"
+        );
+        pool.assert_clean();
+        let mounted = mount(&pool);
+        assert_eq!(all(&mounted).len(), 5);
+        mounted.unmount().unwrap();
+    }
+}
+
+#[test]
+fn deleted_subvolumes_leave_nothing() {
+    let pool = Pool::make(1, 192, &["-m", "single", "-n", "4096"]);
+    let context = Context::root();
+    let mut random = Random(7);
+    for round in 0..2 {
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        let ops = subvolumes(&mounted);
+        let base = ops.create(&context, root.id(), name("s0")).unwrap();
+        for number in 0..1000 {
+            write(&*base, &format!("file{number}"), &[1; 3000]);
+        }
+        drop(base);
+        let mut names = vec!["s0".to_owned()];
+        for number in 1..12 {
+            let from = &names[usize::try_from(random.below(names.len() as u64)).unwrap()];
+            let from = root.lookup(name(from)).unwrap();
+            let to = format!("s{number}");
+            let made = ops.snapshot(&context, from.id().tree, root.id(), name(&to), false);
+            let made = made.unwrap();
+            for dir in [from, made] {
+                for _ in 0..40 {
+                    let file = format!("file{}", random.below(1000));
+                    if random.below(3) == 0 {
+                        let _ = dir.unlink(&context, name(&file));
+                    } else {
+                        write(&*dir, &file, &random.bytes(5000));
+                    }
+                }
+            }
+            names.push(to);
+            if random.below(2) == 0 {
+                let at = usize::try_from(random.below(names.len() as u64)).unwrap();
+                let gone = names.remove(at);
+                ops.delete(&context, root.id(), name(&gone)).unwrap();
+                if round > 0 {
+                    mounted.sync().unwrap();
+                }
+            }
+        }
+        mounted.sync().unwrap();
+        drop(root);
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+        pool.run("mount -t btrfs \"$device\" \"$root\"\nfor i in \"$root\"/*; do cat $i/* >/dev/null; done\n");
+        pool.assert_clean();
+        let mounted = mount(&pool);
+        let root = mounted.root().unwrap();
+        for gone in names {
+            subvolumes(&mounted)
+                .delete(&context, root.id(), name(&gone))
+                .unwrap();
+        }
+        drop(root);
+        mounted.sync().unwrap();
+        mounted.super_block().drop_all_dead_subvolumes().unwrap();
+        assert!(!mounted.super_block().has_dead_subvolumes());
+        mounted.unmount().unwrap();
+        drop(mounted);
+        pool.assert_clean();
+        let left = pool.run("mount -t btrfs \"$device\" \"$root\"\nbtrfs subvolume sync \"$root\"\nbtrfs subvolume list -d \"$root\"\nbtrfs filesystem df -b \"$root\" | grep Metadata\n");
+        let used = left.split("used=").nth(1).unwrap().trim();
+        assert!(used.parse::<u64>().unwrap() < 200_000, "{left}");
+    }
+}
+
+#[test]
+fn names_of_subvolumes_move_and_go_as_in_the_kernel() {
+    let pool = Pool::make(1, 128, &["-m", "single"]);
+    let context = Context::root();
+    let mounted = mount(&pool);
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(&mounted);
+    let one = ops.create(&context, root.id(), name("one")).unwrap();
+    let two = ops.create(&context, one.id(), name("two")).unwrap();
+    let folder = root
+        .create(&context, name("folder"), CreateKind::Directory, 0o755)
+        .unwrap();
+    write(&*two, "file", b"contents");
+    let rename = |from: &dyn Inode, old: &str, to: &dyn Inode, new: &str| {
+        from.rename(&context, name(old), to.id(), name(new), RenameMode::Replace)
+    };
+    // With the subvolume in it a snapshot has an empty directory, which can be removed.
+    ops.snapshot(&context, one.id().tree, root.id(), name("snap"), false)
+        .unwrap();
+    let snap = root.lookup(name("snap")).unwrap();
+    assert!(is(
+        &snap
+            .lookup(name("two"))
+            .unwrap()
+            .lookup(name("file"))
+            .map(drop),
+        Condition::NotFound
+    ));
+    assert!(is(
+        &ops.delete(&context, root.id(), name("one")),
+        Condition::NotEmpty
+    ));
+    rename(&*one, "two", &*folder, "moved").unwrap();
+    assert!(is(
+        &rename(&*folder, "moved", &*two, "loop"),
+        Condition::InvalidArgument
+    ));
+    assert!(is(
+        &root.remove_dir(&context, name("snap")),
+        Condition::NotEmpty
+    ));
+    snap.remove_dir(&context, name("two")).unwrap();
+    root.remove_dir(&context, name("snap")).unwrap();
+    assert_eq!(all(&mounted)[&b"folder/moved"[..]].id, two.id().tree);
+    root.remove_dir(&context, name("one")).unwrap();
+    assert!(is(
+        &one.create(&context, name("new"), CreateKind::Regular, 0o644)
+            .map(drop),
+        Condition::ReadOnly
+    ));
+    assert!(is(
+        &folder.remove_dir(&context, name("moved")),
+        Condition::NotEmpty
+    ));
+    assert!(is(
+        &ops.delete(&context, root.id(), name("folder")),
+        Condition::InvalidArgument
+    ));
+    ops.set_default(two.id().tree).unwrap();
+    assert!(is(
+        &ops.delete(&context, folder.id(), name("moved")),
+        Condition::NotPermitted
+    ));
+    drop((one, two, snap, folder, root));
+    mounted.unmount().unwrap();
+    drop(mounted);
+    pool.assert_clean();
+    let listed = pool.run("mount -t btrfs -o subvolid=5 \"$device\" \"$root\"\nbtrfs subvolume list \"$root\"\ncat \"$root\"/folder/moved/file\nbtrfs subvolume get-default \"$root\"\n");
+    assert!(
+        listed.contains("path folder/moved") && listed.contains("contents"),
+        "{listed}"
+    );
+    assert!(
+        !listed.contains("path one") && !listed.contains("snap"),
+        "{listed}"
+    );
+}
+
+/// What the file `mark` of each subvolume below the root has.
+type Marks = BTreeMap<String, Vec<u8>>;
+
+fn marks(mounted: &Btrfs) -> Marks {
+    let root = mounted.root().unwrap();
+    let mut found = Marks::new();
+    for path in all(mounted).into_keys().filter(|path| !path.is_empty()) {
+        let path = String::from_utf8(path).unwrap();
+        let dir = root.lookup(name(&path)).unwrap();
+        found.insert(path, read(&*dir.lookup(name("mark")).unwrap()));
+    }
+    found
+}
+
+/// Makes and deletes subvolumes; each step is one more sync.
+fn run_steps(mounted: &Btrfs, steps: u64, mut done: impl FnMut(Marks)) {
+    let context = Context::root();
+    let root = mounted.root().unwrap();
+    let ops = subvolumes(mounted);
+    let mut random = Random(steps);
+    let mut names = vec!["s0".to_owned()];
+    let first = ops.create(&context, root.id(), name("s0")).unwrap();
+    for number in 0..300 {
+        write(&*first, &format!("file{number}"), &[7; 700]);
+    }
+    write(&*first, "mark", b"0");
+    drop(first);
+    mounted.sync().unwrap();
+    done(marks(mounted));
+    for step in 1..=steps {
+        let at = usize::try_from(random.below(names.len() as u64)).unwrap();
+        let source = root.lookup(name(&names[at])).unwrap();
+        write(&*source, "mark", step.to_string().as_bytes());
+        write(&*source, &format!("file{}", random.below(300)), &[8; 900]);
+        let id = source.id().tree;
+        drop(source);
+        if names.len() > 2 && step % 3 == 0 {
+            let gone = names.remove(at);
+            ops.delete(&context, root.id(), name(&gone)).unwrap();
+        } else {
+            let new = format!("s{step}");
+            ops.snapshot(&context, id, root.id(), name(&new), false)
+                .unwrap();
+            names.push(new);
+        }
+        mounted.sync().unwrap();
+        done(marks(mounted));
+    }
+}
+
+#[test]
+fn crash_leaves_whole_snapshots_and_deletions_go_on() {
+    let pool = Pool::make(1, 128, &["-m", "single", "-n", "4096"]);
+    let bytes = std::fs::read(&pool.images()[0]).unwrap();
+    // A superblock is written in one piece.
+    let base: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new("base", bytes).with_blocks(4096));
+    let recorder = Recorder::new(vec![base]);
+    let recorded: Vec<Arc<dyn BlockDevice>> = recorder
+        .devices()
+        .iter()
+        .map(|device| -> Arc<dyn BlockDevice> { Arc::<RecordingDevice>::clone(device) })
+        .collect();
+    let mount_devices = |devices: &[Arc<dyn BlockDevice>]| {
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let clock = Arc::new(SystemClock::new());
+        let options = MountOptions {
+            commit_interval: None,
+            ..MountOptions::default()
+        };
+        Btrfs::mount_writable(devices, &options, budget, clock).unwrap()
+    };
+    let mounted = mount_devices(&recorded);
+    let mut history = vec![Marks::new()];
+    let mut returned = BTreeMap::from([(0, 0)]);
+    run_steps(&mounted, 7, |marks| {
+        returned.insert(recorder.mark(), history.len());
+        history.push(marks);
+    });
+    mounted.unmount().unwrap();
+    drop(mounted);
+    let recording = recorder.recording();
+    let judged = Pool::empty(1);
+    let mut states = 0;
+    for state in recording.crash_states(CrashOptions::default()) {
+        let state = state.unwrap();
+        states += 1;
+        if states % 3 != 0 {
+            continue;
+        }
+        let devices: Vec<Arc<dyn BlockDevice>> = state
+            .devices()
+            .unwrap()
+            .into_iter()
+            .map(|device| -> Arc<dyn BlockDevice> { Arc::new(device) })
+            .collect();
+        let is_judged = states % 60 == 0;
+        if is_judged {
+            store(&*devices[0], &judged.images()[0]);
+            judged.assert_clean();
+        }
+        let (_, &durable) = returned.range(..=state.position).next_back().unwrap();
+        let mounted = mount_devices(&devices);
+        let later = history.get(durable + 1).unwrap_or(&history[durable]);
+        if durable > 0 {
+            let found = marks(&mounted);
+            let before = &history[durable];
+            let is_known = found.keys().eq(before.keys()) || found.keys().eq(later.keys());
+            assert!(is_known, "{found:?} {before:?}");
+            for (path, mark) in &found {
+                let is_known = before.get(path) == Some(mark) || later.get(path) == Some(mark);
+                assert!(is_known, "{path}");
+            }
+        }
+        mounted.sync().unwrap();
+        assert!(!mounted.super_block().has_dead_subvolumes());
+        mounted.unmount().unwrap();
+        drop(mounted);
+        if is_judged {
+            store(&*devices[0], &judged.images()[0]);
+            judged.assert_clean();
+        }
+    }
+    assert!(states > 60, "{states} states");
+}

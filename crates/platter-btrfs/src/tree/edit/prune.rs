@@ -1,0 +1,87 @@
+//! Taking a tree apart, from its end.
+
+use platter_vfs::Result;
+
+use super::{CopyOnWrite, TreeEditor};
+use crate::ondisk::node_edit::NodeMut;
+use crate::tree::TreeBlock;
+
+/// What becomes of a block that is at the end of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The tree's reference to it was dropped, and what followed from that.
+    Done,
+    /// It is a node of this tree alone, to be taken apart.
+    Enter,
+    /// Not now.
+    Stop,
+}
+
+/// How far a tree was taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pruned {
+    /// Blocks are left below the root.
+    Partly,
+    /// The root is left alone: a leaf, or a node without pointers.
+    ToRoot,
+}
+
+impl<C: CopyOnWrite> TreeEditor<'_, C> {
+    /// Removes blocks from the end of the tree, which is a valid one in between. `cut` drops a block, or says that it
+    /// is to be entered.
+    pub fn prune(&mut self, mut cut: impl FnMut(&TreeBlock) -> Result<Cut>) -> Result<Pruned> {
+        if self.root().level == 0 {
+            return Ok(Pruned::ToRoot);
+        }
+        self.has_begun = true;
+        let (root, root_level) = self.own_root()?;
+        let mut path = vec![root];
+        let mut level = root_level;
+        let generation = self.cow.generation();
+        while let Some(&logical) = path.last() {
+            let block = self.own_block(logical)?;
+            let last = block.node().len().checked_sub(1);
+            let pointer = last.and_then(|last| Some((last, block.node().pointer(last)?)));
+            drop(block);
+            let Some((last, pointer)) = pointer else {
+                path.pop();
+                let Some(&above) = path.last() else {
+                    return Ok(Pruned::ToRoot);
+                };
+                self.free(logical, level)?;
+                self.remove_last(above)?;
+                level = level.saturating_add(1);
+                continue;
+            };
+            let below = level.checked_sub(1).ok_or_else(|| self.shape())?;
+            let child = self.child(pointer, below, None)?;
+            match cut(&child)? {
+                Cut::Done => {
+                    self.blocks.edit(logical, generation, |bytes| {
+                        NodeMut::new(bytes).remove(last..last + 1)
+                    })?;
+                    let node_bytes = u64::from(self.node_bytes());
+                    self.state.used_bytes = self.state.used_bytes.saturating_sub(node_bytes);
+                }
+                Cut::Enter => {
+                    drop(child);
+                    path.push(self.own_child(logical, last, pointer, below, None)?);
+                    level = below;
+                }
+                Cut::Stop => return Ok(Pruned::Partly),
+            }
+        }
+        Ok(Pruned::ToRoot)
+    }
+
+    /// Removes the last pointer of a node, whose block was freed.
+    fn remove_last(&mut self, node: crate::ondisk::LogicalAddr) -> Result<()> {
+        let generation = self.cow.generation();
+        let is_removed = self.blocks.edit(node, generation, |bytes| {
+            let mut node = NodeMut::new(bytes);
+            let count = node.node().len();
+            count > 0 && node.remove(count - 1..count)
+        })?;
+        is_removed.then_some(()).ok_or_else(|| self.shape())
+    }
+}
