@@ -1,4 +1,4 @@
-//! A filesystem at rest that becomes longer or shorter, in one checkpoint of its own log.
+//! An offline filesystem that becomes longer or shorter, in one checkpoint of its own log.
 //!
 //! New groups are written first, beyond the end of the filesystem, where nothing refers to them. What changes of the
 //! old ones, and the superblock, is changed in a layer above the device and committed at once: whatever happens
@@ -185,7 +185,7 @@ impl Job<'_> {
     fn sector(&self, size: FsSize, counters: Option<Counters>) -> Result<Vec<u8>> {
         let mut sector = vec![0; 1 << self.old.sector_bits];
         self.device.read_at(0, &mut sector)?;
-        set_size(&mut sector, size);
+        set_size(&mut sector, size.data_blocks, size.ag_count);
         if let Some(counters) = counters {
             let Counters {
                 inodes,

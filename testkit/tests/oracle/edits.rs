@@ -34,7 +34,7 @@ fn edits_of_xfs_match_the_host_and_survive_kills() {
 }
 
 #[test]
-fn edits_of_xfs_with_small_blocks_and_large_directory_blocks_survive_kills() {
+fn edits_of_xfs_with_small_blocks_survive_kills() {
     let options = &["-b", "size=1024", "-n", "size=8192", "-i", "sparse=0"];
     edits_match_the_host(Maker::Xfs(options), 5);
 }

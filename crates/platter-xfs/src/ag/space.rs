@@ -90,7 +90,7 @@ impl Group<'_> {
         self.add_free(start, count)
     }
 
-    /// Has the group reach so far. What lies between is to be freed afterwards, or was taken before.
+    /// Makes the group reach so far. What lies between is to be freed afterwards, or was taken before.
     pub fn set_len(&mut self, len: u32) {
         self.agf.length = len;
         self.agi.length = len;

@@ -1,4 +1,4 @@
-//! Image commit: takes a filesystem at rest from one state to another in one checkpoint of its own log, for
+//! Image commit: takes an offline filesystem from one state to another in one checkpoint of its own log, for
 //! changes that were made in a layer above the device.
 //!
 //! What was free before is written first, as nothing refers to it. All other blocks are metadata, since contents
@@ -34,14 +34,14 @@ const HEADER_SECTORS: u64 = 4;
 const PART_OVERHEAD: u64 = 12;
 const BLOCK_OVERHEAD: u64 = 256;
 
-/// Commit of changes of a filesystem at rest to its device.
+/// Commit of changes of an offline filesystem to its device.
 #[derive(Debug)]
 pub struct ImageCommit {
     /// The device with the filesystem as it is.
     pub device: Arc<dyn BlockDevice>,
     /// The same device, for writes to free blocks, which need not be atomic.
     pub unseen: Arc<dyn BlockDevice>,
-    /// The filesystem in its new state, at rest, in a layer above the device.
+    /// The filesystem in its new state, offline, in a layer above the device.
     pub new: Arc<dyn BlockDevice>,
     /// What was written there, in ascending order.
     pub written: Vec<Range<u64>>,

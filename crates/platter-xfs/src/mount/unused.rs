@@ -1,4 +1,4 @@
-//! Free blocks of a filesystem at rest, which may be overwritten.
+//! Free blocks of an offline filesystem, which may be overwritten.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;

@@ -12,7 +12,6 @@ use zerocopy::FromBytes;
 
 use super::checksum;
 use super::features::{Features, Features2, Incompat, Version};
-use super::growth::FsSize;
 use super::types::{FsBlock, InodeNr, Lsn};
 
 pub use backup::SharedFields;
@@ -96,10 +95,10 @@ pub fn set_counters(sector: &mut [u8], counters: [u64; 3]) {
 }
 
 /// Sets `sb_dblocks` and `sb_agcount` in a sector. The checksum is still to be brought up to date.
-pub fn set_size(sector: &mut [u8], size: FsSize) {
+pub fn set_size(sector: &mut [u8], data_blocks: u64, ag_count: u32) {
     if let Ok((disk, _)) = DiskSuperblock::mut_from_prefix(sector) {
-        disk.data_blocks.set(size.data_blocks);
-        disk.ag_count.set(size.ag_count);
+        disk.data_blocks.set(data_blocks);
+        disk.ag_count.set(ag_count);
     }
 }
 
